@@ -1,0 +1,204 @@
+"""Which processes train together, on which device, and how the model is cut between them.
+
+Accelerate launches the processes, holds their state and carries the FSDP2 settings (`assets/fsdp2.yml`, read back here
+through its plugin). The sharding is one function over PyTorch's `fully_shard`, the same for gloo on CPU and NCCL on GPU
+and for one process: Accelerate's own FSDP path does not exist on CPU, where it would silently train independent copies.
+
+Promise: either as many processes train together as were launched, or the start is refused.
+"""
+
+import logging
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from accelerate import PartialState
+from accelerate.utils import FullyShardedDataParallelPlugin
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, fully_shard
+
+log = logging.getLogger(__name__)
+
+COLLECTIVE_TIMEOUT_S = 1800.0  # a rank may write a checkpoint or wait for data while the others stand in a collective
+PRECISIONS = {"no": None, "bf16": torch.bfloat16}
+
+
+class LaunchError(RuntimeError):
+    """The processes that came up are not those that were launched."""
+
+
+@dataclass(frozen=True, slots=True)
+class ShardSettings:
+    """The FSDP2 settings in force; `layer_classes` empty means the layers that the model itself names."""
+
+    precision: str = "no"
+    reshard_after_forward: bool = True
+    layer_classes: tuple[str, ...] = ()
+    offload_params: bool = False
+    activation_checkpointing: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Parallel:
+    """This process among its peers. The collectives below must be called by every rank, in the same order."""
+
+    rank: int
+    world_size: int
+    device: torch.device
+    mesh: DeviceMesh
+    settings: ShardSettings
+
+    @property
+    def is_main(self) -> bool:
+        return self.rank == 0
+
+    def barrier(self) -> None:
+        """Return when every rank has come here; stated as a sum, which both backends carry on the device in use."""
+        self.sum_scalars([0.0])
+
+    def sum_scalars(self, values: list[float]) -> list[float]:
+        """Sums over ranks, in float64."""
+        tensor = torch.tensor(values, dtype=torch.float64, device=self.device)
+        dist.all_reduce(tensor)
+        return tensor.tolist()
+
+    def max_int(self, value: int) -> int:
+        """The largest value that any rank gave."""
+        tensor = torch.tensor([value], dtype=torch.int64, device=self.device)
+        dist.all_reduce(tensor, op=dist.ReduceOp.MAX)
+        return int(tensor.item())
+
+    def gather_objects(self, value: Any) -> list[Any]:
+        """What every rank gave, in rank order, on every rank. For small plain values: they are pickled."""
+        values: list[Any] = [None] * self.world_size
+        dist.all_gather_object(values, value)
+        return values
+
+    def broadcast_object(self, value: Any) -> Any:
+        """Rank 0's value on every rank."""
+        values = [value]
+        dist.broadcast_object_list(values, src=0)
+        return values[0]
+
+
+@contextmanager
+def parallel_session(device: str = "auto", num_threads: int = 0) -> Iterator[Parallel]:
+    """Join the processes that the launcher started (or be one alone), and leave the group cleanly at the end.
+
+    `device` is auto, cpu or cuda. `num_threads` is for CPU work per process; 0 divides the cores among the processes of
+    this machine. Raises LaunchError when fewer processes came up than were launched.
+    """
+    world_size, local_world_size = _launched_processes(os.environ)
+    if device == "auto":
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    if device == "cpu":
+        torch.set_num_threads(num_threads or max(1, len(os.sched_getaffinity(0)) // local_world_size))
+        os.environ.setdefault("OMP_NUM_THREADS", str(torch.get_num_threads()))  # else Accelerate warns and chooses
+    _init_process_group(device, world_size)
+    try:
+        state = PartialState(cpu=device == "cpu")
+        _check_world_size(state, world_size)
+        mesh = init_device_mesh(device, (world_size,), mesh_dim_names=("shard",))
+        parallel = Parallel(dist.get_rank(), world_size, state.device, mesh, read_shard_settings(os.environ))
+        if parallel.is_main:
+            log.info("parallel world_size=%d device=%s settings=%s", world_size, device, parallel.settings)
+        yield parallel
+    finally:
+        dist.destroy_process_group()
+        PartialState._reset_state()  # Accelerate's singleton would outlive the group it describes
+
+
+def _launched_processes(environment: Mapping[str, str]) -> tuple[int, int]:
+    """(processes in all, processes on this machine) by the launcher's environment. Raises LaunchError, see below."""
+    launched_by_accelerate = "ACCELERATE_MIXED_PRECISION" in environment
+    if "RANK" not in environment:
+        # `accelerate launch --cpu --num_processes 2` starts ONE process; MASTER_PORT is the only trace of the rest
+        if launched_by_accelerate and "MASTER_PORT" in environment:
+            raise LaunchError(
+                "accelerate launch was asked for several processes but started one without a rank; launch with "
+                "`--config_file assets/fsdp2.yml` and without `--cpu` (use_cpu must be false in the file, also on CPU)"
+            )
+        world_size = local_world_size = 1
+    else:
+        world_size = int(environment["WORLD_SIZE"])
+        local_world_size = int(environment.get("LOCAL_WORLD_SIZE", "1"))
+    expected = int(environment.get("TANDEM_NUM_PROCESSES", world_size))
+    if expected != world_size:
+        raise LaunchError(
+            f"TANDEM_NUM_PROCESSES says {expected} trainer processes, {world_size} came up; "
+            f"launch with `accelerate launch --config_file assets/fsdp2.yml --num_processes {expected}`"
+        )
+    return world_size, local_world_size
+
+
+def _init_process_group(device: str, world_size: int) -> None:
+    """Before Accelerate's state, which then finds and describes the group instead of making one of its own."""
+    backend = "gloo" if device == "cpu" else "cpu:gloo,cuda:nccl"  # gloo beside NCCL carries objects and checkpoints
+    timeout = timedelta(seconds=COLLECTIVE_TIMEOUT_S)
+    if device == "cuda":
+        torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
+    if "RANK" in os.environ:
+        dist.init_process_group(backend, timeout=timeout)
+    else:  # alone: no port, so nothing to collide with
+        dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=world_size, timeout=timeout)
+
+
+def _check_world_size(state: PartialState, world_size: int) -> None:
+    """Refuse independent copies that each believe to be the main process."""
+    present = torch.ones(1, device=state.device)
+    dist.all_reduce(present)
+    found = {"Accelerate reports": state.num_processes, "the group counts": int(present.item())}
+    if any(count != world_size for count in found.values()):
+        raise LaunchError(f"{world_size} processes were launched, but {found}; launch with assets/fsdp2.yml")
+
+
+def read_shard_settings(environment: Mapping[str, str]) -> ShardSettings:
+    """The settings that `accelerate launch` passed on, by Accelerate's own reader; its FSDP2 defaults without a launcher.
+
+    Raises ValueError for settings that this trainer would not honor.
+    """
+    if environment.get("ACCELERATE_USE_FSDP", "false").lower() == "true" and environment.get("FSDP_VERSION") != "2":
+        raise ValueError(f"fsdp_version is {environment.get('FSDP_VERSION')!r}; expected 2, as in assets/fsdp2.yml")
+    precision = environment.get("ACCELERATE_MIXED_PRECISION", "no")
+    if precision not in PRECISIONS:
+        raise ValueError(f"mixed_precision is {precision!r}; expected one of {', '.join(PRECISIONS)}")
+    plugin = FullyShardedDataParallelPlugin(fsdp_version=2)
+    return ShardSettings(
+        precision=precision,
+        reshard_after_forward=bool(plugin.reshard_after_forward),
+        layer_classes=tuple(name.strip() for name in plugin.transformer_cls_names_to_wrap or ()),
+        offload_params=isinstance(plugin.cpu_offload, CPUOffloadPolicy),
+        activation_checkpointing=bool(plugin.activation_checkpointing),
+    )
+
+
+def shard_model(model: nn.Module, layer_classes: tuple[str, ...], parallel: Parallel) -> FSDPModule:
+    """Move `model` to the device and shard it in place: one group per transformer layer, one for the rest.
+
+    `layer_classes`: those that the model names (transformers' `_no_split_modules`); the launcher's settings win.
+    Call before the optimizer is made: the parameters become DTensors. Raises ValueError when no layer has such a class.
+    """
+    settings = parallel.settings
+    names = settings.layer_classes or layer_classes
+    layers = [module for module in model.modules() if type(module).__name__ in names]
+    if not layers:
+        found = sorted({type(module).__name__ for module in model.modules()})
+        raise ValueError(f"no layer of class {', '.join(names) or '(none named)'} to shard; the model has {found}")
+    if not settings.offload_params:
+        model.to(parallel.device)
+    options: dict[str, Any] = {"mesh": parallel.mesh, "reshard_after_forward": settings.reshard_after_forward}
+    param_dtype = PRECISIONS[settings.precision]
+    if param_dtype is not None:
+        options["mp_policy"] = MixedPrecisionPolicy(param_dtype=param_dtype, reduce_dtype=torch.float32)
+    if settings.offload_params:
+        options["offload_policy"] = CPUOffloadPolicy()
+    for layer in layers:
+        fully_shard(layer, **options)
+    # The root's parameters (embedding, head, last norm) are needed again right after the forward: not freed between.
+    return fully_shard(model, **{**options, "reshard_after_forward": False})
