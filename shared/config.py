@@ -1,0 +1,130 @@
+"""Configuration of every service: flags over environment over YAML over defaults, into one frozen model.
+
+One YAML file may configure all services: each reads the section of its own name and knows the names of the others, so
+that a misspelt section is an error too.
+
+    trainer: {max_steps: 70, learning_rate: 2.0e-4}
+    sampler: {max_turns: 4}
+
+Unknown keys, missing keys and wrong types stop the start with a message that names the source and the field.
+"""
+
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, ClassVar, NoReturn, Self
+
+import yaml
+from pydantic import Field, ValidationError
+from pydantic_settings import (
+    BaseSettings,
+    CliSettingsSource,
+    EnvSettingsSource,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+)
+
+from shared.errors import ConfigError
+
+SECTIONS = ("trainer", "sft", "sampler", "engine", "keeper", "launch")
+
+
+class ServiceConfig(BaseSettings):
+    """Base of every service's configuration. Subclasses set `section` and describe each field: that text is `--help`."""
+
+    model_config = SettingsConfigDict(extra="forbid", frozen=True, cli_avoid_json=True, cli_implicit_flags=False)
+    section: ClassVar[str] = ""
+    program: ClassVar[str] = ""
+
+    config: Path | None = Field(None, description="YAML file; its section of this service's name is read.")
+
+    @classmethod
+    def settings_customise_sources(
+        cls, settings_cls: type[BaseSettings], init_settings: PydanticBaseSettingsSource, **_: PydanticBaseSettingsSource
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        return (init_settings,)  # `load` merges, so that an error can name the source
+
+    @classmethod
+    def load(cls, argv: Sequence[str] | None = None) -> Self:
+        """Read flags, environment (`TANDEM_<SECTION>_<FIELD>`) and YAML. Raises ConfigError; `--help` exits."""
+        flags = _given_flags(cls, list(sys.argv[1:] if argv is None else argv))
+        environment = _environment(cls)
+        path = flags.get("config") or environment.get("config")
+        sources = {"flags": flags, "environment": environment, str(path): read_section(Path(path), cls) if path else {}}
+        merged: dict[str, Any] = {}
+        for values in reversed(sources.values()):
+            merged.update(values)
+        try:
+            return cls(**merged)
+        except ValidationError as exc:
+            raise ConfigError("\n".join(_explain(error, sources) for error in exc.errors())) from exc
+
+    @classmethod
+    def load_or_exit(cls, argv: Sequence[str] | None = None) -> Self:
+        """`load` for a `main`: prints the message and exits with status 2 where the configuration is wrong."""
+        try:
+            return cls.load(argv)
+        except ConfigError as exc:
+            _exit(f"{cls.program or cls.section}: {exc}")
+
+    def snapshot(self) -> dict[str, Any]:
+        """Plain values of the resolved configuration, for the run's document. Fields named `secret` leave it."""
+        return {k: v for k, v in self.model_dump(mode="json").items() if not (cls_secret(type(self), k))}
+
+
+def cls_secret(kind: type[BaseSettings], name: str) -> bool:
+    extra = kind.model_fields[name].json_schema_extra
+    return isinstance(extra, dict) and bool(extra.get("secret"))
+
+
+def _given_flags(cls: type[ServiceConfig], argv: list[str]) -> dict[str, Any]:
+    source: CliSettingsSource[Any] = CliSettingsSource(
+        cls, cli_parse_args=argv, cli_prog_name=cls.program or cls.section, cli_exit_on_error=True
+    )
+    return dict(source())
+
+
+def _environment(cls: type[ServiceConfig]) -> dict[str, Any]:
+    prefix = f"TANDEM_{cls.section.upper()}_"
+    known = {f"{prefix}{name.upper()}" for name in cls.model_fields}
+    if unknown := sorted(k for k in os.environ if k.upper().startswith(prefix) and k.upper() not in known):
+        raise ConfigError(f"environment: unknown variable {unknown[0]}; {cls.section} knows {', '.join(sorted(known))}")
+    return dict(EnvSettingsSource(cls, env_prefix=prefix)())
+
+
+def read_section(path: Path, cls: type[ServiceConfig]) -> dict[str, Any]:
+    """The section of `cls` in a YAML file, its keys checked. Raises ConfigError naming file, section and key."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as exc:
+        raise ConfigError(f"{path}: cannot be read ({exc.strerror}); expected a YAML file") from exc
+    try:
+        whole = yaml.safe_load(text) or {}
+    except yaml.YAMLError as exc:
+        raise ConfigError(f"{path}: not YAML: {exc}") from exc
+    if not isinstance(whole, dict):
+        raise ConfigError(f"{path}: found {type(whole).__name__}; expected sections {', '.join(SECTIONS)}")
+    if unknown := sorted(map(str, whole.keys() - set(SECTIONS))):
+        raise ConfigError(f"{path}: unknown section {unknown[0]!r}; expected one of {', '.join(SECTIONS)}")
+    values = whole.get(cls.section) or {}
+    if unknown := sorted(map(str, values.keys() - cls.model_fields.keys())):
+        raise ConfigError(
+            f"{path}: {cls.section}: unknown key {unknown[0]!r}; expected one of {', '.join(sorted(cls.model_fields))}"
+        )
+    return dict(values)
+
+
+def _explain(error: Any, sources: dict[str, dict[str, Any]]) -> str:
+    name = str(error["loc"][0]) if error["loc"] else "configuration"
+    where = next((source for source, values in sources.items() if name in values), None)
+    path = ".".join(map(str, error["loc"])) or name
+    if error["type"] == "missing":
+        return f"{path} is missing: give it as --{path}, in the environment, or in the YAML file"
+    found = "" if isinstance(error["input"], dict) else f" is {error['input']!r}"
+    return f"{where + ': ' if where else ''}{path}{found}; {error['msg']}"
+
+
+def _exit(message: str) -> NoReturn:
+    sys.stderr.write(message + "\n")
+    raise SystemExit(2)

@@ -1,0 +1,107 @@
+"""States of every document, and the only moves between them. The store's verbs name the state they expect."""
+
+from enum import StrEnum
+
+
+class TaskStatus(StrEnum):
+    """One question, answered by a group of episodes."""
+
+    CREATED = "created"  # imported, nobody has claimed a slot
+    RUNNING = "running"  # at least one slot was claimed
+    COMPLETED = "completed"  # every slot is scored or failed; waits for settlement
+    SETTLED = "settled"  # advantages are written, records are ready (or counted, for evaluation)
+    ABANDONED = "abandoned"  # settled without training data; `outcome` says why
+
+
+class SlotStatus(StrEnum):
+    """One episode of a task's group."""
+
+    OPEN = "open"  # may be claimed once `free_at` has passed
+    LEASED = "leased"  # a worker plays it until `free_at`
+    SCORED = "scored"  # has its score; final
+    FAILED = "failed"  # the plumbing failed too often; never a score; final
+
+
+class RecordStatus(StrEnum):
+    """One attempt at one episode."""
+
+    RUNNING = "running"  # the sampler is playing it
+    COMPLETED = "completed"  # played to its end, not scored yet
+    SCORED = "scored"  # has its score, waits for its group
+    READY = "ready"  # its record_data is written
+    FAILED = "failed"  # the plumbing failed; `error` says how
+    ABANDONED = "abandoned"  # lost its lease, or its group gave no training data
+
+
+class DispatchStatus(StrEnum):
+    """One request to the engine and its answer."""
+
+    PENDING = "pending"  # written, not sent
+    RUNNING = "running"  # sent to the engine
+    COMPLETED = "completed"  # answered, tools called
+    FAILED = "failed"  # the engine failed it
+    TOOL_FAILED = "toolfailed"  # a tool server died or timed out
+    FORMAT_ERROR = "formaterror"  # the reply's tool calls could not be parsed; the model was told
+    REPEAT_ERROR = "repeaterror"  # the reply repeats itself
+    CANCELLED = "cancelled"  # the episode was cancelled
+    DROPPED = "dropped"  # answered, but no part of the training data
+
+
+class DataStatus(StrEnum):
+    """One record's training data."""
+
+    READY = "ready"  # may be claimed by the trainer
+    TRAINED = "trained"  # used `max_trained_count` times
+    STALE = "stale"  # too old when it was looked at; kept, counted, never trained
+    DROPPED = "dropped"  # filtered out; `reason` says why
+
+
+class ServiceStatus(StrEnum):
+    """One inference engine."""
+
+    UP = "UP"  # takes requests
+    DOWN = "DOWN"  # does not answer
+    UPDATING = "UPDATING"  # paused for new weights
+
+
+class RunState(StrEnum):
+    RUNNING = "running"  # samplers may claim
+    PAUSED = "paused"  # nobody claims; what runs goes on to its end
+
+
+class Termination(StrEnum):
+    """Why an episode ended."""
+
+    ANSWERED = "answered"  # the model replied without a tool call
+    TURNS_LIMIT = "turns_limit"  # `max_turns` replies
+    LENGTH_LIMIT = "length_limit"  # a reply or the context reached its token budget
+    REPETITION = "repetition"  # the reply repeats itself
+    TIME_LIMIT = "time_limit"  # `episode_timeout_s` passed
+    TOOL_FAILURE = "tool_failure"  # a tool server failed: plumbing
+    ENGINE_FAILURE = "engine_failure"  # no engine answered: plumbing
+    SCORER_FAILURE = "scorer_failure"  # the scorer crashed or its judges failed: plumbing
+    CANCELLED = "cancelled"  # drained, or the lease was lost
+
+
+RECORD_MOVES: dict[RecordStatus, frozenset[RecordStatus]] = {
+    RecordStatus.RUNNING: frozenset(
+        {RecordStatus.COMPLETED, RecordStatus.SCORED, RecordStatus.FAILED, RecordStatus.ABANDONED}
+    ),
+    RecordStatus.COMPLETED: frozenset({RecordStatus.SCORED, RecordStatus.FAILED, RecordStatus.ABANDONED}),
+    RecordStatus.SCORED: frozenset({RecordStatus.READY, RecordStatus.ABANDONED}),
+    RecordStatus.READY: frozenset(),
+    RecordStatus.FAILED: frozenset(),
+    RecordStatus.ABANDONED: frozenset(),
+}
+
+DATA_MOVES: dict[DataStatus, frozenset[DataStatus]] = {
+    DataStatus.READY: frozenset({DataStatus.TRAINED, DataStatus.STALE, DataStatus.DROPPED}),
+    DataStatus.TRAINED: frozenset({DataStatus.READY}),  # a resume gives back what later steps had used
+    DataStatus.STALE: frozenset({DataStatus.READY}),  # likewise
+    DataStatus.DROPPED: frozenset(),
+}
+
+
+def origins(moves: dict[RecordStatus, frozenset[RecordStatus]], to: RecordStatus) -> list[str]:
+    """States from which `to` may be reached: the filter of the verb that moves there."""
+    return [state.value for state, nexts in moves.items() if to in nexts]
