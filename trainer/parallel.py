@@ -20,6 +20,7 @@ import torch.distributed as dist
 from accelerate import PartialState
 from accelerate.utils import FullyShardedDataParallelPlugin
 from torch import nn
+from torch.distributed import HashStore  # type: ignore[attr-defined]  # public, but missing from torch's stubs
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, fully_shard
 
@@ -146,7 +147,7 @@ def _init_process_group(device: str, world_size: int) -> None:
     if "RANK" in os.environ:
         dist.init_process_group(backend, timeout=timeout)
     else:  # alone: no port, so nothing to collide with
-        dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=world_size, timeout=timeout)
+        dist.init_process_group(backend, store=HashStore(), rank=0, world_size=world_size, timeout=timeout)
 
 
 def _check_world_size(state: PartialState, world_size: int) -> None:
@@ -159,7 +160,7 @@ def _check_world_size(state: PartialState, world_size: int) -> None:
 
 
 def read_shard_settings(environment: Mapping[str, str]) -> ShardSettings:
-    """The settings that `accelerate launch` passed on, by Accelerate's own reader; its FSDP2 defaults without a launcher.
+    """The settings that `accelerate launch` passed on, by Accelerate's reader; its FSDP2 defaults when alone.
 
     Raises ValueError for settings that this trainer would not honor.
     """

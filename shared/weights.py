@@ -1,0 +1,55 @@
+"""The files of a published policy version and their checksums; torch-free, since engine keepers verify before they load.
+
+A manifest is {file name: {"sha256": hex digest, "bytes": size}}; it travels in the `policy_versions` document.
+"""
+
+import hashlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TypedDict
+
+from shared.errors import DataError
+
+CHUNK_BYTES = 1 << 20
+
+
+class FileEntry(TypedDict):
+    """One file of a manifest."""
+
+    sha256: str
+    bytes: int
+
+
+def manifest_of(directory: Path) -> dict[str, FileEntry]:
+    """Checksums and sizes of every file directly in `directory`, by name."""
+    files = sorted(path for path in directory.iterdir() if path.is_file())
+    return {path.name: {"sha256": sha256_of(path), "bytes": path.stat().st_size} for path in files}
+
+
+def verify_files(directory: Path, manifest: Mapping[str, FileEntry]) -> None:
+    """Return when `directory` holds every file of the manifest, byte for byte; files beyond it are not looked at.
+
+    Raises DataError naming the file, what was expected and what was found.
+    """
+    for name, expected in manifest.items():
+        path = directory / name
+        try:
+            size = path.stat().st_size
+        except FileNotFoundError:
+            raise DataError(f"{path}: missing; expected {expected['bytes']} bytes, as published") from None
+        if size != expected["bytes"]:
+            raise DataError(f"{path}: {size} bytes; expected {expected['bytes']}: the copy is incomplete or changed")
+        found = sha256_of(path)
+        if found != expected["sha256"]:
+            raise DataError(
+                f"{path}: sha256 is {found}; expected {expected['sha256']}: the file was changed or damaged"
+            )
+
+
+def sha256_of(path: Path) -> str:
+    """Hex digest of the file's bytes."""
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while chunk := file.read(CHUNK_BYTES):
+            digest.update(chunk)
+    return digest.hexdigest()

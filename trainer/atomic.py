@@ -1,0 +1,49 @@
+"""Directories that appear complete or not at all: written beside under a temporary name, flushed to disk, renamed."""
+
+import os
+import shutil
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+TEMPORARY = ".tmp-"
+
+
+def write_directory_atomically(target: Path, fill: Callable[[Path], None]) -> None:
+    """Make the directory `target` appear complete and durable. Leftovers of killed writers to it are removed first."""
+    if target.exists():
+        raise FileExistsError(f"{target}: exists already; a written directory is never changed")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    remove_leftovers(target.parent, target.name)
+    beside = temporary_directory(target)
+    fill(beside)
+    publish_directory(beside, target)
+
+
+def temporary_directory(target: Path) -> Path:
+    """A new empty directory beside `target`, whose name says that it is not complete."""
+    beside = Path(tempfile.mkdtemp(prefix=target.name + TEMPORARY, dir=target.parent))
+    beside.chmod(0o755)  # mkdtemp makes it private; engines may run as another user
+    return beside
+
+
+def publish_directory(beside: Path, target: Path) -> None:
+    """Flush every file and folder of `beside` to disk, then rename it to `target`."""
+    for path in [*beside.rglob("*"), beside]:
+        _fsync(path)
+    os.rename(beside, target)
+    _fsync(target.parent)
+
+
+def remove_leftovers(parent: Path, name: str) -> None:
+    """Remove what killed writers of `parent/name` left; one writer per directory at a time is the caller's promise."""
+    for path in parent.glob(f"{name}{TEMPORARY}*"):
+        shutil.rmtree(path)
+
+
+def _fsync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

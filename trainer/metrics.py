@@ -1,0 +1,74 @@
+"""Metrics of a run on disk: one JSON line per step, and any tracker that Accelerate knows (TensorBoard, W&B, ...).
+
+Functions return metrics; the loop logs once per step, on the main process. A resumed run continues the file as if it
+had never stopped: lines of steps that the checkpoint does not contain are taken out before the first new one.
+"""
+
+import json
+import math
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from accelerate.tracking import LOGGER_TYPE_TO_CLASS, GeneralTracker, filter_trackers
+
+from shared.errors import ConfigError
+
+
+class MetricsLog:
+    """Use as a context manager, on the main process only. `resume_step`: the first step that will be logged."""
+
+    def __init__(
+        self, path: Path, *, resume_step: int = 0, trackers: Sequence[str] = (), run_name: str = "run"
+    ) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        _forget_steps_from(path, resume_step)
+        self._file = path.open("a", encoding="utf-8")
+        self._trackers = [_start_tracker(name, run_name, path.parent) for name in trackers]
+
+    def log(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Append one line. Values that JSON cannot hold (nan, inf) are written as null."""
+        plain = {key: value if math.isfinite(value) else None for key, value in sorted(metrics.items())}
+        self._file.write(json.dumps({"step": step, **plain}) + "\n")
+        self._file.flush()
+        for tracker in self._trackers:
+            tracker.log(dict(metrics), step=step)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._file.close()
+        for tracker in self._trackers:
+            tracker.finish()
+
+
+def _forget_steps_from(path: Path, resume_step: int) -> None:
+    """Keep the lines below `resume_step`; a last line cut by a kill goes too."""
+    if not path.exists():
+        return
+    kept = []
+    for line in path.read_text(encoding="utf-8").splitlines():
+        try:
+            entry = json.loads(line)
+        except json.JSONDecodeError:
+            continue
+        if entry["step"] < resume_step:
+            kept.append(line + "\n")
+    beside = path.with_name(path.name + ".tmp")
+    beside.write_text("".join(kept), encoding="utf-8")
+    os.replace(beside, path)
+
+
+def _start_tracker(name: str, run_name: str, directory: Path) -> GeneralTracker:
+    found = filter_trackers([name], directory)
+    if not found:
+        raise ConfigError(f"tracker {name!r}: its package is not installed")
+    kind: Any = LOGGER_TYPE_TO_CLASS[str(found[0])]
+    tracker: GeneralTracker = kind(run_name, directory) if kind.requires_logging_directory else kind(run_name)
+    tracker.start()
+    return tracker
