@@ -1,4 +1,4 @@
-"""Write the bundled example's data: tasks and registry (committed), or demonstrations for the warm start (not committed).
+"""Write the bundled example's data: tasks and registry (committed), or warm-start demonstrations (not committed).
 
     python scripts/make_example.py                                    # assets/example/{train,eval}.jsonl, world.json
     python scripts/make_example.py --sft 40000 --out output/sft.jsonl  # 40,000 demonstrations
@@ -24,7 +24,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, help="folder of the data (default assets/example); with --sft, a file")
     parser.add_argument(
-        "--seed", type=int, default=7, help="of the world, the tasks and the demonstrations (default 7)"
+        "--seed", type=int, default=7, help="of the world, tasks and demonstrations (default 7)"
     )
     parser.add_argument("--sft", type=int, metavar="N", help="write N demonstrations instead of the data")
     arguments = parser.parse_args()

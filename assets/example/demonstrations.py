@@ -36,10 +36,7 @@ def demonstrations(example: Example, count: int, seed: int) -> Iterator[dict[str
     rng = random.Random(f"demonstrations-{seed}")
     extended = World(owners=dict(example.world.owners), favorite_colors=dict(example.world.favorite_colors))
     for _ in range(count):
-        if rng.random() < 0.5:
-            messages = _arithmetic(example, rng)
-        else:
-            messages = _lookup(example, extended, rng)
+        messages = _arithmetic(example, rng) if rng.random() < 0.5 else _lookup(example, extended, rng)
         yield {"messages": messages, "tools": TOOLS}
 
 

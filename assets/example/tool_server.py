@@ -1,0 +1,115 @@
+"""The bundled example's MCP tool server: a calculator, and a registry of boxes, their owners and what these like.
+
+    python assets/example/tool_server.py --transport streamable-http --port 8000     # http://127.0.0.1:8000/mcp
+    python assets/example/tool_server.py --transport stdio                            # one process per client
+
+Promise: a tool returns what is in `world.json` or what the sum comes to; anything else asked for is a tool error whose
+text says what is wrong, never an exception and never a guess. Prints one line (stderr, with the URL) and then is quiet.
+SIGTERM and SIGINT end it with status 0. Needs the packages `mcp` and `uvicorn`, and the files beside it.
+"""
+
+import argparse
+import os
+import signal
+import socket
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+
+import uvicorn
+from mcp.server import MCPServer
+from mcp.types import CallToolResult, TextContent
+from world import LookupFailed, World, calculate
+
+# Longer than any client keeps an idle connection: with equal limits (5 s in uvicorn and in httpx alike) the server
+# closes now and then what the client is just about to use, and that request is lost.
+KEEP_ALIVE_S = 75
+# Clients hold a listening request open for as long as they live; do not wait for them.
+GRACEFUL_SHUTDOWN_S = 1
+SESSION_IDLE_S = 600.0  # sessions of killed clients go after ten minutes
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--transport", choices=["streamable-http", "stdio"], default="streamable-http")
+    parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default 127.0.0.1)")
+    parser.add_argument("--port", type=int, default=8000, help="0 takes a free one, printed at start (default 8000)")
+    parser.add_argument("--world", type=Path, default=Path(__file__).with_name("world.json"), help="the registry file")
+    arguments = parser.parse_args()
+    server = build_server(World.load(arguments.world))
+    if arguments.transport == "stdio":
+        serve_stdio(server)
+    else:
+        serve_http(server, arguments.host, arguments.port)
+
+
+def build_server(world: World) -> MCPServer:
+    server = MCPServer("example-world", log_level="WARNING")
+
+    # Coroutines that never wait: plain functions would each be sent to a thread.
+    @server.tool(structured_output=False)
+    async def calculator(expression: str) -> CallToolResult:
+        """Work out a sum of whole numbers, for example 47+38, with + - * and parentheses."""
+        return answer(calculate, expression)
+
+    @server.tool(structured_output=False)
+    async def box_owner(box: str) -> CallToolResult:
+        """Who owns a box: from a box such as QX47 to its owner's code."""
+        return answer(world.box_owner, box)
+
+    @server.tool(structured_output=False)
+    async def favorite_color(person: str) -> CallToolResult:
+        """Which color a person likes: from an owner's code such as WKLM to a color."""
+        return answer(world.favorite_color, person)
+
+    return server
+
+
+def answer(look_up: Callable[[str], object], value: str) -> CallToolResult:
+    """The result, or an error result with exactly our text (`ToolError` would get the SDK's words in front)."""
+    try:
+        text, is_error = str(look_up(value)), False
+    except LookupFailed as error:
+        text, is_error = str(error), True
+    return CallToolResult(content=[TextContent(type="text", text=text)], is_error=is_error)
+
+
+def serve_http(server: MCPServer, host: str, port: int) -> None:
+    try:
+        listener = socket.create_server((host, port))
+    except OSError as error:
+        sys.exit(f"cannot listen on {host}:{port} ({error.strerror}): choose another --port, or 0 for a free one")
+    print(f"tools at http://{host}:{listener.getsockname()[1]}/mcp", file=sys.stderr, flush=True)
+
+    signal.signal(signal.SIGTERM, _exit)
+    signal.signal(signal.SIGINT, _exit)
+    app = server.streamable_http_app(json_response=True, session_idle_timeout=SESSION_IDLE_S, host=host)
+    config = uvicorn.Config(
+        app,
+        log_level="critical",  # it reports a listening request cut off at the end as an error
+        access_log=False,
+        timeout_keep_alive=KEEP_ALIVE_S,
+        timeout_graceful_shutdown=GRACEFUL_SHUTDOWN_S,
+    )
+    uvicorn.Server(config).run(sockets=[listener])
+
+
+def serve_stdio(server: MCPServer) -> None:
+    signal.signal(signal.SIGTERM, _exit_now)
+    signal.signal(signal.SIGINT, _exit_now)
+    server.run("stdio")
+
+
+def _exit(number: int, frame: FrameType | None) -> None:
+    """uvicorn stops gracefully on the signal and then raises it again, for this handler."""
+    sys.exit(0)
+
+
+def _exit_now(number: int, frame: FrameType | None) -> None:
+    """A thread waits for standard input and would keep an orderly exit from ending; there is nothing to save."""
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()
