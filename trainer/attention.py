@@ -1,0 +1,108 @@
+"""Attention over trees: query q sees key k iff k <= q < ends[k], which is "k is q or an ancestor of q".
+
+The same line serves a tree and a row of many trees. Two ways to say it to a model of transformers:
+
+    sdpa            a dense bool mask (1, 1, N, N): exact everywhere, N² bytes. CPU, float64, short rows
+    flex_attention  a BlockMask built from the intervals without N×N: long rows on CUDA (its backward needs CUDA)
+
+    suffix _N  token of the row      _B  block of BLOCK tokens      _QK  queries × keys
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.attention.flex_attention import BlockMask
+
+BLOCK = 128  # FlexAttention's block; rows are padded to a multiple of it
+
+Mask = Tensor | BlockMask
+MaskBuilder = Callable[[Tensor], Mask]  # ends_N -> what the model takes as attention_mask
+
+
+def attn_implementation(device: torch.device | str) -> str:
+    """What to load a model with on this device: `attn_implementation` of transformers."""
+    return "flex_attention" if torch.device(device).type == "cuda" else "sdpa"
+
+
+def choose(implementation: str, device: torch.device | str) -> MaskBuilder:
+    """The mask builder for a model loaded with this `attn_implementation`.
+
+    Raises ValueError where attention would be wrong (eager adds a bool mask instead of applying it: logits off by
+    0.44, no error), impossible (flash attention takes no tree mask) or without a backward (FlexAttention on CPU).
+    """
+    if implementation == "sdpa":
+        return dense_mask
+    if implementation != "flex_attention":
+        raise ValueError(
+            f"attn_implementation is {implementation!r}; expected 'sdpa' or 'flex_attention' for token trees"
+        )
+    if torch.device(device).type != "cuda":
+        raise ValueError(f"attn_implementation 'flex_attention' has no backward on {device}; expected 'sdpa' there")
+    return interval_block_mask
+
+
+def check_supported(config: Any) -> None:
+    """Raises ValueError for a transformers config whose layers would not give each path of a tree its own result.
+
+    Every layer must be full attention: sliding windows count distance in the row and not along the path, and
+    recurrent or convolutional layers carry state from one branch to the next. Dropout would differ between equal
+    tokens.
+    """
+    other_layers = sorted(set(getattr(config, "layer_types", None) or ()) - {"full_attention"})
+    if other_layers:
+        raise ValueError(
+            f"{config.model_type}: layers of type {', '.join(other_layers)}; trees need full_attention only"
+        )
+    if getattr(config, "sliding_window", None) and getattr(config, "use_sliding_window", True):
+        raise ValueError(f"{config.model_type}: sliding_window is {config.sliding_window}; trees need full attention")
+    if getattr(config, "attention_dropout", 0.0):
+        raise ValueError(f"{config.model_type}: attention_dropout is {config.attention_dropout}; trees need 0")
+
+
+def dense_mask(ends_N: Tensor) -> Tensor:
+    """(1, 1, N, N) bool, True where query sees key."""
+    index_N = torch.arange(len(ends_N), device=ends_N.device)
+    query, key = index_N[:, None], index_N[None, :]
+    return ((key <= query) & (query < ends_N[None, :]))[None, None]
+
+
+def interval_block_mask(ends_N: Tensor) -> BlockMask:
+    """The same rule for FlexAttention, in O(N + blocks²) memory; the length must be a multiple of BLOCK
+    (`Row.padded`).
+    """
+    n = len(ends_N)
+    if n % BLOCK:
+        raise ValueError(f"a row of {n} tokens; expected a multiple of {BLOCK}: use Row.padded({BLOCK})")
+    some_QK, full_QK = block_rule(ends_N)
+    partial, full = _ordered(some_QK & ~full_QK), _ordered(full_QK)
+
+    def mask_mod(batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
+        return (key <= query) & (query < ends_N[key])
+
+    return BlockMask.from_kv_blocks(*partial, *full, BLOCK_SIZE=BLOCK, mask_mod=mask_mod, seq_lengths=(n, n))
+
+
+def block_rule(ends_N: Tensor) -> tuple[Tensor, Tensor]:
+    """Which blocks (blocks, blocks) have any visible pair, and which are visible as a whole.
+
+    In an earlier block, some key is seen iff the greatest end in it lies beyond the first query; the whole block is
+    seen iff the least end in it is not before the last query. A token sees itself, so the diagonal has pairs, but is
+    never whole.
+    """
+    blocks = ends_N.view(-1, BLOCK)
+    index_B = torch.arange(len(blocks), device=ends_N.device)
+    query, key = index_B[:, None], index_B[None, :]
+    some_QK = (key == query) | ((key < query) & (blocks.amax(1)[None, :] > query * BLOCK))
+    full_QK = (key < query) & (blocks.amin(1)[None, :] >= (query + 1) * BLOCK)
+    return some_QK, full_QK
+
+
+def _ordered(blocks_QK: Tensor) -> tuple[Tensor, Tensor]:
+    """FlexAttention's form, (1, 1, blocks) and (1, 1, blocks, blocks): how many key blocks a query block has, and
+    which first.
+    """
+    count_Q = blocks_QK.sum(dim=1, dtype=torch.int32)
+    index_QK = torch.argsort(blocks_QK.to(torch.int8), dim=1, descending=True, stable=True).to(torch.int32)
+    return count_Q[None, None], index_QK[None, None].contiguous()

@@ -1,0 +1,81 @@
+"""One forward of a row: a forest of tokens in, the log-probabilities of what is trained out.
+
+The log-probabilities are computed inside one module's forward, because FSDP2 gathers the head's weight (often tied to
+the embedding) only while the module that owns it runs, and again for its backward. So: wrap, shard, then use.
+
+    lm = TreeLM(causal_lm)
+    shard_model(lm, layer_classes(causal_lm), parallel)      # each layer, then lm itself
+    mask = choose(causal_lm.config._attn_implementation, device)
+    logprob_E, entropy_E = row_logprobs(lm, row.to(device), chunk=512, attn=mask)
+"""
+
+from torch import Tensor, nn
+
+from trainer.attention import BLOCK, Mask, MaskBuilder, check_supported, dense_mask
+from trainer.logprobs import token_logprobs
+from trainer.losses import LossBatch
+from trainer.packing import Row
+
+
+class TreeLM(nn.Module):
+    """A causal language model of transformers whose forward takes a Row and returns log-probabilities, never logits.
+
+    Raises ValueError for a model whose head is more than one matrix, or whose layers trees cannot go through.
+    """
+
+    def __init__(self, causal_lm: nn.Module) -> None:
+        super().__init__()
+        check_supported(causal_lm.config)
+        head = causal_lm.get_output_embeddings()
+        if not isinstance(head, nn.Linear) or head.bias is not None:
+            raise ValueError(f"{type(causal_lm).__name__}: the head is {head}; expected a Linear without bias")
+        for name in ("final_logit_softcapping", "logit_scale", "logits_scaling"):
+            if getattr(causal_lm.config, name, None) not in (None, 1.0):
+                raise ValueError(
+                    f"{type(causal_lm).__name__}: {name} is set; expected logits that are one matrix product"
+                )
+        self.causal_lm = causal_lm
+
+    def forward(self, row: Row, mask: Mask, chunk: int, with_entropy: bool) -> tuple[Tensor, Tensor | None]:
+        """(logprob_E, entropy_E or None) of the row's entries; each distinct (token, temperature) is computed once."""
+        output = self.causal_lm.base_model(
+            input_ids=row.ids_N[None], position_ids=row.positions_N[None], attention_mask=mask, use_cache=False
+        )
+        logprob_U, entropy_U = token_logprobs(
+            output.last_hidden_state[0],
+            self.causal_lm.get_output_embeddings().weight,
+            row.parents_N[row.node_U],
+            row.ids_N[row.node_U],
+            row.temperature_U,
+            chunk,
+            with_entropy=with_entropy,
+        )
+        return logprob_U[row.edge_E], None if entropy_U is None else entropy_U[row.edge_E]
+
+
+def row_logprobs(
+    lm: nn.Module, row: Row, *, chunk: int = 512, attn: MaskBuilder = dense_mask, with_entropy: bool = False
+) -> tuple[Tensor, Tensor | None]:
+    """Log-probabilities of the row's entries under `lm` (a TreeLM, sharded or not), at each entry's temperature, with
+    gradient.
+
+    float32, or float64 for a float64 model. The entropies are without gradient, None unless asked for. `row` must be
+    on the model's device.
+    """
+    if attn is not dense_mask:
+        row = row.padded(BLOCK)
+    logprob_E, entropy_E = lm(row, attn(row.ends_N), chunk, with_entropy)
+    return logprob_E, entropy_E
+
+
+def loss_batch(row: Row, logprob_E: Tensor, entropy_E: Tensor | None = None) -> LossBatch:
+    """What the losses need of a row and its log-probabilities."""
+    return LossBatch(
+        new_logprob_E=logprob_E,
+        old_logprob_E=row.old_logprob_E,
+        advantage_E=row.advantage_E,
+        trajectory_E=row.trajectory_E,
+        turn_E=row.turn_E,
+        staleness_E=row.staleness_E,
+        entropy_E=entropy_E,
+    )

@@ -1,0 +1,217 @@
+"""Packing: trees of any size become rows of at most `max_tokens` tokens, each one forward.
+
+The promises: every entry of every tree is in exactly one row; its row holds all the token's ancestors; so the sum of
+the rows' losses is the loss of the step, whatever the budget. Trees side by side in a row do not see each other: a
+forest has the same mask rule as a tree. A tree over the budget is cut between leaves, and the ancestors of a cut are
+computed again as context.
+
+    suffix _N  token of the row
+           _E  entry: (trajectory, trained token)
+           _U  distinct (token, temperature): one log-prob each
+"""
+
+import dataclasses
+import logging
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from trainer.tree import Entries, Int64, TokenTree, concatenate
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One forward: a forest of tokens in depth-first pre-order, and what is trained on it. All tensors on one device.
+
+    `trajectory_E` and `dispatch_E` number the trajectories and dispatches of all `trees` given to `pack`, one tree
+    after the other.
+    """
+
+    ids_N: Tensor
+    parents_N: Tensor
+    positions_N: Tensor
+    ends_N: Tensor
+    node_U: Tensor  # the predicted token; its predictor is parents_N[node_U]
+    temperature_U: Tensor
+    edge_E: Tensor  # which of the _U log-probs an entry reads
+    old_logprob_E: Tensor
+    advantage_E: Tensor
+    trajectory_E: Tensor
+    turn_E: Tensor
+    dispatch_E: Tensor
+    staleness_E: Tensor
+
+    @property
+    def num_tokens(self) -> int:
+        return len(self.ids_N)
+
+    @property
+    def num_entries(self) -> int:
+        return len(self.edge_E)
+
+    @property
+    def node_E(self) -> Tensor:
+        return self.node_U[self.edge_E]
+
+    def to(self, device: torch.device | str) -> "Row":
+        """The same row on another device."""
+        return Row(*(getattr(self, f.name).to(device, non_blocking=True) for f in dataclasses.fields(self)))
+
+    def padded(self, multiple: int) -> "Row":
+        """With tokens appended up to a multiple of `multiple`, each a tree of its own that nothing sees and nothing
+        reads.
+        """
+        n = self.num_tokens
+        extra = -n % multiple
+        if extra == 0:
+            return self
+        zeros = self.ids_N.new_zeros(extra)
+        own_ends = torch.arange(n + 1, n + extra + 1, device=zeros.device)
+        return dataclasses.replace(
+            self,
+            ids_N=torch.cat([self.ids_N, zeros]),
+            parents_N=torch.cat([self.parents_N, zeros - 1]),
+            positions_N=torch.cat([self.positions_N, zeros]),
+            ends_N=torch.cat([self.ends_N, own_ends]),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """A tree, or a piece of one, that goes into a row whole."""
+
+    ids_N: Int64
+    parents_N: Int64
+    positions_N: Int64
+    ends_N: Int64
+    entries: Entries
+
+    @property
+    def num_tokens(self) -> int:
+        return len(self.ids_N)
+
+
+def pack(trees: Sequence[TokenTree], max_tokens: int) -> list[Row]:
+    """Rows of at most `max_tokens` tokens, first-fit decreasing. Only a single root-to-leaf path above it makes a
+    longer row.
+
+    Trees, and pieces of trees, without anything to train are left out, so the list may be empty. The order is a
+    function of the arguments alone.
+    """
+    if max_tokens < 1:
+        raise ValueError(f"max_tokens is {max_tokens}; expected at least 1")
+    parts = [part for tree in _numbered(trees) for part in _split(tree, max_tokens)]
+    bins: list[list[_Part]] = []
+    room: list[int] = []
+    for part in sorted(parts, key=lambda part: -part.num_tokens):
+        target = next((b for b, free in enumerate(room) if free >= part.num_tokens), None)
+        if target is None:
+            bins.append([])
+            room.append(max_tokens)
+            target = len(bins) - 1
+        bins[target].append(part)
+        room[target] -= part.num_tokens
+    return [_row(bin_) for bin_ in bins]
+
+
+def empty_row() -> Row:
+    """One token and nothing to train: for a rank that must run a forward and backward because the others do. Its loss
+    is 0.
+    """
+    one, minus_one, none = np.ones(1, np.int64), np.full(1, -1, np.int64), concatenate([])
+    return _row([_Part(one - 1, minus_one, one - 1, one, none)])
+
+
+def _numbered(trees: Sequence[TokenTree]) -> Iterator[_Part]:
+    """The trees with their trajectories and dispatches numbered through."""
+    trajectories = dispatches = 0
+    for tree in trees:
+        entries = dataclasses.replace(
+            tree.entries,
+            trajectory_E=tree.entries.trajectory_E + trajectories,
+            dispatch_E=tree.entries.dispatch_E + dispatches,
+        )
+        yield _Part(tree.ids_N, tree.parents_N, tree.positions_N, tree.ends_N, entries)
+        trajectories += tree.num_trajectories
+        dispatches += len(tree.dispatch_ids)
+
+
+def _split(tree: _Part, max_tokens: int) -> Iterator[_Part]:
+    """Consecutive leaves, as many as fit. A piece owns the entries of the tokens that no earlier piece has.
+
+    In pre-order the tokens between two consecutive leaves all lie on the path to the second, so the leaves a … b
+    together need the ancestors of a, and the tokens a … b.
+    """
+    if tree.num_tokens <= max_tokens:
+        yield from (part for part in [tree] if len(part.entries))
+        return
+    leaves = np.flatnonzero(tree.ends_N == np.arange(tree.num_tokens) + 1)
+    first, owned_from = 0, 0
+    while first < len(leaves):
+        start = int(leaves[first])
+        path_length = int(tree.positions_N[start]) + 1
+        last = int(np.searchsorted(leaves, start + max_tokens - path_length, side="right")) - 1
+        if last < first:
+            log.warning(
+                "one sequence of %d tokens is longer than max_tokens=%d: it gets a row of its own",
+                path_length,
+                max_tokens,
+            )
+            last = first
+        stop = int(leaves[last]) + 1
+        part = _piece(tree, np.concatenate([_ancestors(tree, start), np.arange(start, stop)]), owned_from)
+        if len(part.entries):
+            yield part
+        first, owned_from = last + 1, stop
+
+
+def _ancestors(tree: _Part, node: int) -> Int64:
+    """Of `node`, without itself, the root first: those whose subtree holds it."""
+    return np.flatnonzero(tree.ends_N[:node] > node)
+
+
+def _piece(tree: _Part, nodes: Int64, owned_from: int) -> _Part:
+    """The tree of only `nodes` (ascending, closed under parents), with the entries of those at or after `owned_from`."""
+    parents = tree.parents_N[nodes]
+    owned_E = (tree.entries.node_E >= owned_from) & (tree.entries.node_E <= nodes[-1])
+    entries = tree.entries.take(owned_E)
+    return _Part(
+        ids_N=tree.ids_N[nodes],
+        parents_N=np.where(parents < 0, -1, np.searchsorted(nodes, parents)),
+        positions_N=tree.positions_N[nodes],
+        ends_N=np.searchsorted(nodes, tree.ends_N[nodes]),
+        entries=dataclasses.replace(entries, node_E=np.searchsorted(nodes, entries.node_E)),
+    )
+
+
+def _row(parts: Sequence[_Part]) -> Row:
+    offsets = np.cumsum([0, *(part.num_tokens for part in parts)])
+    placed = list(zip(parts, offsets.tolist(), strict=False))
+    entries = concatenate(
+        [dataclasses.replace(part.entries, node_E=part.entries.node_E + offset) for part, offset in placed]
+    )
+    node_U, temperature_U, edge_E = _edges(entries)
+    arrays = {
+        "ids_N": np.concatenate([part.ids_N for part in parts]),
+        "parents_N": np.concatenate([np.where(p.parents_N < 0, -1, p.parents_N + offset) for p, offset in placed]),
+        "positions_N": np.concatenate([part.positions_N for part in parts]),
+        "ends_N": np.concatenate([part.ends_N + offset for part, offset in placed]),
+        "node_U": node_U,
+        "temperature_U": temperature_U,
+        "edge_E": edge_E,
+    }
+    same = ("old_logprob_E", "advantage_E", "trajectory_E", "turn_E", "dispatch_E", "staleness_E")
+    arrays |= {name: getattr(entries, name) for name in same}
+    return Row(**{name: torch.from_numpy(np.ascontiguousarray(array)) for name, array in arrays.items()})
+
+
+def _edges(entries: Entries) -> tuple[Int64, np.ndarray, Int64]:
+    """The distinct (node, temperature) pairs, by node, and which of them each entry is."""
+    pairs = np.stack([entries.node_E.astype(np.float64), entries.temperature_E.astype(np.float64)], axis=1)
+    distinct, edge_E = np.unique(pairs, axis=0, return_inverse=True)
+    return distinct[:, 0].astype(np.int64), distinct[:, 1].astype(np.float32), edge_E.reshape(-1).astype(np.int64)
