@@ -41,7 +41,12 @@ class ServiceConfig(BaseSettings):
 
     @classmethod
     def settings_customise_sources(
-        cls, settings_cls: type[BaseSettings], init_settings: PydanticBaseSettingsSource, **_: PydanticBaseSettingsSource
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         return (init_settings,)  # `load` merges, so that an error can name the source
 
@@ -70,10 +75,10 @@ class ServiceConfig(BaseSettings):
 
     def snapshot(self) -> dict[str, Any]:
         """Plain values of the resolved configuration, for the run's document. Fields named `secret` leave it."""
-        return {k: v for k, v in self.model_dump(mode="json").items() if not (cls_secret(type(self), k))}
+        return {k: v for k, v in self.model_dump(mode="json").items() if not _is_secret(type(self), k)}
 
 
-def cls_secret(kind: type[BaseSettings], name: str) -> bool:
+def _is_secret(kind: type[BaseSettings], name: str) -> bool:
     extra = kind.model_fields[name].json_schema_extra
     return isinstance(extra, dict) and bool(extra.get("secret"))
 

@@ -1,11 +1,11 @@
 """Every error this project raises on purpose, as one tree.
 
-    TandemError
-    ├── ConfigError          the user's input is wrong: say what was found, what was expected, what to do
-    ├── DataError            a document or file contradicts itself
-    ├── LeaseLost            another worker owns this slot now: drop the work, never retry the write
-    ├── IllegalMove          a document was asked for a state it cannot reach
-    └── StoreUnavailable     the database did not answer in time
+TandemError
+├── ConfigError          the user's input is wrong: say what was found, what was expected, what to do
+├── DataError            a document or file contradicts itself
+├── LeaseLost            another worker owns this slot now: drop the work, never retry the write
+├── IllegalMove          a document was asked for a state it cannot reach
+└── StoreUnavailable     the database did not answer in time
 """
 
 

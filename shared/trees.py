@@ -54,7 +54,9 @@ class RecordTree:
         if (self.parents_N >= np.arange(n)).any() or (self.parents_N < -1).any():
             raise ValueError(f"record {self.record_id}: a parent does not come before its child")
         if (self.dispatches_N >= len(self.dispatches)).any() or (self.dispatches_N < -1).any():
-            raise ValueError(f"record {self.record_id}: a token names a dispatch beyond the {len(self.dispatches)} known")
+            raise ValueError(
+                f"record {self.record_id}: a token names a dispatch beyond the {len(self.dispatches)} known"
+            )
         sampled_N = self.dispatches_N >= 0
         if (sampled_N != (self.versions_N >= 0)).any():
             raise ValueError(f"record {self.record_id}: a sampled token without a weight version, or the reverse")

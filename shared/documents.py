@@ -1,0 +1,342 @@
+"""Every document of a run's database, in the order in which they come to be. Field names are what people read in Compass.
+
+    Task ──slot──▶ Record ──turn──▶ DispatchedSamplingTask ──settle──▶ DBRecordData ──step──▶ PolicyVersion
+                                                                        (run, services and workers beside them)
+
+Ids are derived from what they name, so that every write may be repeated:
+
+    task      "policy:split:epoch:tid"           main:train:0:arith-00017
+    record    "task:traj_id:attempt"             main:train:0:arith-00017:3:1
+    dispatch  "record:index"                     main:train:0:arith-00017:3:1:0
+    version   "policy:version"                   main:12
+
+Times are UTC datetimes set by the server (`$$NOW`). Token arrays are packed binaries (`shared.packed`) with readable text
+beside them.
+"""
+
+from datetime import datetime
+from typing import Any, Literal, Self
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, Field
+
+from shared.packed import pack_floats, pack_ints, unpack_floats, unpack_ints
+from shared.states import DataStatus, DispatchStatus, RecordStatus, RunState, ServiceStatus, SlotStatus, TaskStatus
+from shared.trees import RecordTree, TreeDispatch
+
+SCHEMA_VERSION = 1
+
+
+class Document(BaseModel):
+    """Base of all: frozen, unknown fields are an error, `id` is `_id` in MongoDB."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
+
+    def to_mongo(self) -> dict[str, Any]:
+        return self.model_dump(by_alias=True, mode="python")
+
+    @classmethod
+    def from_mongo(cls, document: dict[str, Any]) -> Self:
+        return cls.model_validate(document)
+
+
+class TaskPayload(Document):
+    """What a line of a task file asks for."""
+
+    query: str
+    answer: str | None = None
+    scorer: str | None = None  # None: the sampler's `default_scorer`
+    answer_schema: Literal["answer", "boxed"] = "answer"
+    tools: list[str] | None = None  # None: every tool that the servers offer
+    system: str | None = None
+    metadata: dict[str, Any] = {}
+
+
+class Slot(Document):
+    """One episode of a task's group. `attempt` is the fencing token: every later write of the episode names it."""
+
+    traj_id: int
+    status: SlotStatus = SlotStatus.OPEN
+    worker: str | None = None
+    free_at: datetime  # lease end, retry delay and schedule alike
+    attempt: int = 0  # grows by one with every claim
+    failures: int = 0  # attempts that ended in a plumbing failure or an expired lease
+    record_id: str | None = None
+    score: float | None = None
+    error: str | None = None
+
+
+class Task(Document):
+    """One question, answered by a group of `num_generations` episodes. All group state lives here: one atomic update a verb."""
+
+    id: str = Field(alias="_id")
+    tid: str
+    split: str
+    epoch: int
+    policy: str
+    seq: int  # order in which tasks may be opened, per policy and split
+    source: str
+    at_version: int | None = None  # only an engine that serves this version may play it (evaluation); None: any
+    payload: TaskPayload
+    num_generations: int
+    status: TaskStatus = TaskStatus.CREATED
+    slots: list[Slot]
+    last_claimed: int | None = None  # slot that the last claim gave out; -1: it found only exhausted ones
+    scores: list[float | None] = []  # by slot once settled; None: failed
+    free_at: datetime  # least of the slots' while any is open; the claim's index
+    outcome: str | None = None  # how settlement ended: "ready", "evaluated", or why it was abandoned
+    settler: str | None = None
+    created_at: datetime | None = None
+    completed_at: datetime | None = None
+    settled_at: datetime | None = None
+
+
+def task_id(policy: str, split: str, epoch: int, tid: str) -> str:
+    return f"{policy}:{split}:{epoch}:{tid}"
+
+
+def record_id(task: str, traj_id: int, attempt: int) -> str:
+    return f"{task}:{traj_id}:{attempt}"
+
+
+class Claim(Document):
+    """A lease on one slot: what a worker holds while it plays. Not stored; every write of the episode shows it."""
+
+    task: Task
+    traj_id: int
+    attempt: int
+
+    @property
+    def record_id(self) -> str:
+        return record_id(self.task.id, self.traj_id, self.attempt)
+
+
+class Record(Document):
+    """One attempt at one episode."""
+
+    id: str = Field(alias="_id")
+    task: str
+    traj_id: int
+    attempt: int
+    tid: str
+    split: str
+    policy: str
+    source: str
+    worker: str
+    status: RecordStatus = RecordStatus.RUNNING
+    traj: list[str] = []  # its dispatches in order
+    num_turns: int = 0
+    num_tokens: int = 0  # sampled by the engine
+    termination: str | None = None
+    answer: str | None = None
+    score: float | None = None
+    reward_details: dict[str, Any] = {}
+    advantage: float | None = None
+    error: str | None = None
+    policy_versions: list[int] = []  # every weight version that sampled one of its tokens
+    trained_count: int = 0
+    last_trained_step: int | None = None
+    created_at: datetime | None = None
+    finished_at: datetime | None = None
+
+
+class ToolCallResult(Document):
+    """One tool call and what came back."""
+
+    name: str
+    arguments: dict[str, Any]
+    result: str
+    is_error: bool
+    duration_s: float
+
+
+class SampledResponse(Document):
+    """The engine's answer. `output_ids` int32 and `output_logprobs` float32 are packed, one entry per sampled token."""
+
+    text: str
+    message: dict[str, Any]
+    output_ids: bytes
+    output_logprobs: bytes
+    finish_reason: str
+
+
+class DispatchedSamplingTask(Document):
+    """One request to the engine and its answer.
+
+    Its prompt is the first `shared_length` tokens of the parent's prompt + response, then `prompt_ids`; so storage grows
+    linearly with the turns of an episode. `messages` are only those that are new since the parent.
+    """
+
+    id: str = Field(alias="_id")
+    record: str
+    turn: int
+    parent: str | None
+    shared_length: int
+    prompt_ids: bytes
+    messages: list[dict[str, Any]]
+    tools_hash: str
+    sampling_params: dict[str, Any]
+    service: str | None = None
+    response: SampledResponse | None = None
+    weight_versions: list[tuple[int, int]] = []  # runs: (version, tokens)
+    tool_calls: list[ToolCallResult] = []
+    status: DispatchStatus = DispatchStatus.PENDING
+    error: str | None = None
+    continuations: int = 0  # how often the reply was continued after an abort
+    score: float | None = None
+    advantage: float | None = None
+    usage: dict[str, int] = {}  # prompt, cached, completion
+    created_at: datetime | None = None
+    finished_at: datetime | None = None
+
+
+class DataDispatch(Document):
+    """One entry of `DBRecordData.dispatches`; see `shared.trees.TreeDispatch`."""
+
+    id: str
+    turn: int
+    advantage: float
+    temperature: float
+    trained: bool
+
+
+class DataClaim(Document):
+    """Who borrows a record's data: the trainer's incarnation and the step it is for."""
+
+    incarnation: int
+    step: int
+
+
+class DBRecordData(Document):
+    """One record flattened into a token tree, depth first: what the trainer reads. `_id` is the record's."""
+
+    id: str = Field(alias="_id")
+    task: str
+    group_size: int  # records that the group was settled with; the trainer takes whole groups only
+    seq: int
+    policy: str
+    split: str
+    source: str
+    min_version: int
+    max_version: int
+    num_tokens: int
+    num_trained_tokens: int
+    reward: float
+    status: DataStatus = DataStatus.READY
+    reason: str | None = None
+    trained_count: int = 0
+    trained_steps: list[int] = []
+    last_trained_step: int | None = None
+    claim: DataClaim | None = None
+    dispatches: list[DataDispatch]
+    token_ids: bytes
+    parents: bytes
+    token_dispatches: bytes
+    logprobs: bytes
+    versions: bytes
+    created_at: datetime | None = None
+
+    @classmethod
+    def tree_fields(cls, tree: RecordTree) -> dict[str, Any]:
+        """The fields that hold `tree`; the inverse of `tree()`."""
+        trained_N = tree.trained_N
+        return {
+            "dispatches": [
+                DataDispatch(id=d.id, turn=d.turn, advantage=d.advantage, temperature=d.temperature, trained=d.trained)
+                for d in tree.dispatches
+            ],
+            "token_ids": pack_ints(tree.token_ids_N),
+            "parents": pack_ints(tree.parents_N),
+            "token_dispatches": pack_ints(tree.dispatches_N),
+            "logprobs": pack_floats(tree.logprobs_N),
+            "versions": pack_ints(tree.versions_N),
+            "num_tokens": tree.num_tokens,
+            "num_trained_tokens": int(np.count_nonzero(trained_N)),
+            "min_version": int(tree.versions_N[trained_N].min()) if trained_N.any() else -1,
+            "max_version": int(tree.versions_N[trained_N].max()) if trained_N.any() else -1,
+        }
+
+    def tree(self) -> RecordTree:
+        return RecordTree(
+            record_id=self.id,
+            token_ids_N=unpack_ints(self.token_ids),
+            parents_N=unpack_ints(self.parents),
+            dispatches_N=unpack_ints(self.token_dispatches),
+            logprobs_N=unpack_floats(self.logprobs),
+            versions_N=unpack_ints(self.versions),
+            dispatches=tuple(
+                TreeDispatch(d.id, d.turn, d.advantage, d.temperature, d.trained) for d in self.dispatches
+            ),
+        )
+
+
+class PolicyVersion(Document):
+    """Published weights. A resume from an older step withdraws what came after it: `withdrawn_to` is that step."""
+
+    id: str = Field(alias="_id")
+    policy: str
+    version: int  # grows with every publication, never used twice
+    step: int  # optimizer steps behind these weights
+    path: str
+    files: dict[str, dict[str, Any]]  # name → {"sha256", "bytes"}
+    withdrawn_to: int | None = None
+    pruned: bool = False  # its files are deleted
+    created_at: datetime | None = None
+
+    def lag(self, step: int) -> int:
+        """Optimizer steps between these weights and those after `step` steps, through the step where their histories part."""
+        if self.withdrawn_to is None:
+            return step - self.step
+        fork = min(self.withdrawn_to, step)
+        return (self.step - fork) + (step - fork)
+
+
+class Admission(Document):
+    """The trainer's appetite, which bounds how far ahead samplers may open tasks; see `store.tasks.admission_limit`."""
+
+    groups_per_step: int
+    max_staleness: int
+    num_steps: int | None = None  # tasks beyond the last step's are never opened; None: no end
+
+
+class Run(Document):
+    """The run itself: one document, `_id` = "run"."""
+
+    id: str = Field(alias="_id")
+    name: str
+    schema_version: int = SCHEMA_VERSION
+    state: RunState = RunState.RUNNING
+    admission: dict[str, Admission] = {}  # by policy
+    incarnations: dict[str, int] = {}  # trainer starts, by policy: the fencing token of claims and commits
+    configs: dict[str, dict[str, Any]] = {}  # resolved configuration of each kind of service, secrets left out
+    created_at: datetime | None = None
+
+
+class InferenceService(Document):
+    """One engine that a keeper looks after."""
+
+    id: str = Field(alias="_id")  # its url
+    url: str
+    policy: str
+    version: int
+    status: ServiceStatus
+    kind: str = "sglang"
+    capacity: int = 0  # requests it runs at once
+    running: int = 0
+    waiting: int = 0
+    keeper: str | None = None
+    error: str | None = None
+    heartbeat: datetime | None = None
+
+
+class Worker(Document):
+    """Any process of the run."""
+
+    id: str = Field(alias="_id")
+    kind: str
+    host: str
+    pid: int
+    doing: str = ""
+    stats: dict[str, Any] = {}
+    started_at: datetime | None = None
+    heartbeat: datetime | None = None

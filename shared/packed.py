@@ -1,0 +1,27 @@
+"""Token arrays as MongoDB binaries: little-endian int32 and float32, 4 bytes an entry (BSON lists take 13 to 26)."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+
+def pack_ints(values: Sequence[int] | npt.NDArray[np.integer]) -> bytes:
+    """int32 little-endian. Raises OverflowError for a value outside int32."""
+    array = np.asarray(values, dtype=np.int64)
+    if array.size and (array.max() > np.iinfo(np.int32).max or array.min() < np.iinfo(np.int32).min):
+        raise OverflowError(f"value outside int32 among {array.size} token ids")
+    return array.astype("<i4").tobytes()
+
+
+def unpack_ints(data: bytes) -> npt.NDArray[np.int32]:
+    return np.frombuffer(data, dtype="<i4").astype(np.int32, copy=False)
+
+
+def pack_floats(values: Sequence[float] | npt.NDArray[np.floating]) -> bytes:
+    """float32 little-endian; what the engine computed in float32 comes back bit for bit."""
+    return np.asarray(values, dtype="<f4").tobytes()
+
+
+def unpack_floats(data: bytes) -> npt.NDArray[np.float32]:
+    return np.frombuffer(data, dtype="<f4").astype(np.float32, copy=False)

@@ -1,0 +1,76 @@
+"""Aggregation expressions that the verbs share. In a pipeline update a stored text such as "$5" would be read as a field
+path: every stored value goes through `literal`."""
+
+from datetime import datetime
+from typing import Any
+
+from shared.states import SlotStatus
+
+Expression = dict[str, Any] | str | int | float | None
+
+NOW = "$$NOW"
+EPOCH = datetime(1970, 1, 1)
+FAR = datetime(9999, 1, 1)
+
+
+def literal(value: Any) -> dict[str, Any]:
+    return {"$literal": value}
+
+
+def literals(values: dict[str, Any]) -> dict[str, Any]:
+    return {name: literal(value) for name, value in values.items()}
+
+
+def after(seconds: float) -> dict[str, Any]:
+    """Server time `seconds` from now."""
+    return {"$add": [NOW, round(seconds * 1000)]}
+
+
+def map_slots(change: Expression) -> dict[str, Any]:
+    """`slots` with every slot (`$$s`) replaced by `change`."""
+    return {"$map": {"input": "$slots", "as": "s", "in": change}}
+
+
+def merge_slot(condition: Expression, change: dict[str, Any]) -> dict[str, Any]:
+    """`slots` with `change` merged into those for which `condition` (over `$$s`) holds."""
+    return map_slots({"$cond": [condition, {"$mergeObjects": ["$$s", change]}, "$$s"]})
+
+
+def is_slot(traj_id: int, attempt: int) -> dict[str, Any]:
+    """True for the slot that `attempt` holds the lease of."""
+    return {
+        "$and": [
+            {"$eq": ["$$s.traj_id", traj_id]},
+            {"$eq": ["$$s.attempt", attempt]},
+            {"$eq": ["$$s.status", SlotStatus.LEASED]},
+        ]
+    }
+
+
+# The task's own `free_at`: when its next slot may be claimed.
+LEAST_FREE_AT: dict[str, Any] = {
+    "$ifNull": [
+        {
+            "$min": {
+                "$map": {
+                    "input": {
+                        "$filter": {
+                            "input": "$slots",
+                            "as": "s",
+                            "cond": {"$in": ["$$s.status", [SlotStatus.OPEN, SlotStatus.LEASED]]},
+                        }
+                    },
+                    "as": "s",
+                    "in": "$$s.free_at",
+                }
+            }
+        },
+        literal(FAR),
+    ]
+}
+
+ALL_SLOTS_DONE: dict[str, Any] = {
+    "$allElementsTrue": {
+        "$map": {"input": "$slots", "as": "s", "in": {"$in": ["$$s.status", [SlotStatus.SCORED, SlotStatus.FAILED]]}}
+    }
+}

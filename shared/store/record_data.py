@@ -1,0 +1,180 @@
+"""Verbs on training data: the sampler's settlement writes it, the trainer borrows whole groups and marks what it used.
+
+ready ─claim(incarnation, step)─▶ ready, borrowed ─commit(step)─▶ trained (or ready again below max_trained_count)
+  └─▶ stale | dropped                                └─ a resume from step k undoes every mark above k
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from pymongo import ReplaceOne
+from pymongo.asynchronous.collection import AsyncCollection
+from pymongo.asynchronous.database import AsyncDatabase
+
+from shared.documents import DataClaim, DBRecordData
+from shared.states import DataStatus
+from shared.store.pipelines import NOW
+
+Document = dict[str, Any]
+
+
+class RecordDataVerbs:
+    def __init__(self, database: AsyncDatabase[Document]) -> None:
+        self._data: AsyncCollection[Document] = database["record_data"]
+        self._records: AsyncCollection[Document] = database["records"]
+
+    async def ensure_indexes(self) -> None:
+        await self._data.create_index([("policy", 1), ("status", 1), ("claim", 1), ("seq", 1)], name="stream")
+        await self._data.create_index([("policy", 1), ("claim.step", 1)], name="claimed")
+        await self._data.create_index([("policy", 1), ("last_trained_step", 1)], name="trained")
+        await self._data.create_index([("task", 1)], name="group")
+
+    # ------------------------------------------------------------------ settlement
+
+    async def write_group(self, group: Sequence[DBRecordData]) -> None:
+        """Write a group's data. Repeating it before anything was trained changes nothing."""
+        ids = [data.id for data in group]
+        present = {d["_id"] async for d in self._data.find({"_id": {"$in": ids}}, {"_id": 1})}
+        new = [data.to_mongo() for data in group if data.id not in present]
+        if new:
+            await self._data.bulk_write([ReplaceOne({"_id": d["_id"]}, d, upsert=True) for d in new], ordered=False)
+            await self._data.update_many({"_id": {"$in": ids}, "created_at": None}, [{"$set": {"created_at": NOW}}])
+
+    # ------------------------------------------------------------------ the trainer's stream
+
+    async def ready_groups(self, policy: str, limit: int) -> list[dict[str, Any]]:
+        """Whole groups that nobody has borrowed, oldest first: [{"task", "seq", "min_version", "records": [ids], ...}]."""
+        cursor = await self._data.aggregate(
+            [
+                {"$match": {"policy": policy, "status": DataStatus.READY, "claim": None}},
+                {"$sort": {"seq": 1}},
+                {
+                    "$group": {
+                        "_id": "$task",
+                        "seq": {"$first": "$seq"},
+                        "group_size": {"$first": "$group_size"},
+                        "min_version": {"$min": "$min_version"},
+                        "num_tokens": {"$sum": "$num_tokens"},
+                        "records": {"$push": "$_id"},
+                    }
+                },
+                {"$match": {"$expr": {"$eq": [{"$size": "$records"}, "$group_size"]}}},
+                {"$sort": {"seq": 1}},
+                {"$limit": limit},
+            ]
+        )
+        return await cursor.to_list()
+
+    async def claim(self, record_ids: Sequence[str], claim: DataClaim) -> int:
+        """Borrow records for a step; returns how many. Nobody else sees them until they are committed or given back."""
+        result = await self._data.update_many(
+            {"_id": {"$in": list(record_ids)}, "status": DataStatus.READY, "claim": None},
+            {"$set": {"claim": claim.to_mongo()}},
+        )
+        return result.modified_count
+
+    async def load(self, record_ids: Sequence[str]) -> list[DBRecordData]:
+        """In the order asked for. Raises KeyError for an id that is not stored."""
+        cursor = self._data.find({"_id": {"$in": list(record_ids)}})
+        found = {d["_id"]: DBRecordData.from_mongo(d) async for d in cursor}
+        return [found[rid] for rid in record_ids]
+
+    async def set_aside(self, record_ids: Sequence[str], status: DataStatus, reason: str) -> None:
+        """Mark as stale or dropped. It stays, with its reason, and is counted."""
+        await self._data.update_many(
+            {"_id": {"$in": list(record_ids)}, "status": DataStatus.READY},
+            {"$set": {"status": status.value, "reason": reason, "claim": None}},
+        )
+
+    async def commit_step(self, policy: str, claim: DataClaim, *, max_trained_count: int) -> list[str]:
+        """After the optimizer step: everything borrowed for it is marked as used. Repeating it changes nothing.
+
+        Returns the ids. Records get the same marks, so that a person can ask either collection.
+        """
+        where = {"policy": policy, "claim": claim.to_mongo()}
+        ids = [d["_id"] async for d in self._data.find(where, {"_id": 1})]
+        await self._data.update_many(
+            where,
+            _mark({"$setUnion": ["$trained_steps", [claim.step]]}, max_trained_count),
+        )
+        await self._records.update_many(
+            {"_id": {"$in": ids}}, {"$inc": {"trained_count": 1}, "$set": {"last_trained_step": claim.step}}
+        )
+        return ids
+
+    async def release_claims(self, policy: str, incarnation: int) -> int:
+        """Give back what earlier incarnations of the trainer had borrowed; returns how many records."""
+        result = await self._data.update_many(
+            {"policy": policy, "claim.incarnation": {"$lt": incarnation}}, {"$set": {"claim": None}}
+        )
+        return result.modified_count
+
+    async def rewind(self, policy: str, step: int, *, max_trained_count: int) -> int:
+        """Undo every mark above `step`: those steps are no longer part of the surviving history. Returns how many records.
+
+        What was set aside as stale by a later step is looked at again.
+        """
+        where: Document = {"policy": policy, "last_trained_step": {"$gt": step}}
+        ids = [d["_id"] async for d in self._data.find(where, {"_id": 1})]
+        kept = {"$filter": {"input": "$trained_steps", "as": "t", "cond": {"$lte": ["$$t", step]}}}
+        for start in range(0, len(ids), 1000):
+            batch = {"_id": {"$in": ids[start : start + 1000]}}
+            await self._data.update_many(batch, _mark(kept, max_trained_count))
+            marks = self._data.find(batch, {"trained_count": 1, "last_trained_step": 1})
+            async for d in marks:
+                await self._records.update_one(
+                    {"_id": d["_id"]},
+                    {"$set": {"trained_count": d["trained_count"], "last_trained_step": d["last_trained_step"]}},
+                )
+        await self._data.update_many(
+            {"policy": policy, "status": DataStatus.STALE}, {"$set": {"status": DataStatus.READY, "reason": None}}
+        )
+        return len(ids)
+
+    # ------------------------------------------------------------------ questions
+
+    async def count_discarded_groups(self, policy: str) -> int:
+        """Groups that the trainer set aside: they do not use up its appetite."""
+        cursor = await self._data.aggregate(
+            [
+                {"$match": {"policy": policy, "status": {"$in": [DataStatus.STALE, DataStatus.DROPPED]}}},
+                {"$group": {"_id": "$task"}},
+                {"$count": "n"},
+            ]
+        )
+        rows = await cursor.to_list()
+        return int(rows[0]["n"]) if rows else 0
+
+    async def count_by_status(self, policy: str | None = None) -> dict[str, int]:
+        match = {} if policy is None else {"policy": policy}
+        cursor = await self._data.aggregate([{"$match": match}, {"$group": {"_id": "$status", "n": {"$sum": 1}}}])
+        return {row["_id"]: row["n"] async for row in cursor}
+
+    async def count_ready_groups(self, policy: str) -> int:
+        return len(await self.ready_groups(policy, 10_000))
+
+    async def find(self, where: Mapping[str, Any], limit: int = 0) -> list[DBRecordData]:
+        cursor = self._data.find(dict(where)).sort([("seq", 1), ("_id", 1)]).limit(limit)
+        return [DBRecordData.from_mongo(d) async for d in cursor]
+
+
+def _mark(steps: Document, max_trained_count: int) -> list[Document]:
+    """Stages that set `trained_steps` and everything that follows from it."""
+    count = {"$size": "$trained_steps"}
+    return [
+        {"$set": {"trained_steps": steps}},
+        {
+            "$set": {
+                "trained_count": count,
+                "last_trained_step": {"$max": "$trained_steps"},
+                "claim": None,
+                "status": {
+                    "$cond": [
+                        {"$gte": [count, max_trained_count]},
+                        DataStatus.TRAINED.value,
+                        {"$cond": [{"$eq": ["$status", DataStatus.TRAINED]}, DataStatus.READY.value, "$status"]},
+                    ]
+                },
+            }
+        },
+    ]

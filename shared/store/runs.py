@@ -1,0 +1,91 @@
+"""Verbs on the run's own document and on its workers."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from pymongo import ReturnDocument
+from pymongo.asynchronous.collection import AsyncCollection
+from pymongo.asynchronous.database import AsyncDatabase
+
+from shared.documents import SCHEMA_VERSION, Admission, Run, Worker
+from shared.errors import DataError
+from shared.states import RunState
+from shared.store.pipelines import NOW, literal, literals
+
+Document = dict[str, Any]
+RUN_ID = "run"
+
+
+class RunVerbs:
+    def __init__(self, database: AsyncDatabase[Document]) -> None:
+        self._runs: AsyncCollection[Document] = database["runs"]
+        self._name = database.name
+
+    async def ensure(self) -> Run:
+        """The run's document, made if it is not there. Raises DataError when another schema version wrote it."""
+        new = Run(id=RUN_ID, name=self._name).to_mongo()
+        del new["_id"], new["created_at"]
+        document = await self._runs.find_one_and_update(
+            {"_id": RUN_ID},
+            [{"$replaceWith": {"$mergeObjects": [{**literals(new), "created_at": NOW}, "$$ROOT"]}}],
+            upsert=True,
+            return_document=ReturnDocument.AFTER,
+        )
+        assert document is not None  # upsert
+        if document["schema_version"] != SCHEMA_VERSION:
+            raise DataError(
+                f"run {self._name}: written with schema {document['schema_version']}, this program knows "
+                f"{SCHEMA_VERSION}; use the version that wrote it, or start a new run"
+            )
+        return Run.from_mongo(document)
+
+    async def get(self) -> Run | None:
+        document = await self._runs.find_one({"_id": RUN_ID})
+        return None if document is None else Run.from_mongo(document)
+
+    async def set_state(self, state: RunState) -> None:
+        await self._runs.update_one({"_id": RUN_ID}, {"$set": {"state": state.value}})
+
+    async def save_config(self, kind: str, values: Mapping[str, Any]) -> None:
+        """The resolved configuration of a kind of service, for people who ask later what ran."""
+        await self._runs.update_one({"_id": RUN_ID}, [{"$set": {f"configs.{kind}": literal(dict(values))}}])
+
+    async def start_trainer(self, policy: str, admission: Admission) -> int:
+        """A trainer begins: returns its incarnation, the fence of its claims and commits, and declares its appetite."""
+        document = await self._runs.find_one_and_update(
+            {"_id": RUN_ID},
+            {"$inc": {f"incarnations.{policy}": 1}, "$set": {f"admission.{policy}": admission.to_mongo()}},
+            return_document=ReturnDocument.AFTER,
+        )
+        if document is None:
+            raise DataError(f"run {self._name}: no run document; open the store before starting a trainer")
+        return int(document["incarnations"][policy])
+
+    async def is_current_trainer(self, policy: str, incarnation: int) -> bool:
+        return await self._runs.find_one({"_id": RUN_ID, f"incarnations.{policy}": incarnation}, {"_id": 1}) is not None
+
+
+class WorkerVerbs:
+    def __init__(self, database: AsyncDatabase[Document]) -> None:
+        self._workers: AsyncCollection[Document] = database["workers"]
+
+    async def heartbeat(self, worker: Worker) -> None:
+        values = worker.to_mongo()
+        for name in ("_id", "started_at", "heartbeat"):
+            del values[name]
+        await self._workers.update_one(
+            {"_id": worker.id},
+            [{"$set": {**literals(values), "heartbeat": NOW, "started_at": {"$ifNull": ["$started_at", NOW]}}}],
+            upsert=True,
+        )
+
+    async def leave(self, worker_id: str, doing: str = "stopped") -> None:
+        await self._workers.update_one({"_id": worker_id}, [{"$set": {"doing": literal(doing)}}])
+
+    async def all(self) -> list[Worker]:
+        return [Worker.from_mongo(d) async for d in self._workers.find().sort([("kind", 1), ("started_at", 1)])]
+
+    async def live(self, ttl_s: float) -> list[Worker]:
+        """Workers heard of within `ttl_s`, by the server's clock."""
+        fresh = {"$expr": {"$gte": ["$heartbeat", {"$subtract": [NOW, round(ttl_s * 1000)]}]}}
+        return [Worker.from_mongo(d) async for d in self._workers.find(fresh).sort([("kind", 1), ("_id", 1)])]

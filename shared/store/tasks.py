@@ -1,0 +1,334 @@
+"""Verbs on tasks and their slots. One verb is one atomic update; leases run on the server's clock; `attempt` is the fence.
+
+import ─▶ created ─claim─▶ running ─last slot finishes─▶ completed ─settle─▶ settled | abandoned
+slot:     open ─claim─▶ leased ─finish─▶ scored | failed          (retry, release, expiry: back to open)
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+from pymongo import ASCENDING, ReturnDocument, UpdateOne
+from pymongo.asynchronous.collection import AsyncCollection
+from pymongo.asynchronous.database import AsyncDatabase
+from pymongo.errors import BulkWriteError
+
+from shared.documents import Admission, Claim, Task
+from shared.errors import LeaseLost
+from shared.states import SlotStatus, TaskStatus
+from shared.store.pipelines import (
+    ALL_SLOTS_DONE,
+    EPOCH,
+    LEAST_FREE_AT,
+    NOW,
+    after,
+    is_slot,
+    literal,
+    literals,
+    map_slots,
+    merge_slot,
+)
+
+Document = dict[str, Any]
+DUPLICATE_KEY = 11000
+CLAIMABLE = [TaskStatus.CREATED.value, TaskStatus.RUNNING.value]
+
+
+class TaskVerbs:
+    def __init__(self, database: AsyncDatabase[Document]) -> None:
+        self._tasks: AsyncCollection[Document] = database["tasks"]
+
+    async def ensure_indexes(self) -> None:
+        await self._tasks.create_index(
+            [("policy", ASCENDING), ("split", ASCENDING), ("status", ASCENDING), ("seq", ASCENDING), ("free_at", 1)],
+            name="claim",
+        )
+        await self._tasks.create_index(
+            [("policy", 1), ("split", 1), ("epoch", 1), ("tid", 1)], name="identity", unique=True
+        )
+        await self._tasks.create_index([("policy", 1), ("split", 1), ("seq", 1)], name="order", unique=True)
+
+    # ------------------------------------------------------------------ import
+
+    async def next_seq(self, policy: str, split: str) -> int:
+        last = await self._tasks.find_one({"policy": policy, "split": split}, {"seq": 1}, sort=[("seq", -1)])
+        return 0 if last is None else int(last["seq"]) + 1
+
+    async def existing_payloads(self, ids: Sequence[str]) -> dict[str, Document]:
+        """Payloads of those of `ids` that are stored, by id."""
+        cursor = self._tasks.find({"_id": {"$in": list(ids)}}, {"payload": 1})
+        return {d["_id"]: d["payload"] async for d in cursor}
+
+    async def insert_new(self, tasks: Sequence[Task]) -> int:
+        """Insert tasks that do not exist yet; returns how many. Existing ones stay as they are."""
+        if not tasks:
+            return 0
+        documents = [task.to_mongo() for task in tasks]
+        try:
+            result = await self._tasks.insert_many(documents, ordered=False)
+            inserted = len(result.inserted_ids)
+        except BulkWriteError as exc:
+            others = [e for e in exc.details["writeErrors"] if e["code"] != DUPLICATE_KEY]
+            if others:
+                raise
+            inserted = int(exc.details["nInserted"])
+        await self._tasks.update_many(
+            {"_id": {"$in": [d["_id"] for d in documents]}, "created_at": None}, [{"$set": {"created_at": NOW}}]
+        )
+        return inserted
+
+    # ------------------------------------------------------------------ claim
+
+    async def claim_slot(
+        self,
+        worker: str,
+        *,
+        policy: str,
+        split: str,
+        lease_s: float,
+        seq_limit: int | None,
+        served_versions: Sequence[int] = (),
+        max_failures: int = 8,
+    ) -> Claim | None:
+        """Lease the first free slot of the earliest task that may be played, expired leases included; None: nothing to do.
+
+        `seq_limit` is the admission gate (None: no gate). Tasks bound to a version are offered only while an engine serves
+        it. A slot whose lease expired or that failed `max_failures` times is failed for good instead of being given out.
+        """
+        where: Document = {
+            "policy": policy,
+            "split": split,
+            "status": {"$in": CLAIMABLE},
+            "at_version": {"$in": [None, *served_versions]},
+            "$expr": {"$lte": ["$free_at", NOW]},
+        }
+        if seq_limit is not None:
+            where["seq"] = {"$lt": seq_limit}
+        while True:
+            document = await self._tasks.find_one_and_update(
+                where,
+                _claim_pipeline(worker, lease_s, max_failures),
+                sort=[("seq", ASCENDING)],
+                return_document=ReturnDocument.AFTER,
+            )
+            if document is None:
+                return None
+            traj_id = document["last_claimed"]
+            if traj_id >= 0:  # -1: only exhausted slots were there, which are failed now; look further
+                slot = document["slots"][traj_id]
+                return Claim(task=Task.from_mongo(document), traj_id=traj_id, attempt=slot["attempt"])
+
+    async def renew_leases(self, claims: Sequence[Claim], lease_s: float) -> list[Claim]:
+        """Renew in one bulk update; returns the claims whose lease was lost."""
+        if not claims:
+            return []
+        renewed = {"free_at": after(lease_s)}
+        result = await self._tasks.bulk_write(
+            [
+                UpdateOne(
+                    _holding(c),
+                    [
+                        {"$set": {"slots": merge_slot(is_slot(c.traj_id, c.attempt), renewed)}},
+                        {"$set": {"free_at": LEAST_FREE_AT}},
+                    ],
+                )
+                for c in claims
+            ],
+            ordered=False,
+        )
+        if result.matched_count == len(claims):
+            return []
+        return [c for c in claims if not await self.holds(c)]
+
+    async def holds(self, claim: Claim) -> bool:
+        return await self._tasks.find_one(_holding(claim), {"_id": 1}) is not None
+
+    # ------------------------------------------------------------------ the end of an episode
+
+    async def finish_slot(self, claim: Claim, score: float) -> bool:
+        """The episode has its score. True when it was the group's last. Raises LeaseLost."""
+        return await self._leave(
+            claim,
+            {"status": SlotStatus.SCORED.value, "score": score, "record_id": claim.record_id, "error": None},
+        )
+
+    async def retry_slot(self, claim: Claim, error: str, *, delay_s: float, max_failures: int) -> bool:
+        """The plumbing failed: open again after `delay_s`, or failed for good. True when it ended the group. Raises LeaseLost."""
+        failures = {"$add": ["$$s.failures", 1]}
+        over = {"$gte": [failures, max_failures]}
+        change = {
+            "status": {"$cond": [over, SlotStatus.FAILED.value, SlotStatus.OPEN.value]},
+            "failures": failures,
+            "free_at": after(delay_s),
+            "record_id": claim.record_id,
+            "error": literal(error),
+        }
+        return await self._leave_with(claim, change)
+
+    async def release_slot(self, claim: Claim) -> bool:
+        """Give the slot back at once, without blame (draining). Raises LeaseLost."""
+        return await self._leave_with(claim, {"status": SlotStatus.OPEN.value, "free_at": NOW, "worker": None})
+
+    async def _leave(self, claim: Claim, values: Document) -> bool:
+        return await self._leave_with(claim, literals(values))
+
+    async def _leave_with(self, claim: Claim, change: Document) -> bool:
+        document = await self._tasks.find_one_and_update(
+            _holding(claim),
+            [{"$set": {"slots": merge_slot(is_slot(claim.traj_id, claim.attempt), change)}}, *_close_group()],
+            projection={"status": 1},
+            return_document=ReturnDocument.AFTER,
+        )
+        if document is None:
+            raise LeaseLost(f"task {claim.task.id} slot {claim.traj_id}: attempt {claim.attempt} is no longer current")
+        return bool(document["status"] == TaskStatus.COMPLETED)
+
+    # ------------------------------------------------------------------ settlement
+
+    async def claim_settlement(self, worker: str, *, policy: str, lease_s: float) -> Task | None:
+        """Lease a completed group for settlement; a settler that died is replaced when its lease ends."""
+        document = await self._tasks.find_one_and_update(
+            {"policy": policy, "status": TaskStatus.COMPLETED, "$expr": {"$lte": ["$free_at", NOW]}},
+            [{"$set": {"free_at": after(lease_s), "settler": literal(worker)}}],
+            return_document=ReturnDocument.AFTER,
+        )
+        return None if document is None else Task.from_mongo(document)
+
+    async def finish_settlement(self, task: Task, outcome: str, *, abandoned: bool) -> bool:
+        """Write how the group ended. False when another settler did it already: its result is the same."""
+        result = await self._tasks.update_one(
+            {"_id": task.id, "status": TaskStatus.COMPLETED},
+            [
+                {
+                    "$set": {
+                        "status": TaskStatus.ABANDONED if abandoned else TaskStatus.SETTLED,
+                        "outcome": literal(outcome),
+                        "settled_at": NOW,
+                        "scores": map_slots("$$s.score"),
+                    }
+                }
+            ],
+        )
+        return result.modified_count == 1
+
+    # ------------------------------------------------------------------ questions
+
+    async def admission_limit(self, policy: str, admission: Admission, step: int, discarded: int) -> int:
+        """`seq` below which train tasks may be opened: (step + 1 + max_staleness) · groups_per_step + discarded.
+
+        AReaL's capacity inequality (arXiv 2505.24298), computed from what the documents say instead of a counter.
+        `discarded` are groups that gave the trainer nothing, so that they do not use up the appetite.
+        """
+        ahead = step + 1 + admission.max_staleness
+        if admission.num_steps is not None:
+            ahead = min(ahead, admission.num_steps)
+        return ahead * admission.groups_per_step + discarded
+
+    async def count_abandoned(self, policy: str, split: str) -> int:
+        return await self._tasks.count_documents({"policy": policy, "split": split, "status": TaskStatus.ABANDONED})
+
+    async def get(self, task_id: str) -> Task | None:
+        document = await self._tasks.find_one({"_id": task_id})
+        return None if document is None else Task.from_mongo(document)
+
+    async def count_by_status(self, split: str | None = None) -> dict[str, dict[str, int]]:
+        """{split: {status: tasks}}."""
+        match = {} if split is None else {"split": split}
+        cursor = await self._tasks.aggregate(
+            [
+                {"$match": match},
+                {"$group": {"_id": {"split": "$split", "status": "$status"}, "n": {"$sum": 1}}},
+            ]
+        )
+        counts: dict[str, dict[str, int]] = {}
+        async for row in cursor:
+            counts.setdefault(row["_id"]["split"], {})[row["_id"]["status"]] = row["n"]
+        return counts
+
+    async def count_slots(self, split: str | None = None) -> dict[str, int]:
+        """{slot status: slots} over the tasks that were ever opened."""
+        match: Document = {"status": {"$ne": TaskStatus.CREATED}} | ({} if split is None else {"split": split})
+        cursor = await self._tasks.aggregate(
+            [
+                {"$match": match},
+                {"$unwind": "$slots"},
+                {"$group": {"_id": "$slots.status", "n": {"$sum": 1}, "failures": {"$sum": "$slots.failures"}}},
+            ]
+        )
+        rows = await cursor.to_list()
+        return {row["_id"]: row["n"] for row in rows} | {"failures": sum(row["failures"] for row in rows)}
+
+    async def open_tasks(self, policy: str, split: str) -> int:
+        """Tasks of a split that are not settled or abandoned yet."""
+        return await self._tasks.count_documents(
+            {"policy": policy, "split": split, "status": {"$nin": [TaskStatus.SETTLED, TaskStatus.ABANDONED]}}
+        )
+
+    async def rewards_by_source(self, split: str, epoch: int) -> dict[str, tuple[float, int]]:
+        """{source: (mean score, scored slots)} of one round of a split."""
+        cursor = await self._tasks.aggregate(
+            [
+                {"$match": {"split": split, "epoch": epoch}},
+                {"$unwind": "$slots"},
+                {"$match": {"slots.status": SlotStatus.SCORED}},
+                {"$group": {"_id": "$source", "mean": {"$avg": "$slots.score"}, "n": {"$sum": 1}}},
+            ]
+        )
+        return {row["_id"]: (row["mean"], row["n"]) async for row in cursor}
+
+
+def _holding(claim: Claim) -> Document:
+    held = {"traj_id": claim.traj_id, "attempt": claim.attempt, "status": SlotStatus.LEASED}
+    return {"_id": claim.task.id, "slots": {"$elemMatch": held}}
+
+
+def _close_group() -> list[Document]:
+    """Stages that follow every change of a slot: the task's own `free_at`, and its completion with the last slot.
+
+    A completed task's `free_at` is the settlement's: now, so that any settler may take it.
+    """
+    closing = {"$and": [ALL_SLOTS_DONE, {"$in": ["$status", CLAIMABLE]}]}
+    return [
+        {"$set": {"free_at": {"$cond": [closing, {"$literal": EPOCH}, LEAST_FREE_AT]}}},
+        {
+            "$set": {
+                "completed_at": {"$cond": [closing, NOW, "$completed_at"]},
+                "status": {"$cond": [closing, TaskStatus.COMPLETED.value, "$status"]},
+            }
+        },
+    ]
+
+
+def _claim_pipeline(worker: str, lease_s: float, max_failures: int) -> list[Document]:
+    expired = {"$and": [{"$eq": ["$$s.status", SlotStatus.LEASED]}, {"$lte": ["$$s.free_at", NOW]}]}
+    failures = {"$add": ["$$s.failures", 1]}
+    over = {"$gte": [failures, max_failures]}
+    reopened = {
+        "status": {"$cond": [over, SlotStatus.FAILED.value, SlotStatus.OPEN.value]},
+        "failures": failures,
+        "error": {"$concat": ["lease of ", {"$ifNull": ["$$s.worker", "?"]}, " expired"]},
+    }
+    free = {"$and": [{"$eq": ["$$s.status", SlotStatus.OPEN]}, {"$lte": ["$$s.free_at", NOW]}]}
+    first_free = {
+        "$ifNull": [{"$min": {"$map": {"input": _filter_slots(free), "as": "s", "in": "$$s.traj_id"}}}, literal(-1)]
+    }
+    leased = {
+        "status": SlotStatus.LEASED.value,
+        "worker": literal(worker),
+        "attempt": {"$add": ["$$s.attempt", 1]},
+        "free_at": after(lease_s),
+    }
+    return [
+        {"$set": {"slots": merge_slot(expired, reopened)}},
+        {"$set": {"last_claimed": first_free}},
+        {
+            "$set": {
+                "status": TaskStatus.RUNNING.value,
+                "slots": merge_slot({"$eq": ["$$s.traj_id", "$last_claimed"]}, leased),
+            }
+        },
+        *_close_group(),
+    ]
+
+
+def _filter_slots(condition: Document) -> Document:
+    return {"$filter": {"input": "$slots", "as": "s", "cond": condition}}

@@ -1,0 +1,235 @@
+"""Claims, leases, fencing: the invariants that no task is lost and no slot counts twice."""
+
+import asyncio
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from shared.documents import Admission
+from shared.errors import LeaseLost
+from shared.mongod import Mongod
+from shared.states import SlotStatus, TaskStatus
+from shared.store import Store
+from tests.shared.builders import claim, import_tasks, make_task
+
+
+async def test_every_slot_is_claimed_exactly_once_by_many_workers_at_once(store: Store) -> None:
+    await import_tasks(store, 12, num_generations=4)
+    seen: list[tuple[str, int]] = []
+
+    async def worker(name: str) -> None:
+        while (got := await claim(store, name)) is not None:
+            seen.append((got.task.id, got.traj_id))
+            await store.tasks.finish_slot(got, 1.0)
+
+    await asyncio.gather(*(worker(f"w{i}") for i in range(16)))
+    assert len(seen) == len(set(seen)) == 48
+    assert await store.tasks.count_by_status() == {"train": {TaskStatus.COMPLETED: 12}}
+
+
+async def test_tasks_are_opened_in_order_and_never_beyond_the_admission_limit(store: Store) -> None:
+    await import_tasks(store, 5, num_generations=1)
+    order = [got.task.seq for _ in range(5) if (got := await claim(store, seq_limit=3)) is not None]
+    assert order == [0, 1, 2]
+
+
+async def test_the_admission_limit_counts_steps_ahead_and_what_was_discarded(store: Store) -> None:
+    admission = Admission(groups_per_step=16, max_staleness=2)
+    assert await store.tasks.admission_limit("main", admission, step=0, discarded=0) == 48
+    assert await store.tasks.admission_limit("main", admission, step=5, discarded=3) == 131
+    bounded = Admission(groups_per_step=16, max_staleness=2, num_steps=6)
+    assert await store.tasks.admission_limit("main", bounded, step=5, discarded=0) == 96
+
+
+async def test_a_zombie_is_refused_after_its_lease_was_taken_over(store: Store) -> None:
+    await import_tasks(store, 1, num_generations=1)
+    zombie = await claim(store, "zombie", lease_s=0.0)
+    heir = await claim(store, "heir")
+    assert (heir.traj_id, heir.attempt) == (zombie.traj_id, zombie.attempt + 1)
+    with pytest.raises(LeaseLost):
+        await store.tasks.finish_slot(zombie, 9.0)
+    with pytest.raises(LeaseLost):
+        await store.tasks.retry_slot(zombie, "late", delay_s=0, max_failures=3)
+    assert await store.tasks.finish_slot(heir, 1.0)
+    task = await store.tasks.get(heir.task.id)
+    assert task is not None
+    assert [s.score for s in task.slots] == [1.0]
+
+
+async def test_the_last_slot_completes_its_group_in_the_same_update(store: Store) -> None:
+    await import_tasks(store, 1, num_generations=2)
+    first, second = await claim(store), await claim(store)
+    assert not await store.tasks.finish_slot(first, 0.0)
+    assert await store.tasks.finish_slot(second, 1.0)
+    task = await store.tasks.get(first.task.id)
+    assert task is not None
+    assert task.status is TaskStatus.COMPLETED
+    assert task.completed_at is not None
+
+
+async def test_a_plumbing_failure_is_retried_later_and_then_failed_without_a_score(store: Store) -> None:
+    await import_tasks(store, 1, num_generations=1)
+    first = await claim(store)
+    assert not await store.tasks.retry_slot(first, "engine down", delay_s=0.3, max_failures=2)
+    assert await claim(store) is None  # not yet
+    await asyncio.sleep(0.35)
+    second = await claim(store)
+    assert await store.tasks.retry_slot(second, "engine down", delay_s=0, max_failures=2)
+    task = await store.tasks.get(first.task.id)
+    assert task is not None
+    assert task.status is TaskStatus.COMPLETED
+    assert (task.slots[0].status, task.slots[0].score, task.slots[0].error) == (SlotStatus.FAILED, None, "engine down")
+
+
+async def test_a_slot_whose_lease_expires_again_and_again_is_failed_and_does_not_block_the_queue(store: Store) -> None:
+    await import_tasks(store, 2, num_generations=1)
+    for _ in range(3):
+        poison = await claim(store, lease_s=0.0, max_failures=3)
+        assert poison.task.seq == 0
+    other = await claim(store, max_failures=3)
+    assert other.task.seq == 1
+    task = await store.tasks.get(poison.task.id)
+    assert task is not None
+    assert task.slots[0].status is SlotStatus.FAILED
+    assert "expired" in (task.slots[0].error or "")
+    assert task.status is TaskStatus.COMPLETED
+
+
+async def test_a_released_slot_is_free_at_once_and_keeps_its_clean_sheet(store: Store) -> None:
+    await import_tasks(store, 1, num_generations=1)
+    first = await claim(store)
+    await store.tasks.release_slot(first)
+    again = await claim(store)
+    assert again.attempt == first.attempt + 1
+    assert again.task.slots[0].failures == 0
+
+
+async def test_renewal_keeps_a_lease_and_names_those_that_are_lost(store: Store) -> None:
+    await import_tasks(store, 2, num_generations=1)
+    kept, lost = await claim(store, lease_s=0.5), await claim(store, lease_s=0.0)
+    heir = await claim(store, "heir")
+    assert heir.task.id == lost.task.id
+    assert await store.tasks.renew_leases([kept, lost], lease_s=60) == [lost]
+    await asyncio.sleep(0.6)
+    assert await claim(store, "thief") is None  # renewed, so nobody may take it
+
+
+async def test_a_task_bound_to_a_version_waits_for_an_engine_that_serves_it(store: Store) -> None:
+    await store.tasks.insert_new([make_task(0, split="eval", at_version=7)])
+    assert await claim(store, split="eval", served_versions=[6]) is None
+    assert await claim(store, split="eval", served_versions=[6, 7]) is not None
+
+
+async def test_a_worker_called_like_a_field_path_is_stored_as_text(store: Store) -> None:
+    await import_tasks(store, 1)
+    got = await claim(store, "$slots")
+    assert got.task.slots[got.traj_id].worker == "$slots"
+
+
+async def test_importing_twice_inserts_once(store: Store) -> None:
+    tasks = [make_task(seq) for seq in range(5)]
+    assert await store.tasks.insert_new(tasks) == 5
+    assert await store.tasks.insert_new(tasks) == 0
+
+
+async def test_the_claim_uses_its_index(store: Store) -> None:
+    await import_tasks(store, 300, num_generations=1)
+    for _ in range(100):
+        await store.tasks.finish_slot(await claim(store), 1.0)
+    await store.database.command("profile", 2)
+    await claim(store)
+    await store.database.command("profile", 0)
+    entry = await store.database["system.profile"].find_one({"command.findAndModify": "tasks"})
+    assert entry is not None
+    assert "IXSCAN { policy: 1, split: 1, status: 1, seq: 1" in entry["planSummary"]
+    assert entry["docsExamined"] <= 3
+
+
+async def test_only_one_settler_at_a_time_and_a_dead_one_is_replaced(store: Store) -> None:
+    await import_tasks(store, 1, num_generations=1)
+    await store.tasks.finish_slot(await claim(store), 1.0)
+    assert await store.tasks.claim_settlement("a", policy="main", lease_s=0.3) is not None
+    assert await store.tasks.claim_settlement("b", policy="main", lease_s=0.3) is None
+    await asyncio.sleep(0.35)
+    task = await store.tasks.claim_settlement("b", policy="main", lease_s=60)
+    assert task is not None
+    assert await store.tasks.finish_settlement(task, "ready", abandoned=False)
+    assert not await store.tasks.finish_settlement(task, "ready", abandoned=False)
+    done = await store.tasks.get(task.id)
+    assert done is not None
+    assert (done.status, done.scores, done.outcome) == (TaskStatus.SETTLED, [1.0], "ready")
+
+
+def test_no_sequence_of_verbs_loses_a_slot_or_counts_one_twice(mongod: Mongod) -> None:
+    """A model of the slots beside the real store, over random sequences of verbs."""
+
+    class Machine(RuleBasedStateMachine):
+        def __init__(self) -> None:
+            super().__init__()
+            self.loop = asyncio.new_event_loop()
+            self.context = Store.open(mongod.connection_string, "state-machine")
+            self.store = self.do(self.context.__aenter__())
+            self.do(self.store.database["tasks"].delete_many({}))
+            self.do(import_tasks(self.store, 2, num_generations=2))
+            self.held: list[object] = []
+            self.lost: list[object] = []
+            self.finished: set[tuple[str, int]] = set()
+
+        def do(self, coroutine):  # type: ignore[no-untyped-def]  # a bridge for hypothesis, which is not async
+            return self.loop.run_until_complete(coroutine)
+
+        @rule(expire=st.booleans())
+        def claim(self, expire: bool) -> None:
+            got = self.do(claim(self.store, lease_s=0.0 if expire else 60.0, max_failures=1000))
+            if got is None:
+                return
+            key = (got.task.id, got.traj_id)
+            assert key not in self.finished
+            overtaken = [c for c in self.held if (c.task.id, c.traj_id) == key]
+            self.lost += overtaken
+            self.held = [c for c in self.held if c not in overtaken] + [got]
+
+        @rule(data=st.data(), end=st.sampled_from(["finish", "retry", "release"]))
+        def end(self, data: st.DataObject, end: str) -> None:
+            if not self.held:
+                return
+            got = data.draw(st.sampled_from(self.held))
+            self.held.remove(got)
+            tasks = self.store.tasks
+            try:
+                if end == "finish":
+                    self.do(tasks.finish_slot(got, 1.0))
+                    self.finished.add((got.task.id, got.traj_id))
+                elif end == "retry":
+                    self.do(tasks.retry_slot(got, "x", delay_s=0, max_failures=1000))
+                else:
+                    self.do(tasks.release_slot(got))
+            except LeaseLost:
+                pass  # its lease had expired, and a look at the task reopened it: nothing may have changed
+            self.lost.append(got)
+
+        @rule(data=st.data())
+        def zombie(self, data: st.DataObject) -> None:
+            if self.lost:
+                with pytest.raises(LeaseLost):
+                    self.do(self.store.tasks.finish_slot(data.draw(st.sampled_from(self.lost)), 9.0))
+
+        @invariant()
+        def scored_slots_are_the_finished_ones(self) -> None:
+            documents = self.do(self.store.database["tasks"].find().to_list())
+            scored = {(d["_id"], s["traj_id"]) for d in documents for s in d["slots"] if s["status"] == "scored"}
+            assert scored == self.finished
+            for d in documents:
+                done = all(s["status"] in ("scored", "failed") for s in d["slots"])
+                assert done == (d["status"] == "completed")
+
+        def teardown(self) -> None:
+            self.do(self.context.__aexit__(None, None, None))
+            self.loop.close()
+
+    run = settings(max_examples=15, stateful_step_count=25, deadline=None, suppress_health_check=list(HealthCheck))
+    from hypothesis.stateful import run_state_machine_as_test
+
+    run_state_machine_as_test(Machine, settings=run)
