@@ -8,6 +8,7 @@ only.
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import MethodType
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -28,6 +29,6 @@ def exact_norms(model: nn.Module) -> Iterator[None]:
             del norm.forward
 
 
-def _rms_norm(norm: nn.Module, hidden: Tensor) -> Tensor:
+def _rms_norm(norm: Any, hidden: Tensor) -> Tensor:
     variance = hidden.pow(2).mean(-1, keepdim=True)
-    return norm.weight * (hidden * torch.rsqrt(variance + norm.variance_epsilon))
+    return cast(Tensor, norm.weight * (hidden * torch.rsqrt(variance + norm.variance_epsilon)))

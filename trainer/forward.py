@@ -10,6 +10,7 @@ the embedding) only while the module that owns it runs, and again for its backwa
 """
 
 from torch import Tensor, nn
+from transformers import PreTrainedModel
 
 from trainer.attention import BLOCK, Mask, MaskBuilder, check_supported, dense_mask
 from trainer.logprobs import token_logprobs
@@ -23,10 +24,12 @@ class TreeLM(nn.Module):
     Raises ValueError for a model whose head is more than one matrix, or whose layers trees cannot go through.
     """
 
-    def __init__(self, causal_lm: nn.Module) -> None:
+    causal_lm: PreTrainedModel
+
+    def __init__(self, causal_lm: PreTrainedModel) -> None:
         super().__init__()
         check_supported(causal_lm.config)
-        head = causal_lm.get_output_embeddings()
+        head = causal_lm.get_output_embeddings()  # type: ignore[no-untyped-call]  # untyped in transformers
         if not isinstance(head, nn.Linear) or head.bias is not None:
             raise ValueError(f"{type(causal_lm).__name__}: the head is {head}; expected a Linear without bias")
         for name in ("final_logit_softcapping", "logit_scale", "logits_scaling"):
@@ -43,7 +46,7 @@ class TreeLM(nn.Module):
         )
         logprob_U, entropy_U = token_logprobs(
             output.last_hidden_state[0],
-            self.causal_lm.get_output_embeddings().weight,
+            self.causal_lm.get_output_embeddings().weight,  # type: ignore[no-untyped-call]  # untyped in transformers
             row.parents_N[row.node_U],
             row.ids_N[row.node_U],
             row.temperature_U,

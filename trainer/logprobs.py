@@ -33,7 +33,7 @@ def token_logprobs(
     if chunk < 1:
         raise ValueError(f"chunk is {chunk}; expected at least 1")
     hidden_ED = hidden_ND.index_select(0, rows_E)
-    logprob_E, entropy_E = _TokenLogprobs.apply(
+    logprob_E, entropy_E = _TokenLogprobs.apply(  # type: ignore[no-untyped-call]  # untyped in torch's stubs
         hidden_ED, lm_head_weight_VD, targets_E, temperature_E, chunk, with_entropy
     )
     return logprob_E, entropy_E if with_entropy else None

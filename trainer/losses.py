@@ -17,6 +17,8 @@ from enum import StrEnum
 import torch
 from torch import Tensor
 
+from trainer.loss_metrics import LossMetrics, measure
+
 MAX_LOG_RATIO = 20.0  # exp(20) ≈ 5e8: large, and still finite in float32
 
 
@@ -94,10 +96,10 @@ class LossBatch:
 
 @dataclass(frozen=True, slots=True)
 class Denominators:
-    """Counts of one optimizer step. `num_*` are over all ranks; `tokens_T` needs only the trajectories that this rank
-    holds.
+    """Counts of one optimizer step. `num_*` are over all ranks; `tokens_T` has the trajectories that this rank holds.
 
-    A trajectory without a trained token is no sequence and is not counted.
+    `tokens_T[t]` is how many trained tokens the trajectory has that the rows number t; it lies on their device. A
+    trajectory without a trained token is no sequence and is not counted.
     """
 
     num_tokens: int
@@ -110,20 +112,8 @@ class Denominators:
         return cls(int(tokens_T.sum()), int((tokens_T > 0).sum()), tokens_T)
 
 
-@dataclass(frozen=True, slots=True)
-class LossMetrics:
-    """Detached 0-dim tensors, the same keys in the same order on every rank: reduce `sums` by sum and `maxima` by
-    max.
-    """
-
-    sums: dict[str, Tensor]
-    maxima: dict[str, Tensor]
-
-
 def compute(batch: LossBatch, denominators: Denominators, config: LossConfig) -> tuple[Tensor, LossMetrics]:
-    """The loss of these entries, already weighted by ω: the step's loss is the sum over rows and ranks. 0-dim, with
-    gradient.
-    """
+    """The loss of these entries, weighted by ω, 0-dim with gradient: the step's loss is the sum over rows and ranks."""
     weight_E = _weights(batch, denominators, config)
     log_ratio_E = _log_ratio(batch)
     low_E, high_E = _bounds(batch, config)
@@ -134,8 +124,21 @@ def compute(batch: LossBatch, denominators: Denominators, config: LossConfig) ->
     else:
         loss_E = cross_entropy(batch)
     loss = (weight_E * loss_E).sum()
-    cap = config.importance_weight_cap_ratio
-    return loss, _metrics(batch, log_ratio_E.detach(), loss.detach(), low_E, high_E, cap)
+    too_high_E, too_low_E = _out_of_bounds(log_ratio_E.detach().exp(), batch.advantage_E, low_E, high_E)
+    metrics = measure(
+        loss=loss.detach(),
+        log_ratio_E=log_ratio_E.detach(),
+        difference_E=batch.new_logprob_E.detach() - batch.old_logprob_E,
+        new_logprob_E=batch.new_logprob_E.detach(),
+        advantage_E=batch.advantage_E,
+        staleness_E=batch.staleness_E,
+        turn_E=batch.turn_E,
+        entropy_E=batch.entropy_E,
+        too_high_E=too_high_E,
+        too_low_E=too_low_E,
+        cap=config.importance_weight_cap_ratio,
+    )
+    return loss, metrics
 
 
 def minirl(batch: LossBatch, log_ratio_E: Tensor, low_E: Tensor, high_E: Tensor, cap: float) -> Tensor:
@@ -193,42 +196,3 @@ def _bounds(batch: LossBatch, config: LossConfig) -> tuple[Tensor, Tensor]:
 
 def _out_of_bounds(ratio_E: Tensor, advantage_E: Tensor, low_E: Tensor, high_E: Tensor) -> tuple[Tensor, Tensor]:
     return (advantage_E > 0) & (ratio_E > high_E), (advantage_E < 0) & (ratio_E < low_E)
-
-
-@torch.no_grad()
-def _metrics(
-    batch: LossBatch, log_ratio_E: Tensor, loss: Tensor, low_E: Tensor, high_E: Tensor, cap: float
-) -> LossMetrics:
-    ratio_E = log_ratio_E.exp()
-    difference_E = batch.new_logprob_E.detach() - batch.old_logprob_E.to(ratio_E.dtype)
-    too_high_E, too_low_E = _out_of_bounds(ratio_E, batch.advantage_E, low_E, high_E)
-    entropy_E = torch.zeros_like(ratio_E[:0]) if batch.entropy_E is None else batch.entropy_E
-    count = torch.full_like(loss, len(ratio_E))
-    sums = {
-        "loss": loss,
-        "tokens": count,
-        "tokens_positive": (batch.advantage_E > 0).sum(),
-        "tokens_negative": (batch.advantage_E < 0).sum(),
-        "clipped_high": too_high_E.sum(),
-        "clipped_low": too_low_E.sum(),
-        "capped": (ratio_E > cap).sum(),
-        "ratio": ratio_E.sum(),
-        "ratio_squared": ratio_E.square().sum(),
-        "k1": -log_ratio_E.sum(),
-        "k3": (ratio_E - 1.0 - log_ratio_E).sum(),
-        "mismatch": difference_E.abs().sum(),
-        "new_logprob": batch.new_logprob_E.detach().sum(),
-        "staleness": batch.staleness_E.sum(),
-        "turns": batch.turn_E.sum(),
-        "entropy": entropy_E.sum(),
-        "entropy_tokens": torch.full_like(loss, len(entropy_E)),
-    }
-    zero = torch.zeros_like(ratio_E[:1]) if len(ratio_E) == 0 else None
-    maxima = {
-        "ratio": (ratio_E if zero is None else zero).max(),
-        "mismatch": (difference_E.abs() if zero is None else zero).max(),
-        "staleness": (batch.staleness_E.to(ratio_E.dtype) if zero is None else loss.new_zeros(1)).max(),
-    }
-    return LossMetrics(
-        {key: value.to(torch.float64) for key, value in sums.items()}, {k: v.double() for k, v in maxima.items()}
-    )

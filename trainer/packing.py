@@ -19,7 +19,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from trainer.tree import Entries, Int64, TokenTree, concatenate
+from trainer.tree import Entries, Float32, TokenTree, concatenate
+from trainer.trie import Int64
 
 log = logging.getLogger(__name__)
 
@@ -210,7 +211,7 @@ def _row(parts: Sequence[_Part]) -> Row:
     return Row(**{name: torch.from_numpy(np.ascontiguousarray(array)) for name, array in arrays.items()})
 
 
-def _edges(entries: Entries) -> tuple[Int64, np.ndarray, Int64]:
+def _edges(entries: Entries) -> tuple[Int64, Float32, Int64]:
     """The distinct (node, temperature) pairs, by node, and which of them each entry is."""
     pairs = np.stack([entries.node_E.astype(np.float64), entries.temperature_E.astype(np.float64)], axis=1)
     distinct, edge_E = np.unique(pairs, axis=0, return_inverse=True)
