@@ -1,0 +1,32 @@
+"""Train a policy from a run's database until `max_steps`.
+
+accelerate launch --config_file assets/fsdp2.yml -m trainer --run RUN --db_connection_string URI --model_name_or_path DIR
+
+Start and stop it at any time: it continues from its last checkpoint, with exactly the data accounting of that checkpoint.
+"""
+
+import logging
+import os
+import sys
+
+from shared.errors import TandemError
+from trainer.config import TrainerConfig
+from trainer.loop import train
+from trainer.parallel import LaunchError
+
+
+def main() -> None:
+    config = TrainerConfig.load_or_exit()
+    rank = os.environ.get("RANK", "0")
+    logging.basicConfig(
+        level=config.log_level, format=f"%(asctime)s %(levelname)s %(name)s rank={rank} %(message)s", force=True
+    )
+    try:
+        train(config)
+    except (TandemError, LaunchError) as exc:
+        logging.getLogger("trainer").error("%s: %s", type(exc).__name__, exc)
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,54 @@
+"""The store, for a trainer whose main thread belongs to torch: a second thread runs the event loop.
+
+The driver stays a plain list of steps, heartbeats go on while a step computes, and collectives are only ever called from
+the main thread. Every call has a time-out.
+"""
+
+import asyncio
+import threading
+from collections.abc import Coroutine
+from contextlib import AsyncExitStack
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from shared.store import Store
+
+T = TypeVar("T")
+
+
+class StoreBridge:
+    """`bridge(store.tasks.get(...))` runs a coroutine of the store and returns its result."""
+
+    def __init__(self, connection_string: str, run: str) -> None:
+        self._connection_string = connection_string
+        self._run = run
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="store", daemon=True)
+        self._stack = AsyncExitStack()
+        self.store: Store
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        self.store = self(self._stack.enter_async_context(Store.open(self._connection_string, self._run)))
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self(self._stack.aclose())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(10)
+        self._loop.close()
+
+    def __call__(self, work: Coroutine[Any, Any, T], timeout_s: float = 120.0) -> T:
+        """Raises what the coroutine raises, TimeoutError after `timeout_s`."""
+        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        try:
+            return future.result(timeout_s)
+        except TimeoutError:
+            future.cancel()
+            raise
+
+    def background(self, work: Coroutine[Any, Any, None]) -> "asyncio.Future[None] | Any":
+        """Start a coroutine that runs beside the driver; cancel the returned future to end it."""
+        return asyncio.run_coroutine_threadsafe(work, self._loop)

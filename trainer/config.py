@@ -1,0 +1,96 @@
+"""The trainer's configuration: `python -m trainer --help` prints it."""
+
+from pathlib import Path
+from typing import Annotated, ClassVar
+
+from pydantic import Field, model_validator
+
+from shared.config import ServiceConfig
+from trainer.learner import OptimizerConfig
+from trainer.losses import LossConfig, LossName
+from trainer.schedule import Schedule
+
+Positive = Annotated[int, Field(gt=0)]
+
+
+class TrainerConfig(ServiceConfig):
+    section: ClassVar[str] = "trainer"
+    program: ClassVar[str] = "python -m trainer"
+
+    # the run
+    run: str = Field(description="Run name: the database that samplers and trainers of this run share.")
+    db_connection_string: str = Field(description="MongoDB to use.", json_schema_extra={"secret": True})
+    policy: str = Field("main", description="Which policy this job trains.")
+    model_name_or_path: Path = Field(description="Hugging Face directory with the weights the run starts from.")
+    output_dir: Path | None = Field(None, description="Checkpoints, versions, metrics. None: output/RUN.")
+
+    # data
+    groups_per_step: Positive = Field(16, description="Groups (tasks) that one optimizer step consumes.")
+    max_staleness: int = Field(2, ge=0, description="Optimizer steps that data may lag behind; 0: synchronous.")
+    max_trained_count: Positive = Field(1, description="How often one record may be trained.")
+    drop_zero_advantage: bool = Field(
+        True, description="Spare the forward of records whose advantages are all 0: their gradient is 0 anyway."
+    )
+    max_tokens_per_row: Positive = Field(1024, description="Token budget of one forward (micro-batch).")
+    logprob_chunk: Positive = Field(1024, description="Log-probs computed at a time: bounds the logits in memory.")
+
+    # loss
+    loss_calculater: LossName = Field(LossName.MINIRL, description="MINIRL, GRPO or CrossEntropy.")
+    epsilon: float = Field(0.2, description="Lower clip: the ratio's lower bound is 1 - epsilon.")
+    epsilon_higher: float = Field(0.27, description="Upper clip: the ratio's upper bound is 1 + epsilon_higher.")
+    importance_weight_cap_ratio: float = Field(5.0, description="Importance weights are at most this (MINIRL).")
+    strict_in_bound: bool = Field(True, description="False: the clip range is wider by the cap ratio.")
+    out_of_date_decay: float = Field(0.0, description="Per step of staleness the clip range narrows by exp(-this).")
+    token_level_loss: bool | None = Field(None, description="Mean over tokens. None: as in the loss's source.")
+    skip_length_normalization: bool | None = Field(
+        None, description="Sum over a trajectory's tokens, not their mean. None: as in the loss's source."
+    )
+    length_scale: float = Field(1.0, description="Constant divisor of a token sum that is not length-normalized.")
+    dual_clip: float | None = Field(None, description="GRPO: lower limit for negative advantages. None: no limit.")
+
+    # optimizer
+    max_steps: Positive = Field(100, description="Optimizer steps of the whole run; it ends by itself then.")
+    learning_rate: float = Field(1e-6, gt=0, description="Peak learning rate of AdamW.")
+    lr_schedule: Schedule = Field("constant", description="constant, linear or cosine.")
+    warmup_steps: int = Field(0, ge=0, description="Steps of linear warm-up.")
+    min_lr_ratio: float = Field(0.1, ge=0, le=1, description="Floor of a falling schedule, as part of the peak.")
+    weight_decay: float = Field(0.0, ge=0, description="Of matrices; norms are never decayed.")
+    adam_beta1: float = Field(0.9, description="AdamW.")
+    adam_beta2: float = Field(0.98, description="AdamW.")
+    max_grad_norm: float = Field(1.0, ge=0, description="Clip by global norm; 0: no clipping.")
+
+    # model
+    dtype: str = Field("float32", description="Of parameters and optimizer: float32, bfloat16 or float64.")
+    attn_implementation: str = Field("sdpa", description="sdpa (anywhere) or flex_attention (GPU).")
+    device: str = Field("auto", description="auto, cpu or cuda.")
+    num_threads: int = Field(0, ge=0, description="CPU threads a process; 0: the cores shared among processes.")
+
+    # keeping
+    save_steps: Positive = Field(10, description="Checkpoint every so many steps, and at the end.")
+    keep_checkpoints: Positive = Field(2, description="Checkpoints to keep.")
+    keep_versions: Annotated[int, Field(ge=2)] = Field(
+        4, description="Published versions to keep on disk; engines may still be loading the last ones."
+    )
+    report_to: list[str] = Field(
+        [], description="Trackers of Accelerate: tensorboard, wandb, swanlab, mlflow, trackio."
+    )
+    with_entropy: bool = Field(False, description="Also measure the policy's entropy (one more pass over the logits).")
+    seed: int = Field(0, description="Of everything random in the trainer.")
+    log_level: str = Field("INFO", description="DEBUG, INFO, WARNING or ERROR.")
+
+    @model_validator(mode="after")
+    def zero_advantages_mean_nothing_to_a_policy_gradient_only(self) -> "TrainerConfig":
+        if self.loss_calculater is LossName.CROSS_ENTROPY and self.drop_zero_advantage:
+            raise ValueError("CrossEntropy trains on every record: set drop_zero_advantage to false")
+        return self
+
+    @property
+    def folder(self) -> Path:
+        return self.output_dir or Path("output") / self.run
+
+    def loss(self) -> LossConfig:
+        return LossConfig(**{name: getattr(self, name) for name in LossConfig.__dataclass_fields__})
+
+    def optimizer(self) -> OptimizerConfig:
+        names = OptimizerConfig.__dataclass_fields__.keys() & type(self).model_fields.keys()
+        return OptimizerConfig(**{name: getattr(self, name) for name in names})

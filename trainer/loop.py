@@ -1,0 +1,190 @@
+"""The trainer's driver.
+
+    stream (fresh, borrowed) ─▶ merge ─▶ pack ─▶ forward ─▶ loss ─▶ step ─▶ commit ─▶ checkpoint ─▶ publish ─▶ log
+       waits for samplers                                                                engines follow by themselves
+
+Order matters: a checkpoint of step s is written after the commit of s, so a checkpoint's marks are always complete; marks
+above the newest checkpoint are undone by a resume. Nothing here starts, calls or waits for a sampler or an engine.
+"""
+
+import asyncio
+import logging
+import os
+import random
+import signal
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any
+
+import numpy as np
+import torch
+
+from shared.documents import Admission, Worker
+from trainer import checkpoint
+from trainer.bridge import StoreBridge
+from trainer.config import TrainerConfig
+from trainer.learner import Learner, open_learner
+from trainer.metrics import MetricsLog
+from trainer.parallel import Parallel, parallel_session
+from trainer.publish import Publisher
+from trainer.stream import RecordStream
+
+log = logging.getLogger(__name__)
+
+HEARTBEAT_S = 2.0
+
+
+def train(config: TrainerConfig) -> None:
+    """Train until `max_steps`, or until SIGTERM or Ctrl-C: then the step in hand is finished and saved."""
+    with (
+        parallel_session(config.device, config.num_threads) as parallel,
+        StoreBridge(config.db_connection_string, config.run) as bridge,
+    ):
+        _seed(config.seed + parallel.rank)
+        learner = open_learner(
+            config.model_name_or_path,
+            config.loss(),
+            config.optimizer(),
+            parallel,
+            dtype=config.dtype,
+            attn_implementation=config.attn_implementation,
+            logprob_chunk=config.logprob_chunk,
+            with_entropy=config.with_entropy,
+        )
+        _resume(learner, config, parallel)
+        incarnation = _begin(bridge, config, parallel, learner.steps_done)
+        stream = RecordStream(bridge, config, parallel, incarnation=incarnation)
+        publisher = Publisher(bridge, config, parallel, learner, incarnation=incarnation)
+        with _stops_at_signals(stream), _status(bridge, config, parallel) as status:
+            publisher.begin()
+            _run(learner, stream, publisher, config, parallel, status)
+
+
+def _run(
+    learner: Learner,
+    stream: RecordStream,
+    publisher: Publisher,
+    config: TrainerConfig,
+    parallel: Parallel,
+    status: "Status",
+) -> None:
+    metrics_path = config.folder / "metrics.jsonl"
+    with _metrics_log(metrics_path, learner.steps_done, config, parallel) as metrics_log:
+        for step in range(learner.steps_done + 1, config.max_steps + 1):
+            started = time.monotonic()
+            status.doing(f"waiting for the data of step {step}", step=step - 1)
+            batch = stream.next_batch(step)
+            if batch is None:
+                log.info("stopped before step %d", step)
+                break
+            status.doing(f"step {step}", step=step - 1)
+            result = learner.step(batch.rows, batch.denominators)
+            stream.commit(step)
+            if step % config.save_steps == 0 or step == config.max_steps:
+                _save(learner, config, parallel)
+            published = publisher.publish(step)
+            metrics = batch.metrics | result.metrics | published
+            metrics |= {"step/skipped": float(result.skipped), "time/total_s": time.monotonic() - started}
+            metrics["perf/tokens_per_s"] = metrics["data/tokens_flat"] / metrics["time/total_s"]
+            if metrics_log is not None:
+                metrics_log.log(step, metrics | {"time": time.time()})
+            status.doing(f"step {step} done", step=step, **_headline(metrics))
+        _save(learner, config, parallel)
+
+
+def _resume(learner: Learner, config: TrainerConfig, parallel: Parallel) -> None:
+    newest = parallel.broadcast_object(checkpoint.latest(config.folder / "checkpoints") if parallel.is_main else None)
+    if newest is not None:
+        resumed = checkpoint.load(learner, newest, parallel)
+        log.info("resumed from %s at step %d", newest, resumed.step)
+
+
+def _begin(bridge: StoreBridge, config: TrainerConfig, parallel: Parallel, step: int) -> int:
+    """Become the policy's trainer: undo marks above `step`, take back what earlier starts had borrowed."""
+    if not parallel.is_main:
+        return int(parallel.broadcast_object(None))
+    store = bridge.store
+    admission = Admission(
+        groups_per_step=config.groups_per_step, max_staleness=config.max_staleness, num_steps=config.max_steps
+    )
+    incarnation = bridge(store.runs.start_trainer(config.policy, admission))
+    released = bridge(store.data.release_claims(config.policy, incarnation))
+    rewound = bridge(store.data.rewind(config.policy, step, max_trained_count=config.max_trained_count))
+    bridge(store.runs.save_config(f"trainer-{config.policy}", config.snapshot()))
+    log.info("trainer start=%d step=%d released=%d rewound=%d", incarnation, step, released, rewound)
+    return int(parallel.broadcast_object(incarnation))
+
+
+def _save(learner: Learner, config: TrainerConfig, parallel: Parallel) -> None:
+    accounting = {"run": config.run, "policy": config.policy, "step": learner.steps_done}
+    checkpoint.save(learner, config.folder / "checkpoints", accounting, parallel, keep_last=config.keep_checkpoints)
+
+
+def _seed(seed: int) -> None:
+    random.seed(seed)
+    np.random.seed(seed)
+    torch.manual_seed(seed)
+
+
+@contextmanager
+def _metrics_log(path: Any, steps_done: int, config: TrainerConfig, parallel: Parallel) -> Iterator[MetricsLog | None]:
+    if not parallel.is_main:
+        yield None
+        return
+    with MetricsLog(path, resume_step=steps_done + 1, trackers=config.report_to, run_name=config.run) as metrics_log:
+        yield metrics_log
+
+
+def _headline(metrics: dict[str, float]) -> dict[str, float]:
+    names = ("reward/mean", "loss/loss", "data/staleness_mean", "loss/mismatch_mean_nats", "perf/tokens_per_s", "lr")
+    return {name: metrics[name] for name in names if name in metrics}
+
+
+@contextmanager
+def _stops_at_signals(stream: RecordStream) -> Iterator[None]:
+    """SIGTERM and SIGINT end the run after the step in hand; a second one ends it at once."""
+
+    def stop(signum: int, _: FrameType | None) -> None:
+        if stream.stopping:
+            raise KeyboardInterrupt
+        log.info("received %s: finishing the step in hand", signal.Signals(signum).name)
+        stream.stopping = True
+
+    before = {s: signal.signal(s, stop) for s in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield
+    finally:
+        for s, handler in before.items():
+            signal.signal(s, handler)
+
+
+class Status:
+    """What this process is doing, for `tandem status`; sent by the bridge's thread while torch computes."""
+
+    def __init__(self, worker: Worker) -> None:
+        self.worker = worker
+
+    def doing(self, what: str, **stats: float) -> None:
+        self.worker = self.worker.model_copy(update={"doing": what, "stats": self.worker.stats | stats})
+
+
+@contextmanager
+def _status(bridge: StoreBridge, config: TrainerConfig, parallel: Parallel) -> Iterator[Status]:
+    host, pid = socket.gethostname(), os.getpid()
+    worker = Worker(id=f"trainer:{config.policy}:{host}:{pid}", kind="trainer", host=host, pid=pid, doing="starting")
+    status = Status(worker.model_copy(update={"stats": {"rank": parallel.rank}}))
+
+    async def beat() -> None:
+        while True:
+            await bridge.store.workers.heartbeat(status.worker)
+            await asyncio.sleep(HEARTBEAT_S)
+
+    beating = bridge.background(beat())
+    try:
+        yield status
+    finally:
+        beating.cancel()
+        bridge(bridge.store.workers.leave(worker.id))

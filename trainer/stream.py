@@ -1,0 +1,207 @@
+"""The stream: whole groups of record data, fresh and borrowed, as one step's rows for every rank.
+
+    ready groups, oldest first ─▶ too old? set aside, kept, counted ─▶ borrow ─▶ shared out over ranks ─▶ merge ─▶ pack
+                                                                    commit(step) marks them as used; a resume gives back
+
+Rank 0 asks the database, the others are told which records are theirs and read those themselves. Age is measured here,
+where data is consumed: the optimizer steps between the weights that sampled a record's oldest token and the weights that
+the step starts from.
+"""
+
+import logging
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+
+from shared.documents import DataClaim, DBRecordData, PolicyVersion
+from shared.errors import LeaseLost
+from shared.states import DataStatus
+from trainer.bridge import StoreBridge
+from trainer.config import TrainerConfig
+from trainer.losses import Denominators
+from trainer.packing import Row, pack
+from trainer.parallel import Parallel
+from trainer.tree import TokenTree, merge
+
+log = logging.getLogger(__name__)
+
+POLL_S = 0.1
+TELL_PEERS_EVERY_S = 30.0  # ranks that wait stand in a collective: show them a sign of life well before its time-out
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """One task's records, and how many steps its oldest weights lie behind."""
+
+    task: str
+    records: list[str]
+    num_tokens: int
+    staleness: int
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """One optimizer step's data of this rank. `metrics` are of the whole step and meant for rank 0."""
+
+    rows: list[Row]
+    denominators: Denominators
+    metrics: dict[str, float]
+    record_ids: list[str] = field(default_factory=list)
+
+
+class RecordStream:
+    def __init__(self, bridge: StoreBridge, config: TrainerConfig, parallel: Parallel, *, incarnation: int) -> None:
+        self._bridge = bridge
+        self._store = bridge.store
+        self._config = config
+        self._parallel = parallel
+        self._incarnation = incarnation
+        self._versions: dict[int, PolicyVersion] = {}
+        self.stopping = False  # set by a signal on rank 0; every rank learns of it in `next_batch`
+
+    def next_batch(self, step: int) -> Batch | None:
+        """Borrow `groups_per_step` fresh groups for `step` and wait until there are as many. None: stop was asked for.
+
+        Every rank must call it. Raises LeaseLost when another trainer of this policy has started meanwhile.
+        """
+        started = time.monotonic()
+        groups = self._agree_on_groups(step)
+        if groups is None:
+            return None
+        waited = time.monotonic() - started
+        mine = share_out(groups, self._parallel.world_size)[self._parallel.rank]
+        trees, data = self._read(mine)
+        rows = pack(trees, self._config.max_tokens_per_row)
+        tokens_T = torch.cat(
+            [torch.from_numpy(t.trained_tokens_T) for t in trees] or [torch.zeros(0, dtype=torch.long)]
+        )
+        metrics = self._metrics(groups, trees, data, rows)
+        metrics |= {"time/wait_s": waited, "time/load_s": time.monotonic() - started - waited}
+        return Batch(rows, Denominators.count(tokens_T), metrics, [d.id for d in data])
+
+    def commit(self, step: int) -> None:
+        """The step is taken: its records are spent. Called by every rank, done by rank 0."""
+        if self._parallel.is_main:
+            claim = DataClaim(incarnation=self._incarnation, step=step)
+            self._bridge(
+                self._store.data.commit_step(
+                    self._config.policy, claim, max_trained_count=self._config.max_trained_count
+                )
+            )
+
+    # ------------------------------------------------------------------ choosing groups
+
+    def _agree_on_groups(self, step: int) -> list[Group] | None:
+        while True:
+            found = self._wait_for_groups(step) if self._parallel.is_main else None
+            kind, groups = self._parallel.broadcast_object(found)
+            if kind == "stop":
+                return None
+            if kind == "groups":
+                return list(groups)
+
+    def _wait_for_groups(self, step: int) -> tuple[str, list[Group]]:
+        """("groups", them), ("wait", []) after a while without enough, or ("stop", [])."""
+        deadline = time.monotonic() + TELL_PEERS_EVERY_S
+        while time.monotonic() < deadline:
+            if self.stopping:
+                return "stop", []
+            groups = self._fresh_groups(step)
+            if len(groups) >= self._config.groups_per_step:
+                chosen = groups[: self._config.groups_per_step]
+                self._borrow(chosen, step)
+                return "groups", chosen
+            time.sleep(POLL_S)
+        if not self._bridge(self._store.runs.is_current_trainer(self._config.policy, self._incarnation)):
+            raise LeaseLost(f"policy {self._config.policy}: another trainer has started; this one ends")
+        log.info("waiting for data step=%d ready_groups=%d of %d", step, len(groups), self._config.groups_per_step)
+        return "wait", []
+
+    def _fresh_groups(self, step: int) -> list[Group]:
+        rows = self._bridge(self._store.data.ready_groups(self._config.policy, 4 * self._config.groups_per_step))
+        fresh = []
+        for row in rows:
+            staleness = self._lag(row["min_version"], step)
+            if staleness > self._config.max_staleness:
+                reason = f"{staleness} steps behind step {step}; at most {self._config.max_staleness}"
+                self._bridge(self._store.data.set_aside(row["records"], DataStatus.STALE, reason))
+                log.info("stale group task=%s %s", row["_id"], reason)
+            else:
+                fresh.append(Group(row["_id"], sorted(row["records"]), row["num_tokens"], staleness))
+        return fresh
+
+    def _lag(self, version: int, step: int) -> int:
+        """Steps between `version` and the weights that `step` starts from."""
+        if version not in self._versions:
+            known = self._bridge(self._store.versions.all(self._config.policy))
+            self._versions = {v.version: v for v in known}
+        return self._versions[version].lag(step - 1)
+
+    def _borrow(self, groups: Sequence[Group], step: int) -> None:
+        ids = [rid for group in groups for rid in group.records]
+        claim = DataClaim(incarnation=self._incarnation, step=step)
+        if not self._bridge(self._store.runs.is_current_trainer(self._config.policy, self._incarnation)):
+            raise LeaseLost(f"policy {self._config.policy}: another trainer has started; this one ends")
+        borrowed = self._bridge(self._store.data.claim(ids, claim))
+        if borrowed != len(ids):
+            raise LeaseLost(f"step {step}: borrowed {borrowed} of {len(ids)} records; another trainer takes from them")
+
+    # ------------------------------------------------------------------ reading
+
+    def _read(self, groups: Sequence[Group]) -> tuple[list[TokenTree], list[DBRecordData]]:
+        ids = [rid for group in groups for rid in group.records]
+        found = iter(self._bridge(self._store.data.load(ids)))
+        trees, everything = [], []
+        for group in groups:
+            data = [next(found) for _ in group.records]
+            everything += data
+            trees.append(
+                merge(
+                    [d.tree() for d in data],
+                    staleness=[float(group.staleness)] * len(data),
+                    drop_zero_advantage=self._config.drop_zero_advantage,
+                )
+            )
+        return trees, everything
+
+    def _metrics(
+        self, groups: Sequence[Group], trees: Sequence[TokenTree], data: Sequence[DBRecordData], rows: Sequence[Row]
+    ) -> dict[str, float]:
+        """Counts over all ranks; rewards by source."""
+        own = {
+            "data/records": float(len(data)),
+            "data/tokens_flat": float(sum(t.num_flat for t in trees)),
+            "data/tokens_linear": float(sum(t.num_linear for t in trees)),
+            "data/tokens_tree": float(sum(t.num_tree for t in trees)),
+            "data/tokens_computed": float(sum(row.num_tokens for row in rows)),
+            "data/tokens_trained": float(sum(d.num_trained_tokens for d in data)),
+            "data/rows": float(len(rows)),
+        }
+        totals = dict(zip(own, self._parallel.sum_scalars(list(own.values())), strict=True))
+        rewards = [
+            pair for part in self._parallel.gather_objects([(d.source, d.reward) for d in data]) for pair in part
+        ]
+        totals["reward/mean"] = sum(r for _, r in rewards) / len(rewards)
+        for source in sorted({s for s, _ in rewards}):
+            of_source = [r for s, r in rewards if s == source]
+            totals[f"reward/{source}"] = sum(of_source) / len(of_source)
+        ages = [g.staleness for g in groups]
+        totals["data/groups"] = float(len(groups))
+        totals["data/staleness_mean"] = sum(ages) / len(ages)
+        totals["data/staleness_max"] = float(max(ages))
+        if self._parallel.is_main:
+            totals["data/ready_groups"] = float(self._bridge(self._store.data.count_ready_groups(self._config.policy)))
+        return totals
+
+
+def share_out(groups: Sequence[Group], world_size: int) -> list[list[Group]]:
+    """Whole groups to ranks, the largest first to the rank with the least work; within a rank in the order of `groups`."""
+    load = [0] * world_size
+    owner: dict[str, int] = {}
+    for group in sorted(groups, key=lambda g: (-g.num_tokens, g.task)):
+        rank = load.index(min(load))
+        owner[group.task] = rank
+        load[rank] += group.num_tokens
+    return [[g for g in groups if owner[g.task] == rank] for rank in range(world_size)]
