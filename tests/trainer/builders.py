@@ -1,0 +1,202 @@
+"""Random records, a tiny model, and the slow, obvious way to compute what the trainer computes fast."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel, Qwen3Config, Qwen3ForCausalLM
+
+from shared.trees import RecordTree, TreeDispatch
+
+VOCABULARY = 37
+
+
+@dataclass
+class RecordBuilder:
+    """A record, told turn by turn: tokens are appended after any older node, and come out in depth-first order."""
+
+    record_id: str
+
+    def __post_init__(self) -> None:
+        self.tokens: list[tuple[int, int, int, float]] = []  # token id, parent, dispatch, log-prob
+        self.dispatches: list[TreeDispatch] = []
+
+    def context(self, ids: Sequence[int], after: int = -1) -> int:
+        """Append tokens nobody sampled; returns the last node."""
+        for token in ids:
+            self.tokens.append((token, after, -1, 0.0))
+            after = len(self.tokens) - 1
+        return after
+
+    def reply(
+        self,
+        ids: Sequence[int],
+        after: int,
+        *,
+        logprobs: Sequence[float] | None = None,
+        advantage: float = 1.0,
+        temperature: float = 1.0,
+        trained: bool = True,
+    ) -> int:
+        """Append one dispatch's sampled tokens; returns the last node."""
+        number = len(self.dispatches)
+        dispatch_id = f"{self.record_id}/{number}"
+        self.dispatches.append(TreeDispatch(dispatch_id, number, advantage, temperature, trained))
+        for i, token in enumerate(ids):
+            self.tokens.append((token, after, number, -0.5 if logprobs is None else logprobs[i]))
+            after = len(self.tokens) - 1
+        return after
+
+    def build(self) -> RecordTree:
+        order = self._depth_first()
+        new_index = {old: new for new, old in enumerate(order)} | {-1: -1}
+        rows = [self.tokens[old] for old in order]
+        dispatches_N = np.array([row[2] for row in rows], dtype=np.int32)
+        return RecordTree(
+            record_id=self.record_id,
+            token_ids_N=np.array([row[0] for row in rows], dtype=np.int32),
+            parents_N=np.array([new_index[row[1]] for row in rows], dtype=np.int32),
+            dispatches_N=dispatches_N,
+            logprobs_N=np.array([row[3] for row in rows], dtype=np.float32),
+            versions_N=np.where(dispatches_N >= 0, 3, -1).astype(np.int32),
+            dispatches=tuple(self.dispatches),
+        )
+
+    def _depth_first(self) -> list[int]:
+        children: dict[int, list[int]] = {}
+        for node, (_, parent, _, _) in enumerate(self.tokens):
+            children.setdefault(parent, []).append(node)
+        order, stack = [], list(reversed(children[-1]))
+        while stack:
+            order.append(stack.pop())
+            stack.extend(reversed(children.get(order[-1], [])))
+        return order
+
+
+def random_record(rng: np.random.Generator, record_id: str, prompt: Sequence[int]) -> RecordTree:
+    """A prompt, then up to four turns, each continuing the last one or an earlier place; so few words that records collide."""
+    builder = RecordBuilder(record_id)
+    places = [builder.context(prompt)]
+    for _ in range(rng.integers(1, 5)):
+        after = places[-1] if rng.random() < 0.6 else int(rng.choice(places))
+        ids = rng.integers(0, 3, size=rng.integers(0, 5)).tolist()
+        after = builder.reply(
+            ids,
+            after,
+            logprobs=(-3.6 + 0.35 * rng.standard_normal(len(ids))).tolist(),
+            advantage=float(rng.choice([1.3, -0.7, 0.4, -1.1, 0.0])),
+            temperature=float(rng.choice([1.0, 1.0, 0.7])),
+            trained=bool(rng.random() < 0.85),
+        )
+        places.append(builder.context(rng.integers(3, 5, size=rng.integers(0, 3)).tolist(), after))
+    return builder.build()
+
+
+def random_group(seed: int, num_records: int = 4) -> list[RecordTree]:
+    """Records with shared prompts, prompts that are prefixes of others, other roots, and sometimes an exact duplicate."""
+    rng = np.random.default_rng(seed)
+    prompts = [[7, 8, 9, 10], [7, 8], [7, 8, 11, 12, 13], [20, 21]]
+    records = [random_record(rng, f"r{i}", prompts[int(rng.integers(0, 4))]) for i in range(num_records)]
+    if rng.random() < 0.5:
+        records.append(records[int(rng.integers(0, num_records))])
+    return records
+
+
+def random_tree_record(
+    rng: np.random.Generator, num_tokens: int, num_runs: int, vocabulary: int = 50_000
+) -> RecordTree:
+    """A record of exactly this size, of about this many runs, for measuring time: no Python per token here either."""
+    cuts = np.sort(rng.choice(np.arange(1, num_tokens), size=num_runs - 1, replace=False))
+    parents_N = np.arange(-1, num_tokens - 1, dtype=np.int32)
+    for cut in cuts[rng.random(len(cuts)) < 0.3]:
+        path_end = int(cut) - 1
+        for _ in range(int(rng.integers(1, 4))):  # go up a few runs: stays depth-first
+            start = path_end - int(np.argmax(parents_N[path_end::-1] != np.arange(path_end - 1, -2, -1)))
+            if parents_N[start] < 0 or start == 0:
+                break
+            path_end = int(parents_N[start])
+        parents_N[cut] = path_end
+    dispatch_N = np.full(num_tokens, -1, dtype=np.int32)
+    sampled = [(int(a), int(b)) for a, b in zip(cuts[::2], cuts[1::2], strict=False)]
+    for number, (start, stop) in enumerate(sampled):
+        dispatch_N[start:stop] = number
+    return RecordTree(
+        record_id="large",
+        token_ids_N=rng.integers(0, vocabulary, num_tokens).astype(np.int32),
+        parents_N=parents_N,
+        dispatches_N=dispatch_N,
+        logprobs_N=np.zeros(num_tokens, dtype=np.float32),
+        versions_N=np.where(dispatch_N >= 0, 1, -1).astype(np.int32),
+        dispatches=tuple(TreeDispatch(str(i), i, 1.0) for i in range(len(sampled))),
+    )
+
+
+def tiny_model(
+    seed: int = 0, *, dtype: torch.dtype = torch.float64, tied: bool = True, attention: str = "sdpa"
+) -> PreTrainedModel:
+    """Qwen3 with random weights: grouped-query attention, rotary positions, two layers."""
+    torch.manual_seed(seed)
+    config = Qwen3Config(
+        vocab_size=VOCABULARY,
+        hidden_size=32,
+        intermediate_size=48,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=8,
+        max_position_embeddings=256,
+        tie_word_embeddings=tied,
+        attn_implementation=attention,
+    )
+    model = Qwen3ForCausalLM(config).to(dtype)
+    with torch.no_grad():  # the usual initialization is so small that every token is equally likely
+        for name, parameter in model.named_parameters():
+            parameter.mul_(1.0 if "norm" in name else 6.0)
+    return model.train()
+
+
+@dataclass(frozen=True)
+class Token:
+    """One trained token of one record, as one forward per sequence sees it."""
+
+    new: Tensor
+    old: float
+    advantage: float
+    turn: int
+
+
+def logprobs_one_by_one(model: nn.Module, records: Sequence[RecordTree]) -> list[list[Token]]:
+    """Each root-to-leaf sequence of each record forwarded on its own; a token of several branches is read from the first."""
+    return [_record_one_by_one(model, record) for record in records]
+
+
+def _record_one_by_one(model: nn.Module, record: RecordTree) -> list[Token]:
+    found: dict[int, Token] = {}
+    for leaf in record.leaves():
+        path = record.path(leaf)
+        ids = torch.from_numpy(record.token_ids_N[path].astype(np.int64))
+        logits = model(input_ids=ids[None], use_cache=False).logits[0]
+        for place in range(1, len(path)):
+            node = int(path[place])
+            if node in found or not record.trained_N[node]:
+                continue
+            dispatch = record.dispatches[record.dispatches_N[node]]
+            distribution = torch.log_softmax(logits[place - 1] / float(np.float32(dispatch.temperature)), dim=-1)
+            old, advantage = float(record.logprobs_N[node]), float(np.float32(dispatch.advantage))
+            found[node] = Token(distribution[ids[place]], old, advantage, dispatch.turn)
+    return [found[node] for node in sorted(found)]
+
+
+def gradients(model: nn.Module) -> dict[str, Tensor]:
+    """Copies of all gradients, by parameter; a parameter without one counts as zero."""
+    return {
+        name: torch.zeros_like(p) if p.grad is None else p.grad.detach().clone() for name, p in model.named_parameters()
+    }
+
+
+def relative_difference(found: dict[str, Tensor], expected: dict[str, Tensor]) -> float:
+    """The largest difference in any parameter's gradient, relative to that parameter's largest gradient."""
+    assert found.keys() == expected.keys()
+    return max(float((found[k] - e).abs().max() / e.abs().max().clamp(min=1e-30)) for k, e in expected.items())

@@ -1,0 +1,97 @@
+"""The tree mask for FlexAttention is the tree mask, and attention that would be wrong is refused."""
+
+import numpy as np
+import pytest
+import torch
+from torch.nn.attention.flex_attention import create_block_mask
+from transformers import Qwen3Config
+
+from tests.trainer.builders import random_tree_record, tiny_model
+from trainer.attention import (
+    BLOCK,
+    attn_implementation,
+    block_rule,
+    check_supported,
+    choose,
+    dense_mask,
+    interval_block_mask,
+)
+from trainer.forward import TreeLM, row_logprobs
+from trainer.packing import Row, pack
+from trainer.tree import merge
+
+
+def large_row(seed: int, num_tokens: int, num_runs: int) -> Row:
+    rng = np.random.default_rng(seed)
+    records = [
+        random_tree_record(rng, int(n), num_runs, vocabulary=37) for n in rng.integers(num_tokens // 4, num_tokens, 3)
+    ]
+    (row,) = pack([merge([record]) for record in records], 10 * num_tokens)
+    return row.padded(BLOCK)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_the_block_rule_says_what_the_dense_mask_says(seed: int) -> None:
+    row = large_row(seed, 1200, 8)
+    blocks = dense_mask(row.ends_N)[0, 0].view(row.num_tokens // BLOCK, BLOCK, -1, BLOCK)
+    some_QK, full_QK = block_rule(row.ends_N)
+    assert torch.equal(some_QK, blocks.any(3).any(1))
+    assert torch.equal(full_QK, blocks.all(3).all(1))
+    assert full_QK.any()
+    assert not some_QK.all()
+
+
+def test_the_block_mask_is_the_one_that_pytorch_makes_from_the_dense_mask() -> None:
+    row = large_row(1, 1200, 12)
+    n, mask = row.num_tokens, dense_mask(row.ends_N)[0, 0]
+    expected = create_block_mask(lambda b, h, q, k: mask[q, k], None, None, n, n, device="cpu", BLOCK_SIZE=BLOCK)
+    found = interval_block_mask(row.ends_N)
+    assert found.shape == expected.shape
+    for kind in ("kv", "full_kv", "q", "full_q"):
+        count, index = getattr(found, f"{kind}_num_blocks")[0, 0], getattr(found, f"{kind}_indices")[0, 0]
+        expected_index = getattr(expected, f"{kind}_indices")[0, 0]
+        assert torch.equal(count, getattr(expected, f"{kind}_num_blocks")[0, 0])
+        assert count.any()
+        for block, number in enumerate(count.tolist()):
+            assert torch.equal(index[block, :number], expected_index[block, :number])
+    query, key = torch.meshgrid(torch.arange(n), torch.arange(n), indexing="ij")
+    assert torch.equal(found.mask_mod(torch.tensor(0), torch.tensor(0), query, key), mask)
+
+
+def test_a_block_mask_needs_a_padded_row() -> None:
+    with pytest.raises(ValueError, match="multiple of 128"):
+        interval_block_mask(torch.arange(1, 100))
+
+
+def test_attention_that_would_be_wrong_or_has_no_backward_is_refused() -> None:
+    assert choose("sdpa", "cpu") is dense_mask
+    assert choose("flex_attention", "cuda") is interval_block_mask
+    for implementation in ("eager", "flash_attention_2"):
+        with pytest.raises(ValueError, match="for token trees"):
+            choose(implementation, "cpu")
+    with pytest.raises(ValueError, match="no backward on cpu"):
+        choose("flex_attention", "cpu")
+    assert [attn_implementation(device) for device in ("cpu", "cuda")] == ["sdpa", "flex_attention"]
+
+
+def test_models_whose_layers_would_mix_branches_are_refused() -> None:
+    layers = {"num_hidden_layers": 2, "max_window_layers": 0}
+    check_supported(Qwen3Config(**layers))
+    with pytest.raises(ValueError, match="sliding"):
+        check_supported(Qwen3Config(**layers, use_sliding_window=True, sliding_window=16))
+    with pytest.raises(ValueError, match="attention_dropout"):
+        check_supported(Qwen3Config(**layers, attention_dropout=0.1))
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="FlexAttention's backward needs CUDA")
+def test_flex_and_dense_give_the_same_log_probs_and_gradients_on_a_gpu() -> None:
+    row = large_row(2, 600, 15).to("cuda")
+    results = []
+    for implementation in ("sdpa", "flex_attention"):
+        lm = TreeLM(tiny_model(dtype=torch.float32, attention=implementation).to("cuda"))
+        logprob_E, _ = row_logprobs(lm, row, chunk=64, attn=choose(implementation, "cuda"))
+        logprob_E.sum().backward()
+        results.append([logprob_E.detach(), *(p.grad for p in lm.parameters())])
+    for dense, flex in zip(*results, strict=True):
+        assert (dense - flex).abs().max() <= 2e-3 * dense.abs().max()

@@ -1,0 +1,120 @@
+"""Log-probs in chunks are the log-probs, with their gradients, and never need the full logits."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from trainer.logprobs import token_logprobs
+
+N, D, V, E = 9, 6, 23, 31
+
+
+def inputs(dtype: torch.dtype = torch.float64) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    hidden_ND = torch.randn(N, D, generator=generator, dtype=torch.float64)
+    weight_VD = torch.randn(V, D, generator=generator, dtype=torch.float64)
+    rows_E = torch.randint(0, N, (E,), generator=generator)
+    targets_E = torch.randint(0, V, (E,), generator=generator)
+    temperature_E = torch.tensor([1.0, 0.7, 1.5])[torch.randint(0, 3, (E,), generator=generator)]
+    return hidden_ND.to(dtype).requires_grad_(), weight_VD.to(dtype).requires_grad_(), rows_E, targets_E, temperature_E
+
+
+def by_definition(
+    hidden_ND: Tensor, weight_VD: Tensor, rows_E: Tensor, targets_E: Tensor, temperature_E: Tensor
+) -> Tensor:
+    """(E, V) log-probabilities; the caller picks."""
+    return torch.log_softmax((hidden_ND @ weight_VD.T)[rows_E] / temperature_E[:, None].to(hidden_ND.dtype), dim=-1)
+
+
+@pytest.mark.parametrize("chunk", [1, 4, 31, 1000])
+def test_values_and_gradients_equal_log_softmax_for_any_chunk(chunk: int) -> None:
+    hidden_ND, weight_VD, *rest = inputs()
+    coefficient_E = torch.linspace(-1.0, 2.0, E, dtype=torch.float64)
+    expected_E = by_definition(hidden_ND, weight_VD, *rest).gather(1, rest[1][:, None]).squeeze(1)
+    expected_grads = torch.autograd.grad((coefficient_E * expected_E.exp()).sum(), (hidden_ND, weight_VD))
+    found_E, entropy_E = token_logprobs(hidden_ND, weight_VD, *rest, chunk)
+    found_grads = torch.autograd.grad((coefficient_E * found_E.exp()).sum(), (hidden_ND, weight_VD))
+    assert entropy_E is None
+    assert found_E.dtype == torch.float64
+    torch.testing.assert_close(found_E, expected_E, rtol=1e-13, atol=1e-13)
+    for found, expected in zip(found_grads, expected_grads, strict=True):
+        torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
+
+
+def test_gradients_agree_with_finite_differences() -> None:
+    hidden_ND, weight_VD, *rest = inputs()
+    assert torch.autograd.gradcheck(lambda h, w: token_logprobs(h, w, *rest, 7)[0], (hidden_ND, weight_VD))
+
+
+def test_entropy_is_that_of_the_sampling_distribution_and_has_no_gradient() -> None:
+    hidden_ND, weight_VD, *rest = inputs()
+    logprob_EV = by_definition(hidden_ND, weight_VD, *rest)
+    _, entropy_E = token_logprobs(hidden_ND, weight_VD, *rest, 4, with_entropy=True)
+    assert entropy_E is not None
+    assert not entropy_E.requires_grad
+    torch.testing.assert_close(entropy_E, -(logprob_EV.exp() * logprob_EV).sum(1).detach(), rtol=1e-12, atol=1e-12)
+
+
+def test_nothing_to_predict_still_connects_both_inputs_to_the_graph() -> None:
+    hidden_ND, weight_VD, rows_E, targets_E, temperature_E = inputs()
+    logprob_E, entropy_E = token_logprobs(
+        hidden_ND, weight_VD, rows_E[:0], targets_E[:0], temperature_E[:0], 4, with_entropy=True
+    )
+    assert entropy_E is not None
+    assert logprob_E.shape == entropy_E.shape == (0,)
+    logprob_E.sum().backward()
+    assert hidden_ND.grad is not None
+    assert weight_VD.grad is not None
+    assert not hidden_ND.grad.any()
+    assert not weight_VD.grad.any()
+
+
+def test_bfloat16_inputs_are_multiplied_in_float32_and_get_bfloat16_gradients() -> None:
+    hidden_ND, weight_VD, *rest = inputs(torch.bfloat16)
+    exact = (hidden_ND.detach().double().requires_grad_(), weight_VD.detach().double().requires_grad_())
+    expected_E = by_definition(*exact, *rest).gather(1, rest[1][:, None]).squeeze(1)
+    found_E, _ = token_logprobs(hidden_ND, weight_VD, *rest, 4)
+    assert found_E.dtype == torch.float32
+    torch.testing.assert_close(found_E.double(), expected_E, rtol=1e-5, atol=1e-5)
+    found_E.sum().backward()
+    expected_E.sum().backward()
+    for found, reference in zip((hidden_ND, weight_VD), exact, strict=True):
+        assert found.grad is not None
+        assert reference.grad is not None
+        assert found.grad.dtype == torch.bfloat16
+        assert (found.grad.double() - reference.grad).abs().max() < 0.02 * reference.grad.abs().max()
+
+
+class _LargestTensor(TorchDispatchMode):
+    """Remembers the size of the largest tensor that any operation made."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.numel = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        made = [leaf.numel() for leaf in tree_leaves(result) if isinstance(leaf, Tensor)]
+        self.numel = max([self.numel, *made])
+        return result
+
+
+def test_no_tensor_of_entries_times_vocabulary_is_ever_made() -> None:
+    entries, vocabulary, chunk = 512, 1024, 16
+    hidden_ND, weight_VD = torch.randn(8, 4, requires_grad=True), torch.randn(vocabulary, 4, requires_grad=True)
+    index_E = torch.arange(entries)
+    with _LargestTensor() as largest:
+        logprob_E, _ = token_logprobs(
+            hidden_ND, weight_VD, index_E % 8, index_E, torch.ones(entries), chunk, with_entropy=True
+        )
+        logprob_E.sum().backward()
+    assert largest.numel == chunk * vocabulary
+
+
+def test_a_chunk_below_one_is_refused() -> None:
+    with pytest.raises(ValueError, match="chunk is 0"):
+        token_logprobs(*inputs(), 0)
