@@ -38,8 +38,10 @@ def main() -> None:
     parser.add_argument("--world", type=Path, default=Path(__file__).with_name("world.json"), help="the registry file")
     arguments = parser.parse_args()
     server = build_server(World.load(arguments.world))
+    signal.signal(signal.SIGTERM, exit_now)
+    signal.signal(signal.SIGINT, exit_now)
     if arguments.transport == "stdio":
-        serve_stdio(server)
+        server.run("stdio")
     else:
         serve_http(server, arguments.host, arguments.port)
 
@@ -82,8 +84,6 @@ def serve_http(server: MCPServer, host: str, port: int) -> None:
         sys.exit(f"cannot listen on {host}:{port} ({error.strerror}): choose another --port, or 0 for a free one")
     print(f"tools at http://{host}:{listener.getsockname()[1]}/mcp", file=sys.stderr, flush=True)
 
-    signal.signal(signal.SIGTERM, _exit)
-    signal.signal(signal.SIGINT, _exit)
     app = server.streamable_http_app(json_response=True, session_idle_timeout=SESSION_IDLE_S, host=host)
     config = uvicorn.Config(
         app,
@@ -95,19 +95,9 @@ def serve_http(server: MCPServer, host: str, port: int) -> None:
     uvicorn.Server(config).run(sockets=[listener])
 
 
-def serve_stdio(server: MCPServer) -> None:
-    signal.signal(signal.SIGTERM, _exit_now)
-    signal.signal(signal.SIGINT, _exit_now)
-    server.run("stdio")
-
-
-def _exit(number: int, frame: FrameType | None) -> None:
-    """uvicorn stops gracefully on the signal and then raises it again, for this handler."""
-    sys.exit(0)
-
-
-def _exit_now(number: int, frame: FrameType | None) -> None:
-    """A thread waits for standard input and would keep an orderly exit from ending; there is nothing to save."""
+def exit_now(number: int, frame: FrameType | None) -> None:
+    """Nothing is to be saved. uvicorn stops gracefully first and then raises the signal again, for this handler; over
+    stdio an orderly exit would wait for the thread that reads standard input."""
     os._exit(0)
 
 
