@@ -1,0 +1,56 @@
+"""What can go wrong outside the sampler, as one tree. Every member is a failure of the plumbing: never a reward.
+
+TandemError
+├── EngineError
+│   ├── EngineUnavailable      no usable answer: transport, time-out, 5xx. Another service may answer
+│   │   └── EngineContractBroken   it answered, but not with what training needs. Another service may do better
+│   └── EngineRefused          4xx: the request itself is wrong. No service will take it
+│       ├── ContextTooLong     prompt plus new tokens exceed the model's context
+│       └── CacheNotFlushed    new weights ARE live, but stale cache entries may be used: pause, then flush
+├── ToolFailure                a tool server failed. A tool that *answers* with an error is no failure
+│   ├── ToolServerDied         the connection ended, or the server lost the session
+│   └── ToolTimeout            it did not answer in time
+└── ScorerFailed               the scorer crashed, or gave something that is no score
+"""
+
+from shared.errors import TandemError
+
+
+class EngineError(TandemError):
+    """An inference engine gave no usable answer. The message names the service."""
+
+
+class EngineUnavailable(EngineError):
+    """Transport error, time-out or 5xx. The same request may succeed elsewhere or later."""
+
+
+class EngineContractBroken(EngineUnavailable):
+    """An answer that contradicts itself, or lacks what training needs (log-probs, integer weight versions)."""
+
+
+class EngineRefused(EngineError):
+    """The engine calls the request itself wrong (4xx); sending it again cannot help."""
+
+
+class ContextTooLong(EngineRefused):
+    """Prompt plus new tokens exceed the model's context length."""
+
+
+class CacheNotFlushed(EngineRefused):
+    """A weight update was applied although the answer was 400: the weights are live, the KV cache is stale."""
+
+
+class ToolFailure(TandemError):
+    """A tool server failed; the episode cannot go on, and its slot is retried."""
+
+
+class ToolServerDied(ToolFailure):
+    """The connection to a tool server ended, could not be opened, or the server no longer knows the session."""
+
+
+class ToolTimeout(ToolFailure):
+    """A tool server did not answer in time."""
+
+
+class ScorerFailed(TandemError):
+    """A scorer crashed, ran out of time, or returned something that is no finite number."""

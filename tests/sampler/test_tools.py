@@ -1,0 +1,319 @@
+"""MCP sessions against real servers in child processes."""
+
+import asyncio
+import json
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from sampler.errors import ToolServerDied, ToolTimeout
+from sampler.tools import ToolCatalog, ToolLimits, ToolServer, ToolSession, parse_servers
+from sampler.tools.connection import Connection
+from sampler.tools.results import bounded
+from shared.errors import ConfigError
+
+SERVERS = Path(__file__).parent / "tool_servers"
+
+
+@dataclass
+class Box:
+    process: subprocess.Popen[str]
+    port: int
+
+    @property
+    def server(self) -> ToolServer:
+        return ToolServer(name="box", url=f"http://127.0.0.1:{self.port}/mcp")
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+
+def start_box(*flags: str) -> Box:
+    command = [sys.executable, str(SERVERS / "box.py"), "http", *flags]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    port = int(process.stdout.readline())
+    process.stdout.close()
+    return Box(process, port)
+
+
+@pytest.fixture(scope="module")
+def shared_box() -> Iterator[Box]:
+    box = start_box()
+    yield box
+    box.kill()
+
+
+@pytest.fixture
+def box() -> Iterator[Box]:
+    box = start_box()
+    yield box
+    box.kill()
+
+
+def stdio(name: str, file: str = "box.py") -> ToolServer:
+    return ToolServer(name=name, command=sys.executable, args=(str(SERVERS / file), "stdio"))
+
+
+@asynccontextmanager
+async def undisturbed() -> AsyncIterator[None]:
+    """The episode's own task is never cancelled by what happens to a server."""
+    yield
+    task = asyncio.current_task()
+    assert task is not None
+    assert task.cancelling() == 0
+
+
+async def test_tools_are_listed_as_openai_functions_and_called(shared_box: Box) -> None:
+    async with ToolSession([shared_box.server]) as session:
+        schemas = {schema["function"]["name"]: schema for schema in session.list_tools()}
+        assert schemas["add"]["type"] == "function"
+        assert schemas["add"]["function"]["description"] == "The sum."
+        assert set(schemas["add"]["function"]["parameters"]["properties"]) == {"a", "b"}
+        result = await session.call("add", {"a": 2, "b": 3})
+    assert (result.text, result.is_error) == ("5", False)
+    assert result.duration_s > 0
+
+
+async def test_two_episodes_share_no_state(shared_box: Box) -> None:
+    async with ToolSession([shared_box.server]) as one, ToolSession([shared_box.server]) as two:
+        texts = [(await session.call("bump", {})).text for session in (one, one, two)]
+    assert [json.loads(text)["n"] for text in texts] == [1, 2, 1]
+
+
+async def test_what_a_tool_answers_is_an_answer_even_when_it_is_an_error(shared_box: Box) -> None:
+    async with ToolSession([shared_box.server]) as session:
+        refused = await session.call("refuse", {"reason": "bad move"})
+        wrong_arguments = await session.call("add", {"a": "x"})
+        unknown = await session.call("fly", {})
+    assert refused.is_error
+    assert "bad move" in refused.text
+    assert wrong_arguments.is_error
+    assert unknown.is_error
+    assert "available: echo, add" in unknown.text
+
+
+async def test_a_server_killed_in_the_middle_of_a_call_is_an_ordinary_error(box: Box) -> None:
+    async with undisturbed(), ToolSession([box.server]) as session, ToolSession([box.server]) as idle:
+        call = asyncio.create_task(session.call("slow", {"seconds": 30}))
+        await asyncio.sleep(0.3)
+        box.kill()
+        began = time.monotonic()
+        with pytest.raises(ToolServerDied, match=r"box \(http://127"):
+            await call
+        with pytest.raises(ToolServerDied):
+            await session.call("echo", {"text": "again"})
+        with pytest.raises(ToolServerDied):
+            await idle.call("echo", {"text": "again"})
+        assert time.monotonic() - began < 5
+
+
+async def test_a_server_that_crashes_by_itself_is_an_ordinary_error(box: Box) -> None:
+    async with undisturbed(), ToolSession([box.server]) as session:
+        with pytest.raises(ToolServerDied):
+            await session.call("crash", {})
+
+
+async def test_a_restarted_server_no_longer_knows_the_session(box: Box) -> None:
+    async with undisturbed(), ToolSession([box.server]) as session:
+        box.kill()
+        restarted = start_box("--port", str(box.port))
+        try:
+            with pytest.raises(ToolServerDied):
+                await session.call("bump", {})
+        finally:
+            restarted.kill()
+
+
+async def test_a_stdio_server_that_dies_is_an_ordinary_error() -> None:
+    async with undisturbed(), ToolSession([stdio("box")]) as session:
+        assert (await session.call("echo", {"text": "hé"})).text == "hé"
+        with pytest.raises(ToolServerDied):
+            await session.call("crash", {})
+        with pytest.raises(ToolServerDied):
+            await session.call("echo", {"text": "again"})
+
+
+async def test_a_call_that_takes_too_long_is_plumbing_and_the_session_goes_on(shared_box: Box) -> None:
+    async with ToolSession([shared_box.server]) as session:
+        before = int((await session.call("how_many_cancelled", {})).text)
+        with pytest.raises(ToolTimeout, match=r"0\.3 s"):
+            await session.call("slow", {"seconds": 30}, timeout_s=0.3)
+        assert (await session.call("echo", {"text": "still here"})).text == "still here"
+        assert int((await session.call("how_many_cancelled", {})).text) == before + 1
+
+
+async def test_a_cancelled_episode_cancels_its_call_at_the_server(shared_box: Box) -> None:
+    async with ToolSession([shared_box.server]) as session:
+        before = int((await session.call("how_many_cancelled", {})).text)
+        call = asyncio.create_task(session.call("slow", {"seconds": 30}))
+        await asyncio.sleep(0.3)
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+        await asyncio.sleep(0.2)
+        assert int((await session.call("how_many_cancelled", {})).text) == before + 1
+
+
+async def test_opening_fails_with_the_cause_when_nobody_listens_or_the_path_is_wrong(shared_box: Box) -> None:
+    nobody = ToolServer(name="nobody", url="http://127.0.0.1:9/mcp")
+    wrong_path = ToolServer(name="lost", url=f"http://127.0.0.1:{shared_box.port}/nothing")
+    absent = ToolServer(name="absent", command="/no/such/program")
+    async with undisturbed():
+        for server, words in ((nobody, "ConnectError"), (wrong_path, "lost"), (absent, "No such file")):
+            with pytest.raises(ToolServerDied, match=words):
+                await ToolSession([server]).open()
+
+
+async def test_opening_is_bounded_when_the_server_says_nothing() -> None:
+    async def say_nothing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read()
+        writer.close()
+
+    mute = await asyncio.start_server(say_nothing, "127.0.0.1", 0)
+    server = ToolServer(name="mute", url=f"http://127.0.0.1:{mute.sockets[0].getsockname()[1]}/mcp")
+    began = time.monotonic()
+    with pytest.raises((ToolTimeout, ToolServerDied)):
+        await ToolSession([server], limits=ToolLimits(open_s=0.5, close_s=1)).open()
+    assert time.monotonic() - began < 4
+    mute.close()
+    await asyncio.sleep(0.1)
+
+
+async def test_one_server_that_cannot_be_opened_closes_the_others(shared_box: Box) -> None:
+    session = ToolSession([shared_box.server, ToolServer(name="nobody", url="http://127.0.0.1:9/mcp")])
+    with pytest.raises(ToolServerDied, match="nobody"):
+        await session.open()
+    assert all(connection._task is None or connection._task.done() for connection in session._connections)
+
+
+async def test_clashing_names_get_their_server_in_front_and_reach_it(shared_box: Box) -> None:
+    servers = [ToolServer(name="left-box", url=shared_box.server.url), stdio("right"), stdio("pages", "paged.py")]
+    async with ToolSession(servers) as session:
+        names = [schema["function"]["name"] for schema in session.list_tools()]
+        assert {"left_box_add", "right_add", "t0", "t6"} <= set(names)
+        assert "add" not in names
+        pids = {json.loads((await session.call(f"{side}_bump", {})).text)["pid"] for side in ("left_box", "right")}
+    assert len(pids) == 2
+
+
+async def test_a_task_sees_only_the_tools_it_allows(shared_box: Box) -> None:
+    async with ToolSession([shared_box.server], allow=["echo"]) as session:
+        assert [schema["function"]["name"] for schema in session.list_tools()] == ["echo"]
+        assert (await session.call("add", {"a": 1, "b": 1})).is_error
+    with pytest.raises(ConfigError, match="'fly' is not offered"):
+        await ToolSession([shared_box.server], allow=["fly"]).open()
+
+
+async def test_all_pages_are_listed_once_per_process_and_never_again_for_a_call() -> None:
+    catalog, server = ToolCatalog(), stdio("pages", "paged.py")
+    async with ToolSession([server], catalog=catalog) as first:
+        assert len(first.list_tools()) == 7
+        assert (await first.call("t6", {})).text == "t6 after 3 lists"
+    async with ToolSession([server], catalog=catalog) as second:
+        assert len(second.list_tools()) == 7
+        assert (await second.call("t6", {})).text == "t6 after 0 lists"
+
+
+async def test_long_results_keep_both_ends_and_say_what_is_missing(shared_box: Box) -> None:
+    async with ToolSession([shared_box.server], limits=ToolLimits(max_result_chars=1000)) as session:
+        result = await session.call("big", {"n_chars": 3_000_000})
+    assert len(result.text) <= 1000
+    assert result.text.startswith("0123456789")
+    assert result.text.endswith("END")
+    assert f"{result.cut_chars} characters left out" in result.text
+    assert result.cut_chars + 1000 >= 3_000_000
+
+
+async def test_results_above_one_megabyte_pass_a_server_that_streams_events() -> None:
+    box = start_box("--sse")
+    try:
+        async with ToolSession([box.server], limits=ToolLimits(max_result_chars=3_000_000)) as session:
+            assert len((await session.call("big", {"n_chars": 2_000_000})).text) == 2_000_000
+    finally:
+        box.kill()
+
+
+@pytest.mark.parametrize("max_chars", [0, 1, 30, 60, 100])
+def test_a_bounded_result_is_never_above_its_bound(max_chars: int) -> None:
+    assert len(bounded("x" * 5000, False, 0.0, max_chars).text) <= max_chars
+
+
+async def test_two_hundred_sessions_work_at_once(shared_box: Box) -> None:
+    catalog = ToolCatalog()
+
+    async def episode(number: int) -> list[int]:
+        async with ToolSession([shared_box.server], catalog=catalog) as session:
+            sums = [int((await session.call("add", {"a": number, "b": 1})).text)]
+            counts = [json.loads((await session.call("bump", {})).text)["n"] for _ in range(2)]
+            return sums + counts
+
+    answers = await asyncio.gather(*(episode(number) for number in range(200)))
+    assert answers == [[n + 1, 1, 2] for n in range(200)]
+
+
+async def test_calls_of_one_session_run_in_parallel_up_to_the_limit(shared_box: Box) -> None:
+    async with ToolSession([shared_box.server], limits=ToolLimits(max_parallel_calls=4)) as session:
+        began = time.monotonic()
+        await asyncio.gather(*(session.call("slow", {"seconds": 0.3}) for _ in range(8)))
+        assert 0.6 <= time.monotonic() - began < 1.8
+
+
+async def test_closing_twice_or_before_opening_is_harmless(shared_box: Box) -> None:
+    connection = Connection(shared_box.server, ToolLimits())
+    await connection.close()
+    session = ToolSession([shared_box.server])
+    await session.open()
+    await session.close()
+    await session.close()
+    with pytest.raises(ToolServerDied, match="closed"):
+        await session.call("echo", {"text": "x"})
+
+
+def test_servers_are_read_from_a_url_a_file_or_a_mapping(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SEARCH_KEY", "s3cret")
+    config = {
+        "mcpServers": {
+            "search": {"url": "http://h/mcp", "type": "http", "headers": {"Authorization": "Bearer ${SEARCH_KEY}"}},
+            "files": {"command": "${PYTHON}", "args": ["a.py"], "env": {"ROOT": "/data"}},
+            "off": {"command": "x", "disabled": True},
+        }
+    }
+    path = tmp_path / "servers.json"
+    path.write_text(json.dumps(config))
+    search, files = parse_servers(path)
+    assert search.headers == {"Authorization": "Bearer s3cret"}
+    assert "s3cret" not in repr(search)
+    assert (files.command, files.args, files.env) == (sys.executable, ("a.py",), {"ROOT": "/data"})
+    assert parse_servers(config) == [search, files]
+    assert parse_servers("http://h:1/mcp") == [ToolServer(name="manager", url="http://h:1/mcp")]
+    assert parse_servers(None) == []
+
+
+@pytest.mark.parametrize(
+    ("entry", "words"),
+    [
+        ({}, "exactly one of"),
+        ({"url": "http://h", "command": "x"}, "exactly one of"),
+        ({"url": "ftp://h"}, "expected http"),
+        ({"url": "http://h", "transport": "sse"}, "not supported"),
+        ({"url": "http://h", "header": {}}, "unknown key 'header'"),
+        ({"command": "${NO_SUCH_VARIABLE}"}, "NO_SUCH_VARIABLE is not set"),
+        ({"command": ["x"]}, "expected a text"),
+    ],
+)
+def test_a_wrong_server_entry_says_what_is_wrong(entry: dict[str, object], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        parse_servers({"mcpServers": {"s": entry}})
+
+
+def test_a_missing_server_file_says_what_was_expected() -> None:
+    with pytest.raises(ConfigError, match=r"servers\.json: cannot be read"):
+        parse_servers("no/such/servers.json")
