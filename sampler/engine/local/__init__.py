@@ -1,0 +1,11 @@
+"""The local engine: the subset of SGLang's HTTP API that Tandem uses, on transformers, for laptops and tests.
+
+    HTTP (asyncio)                      one thread that owns the model and the KV cache
+    server ─ protocol ─▶ scheduler ─▶ [ admit ─▶ prefill ─▶ decode ─▶ sample ]* ─▶ server ─ answers
+                              │            kv        lean | stock        sampling
+                              └ weights (read and verified before anything live is touched)
+
+Promises: log-probabilities are float32 log_softmax(logits / temperature) before top-p and top-k, equal to a plain
+transformers forward to 1e-5; every token is computed under the version that `weight_versions` names; a bad request
+or a bad checkpoint is a 400 and the server lives on. Run it: `python -m sampler.engine.local --help`.
+"""

@@ -1,0 +1,101 @@
+"""Command line of the local engine: `python -m sampler.engine.local --model-path DIR --port P`."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import signal
+import sys
+from pathlib import Path
+from types import FrameType
+
+import uvicorn
+from transformers.utils.logging import disable_progress_bar
+
+from sampler.engine.local.engine import create
+from sampler.engine.local.runner import UnsupportedModelError
+from sampler.engine.local.server import build_app
+
+SHUTDOWN_S = 3
+
+EPILOG = """\
+example:
+  python -m sampler.engine.local --model-path my-model --port 30000 &
+  curl localhost:30000/health
+  curl localhost:30000/generate -H 'Content-Type: application/json' -d '{"text": "hello",
+       "sampling_params": {"max_new_tokens": 16, "temperature": 1.0}, "return_logprob": true}'
+
+new weights, without losing what is being generated:
+  POST /pause_generation {"mode": "retract"}
+  POST /update_weights_from_disk {"model_path": "my-model-v2", "weight_version": "2"}
+  POST /continue_generation {}
+A folder that is not whole, or not the same architecture, is refused with a 400 that says why; the old weights stay.
+"""
+
+
+def main() -> int:
+    args = _parser().parse_args()
+    disable_progress_bar()
+    logging.basicConfig(level=args.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    try:
+        engine = create(
+            args.model_path,
+            max_running_requests=args.max_running_requests,
+            max_total_tokens=args.max_total_tokens,
+            context_length=args.context_length,
+            num_threads=args.num_threads,
+            weight_version=args.weight_version,
+        )
+    except UnsupportedModelError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+
+    def end(signum: int, frame: FrameType | None) -> None:
+        """uvicorn shuts down first, and then raises the signal again."""
+        sys.exit(1 if engine.scheduler.failure else 0)
+
+    signal.signal(signal.SIGTERM, end)
+    uvicorn.run(
+        build_app(engine),
+        host=args.host,
+        port=args.port,
+        log_level=args.log_level,
+        access_log=args.log_level == "debug",
+        timeout_graceful_shutdown=SHUTDOWN_S,
+        timeout_keep_alive=75,  # clients that pool connections give theirs up first
+        lifespan="on",
+    )
+    return 1 if engine.scheduler.failure else 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m sampler.engine.local",
+        description="A small inference server with SGLang's HTTP API, on transformers and a CPU: for laptops and "
+        "tests. Float32, continuous batching, prefix reuse, exact log-probs. SGLang is for everything else.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = parser.add_argument
+    add("--model-path", type=Path, required=True, help="folder with config.json, *.safetensors and tokenizer.json")
+    add("--port", type=int, required=True)
+    add("--host", default="127.0.0.1", help="address to listen on (default: %(default)s; it has no authentication)")
+    add("--max-running-requests", type=_positive, default=64, help="sequences at a time (default: %(default)s)")
+    add("--max-total-tokens", type=_positive, help="size of the KV cache; lowers --max-running-requests to what fits "
+        "with the whole context each (default: all of them fit)")  # fmt: skip
+    add("--context-length", type=_positive, help="limit the context below the model's own")
+    add("--num-threads", type=_positive, help="torch threads (default: 1 for small models, else torch's choice)")
+    add("--weight-version", default="default", help="label of the weights it starts with (default: %(default)s)")
+    add("--log-level", default="info", choices=["debug", "info", "warning", "error"], help="(default: %(default)s)")
+    return parser
+
+
+def _positive(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{number} is not a positive number")
+    return number
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,54 @@
+"""The decode batch: tensors of the n running sequences, advanced in place from step to step.
+
+Rebuilt from the sequences only when one joins, leaves or moves; otherwise a step costs a handful of in-place adds,
+and the sampled tokens go into the next forward without leaving torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from sampler.engine.local.attention import Plan
+from sampler.engine.local.generation import Generation
+from sampler.engine.local.kv import KvSlots
+from sampler.engine.local.sampling import SamplingBatch
+
+
+class DecodeBatch:
+    def __init__(self, kv: KvSlots, generations: Sequence[Generation]) -> None:
+        """`generations[i]` lies in slot i and has at least one output token, whose KV is not yet written."""
+        assert all(g.slot == row for row, g in enumerate(generations))
+        self.sampling = SamplingBatch.of(generations)
+        lengths = [g.kv_length for g in generations]
+        positions = torch.tensor(lengths)
+        self._mask: Tensor | None = None
+        if len(set(lengths)) > 1:
+            seen = torch.arange(kv.max_len) < positions[:, None]
+            self._mask = torch.full(seen.shape, float("-inf")).masked_fill_(seen, 0.0)[:, None, None]
+        self._rows = torch.arange(len(lengths))
+        self.plan = Plan(
+            kv,
+            token_N=torch.tensor([g.output[-1] for g in generations]),
+            position_N=positions,
+            write_index=kv.write_index(self._rows, positions),
+            pieces=[],
+            longest=max(lengths) + 1,
+        )
+        self._open_mask()
+
+    def advance(self, tokens: Tensor) -> None:
+        """Every sequence got its next token."""
+        plan = self.plan
+        plan.token_N = tokens
+        plan.position_N.add_(1)
+        plan.write_index.add_(1)
+        plan.longest += 1
+        self._open_mask()
+
+    def _open_mask(self) -> None:
+        if self._mask is not None and self.plan.longest <= self._mask.shape[-1]:
+            self._mask[self._rows, 0, 0, self.plan.position_N] = 0.0
+            self.plan.mask = self._mask[..., : self.plan.longest]

@@ -1,0 +1,192 @@
+"""Continuous batching of the sequences in flight, without threads or clocks: whoever calls `step` owns all of it.
+
+    step:  admit waiting ─▶ one packed prefill of at most MAX_PREFILL_TOKENS ─▶ one decode of all that run
+
+Sequence states: waiting ─▶ prefilling (owns a slot) ─▶ running (slot i = row i of the decode batch) ─▶ finished.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from sampler.engine.local.attention import Piece, prefill_plan
+from sampler.engine.local.batch import DecodeBatch
+from sampler.engine.local.generation import Generation
+from sampler.engine.local.kv import KvSlots
+from sampler.engine.local.runner import Forward
+from sampler.engine.local.sampling import SamplingBatch, sample
+
+MAX_PREFILL_TOKENS = 512  # per step: bounds how long running sequences wait for a newcomer's prompt
+WORTH_WAITING = 32  # shared tokens that make a newcomer wait for the prefill of its twin, to copy instead of compute
+
+Decode = Callable[[list[int], bool], str]  # (token ids, skip_special_tokens) -> text
+
+
+class Batching:
+    def __init__(self, forward: Forward, kv: KvSlots, decode: Decode, weight_version: str) -> None:
+        self.weight_version = weight_version
+        self.waiting: deque[Generation] = deque()
+        self.prefilling: list[Generation] = []
+        self.running: list[Generation] = []
+        self.generated_tokens = 0
+        self.notices: list[Callable[[], None]] = []  # of sequences that finished, or streamed a token
+        self.kv = kv
+        self._forward, self._decode_text = forward, decode
+        self._batch: DecodeBatch | None = None  # None: to be rebuilt
+
+    @property
+    def holding(self) -> bool:
+        """Sequences own KV."""
+        return bool(self.running or self.prefilling)
+
+    @property
+    def can_step(self) -> bool:
+        return self.holding or bool(self.waiting)
+
+    def step(self) -> None:
+        if self.waiting:
+            self._admit()
+        if self.prefilling:
+            self._prefill()
+        if self.running:
+            self._decode()
+
+    def _admit(self) -> None:
+        later: deque[Generation] = deque()
+        while self.waiting:
+            g = self.waiting.popleft()
+            g.enter_version(self.weight_version)
+            if len(g.output) >= g.limit:  # nothing to generate: max_new_tokens 0, or no room in the context
+                g.cached_tokens = 0
+                self.finish(g, {"type": "length", "length": len(g.output)})
+            elif self._twin_in_prefill(g):
+                later.append(g)
+            elif self.kv.take(g):
+                if g.cached_tokens is None:
+                    g.cached_tokens = g.computed
+                self.prefilling.append(g)
+            else:
+                later.append(g)
+                break
+        self.waiting.extendleft(reversed(later))
+
+    def _twin_in_prefill(self, g: Generation) -> bool:
+        """True when one now in prefill will soon offer `g` a much longer prefix than any slot does (a group's
+        prompts arrive together)."""
+        twin = max((_common(g.context, p.context) for p in self.prefilling), default=0)
+        return twin >= WORTH_WAITING and twin >= int(self.kv.common_prefix(g.context).max()) + WORTH_WAITING
+
+    def _prefill(self) -> None:
+        pieces, chunks, ended, rows, size = [], [], [], [], 0
+        for g in self.prefilling:
+            take = min(len(g.context) - g.computed, MAX_PREFILL_TOKENS - size)
+            if take == 0:
+                break
+            pieces.append(Piece(size, size + take, g.slot, g.computed))
+            chunks.append(g.context[g.computed : g.computed + take])
+            size += take
+            g.computed += take
+            if g.computed == len(g.context):
+                ended.append(g)
+                rows.append(size - 1)
+        tokens = torch.from_numpy(np.concatenate(chunks)).long()
+        logits = self._forward.logits(prefill_plan(self.kv, pieces, tokens, rows))
+        for g in self.prefilling[: len(pieces)]:
+            self.kv.extend(g)
+        if not ended:
+            return
+        self.prefilling = self.prefilling[len(ended) :]
+        ids, log_probs = sample(logits, SamplingBatch.of(ended))
+        for g in ended:
+            g.decoding = True
+            self.kv.swap(g.slot, len(self.running))
+            self.running.append(g)
+        self._batch = None
+        self._accept(ended, ids.tolist(), log_probs.tolist())
+
+    def _decode(self) -> None:
+        batch = self._batch
+        if batch is None:
+            batch = self._batch = DecodeBatch(self.kv, list(self.running))
+        ids, log_probs = sample(self._forward.logits(batch.plan), batch.sampling)
+        batch.advance(ids)
+        self._accept(batch.sampling.generations, ids.tolist(), log_probs.tolist())
+
+    def _accept(self, generations: Sequence[Generation], ids: list[int], log_probs: list[float]) -> None:
+        """The hot loop: a few hundred nanoseconds per token unless something ends."""
+        self.generated_tokens += len(ids)
+        for g, token, log_prob in zip(generations, ids, log_probs, strict=True):
+            g.output.append(token)
+            g.logprobs.append(log_prob)
+            if token in g.stop_ids or len(g.output) >= g.limit or g.params.stop:
+                reason = self._reason_to_stop(g, token)
+                if reason is not None:
+                    self.finish(g, reason)
+            if g.stream and g.notify is not None and g.finish is None:
+                self.notices.append(g.notify)
+
+    def _reason_to_stop(self, g: Generation, token: int) -> dict[str, Any] | None:
+        if len(g.output) >= g.limit:
+            return {"type": "length", "length": len(g.output)}  # SGLang: length goes before a stop token
+        if token in g.stop_ids:
+            return {"type": "stop", "matched": token}
+        if g.params.stop:
+            # a token is at least one byte, so the newest match lies in as many tokens as the string has bytes
+            window = max(len(s.encode()) for s in g.params.stop) + 4
+            tail = self._decode_text(g.output[-window:], g.params.skip_special_tokens)
+            for text in g.params.stop:
+                if text in tail:
+                    return {"type": "stop", "matched": text}
+        return None
+
+    def finish(self, g: Generation, reason: dict[str, Any]) -> None:
+        if g.slot >= 0:
+            self._leave(g)
+        g.weight_version = self.weight_version
+        g.finished_at = time.perf_counter()
+        g.finish = reason
+        if g.notify is not None:
+            self.notices.append(g.notify)
+
+    def _leave(self, g: Generation) -> None:
+        """Take `g` out of its slot; the decode rows close the gap."""
+        row = g.slot
+        self.kv.release(g)
+        if g.decoding:
+            last = len(self.running) - 1
+            self.kv.swap(row, last)
+            self.running[row] = self.running[last]
+            self.running.pop()
+            self._batch = None
+        else:
+            self.prefilling.remove(g)
+
+    def retract(self) -> None:
+        """All running sequences go back to the head of the queue, to prefill their prompt and partial output again."""
+        retracted = [*self.running, *self.prefilling]
+        for g in reversed(retracted):
+            self._leave(g)
+            g.context = g.tokens()
+            g.computed, g.decoding, g.kv_stale = 0, False, False
+            g.retractions += 1
+        self.waiting.extendleft(reversed(retracted))
+
+    def enter_version(self, version: str) -> None:
+        """The weights from now on are `version`; sequences that hold KV go on under it."""
+        self.weight_version = version
+        for g in (*self.running, *self.prefilling):
+            g.enter_version(version)
+
+
+def _common(a: NDArray[np.int32], b: NDArray[np.int32]) -> int:
+    """Length of the common prefix."""
+    size = min(len(a), len(b))
+    differs = a[:size] != b[:size]
+    return int(differs.argmax()) if differs.any() else size

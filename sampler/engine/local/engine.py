@@ -1,0 +1,177 @@
+"""The engine behind the routes: model, tokenizer and scheduler put together, and the bridge from its thread to asyncio.
+
+Owns the order of a weight update: read and verify the folder in a worker thread, one update at a time, and only then
+hand the verified tensors to the scheduler.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from tokenizers import Tokenizer
+from transformers import GenerationConfig
+
+from sampler.engine.local.answers import ServedModel
+from sampler.engine.local.batching import Batching
+from sampler.engine.local.errors import bad_value, bad_weights
+from sampler.engine.local.generation import Generation
+from sampler.engine.local.protocol import Limits
+from sampler.engine.local.runner import LoadedModel, UnsupportedModelError, load
+from sampler.engine.local.scheduler import Scheduler, UpdateRefusedError
+from sampler.engine.local.weights import CheckpointError, by_model_names, copy_into, expect, read_checkpoint
+
+log = logging.getLogger(__name__)
+
+REFUSED = (
+    "Weights were not updated: sequences that are paused in place would go on over a stale cache. Pause with mode "
+    "retract or abort, or send flush_cache=false."
+)
+STALLED_S = 20.0  # a scheduler that has not turned for this long is not healthy (SGLang's health limit)
+
+
+class Engine:
+    def __init__(self, model_path: Path, loaded: LoadedModel, weight_version: str) -> None:
+        self._loaded = loaded
+        self._tokenizer = _tokenizer(model_path)
+        self._expected = expect(loaded.model, model_path)
+        self._updating = asyncio.Lock()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._live: dict[str, Generation] = {}
+        self.scheduler = Scheduler(Batching(loaded.forward, loaded.kv, self.decode, weight_version), self._post)
+        config = loaded.model.config
+        slots = loaded.kv.num_slots
+        self.model = ServedModel(
+            str(model_path),
+            str(model_path),
+            config.model_type,
+            list(config.architectures or []),
+            loaded.context_length,
+            slots,
+            slots * loaded.context_length,
+            time.time(),
+        )
+        self.limits = Limits(
+            loaded.context_length, loaded.vocab_size, _eos_ids(loaded, model_path, self._tokenizer), self.encode
+        )
+
+    def encode(self, text: str) -> list[int]:
+        ids: list[int] = self._tokenizer.encode(text).ids
+        return ids
+
+    def decode(self, ids: list[int], skip_special_tokens: bool) -> str:
+        text: str = self._tokenizer.decode(ids, skip_special_tokens=skip_special_tokens)
+        return text
+
+    def start(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self.scheduler.start()
+
+    def stop(self) -> None:
+        self.scheduler.stop()
+
+    @property
+    def healthy(self) -> bool:
+        """Not paused, and able to step: idle, or a step was begun less than STALLED_S ago."""
+        s = self.scheduler
+        moving = s.idle or time.monotonic() - s.beat < STALLED_S
+        return s.alive and s.paused is None and moving
+
+    def submit(self, generations: list[Generation]) -> None:
+        """Raises ApiError for a request id that is already being served."""
+        for g in generations:
+            if g.rid in self._live:
+                raise bad_value(f"Duplicate request ID detected: '{g.rid}' is being served.")
+        self._live.update((g.rid, g) for g in generations)
+        self.scheduler.submit(generations)
+
+    async def retire(self, generations: list[Generation]) -> None:
+        """The answer is sent, or its client is gone: forget them, and end those that still run."""
+        for g in generations:
+            self._live.pop(g.rid, None)
+        unfinished = [g for g in generations if g.finish is None]
+        if unfinished:
+            log.info("client hung up rids=%s", [g.rid for g in unfinished])
+            self.scheduler.abort_these(unfinished)
+
+    async def update_weights(self, model_path: str, version: str | None, *, flush_cache: bool, abort_all: bool) -> str:
+        """Returns SGLang's message. Raises ApiError in the weights' shape, with nothing changed."""
+        started = time.perf_counter()
+        async with self._updating:
+            model = self._loaded.model
+            try:
+                tensors = await asyncio.to_thread(read_checkpoint, Path(model_path), self._expected)
+                tensors = await asyncio.to_thread(by_model_names, model, Path(model_path), tensors)
+                if abort_all:
+                    await asyncio.wrap_future(self.scheduler.abort(abort_all=True))
+                pending = self.scheduler.update(lambda: copy_into(model, tensors), version, flush_cache=flush_cache)
+                await asyncio.wrap_future(pending)
+            except CheckpointError as error:
+                log.warning("weight update refused path=%s reason=%s", model_path, error)
+                raise bad_weights(str(error)) from error
+            except UpdateRefusedError as error:
+                raise bad_weights(REFUSED) from error
+            self.model.model_path = model_path
+        log.info(
+            "weights updated path=%s version=%s seconds=%.3f",
+            model_path,
+            self.scheduler.weight_version,
+            time.perf_counter() - started,
+        )
+        suffix = f" Weight version updated to {version}." if version is not None else ""
+        return "Succeeded to update model weights." + suffix
+
+    def _post(self, notices: list[Callable[[], None]]) -> None:
+        """From the scheduler's thread: run the notices on the event loop."""
+        assert self._loop is not None
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(_run_all, notices)
+
+
+def create(
+    model_path: Path,
+    *,
+    max_running_requests: int,
+    max_total_tokens: int | None,
+    context_length: int | None,
+    num_threads: int | None,
+    weight_version: str,
+) -> Engine:
+    """Load the model and put the engine together. Raises UnsupportedModelError with a message for the operator."""
+    loaded = load(model_path, max_running_requests, max_total_tokens, context_length, num_threads)
+    return Engine(model_path, loaded, weight_version)
+
+
+def _run_all(notices: list[Callable[[], None]]) -> None:
+    for notice in notices:
+        notice()
+
+
+def _tokenizer(model_path: Path) -> Tokenizer:
+    file = model_path / "tokenizer.json"
+    if not file.is_file():
+        raise UnsupportedModelError(f"{model_path}: no tokenizer.json there; the local engine needs a fast tokenizer")
+    return Tokenizer.from_file(str(file))
+
+
+def _eos_ids(loaded: LoadedModel, model_path: Path, tokenizer: Tokenizer) -> frozenset[int]:
+    """End-of-sequence ids of the generation config, the model's config and the tokenizer, all of them."""
+    found: set[int] = set()
+    generation: GenerationConfig | None = getattr(loaded.model, "generation_config", None)
+    for value in (getattr(generation, "eos_token_id", None), getattr(loaded.model.config, "eos_token_id", None)):
+        found.update(value if isinstance(value, list) else [] if value is None else [value])
+    token = _eos_token(model_path)
+    number = tokenizer.token_to_id(token) if token else None
+    return frozenset(found if number is None else found | {number})
+
+
+def _eos_token(model_path: Path) -> str | None:
+    file = model_path / "tokenizer_config.json"
+    if not file.is_file():
+        return None
+    token = json.loads(file.read_text()).get("eos_token")
+    return token.get("content") if isinstance(token, dict) else token

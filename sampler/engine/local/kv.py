@@ -1,0 +1,122 @@
+"""The KV cache: a fixed number of slots of `max_len` tokens, and the prefixes that may be reused from them.
+
+Slots 0..n-1 are the n sequences that decode, always, so that one decode step reads the cache as one slice without
+gathering; `swap` keeps it so. The other slots hold sequences in prefill, and finished ones whose tokens and KV stay
+as a cache until the least recently used one is needed.
+
+Layout: `data` [slots, layers, 2 (key, value), kv_heads, max_len, head_dim], float32. A slot is one block, and the
+row of (slot, layer, key|value, head, position) in `flat` [-1, head_dim] has stride 1 over positions.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from sampler.engine.local.generation import Generation
+
+KEEP_TAIL = 0.75  # a cached sequence is overwritten in place only when at least this share of it is the new prompt's
+
+
+class KvSlots:
+    def __init__(self, num_slots: int, layers: int, kv_heads: int, max_len: int, head_dim: int) -> None:
+        self.num_slots, self.layers, self.kv_heads, self.max_len = num_slots, layers, kv_heads, max_len
+        # Zeros, since a masked position still enters as 0 * value and an uninitialized value may be NaN; from numpy,
+        # whose zeros take no memory until they are written.
+        shape = (num_slots, layers, 2, kv_heads, max_len, head_dim)
+        self.data = torch.from_numpy(np.zeros(shape, dtype=np.float32))
+        self.flat = self.data.view(-1, head_dim)
+        self.tokens: NDArray[np.int32] = np.zeros((num_slots, max_len), dtype=np.int32)
+        self.length: NDArray[np.int64] = np.zeros(num_slots, dtype=np.int64)  # tokens that others may reuse
+        self.owner: list[Generation | None] = [None] * num_slots
+        self._used: list[int] = [0] * num_slots
+        self._clock = 0
+        heads = torch.arange(2 * kv_heads)
+        self._row_of_head = (torch.arange(layers)[:, None] * 2 * kv_heads + heads) * max_len  # [layers, 2 * kv_heads]
+        self._rows_per_slot = layers * 2 * kv_heads * max_len
+
+    def write_index(self, slot_N: torch.Tensor, position_N: torch.Tensor) -> torch.Tensor:
+        """Rows of `flat` to which N tokens write: [layers, N * 2 * kv_heads], token-major, keys before values."""
+        base_N = slot_N * self._rows_per_slot + position_N
+        return (base_N[None, :, None] + self._row_of_head[:, None, :]).view(self.layers, -1)
+
+    def common_prefix(self, context: NDArray[np.int32]) -> NDArray[np.int64]:
+        """Per slot, how many leading tokens of `context` it holds and may share."""
+        size = len(context)
+        differs = self.tokens[:, :size] != context
+        first = np.where(differs.any(axis=1), differs.argmax(axis=1), size)
+        return np.minimum(first, self.length)
+
+    def take(self, generation: Generation) -> bool:
+        """Give an idle slot to `generation`, with as much of its context as any slot holds. False: all are busy.
+
+        At least one token is left to compute: the logits of the last one are needed.
+        """
+        idle = [slot for slot, owner in enumerate(self.owner) if owner is None]
+        if not idle:
+            return False
+        shared = np.minimum(self.common_prefix(generation.context), len(generation.context) - 1)
+        oldest = min(idle, key=lambda slot: self._used[slot])
+        best_idle = max(idle, key=lambda slot: int(shared[slot]))
+        source = best_idle if shared[best_idle] == shared.max() else int(shared.argmax())
+        reused = int(shared[source])
+        in_place = source == best_idle and reused >= KEEP_TAIL * self.length[source]
+        target = source if in_place else oldest
+        if target != source and reused:
+            self.data[target, ..., :reused, :] = self.data[source, ..., :reused, :]
+        self.tokens[target, : len(generation.context)] = generation.context
+        self.length[target] = reused
+        self.owner[target] = generation
+        generation.slot, generation.computed = target, reused
+        self._touch(source)
+        return True
+
+    def extend(self, generation: Generation) -> None:
+        """Prefill went on: share what is now computed."""
+        if not generation.kv_stale:
+            self.length[generation.slot] = generation.computed
+
+    def release(self, generation: Generation) -> None:
+        """The sequence ended: its slot becomes a cache of its tokens."""
+        slot, size = generation.slot, generation.kv_length
+        self.tokens[slot, :size] = generation.tokens()[:size]
+        self.length[slot] = 0 if generation.kv_stale else size
+        self.owner[slot] = None
+        self._touch(slot)
+        generation.slot = -1
+
+    def swap(self, a: int, b: int) -> None:
+        """Exchange two slots, contents and owners."""
+        if a == b:
+            return
+        size = max(self._filled(a), self._filled(b))
+        kept = self.data[a, ..., :size, :].clone()
+        self.data[a, ..., :size, :] = self.data[b, ..., :size, :]
+        self.data[b, ..., :size, :] = kept
+        self.tokens[[a, b]] = self.tokens[[b, a]]
+        self.length[[a, b]] = self.length[[b, a]]
+        self._used[a], self._used[b] = self._used[b], self._used[a]
+        self.owner[a], self.owner[b] = self.owner[b], self.owner[a]
+        for slot in (a, b):
+            owner = self.owner[slot]
+            if owner is not None:
+                owner.slot = slot
+
+    def flush(self) -> None:
+        """Nothing held now is ever reused; running sequences keep their own (stale) cache."""
+        self.length[:] = 0
+        for owner in self.owner:
+            if owner is not None:
+                owner.kv_stale = True
+
+    def busy_tokens(self) -> int:
+        return sum(owner.kv_length for owner in self.owner if owner is not None)
+
+    def _filled(self, slot: int) -> int:
+        owner = self.owner[slot]
+        return int(self.length[slot]) if owner is None else owner.kv_length
+
+    def _touch(self, slot: int) -> None:
+        self._clock += 1
+        self._used[slot] = self._clock

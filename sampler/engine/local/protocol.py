@@ -1,0 +1,161 @@
+"""What a client may ask of /generate: a body becomes validated `Generation`s, or a 400 (`errors`).
+
+Where SGLang would die (a token id outside the vocabulary), or does what this engine does not (penalties, grammars,
+LoRA, prompt log-probs), the answer is a 400 that says so: never silently something else.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from sampler.engine.local.errors import ApiError, bad_field, bad_value
+from sampler.engine.local.generation import Generation, SamplingParams
+from sampler.engine.local.sampling_params import parse_sampling
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What the served model allows. `encode` is its tokenizer's."""
+
+    context_length: int
+    vocab_size: int
+    eos_ids: frozenset[int]
+    encode: Callable[[str], list[int]]
+
+
+_REFUSED = {
+    "lora_path": "LoRA", "input_embeds": "input_embeds", "image_data": "image_data", "return_hidden_states":
+    "return_hidden_states", "return_sampling_mask": "return_sampling_mask", "session_params": "session_params",
+}  # fmt: skip
+
+
+def parse_generate(body: dict[str, Any], limits: Limits) -> tuple[list[Generation], bool]:
+    """The sequences a /generate body asks for, and whether the answer is a list. Raises ApiError."""
+    for name, shown in _REFUSED.items():
+        if body.get(name):
+            raise bad_value(f"{shown} is not supported by the local engine; use SGLang for it.")
+    prompts, batched = _prompts(body, limits)
+    count = len(prompts)
+    sampling = body.get("sampling_params")
+    raws = _per_prompt(sampling, count, "sampling_params")
+    parsed = [parse_sampling(raw) for raw in raws]
+    flags = [bool(flag) for flag in _per_prompt(body.get("return_logprob", False), count, "return_logprob")]
+    _refuse_prompt_logprobs(body, prompts, flags)
+    rids = _rids(body.get("rid"), count)
+    generations = []
+    for prompt, raw, (params, n), flag, rid in zip(prompts, raws, parsed, flags, rids, strict=True):
+        explicit = isinstance(raw, dict) and raw.get("max_new_tokens") is not None
+        limit = _limit(prompt, params, limits, explicit=explicit)
+        stop_ids = frozenset() if params.ignore_eos else params.stop_token_ids | limits.eos_ids
+        for copy in range(n):
+            name = rid if rid and copy == 0 else uuid.uuid4().hex
+            generations.append(Generation(name, prompt, params, limit, stop_ids, flag, bool(body.get("stream"))))
+    answer_is_list = batched or len(generations) > 1
+    if answer_is_list and body.get("stream"):
+        raise bad_value("stream with several prompts or n > 1 is not supported by the local engine.")
+    return generations, answer_is_list
+
+
+def _prompts(body: dict[str, Any], limits: Limits) -> tuple[list[list[int]], bool]:
+    """Token ids of each prompt, and whether the body held a list of prompts. `input_ids` goes before `text`."""
+    ids, text = body.get("input_ids"), body.get("text")
+    if ids is None and text is None:
+        raise bad_value("Either text, input_ids or input_embeds should be provided.")
+    if ids is None:
+        texts = [t for t in (text if isinstance(text, list) else [text]) if isinstance(t, str)]
+        if len(texts) != (len(text) if isinstance(text, list) else 1):
+            raise bad_field("{'type': 'string_type', 'loc': ('body', 'text'), 'msg': 'Input should be a valid string'}")
+        return [_checked(limits.encode(t), limits, "text") for t in texts], isinstance(text, list)
+    if not isinstance(ids, list):
+        raise _not_ids(ids)
+    if not ids:
+        raise bad_value("input_ids cannot be empty.")
+    if isinstance(ids[0], list):
+        return [_checked(one, limits, "input_ids") for one in ids], True
+    return [_checked(ids, limits, "input_ids")], False
+
+
+def _checked(ids: object, limits: Limits, name: str) -> list[int]:
+    if not isinstance(ids, list):
+        raise _not_ids(ids)
+    if not ids:
+        raise bad_value(f"{name} cannot be empty.")
+    if not all(type(token) is int for token in ids):
+        raise _not_ids(next(token for token in ids if type(token) is not int))
+    if len(ids) >= limits.context_length:
+        raise bad_value(f"The input ({len(ids)} tokens) is longer than the model's context length "
+                        f"({limits.context_length} tokens).")  # fmt: skip
+    if min(ids) < 0 or max(ids) >= limits.vocab_size:
+        at, token = next((i, t) for i, t in enumerate(ids) if not 0 <= t < limits.vocab_size)
+        raise bad_value(f"{name}[{at}] is {token}; the vocabulary of this model has ids 0 to {limits.vocab_size - 1}.")
+    return ids
+
+
+def _not_ids(found: object) -> ApiError:
+    kind = type(found).__name__
+    return bad_field(f"{{'type': 'value_error', 'loc': ('body', 'input_ids'), 'msg': 'Value error, elements must be "
+                     f"int or list; got {kind}'}}")  # fmt: skip
+
+
+def _per_prompt(value: Any, count: int, name: str) -> list[Any]:
+    if not isinstance(value, list):
+        return [value] * count
+    if len(value) != count:
+        raise bad_value(f"The length of {name} should be equal to the batch size: {len(value)} for {count} prompts.")
+    return value
+
+
+def _rids(rid: Any, count: int) -> list[str | None]:
+    if rid is None:
+        return [None] * count
+    if isinstance(rid, str):
+        return [rid] if count == 1 else [f"{rid}_{i}" for i in range(count)]
+    rids: list[str | None] = _per_prompt(rid, count, "rid")
+    if not all(isinstance(name, str) for name in rids):
+        raise bad_field("{'type': 'string_type', 'loc': ('body', 'rid'), 'msg': 'Input should be a valid string'}")
+    twice = sorted({str(name) for name in rids if rids.count(name) > 1})
+    if twice:
+        raise bad_value(f"Duplicate request IDs detected within the request: {twice}")
+    return rids
+
+
+def _refuse_prompt_logprobs(body: dict[str, Any], prompts: list[list[int]], flags: list[bool]) -> None:
+    starts = _per_prompt(body.get("logprob_start_len"), len(prompts), "logprob_start_len")
+    for prompt, flag, start in zip(prompts, flags, starts, strict=True):
+        if not flag or start is None or start == -1:
+            continue
+        if not isinstance(start, int) or start > len(prompt):
+            raise bad_value(
+                f"req.logprob_start_len={start} is higher than the number of input tokens "
+                f"len(req.origin_input_ids)={len(prompt)}. Please use a smaller logprob_start_len."
+            )
+        if start < len(prompt):
+            raise bad_value("logprob_start_len: log-probs of prompt tokens are not supported by the local engine.")
+    if any(_per_prompt(body.get("top_logprobs_num"), len(prompts), "top_logprobs_num")) or body.get(
+        "token_ids_logprob"
+    ):
+        raise bad_value("top_logprobs_num and token_ids_logprob are not supported by the local engine.")
+
+
+def _limit(prompt: list[int], params: SamplingParams, limits: Limits, *, explicit: bool) -> int:
+    """Output tokens until the end. SGLang refuses an explicit max_new_tokens that exceeds the context, clamps the
+    default, and in any case stops two tokens before the context does."""
+    room = max(0, limits.context_length - 2 - len(prompt))
+    wanted = params.max_new_tokens
+    if wanted is None:
+        return room
+    total = len(prompt) + wanted
+    if explicit and total > limits.context_length:
+        raise _too_many(total, len(prompt), wanted, limits)
+    return min(wanted, room)
+
+
+def _too_many(total: int, prompt: int, wanted: int, limits: Limits) -> ApiError:
+    return bad_value(
+        f"Requested token count exceeds the model's maximum context length of {limits.context_length} tokens. You "
+        f"requested a total of {total} tokens: {prompt} tokens from the input messages and {wanted} tokens for the "
+        "completion. Please reduce the number of tokens in the input messages or the completion to fit within the limit."
+    )

@@ -1,0 +1,261 @@
+"""The HTTP side: SGLang's routes over the engine. Every answer a client can get is made in this file, `answers`, or
+`errors`; nothing here computes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any, get_args
+
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+from sampler.engine.local import answers
+from sampler.engine.local.engine import Engine
+from sampler.engine.local.errors import ApiError, bad_field, field, parse_json
+from sampler.engine.local.generation import Generation, SamplingParams
+from sampler.engine.local.protocol import parse_generate
+from sampler.engine.local.scheduler import PauseMode
+
+FLUSHED = (
+    "Cache flushed.\nPlease check backend logs for more details. (When there are running or waiting requests, the "
+    "operation will not be performed.)\n"
+)
+HEALTH_GENERATE_S = 20.0
+CONTROL_S = 60.0  # a control command waits at most for one step of the scheduler
+
+Handler = Callable[[Engine, Request], Awaitable[Response]]
+
+
+def build_app(engine: Engine) -> Starlette:
+    def bound(handler: Handler) -> Callable[[Request], Awaitable[Response]]:
+        async def endpoint(request: Request) -> Response:
+            return await handler(engine, request)
+
+        return endpoint
+
+    @contextlib.asynccontextmanager
+    async def lifespan(app: Starlette) -> AsyncIterator[None]:
+        engine.start(asyncio.get_running_loop())
+        yield
+        await asyncio.to_thread(engine.stop)
+
+    routes = [Route(path, bound(handler), methods=methods) for path, handler, methods in _ROUTES]
+    handlers: dict[Any, Any] = {ApiError: _api_error, 404: _detail, 405: _detail}
+    return Starlette(routes=routes, lifespan=lifespan, exception_handlers=handlers)
+
+
+async def _api_error(request: Request, error: ApiError) -> Response:
+    return JSONResponse(error.body, error.status)
+
+
+async def _detail(request: Request, error: Any) -> Response:
+    return JSONResponse({"detail": error.detail}, error.status_code)
+
+
+async def _body(request: Request) -> dict[str, Any]:
+    return parse_json(await request.body(), request.headers.get("content-type", ""))
+
+
+async def generate(engine: Engine, request: Request) -> Response:
+    body = await _body(request)
+    try:
+        generations, as_list = parse_generate(body, engine.limits)
+    except ApiError as error:
+        if body.get("stream") is True:
+            return _stream_error(error)
+        raise
+    if generations[0].stream:
+        return StreamingResponse(_events(engine, generations[0]), media_type="text/event-stream")
+    done = asyncio.Event()
+    for g in generations:
+        g.notify = lambda: done.set() if all(g.finish for g in generations) else None
+    engine.submit(generations)
+    try:
+        if not await _finished_before_hang_up(request, done):
+            return Response(status_code=499)  # nobody reads it
+        found = [answers.generation_json(g, engine.decode) for g in generations]
+    finally:
+        await engine.retire(generations)
+    return JSONResponse(found if as_list else found[0])
+
+
+async def _finished_before_hang_up(request: Request, done: asyncio.Event) -> bool:
+    """A generation has no time limit of its own: it ends by its token limit, an abort, or its client's hang-up."""
+    finished = asyncio.ensure_future(done.wait())
+    gone = asyncio.ensure_future(_disconnected(request))
+    try:
+        await asyncio.wait((finished, gone), return_when=asyncio.FIRST_COMPLETED)
+        return done.is_set()
+    finally:
+        finished.cancel()
+        gone.cancel()
+
+
+async def _disconnected(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+async def _events(engine: Engine, g: Generation) -> AsyncIterator[str]:
+    """One event per token, with all tokens so far. A hang-up cancels this iterator, whose end retires the sequence."""
+    news = asyncio.Event()
+    g.notify = news.set
+    sent = 0
+    try:
+        engine.submit([g])
+        while g.finish is None:
+            await news.wait()
+            news.clear()
+            ready = len(g.logprobs) - (1 if g.finish else 0)  # the last token goes with the finish reason
+            for count in range(sent + 1, ready + 1):
+                yield _event(answers.generation_json(g, engine.decode, count))
+            sent = ready
+        yield _event(answers.generation_json(g, engine.decode))
+        yield "data: [DONE]\n\n"
+    except ApiError as error:
+        yield _error_event(error)
+    finally:
+        await engine.retire([g])
+
+
+def _event(body: dict[str, Any]) -> str:
+    return f"data: {json.dumps(body, separators=(',', ':'))}\n\n"
+
+
+def _stream_error(error: ApiError) -> Response:
+    return StreamingResponse(iter([_error_event(error)]), media_type="text/event-stream")
+
+
+def _error_event(error: ApiError) -> str:
+    inner = error.body.get("error", error.body)
+    message = inner.get("message") if isinstance(inner, dict) else inner
+    event = {"error": {"message": message, "type": "invalid_request_error", "code": 400, "retryable": False}}
+    return _event(event) + "data: [DONE]\n\n"
+
+
+async def abort_request(engine: Engine, request: Request) -> Response:
+    body = await _body(request)
+    rid, every = field(body, "rid", str, None), field(body, "abort_all", bool, False)
+    await asyncio.wait_for(asyncio.wrap_future(engine.scheduler.abort(rid, abort_all=every)), CONTROL_S)
+    return Response()
+
+
+async def pause_generation(engine: Engine, request: Request) -> Response:
+    mode = field(await _body(request), "mode", str, "abort")
+    if mode not in get_args(PauseMode):
+        raise bad_field(
+            "{'type': 'literal_error', 'loc': ('body', 'mode'), 'msg': \"Input should be 'abort', 'retract' or "
+            f"'in_place'\", 'input': {mode!r}}}"
+        )
+    await asyncio.wait_for(asyncio.wrap_future(engine.scheduler.pause(mode)), CONTROL_S)
+    return JSONResponse({"message": "Generation paused successfully.", "status": "ok"})
+
+
+async def continue_generation(engine: Engine, request: Request) -> Response:
+    await _body(request)
+    await asyncio.wait_for(asyncio.wrap_future(engine.scheduler.resume()), CONTROL_S)
+    return JSONResponse({"message": "Generation continued successfully.", "status": "ok"})
+
+
+async def update_weights_from_disk(engine: Engine, request: Request) -> Response:
+    body = await _body(request)
+    message = await engine.update_weights(
+        field(body, "model_path", str),
+        field(body, "weight_version", str, None),
+        flush_cache=field(body, "flush_cache", bool, True),
+        abort_all=field(body, "abort_all_requests", bool, False),
+    )
+    return JSONResponse({"success": True, "message": message, "num_paused_requests": 0})
+
+
+async def update_weight_version(engine: Engine, request: Request) -> Response:
+    body = await _body(request)
+    version = field(body, "new_version", str)
+    if field(body, "abort_all_requests", bool, True):
+        await asyncio.wait_for(asyncio.wrap_future(engine.scheduler.abort(abort_all=True)), CONTROL_S)
+    await asyncio.wait_for(asyncio.wrap_future(engine.scheduler.set_version(version)), CONTROL_S)
+    answer = {"success": True, "message": f"Weight version updated to {version}", "new_version": version}
+    return JSONResponse(answer)
+
+
+async def flush_cache(engine: Engine, request: Request) -> Response:
+    if await asyncio.wait_for(asyncio.wrap_future(engine.scheduler.flush()), CONTROL_S):
+        return PlainTextResponse(FLUSHED)
+    return PlainTextResponse("Flush cache failed.\n", 400)
+
+
+async def model_info(engine: Engine, request: Request) -> Response:
+    return JSONResponse(answers.model_info(engine.model, engine.scheduler.weight_version))
+
+
+async def server_info(engine: Engine, request: Request) -> Response:
+    s = engine.scheduler
+    return JSONResponse(answers.server_info(engine.model, s.weight_version, s.load()))
+
+
+async def loads(engine: Engine, request: Request) -> Response:
+    s = engine.scheduler
+    return JSONResponse(answers.loads(engine.model, s.load(), s.throughput(), paused=s.paused is not None))
+
+
+async def list_models(engine: Engine, request: Request) -> Response:
+    return JSONResponse(answers.models(engine.model))
+
+
+async def health(engine: Engine, request: Request) -> Response:
+    """Cheap, unlike SGLang's, which generates: 503 at once while paused, or when the scheduler stands still."""
+    return Response(status_code=200 if engine.healthy else 503)
+
+
+async def health_generate(engine: Engine, request: Request) -> Response:
+    if not engine.healthy:
+        return Response(status_code=503)
+    done = asyncio.Event()
+    params = SamplingParams(max_new_tokens=1)
+    probe = Generation(f"HEALTH_CHECK_{time.monotonic_ns()}", [0], params, 1, frozenset(), notify=done.set)
+    engine.submit([probe])
+    try:
+        await asyncio.wait_for(done.wait(), HEALTH_GENERATE_S)
+    except TimeoutError:
+        return Response(status_code=503)
+    finally:
+        await engine.retire([probe])
+    return Response()
+
+
+async def ping(engine: Engine, request: Request) -> Response:
+    return Response()
+
+
+async def tokenize(engine: Engine, request: Request) -> Response:
+    ids = engine.encode(field(await _body(request), "prompt", str))
+    return JSONResponse({"tokens": ids, "count": len(ids), "max_model_len": engine.model.context_length})
+
+
+_ROUTES: list[tuple[str, Handler, list[str]]] = [
+    ("/generate", generate, ["POST"]),
+    ("/abort_request", abort_request, ["POST"]),
+    ("/pause_generation", pause_generation, ["POST"]),
+    ("/continue_generation", continue_generation, ["POST"]),
+    ("/update_weights_from_disk", update_weights_from_disk, ["POST"]),
+    ("/update_weight_version", update_weight_version, ["POST"]),
+    ("/flush_cache", flush_cache, ["GET", "POST"]),
+    ("/model_info", model_info, ["GET"]),
+    ("/get_model_info", model_info, ["GET"]),
+    ("/server_info", server_info, ["GET"]),
+    ("/get_server_info", server_info, ["GET"]),
+    ("/v1/loads", loads, ["GET"]),
+    ("/v1/models", list_models, ["GET"]),
+    ("/health", health, ["GET"]),
+    ("/health_generate", health_generate, ["GET"]),
+    ("/ping", ping, ["GET"]),
+    ("/tokenize", tokenize, ["POST"]),
+    ("/v1/tokenize", tokenize, ["POST"]),
+]
