@@ -36,7 +36,7 @@ def publish_directory(beside: Path, target: Path) -> None:
 
 
 def remove_leftovers(parent: Path, name: str) -> None:
-    """Remove what killed writers of `parent/name` left; one writer per directory at a time is the caller's promise."""
+    """Remove what killed writers of `parent/name` left; `name` may be a glob. One writer at a time is the caller's promise."""
     for path in parent.glob(f"{name}{TEMPORARY}*"):
         shutil.rmtree(path)
 

@@ -24,13 +24,15 @@ from torch.distributed import HashStore  # type: ignore[attr-defined]  # public,
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, fully_shard
 
+from shared.errors import ConfigError
+
 log = logging.getLogger(__name__)
 
 COLLECTIVE_TIMEOUT_S = 1800.0  # a rank may write a checkpoint or wait for data while the others stand in a collective
 PRECISIONS = {"no": None, "bf16": torch.bfloat16}
 
 
-class LaunchError(RuntimeError):
+class LaunchError(ConfigError):
     """The processes that came up are not those that were launched."""
 
 
@@ -92,14 +94,15 @@ class Parallel:
 def parallel_session(device: str = "auto", num_threads: int = 0) -> Iterator[Parallel]:
     """Join the processes that the launcher started (or be one alone), and leave the group cleanly at the end.
 
-    `device` is auto, cpu or cuda. `num_threads` is for CPU work per process; 0 divides the cores among the processes of
-    this machine. Raises LaunchError when fewer processes came up than were launched.
+    `device` is auto, cpu or cuda. `num_threads` is for CPU work per process; 0 follows OMP_NUM_THREADS, and is one without
+    it. Raises LaunchError when fewer processes came up than were launched.
     """
-    world_size, local_world_size = _launched_processes(os.environ)
+    world_size = _launched_processes(os.environ)
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
     if device == "cpu":
-        torch.set_num_threads(num_threads or max(1, len(os.sched_getaffinity(0)) // local_world_size))
+        # More than one only when asked: beside a busy neighbor, spinning threads made steps up to 50 times slower.
+        torch.set_num_threads(num_threads or int(os.environ.get("OMP_NUM_THREADS", "1")))
         os.environ.setdefault("OMP_NUM_THREADS", str(torch.get_num_threads()))  # else Accelerate warns and chooses
     _init_process_group(device, world_size)
     try:
@@ -115,8 +118,8 @@ def parallel_session(device: str = "auto", num_threads: int = 0) -> Iterator[Par
         PartialState._reset_state()  # Accelerate's singleton would outlive the group it describes
 
 
-def _launched_processes(environment: Mapping[str, str]) -> tuple[int, int]:
-    """(processes in all, processes on this machine) by the launcher's environment. Raises LaunchError, see below."""
+def _launched_processes(environment: Mapping[str, str]) -> int:
+    """Processes in all, by the launcher's environment. Raises LaunchError, see below."""
     launched_by_accelerate = "ACCELERATE_MIXED_PRECISION" in environment
     if "RANK" not in environment:
         # `accelerate launch --cpu --num_processes 2` starts ONE process; MASTER_PORT is the only trace of the rest
@@ -125,17 +128,16 @@ def _launched_processes(environment: Mapping[str, str]) -> tuple[int, int]:
                 "accelerate launch was asked for several processes but started one without a rank; launch with "
                 "`--config_file assets/fsdp2.yml` and without `--cpu` (use_cpu must be false in the file, also on CPU)"
             )
-        world_size = local_world_size = 1
+        world_size = 1
     else:
         world_size = int(environment["WORLD_SIZE"])
-        local_world_size = int(environment.get("LOCAL_WORLD_SIZE", "1"))
     expected = int(environment.get("TANDEM_NUM_PROCESSES", world_size))
     if expected != world_size:
         raise LaunchError(
             f"TANDEM_NUM_PROCESSES says {expected} trainer processes, {world_size} came up; "
             f"launch with `accelerate launch --config_file assets/fsdp2.yml --num_processes {expected}`"
         )
-    return world_size, local_world_size
+    return world_size
 
 
 def _init_process_group(device: str, world_size: int) -> None:

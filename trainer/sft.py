@@ -1,0 +1,219 @@
+"""Supervised fine-tuning: conversations in, a Hugging Face directory out, on the way that records take in reinforcement learning.
+
+    train_file ─▶ samples of a step ─▶ merge prefixes ─▶ pack rows ─▶ Learner.step (CrossEntropy) ─▶ metrics ─▶ checkpoint
+                  └─ prepared one step ahead in a thread ─┘
+
+    python -m trainer.sft --model_name_or_path MODEL --train_file data.jsonl --output_dir output/sft --max_steps 500
+    accelerate launch --config_file assets/fsdp2.yml --num_processes 2 -m trainer.sft ...
+
+Promise: the step's loss and gradient are those of its samples, whatever the row budget and the number of processes; a run that
+was killed continues from its last checkpoint with the samples it would have seen.
+"""
+
+import logging
+import sys
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from pathlib import Path
+from typing import ClassVar
+
+import torch
+from pydantic import Field, model_validator
+from rich.console import Console
+from rich.logging import RichHandler
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from transformers import PreTrainedTokenizerBase
+
+from shared.config import ServiceConfig
+from shared.errors import TandemError
+from trainer import checkpoint
+from trainer.learner import Learner, OptimizerConfig, open_learner
+from trainer.losses import Denominators, LossConfig, LossName
+from trainer.metrics import MetricsLog
+from trainer.model import load_tokenizer
+from trainer.packing import Row, pack
+from trainer.parallel import Parallel, parallel_session
+from trainer.schedule import Schedule
+from trainer.sft_data import Conversation, conversation_tree, read_conversations, sample_order
+from trainer.tree import merge
+from trainer.weights import write_weights
+
+log = logging.getLogger(__name__)
+
+
+class SftConfig(ServiceConfig):
+    """Supervised fine-tuning of a chat model on a JSONL file of conversations."""
+
+    section: ClassVar[str] = "sft"
+    program: ClassVar[str] = "python -m trainer.sft"
+
+    model_name_or_path: Path = Field(description="Hugging Face directory of the model to start from.")
+    train_file: Path = Field(
+        description='JSONL: one {"messages": [...], "tools": [...]} per line; the replies of the assistant are trained.'
+    )
+    output_dir: Path = Field(description="Checkpoints, metrics.jsonl, and at the end final/, a Hugging Face directory.")
+    max_steps: int = Field(0, ge=0, description="Optimizer steps; 0 means as many as `epochs` needs.")
+    epochs: float = Field(1.0, gt=0, description="Passes over the file when max_steps is 0.")
+    samples_per_step: int = Field(32, ge=1, description="Conversations per optimizer step, over all processes.")
+    learning_rate: float = Field(1e-5, gt=0, description="Peak learning rate of AdamW.")
+    lr_schedule: Schedule = Field("cosine", description="After the warm-up: constant, linear or cosine decay.")
+    warmup_steps: int = Field(0, ge=0, description="Steps over which the rate climbs linearly to its peak.")
+    min_lr_ratio: float = Field(0.1, ge=0, le=1, description="Where the decay ends, as a share of the peak.")
+    weight_decay: float = Field(0.0, ge=0, description="AdamW's, on matrices.")
+    adam_beta2: float = Field(0.999, gt=0, lt=1, description="AdamW's second moment; 0.95 forgets faster.")
+    max_grad_norm: float = Field(1.0, ge=0, description="Clip the global gradient norm; 0 turns it off.")
+    max_tokens: int = Field(4096, ge=2, description="Longer conversations are left out, counted and warned about.")
+    tokens_per_row: int = Field(512, ge=2, description="Budget of one forward; on CPU short rows are fastest.")
+    dtype: str = Field("float32", description="Of parameters and optimizer: float32, bfloat16 or float64.")
+    output_dtype: str | None = Field(None, description="Of the written weights; none means that of the parameters.")
+    attn_implementation: str = Field("sdpa", description="sdpa anywhere; flex_attention for long rows on CUDA.")
+    device: str = Field("auto", description="auto, cpu or cuda.")
+    num_threads: int = Field(0, ge=0, description="CPU threads per process; 0 follows OMP_NUM_THREADS, else one.")
+    seed: int = Field(0, ge=0, description="Of the order of the samples.")
+    save_steps: int = Field(0, ge=0, description="Steps between checkpoints; 0 writes none.")
+    save_total_limit: int = Field(2, ge=1, description="Checkpoints kept.")
+    log_steps: int = Field(1, ge=1, description="Steps between lines of metrics.jsonl.")
+    trackers: list[str] = Field([], description="Also log to these of Accelerate's trackers, such as tensorboard.")
+
+    @model_validator(mode="after")
+    def output_must_be_new(self) -> "SftConfig":
+        if (self.output_dir / "final").exists():
+            raise ValueError(f"{self.output_dir / 'final'} exists: that run is complete; choose another output_dir")
+        return self
+
+    def optimizer(self, max_steps: int) -> OptimizerConfig:
+        names = ("learning_rate", "lr_schedule", "warmup_steps", "min_lr_ratio", "weight_decay", "adam_beta2")
+        values = {name: getattr(self, name) for name in (*names, "max_grad_norm")}
+        return OptimizerConfig(max_steps=max_steps, **values)
+
+
+def main(argv: list[str] | None = None) -> None:
+    """The command line program."""
+    config = SftConfig.load_or_exit(argv)
+    logging.basicConfig(level=logging.INFO, format="%(message)s", handlers=[RichHandler(console=Console(stderr=True))])
+    try:
+        with parallel_session(config.device, config.num_threads) as parallel:
+            train(config, parallel)
+    except TandemError as exc:
+        sys.exit(f"{config.program}: {exc}")
+
+
+def train(config: SftConfig, parallel: Parallel) -> Path:
+    """Run to the end, from the last checkpoint when there is one; returns the written Hugging Face directory."""
+    torch.manual_seed(config.seed)
+    conversations = read_conversations(config.train_file)
+    max_steps = config.max_steps or max(1, round(config.epochs * len(conversations) / config.samples_per_step))
+    learner = open_learner(
+        config.model_name_or_path,
+        LossConfig(loss_calculater=LossName.CROSS_ENTROPY),
+        config.optimizer(max_steps),
+        parallel,
+        dtype=config.dtype,
+        attn_implementation=config.attn_implementation,
+    )
+    checkpoints = config.output_dir / "checkpoints"
+    if path := checkpoint.latest(checkpoints):
+        checkpoint.load(learner, path, parallel)
+    samples = Samples(conversations, load_tokenizer(config.model_name_or_path), config, parallel)
+    _steps(config, learner, samples, max_steps, parallel)
+    written = write_weights(
+        learner.causal_lm,
+        config.model_name_or_path,
+        config.output_dir / "final",
+        parallel,
+        dtype=config.output_dtype,
+    )
+    return written.path
+
+
+def _steps(config: SftConfig, learner: Learner, samples: "Samples", max_steps: int, parallel: Parallel) -> None:
+    with ExitStack() as stack:
+        reporter = stack.enter_context(_Reporter(config, learner.steps_done, max_steps)) if parallel.is_main else None
+        for step, (rows, denominators) in samples.ahead(learner.steps_done, max_steps):
+            result = learner.step(rows, denominators)
+            if reporter:
+                reporter.report(step, result.metrics | {"sft/left_out_samples": float(samples.left_out)})
+            if config.save_steps and learner.steps_done % config.save_steps == 0:
+                checkpoint.save(
+                    learner, config.output_dir / "checkpoints", {}, parallel, keep_last=config.save_total_limit
+                )
+
+
+class Samples:
+    """The rows of this rank for any step; a function of the configuration and the step alone."""
+
+    def __init__(
+        self,
+        conversations: list[Conversation],
+        tokenizer: PreTrainedTokenizerBase,
+        config: SftConfig,
+        parallel: Parallel,
+    ) -> None:
+        self.left_out = 0  # of this rank, until now
+        self._conversations = conversations
+        self._tokenizer = tokenizer
+        self._config = config
+        self._parallel = parallel
+
+    def ahead(self, first: int, stop: int) -> Iterator[tuple[int, tuple[list[Row], Denominators]]]:
+        """(step, rows and counts) for each step; the next is prepared in a thread while the caller works on this one."""
+        with ThreadPoolExecutor(max_workers=1, thread_name_prefix="samples") as pool:
+            upcoming = pool.submit(self.of_step, first) if first < stop else None
+            for step in range(first, stop):
+                assert upcoming is not None
+                ready = upcoming.result()
+                upcoming = pool.submit(self.of_step, step + 1) if step + 1 < stop else None
+                yield step, ready
+
+    def of_step(self, step: int) -> tuple[list[Row], Denominators]:
+        """Each rank takes every world_size-th sample; equal prefixes among them are computed once."""
+        config = self._config
+        count = config.samples_per_step
+        order = sample_order(len(self._conversations), step * count, count, config.seed)
+        chosen = [self._conversations[index] for index in order[self._parallel.rank :: self._parallel.world_size]]
+        records = [conversation_tree(conversation, self._tokenizer) for conversation in chosen]
+        fitting = [record for record in records if record.num_tokens <= config.max_tokens]
+        for record in records:
+            if record.num_tokens > config.max_tokens:
+                log.warning(
+                    "%s: %d tokens, max_tokens is %d: left out", record.record_id, record.num_tokens, config.max_tokens
+                )
+        self.left_out += len(records) - len(fitting)
+        tree = merge(fitting)
+        return pack([tree], config.tokens_per_row), Denominators.count(torch.from_numpy(tree.trained_tokens_T))
+
+
+class _Reporter:
+    """Progress bar and metrics file, on the main process."""
+
+    def __init__(self, config: SftConfig, first: int, max_steps: int) -> None:
+        self._log_steps, self._last = config.log_steps, max_steps - 1
+        self._metrics = MetricsLog(
+            config.output_dir / "metrics.jsonl", resume_step=first, trackers=config.trackers, run_name="sft"
+        )
+        columns = (TextColumn("sft"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}"))
+        self._progress = Progress(*columns, TimeRemainingColumn(), console=Console(stderr=True))
+        self._bar = self._progress.add_task("", total=max_steps, completed=first)
+        self._started, self._first = time.monotonic(), first
+
+    def report(self, step: int, metrics: dict[str, float]) -> None:
+        rate = (step + 1 - self._first) / (time.monotonic() - self._started)
+        loss = metrics.get("loss/loss", float("nan"))
+        self._progress.update(self._bar, advance=1, description=f"loss {loss:.4f}  {rate:.1f} steps/s")
+        if step % self._log_steps == 0 or step == self._last:
+            self._metrics.log(step, metrics | {"sft/steps_per_s": rate})
+
+    def __enter__(self) -> "_Reporter":
+        self._metrics.__enter__()
+        self._progress.__enter__()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._progress.__exit__(None, None, None)
+        self._metrics.__exit__(None, None, None)
+
+
+if __name__ == "__main__":
+    main()

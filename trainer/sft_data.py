@@ -1,0 +1,155 @@
+"""Supervised data: a JSONL file of conversations becomes token chains of which the assistant's replies are trained.
+
+    {"messages": [{"role": "user", "content": "..."}, {"role": "assistant", "content": "..."}, ...], "tools": [...]}
+
+The conversation is rendered turn by turn, as an episode is played: the prompt up to where the assistant speaks, then its
+reply up to and with the end-of-turn token, each tokenized on its own. So the model trains on the very ids that it will
+see and has to sample, and never on what the template adds after a turn. A template that changes earlier text when the
+conversation goes on cannot be trained this way and is refused.
+"""
+
+import json
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from transformers import PreTrainedTokenizerBase
+
+from shared.errors import ConfigError
+from shared.trees import RecordTree, TreeDispatch
+
+log = logging.getLogger(__name__)
+
+ROLES = ("system", "developer", "user", "assistant", "tool")
+
+
+@dataclass(frozen=True, slots=True)
+class Conversation:
+    """One line of the file, checked."""
+
+    where: str  # file:line
+    messages: list[dict[str, Any]]
+    tools: list[dict[str, Any]] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Consecutive tokens that are all trained or all context."""
+
+    ids: list[int]
+    trained: bool
+
+
+def read_conversations(path: Path) -> list[Conversation]:
+    """Every line of the file; empty lines are skipped. Raises ConfigError naming file, line and field of the first bad one."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as exc:
+        raise ConfigError(f"{path}: cannot be read ({exc.strerror}); expected a JSONL file of conversations") from exc
+    lines = enumerate(text.split("\n"), start=1)
+    conversations = [_conversation(line, f"{path}:{number}") for number, line in lines if line.strip()]
+    if not conversations:
+        raise ConfigError(f'{path}: no conversation; expected lines of {{"messages": [...], "tools": [...]}}')
+    return conversations
+
+
+def _conversation(line: str, where: str) -> Conversation:
+    try:
+        value = json.loads(line)
+    except json.JSONDecodeError as exc:
+        raise ConfigError(f"{where}: not JSON: {exc}") from exc
+    if not isinstance(value, dict) or not isinstance(value.get("messages"), list) or not value["messages"]:
+        raise ConfigError(f'{where}: "messages" is missing or empty; expected a list of {{"role", "content"}}')
+    for index, message in enumerate(value["messages"]):
+        _check_message(message, f"{where}: messages[{index}]")
+    if all(message["role"] != "assistant" for message in value["messages"]):
+        raise ConfigError(f'{where}: no message of role "assistant"; there is nothing to train')
+    tools = value.get("tools")
+    if tools is not None and not (isinstance(tools, list) and all(isinstance(tool, dict) for tool in tools)):
+        raise ConfigError(
+            f'{where}: "tools" is {type(tools).__name__}; expected a list of tool schemas, or leave it out'
+        )
+    return Conversation(where, value["messages"], tools or None)
+
+
+def _check_message(message: Any, where: str) -> None:
+    if not isinstance(message, dict):
+        raise ConfigError(f"{where} is {type(message).__name__}; expected an object with role and content")
+    if message.get("role") not in ROLES:
+        raise ConfigError(f'{where}: "role" is {message.get("role")!r}; expected one of {", ".join(ROLES)}')
+    content = message.get("content")
+    if not isinstance(content, str) and not (content is None and message.get("tool_calls")):
+        raise ConfigError(f'{where}: "content" is {type(content).__name__}; expected text')
+
+
+def spans(conversation: Conversation, tokenizer: PreTrainedTokenizerBase) -> Iterator[Span]:
+    """Context and reply in turn; see the module's first lines. What follows the last reply is left out.
+
+    Raises ConfigError when the template rewrites earlier text or does not end a reply with the end-of-turn token.
+    """
+    end_of_turn = str(tokenizer.eos_token)
+    done = ""
+    for index, message in enumerate(conversation.messages):
+        if message["role"] != "assistant":
+            continue
+        prompt = _render(conversation, index, tokenizer, generate=True)
+        whole = _render(conversation, index + 1, tokenizer, generate=False)
+        if not prompt.startswith(done) or not whole.startswith(prompt):
+            raise ConfigError(
+                f"{conversation.where}: the chat template changes what stands before messages[{index}] once the reply is "
+                "there; expected a template that only appends (no stripping of earlier reasoning, say)"
+            )
+        length = whole.find(end_of_turn, len(prompt)) + len(end_of_turn) - len(prompt)
+        if length < len(end_of_turn):
+            raise ConfigError(f"{conversation.where}: the reply messages[{index}] does not end with {end_of_turn!r}")
+        yield Span(_encode(prompt[len(done) :], tokenizer), trained=False)
+        done = whole[: len(prompt) + length]
+        yield Span(_encode(done[len(prompt) :], tokenizer), trained=True)
+
+
+def _render(conversation: Conversation, count: int, tokenizer: PreTrainedTokenizerBase, *, generate: bool) -> str:
+    text = tokenizer.apply_chat_template(
+        conversation.messages[:count], tools=conversation.tools, tokenize=False, add_generation_prompt=generate
+    )
+    assert isinstance(text, str)
+    return text
+
+
+def _encode(text: str, tokenizer: PreTrainedTokenizerBase) -> list[int]:
+    ids: list[int] = tokenizer.encode(text, add_special_tokens=False)
+    return ids
+
+
+def conversation_tree(conversation: Conversation, tokenizer: PreTrainedTokenizerBase) -> RecordTree:
+    """The conversation as a chain: one dispatch per reply, advantage 1, so that it goes the way of sampled records."""
+    parts = list(spans(conversation, tokenizer))
+    lengths = [len(part.ids) for part in parts]
+    n = sum(lengths)
+    dispatches = np.repeat([i // 2 if part.trained else -1 for i, part in enumerate(parts)], lengths).astype(np.int32)
+    return RecordTree(
+        record_id=conversation.where,
+        token_ids_N=np.concatenate([np.array(part.ids, dtype=np.int32) for part in parts]),
+        parents_N=np.arange(-1, n - 1, dtype=np.int32),
+        dispatches_N=dispatches,
+        logprobs_N=np.zeros(n, dtype=np.float32),
+        versions_N=np.minimum(dispatches, 0).astype(np.int32),
+        dispatches=tuple(
+            TreeDispatch(id=f"{conversation.where}#{turn}", turn=turn, advantage=1.0) for turn in range(len(parts) // 2)
+        ),
+    )
+
+
+def sample_order(num_conversations: int, first: int, count: int, seed: int) -> list[int]:
+    """Which conversations are samples `first` … `first + count - 1`: epoch after epoch, each in an order of its own.
+
+    A function of its arguments alone, so a resume needs no state.
+    """
+    order: list[int] = []
+    while len(order) < count:
+        epoch, offset = divmod(first + len(order), num_conversations)
+        permutation = np.random.default_rng([seed, epoch]).permutation(num_conversations)
+        order += permutation[offset : offset + count - len(order)].tolist()
+    return order
