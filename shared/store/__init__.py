@@ -17,6 +17,7 @@ from pymongo.errors import ConnectionFailure, ServerSelectionTimeoutError
 
 from shared.errors import ConfigError, StoreUnavailable
 from shared.store.policies import ServiceVerbs, VersionVerbs
+from shared.store.questions import QuestionVerbs
 from shared.store.record_data import RecordDataVerbs
 from shared.store.records import RecordVerbs
 from shared.store.runs import RunVerbs, WorkerVerbs
@@ -43,6 +44,7 @@ class Store:
         self.versions = VersionVerbs(database)
         self.services = ServiceVerbs(database)
         self.workers = WorkerVerbs(database)
+        self.questions = QuestionVerbs(database)
 
     async def ensure_indexes(self) -> None:
         for verbs in (self.tasks, self.records, self.data, self.versions):
@@ -50,8 +52,13 @@ class Store:
 
     @classmethod
     @asynccontextmanager
-    async def open(cls, connection_string: str, run: str, *, timeout_s: float = 10.0) -> AsyncIterator["Store"]:
-        """Connect, make the run's document and indexes if they are missing. Raises StoreUnavailable, ConfigError."""
+    async def open(
+        cls, connection_string: str, run: str, *, timeout_s: float = 10.0, must_exist: bool = False
+    ) -> AsyncIterator["Store"]:
+        """Connect, make the run's document and indexes if they are missing. Raises StoreUnavailable, ConfigError.
+
+        `must_exist`: a run that is not there is a ConfigError, and nothing is made.
+        """
         check_run_name(run)
         client: AsyncMongoClient[dict[str, Any]] = AsyncMongoClient(
             connection_string,
@@ -64,6 +71,9 @@ class Store:
         try:
             store = cls(client, run)
             try:
+                if must_exist and await store.runs.get() is None:
+                    names = ", ".join(await store.questions.run_names()) or "none"
+                    raise ConfigError(f"no run {run!r} at {_without_password(connection_string)}; runs there: {names}")
                 await store.runs.ensure()
                 await store.ensure_indexes()
             except (ServerSelectionTimeoutError, ConnectionFailure) as exc:

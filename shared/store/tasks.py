@@ -58,13 +58,16 @@ class TaskVerbs:
         cursor = self._tasks.find({"_id": {"$in": list(ids)}}, {"payload": 1})
         return {d["_id"]: d["payload"] async for d in cursor}
 
-    async def insert_new(self, tasks: Sequence[Task]) -> int:
-        """Insert tasks that do not exist yet; returns how many. Existing ones stay as they are."""
+    async def insert_new(self, tasks: Sequence[Task], *, ordered: bool = False) -> int:
+        """Insert tasks that do not exist yet; returns how many. Existing ones stay as they are.
+
+        `ordered`: stop at the first whose id or `seq` is taken, so that importers at the same time leave no hole in `seq`.
+        """
         if not tasks:
             return 0
         documents = [task.to_mongo() for task in tasks]
         try:
-            result = await self._tasks.insert_many(documents, ordered=False)
+            result = await self._tasks.insert_many(documents, ordered=ordered)
             inserted = len(result.inserted_ids)
         except BulkWriteError as exc:
             others = [e for e in exc.details["writeErrors"] if e["code"] != DUPLICATE_KEY]

@@ -1,0 +1,176 @@
+"""Questions that people and the audit ask about a run. Nothing here writes; each verb says what it answers.
+
+Documents come back as stored, since the audit must also see those that no longer fit their model.
+"""
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from pymongo.asynchronous.database import AsyncDatabase
+
+from shared.states import DataStatus, TaskStatus
+from shared.store.pipelines import NOW
+
+Document = dict[str, Any]
+OWN_DATABASES = frozenset({"admin", "local", "config"})
+
+
+class QuestionVerbs:
+    def __init__(self, database: AsyncDatabase[Document]) -> None:
+        self._database = database
+        self._tasks = database["tasks"]
+        self._records = database["records"]
+        self._dispatches = database["dispatched_sampling_tasks"]
+        self._data = database["record_data"]
+
+    async def server_time(self) -> datetime:
+        """The server's clock (UTC, naive like every stored time): the one that heartbeats are compared with."""
+        answer = await self._database.command("hello")
+        time: datetime = answer["localTime"]
+        return time
+
+    async def run_names(self) -> list[str]:
+        """Databases of this server that may be runs."""
+        return sorted(set(await self._database.client.list_database_names()) - OWN_DATABASES)
+
+    async def policies(self) -> list[str]:
+        """Policies that have weights or tasks."""
+        named = set(await self._database["policy_versions"].distinct("policy"))
+        return sorted(named | set(await self._tasks.distinct("policy")))
+
+    # ------------------------------------------------------------------ status
+
+    async def set_aside(self) -> dict[str, dict[str, int]]:
+        """{stale | dropped: {reason: records}}."""
+        aside = [DataStatus.STALE, DataStatus.DROPPED]
+        cursor = await self._data.aggregate(
+            [
+                {"$match": {"status": {"$in": aside}}},
+                {"$group": {"_id": {"status": "$status", "reason": "$reason"}, "n": {"$sum": 1}}},
+            ]
+        )
+        counts: dict[str, dict[str, int]] = {}
+        async for row in cursor:
+            counts.setdefault(row["_id"]["status"], {})[row["_id"].get("reason") or "no reason given"] = row["n"]
+        return counts
+
+    async def ready_versions(self, policy: str) -> dict[int, int]:
+        """{oldest weight version: records} of what waits for the trainer."""
+        cursor = await self._data.aggregate(
+            [
+                {"$match": {"policy": policy, "status": DataStatus.READY}},
+                {"$group": {"_id": "$min_version", "n": {"$sum": 1}}},
+                {"$sort": {"_id": 1}},
+            ]
+        )
+        return {int(row["_id"]): int(row["n"]) async for row in cursor}
+
+    async def finished_within(self, window_s: float) -> tuple[int, int]:
+        """(records that ended with a score, tokens that they sampled) in the last `window_s` of the server's clock."""
+        cursor = await self._records.aggregate(
+            [
+                {
+                    "$match": {
+                        "score": {"$ne": None},
+                        "$expr": {"$gte": ["$finished_at", {"$subtract": [NOW, round(window_s * 1000)]}]},
+                    }
+                },
+                {"$group": {"_id": None, "records": {"$sum": 1}, "tokens": {"$sum": "$num_tokens"}}},
+            ]
+        )
+        rows = await cursor.to_list()
+        return (int(rows[0]["records"]), int(rows[0]["tokens"])) if rows else (0, 0)
+
+    # ------------------------------------------------------------------ show
+
+    async def tasks_called(self, name: str) -> list[Document]:
+        """Tasks whose id, or whose id in their data set, is `name`."""
+        return await self._tasks.find({"$or": [{"_id": name}, {"tid": name}]}).sort([("_id", 1)]).to_list()
+
+    async def records_of(self, task_id: str) -> list[Document]:
+        """Every attempt at every slot of a task."""
+        return await self._records.find({"task": task_id}).sort([("traj_id", 1), ("attempt", 1)]).to_list()
+
+    # ------------------------------------------------------------------ audit
+
+    def opened_tasks(self) -> AsyncIterator[Document]:
+        """Tasks of which at least one slot was ever claimed."""
+        return aiter(self._tasks.find({"status": {"$ne": TaskStatus.CREATED}}).sort([("_id", 1)]))
+
+    async def records(self, ids: Sequence[str]) -> dict[str, Document]:
+        return {d["_id"]: d async for d in self._records.find({"_id": {"$in": list(ids)}})}
+
+    async def tasks(self, ids: Sequence[str]) -> dict[str, Document]:
+        return {d["_id"]: d async for d in self._tasks.find({"_id": {"$in": list(ids)}})}
+
+    async def with_data(self, record_ids: Sequence[str]) -> set[str]:
+        """Those of `record_ids` that have training data."""
+        cursor = self._data.find({"_id": {"$in": list(record_ids)}}, {"_id": 1})
+        return {d["_id"] async for d in cursor}
+
+    def all_data(self) -> AsyncIterator[Document]:
+        """Every record's training data, a few at a time: they are large."""
+        return aiter(self._data.find().sort([("_id", 1)]).batch_size(32))
+
+    async def dispatches(self, record_ids: Sequence[str]) -> dict[str, list[Document]]:
+        found: dict[str, list[Document]] = {rid: [] for rid in record_ids}
+        async for document in self._dispatches.find({"record": {"$in": list(record_ids)}}):
+            found[document["record"]].append(document)
+        return found
+
+    async def slots_trained_twice(self) -> list[list[str]]:
+        """Ids of trained records, for every slot that has more than one."""
+        group = {"_id": {"task": "$task", "traj_id": "$traj_id"}, "ids": {"$push": "$_id"}}
+        return await self._more_than_one("records", [{"$match": {"trained_count": {"$gt": 0}}}, {"$group": group}])
+
+    async def slots_with_two_data(self) -> list[list[str]]:
+        """Ids of training data, for every slot that has more than one. The id without its attempt names the slot."""
+        slot = {"$regexFind": {"input": "$_id", "regex": "^(.*):"}}
+        return await self._more_than_one("record_data", [{"$group": {"_id": slot, "ids": {"$push": "$_id"}}}])
+
+    async def _more_than_one(self, collection: str, stages: Sequence[Document]) -> list[list[str]]:
+        cursor = await self._database[collection].aggregate(
+            [*stages, {"$match": {"ids.1": {"$exists": True}}}], allowDiskUse=True
+        )
+        return [sorted(row["ids"]) async for row in cursor]
+
+    # ------------------------------------------------------------------ trace
+
+    async def chain(self, where: Mapping[str, Any]) -> list[Document]:
+        """`chain_pipeline` on `record_data`: one row per dispatch whose tokens were trained on."""
+        cursor = await self._data.aggregate(chain_pipeline(where))
+        return await cursor.to_list()
+
+
+def chain_pipeline(where: Mapping[str, Any]) -> list[Document]:
+    """From training data to what it was made of, as a person may paste it into Compass (collection `record_data`)."""
+    return [
+        {"$match": dict(where)},
+        {"$project": {"task": 1, "policy": 1, "reward": 1, "trained_steps": 1, "used": "$dispatches.id"}},
+        {
+            "$lookup": {
+                "from": "dispatched_sampling_tasks",
+                "localField": "used",
+                "foreignField": "_id",
+                "as": "dispatch",
+            }
+        },
+        {"$unwind": "$dispatch"},
+        {
+            "$project": {
+                "_id": "$dispatch._id",
+                "record": "$_id",
+                "task": 1,
+                "policy": 1,
+                "reward": 1,
+                "trained_steps": 1,
+                "turn": "$dispatch.turn",
+                "weight_versions": "$dispatch.weight_versions",
+                "advantage": "$dispatch.advantage",
+                "service": "$dispatch.service",
+                "tool_calls": "$dispatch.tool_calls",
+            }
+        },
+        {"$sort": {"record": 1, "turn": 1, "_id": 1}},
+    ]
