@@ -1,0 +1,213 @@
+"""The audit: does a run's database keep its promises? Read only; usable from tests and as `tandem audit RUN`.
+
+    report = await audit(store)
+    assert report.ok, report
+
+It reads documents as stored and derives every token sequence a second time, from the dispatches alone, so that it shares
+no code with the sampler that wrote the trees.
+"""
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import Any
+
+from shared.audit_report import AuditReport, Check
+from shared.audit_tokens import audit_tokens
+from shared.documents import DBRecordData, DispatchedSamplingTask, Record, Slot, Task
+from shared.states import SlotStatus
+from shared.store import Store
+
+TASK_BATCH = 500
+DATA_BATCH = 32
+__all__ = ["AuditReport", "Check", "audit"]
+
+
+async def audit(
+    store: Store, *, running: bool = False, max_trained_count: int | None = None, newest_step: int | None = None
+) -> AuditReport:
+    """Check every promise on the whole run.
+
+    `running`: open and leased slots are allowed, and what only holds between two writes is not examined.
+    `max_trained_count`: None takes the trainer's stored configuration, or 1. `newest_step`: None takes the newest
+    announced policy version of the surviving history.
+    """
+    report = AuditReport(store.run)
+    if running:
+        for check in (Check.SURVIVING, Check.MARKS):
+            report.results[check].note = "not examined while running"
+    async for batch in _in_batches(store.questions.opened_tasks(), TASK_BATCH):
+        await _audit_tasks(store, report, batch, running=running)
+    await _audit_once(store, report)
+    limit = max_trained_count if max_trained_count is not None else await _configured_count(store)
+    newest = await _newest_steps(store, newest_step)
+    async for batch in _in_batches(store.questions.all_data(), DATA_BATCH):
+        await _audit_data(store, report, batch, limit, newest, running=running)
+    report.set_aside = await store.questions.set_aside()
+    for status, reasons in report.set_aside.items():
+        report.counts[f"records {status}"] = sum(reasons.values())
+    return report
+
+
+async def _in_batches(documents: AsyncIterator[dict[str, Any]], size: int) -> AsyncIterator[list[dict[str, Any]]]:
+    batch: list[dict[str, Any]] = []
+    async for document in documents:
+        batch.append(document)
+        if len(batch) == size:
+            yield batch
+            batch = []
+    if batch:
+        yield batch
+
+
+async def _configured_count(store: Store) -> int:
+    run = await store.runs.get()
+    return int(run.configs.get("trainer", {}).get("max_trained_count", 1)) if run else 1
+
+
+async def _newest_steps(store: Store, given: int | None) -> dict[str, int]:
+    """{policy: steps behind its newest weights}; 0 where none were announced."""
+    steps = {}
+    for policy in await store.questions.policies():
+        version = await store.versions.newest(policy)
+        steps[policy] = given if given is not None else version.step if version else 0
+    return steps
+
+
+# ---------------------------------------------------------------------- slots
+
+
+async def _audit_tasks(store: Store, report: AuditReport, batch: Sequence[dict[str, Any]], *, running: bool) -> None:
+    tasks = [task for document in batch if (task := report.read(Task, document)) is not None]
+    ids = [slot.record_id for task in tasks for slot in task.slots if slot.record_id is not None]
+    records = await store.questions.records(ids)
+    with_data = await store.questions.with_data(ids)
+    for task in tasks:
+        report.add("tasks opened", 1)
+        for slot in task.slots:
+            _audit_slot(report, task, slot, records, with_data, running=running)
+
+
+def _audit_slot(
+    report: AuditReport,
+    task: Task,
+    slot: Slot,
+    records: Mapping[str, dict[str, Any]],
+    with_data: set[str],
+    *,
+    running: bool,
+) -> None:
+    name = f"{task.id} slot {slot.traj_id}"
+    report.add(f"slots {slot.status.value}", 1)
+    over = slot.status in (SlotStatus.SCORED, SlotStatus.FAILED)
+    report.look(Check.ENDED, over or running, f"{name} is {slot.status.value} ({slot.error or 'no error'})")
+    if slot.status is SlotStatus.FAILED:
+        report.look(Check.FAILED, slot.score is None, f"{name} is failed and has score {slot.score}")
+        report.look(
+            Check.FAILED, slot.record_id not in with_data, f"{name} is failed; {slot.record_id} is training data"
+        )
+    if slot.status is SlotStatus.SCORED and slot.score is None:
+        report.look(Check.RECORDS, False, f"{name} is scored and has no score")
+    if slot.record_id is not None:
+        wrong = _wrong_record(report, task, slot, records.get(slot.record_id))
+        report.look(Check.RECORDS, wrong is None, f"{name}: record {slot.record_id} {wrong}")
+    elif slot.status is SlotStatus.SCORED:
+        report.look(Check.RECORDS, False, f"{name} is scored and names no record")
+
+
+def _wrong_record(report: AuditReport, task: Task, slot: Slot, document: dict[str, Any] | None) -> str | None:
+    if document is None:
+        return "does not exist"
+    record = report.read(Record, document)
+    if record is None:
+        return "cannot be read"
+    if (record.task, record.traj_id) != (task.id, slot.traj_id):
+        return f"belongs to {record.task} slot {record.traj_id}"
+    if record.attempt > slot.attempt:
+        return f"is of attempt {record.attempt}; the slot's is {slot.attempt}"
+    if slot.status is SlotStatus.SCORED and (record.attempt, record.score) != (slot.attempt, slot.score):
+        return (
+            f"is of attempt {record.attempt} with score {record.score}; "
+            f"the slot was scored {slot.score} by attempt {slot.attempt}"
+        )
+    return None
+
+
+async def _audit_once(store: Store, report: AuditReport) -> None:
+    for what, groups in (
+        ("trained records", await store.questions.slots_trained_twice()),
+        ("sets of training data", await store.questions.slots_with_two_data()),
+    ):
+        for ids in groups:
+            report.look(Check.ONCE, False, f"one slot has {len(ids)} {what}: {', '.join(ids)}")
+
+
+# ---------------------------------------------------------------------- training data
+
+
+async def _audit_data(
+    store: Store,
+    report: AuditReport,
+    batch: Sequence[dict[str, Any]],
+    limit: int,
+    newest: Mapping[str, int],
+    *,
+    running: bool,
+) -> None:
+    ids = [document["_id"] for document in batch]
+    records = await store.questions.records(ids)
+    dispatches = await store.questions.dispatches(ids)
+    tasks = await store.questions.tasks([document["task"] for document in batch])
+    for document in batch:
+        report.look(Check.ONCE, True)
+        data = report.read(DBRecordData, document)
+        if data is None:
+            continue
+        _count(report, data)
+        wrong = _wrong_owner(data, records.get(data.id), tasks.get(data.task))
+        report.look(Check.OWNED, wrong is None, f"{data.id}: {wrong}")
+        _audit_steps(report, data, records.get(data.id), limit, newest.get(data.policy, 0), running=running)
+        read = [report.read(DispatchedSamplingTask, d) for d in dispatches[data.id]]
+        audit_tokens(report, data, {d.id: d for d in read if d is not None})
+
+
+def _count(report: AuditReport, data: DBRecordData) -> None:
+    report.add("records with training data", 1)
+    report.add("records trained", int(data.trained_count > 0))
+    report.add("tokens", data.num_tokens)
+    report.add("tokens with a loss", data.num_trained_tokens)
+    report.add("tokens trained", data.num_trained_tokens * data.trained_count)
+
+
+def _wrong_owner(data: DBRecordData, record: dict[str, Any] | None, task: dict[str, Any] | None) -> str | None:
+    if record is None:
+        return "has training data and no record"
+    if task is None:
+        return f"its task {data.task} does not exist"
+    if record["task"] != data.task:
+        return f"its record is of task {record['task']}; expected {data.task}"
+    for slot in task["slots"]:
+        if slot["traj_id"] == record["traj_id"]:
+            if (slot["status"], slot["record_id"]) == (SlotStatus.SCORED, data.id):
+                return None
+            return f"its slot is {slot['status']} with record {slot['record_id']}"
+    return f"its task has no slot {record['traj_id']}"
+
+
+def _audit_steps(
+    report: AuditReport, data: DBRecordData, record: dict[str, Any] | None, limit: int, newest: int, *, running: bool
+) -> None:
+    steps = data.trained_steps
+    right = len(set(steps)) == len(steps) == data.trained_count <= limit
+    right = right and data.last_trained_step == max(steps, default=None)
+    report.look(
+        Check.STEPS,
+        right,
+        f"{data.id}: trained_steps {steps}, trained_count {data.trained_count} of at most {limit}, "
+        f"last_trained_step {data.last_trained_step}",
+    )
+    if running:
+        return
+    late = [step for step in steps if step > newest]
+    report.look(Check.SURVIVING, not late, f"{data.id}: trained in step {late}; the newest announced is {newest}")
+    marks = (data.trained_count, data.last_trained_step)
+    found = (record["trained_count"], record["last_trained_step"]) if record else None
+    report.look(Check.MARKS, found == marks, f"{data.id}: record has (count, last step) {found}; its data {marks}")
