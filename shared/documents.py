@@ -23,6 +23,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from shared.packed import pack_floats, pack_ints, unpack_floats, unpack_ints
 from shared.states import DataStatus, DispatchStatus, RecordStatus, RunState, ServiceStatus, SlotStatus, TaskStatus
 from shared.trees import RecordTree, TreeDispatch
+from shared.weights import FileEntry
 
 SCHEMA_VERSION = 1
 
@@ -278,7 +279,7 @@ class PolicyVersion(Document):
     version: int  # grows with every publication, never used twice
     step: int  # optimizer steps behind these weights
     path: str
-    files: dict[str, dict[str, Any]]  # name → {"sha256", "bytes"}
+    files: dict[str, FileEntry]
     withdrawn_to: int | None = None
     pruned: bool = False  # its files are deleted
     created_at: datetime | None = None

@@ -6,7 +6,8 @@ A manifest is {file name: {"sha256": hex digest, "bytes": size}}; it travels in 
 import hashlib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TypedDict
+
+from typing_extensions import TypedDict  # pydantic needs this one below Python 3.12
 
 from shared.errors import DataError
 

@@ -73,7 +73,7 @@ class Publisher:
                 )
             version = self._bridge(
                 self._store.versions.announce(
-                    self._config.policy, step, str(written.path.resolve()), dict(written.manifest)
+                    self._config.policy, step, str(written.path.resolve()), written.manifest
                 )
             )
             log.info("published version=%d step=%d bytes=%d", version.version, step, written.total_bytes)

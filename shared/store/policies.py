@@ -11,6 +11,7 @@ from shared.documents import InferenceService, PolicyVersion
 from shared.errors import DataError
 from shared.states import ServiceStatus
 from shared.store.pipelines import NOW, literals
+from shared.weights import FileEntry
 
 Document = dict[str, Any]
 
@@ -23,7 +24,7 @@ class VersionVerbs:
         await self._versions.create_index([("policy", 1), ("version", -1)], name="newest", unique=True)
 
     async def announce(
-        self, policy: str, step: int, path: str, files: Mapping[str, Mapping[str, Any]]
+        self, policy: str, step: int, path: str, files: Mapping[str, FileEntry]
     ) -> PolicyVersion:
         """Announce weights whose files are complete; engines follow by themselves. The version is the next free number."""
         while True:
@@ -34,7 +35,7 @@ class VersionVerbs:
             except DuplicateKeyError:
                 continue  # somebody else took that number: take the next
 
-    async def ensure_first(self, policy: str, path: str, files: Mapping[str, Mapping[str, Any]]) -> PolicyVersion:
+    async def ensure_first(self, policy: str, path: str, files: Mapping[str, FileEntry]) -> PolicyVersion:
         """Version 0, the weights that the run starts from. Raises DataError when other weights have that place."""
         try:
             return await self._insert(policy, 0, 0, path, files)
@@ -48,7 +49,7 @@ class VersionVerbs:
         return found
 
     async def _insert(
-        self, policy: str, version: int, step: int, path: str, files: Mapping[str, Mapping[str, Any]]
+        self, policy: str, version: int, step: int, path: str, files: Mapping[str, FileEntry]
     ) -> PolicyVersion:
         new = PolicyVersion(
             id=f"{policy}:{version}",
@@ -56,7 +57,7 @@ class VersionVerbs:
             version=version,
             step=step,
             path=path,
-            files={n: dict(f) for n, f in files.items()},
+            files=dict(files),
         )
         await self._versions.insert_one(new.to_mongo())
         await self._versions.update_one({"_id": new.id}, [{"$set": {"created_at": NOW}}])

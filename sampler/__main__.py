@@ -1,0 +1,34 @@
+"""Play episodes of a run until told to stop.
+
+python -m sampler --run RUN --db_connection_string URI --model_name_or_path DIR --mcp_manager_url URL
+
+Start as many as you like, on any machine that reaches the database, the engines and the tools; stop or kill any of them at
+any time.
+"""
+
+import asyncio
+import logging
+import sys
+
+import uvloop
+
+from sampler.config import SamplerConfig
+from sampler.service import run_service
+from shared.errors import TandemError
+
+
+def main() -> None:
+    config = SamplerConfig.load_or_exit()
+    logging.basicConfig(level=config.log_level, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    for noisy in ("httpx", "httpx2", "mcp", "httpcore"):
+        logging.getLogger(noisy).setLevel(logging.WARNING)
+    try:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(run_service(config))
+    except TandemError as exc:
+        logging.getLogger("sampler").error("%s: %s", type(exc).__name__, exc)
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()

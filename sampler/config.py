@@ -1,0 +1,65 @@
+"""The sampler's configuration: `python -m sampler --help` prints it."""
+
+from pathlib import Path
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import Field
+
+from shared.config import ServiceConfig
+
+Positive = Annotated[int, Field(gt=0)]
+Seconds = Annotated[float, Field(gt=0)]
+
+
+class SamplerConfig(ServiceConfig):
+    section: ClassVar[str] = "sampler"
+    program: ClassVar[str] = "python -m sampler"
+
+    # the run
+    run: str = Field(description="Run name: the database that samplers and trainers of this run share.")
+    db_connection_string: str = Field(description="MongoDB to use.", json_schema_extra={"secret": True})
+    policy: str = Field("main", description="Which policy this process samples.")
+    model_name_or_path: Path = Field(description="Hugging Face directory: tokenizer and chat template are read.")
+    sampler: str = Field(
+        "sampler.mcp_sampler:MCPSampler", description="The AsyncSampler subclass that plays episodes, as module:Class."
+    )
+
+    # episodes
+    mcp_manager_url: str | None = Field(
+        None, description="Tools: a streamable-HTTP MCP URL, or the path of an mcpServers JSON. None: no tools."
+    )
+    max_turns: Positive = Field(8, description="Replies of the model per episode.")
+    max_new_tokens: Positive = Field(512, description="Tokens of one reply.")
+    max_prompt_tokens: Positive = Field(8192, description="Tokens of the first prompt; a longer task is failed.")
+    max_tokens: Positive = Field(32768, description="Tokens of the whole context of an episode.")
+    temperature: float = Field(1.0, ge=0, description="Of training episodes; log-probs are taken at it.")
+    eval_temperature: float | None = Field(None, ge=0, description="Of evaluation episodes. None: the same.")
+    system_prompt: str | None = Field(None, description="Put before every task that brings none of its own.")
+    tool_call_parser: str = Field("hermes", description="How the model writes tool calls.")
+    default_scorer: str = Field("exact_match", description="Scorer of tasks that name none.")
+    tool_timeout_s: Seconds = Field(60.0, description="One tool call; longer is a plumbing failure.")
+    max_tool_result_chars: Positive = Field(16_000, description="A longer result is cut in the middle, visibly.")
+    episode_timeout_s: Seconds = Field(3600.0, description="One episode; longer is a plumbing failure.")
+
+    # groups
+    advantage: Literal["mean", "zscore", "leave_one_out"] = Field(
+        "mean",
+        description="Group baseline: reward minus the mean (MINIRL), its z-score (GRPO), or leave-one-out (RLOO).",
+    )
+    min_group_size: Positive = Field(2, description="A group with fewer scored episodes is abandoned.")
+
+    # the queue
+    max_concurrent_episodes: Positive = Field(32, description="Episodes this process plays at once.")
+    lease_s: Seconds = Field(60.0, description="A slot whose worker is silent for so long is given to another.")
+    renew_s: Seconds = Field(15.0, description="Leases are renewed this often.")
+    max_failures: Positive = Field(8, description="Plumbing failures after which a slot is failed for good.")
+    retry_delay_s: Seconds = Field(2.0, description="A failed slot waits this long, doubled with every failure.")
+    grace_s: Seconds = Field(30.0, description="On SIGTERM episodes may end within this time; the rest is released.")
+    poll_s: Seconds = Field(0.3, description="How often an idle process looks for work and for the trainer's progress.")
+    heartbeat_s: Seconds = Field(2.0, description="How often this process says that it lives.")
+    service_ttl_s: Seconds = Field(15.0, description="An engine whose keeper is silent for so long is not used.")
+    engine_timeout_s: Seconds = Field(900.0, description="One request to an engine.")
+    open_all_tasks: bool = Field(
+        False, description="Open every task at once, without waiting for a trainer: evaluation or data generation only."
+    )
+    log_level: str = Field("INFO", description="DEBUG, INFO, WARNING or ERROR.")

@@ -1,0 +1,255 @@
+"""The engine keeper: looks after one inference engine of a run.
+
+    start (a child, or a given URL) ─▶ register ─▶ ┌ beat: load and state into `inference_services`          ┐
+                                                   └ follow: newest policy version ─▶ check files ─▶ pause ─▶ │
+                                                     update ─▶ what does the engine report? ─▶ continue       ┘
+
+    python -m sampler.engine.keeper --run RUN --db_connection_string URI --model_name_or_path DIR [--engine_url URL]
+
+Promise: an engine is UP only under the version that it reports itself. Files are checked before an engine sees them, since a
+truncated file kills SGLang. An engine that joins late starts from the newest version; the trainer knows nothing of it.
+"""
+
+import asyncio
+import logging
+import os
+import signal
+import socket
+import sys
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import ClassVar, Literal
+
+from pydantic import Field
+
+from sampler.engine.child import EngineChild
+from sampler.engine.client import EngineClient
+from sampler.errors import CacheNotFlushed, EngineError, EngineRefused, EngineUnavailable
+from shared.config import ServiceConfig
+from shared.documents import InferenceService, PolicyVersion, Worker
+from shared.errors import DataError, TandemError
+from shared.states import ServiceStatus
+from shared.store import Store
+from shared.weights import manifest_of, verify_files
+
+log = logging.getLogger(__name__)
+
+
+class KeeperConfig(ServiceConfig):
+    """Looks after one engine: registers it, reports on it, keeps it on the newest version of a policy."""
+
+    section: ClassVar[str] = "keeper"
+    program: ClassVar[str] = "python -m sampler.engine.keeper"
+
+    run: str = Field(description="Run name: the database.")
+    db_connection_string: str = Field(description="MongoDB to use.", json_schema_extra={"secret": True})
+    policy: str = Field("main", description="Which policy's weights the engine serves.")
+    model_name_or_path: Path = Field(
+        description="Hugging Face directory of version 0, the weights the run starts from."
+    )
+    engine_url: str | None = Field(None, description="A running SGLang-compatible engine. None: start the local one.")
+    engine_port: int = Field(0, description="Port of the local engine; 0: a free one.")
+    capacity: int = Field(0, ge=0, description="Requests it may run at once; 0: as the engine says.")
+    weight_update_mode: Literal["retract", "abort"] = Field(
+        "retract", description="Requests in flight at an update: computed anew (retract), or cut and continued (abort)."
+    )
+    poll_s: float = Field(0.25, gt=0, description="How often the newest version is looked for.")
+    heartbeat_s: float = Field(1.0, gt=0, description="How often the engine's load is read and written.")
+    max_restarts: int = Field(5, ge=0, description="How often a local engine that died is started again.")
+    start_timeout_s: float = Field(120.0, gt=0, description="Until a starting engine answers.")
+    log_level: str = Field("INFO", description="DEBUG, INFO, WARNING or ERROR.")
+
+
+class Keeper:
+    def __init__(self, store: Store, client: EngineClient, config: KeeperConfig) -> None:
+        self._store = store
+        self._client = client
+        self._config = config
+        self._child = None if config.engine_url else EngineChild(config.model_name_or_path, config.engine_port)
+        self._id = f"keeper:{socket.gethostname()}:{os.getpid()}"
+        self._serving = -1  # version that the engine reported last
+        self._refused = -1  # version whose files or update failed: not tried again until a newer one comes
+        self._status = ServiceStatus.DOWN
+        self._error: str | None = None
+        self._capacity = config.capacity
+        self._restarts = 0
+
+    @property
+    def url(self) -> str:
+        return self._config.engine_url or self._require_child().url
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Until `stop`. Raises EngineUnavailable when the engine cannot be started or kept."""
+        await self._announce_first_version()
+        try:
+            await self._start_engine()
+            async with asyncio.TaskGroup() as group:
+                loops = [
+                    group.create_task(self._every(self._follow, self._config.poll_s), name="follow"),
+                    group.create_task(self._every(self._beat, self._config.heartbeat_s), name="beat"),
+                ]
+                await stop.wait()
+                for loop in loops:
+                    loop.cancel()
+        finally:
+            await self._store.services.set_status(self.url, ServiceStatus.DOWN, "its keeper has ended")
+            await self._store.workers.leave(self._id)
+            if self._child is not None:
+                await self._child.stop()
+
+    async def _announce_first_version(self) -> None:
+        path = self._config.model_name_or_path
+        files = await asyncio.to_thread(manifest_of, path)
+        await self._store.versions.ensure_first(self._config.policy, str(path.resolve()), files)
+
+    # ------------------------------------------------------------------ the engine's life
+
+    async def _start_engine(self) -> None:
+        if self._child is not None:
+            await self._child.start()
+        await self._wait_until_it_answers()
+        info = await self._client.server_info(self.url)
+        self._capacity = self._config.capacity or info.max_running_requests or 1
+        self._serving = -1  # whatever it was started with: follow sets the newest, and asks what it reports
+        await self._follow()
+
+    async def _wait_until_it_answers(self) -> None:
+        deadline = asyncio.get_running_loop().time() + self._config.start_timeout_s
+        while True:
+            try:
+                await self._client.model_info(self.url)
+                return
+            except EngineError as exc:
+                if self._child is not None and self._child.ended:
+                    raise EngineUnavailable(f"the local engine ended with status {self._child.status}") from exc
+                if asyncio.get_running_loop().time() > deadline:
+                    raise EngineUnavailable(
+                        f"{self.url} did not answer within {self._config.start_timeout_s:g} s: {exc}"
+                    ) from exc
+            await asyncio.sleep(0.1)
+
+    async def _restart_if_dead(self) -> None:
+        if self._child is None or not self._child.ended:
+            return
+        self._restarts += 1
+        log.error("local engine ended status=%s restart=%d", self._child.status, self._restarts)
+        if self._restarts > self._config.max_restarts:
+            raise EngineUnavailable(f"the local engine ended {self._restarts} times; see its log")
+        self._status, self._error = ServiceStatus.DOWN, f"ended with status {self._child.status}; starting again"
+        await self._register(0, 0)
+        await self._start_engine()
+
+    # ------------------------------------------------------------------ weights
+
+    async def _follow(self) -> None:
+        """Bring the engine to the newest version, if it is not there."""
+        await self._restart_if_dead()
+        newest = await self._store.versions.newest(self._config.policy)
+        if newest is None or newest.version in (self._serving, self._refused):
+            return
+        self._status = ServiceStatus.UPDATING
+        try:
+            await asyncio.to_thread(verify_files, Path(newest.path), newest.files)
+            await self._update(newest)
+        except (DataError, EngineRefused) as exc:
+            log.error("version not served version=%d %s", newest.version, exc)
+            self._refused, self._error = newest.version, str(exc)
+            self._status = ServiceStatus.UP if self._serving >= 0 else ServiceStatus.DOWN
+        except EngineUnavailable as exc:
+            log.warning("engine not updated url=%s %s", self.url, exc)
+            self._status, self._error = ServiceStatus.DOWN, str(exc)
+        else:
+            self._serving, self._status, self._error = newest.version, ServiceStatus.UP, None
+            log.info("serving version=%d step=%d url=%s", newest.version, newest.step, self.url)
+        await self._beat()
+
+    async def _update(self, version: PolicyVersion) -> None:
+        """Pause, update, ask what is served, continue; it continues also when the update failed."""
+        label = version.version
+        await self._client.pause(self.url, self._config.weight_update_mode)
+        try:
+            try:
+                await self._client.update_weights_from_disk(self.url, version.path, label)
+            except CacheNotFlushed:  # the weights ARE live; only the cache is not: flush it while paused
+                await self._client.flush_cache(self.url)
+                await self._client.update_weights_from_disk(self.url, version.path, label)
+            reported = (await self._client.model_info(self.url)).weight_version
+        finally:
+            await self._client.resume(self.url)
+        if reported != str(label):
+            raise EngineRefused(f"{self.url} reports version {reported!r} after an update to version {label}")
+
+    # ------------------------------------------------------------------ reports
+
+    async def _beat(self) -> None:
+        running = waiting = 0
+        try:
+            load = await self._client.load(self.url)
+            running, waiting = load.running, load.waiting
+            if self._status is ServiceStatus.DOWN and self._serving >= 0:
+                self._serving = -1  # it is back: whatever it serves, follow will set and check
+        except EngineError as exc:
+            self._status, self._error = ServiceStatus.DOWN, str(exc)
+        await self._register(running, waiting)
+
+    async def _register(self, running: int, waiting: int) -> None:
+        await self._store.services.heartbeat(
+            InferenceService(
+                id=self.url,
+                url=self.url,
+                policy=self._config.policy,
+                version=self._serving,
+                status=self._status,
+                kind="local" if self._child else "sglang",
+                capacity=self._capacity,
+                running=running,
+                waiting=waiting,
+                keeper=self._id,
+                error=self._error,
+            )
+        )
+        await self._store.workers.heartbeat(
+            Worker(
+                id=self._id,
+                kind="keeper",
+                host=socket.gethostname(),
+                pid=os.getpid(),
+                doing=f"{self.url} {self._status} version {self._serving}",
+                stats={"running": running, "waiting": waiting, "restarts": self._restarts},
+            )
+        )
+
+    @staticmethod
+    async def _every(work: Callable[[], Awaitable[None]], period_s: float) -> None:
+        while True:
+            await work()
+            await asyncio.sleep(period_s)
+
+    def _require_child(self) -> EngineChild:
+        assert self._child is not None, "without an engine_url there is a child"
+        return self._child
+
+
+async def keep(config: KeeperConfig) -> None:
+    stop = asyncio.Event()
+    for sig in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(sig, stop.set)
+    async with Store.open(config.db_connection_string, config.run) as store, EngineClient() as client:
+        await store.runs.save_config("keeper", config.snapshot())
+        await Keeper(store, client, config).run(stop)
+
+
+def main() -> None:
+    config = KeeperConfig.load_or_exit()
+    logging.basicConfig(level=config.log_level, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    logging.getLogger("httpx").setLevel(logging.WARNING)
+    try:
+        asyncio.run(keep(config))
+    except* TandemError as group:
+        for exc in group.exceptions:
+            log.error("%s: %s", type(exc).__name__, exc)
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()

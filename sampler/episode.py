@@ -1,0 +1,111 @@
+"""One claim, played to one of its ends. Every end is written once, fenced by the claim's attempt.
+
+run ─▶ evaluate ─▶ record scored ─▶ slot scored                         the episode's own end
+  ├── plumbing: engine, tools, scorer, time-out ─▶ record failed ─▶ slot open again, later (or failed for good)
+  ├── cancelled (draining) ─▶ record abandoned ─▶ slot open again, at once
+  └── the lease was lost ─▶ record abandoned; another worker has the slot
+"""
+
+import asyncio
+import logging
+from typing import Any
+
+from sampler.config import SamplerConfig
+from sampler.errors import EngineError, ScorerFailed, ToolFailure
+from sampler.sampler import AsyncSampler
+from sampler.scorers import Score
+from shared.errors import ConfigError, LeaseLost
+from shared.states import RecordStatus, Termination
+
+log = logging.getLogger(__name__)
+
+CLEANUP_S = 10.0
+MAX_RETRY_DELAY_S = 300.0
+
+
+class WrongVersion(EngineError):
+    """An evaluation episode was sampled by other weights than those it is meant to judge."""
+
+
+async def play(sampler: AsyncSampler) -> float | None:
+    """Play, score, finish. Returns the score, None when the episode ended without one. Errors of our own rise."""
+    store, claim = sampler.resources.store, sampler.claim
+    await store.records.start(claim, sampler.resources.worker)
+    try:
+        async with asyncio.timeout(sampler.config.episode_timeout_s):
+            termination, score = await _play_and_score(sampler)
+        await _finish(sampler, termination, score)
+        return score.value
+    except LeaseLost as exc:
+        await _abandon(sampler, str(exc))
+    except (EngineError, ToolFailure, ScorerFailed, ConfigError, TimeoutError) as exc:
+        await _retry_later(sampler, exc)
+    except BaseException as exc:  # cancelled, or a bug: give the slot back, then let it rise
+        await asyncio.shield(asyncio.wait_for(_release(sampler, exc), CLEANUP_S))
+        raise
+    return None
+
+
+async def _play_and_score(sampler: AsyncSampler) -> tuple[Termination, Score]:
+    termination = await sampler.run()
+    await sampler.finish_turn()
+    wanted = sampler.task.at_version
+    if wanted is not None and sampler.episode.versions - {wanted}:
+        raise WrongVersion(f"sampled by versions {sorted(sampler.episode.versions)}; expected {wanted} alone")
+    return termination, await sampler.evaluate_record()
+
+
+async def _finish(sampler: AsyncSampler, termination: Termination, score: Score) -> None:
+    values = {
+        **sampler.episode.values(),
+        "termination": termination.value,
+        "score": score.value,
+        "reward_details": dict(score.details),
+    }
+    store = sampler.resources.store
+    await store.records.move(sampler.claim.record_id, RecordStatus.SCORED, values)
+    await store.tasks.finish_slot(sampler.claim, score.value)
+
+
+async def _retry_later(sampler: AsyncSampler, exc: Exception) -> None:
+    error = f"{type(exc).__name__}: {exc}"
+    claim, config = sampler.claim, sampler.config
+    log.warning("episode failed record=%s %s", claim.record_id, error)
+    await sampler.finish_turn()
+    values = {**sampler.episode.values(), "termination": _cause(exc).value, "error": error}
+    await sampler.resources.store.records.move(claim.record_id, RecordStatus.FAILED, values)
+    delay_s = retry_delay_s(config, claim.task.slots[claim.traj_id].failures)
+    try:
+        await sampler.resources.store.tasks.retry_slot(claim, error, delay_s=delay_s, max_failures=config.max_failures)
+    except LeaseLost:
+        log.info("lease lost record=%s", claim.record_id)
+
+
+async def _release(sampler: AsyncSampler, exc: BaseException) -> None:
+    await _abandon(sampler, f"{type(exc).__name__}: {exc}")
+    try:
+        await sampler.resources.store.tasks.release_slot(sampler.claim)
+    except LeaseLost:
+        log.info("lease lost record=%s", sampler.claim.record_id)
+
+
+async def _abandon(sampler: AsyncSampler, error: str) -> None:
+    values: dict[str, Any] = {
+        **sampler.episode.values(),
+        "termination": Termination.CANCELLED.value,
+        "error": error,
+    }
+    await sampler.resources.store.records.move(sampler.claim.record_id, RecordStatus.ABANDONED, values)
+
+
+def _cause(exc: Exception) -> Termination:
+    if isinstance(exc, ToolFailure):
+        return Termination.TOOL_FAILURE
+    if isinstance(exc, ScorerFailed):
+        return Termination.SCORER_FAILURE
+    return Termination.TIME_LIMIT if isinstance(exc, TimeoutError) else Termination.ENGINE_FAILURE
+
+
+def retry_delay_s(config: SamplerConfig, failures: int) -> float:
+    """Doubled with every failure of the slot."""
+    return float(min(MAX_RETRY_DELAY_S, config.retry_delay_s * 2.0**failures))

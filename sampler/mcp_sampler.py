@@ -1,0 +1,72 @@
+"""The standard sampler: multi-turn episodes with MCP tools.
+
+    question ─▶ [ reply ─▶ tool calls over MCP ─▶ their results ]* ─▶ a reply without a tool call: the answer
+
+A tool that answers with an error, an unknown tool and a call that cannot be parsed are told to the model and are part of the
+episode. A tool server that dies or hangs is a failure of the plumbing: the slot is retried.
+"""
+
+from collections.abc import Sequence
+
+from sampler.errors import ToolFailure
+from sampler.parsers import ParsedReply
+from sampler.sampler import AsyncSampler, Message, Turn
+from sampler.tools import ToolLimits, ToolSession
+from shared.documents import ToolCallResult
+from shared.states import DispatchStatus, Termination
+
+
+class MCPSampler(AsyncSampler):
+    async def run(self) -> Termination:
+        limits = ToolLimits(call_s=self.config.tool_timeout_s, max_result_chars=self.config.max_tool_result_chars)
+        servers = self.resources.tool_servers
+        async with ToolSession(servers, self.task.payload.tools, limits, self.resources.tool_catalog) as tools:
+            return await self._converse(tools)
+
+    async def _converse(self, tools: ToolSession) -> Termination:
+        messages = self._opening()
+        schemas = tools.list_tools()
+        for _ in range(self.config.max_turns):
+            turn = await self.create_chat_completions(messages, tools=schemas)
+            ended = self.ended_by(turn)
+            if turn is None or ended is not None:
+                return ended or Termination.LENGTH_LIMIT
+            if not turn.parsed.tool_calls and not turn.parsed.errors:
+                return Termination.ANSWERED
+            messages = await self._call_tools(tools, turn)
+        return Termination.TURNS_LIMIT
+
+    def _opening(self) -> list[Message]:
+        payload = self.task.payload
+        system = payload.system or self.config.system_prompt
+        opening: list[Message] = [{"role": "system", "content": system}] if system else []
+        return [*opening, {"role": "user", "content": payload.query}]
+
+    async def _call_tools(self, tools: ToolSession, turn: Turn) -> list[Message]:
+        """Call them one after the other (they may depend on each other's effects); returns the messages for the model."""
+        results: list[ToolCallResult] = []
+        for call in turn.parsed.tool_calls:
+            try:
+                result = await tools.call(call.name, call.arguments)
+            except ToolFailure:
+                await self.finish_turn(results, status=DispatchStatus.TOOL_FAILED)
+                raise
+            results.append(
+                ToolCallResult(
+                    name=call.name,
+                    arguments=dict(call.arguments),
+                    result=result.text,
+                    is_error=result.is_error,
+                    duration_s=round(result.duration_s, 4),
+                )
+            )
+        await self.finish_turn(results)
+        return [*_tool_messages(results), *_error_messages(turn.parsed)]
+
+
+def _tool_messages(results: Sequence[ToolCallResult]) -> list[Message]:
+    return [{"role": "tool", "name": result.name, "content": result.result} for result in results]
+
+
+def _error_messages(parsed: ParsedReply) -> list[Message]:
+    return [{"role": "tool", "name": "error", "content": error} for error in parsed.errors]

@@ -1,0 +1,255 @@
+"""The public base class of everything that plays episodes, and the token-exact record that it keeps.
+
+    class Greeter(AsyncSampler):
+        async def run(self) -> Termination:
+            turn = await self.create_chat_completions([{"role": "user", "content": self.task.payload.query}])
+            return self.ended_by(turn) or Termination.ANSWERED
+
+    python -m sampler --sampler my.module:Greeter ...
+
+`create_chat_completions` takes only the messages that are new; it builds the prompt (previous ids + what the template adds),
+asks an engine, and writes request and answer to the database. `run` plays, `evaluate_record` scores; leases, retries,
+settlement and shutdown are the service's business. Errors of the plumbing (`EngineError`, `ToolFailure`, `ScorerFailed`) are
+left to rise: the slot is retried, and they never become a reward.
+"""
+
+import hashlib
+import json
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from sampler.answers import extract_answer
+from sampler.config import SamplerConfig
+from sampler.context import Context
+from sampler.engine.pool import EnginePool
+from sampler.parsers import ParsedReply, Parser
+from sampler.scorers import Score, ScoringRequest, score_answer
+from sampler.template import ChatTemplate, ToolSchema
+from sampler.tools import ToolCatalog, ToolServer
+from shared.documents import Claim, DispatchedSamplingTask, SampledResponse, Task, ToolCallResult
+from shared.packed import pack_floats, pack_ints
+from shared.states import DispatchStatus, Termination
+from shared.store import Store
+
+log = logging.getLogger(__name__)
+
+Message = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Resources:
+    """What the episodes of one process share."""
+
+    store: Store
+    config: SamplerConfig
+    worker: str
+    template: ChatTemplate
+    pool: EnginePool
+    tool_servers: Sequence[ToolServer]
+    tool_catalog: ToolCatalog
+    parser: Parser
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One reply of the model. `parsed.tool_calls` are what it asked for, `parsed.errors` what could not be read."""
+
+    dispatch_id: str
+    text: str
+    message: Message
+    parsed: ParsedReply
+    finish_reason: str
+
+
+@dataclass(slots=True)
+class EpisodeLog:
+    """What the episode's record will say."""
+
+    dispatches: list[str] = field(default_factory=list)
+    num_tokens: int = 0
+    versions: set[int] = field(default_factory=set)
+    last_reply: str = ""
+    answer: str | None = None
+
+    def values(self) -> dict[str, Any]:
+        return {
+            "traj": self.dispatches,
+            "num_turns": len(self.dispatches),
+            "num_tokens": self.num_tokens,
+            "policy_versions": sorted(self.versions),
+            "answer": self.answer,
+        }
+
+
+class AsyncSampler(ABC):
+    """One object plays one episode: the slot that `claim` holds."""
+
+    def __init__(self, resources: Resources, claim: Claim) -> None:
+        self.resources = resources
+        self.config = resources.config
+        self.claim = claim
+        self.episode = EpisodeLog()
+        self._context: Context | None = None
+        self._last_output: list[int] = []
+        self._unwritten: DispatchedSamplingTask | None = None
+        self._affinity: str | None = None
+
+    @property
+    def task(self) -> Task:
+        return self.claim.task
+
+    @abstractmethod
+    async def run(self) -> Termination:
+        """Play the episode to its end and say how it ended."""
+
+    async def evaluate_record(self) -> Score:
+        """Score the episode: the task's scorer over the answer in the last reply."""
+        payload = self.task.payload
+        reply = self.episode.last_reply
+        request = ScoringRequest(
+            answer=extract_answer(reply, payload.answer_schema),
+            accepted=() if payload.answer is None else (payload.answer,),
+            query=payload.query,
+            reply=reply,
+            payload=payload.model_dump(mode="json"),
+        )
+        self.episode.answer = request.answer
+        return await score_answer(payload.scorer or self.config.default_scorer, request)
+
+    # ------------------------------------------------------------------ what `run` uses
+
+    async def create_chat_completions(
+        self, new_messages: Sequence[Message], *, tools: Sequence[ToolSchema] | None = None
+    ) -> Turn | None:
+        """Ask the policy for its next reply, after the messages that are new since the last one.
+
+        None when the context has no room for another token (`Termination.LENGTH_LIMIT`). `tools` counts with the first call.
+        Raises EngineError.
+        """
+        await self.finish_turn()
+        dispatch, prompt = self._next_dispatch(new_messages, tools)
+        room = min(self.config.max_new_tokens, self.config.max_tokens - len(prompt))
+        if room <= 0 or (not self.episode.dispatches and len(prompt) > self.config.max_prompt_tokens):
+            return None
+        params = {**dispatch.sampling_params, "max_new_tokens": room}
+        dispatch = dispatch.model_copy(update={"status": DispatchStatus.RUNNING, "sampling_params": params})
+        await self.resources.store.records.open_dispatch(dispatch)
+        self.episode.dispatches.append(dispatch.id)
+        self._unwritten = dispatch.model_copy(update={"status": DispatchStatus.FAILED})  # unless it is answered
+        return await self._ask(dispatch, prompt, params)
+
+    async def finish_turn(
+        self, tool_calls: Sequence[ToolCallResult] = (), *, status: DispatchStatus | None = None
+    ) -> None:
+        """Write what came of the last reply. Called with tool results by those who have some; otherwise by itself."""
+        if self._unwritten is None:
+            return
+        dispatch, self._unwritten = self._unwritten, None
+        update: dict[str, Any] = {"tool_calls": list(tool_calls)}
+        if status is not None:
+            update["status"] = status
+        await self.resources.store.records.close_dispatch(dispatch.model_copy(update=update))
+
+    def ended_by(self, turn: Turn | None) -> Termination | None:
+        """The termination that follows from the reply alone: no room, or cut by the token budget."""
+        if turn is None or turn.finish_reason == "length":
+            return Termination.LENGTH_LIMIT
+        return None
+
+    # ------------------------------------------------------------------ inside
+
+    def _next_dispatch(
+        self, new_messages: Sequence[Message], tools: Sequence[ToolSchema] | None
+    ) -> tuple[DispatchedSamplingTask, list[int]]:
+        """The document of the next request, and the whole prompt that it sends."""
+        turn = len(self.episode.dispatches)
+        if self._context is None:
+            self._context = Context(self.resources.template, tools)
+            added, shared = self._context.start(new_messages), 0
+        else:
+            shared = len(self._context.ids) + len(self._last_output)
+            added = self._context.extend(self._last_output, new_messages)
+        self._last_output = []
+        dispatch = DispatchedSamplingTask(
+            id=f"{self.claim.record_id}:{turn}",
+            record=self.claim.record_id,
+            turn=turn,
+            parent=self.episode.dispatches[-1] if self.episode.dispatches else None,
+            shared_length=shared,
+            prompt_ids=pack_ints(added),
+            messages=list(new_messages),
+            tools_hash=_hash(self._context.tools),
+            sampling_params=self._sampling_params(),
+        )
+        return dispatch, list(self._context.ids)
+
+    def _sampling_params(self) -> dict[str, Any]:
+        """Only what leaves log-probs meaning the policy's own: no top-p, no top-k, no penalties."""
+        temperature = self.config.temperature
+        if self.task.split != "train" and self.config.eval_temperature is not None:
+            temperature = self.config.eval_temperature
+        assert self._context is not None
+        return {
+            "temperature": temperature,
+            "top_p": 1.0,
+            "stop_token_ids": [self._context.turn_end_id],
+            "skip_special_tokens": False,
+        }
+
+    async def _ask(self, dispatch: DispatchedSamplingTask, prompt: list[int], params: Mapping[str, Any]) -> Turn:
+        reply = await self.resources.pool.generate(
+            prompt, params, rid=dispatch.id, affinity=self._affinity, timeout_s=self.config.engine_timeout_s
+        )
+        generation = reply.generation
+        self._affinity = generation.url
+        self._last_output = list(generation.output_ids)
+        text = self._reply_text(generation.output_ids)
+        parsed = self.resources.parser(text)
+        message = _message(parsed)
+        self._unwritten = dispatch.model_copy(
+            update={
+                "status": DispatchStatus.FORMAT_ERROR if parsed.errors else DispatchStatus.COMPLETED,
+                "service": generation.url,
+                "continuations": len(reply.continuations),
+                "weight_versions": [(version, n) for version, n in generation.version_runs],
+                "usage": {
+                    "prompt": len(prompt),
+                    "cached": generation.cached_tokens,
+                    "completion": len(generation.output_ids),
+                },
+                "response": SampledResponse(
+                    text=text,
+                    message=message,
+                    output_ids=pack_ints(generation.output_ids),
+                    output_logprobs=pack_floats(generation.logprobs),
+                    finish_reason=generation.finish_reason,
+                ),
+            }
+        )
+        self.episode.num_tokens += len(generation.output_ids)
+        self.episode.versions |= {version for version, _ in generation.version_runs}
+        self.episode.last_reply = text
+        return Turn(dispatch.id, text, message, parsed, generation.finish_reason)
+
+    def _reply_text(self, output_ids: Sequence[int]) -> str:
+        """For people and parsers; what is trained and continued are the ids."""
+        assert self._context is not None
+        end = self._context.turn_end_id
+        return self.resources.template.decode([i for i in output_ids if i != end])
+
+
+def _message(parsed: ParsedReply) -> Message:
+    message: Message = {"role": "assistant", "content": parsed.content}
+    if parsed.tool_calls:
+        message["tool_calls"] = [
+            {"type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+            for call in parsed.tool_calls
+        ]
+    return message
+
+
+def _hash(tools: Sequence[ToolSchema] | None) -> str:
+    return hashlib.sha256(json.dumps(tools, sort_keys=True).encode()).hexdigest()[:16] if tools else ""

@@ -1,0 +1,319 @@
+"""The sampler process: named loops around one store and one engine pool.
+
+    view     what the database says: run state, admission limit, versions served, engines
+    claim    a free place ─▶ claim a slot ─▶ an episode task
+    renew    all leases of this process in one bulk update; a lost lease cancels its episode
+    settle   completed groups, whoever completed them
+    beat     heartbeat and counters
+
+The first loop to fail ends the process: leases expire and others go on. SIGTERM drains: nothing new is claimed, episodes may
+end within the grace time, the rest is released at once.
+"""
+
+import asyncio
+import importlib
+import logging
+import os
+import random
+import signal
+import socket
+import time
+from collections import Counter, deque
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+
+from sampler.config import SamplerConfig
+from sampler.engine.client import EngineClient, EngineTimeouts
+from sampler.engine.pool import EnginePool, PoolLimits
+from sampler.engine.pool import Service as PoolService
+from sampler.episode import play
+from sampler.parsers import get_parser
+from sampler.sampler import AsyncSampler, Resources
+from sampler.settle import TRAIN_SPLIT, settle_next
+from sampler.template import ChatTemplate
+from sampler.tools import ToolCatalog, parse_servers
+from shared.documents import Admission, Claim, InferenceService, Worker
+from shared.errors import ConfigError
+from shared.states import RunState, ServiceStatus
+from shared.store import Store
+
+log = logging.getLogger(__name__)
+
+EVAL_SPLIT = "eval"
+SETTLE_IDLE_S = 2.0  # orphans of a settler that died are looked for this often
+RATE_WINDOW_S = 20.0
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """What the database said last. `seq_limit` None: no gate; 0: nothing may be opened yet."""
+
+    paused: bool = False
+    seq_limit: int | None = 0
+    served_versions: tuple[int, ...] = ()
+    services: tuple[InferenceService, ...] = ()
+    doing: str = "starting"
+
+
+async def run_service(config: SamplerConfig) -> None:
+    """Run until SIGTERM or SIGINT. Raises ExceptionGroup when a loop fails."""
+    sampler_class = load_sampler(config.sampler)
+    host, pid = socket.gethostname(), os.getpid()
+    worker = f"sampler:{host}:{pid}"
+    async with (
+        Store.open(config.db_connection_string, config.run) as store,
+        EngineClient(EngineTimeouts(generate_s=config.engine_timeout_s)) as client,
+    ):
+        await store.runs.save_config("sampler", config.snapshot())
+        service = SamplerService(store, client, config, worker, sampler_class)
+        await service.run()
+
+
+def load_sampler(path: str) -> type[AsyncSampler]:
+    """The class that `module:Class` names. Raises ConfigError."""
+    module_name, _, class_name = path.partition(":")
+    try:
+        found = getattr(importlib.import_module(module_name), class_name)
+    except (ImportError, AttributeError, ValueError) as exc:
+        raise ConfigError(f"sampler is {path!r}: {exc}; expected package.module:Class") from exc
+    if not (isinstance(found, type) and issubclass(found, AsyncSampler)):
+        raise ConfigError(f"sampler is {path!r}: {found!r} is no subclass of sampler.sampler.AsyncSampler")
+    return found
+
+
+class SamplerService:
+    def __init__(
+        self,
+        store: Store,
+        client: EngineClient,
+        config: SamplerConfig,
+        worker: str,
+        sampler_class: type[AsyncSampler],
+    ) -> None:
+        self._store = store
+        self._config = config
+        self._worker = worker
+        self._sampler_class = sampler_class
+        self._view = View()
+        self._episodes: dict[asyncio.Task[float | None], Claim] = {}
+        self._stop = asyncio.Event()
+        self._settle_wanted = asyncio.Event()
+        self._place_free = asyncio.Event()
+        self._counts: Counter[str] = Counter()
+        self._rewards: deque[float] = deque(maxlen=256)
+        self._token_marks: deque[tuple[float, int]] = deque()
+        self._eval_looked_at = 0.0
+        self._resources = Resources(
+            store=store,
+            config=config,
+            worker=worker,
+            template=ChatTemplate.from_dir(config.model_name_or_path),
+            pool=EnginePool(client, self._pool_services, PoolLimits(refresh_s=config.poll_s)),
+            tool_servers=parse_servers(config.mcp_manager_url),
+            tool_catalog=ToolCatalog(),
+            parser=get_parser(config.tool_call_parser),
+        )
+
+    async def run(self) -> None:
+        for sig in (signal.SIGINT, signal.SIGTERM):
+            asyncio.get_running_loop().add_signal_handler(sig, self._stop.set)
+        await self._look()
+        loops = {
+            "view": self._look,
+            "renew": self._renew,
+            "beat": self._beat,
+        }
+        try:
+            async with asyncio.TaskGroup() as group:
+                helpers = [
+                    group.create_task(self._every(work, period_s), name=name)
+                    for (name, work), period_s in zip(
+                        loops.items(),
+                        (self._config.poll_s, self._config.renew_s, self._config.heartbeat_s),
+                        strict=True,
+                    )
+                ]
+                helpers.append(group.create_task(self._settle_loop(), name="settle"))
+                await self._claim_loop(group)
+                await self._drain()
+                for helper in helpers:
+                    helper.cancel()
+        finally:
+            await self._resources.pool.close()
+            await self._store.workers.leave(self._worker)
+
+    # ------------------------------------------------------------------ view
+
+    async def _look(self) -> None:
+        store, policy = self._store, self._config.policy
+        run = await store.runs.get()
+        services = await store.services.live(policy, self._config.service_ttl_s)
+        seq_limit, doing = await self._seq_limit(run.admission.get(policy) if run else None)
+        self._view = View(
+            paused=run is None or run.state is RunState.PAUSED,
+            seq_limit=seq_limit,
+            served_versions=tuple(sorted({s.version for s in services if s.status is ServiceStatus.UP})),
+            services=tuple(services),
+            doing=doing,
+        )
+
+    async def _seq_limit(self, admission: Admission | None) -> tuple[int | None, str]:
+        """The admission gate, and what to say about it."""
+        if self._config.open_all_tasks:
+            return None, "sampling without a gate"
+        if admission is None:
+            return 0, "waiting for a trainer to declare its appetite"
+        store, policy = self._store, self._config.policy
+        newest = await store.versions.newest(policy)
+        discarded = await store.tasks.count_abandoned(policy, TRAIN_SPLIT)
+        discarded += await store.data.count_discarded_groups(policy)
+        limit = await store.tasks.admission_limit(policy, admission, newest.step if newest else 0, discarded)
+        return limit, "sampling"
+
+    async def _pool_services(self) -> Sequence[PoolService]:
+        """An engine under update holds its requests and answers after it: as good as up."""
+        return [_seen(service) for service in self._view.services]
+
+    # ------------------------------------------------------------------ claim
+
+    async def _claim_loop(self, group: asyncio.TaskGroup) -> None:
+        while not self._stop.is_set():
+            if len(self._episodes) >= self._config.max_concurrent_episodes:
+                self._place_free.clear()
+                await self._wait_for(self._place_free, 1.0)
+                continue
+            claim = await self._claim()
+            if claim is None:
+                await self._wait_for(self._stop, self._config.poll_s * random.uniform(0.5, 1.0))
+            else:
+                self._start(group, claim)
+
+    async def _claim(self) -> Claim | None:
+        """Evaluation first: it is small, and somebody waits for its version."""
+        if self._view.paused or not self._view.services:
+            return None
+        if time.monotonic() - self._eval_looked_at > self._config.poll_s:
+            claim = await self._claim_of(EVAL_SPLIT, None)
+            if claim is not None:
+                return claim
+            self._eval_looked_at = time.monotonic()
+        return None if self._view.seq_limit == 0 else await self._claim_of(TRAIN_SPLIT, self._view.seq_limit)
+
+    async def _claim_of(self, split: str, seq_limit: int | None) -> Claim | None:
+        return await self._store.tasks.claim_slot(
+            self._worker,
+            policy=self._config.policy,
+            split=split,
+            lease_s=self._config.lease_s,
+            seq_limit=seq_limit,
+            served_versions=self._view.served_versions,
+            max_failures=self._config.max_failures,
+        )
+
+    def _start(self, group: asyncio.TaskGroup, claim: Claim) -> None:
+        sampler = self._sampler_class(self._resources, claim)
+        task = group.create_task(play(sampler), name=f"episode {claim.record_id}")
+        self._episodes[task] = claim
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: "asyncio.Task[float | None]") -> None:
+        self._episodes.pop(task)
+        self._place_free.set()
+        self._settle_wanted.set()
+        if task.cancelled() or task.exception() is not None:
+            self._counts["cancelled"] += 1
+        elif (score := task.result()) is None:
+            self._counts["failed"] += 1
+        else:
+            self._counts["episodes"] += 1
+            self._rewards.append(score)
+
+    async def _drain(self) -> None:
+        """Episodes in flight may end within the grace time; then they are cancelled, and give their slots back."""
+        log.info("draining episodes=%d grace_s=%g", len(self._episodes), self._config.grace_s)
+        if self._episodes:
+            await asyncio.wait(self._episodes, timeout=self._config.grace_s)
+        late = list(self._episodes)
+        for task in late:
+            task.cancel()
+        if late:
+            await asyncio.wait(late, timeout=self._config.grace_s)
+        while await settle_next(self._store, self._worker, self._config) is not None:
+            self._counts["settled"] += 1
+        log.info("drained released=%d", len(late))
+
+    # ------------------------------------------------------------------ the other loops
+
+    async def _renew(self) -> None:
+        for claim in await self._store.tasks.renew_leases(list(self._episodes.values()), self._config.lease_s):
+            for task, held in list(self._episodes.items()):
+                if held == claim:
+                    log.warning("lease lost record=%s", claim.record_id)
+                    task.cancel()
+
+    async def _settle_loop(self) -> None:
+        while True:
+            await self._wait_for(self._settle_wanted, SETTLE_IDLE_S)
+            self._settle_wanted.clear()
+            while await settle_next(self._store, self._worker, self._config) is not None:
+                self._counts["settled"] += 1
+
+    async def _beat(self) -> None:
+        stats = self._resources.pool.stats
+        now = time.monotonic()
+        self._token_marks.append((now, stats.output_tokens))
+        while now - self._token_marks[0][0] > RATE_WINDOW_S:
+            self._token_marks.popleft()
+        first_at, first_tokens = self._token_marks[0]
+        rate = (stats.output_tokens - first_tokens) / (now - first_at) if now > first_at else 0.0
+        await self._store.workers.heartbeat(
+            Worker(
+                id=self._worker,
+                kind="sampler",
+                host=socket.gethostname(),
+                pid=os.getpid(),
+                doing="draining" if self._stop.is_set() else self._view.doing,
+                stats={
+                    "episodes": self._counts["episodes"],
+                    "episodes_running": len(self._episodes),
+                    "failed": self._counts["failed"],
+                    "settled": self._counts["settled"],
+                    "tokens": stats.output_tokens,
+                    "tokens_per_s": round(rate, 1),
+                    "cached_tokens": stats.cached_tokens,
+                    "prompt_tokens": stats.prompt_tokens,
+                    "retries": stats.retries,
+                    "continuations": stats.continuations,
+                    "reward_mean": round(sum(self._rewards) / len(self._rewards), 4) if self._rewards else None,
+                },
+            )
+        )
+
+    async def _every(self, work: Callable[[], Awaitable[None]], period_s: float) -> None:
+        while True:
+            await asyncio.sleep(period_s)
+            await work()
+
+    @staticmethod
+    async def _wait_for(event: asyncio.Event, timeout_s: float) -> None:
+        try:
+            async with asyncio.timeout(timeout_s):
+                await event.wait()
+        except TimeoutError:
+            return
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """An engine as the pool reads it."""
+
+    url: str
+    version: int
+    status: str
+    running: int
+    capacity: int
+
+
+def _seen(service: InferenceService) -> _Seen:
+    status = ServiceStatus.UP if service.status is ServiceStatus.UPDATING else service.status
+    return _Seen(service.url, service.version, status.value, service.running, service.capacity)
