@@ -1,0 +1,77 @@
+"""Extraction of the answer."""
+
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sampler.answers import extract_answer
+from shared.errors import ConfigError
+
+
+@pytest.mark.parametrize(
+    ("text", "answer"),
+    [
+        ("<answer> 5 </answer>", "5"),
+        ("<answer>4</answer> no, <answer>5</answer>.", "5"),
+        ("<answer>4</answer> <answer>5", "4"),
+        ("<answer><answer>5</answer>", "5"),
+        ("<answer>two\nlines</answer>", "two\nlines"),
+        ("</answer><answer>", None),
+        ("<answer> </answer>", None),
+        ("5", None),
+    ],
+)
+def test_the_last_tagged_answer_counts(text: str, answer: str | None) -> None:
+    assert extract_answer(text, "answer") == answer
+
+
+@pytest.mark.parametrize(
+    ("text", "answer"),
+    [
+        (r"so \boxed{5}.", "5"),
+        (r"\boxed{\frac{1}{2}}", r"\frac{1}{2}"),
+        (r"\fbox {a} then \boxed{b}", "b"),
+        (r"\boxed{1} or \fbox{2}", "2"),
+        (r"\boxed{1} and \boxed{2", "1"),
+        (r"\boxed{1 \boxed{2}", "2"),
+        (r"\boxed{\boxed{3}}", "3"),
+        (r"\boxed{\{1, 2\}}", r"\{1, 2\}"),
+        (r"}} { \boxed{7} ", "7"),
+        (r"\boxed{x}{y}", "x"),
+        (r"\boxedx{5}", None),
+        (r"\boxed5", None),
+        (r"\\boxed{5}", None),
+    ],
+)
+def test_the_last_balanced_box_counts(text: str, answer: str | None) -> None:
+    assert extract_answer(text, "boxed") == answer
+
+
+balanced = st.recursive(
+    st.text("ab ", max_size=3), lambda inner: st.tuples(inner, inner).map(lambda p: f"{{{p[0]}}}{p[1]}"), max_leaves=6
+)
+
+
+@given(st.text(), balanced)
+def test_any_balanced_content_is_found_whatever_comes_before(before: str, content: str) -> None:
+    if before.endswith("\\"):
+        before += " "
+    assert extract_answer(f"{before}\\boxed{{{content}}}", "boxed") == (
+        content.strip() or (extract_answer(before, "boxed") and None)
+    )
+
+
+@pytest.mark.parametrize("unit", ["\\boxed{", "{", "}", "\\boxed   ", "<answer>", "</answer>", "\\"])
+def test_time_is_linear_in_the_length(unit: str) -> None:
+    text = unit * (1_000_000 // len(unit))
+    began = time.process_time()
+    extract_answer(text, "boxed")
+    extract_answer(text, "answer")
+    assert time.process_time() - began < 2
+
+
+def test_an_unknown_schema_names_the_known_ones() -> None:
+    with pytest.raises(ConfigError, match=r"'bxoed'; expected 'answer' or 'boxed'"):
+        extract_answer("", "bxoed")
