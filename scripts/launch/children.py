@@ -1,0 +1,231 @@
+"""The launcher's children: started with a log each, watched, stopped in order. No child outlives the launcher.
+
+    launcher ──pipe──▶ guardian     stops everything in order when the launcher is killed
+        ├─ mongod, tools, engine keepers, samplers, trainer      each in a session of its own, its log beside the others'
+        ╎       so that Ctrl-C reaches the launcher alone
+
+A child that ends unasked has died: ChildDied, but for one that `ends_itself` with status 0. Samplers may come and go:
+losing some of them, not all, is reported and borne.
+"""
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import uuid
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from scripts.launch.processes import MARK, Target, start_time, stop
+from shared.errors import TandemError
+from shared.mongod import Mongod
+
+POLL_S = 0.25
+TAIL_LINES = 15
+# Order of stopping, and seconds between SIGTERM and SIGKILL. Consumers go before what they consume.
+STAGES = {"trainer": (0, 40.0), "sampler": (1, 45.0), "keeper": (2, 15.0), "tools": (3, 5.0), "mongod": (4, 30.0)}
+REPLICAS = ("sampler",)
+
+
+class ChildDied(TandemError):
+    """A part of the run ended that should not have; the message names it and carries the end of its log."""
+
+
+@dataclass(slots=True)
+class Child:
+    """One process. `log_start` is where this start's part of the (appended) log begins."""
+
+    name: str
+    kind: str
+    process: "subprocess.Popen[bytes]"
+    log_path: Path
+    log_start: int
+    target: Target
+    ends_itself: bool = False  # status 0 is no death
+    may_exit: bool = False  # no end is a death: it was asked to stop
+
+    @property
+    def died(self) -> bool:
+        """Ended, and should not have."""
+        status = self.returncode
+        return status is not None and not self.may_exit and not (self.ends_itself and status == 0)
+
+    @property
+    def returncode(self) -> int | None:
+        return self.process.poll()
+
+    def log_text(self) -> str:
+        """What this start has written so far."""
+        try:
+            with self.log_path.open("rb") as file:
+                file.seek(self.log_start)
+                return file.read().decode(errors="replace")
+        except FileNotFoundError:
+            return ""
+
+    def last_line(self) -> str:
+        try:
+            with self.log_path.open("rb") as file:
+                file.seek(max(self.log_start, self.log_path.stat().st_size - 4096))
+                lines = file.read().decode(errors="replace").splitlines()
+        except FileNotFoundError:
+            return ""
+        return next((line for line in reversed(lines) if line.strip()), "")
+
+    def obituary(self) -> str:
+        """Which, how, and the end of its log."""
+        tail = (
+            "\n".join(f"    {line}" for line in self.log_text().splitlines()[-TAIL_LINES:]) or "    (it wrote nothing)"
+        )
+        how = describe_exit(self.returncode)
+        return f"{self.name} (pid {self.process.pid}) {how}; the end of {self.log_path}:\n{tail}"
+
+
+def describe_exit(status: int | None) -> str:
+    if status is None:
+        return "is running"
+    return f"was killed by {signal.Signals(-status).name}" if status < 0 else f"ended with status {status}"
+
+
+class Children:
+    """Use as a context manager; leaving it stops every child that is left.
+
+    `lock_fd` is an open, locked file that the guardian holds on to until all is stopped.
+    """
+
+    def __init__(self, root: Path, lock_fd: int | None = None) -> None:
+        self._root = root
+        self._lock_fd = lock_fd
+        self._launch = uuid.uuid4().hex
+        self._guardian: subprocess.Popen[bytes] | None = None
+        self._reported: set[str] = set()
+        self.children: list[Child] = []
+        self.hurry = False  # set it to stop without the graces
+        self.tell: Callable[[str], None] = lambda text: None  # what `stop` does
+
+    def __enter__(self) -> Self:
+        self._guardian = subprocess.Popen(
+            [sys.executable, "-S", "-E", "-m", "scripts.launch.guardian"],
+            cwd=self._root,
+            stdin=subprocess.PIPE,
+            start_new_session=True,
+            pass_fds=() if self._lock_fd is None else (self._lock_fd,),
+        )
+        return self
+
+    def start(
+        self,
+        name: str,
+        kind: str,
+        command: Sequence[str],
+        log_path: Path,
+        environment: dict[str, str] | None = None,
+        *,
+        ends_itself: bool = False,
+    ) -> Child:
+        """Start a child; its output goes to the end of `log_path`."""
+        log_path.parent.mkdir(parents=True, exist_ok=True)
+        mark = self._announce(name, kind)
+        with log_path.open("ab") as log:
+            begin = log.tell()
+            process = subprocess.Popen(
+                list(command),
+                cwd=self._root,
+                env={**os.environ, **(environment or {}), MARK: mark, "PYTHONUNBUFFERED": "1"},
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+        child = self._add(name, kind, process, log_path, begin, mark)
+        child.ends_itself = ends_itself
+        return child
+
+    def start_mongod(self, server: Mongod) -> Child:
+        """Start the embedded MongoDB as a child. Raises MongodFailed."""
+        mark = self._announce("mongod", "mongod")
+        os.environ[MARK] = mark  # the server starts its own process
+        try:
+            server.start()
+        finally:
+            del os.environ[MARK]
+        assert server.process is not None
+        return self._add("mongod", "mongod", server.process, server.log_path, server.log_path.stat().st_size, mark)
+
+    def _announce(self, name: str, kind: str) -> str:
+        """Tell the guardian the mark of a child that is about to start, so that no instant is uncovered."""
+        stage, grace_s = STAGES[kind]
+        mark = f"{self._launch}:{name}"
+        self._tell(Target(name, 0, -1, mark, stage, grace_s))
+        return mark
+
+    def _add(
+        self, name: str, kind: str, process: "subprocess.Popen[bytes]", log_path: Path, log_start: int, mark: str
+    ) -> Child:
+        stage, grace_s = STAGES[kind]
+        target = Target(name, process.pid, start_time(process.pid) or 0, mark, stage, grace_s)
+        self._tell(target)
+        child = Child(name, kind, process, log_path, log_start, target)
+        self.children.append(child)
+        return child
+
+    def _tell(self, target: Target) -> None:
+        assert self._guardian is not None
+        assert self._guardian.stdin is not None
+        self._guardian.stdin.write(json.dumps(asdict(target)).encode() + b"\n")
+        self._guardian.stdin.flush()
+
+    def of_kind(self, kind: str) -> list[Child]:
+        return [child for child in self.children if child.kind == kind]
+
+    async def watch(self) -> None:
+        """Never returns; raises ChildDied as soon as a part that the run cannot do without has ended."""
+        while True:
+            self.check()
+            await asyncio.sleep(POLL_S)
+
+    def check(self) -> None:
+        for child in self.children:
+            if not child.died:
+                continue
+            others = [c for c in self.of_kind(child.kind) if c.returncode is None]
+            if child.kind not in REPLICAS or not others:
+                raise ChildDied(child.obituary())
+        if self._guardian is not None and self._guardian.poll() is not None:
+            raise ChildDied(f"the guardian {describe_exit(self._guardian.returncode)}; nothing would stop the children")
+
+    def losses(self) -> list[Child]:
+        """Replicas that died since the last call."""
+        new = [c for c in self.children if c.died and c.name not in self._reported]
+        self._reported |= {child.name for child in new}
+        return new
+
+    async def wait_exit(self, child: Child) -> int:
+        """The exit status of a child that ends itself."""
+        while True:
+            if (status := child.returncode) is not None:
+                return status
+            await asyncio.sleep(POLL_S)
+
+    def stop(self, kinds: Sequence[str] = tuple(STAGES)) -> None:
+        """Stop the children of `kinds` in order; blocks until they and their descendants are gone."""
+        chosen = [child for child in self.children if child.kind in kinds]
+        for child in chosen:
+            child.may_exit = True
+        stop([child.target for child in chosen], hurry=lambda: self.hurry, tell=self.tell)
+        for child in chosen:
+            child.process.wait(5)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+        assert self._guardian is not None
+        assert self._guardian.stdin is not None
+        self._guardian.stdin.close()  # it finds nobody alive and ends
+        self._guardian.wait(60)

@@ -1,0 +1,57 @@
+"""The command line and environment of every child. What a service's options mean stands in its own `--help`."""
+
+import os
+import sys
+from pathlib import Path
+
+from scripts.launch.settings import EXAMPLE, LaunchConfig
+
+Command = list[str]
+
+
+def environment() -> dict[str, str]:
+    """For every child: five processes share a few cores, so each library gets one thread unless told otherwise."""
+    threads = {name: os.environ.get(name, "1") for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS")}
+    return threads | {"TOKENIZERS_PARALLELISM": os.environ.get("TOKENIZERS_PARALLELISM", "false")}
+
+
+def tools() -> Command:
+    server = str(EXAMPLE / "tool_server.py")
+    return [sys.executable, server, "--transport", "streamable-http", "--port", "0"]  # prints the port it took
+
+
+def keeper(config: LaunchConfig, database: str, engine_url: str | None) -> Command:
+    url = ["--engine_url", engine_url] if engine_url else []
+    return [sys.executable, "-m", "sampler.engine.keeper", *_common(config, database), *url]
+
+
+def sampler(config: LaunchConfig, database: str, mcp_url: str) -> Command:
+    return [sys.executable, "-m", "sampler", *_common(config, database), "--mcp_manager_url", mcp_url]
+
+
+def trainer(config: LaunchConfig, database: str) -> Command:
+    launch = ["--config_file", str(config.accelerate_config), "--num_processes", str(num_trainers(config))]
+    if config.num_machines > 1:
+        launch += ["--num_machines", str(config.num_machines), "--machine_rank", str(config.machine_rank)]
+        launch += ["--main_process_ip", str(config.master_addr), "--main_process_port", str(config.master_port)]
+    output = ["--output_dir", str(config.folder)]
+    return [_accelerate(), "launch", *launch, "-m", "trainer", *_common(config, database), *output]
+
+
+def trainer_environment(config: LaunchConfig) -> dict[str, str]:
+    """The trainer refuses to start with fewer processes than this."""
+    return environment() | {"TANDEM_NUM_PROCESSES": str(num_trainers(config))}
+
+
+def num_trainers(config: LaunchConfig) -> int:
+    return config.processes_here * config.num_machines
+
+
+def _common(config: LaunchConfig, database: str) -> Command:
+    flags = ["--run", config.run, "--db_connection_string", database, "--policy", config.policy]
+    flags += ["--model_name_or_path", str(config.model)]
+    return flags + (["--config", str(config.config)] if config.config else [])
+
+
+def _accelerate() -> str:
+    return str(Path(sys.executable).with_name("accelerate"))

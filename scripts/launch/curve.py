@@ -1,0 +1,54 @@
+"""The reward curve: a PNG by matplotlib, and the terminal's by plotext."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import plotext
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
+from scripts.launch.figures import StepMetrics, moving_average
+
+EvalPoint = tuple[int, float]  # step, mean reward
+
+
+def write_png(path: Path, metrics: StepMetrics, evals: Sequence[EvalPoint], title: str) -> None:
+    """Reward by step: every step (faint), moving average, by source, and the evaluations."""
+    figure = Figure(figsize=(8, 4.5), dpi=120, layout="constrained")
+    FigureCanvasAgg(figure)  # no window, no global state
+    axes = figure.add_subplot()
+    steps, rewards = series(metrics, "reward/mean")
+    axes.plot(steps, rewards, color="tab:blue", alpha=0.25, linewidth=1)
+    axes.plot(steps, moving_average(rewards), color="tab:blue", linewidth=2, label="training, moving average")
+    for source in metrics.sources():
+        x, y = series(metrics, f"reward/{source}")
+        axes.plot(x, moving_average(y), linewidth=1, linestyle="--", label=source)
+    if evals:
+        axes.plot(*zip(*evals, strict=True), "o", color="black", label="held-out tasks")
+    axes.set_xlabel("optimizer step")
+    axes.set_ylabel("reward")
+    axes.set_ylim(-0.02, 1.02)
+    axes.grid(alpha=0.3)
+    axes.set_title(title)
+    axes.legend(loc="lower right")
+    figure.savefig(path)
+
+
+def terminal_text(metrics: StepMetrics, evals: Sequence[EvalPoint], width: int = 80, height: int = 16) -> str:
+    """The same in characters, without colors."""
+    steps, rewards = series(metrics, "reward/mean")
+    plotext.clear_figure()
+    plotext.theme("clear")
+    plotext.plot_size(width, height)
+    plotext.plot(steps, moving_average(rewards), marker="braille", label="reward (moving average)")
+    if evals:
+        plotext.scatter([step for step, _ in evals], [reward for _, reward in evals], marker="●", label="held-out")
+    plotext.ylim(0, 1)
+    plotext.xlabel("optimizer step")
+    return str(plotext.build())
+
+
+def series(metrics: StepMetrics, name: str) -> tuple[list[int], list[float]]:
+    """(steps, values) of one metric."""
+    steps = [step for step in sorted(metrics.lines) if name in metrics.lines[step]]
+    return steps, [metrics.lines[step][name] for step in steps]

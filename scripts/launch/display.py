@@ -1,0 +1,143 @@
+"""The live display: one screen on a terminal, plain lines (one per step and event) elsewhere."""
+
+import asyncio
+import math
+import time
+from collections.abc import Callable, Sequence
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.markup import escape
+from rich.panel import Panel
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from scripts.launch.children import Child
+from scripts.launch.figures import Snapshot, StepMetrics
+
+REFRESH_S = 1.0
+
+
+class Display:
+    """Use `note` for events, `phase` for what is going on; `run` draws until it is cancelled."""
+
+    def __init__(self, run: str, console: Console | None = None) -> None:
+        self.console = console or Console(stderr=False)
+        self.run_name = run
+        self.phase = "starting"
+        self.phase_detail: Callable[[], str] = lambda: ""
+        self.metrics: StepMetrics | None = None
+        self.snapshot = Snapshot()
+        self.trainer: Child | None = None
+        self._printed_step = 0
+        self._started = time.monotonic()
+
+    def note(self, text: str) -> None:
+        """An event: a line of its own, above the live part on a terminal."""
+        stamp = f"[dim]{format_s(time.monotonic() - self._started):>6}[/dim]"
+        self.console.print(f"{stamp}  {escape(text)}", highlight=False, soft_wrap=True)
+
+    def begin_phase(self, text: str, detail: Callable[[], str] = lambda: "") -> None:
+        self.phase, self.phase_detail = text, detail
+        self.note(text)
+
+    async def draw(self) -> None:
+        """Draw until cancelled; the live part leaves the screen then."""
+        if not self.console.is_terminal:
+            while True:
+                self._print_new_steps()
+                await asyncio.sleep(REFRESH_S)
+        with Live(self.render(), console=self.console, auto_refresh=False, transient=True) as live:
+            while True:
+                live.update(self.render(), refresh=True)
+                await asyncio.sleep(REFRESH_S)
+
+    def _print_new_steps(self) -> None:
+        metrics = self.metrics
+        if metrics is None or metrics.last_step <= self._printed_step:
+            return
+        self._printed_step = metrics.last_step
+        self.note(" ".join(f"{name} {value}" for name, value in self._figures(metrics) if value != "–"))
+
+    # ---------------------------------------------------------------- the picture
+
+    def render(self) -> RenderableType:
+        head = Text.assemble((self.run_name, "bold"), "  ", self.phase, "  ", (self.phase_detail(), "cyan"))
+        parts: list[RenderableType] = [head]
+        if self.metrics is not None and self.metrics.lines:
+            total = max(self.snapshot.max_steps, 1)
+            bar = Table.grid(padding=(0, 1))
+            bar.add_row(ProgressBar(total, self.metrics.last_step, width=40), f"{self.metrics.last_step}/{total} steps")
+            parts += [bar, _grid(self._figures(self.metrics)[1:])]
+        parts.append(self._processes())
+        if self.trainer is not None and (line := self.trainer.last_line()):
+            parts.append(Text(f"trainer: {line}", style="dim", overflow="ellipsis", no_wrap=True))
+        return Panel(Group(*parts), title="tandem", title_align="left")
+
+    def _figures(self, metrics: StepMetrics) -> list[tuple[str, str]]:
+        last, snapshot = metrics.last, self.snapshot
+        rewards = [(f"reward {s}", number(metrics.moving(f"reward/{s}"), ".3f")) for s in metrics.sources()]
+        stale = f"{number(last.get('data/staleness_mean'), '.2f')}/{number(last.get('data/staleness_max'), '.0f')}"
+        return [
+            ("step", f"{metrics.last_step}/{snapshot.max_steps or '?'}"),
+            ("reward", number(metrics.moving("reward/mean"), ".3f")),
+            *rewards,
+            ("loss", number(last.get("loss/loss"), ".4f")),
+            ("sampled tok/s", number(snapshot.total("tokens_per_s", live_only=True), ",.0f")),
+            ("trained tok/s", number(last.get("perf/tokens_per_s"), ",.0f")),
+            ("staleness mean/max", stale),
+            ("queue", f"{snapshot.ready_groups} groups"),
+            ("mismatch", number(last.get("loss/mismatch_mean_nats"), ".5f")),
+            ("episodes", number(snapshot.total("episodes"), ",.0f")),
+            ("faults", faults_text(snapshot)),
+            ("time left", self._time_left(metrics)),
+        ]
+
+    def _time_left(self, metrics: StepMetrics) -> str:
+        """By the pace of the last steps."""
+        times = metrics.column("time")[-20:]
+        if len(times) < 2 or not self.snapshot.max_steps:
+            return "–"
+        pace = (times[-1] - times[0]) / (len(times) - 1)
+        return format_s(pace * max(0, self.snapshot.max_steps - metrics.last_step))
+
+    def _processes(self) -> Table:
+        table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+        for column in ("", "where", "state", "figures"):
+            table.add_column(column, no_wrap=True, overflow="ellipsis")
+        for service in self.snapshot.services:
+            load = f"{service.running} running, {service.waiting} waiting"
+            table.add_row("engine", service.url, f"{service.status.value} version {service.version}", load)
+        for worker in self.snapshot.workers:
+            if worker.id in self.snapshot.live:
+                table.add_row(worker.kind, f"{worker.host}:{worker.pid}", worker.doing, _stats_text(worker.stats))
+        return table
+
+
+def _stats_text(stats: dict[str, object]) -> str:
+    names = ("episodes_running", "episodes", "tokens_per_s", "reward_mean", "retries", "failed")
+    shown = [(n, stats[n]) for n in names if isinstance(stats.get(n), int | float) and stats[n]]
+    return " ".join(f"{name}={value:.4g}" for name, value in shown if isinstance(value, int | float))
+
+
+def _grid(pairs: Sequence[tuple[str, str]], columns: int = 4) -> Table:
+    grid = Table.grid(padding=(0, 3))
+    for start in range(0, len(pairs), columns):
+        grid.add_row(*(Text.assemble((f"{k} ", "dim"), (v, "bold")) for k, v in pairs[start : start + columns]))
+    return grid
+
+
+def faults_text(snapshot: Snapshot) -> str:
+    """Attempts that the plumbing cost, and slots given up for it."""
+    return f"{snapshot.slots.get('failures', 0)} retried, {snapshot.slots.get('failed', 0)} failed"
+
+
+def number(value: float | None, form: str) -> str:
+    return "–" if value is None or math.isnan(value) else format(value, form)
+
+
+def format_s(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"

@@ -1,0 +1,118 @@
+"""What a run's figures are, and where they come from: `metrics.jsonl` (one line a step, by the trainer) and the store.
+
+Both the live display and the summary are made of these.
+"""
+
+import json
+import math
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from shared.documents import InferenceService, Worker
+from shared.store import Store
+
+Line = dict[str, float]
+MOVING_STEPS = 10
+WORKER_TTL_S = 15.0
+
+
+class StepMetrics:
+    """The lines of `metrics.jsonl`, by step; `read` takes in what was added, or rewritten by a resume, since the last call."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._offset = 0
+        self._inode = 0
+        self.lines: dict[int, Line] = {}
+
+    def read(self) -> None:
+        try:
+            file = self._path.open("rb")
+        except FileNotFoundError:
+            return
+        with file:
+            status = self._path.stat()
+            if status.st_ino != self._inode or status.st_size < self._offset:  # a resume writes the file anew
+                self._inode, self._offset, self.lines = status.st_ino, 0, {}
+            file.seek(self._offset)
+            for raw in file:
+                if not raw.endswith(b"\n"):
+                    break  # half a line: it is being written
+                self._offset += len(raw)
+                line = json.loads(raw)
+                self.lines[int(line["step"])] = {k: v for k, v in line.items() if v is not None}
+
+    @property
+    def last_step(self) -> int:
+        return max(self.lines, default=0)
+
+    @property
+    def last(self) -> Line:
+        return self.lines.get(self.last_step, {})
+
+    def column(self, name: str) -> list[float]:
+        """Values of one metric in step order; steps without it are left out."""
+        return [self.lines[step][name] for step in sorted(self.lines) if name in self.lines[step]]
+
+    def sources(self) -> list[str]:
+        names = {
+            key.removeprefix("reward/") for line in self.lines.values() for key in line if key.startswith("reward/")
+        }
+        return sorted(names - {"mean"})
+
+    def moving(self, name: str, steps: int = MOVING_STEPS) -> float:
+        """Mean over the last steps; nan without any."""
+        return mean(self.column(name)[-steps:])
+
+
+def mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values) if values else math.nan
+
+
+def moving_average(values: Sequence[float], steps: int = MOVING_STEPS) -> list[float]:
+    """Mean of each value and of up to `steps` - 1 before it."""
+    window: deque[float] = deque(maxlen=steps)
+    averages = []
+    for value in values:
+        window.append(value)
+        averages.append(sum(window) / len(window))
+    return averages
+
+
+@dataclass(slots=True)
+class Snapshot:
+    """What the store says at one moment."""
+
+    max_steps: int = 0
+    workers: list[Worker] = field(default_factory=list)  # every one of the run's history
+    live: frozenset[str] = frozenset()  # ids of those heard of lately
+    services: list[InferenceService] = field(default_factory=list)
+    slots: dict[str, int] = field(default_factory=dict)
+    ready_groups: int = 0
+
+    def of_kind(self, kind: str, *, live_only: bool = False) -> list[Worker]:
+        return [w for w in self.workers if w.kind == kind and (w.id in self.live or not live_only)]
+
+    def total(self, name: str, *, live_only: bool = False) -> float:
+        """Sum of a figure over samplers."""
+        return sum(float(w.stats.get(name) or 0) for w in self.of_kind("sampler", live_only=live_only))
+
+    @property
+    def trainer_is_up(self) -> bool:
+        return any(w.doing not in ("starting", "stopped") for w in self.of_kind("trainer", live_only=True))
+
+
+async def take_snapshot(store: Store, policy: str) -> Snapshot:
+    run = await store.runs.get()
+    admission = run.admission.get(policy) if run else None
+    live = await store.workers.live(WORKER_TTL_S)
+    return Snapshot(
+        max_steps=(admission.num_steps or 0) if admission else 0,
+        workers=await store.workers.all(),
+        live=frozenset(worker.id for worker in live),
+        services=await store.services.all(),
+        slots=await store.tasks.count_slots(),
+        ready_groups=await store.data.count_ready_groups(policy),
+    )

@@ -1,0 +1,106 @@
+"""Stopping processes by pid, in order, their descendants included. Standard library only: the guardian runs it alone.
+
+A pid is trusted only together with the start time the kernel gave its process, so that a recycled pid is never touched.
+Descendants are found by a mark in their environment, which reaches them through sessions, double forks and dead parents
+(torch's elastic launcher, for one, gives every worker a session of its own).
+"""
+
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+MARK = "TANDEM_CHILD_OF"  # environment variable: "<launch>:<name of the child>"
+LEFTOVER_GRACE_S = 3.0  # for descendants that outlive the process which should have ended them
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A process that may have to be stopped. Those of the lowest `stage` are stopped first, together."""
+
+    name: str
+    pid: int
+    started: int  # clock ticks since boot, `start_time(pid)`
+    mark: str  # value of MARK in it and its descendants; "": it has none
+    stage: int
+    grace_s: float
+
+
+def start_time(pid: int) -> int | None:
+    """When the kernel started it, in ticks since boot; None when there is no such process, or only its remains."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
+    except OSError:
+        return None
+    return None if fields[0] in (b"Z", b"X") else int(fields[19])
+
+
+def is_alive(target: Target) -> bool:
+    return start_time(target.pid) == target.started
+
+
+def marked(mark: str) -> list[int]:
+    """Living processes of this user that carry `mark`."""
+    wanted = f"{MARK}={mark}".encode()
+    found = []
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit() or int(entry.name) == os.getpid():
+            continue
+        try:
+            environment = (entry / "environ").read_bytes()
+        except OSError:
+            continue  # gone, or somebody else's
+        if wanted in environment.split(b"\0") and start_time(int(entry.name)) is not None:
+            found.append(int(entry.name))
+    return found
+
+
+def stop(
+    targets: Sequence[Target],
+    *,
+    hurry: Callable[[], bool] = lambda: False,
+    tell: Callable[[str], None] = lambda text: None,
+) -> None:
+    """Stop stage by stage: SIGTERM, `grace_s`, SIGKILL. `hurry` true ends the waiting. Returns when none is alive."""
+    for stage in sorted({target.stage for target in targets}):
+        _stop_stage([target for target in targets if target.stage == stage], hurry, tell)
+
+
+def _stop_stage(group: Sequence[Target], hurry: Callable[[], bool], tell: Callable[[str], None]) -> None:
+    def any_alive() -> bool:
+        return any(map(is_alive, group))
+
+    if living := [target for target in group if is_alive(target)]:
+        tell("stopping " + ", ".join(target.name for target in living))
+    for target in living:
+        _signal(target.pid, signal.SIGTERM)
+    _wait(any_alive, max(target.grace_s for target in group), hurry)
+    for target in filter(is_alive, group):
+        tell(f"{target.name} did not end within {target.grace_s:g} s: killing it")
+        _signal(target.pid, signal.SIGKILL)
+    _wait(any_alive, LEFTOVER_GRACE_S, lambda: False)
+    for target in group:
+        _stop_leftovers(target, hurry)
+
+
+def _stop_leftovers(target: Target, hurry: Callable[[], bool]) -> None:
+    if not target.mark:
+        return
+    for sign in (signal.SIGTERM, signal.SIGKILL):
+        for pid in marked(target.mark):
+            _signal(pid, sign)
+        _wait(lambda: bool(marked(target.mark)), LEFTOVER_GRACE_S, hurry if sign == signal.SIGTERM else lambda: False)
+
+
+def _wait(busy: Callable[[], bool], limit_s: float, hurry: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + limit_s
+    while busy() and time.monotonic() < deadline and not hurry():
+        time.sleep(0.05)
+
+
+def _signal(pid: int, sign: signal.Signals) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, sign)

@@ -1,0 +1,159 @@
+"""The launcher's options: flags over plain environment names over the YAML's section `launch` over defaults.
+
+What is given is used, what is not given is started here. The plain names (`MODEL`, `ENGINE_URLS`, ...) are those of
+`PLAIN_NAMES`; `TANDEM_LAUNCH_<FIELD>` works too, as for every service.
+"""
+
+import os
+import sys
+import textwrap
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, ClassVar, Self
+
+from pydantic import Field, field_validator, model_validator
+from pydantic_settings import CliPositionalArg, NoDecode
+
+from shared.config import ServiceConfig
+from shared.store import check_run_name
+
+ROOT = Path(__file__).resolve().parents[2]
+EXAMPLE = Path("assets/example")
+
+PLAIN_NAMES = (
+    *("DB_CONNECTION_STRING", "MCP_MANAGER_URL", "ENGINE_URLS", "MODEL", "TRAIN_FILE", "EVAL_FILE", "CONFIG"),
+    *("NUM_MACHINES", "MACHINE_RANK", "MASTER_ADDR", "MASTER_PORT", "NUM_PROCESSES", "NUM_SAMPLERS"),
+)
+
+GUIDE = """
+  scripts/minirl_example.sh RUN_NAME [--flag value ...]
+  scripts/grpo_example.sh RUN_NAME [--flag value ...]
+
+With a run name alone, everything runs on this machine: an embedded MongoDB, the bundled tools, the local CPU engine, two
+samplers and the trainer, on the bundled model and tasks. The same name again continues the run; Ctrl-C stops it cleanly.
+
+Every option below is a flag, a key of the YAML file's section `launch`, and an environment variable:
+  {names}
+Relative paths start at the repository root. The other sections of the YAML file
+(trainer, sampler, keeper, engine) configure the services.
+
+Several machines: call the script on each with NUM_MACHINES, its own MACHINE_RANK (0, 1, ...), and the same MASTER_ADDR,
+MASTER_PORT, DB_CONNECTION_STRING; output/ must be a folder that all of them see. Rank 0 imports, evaluates, summarizes.
+
+  NUM_MACHINES=2 MACHINE_RANK=1 MASTER_ADDR=10.0.0.1 MASTER_PORT=29500 \\
+  DB_CONNECTION_STRING=mongodb://10.0.0.1:27017 scripts/minirl_example.sh demo
+
+Results: output/RUN_NAME/ (checkpoints, summary.json, reward.png, mongodb/), logs/RUN_NAME_*.log, database RUN_NAME.
+"""
+
+
+class LaunchConfig(ServiceConfig):
+    section: ClassVar[str] = "launch"
+    program: ClassVar[str] = "scripts.launch"
+
+    run: CliPositionalArg[str] = Field(description="Run name: the database, output/RUN and logs/RUN_*.log.")
+
+    # what is used when given, and started here when not
+    db_connection_string: str | None = Field(
+        None,
+        description="MongoDB to use. None: an embedded one, its data in output/RUN/mongodb.",
+        json_schema_extra={"secret": True},
+    )
+    mcp_manager_url: str | None = Field(None, description="MCP endpoint with the tools. None: the bundled tool server.")
+    engine_urls: Annotated[list[str], NoDecode] = Field(
+        [], description="SGLang servers, comma separated; one keeper each. Empty: one local CPU engine."
+    )
+
+    # what is trained
+    model: Path = Field(EXAMPLE / "model", description="Hugging Face directory with the weights to start from.")
+    train_file: Path = Field(EXAMPLE / "train.jsonl", description="Tasks to train on, JSONL.")
+    eval_file: Path = Field(EXAMPLE / "eval.jsonl", description="Held-out tasks, played before and after training.")
+    policy: str = Field("main", description="Name of the policy.")
+    num_generations: int = Field(8, gt=0, description="Episodes per training task (the group).")
+    eval_generations: int = Field(1, gt=0, description="Episodes per eval task.")
+    train_epochs: int = Field(1, gt=0, description="How often the training file is queued.")
+
+    # how many of what
+    num_samplers: int = Field(2, ge=0, description="Sampler processes on this machine.")
+    num_processes: int = Field(0, ge=0, description="Trainer processes on this machine. 0: one per GPU, or one on CPU.")
+    num_machines: int = Field(1, gt=0, description="Machines that train together.")
+    machine_rank: int = Field(0, ge=0, description="This machine's number, from 0.")
+    master_addr: str | None = Field(None, description="Address of machine 0, for the trainers to meet.")
+    master_port: int | None = Field(None, gt=0, lt=65536, description="Port on machine 0, for the trainers to meet.")
+    accelerate_config: Path = Field(Path("assets/fsdp2.yml"), description="Settings of `accelerate launch`.")
+
+    # patience
+    start_timeout_s: float = Field(180.0, gt=0, description="How long a service may take to come up.")
+
+    @classmethod
+    def load(cls, argv: Sequence[str] | None = None) -> Self:
+        """Read everything. The plain environment names stand in where `TANDEM_LAUNCH_<FIELD>` is not set."""
+        arguments = list(sys.argv[1:] if argv is None else argv)
+        if {"-h", "--help"} & set(arguments):
+            sys.stdout.write(GUIDE.format(names="\n  ".join(textwrap.wrap(" ".join(PLAIN_NAMES), 110))) + "\n")
+        for name in PLAIN_NAMES:
+            if value := os.environ.get(name):
+                os.environ.setdefault(f"TANDEM_LAUNCH_{name}", value)
+        return super().load(arguments)
+
+    @field_validator("engine_urls", mode="before")
+    @classmethod
+    def urls_are_separated_by_commas(cls, value: object) -> object:
+        if isinstance(value, str):
+            return [url.strip() for url in value.split(",") if url.strip()]
+        return value
+
+    @field_validator("run")
+    @classmethod
+    def run_is_a_database_name(cls, value: str) -> str:
+        check_run_name(value)
+        return value
+
+    @model_validator(mode="after")
+    def several_machines_share_what_each_cannot_start(self) -> "LaunchConfig":
+        if self.machine_rank >= self.num_machines:
+            raise ValueError(
+                f"MACHINE_RANK is {self.machine_rank}; expected 0 to {self.num_machines - 1} (NUM_MACHINES={self.num_machines})"
+            )
+        if self.num_machines > 1:
+            needed = {
+                "DB_CONNECTION_STRING": self.db_connection_string,
+                "MASTER_ADDR": self.master_addr,
+                "MASTER_PORT": self.master_port,
+            }
+            if missing := [name for name, value in needed.items() if not value]:
+                raise ValueError(f"NUM_MACHINES is {self.num_machines}, so {', '.join(missing)} must be given")
+        return self
+
+    @model_validator(mode="after")
+    def files_exist(self) -> "LaunchConfig":
+        for name in ("train_file", "eval_file", "accelerate_config"):
+            if not (path := ROOT / getattr(self, name)).is_file():
+                raise ValueError(f"{name.upper()} is {path}, which is no file")
+        if not (ROOT / self.model / "config.json").is_file():
+            raise ValueError(
+                f"MODEL is {ROOT / self.model}; expected a local Hugging Face directory (with config.json)"
+            )
+        return self
+
+    @property
+    def is_main(self) -> bool:
+        return self.machine_rank == 0
+
+    @property
+    def folder(self) -> Path:
+        return ROOT / "output" / self.run
+
+    def log_path(self, part: str) -> Path:
+        return ROOT / "logs" / f"{self.run}_{part}.log"
+
+    @property
+    def processes_here(self) -> int:
+        return self.num_processes or max(1, count_gpus())
+
+
+def count_gpus() -> int:
+    """NVIDIA GPUs that this process may use, without loading torch."""
+    if (visible := os.environ.get("CUDA_VISIBLE_DEVICES")) is not None:
+        return len([name for name in visible.split(",") if name.strip() and name.strip() != "-1"])
+    return len([p for p in Path("/dev").glob("nvidia*") if p.name.removeprefix("nvidia").isdigit()])
