@@ -1,0 +1,62 @@
+"""Dispatches and whole little episodes, written by the real verbs."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from shared.documents import Claim, DispatchedSamplingTask, SampledResponse
+from shared.packed import pack_floats, pack_ints
+from shared.states import DispatchStatus, RecordStatus
+from shared.store import Store
+
+
+def make_dispatch(
+    record: str,
+    turn: int,
+    prompt_ids: Sequence[int],
+    output_ids: Sequence[int],
+    *,
+    parent: int | None = None,
+    shared_length: int = 0,
+    version: int = 0,
+    **fields: Any,
+) -> DispatchedSamplingTask:
+    response = SampledResponse(
+        text="".join(map(chr, output_ids)),
+        message={"role": "assistant", "content": ""},
+        output_ids=pack_ints(output_ids),
+        output_logprobs=pack_floats([-0.5 - 0.01 * i for i in output_ids]),
+        finish_reason="stop",
+    )
+    return DispatchedSamplingTask(
+        **{
+            "id": f"{record}:{turn}",
+            "record": record,
+            "turn": turn,
+            "parent": None if parent is None else f"{record}:{parent}",
+            "shared_length": shared_length,
+            "prompt_ids": pack_ints(prompt_ids),
+            "messages": [{"role": "user", "content": "q"}],
+            "tools_hash": "",
+            "sampling_params": {"temperature": 1.0},
+            "response": response,
+            "weight_versions": [(version, len(output_ids))],
+            "status": DispatchStatus.COMPLETED,
+            **fields,
+        }
+    )
+
+
+async def play_episode(store: Store, claim: Claim, score: float, *, version: int = 0) -> None:
+    """A two-turn episode: [1 2] 3 4 | [5] 6 7, whose tokens depend a little on the slot."""
+    await store.records.start(claim, "w")
+    rid, x = claim.record_id, 10 * claim.traj_id
+    dispatches = [
+        make_dispatch(rid, 0, [1, 2], [3 + x, 4], version=version),
+        make_dispatch(rid, 1, [5], [6 + x, 7], parent=0, shared_length=4, version=version),
+    ]
+    for dispatch in dispatches:
+        await store.records.open_dispatch(dispatch)
+        await store.records.close_dispatch(dispatch)
+    values = {"score": score, "traj": [d.id for d in dispatches], "num_turns": 2, "policy_versions": [version]}
+    await store.records.move(rid, RecordStatus.SCORED, values)
+    await store.tasks.finish_slot(claim, score)

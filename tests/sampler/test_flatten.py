@@ -1,0 +1,100 @@
+"""From dispatches to the token tree: token for token, branches included."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sampler.flatten import flatten
+from shared.documents import DispatchedSamplingTask
+from shared.errors import DataError
+from shared.packed import unpack_floats, unpack_ints
+from shared.states import DispatchStatus
+from shared.trees import RecordTree
+from tests.sampler.builders import make_dispatch
+
+
+def sequence_of(dispatches: list[DispatchedSamplingTask], index: int) -> list[int]:
+    """Prompt and output of a dispatch, by the rule of the documents alone."""
+    d = dispatches[index]
+    before: list[int] = []
+    if d.parent is not None:
+        before = sequence_of(dispatches, int(d.parent.rsplit(":", 1)[1]))[: d.shared_length]
+    assert d.response is not None
+    return [*before, *unpack_ints(d.prompt_ids).tolist(), *unpack_ints(d.response.output_ids).tolist()]
+
+
+def end_of(tree: RecordTree, index: int) -> int:
+    return int(np.flatnonzero(tree.dispatches_N == index)[-1])
+
+
+def test_a_growing_context_is_a_chain() -> None:
+    dispatches = [make_dispatch("r", 0, [1, 2], [3, 4]), make_dispatch("r", 1, [5], [6], parent=0, shared_length=4)]
+    tree = flatten("r", dispatches, advantage=0.5)
+    assert tree.token_ids_N.tolist() == [1, 2, 3, 4, 5, 6]
+    assert tree.parents_N.tolist() == [-1, 0, 1, 2, 3, 4]
+    assert tree.dispatches_N.tolist() == [-1, -1, 0, 0, -1, 1]
+    assert [d.advantage for d in tree.dispatches] == [0.5, 0.5]
+
+
+def test_a_rewritten_history_is_a_branch_in_depth_first_order() -> None:
+    dispatches = [
+        make_dispatch("r", 0, [1, 2], [3, 4]),
+        make_dispatch("r", 1, [5], [6], parent=0, shared_length=2),  # forgets the first reply
+        make_dispatch("r", 2, [7], [8], parent=0, shared_length=4),  # goes on from it
+    ]
+    tree = flatten("r", dispatches, 1.0)
+    assert [tree.token_ids_N[tree.path(leaf)].tolist() for leaf in tree.leaves()] == [
+        [1, 2, 3, 4, 7, 8],
+        [1, 2, 5, 6],
+    ]
+
+
+def test_a_reply_in_parts_keeps_the_version_of_each_token() -> None:
+    dispatch = make_dispatch("r", 0, [1], [2, 3, 4], weight_versions=[(7, 1), (8, 2)])
+    assert flatten("r", [dispatch], 1.0).versions_N.tolist() == [-1, 7, 8, 8]
+
+
+def test_a_request_without_an_answer_is_no_part_of_the_tree() -> None:
+    failed = make_dispatch("r", 1, [9], [9], parent=0, shared_length=3, status=DispatchStatus.FAILED)
+    assert flatten("r", [make_dispatch("r", 0, [1], [2, 3]), failed], 1.0).token_ids_N.tolist() == [1, 2, 3]
+
+
+def test_missing_logprobs_are_an_error_and_not_zeros() -> None:
+    dispatch = make_dispatch("r", 0, [1], [2, 3], weight_versions=[(0, 1)])
+    with pytest.raises(DataError, match=r"r:0.*1 weight versions for 2 tokens"):
+        flatten("r", [dispatch], 1.0)
+
+
+def test_sharing_more_than_the_parent_has_is_an_error() -> None:
+    dispatches = [make_dispatch("r", 0, [1], [2]), make_dispatch("r", 1, [3], [4], parent=0, shared_length=9)]
+    with pytest.raises(DataError, match=r"shares 9 tokens with r:0, which has 2 tokens"):
+        flatten("r", dispatches, 1.0)
+
+
+@st.composite
+def episodes(draw: st.DrawFn) -> list[DispatchedSamplingTask]:
+    ids = st.lists(st.integers(0, 5), min_size=1, max_size=4)
+    dispatches = [make_dispatch("r", 0, draw(ids), draw(ids))]
+    for turn in range(1, draw(st.integers(1, 6))):
+        parent = draw(st.integers(0, turn - 1))
+        shared = draw(st.integers(1, len(sequence_of(dispatches, parent))))
+        dispatches.append(
+            make_dispatch("r", turn, draw(ids), draw(ids), parent=parent, shared_length=shared, version=turn)
+        )
+    return dispatches
+
+
+@given(episodes())
+@settings(max_examples=60, deadline=None)
+def test_the_path_to_every_dispatch_is_its_sequence_with_its_own_logprobs(
+    dispatches: list[DispatchedSamplingTask],
+) -> None:
+    tree = flatten("r", dispatches, 1.0)
+    for index, dispatch in enumerate(dispatches):
+        path = tree.path(end_of(tree, index))
+        assert tree.token_ids_N[path].tolist() == sequence_of(dispatches, index)
+        assert dispatch.response is not None
+        own = tree.dispatches_N == index
+        assert tree.logprobs_N[own].tobytes() == unpack_floats(dispatch.response.output_logprobs).tobytes()
+        assert set(tree.versions_N[own].tolist()) == {v for v, _ in dispatch.weight_versions}
