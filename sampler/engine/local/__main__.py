@@ -35,7 +35,7 @@ A folder that is not whole, or not the same architecture, is refused with a 400 
 
 def main() -> int:
     args = _parser().parse_args()
-    disable_progress_bar()
+    disable_progress_bar()  # type: ignore[no-untyped-call]  # transformers leaves it untyped
     logging.basicConfig(level=args.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s %(message)s")
     try:
         engine = create(

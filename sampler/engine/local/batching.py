@@ -105,8 +105,8 @@ class Batching:
         self.prefilling = self.prefilling[len(ended) :]
         ids, log_probs = sample(logits, SamplingBatch.of(ended))
         for g in ended:
+            self.kv.swap(g.slot, len(self.running))  # by its length before the first token is sampled
             g.decoding = True
-            self.kv.swap(g.slot, len(self.running))
             self.running.append(g)
         self._batch = None
         self._accept(ended, ids.tolist(), log_probs.tolist())
@@ -122,15 +122,19 @@ class Batching:
     def _accept(self, generations: Sequence[Generation], ids: list[int], log_probs: list[float]) -> None:
         """The hot loop: a few hundred nanoseconds per token unless something ends."""
         self.generated_tokens += len(ids)
+        ended: list[tuple[Generation, dict[str, Any]]] = []
         for g, token, log_prob in zip(generations, ids, log_probs, strict=True):
             g.output.append(token)
             g.logprobs.append(log_prob)
             if token in g.stop_ids or len(g.output) >= g.limit or g.params.stop:
                 reason = self._reason_to_stop(g, token)
                 if reason is not None:
-                    self.finish(g, reason)
-            if g.stream and g.notify is not None and g.finish is None:
+                    ended.append((g, reason))
+                    continue
+            if g.stream and g.notify is not None:
                 self.notices.append(g.notify)
+        for g, reason in ended:  # after all appends: leaving moves other rows, by their lengths
+            self.finish(g, reason)
 
     def _reason_to_stop(self, g: Generation, token: int) -> dict[str, Any] | None:
         if len(g.output) >= g.limit:
