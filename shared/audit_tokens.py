@@ -131,7 +131,10 @@ def _reply(dispatch: DispatchedSamplingTask, response: SampledResponse, source: 
             f"dispatch {dispatch.id}: {len(output_ids)} output ids, {len(logprobs)} log-probs, "
             f"{len(versions)} tokens in weight_versions"
         )
-    return TokenRow(output_ids, np.full(len(output_ids), source, dtype=np.int32), logprobs, versions)
+    sources = np.full(len(output_ids), source, dtype=np.int32)
+    if source == NOBODY:  # its reply is no training data, only context of a later one
+        return TokenRow(output_ids, sources, np.zeros_like(logprobs), sources)
+    return TokenRow(output_ids, sources, logprobs, versions)
 
 
 # ---------------------------------------------------------------------- what the tree says

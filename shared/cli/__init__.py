@@ -1,0 +1,29 @@
+"""`tandem`: import tasks, watch a run, read its episodes, audit it, trace a step; start a MongoDB on this machine.
+
+Exit codes: 0 all is well, 1 a problem was found or the database does not answer, 2 wrong usage or input, 130 Ctrl-C.
+"""
+
+import typer
+
+from shared.cli import audit, server, show, status, tasks, trace
+
+app = typer.Typer(
+    name="tandem",
+    help="Look after the runs of Tandem: every RUN is one MongoDB database, and each command reads or fills one.",
+    epilog="Start here:  `tandem mongod`,  then  `tandem tasks import demo train.jsonl`,  then  `tandem status demo`.",
+    no_args_is_help=True,
+    rich_markup_mode="markdown",
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.add_typer(tasks.app, name="tasks")
+app.command("status", epilog=status.EXAMPLES)(status.status)
+app.command("show", epilog=show.EXAMPLES)(show.show)
+app.command("audit", epilog=audit.EXAMPLES)(audit.audit_run)
+app.command("trace", epilog=trace.EXAMPLES)(trace.trace)
+app.command("mongod", epilog=server.EXAMPLES)(server.mongod)
+
+
+def main() -> None:
+    """The console script."""
+    app()

@@ -1,0 +1,72 @@
+"""`tandem audit`: does the run's database keep its promises?"""
+
+import json
+from typing import Annotated
+
+import typer
+from rich.markup import escape
+from rich.table import Table
+
+from shared.audit import AuditReport, audit
+from shared.cli.connect import OK, PROBLEM, AsJson, Connection, RunName, console, with_store
+
+EXAMPLES = """Examples:
+
+`tandem audit demo`  after a run has ended
+
+`tandem audit demo --running`  while it runs: slots may still be open
+
+`tandem audit demo --json | jq .counts`  for programs
+"""
+
+
+def audit_run(
+    run: RunName,
+    running: Annotated[
+        bool, typer.Option("--running", help="The run still runs: open and leased slots are no violation.")
+    ] = False,
+    max_trained_count: Annotated[
+        int | None,
+        typer.Option("--max_trained_count", min=1, help="Default: what the trainer was started with, else 1."),
+    ] = None,
+    newest_step: Annotated[
+        int | None,
+        typer.Option("--newest_step", min=0, help="Last step that counts. Default: that of the newest weights."),
+    ] = None,
+    as_json: AsJson = False,
+    db_connection_string: Connection = None,
+) -> None:
+    """Check every promise on a whole run: no task lost, no slot counted twice, tokens in = tokens out.
+
+    Reads only. Exit code 0: every promise is kept; 1: violations, with their first examples in the table.
+    """
+    report = with_store(
+        db_connection_string,
+        run,
+        lambda store: audit(store, running=running, max_trained_count=max_trained_count, newest_step=newest_step),
+    )
+    if as_json:
+        typer.echo(json.dumps(report.to_json(), ensure_ascii=False))
+    else:
+        _print(report)
+    raise typer.Exit(OK if report.ok else PROBLEM)
+
+
+def _print(report: AuditReport) -> None:
+    table = Table("", "check", "examined", "violations", title=f"audit of run {escape(report.run)}", expand=False)
+    for column in (2, 3):
+        table.columns[column].justify = "right"
+    for check, result in report.results.items():
+        mark = "[red]✗[/red]" if result.violations else "[dim]–[/dim]" if result.examined == 0 else "[green]✓[/green]"
+        text = check.value + (f" [dim]({result.note})[/dim]" if result.note else "")
+        table.add_row(mark, text, f"{result.examined:,}", f"{result.violations:,}")
+    out = console()
+    out.print(table)
+    for check, result in report.results.items():
+        for example in result.examples:
+            out.print(f"[red]✗[/red] {check.value}: {escape(example)}", soft_wrap=True)
+    for name, n in report.counts.items():
+        out.print(f"{n:>14,}  {name}")
+    for status, reasons in report.set_aside.items():
+        for reason, n in sorted(reasons.items(), key=lambda item: -item[1]):
+            out.print(f"{n:>14,}  {status}: {escape(reason)}")

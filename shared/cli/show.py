@@ -1,0 +1,231 @@
+"""`tandem show`: one episode, as a person reads it; or the attempts at a task; or the latest episodes to choose from."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.rule import Rule
+from rich.table import Table
+
+from shared.cli.connect import Connection, RunName, ago, console, with_store
+from shared.documents import DBRecordData, DispatchedSamplingTask, Record, Task
+from shared.errors import ConfigError
+from shared.packed import unpack_floats, unpack_ints
+from shared.store import Store
+
+EXAMPLES = """Examples:
+
+`tandem show demo`  the latest episodes, to choose from
+
+`tandem show demo arith-00017`  a task, by its id in the data set, with every attempt at it
+
+`tandem show demo main:train:0:arith-00017:3:1`  one episode
+
+`tandem show demo main:train:0:arith-00017:3:1 --tokens`  with every sampled token and its log-probability
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Episode:
+    """All that is stored of one record."""
+
+    record: Record
+    task: Task | None
+    dispatches: Sequence[DispatchedSamplingTask]
+    data: DBRecordData | None
+
+
+def show(
+    run: RunName,
+    what: Annotated[
+        str | None,
+        typer.Argument(metavar="[RECORD|TASK]", help="A record's id, a task's id, or a task's id in its data set."),
+    ] = None,
+    tokens: Annotated[bool, typer.Option("--tokens", help="Every sampled token with its log-probability.")] = False,
+    limit: Annotated[int, typer.Option("--limit", min=1, help="How many records to list.")] = 20,
+    db_connection_string: Connection = None,
+) -> None:
+    """Read an episode: its task, then turn by turn what the model saw, replied and called, and what came of it."""
+
+    async def work(store: Store) -> None:
+        if what is None:
+            await _list_recent(store, limit)
+        elif (record := await store.records.get(what)) is not None:
+            _print_episode(await _episode(store, record), await _speller(store, record.policy) if tokens else None)
+        else:
+            await _show_tasks(store, what)
+
+    with_store(db_connection_string, run, work)
+
+
+# ---------------------------------------------------------------------- to choose from
+
+
+async def _list_recent(store: Store, limit: int) -> None:
+    records = await store.records.recent(limit)
+    if not records:
+        console().print("no episode has ended yet")
+        return
+    now = await store.questions.server_time()
+    _print_records(f"the last {len(records)} episodes", records, lambda r: f"{ago(r.finished_at, now)} ago")
+    console().print(f"`tandem show {store.run} RECORD` prints one", markup=False)
+
+
+async def _show_tasks(store: Store, name: str) -> None:
+    documents = await store.questions.tasks_called(name)
+    if not documents:
+        raise ConfigError(
+            f"run {store.run}: no record and no task is called {name!r}; `tandem show {store.run}` lists the latest records"
+        )
+    out = console()
+    for document in documents:
+        task = Task.from_mongo(document)
+        _print_task(out, task)
+        slots = Table("slot", "status", "attempt", "failures", "score", "record", "error")
+        for s in task.slots:
+            cells = (s.status.value, s.attempt, s.failures, _number(s.score), s.record_id or "", s.error or "")
+            slots.add_row(str(s.traj_id), *(escape(str(cell)) for cell in cells))
+        out.print(slots)
+        records = [Record.from_mongo(d) for d in await store.questions.records_of(task.id)]
+        _print_records(f"{len(records)} attempts", records, lambda r: f"slot {r.traj_id}, attempt {r.attempt}")
+
+
+def _print_records(title: str, records: Sequence[Record], last: Callable[[Record], str]) -> None:
+    table = Table("record", "status", "score", "turns", "tokens", "termination", "answer", "", title=escape(title))
+    for r in records:
+        table.add_row(
+            escape(r.id),
+            r.status.value,
+            _number(r.score),
+            str(r.num_turns),
+            str(r.num_tokens),
+            r.termination or "",
+            escape(_short(r.answer or "", 30)),
+            last(r),
+        )
+    console().print(table)
+
+
+# ---------------------------------------------------------------------- one episode
+
+
+async def _episode(store: Store, record: Record) -> Episode:
+    data = await store.data.find({"_id": record.id}, limit=1)
+    dispatches = await store.records.dispatches_of([record.id])
+    return Episode(record, await store.tasks.get(record.task), dispatches[record.id], data[0] if data else None)
+
+
+async def _speller(store: Store, policy: str) -> Callable[[int], str]:
+    """Token id to its text, where the weights of version 0 and the tokenizers package are on this machine."""
+    versions = await store.versions.all(policy)
+    path = Path(versions[0].path) / "tokenizer.json" if versions else Path("tokenizer.json")
+    if not (versions and path.is_file() and find_spec("tokenizers")):
+        return lambda token: ""
+    from tokenizers import Tokenizer
+
+    tokenizer = Tokenizer.from_file(str(path))
+    return lambda token: tokenizer.decode([token], skip_special_tokens=False)
+
+
+def _print_episode(episode: Episode, spell: Callable[[int], str] | None) -> None:
+    out = console()
+    record = episode.record
+    if episode.task is not None:
+        _print_task(out, episode.task)
+    _field(out, "record", f"{record.id}: {record.status.value}, {record.num_turns} turns, {record.num_tokens} tokens")
+    for dispatch in episode.dispatches:
+        _print_dispatch(out, dispatch)
+        if spell is not None:
+            _print_tokens(out, dispatch, spell)
+    out.print(Rule("outcome"))
+    _field(out, "ended", f"{record.termination or 'not yet'}" + (f"; {record.error}" if record.error else ""))
+    _field(out, "answer", record.answer)
+    _field(out, "score", _number(record.score))
+    _field(out, "details", record.reward_details or None)
+    _field(out, "advantage", _number(record.advantage))
+    _field(out, "versions", ", ".join(map(str, record.policy_versions)) or None)
+    _field(out, "training", _training(episode.data))
+
+
+def _training(data: DBRecordData | None) -> str:
+    if data is None:
+        return "no training data"
+    steps = ", ".join(map(str, data.trained_steps)) or "none yet"
+    reason = f" ({data.reason})" if data.reason else ""
+    counts = f"{data.num_trained_tokens} of {data.num_tokens} tokens have a loss"
+    return f"{data.status.value}{reason}; steps: {steps}; {counts}"
+
+
+def _print_task(out: Console, task: Task) -> None:
+    out.print(Rule(f"task {escape(task.id)}"))
+    _field(out, "query", task.payload.query)
+    _field(out, "expected", task.payload.answer)
+    _field(out, "system", task.payload.system)
+    _field(out, "scorer", f"{task.payload.scorer or 'the default one'}, answer_schema {task.payload.answer_schema}")
+    _field(out, "tools", task.payload.tools)
+    _field(out, "metadata", task.payload.metadata or None)
+    outcome = f" ({task.outcome})" if task.outcome else ""
+    _field(out, "status", f"{task.status.value}{outcome}, seq {task.seq}, {task.num_generations} episodes")
+
+
+def _print_dispatch(out: Console, d: DispatchedSamplingTask) -> None:
+    title = f"turn {d.turn}: {d.status.value}"
+    if d.parent is not None:
+        title += f", after {d.parent.rsplit(':', 1)[-1]} (shares {d.shared_length} tokens)"
+    out.print(Rule(escape(title), align="left"))
+    for message in d.messages:
+        _field(out, str(message.get("role", "message")), message.get("content"), style="cyan")
+    if d.response is not None:
+        _field(out, "reply", d.response.text, style="green")
+    for call in d.tool_calls:
+        _field(out, "call", f"{call.name}({call.arguments})", style="magenta")
+        verdict = "error" if call.is_error else "result"
+        _field(out, verdict, f"{call.result}  [{call.duration_s:.2f} s]", style="red" if call.is_error else "magenta")
+    versions = ", ".join(f"v{version} × {n}" for version, n in d.weight_versions)
+    finish = f", {d.response.finish_reason}" if d.response is not None else ""
+    prompt = d.usage.get("prompt", d.shared_length + len(d.prompt_ids) // 4)
+    sampled = len(d.response.output_ids) // 4 if d.response is not None else 0
+    _field(
+        out, "tokens", f"{prompt} prompt ({d.usage.get('cached', 0)} cached), {sampled} sampled [{versions}]{finish}"
+    )
+    _field(out, "service", d.service)
+    if d.advantage is not None:
+        _field(out, "advantage", f"{_number(d.advantage)} (score {_number(d.score)})")
+    _field(out, "error", d.error, style="red")
+
+
+def _print_tokens(out: Console, d: DispatchedSamplingTask, spell: Callable[[int], str]) -> None:
+    if d.response is None:
+        return
+    table = Table("#", "token", "text", "log-prob", "version")
+    versions = [version for version, n in d.weight_versions for _ in range(n)]
+    ids, logprobs = unpack_ints(d.response.output_ids), unpack_floats(d.response.output_logprobs)
+    for k, (token, logprob) in enumerate(zip(ids.tolist(), logprobs.tolist(), strict=False)):
+        version = str(versions[k]) if k < len(versions) else "?"
+        table.add_row(str(k), str(token), escape(repr(spell(token))[1:-1]), f"{logprob:.4f}", version)
+    out.print(table)
+
+
+def _field(out: Console, label: str, value: Any, *, style: str = "bold") -> None:
+    """`label  value`, nothing when there is no value; long text wraps below itself."""
+    if value is None or value == "":
+        return
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column(width=10, style=style)
+    grid.add_column(overflow="fold")
+    grid.add_row(escape(label), escape(str(value)))
+    out.print(grid)
+
+
+def _number(value: float | None) -> str:
+    return "–" if value is None else f"{value:.4g}"
+
+
+def _short(text: str, n: int) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= n else line[: n - 1] + "…"

@@ -1,0 +1,221 @@
+"""`tandem status`: what a run is doing now."""
+
+import asyncio
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Annotated, Any
+
+import typer
+from rich.console import Group
+from rich.live import Live
+from rich.markup import escape
+from rich.table import Table
+
+from shared.cli.connect import AsJson, Connection, RunName, ago, console, with_store
+from shared.states import DataStatus, RecordStatus, SlotStatus, TaskStatus
+from shared.store import Store
+
+RATE_WINDOW_S = 60.0
+LIVE_S = 60.0  # a worker not heard of for longer is shown as gone
+
+EXAMPLES = """Examples:
+
+`tandem status demo`  once
+
+`tandem status demo --watch`  until Ctrl-C, every two seconds
+
+`tandem status demo --json | jq .tasks`  for programs
+"""
+
+
+@dataclass(slots=True)
+class PolicyStatus:
+    """A policy's newest weights, and the age in steps of what waits for the trainer."""
+
+    policy: str
+    version: int | None
+    step: int
+    announced: str
+    ready_by_lag: dict[int, int] = field(default_factory=dict)  # {optimizer steps behind: records}
+
+
+@dataclass(slots=True)
+class RunStatus:
+    """One look at a run; `--json` prints it as it is."""
+
+    run: str
+    state: str
+    tasks: dict[str, dict[str, int]]
+    slots: dict[str, dict[str, int]]
+    records: dict[str, int]
+    record_data: dict[str, int]
+    set_aside: dict[str, dict[str, int]]
+    policies: list[PolicyStatus]
+    services: list[dict[str, Any]]
+    workers: list[dict[str, Any]]
+    rates: dict[str, float]
+
+
+def status(
+    run: RunName,
+    watch: Annotated[bool, typer.Option("--watch", "-w", help="Go on until Ctrl-C.")] = False,
+    interval_s: Annotated[float, typer.Option("--interval_s", min=0.1, help="Between two looks, with --watch.")] = 2.0,
+    as_json: AsJson = False,
+    db_connection_string: Connection = None,
+) -> None:
+    """Show tasks, slots, records, training data, engines, workers, weights and rates of a run.
+
+    Ages are by the database's clock. Rates are over the last minute. *Lag* is how many optimizer steps the weights
+    that sampled a record are behind the newest.
+    """
+
+    async def work(store: Store) -> None:
+        if as_json:
+            while True:
+                typer.echo(json.dumps(asdict(await look(store)), ensure_ascii=False, default=str))
+                if not watch:
+                    return
+                await asyncio.sleep(interval_s)
+        if not watch:
+            console().print(_render(await look(store)))
+            return
+        with Live(_render(await look(store)), console=console(), auto_refresh=False) as live:
+            while True:
+                await asyncio.sleep(interval_s)
+                live.update(_render(await look(store)), refresh=True)
+
+    with_store(db_connection_string, run, work)
+
+
+# ---------------------------------------------------------------------- the questions
+
+
+async def look(store: Store) -> RunStatus:
+    """Everything that the table shows, now."""
+    run = await store.runs.get()
+    tasks = await store.tasks.count_by_status()
+    workers = await _workers(store)
+    return RunStatus(
+        run=store.run,
+        state=run.state.value if run else "unknown",
+        tasks=tasks,
+        slots={split: await store.tasks.count_slots(split) for split in tasks},
+        records=await store.records.count_by_status(),
+        record_data=await store.data.count_by_status(),
+        set_aside=await store.questions.set_aside(),
+        policies=[await _policy(store, policy) for policy in await store.questions.policies()],
+        services=await _services(store),
+        workers=workers,
+        rates=await _rates(store, workers),
+    )
+
+
+async def _policy(store: Store, policy: str) -> PolicyStatus:
+    now = await store.questions.server_time()
+    newest = await store.versions.newest(policy)
+    if newest is None:
+        return PolicyStatus(policy, None, 0, "never")
+    versions = {v.version: v for v in await store.versions.all(policy)}
+    found = PolicyStatus(policy, newest.version, newest.step, ago(newest.created_at, now))
+    for version, n in (await store.questions.ready_versions(policy)).items():
+        lag = versions[version].lag(newest.step) if version in versions else -1  # -1: weights nobody announced
+        found.ready_by_lag[lag] = found.ready_by_lag.get(lag, 0) + n
+    return found
+
+
+async def _services(store: Store) -> list[dict[str, Any]]:
+    now = await store.questions.server_time()
+    return [
+        {
+            "url": s.url,
+            "policy": s.policy,
+            "version": s.version,
+            "status": s.status.value,
+            "running": s.running,
+            "waiting": s.waiting,
+            "capacity": s.capacity,
+            "heard": ago(s.heartbeat, now),
+            "error": s.error,
+        }
+        for s in await store.services.all()
+    ]
+
+
+async def _workers(store: Store) -> list[dict[str, Any]]:
+    now = await store.questions.server_time()
+    live = {w.id for w in await store.workers.live(LIVE_S)}
+    return [
+        {
+            "kind": w.kind,
+            "process": f"{w.host}:{w.pid}",
+            "doing": w.doing,
+            "heard": ago(w.heartbeat, now),
+            "live": w.id in live,
+            "stats": w.stats,
+        }
+        for w in await store.workers.all()
+    ]
+
+
+async def _rates(store: Store, workers: list[dict[str, Any]]) -> dict[str, float]:
+    """What the records say of the last minute, and every `*_per_s` of the live workers' own statistics, added up."""
+    records, tokens = await store.questions.finished_within(RATE_WINDOW_S)
+    rates = {"episodes_per_s": records / RATE_WINDOW_S, "sampled_tokens_per_s": tokens / RATE_WINDOW_S}
+    for worker in workers:
+        for name, value in worker["stats"].items() if worker["live"] else ():
+            if name.endswith("_per_s") and isinstance(value, int | float):
+                key = f"{worker['kind']}/{name}"
+                rates[key] = rates.get(key, 0.0) + float(value)
+    return rates
+
+
+# ---------------------------------------------------------------------- the tables
+
+
+def _render(now: RunStatus) -> Group:
+    rates = ", ".join(f"{name} {value:.3g}" for name, value in now.rates.items())
+    parts: list[Any] = [f"run [bold]{escape(now.run)}[/bold] is {now.state}; {escape(rates)}"]
+    parts.append(_counts("tasks", now.tasks, [s.value for s in TaskStatus]))
+    parts.append(_counts("slots of opened tasks", now.slots, [*(s.value for s in SlotStatus), "failures"]))
+    parts.append(_counts("records", {"records": now.records}, [s.value for s in RecordStatus]))
+    parts.append(_counts("training data", {"record_data": now.record_data}, [s.value for s in DataStatus]))
+    for status_, reasons in now.set_aside.items():
+        parts += [f"  {status_}: {n} × {escape(reason)}" for reason, n in sorted(reasons.items())]
+    parts.append(_policies(now.policies))
+    parts.append(_rows("engines", now.services, ("url", "policy", "version", "status", "running", "waiting", "heard")))
+    parts.append(_rows("workers", now.workers, ("kind", "process", "doing", "heard", "stats")))
+    return Group(*parts)
+
+
+def _counts(title: str, rows: Mapping[str, Mapping[str, int]], names: list[str]) -> Table:
+    table = Table("", *names, title=title, title_justify="left")
+    for column in table.columns[1:]:
+        column.justify = "right"
+    for label, counts in sorted(rows.items()):
+        table.add_row(escape(label), *(f"{counts.get(name, 0):,}" for name in names))
+    return table
+
+
+def _policies(policies: list[PolicyStatus]) -> Table:
+    table = Table("policy", "version", "step", "announced", "ready data by lag", title="weights", title_justify="left")
+    for p in policies:
+        lags = "  ".join(f"{'unknown' if lag < 0 else lag}: {n}" for lag, n in sorted(p.ready_by_lag.items()))
+        version = "none" if p.version is None else str(p.version)
+        age = p.announced if p.version is None else f"{p.announced} ago"
+        table.add_row(escape(p.policy), version, str(p.step), age, lags or "none waits")
+    return table
+
+
+def _rows(title: str, rows: list[dict[str, Any]], names: tuple[str, ...]) -> Table:
+    table = Table(*names, title=title if rows else f"{title}: none", title_justify="left")
+    for row in rows:
+        cells = [_cell(row[name]) + (" ago" if name == "heard" else "") for name in names]
+        table.add_row(*cells, style=None if row.get("live", row.get("status") != "DOWN") else "dim")
+    return table
+
+
+def _cell(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return escape(" ".join(f"{k}={v:.4g}" if isinstance(v, float) else f"{k}={v}" for k, v in value.items()))
+    return escape(str(value))

@@ -1,0 +1,99 @@
+"""`tandem trace`: from an optimizer step back to the records, dispatches, weight versions and tool calls that entered it."""
+
+import json
+from typing import Annotated, Any
+
+import typer
+from rich.markup import escape
+from rich.table import Table
+
+from shared.cli.connect import PROBLEM, AsJson, Connection, RunName, answer, complain, console, with_store
+from shared.documents import PolicyVersion
+from shared.errors import ConfigError
+from shared.store import Store
+from shared.store.questions import chain_pipeline
+
+Document = dict[str, Any]
+
+EXAMPLES = """Examples:
+
+`tandem trace demo --step 12`  what the 12th optimizer step learned from
+
+`tandem trace demo --record main:train:0:arith-00017:3:1`  where one episode went
+"""
+
+
+def trace(
+    run: RunName,
+    step: Annotated[int | None, typer.Option("--step", min=1, help="An optimizer step; the first is 1.")] = None,
+    record: Annotated[str | None, typer.Option("--record", metavar="R", help="A record's id.")] = None,
+    as_json: AsJson = False,
+    db_connection_string: Connection = None,
+) -> None:
+    """Trace a step, or a record, through the whole chain; prints the query that gives the same in Compass.
+
+    Exit code 1 when the step used nothing, or the record gave no training data.
+    """
+    if (step is None) == (record is None):
+        answer(_refuse())
+    where: Document = {"_id": record} if record is not None else {"trained_steps": step}
+
+    async def work(store: Store) -> tuple[list[Document], list[PolicyVersion]]:
+        rows = await store.questions.chain(where)
+        policies = sorted({row["policy"] for row in rows})
+        return rows, [v for policy in policies for v in await store.versions.all(policy)]
+
+    rows, versions = with_store(db_connection_string, run, work)
+    if as_json:
+        typer.echo(json.dumps({"query": chain_pipeline(where), "rows": rows}, ensure_ascii=False))
+    elif rows:
+        _print(run, rows, versions)
+    if not as_json:
+        console().print("\nIn Compass, collection [bold]record_data[/bold], tab Aggregations, “{} text”:")
+        console().print(json.dumps(chain_pipeline(where)), soft_wrap=True, markup=False)
+    if not rows:
+        what = f"step {step} used no record" if record is None else f"record {record} gave no training data"
+        complain(f"run {run}: {what}; `tandem status {run}` says what there is")
+        raise typer.Exit(PROBLEM)
+
+
+async def _refuse() -> None:
+    raise ConfigError("give either --step N or --record R")
+
+
+def _print(run: str, rows: list[Document], versions: list[PolicyVersion]) -> None:
+    table = Table("record", "turn", "weights", "advantage", "reward", "steps", "tool calls", title=f"run {escape(run)}")
+    last = ""
+    for row in rows:
+        new = row["record"] != last
+        last = row["record"]
+        table.add_row(
+            escape(row["record"]) if new else "",
+            str(row["turn"]),
+            " ".join(f"v{version}×{n}" for version, n in row["weight_versions"]),
+            "–" if row["advantage"] is None else f"{row['advantage']:+.4f}",
+            f"{row['reward']:g}" if new else "",
+            ", ".join(map(str, row["trained_steps"])) or "none yet" if new else "",
+            escape("; ".join(_call(call) for call in row["tool_calls"])),
+        )
+    out = console()
+    out.print(table)
+    records = {row["record"]: row for row in rows}
+    out.print(f"{len(records)} records of {len({r['task'] for r in records.values()})} tasks, {len(rows)} dispatches")
+    steps = sorted({s for r in records.values() for s in r["trained_steps"]})
+    for step in steps:
+        out.print(f"step {step}: {_published(step, versions)}", soft_wrap=True, markup=False)
+
+
+def _call(call: Document) -> str:
+    arguments = json.dumps(call["arguments"], ensure_ascii=False)
+    return f"{call['name']}({arguments}){' ✗' if call['is_error'] else ''} {call['duration_s']:.2f} s"
+
+
+def _published(step: int, versions: list[PolicyVersion]) -> str:
+    """The first weights of the surviving history that hold a step."""
+    holding = [v for v in versions if v.withdrawn_to is None and v.step >= step]
+    if not holding:
+        return "not in any announced weights yet"
+    first = min(holding, key=lambda v: v.version)
+    return f"first in {first.id}, the weights after step {first.step} ({first.path})"
