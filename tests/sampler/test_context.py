@@ -1,0 +1,150 @@
+"""A context only grows, and equals the full rendering where the model writes canonically."""
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sampler.context import Context
+from sampler.template import ChatTemplate
+from shared.errors import ConfigError
+from tests.sampler.chats import (
+    NAMED,
+    TEMPLATES,
+    TOOLS,
+    call_message,
+    chat,
+    result_message,
+    save_model_dir,
+    small_tokenizer,
+)
+
+EXAMPLE = Path(__file__).parents[2] / "assets" / "example"
+START = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "What is A?"}]
+
+
+def template_of(name: str) -> ChatTemplate:
+    if name == "example":
+        return ChatTemplate.build(small_tokenizer(), (EXAMPLE / "chat_template.jinja").read_text(), NAMED)
+    return chat(name)
+
+
+def canonical_reply(template: ChatTemplate, before: list[dict[str, object]], reply: dict[str, object]) -> list[int]:
+    """The ids that the template gives this reply, up to and including its end of turn."""
+    prompt = template.render(before, TOOLS, True)
+    whole = template.render([*before, reply], TOOLS)
+    assert whole.startswith(prompt)
+    return template.encode(whole[len(prompt) :].removesuffix("\n"))
+
+
+@pytest.mark.parametrize("name", ["qwen", "llama", "strict", "example"])
+def test_ids_equal_the_full_rendering_for_canonical_replies(name: str) -> None:
+    template = template_of(name)
+    context = Context(template, TOOLS)
+    assert context.start(START) == template.render_ids(START, TOOLS, True)
+    messages = list(START)
+    turns = [
+        (call_message("I look."), [result_message("A is 5")]),
+        (call_message(x="B"), [result_message("B is <|im_end|> é\n")]),
+        ({"role": "assistant", "content": "Both?"}, [{"role": "user", "content": "Yes."}]),
+    ]
+    for reply, answers in turns:
+        output = canonical_reply(template, messages, reply)
+        before = list(context.ids)
+        added = context.extend(output, answers)
+        assert context.ids == [*before, *output, *added]
+        messages += [reply, *answers]
+        assert context.ids == template.render_ids(messages, TOOLS, True)
+
+
+def test_several_results_in_one_turn_are_one_message_of_the_template() -> None:
+    template, messages = chat("qwen"), list(START)
+    context = Context(template, TOOLS)
+    context.start(START)
+    reply = {**call_message(), "tool_calls": [call_message(x=x)["tool_calls"][0] for x in "AB"]}  # type: ignore[index]  # a list
+    results = [result_message("5"), result_message("6")]
+    context.extend(canonical_reply(template, messages, reply), results)
+    assert context.ids == template.render_ids([*messages, reply, *results], TOOLS, True)
+
+
+@pytest.mark.parametrize("name", ["qwen", "llama", "strict", "example"])
+def test_a_reply_that_was_cut_gets_the_missing_end_of_turn_as_a_prompt_token(name: str) -> None:
+    template = template_of(name)
+    complete, cut = Context(template, TOOLS), Context(template, TOOLS)
+    for context in (complete, cut):
+        context.start(START)
+    words = template.encode("the answer")
+    added = complete.extend([*words, complete.turn_end_id], [{"role": "user", "content": "go on"}])
+    added_to_cut = cut.extend(words, [{"role": "user", "content": "go on"}])
+    assert added_to_cut == [cut.turn_end_id, *added]
+    assert cut.ids == complete.ids
+
+
+def test_an_empty_reply_is_an_empty_turn() -> None:
+    context = Context(chat("qwen"))
+    context.start(START)
+    assert context.extend([], [{"role": "user", "content": "?"}])[0] == context.turn_end_id
+
+
+sampled = st.lists(st.integers(0, small_tokenizer().get_vocab_size() - 1), max_size=30)
+
+
+@given(st.lists(st.tuples(sampled, st.text(max_size=20), st.booleans()), min_size=1, max_size=4))
+@settings(max_examples=80, deadline=None)
+def test_every_prompt_begins_with_the_very_ids_of_the_turn_before(turns: list[tuple[list[int], str, bool]]) -> None:
+    context = Context(chat("qwen"), TOOLS)
+    ids = context.start(START)
+    for output, text, is_tool in turns:
+        ids = ids + output
+        added = context.extend(output, [result_message(text) if is_tool else {"role": "user", "content": text}])
+        assert context.ids == ids + added
+        ids = list(context.ids)
+
+
+def test_what_is_appended_does_not_depend_on_the_history() -> None:
+    short, long = Context(chat("qwen"), TOOLS), Context(chat("qwen"), TOOLS)
+    short.start(START)
+    long.start([*START, {"role": "assistant", "content": "no"}, {"role": "user", "content": "x" * 5000}])
+    assert short.extend([5], [result_message("r")]) == long.extend([5], [result_message("r")])
+
+
+def test_a_new_start_is_a_new_branch() -> None:
+    context = Context(chat("qwen"))
+    first = context.start(START)
+    context.extend([5], [result_message("r")])
+    assert context.start(START) == first == context.ids
+
+
+@pytest.mark.parametrize(
+    "text", ["{{ messages[-1].content }}", "{% for m in messages %}{{ m.role }}{% endfor %}<|im_end|>"]
+)
+def test_a_template_whose_turns_have_no_end_is_refused_with_a_reason(text: str) -> None:
+    with pytest.raises(ConfigError, match="no special token follows an assistant's message"):
+        Context(ChatTemplate.build(small_tokenizer(), text, NAMED))
+
+
+def test_a_template_that_drops_old_replies_is_refused_with_a_reason() -> None:
+    context = Context(ChatTemplate.build(small_tokenizer(), "{{ messages[-1].content }}<|im_end|>", NAMED))
+    context.start(START)
+    with pytest.raises(ConfigError, match="the end of a reply cannot be found"):
+        context.extend([5], [{"role": "user", "content": "x"}])
+
+
+def test_the_bundled_model_keeps_the_promise(tmp_path: Path) -> None:
+    """Its own tokenizer, where the folder is there; else the small one with its template."""
+    folder = EXAMPLE / "model"
+    if not (folder / "tokenizer.json").is_file():
+        folder = save_model_dir(tmp_path, (EXAMPLE / "chat_template.jinja").read_text(), in_config=False)
+    template = ChatTemplate.from_dir(folder)
+    context, messages = Context(template, TOOLS), list(START)
+    context.start(START)
+    for number in range(3):
+        reply, result = call_message(x=str(number)), result_message(f"box {number}")
+        context.extend(canonical_reply(template, messages, reply), [result])
+        messages += [reply, result]
+    assert context.ids == template.render_ids(messages, TOOLS, True)
+
+
+def test_all_template_families_are_tested() -> None:
+    assert set(TEMPLATES) == {"qwen", "llama", "strict"}

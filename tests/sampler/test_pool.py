@@ -1,0 +1,256 @@
+"""Choice of engine, failover, continuation of aborted replies. Engines are scripted at the transport."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+
+import httpx
+import pytest
+
+from sampler.engine.client import EngineClient
+from sampler.engine.pool import EnginePool, PoolLimits, Reply, Service
+from sampler.errors import EngineRefused, EngineUnavailable
+from tests.sampler.engines import ABORT, LENGTH, STOP, Engines, Up, answer, recorded
+
+QUICK = PoolLimits(
+    refresh_s=0.05,
+    wait_s=2.0,
+    backoff_s=0.01,
+    max_backoff_s=0.02,
+    suspect_s=0.3,
+    max_suspect_s=0.3,
+    max_failures=4,
+    abort_s=1.0,
+)
+A, B = "http://a:1", "http://b:1"
+
+
+@asynccontextmanager
+async def pool_of(
+    engines: Engines, services: Sequence[Service], limits: PoolLimits = QUICK
+) -> AsyncIterator[EnginePool]:
+    async def refresh() -> Sequence[Service]:
+        return services
+
+    async with EngineClient(transport=httpx.MockTransport(engines)) as client:
+        pool = EnginePool(client, refresh, limits)
+        yield pool
+        await pool.close()
+
+
+def scripted(*responses: httpx.Response | Exception) -> Callable[[httpx.Request], Awaitable[httpx.Response]]:
+    """Answers in turn; the last one for ever."""
+    left = list(responses)
+
+    async def behave(request: httpx.Request) -> httpx.Response:
+        found = left.pop(0) if len(left) > 1 else left[0]
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    return behave
+
+
+async def ask(pool: EnginePool, **options: object) -> Reply:
+    return await pool.generate([1, 2, 3, 4], {"max_new_tokens": 8, "temperature": 1.0}, rid="d1", **options)  # type: ignore[arg-type]  # options
+
+
+async def test_the_least_loaded_live_engine_is_chosen() -> None:
+    engines = Engines({"b": scripted(answer([9], STOP))})
+    services = [
+        Up(A, running=5),
+        Up(B, running=8, capacity=40),
+        Up("http://c:1", status="DOWN"),
+        Up("http://d:1", status="UPDATING"),
+    ]
+    async with pool_of(engines, services) as pool:
+        reply = await ask(pool)
+    assert reply.generation.url == B
+    assert (reply.generation.output_ids, reply.generation.logprobs, reply.generation.version_runs) == (
+        [9],
+        [-0.09],
+        [[3, 1]],
+    )
+
+
+async def test_concurrent_requests_spread_before_any_heartbeat_says_so() -> None:
+    async def slowly(request: httpx.Request) -> httpx.Response:
+        await asyncio.sleep(0.1)
+        return answer([9], STOP)
+
+    engines = Engines({"a": slowly, "b": slowly})
+    async with pool_of(engines, [Up(A, capacity=20), Up(B, capacity=10)]) as pool:
+        await asyncio.gather(*(ask(pool) for _ in range(15)))
+    assert 8 <= engines.hosts().count("a") <= 12
+
+
+async def test_an_episode_stays_with_its_engine_unless_that_is_much_fuller_or_down() -> None:
+    engines = Engines({"a": scripted(answer([9], STOP)), "b": scripted(answer([9], STOP))})
+    services = [Up(A, running=2), Up(B, running=0)]
+    async with pool_of(engines, services) as pool:
+        assert (await ask(pool, affinity=A)).generation.url == A
+        services[0].running = 9
+        await asyncio.sleep(0.06)
+        assert (await ask(pool, affinity=A)).generation.url == B
+        services[0].running, services[0].status = 0, "DOWN"
+        await asyncio.sleep(0.06)
+        assert (await ask(pool, affinity=A)).generation.url == B
+
+
+async def test_a_failing_engine_is_left_alone_for_a_while_and_another_answers() -> None:
+    engines = Engines({"a": scripted(httpx.ConnectError("refused")), "b": scripted(answer([9], STOP))})
+    async with pool_of(engines, [Up(A), Up(B, running=3)]) as pool:
+        replies = [await ask(pool, affinity=A) for _ in range(3)]
+        assert [reply.generation.url for reply in replies] == [B, B, B]
+        assert engines.hosts().count("a") == 1
+        assert [reply.failures for reply in replies] == [1, 0, 0]
+        await asyncio.sleep(0.35)
+        await ask(pool, affinity=A)
+        assert engines.hosts().count("a") == 2
+        assert (pool.stats.requests, pool.stats.failures, pool.stats.retries) == (6, 2, 2)
+
+
+async def test_one_engine_that_comes_back_is_waited_for() -> None:
+    engines = Engines({"a": scripted(httpx.ConnectError("refused"), recorded("pause_abort_health"), answer([9], STOP))})
+    async with pool_of(engines, [Up(A)]) as pool:
+        reply = await ask(pool)
+    assert reply.failures == 2
+    assert reply.generation.output_ids == [9]
+
+
+async def test_failures_are_bounded_and_the_last_one_is_told() -> None:
+    engines = Engines({"a": scripted(httpx.ConnectError("refused"))})
+    async with pool_of(engines, [Up(A)]) as pool:
+        with pytest.raises(EngineUnavailable, match="gave up after 4 failures.*refused"):
+            await ask(pool)
+
+
+async def test_waiting_for_any_engine_is_bounded() -> None:
+    began = time.monotonic()
+    async with pool_of(Engines(), [Up(A, status="DOWN")], PoolLimits(wait_s=0.3, refresh_s=0.05)) as pool:
+        with pytest.raises(EngineUnavailable, match="no engine is up after 0.3 s; known: http://a:1 DOWN"):
+            await ask(pool)
+    assert time.monotonic() - began < 1
+
+
+async def test_a_refused_request_is_not_sent_again() -> None:
+    engines = Engines({"a": scripted(recorded("err_negative_max_new_tokens"))})
+    async with pool_of(engines, [Up(A)]) as pool:
+        with pytest.raises(EngineRefused):
+            await ask(pool)
+    assert len(engines.bodies()) == 1
+
+
+async def test_an_aborted_reply_goes_on_from_its_very_tokens() -> None:
+    engines = Engines(
+        {"a": scripted(answer([5, 6], ABORT, "3"), answer([7], ABORT, "3"), answer([8, 9], STOP, "4", prompt_tokens=7))}
+    )
+    async with pool_of(engines, [Up(A)]) as pool:
+        reply = await ask(pool)
+    generation = reply.generation
+    assert generation.output_ids == [5, 6, 7, 8, 9]
+    assert generation.logprobs == [-0.05, -0.06, -0.07, -0.08, -0.09]
+    assert generation.version_runs == [[3, 3], [4, 2]]
+    assert (generation.finish_reason, generation.matched, generation.prompt_tokens) == ("stop", 9, 4)
+    assert [(cut.n_tokens, cut.cause) for cut in reply.continuations] == [(2, "Aborted"), (1, "Aborted")]
+    bodies = engines.bodies()
+    assert [body["input_ids"] for body in bodies] == [[1, 2, 3, 4], [1, 2, 3, 4, 5, 6], [1, 2, 3, 4, 5, 6, 7]]
+    assert [body["sampling_params"]["max_new_tokens"] for body in bodies] == [8, 6, 5]
+    assert all(body["sampling_params"]["temperature"] == 1.0 for body in bodies)
+
+
+async def test_an_abort_at_the_very_end_of_the_budget_is_a_length_finish() -> None:
+    engines = Engines({"a": scripted(answer(list(range(8)), ABORT))})
+    async with pool_of(engines, [Up(A)]) as pool:
+        reply = await ask(pool)
+    assert reply.generation.finish_reason == "length"
+    assert len(engines.bodies()) == 1
+
+
+async def test_a_continuation_may_move_to_another_engine() -> None:
+    engines = Engines(
+        {"a": scripted(answer([5], ABORT), httpx.ConnectError("gone")), "b": scripted(answer([6], LENGTH, "5"))}
+    )
+    async with pool_of(engines, [Up(A), Up(B, running=9)]) as pool:
+        reply = await ask(pool)
+    assert engines.hosts() == ["a", "a", "b"]
+    assert reply.generation.output_ids == [5, 6]
+    assert reply.generation.version_runs == [[3, 1], [5, 1]]
+
+
+async def test_aborts_without_a_token_are_bounded() -> None:
+    engines = Engines({"a": scripted(answer([], ABORT))})
+    async with pool_of(engines, [Up(A)]) as pool:
+        with pytest.raises(EngineUnavailable, match="aborted 4 times without a token"):
+            await ask(pool)
+
+
+async def test_a_cancelled_episode_aborts_its_request_at_the_engine() -> None:
+    async def never(request: httpx.Request) -> httpx.Response:
+        await asyncio.sleep(60)
+        return httpx.Response(200)
+
+    engines = Engines({"a": never})
+    async with pool_of(engines, [Up(A)]) as pool:
+        asking = asyncio.create_task(ask(pool))
+        await asyncio.sleep(0.1)
+        asking.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await asking
+    assert engines.bodies("/abort_request") == [{"rid": engines.bodies()[0]["rid"]}]
+
+
+async def test_a_request_that_timed_out_is_aborted_before_it_is_tried_elsewhere() -> None:
+    async def never(request: httpx.Request) -> httpx.Response:
+        await asyncio.sleep(60)
+        return httpx.Response(200)
+
+    engines = Engines({"a": never, "b": scripted(answer([9], STOP))})
+    async with pool_of(engines, [Up(A), Up(B, running=9)]) as pool:
+        reply = await ask(pool, timeout_s=0.1)
+    assert reply.generation.url == B
+    assert engines.hosts("/abort_request") == ["a"]
+
+
+async def test_no_request_id_begins_with_another() -> None:
+    engines = Engines({"a": scripted(answer([5], ABORT), answer([5], ABORT), answer([9], STOP))})
+    async with pool_of(engines, [Up(A)]) as pool:
+        await asyncio.gather(*(ask(pool) for _ in range(5)))
+    rids = [body["rid"] for body in engines.bodies()]
+    assert len(set(rids)) == len(rids) >= 7
+    assert len({len(rid) for rid in rids}) == 1
+
+
+async def test_the_list_of_engines_is_read_once_for_many_waiting_requests() -> None:
+    reads = 0
+
+    async def refresh() -> Sequence[Service]:
+        nonlocal reads
+        reads += 1
+        await asyncio.sleep(0.05)
+        return [Up(A)]
+
+    engines = Engines({"a": scripted(answer([9], STOP))})
+    async with EngineClient(transport=httpx.MockTransport(engines)) as client:
+        pool = EnginePool(client, refresh, PoolLimits(refresh_s=10))
+        waiting = [asyncio.create_task(ask(pool)) for _ in range(20)]
+        await asyncio.sleep(0.01)
+        waiting[0].cancel()
+        done = await asyncio.gather(*waiting, return_exceptions=True)
+    assert reads == 1
+    assert sum(isinstance(reply, Reply) for reply in done) == 19
+
+
+async def test_what_was_done_is_counted() -> None:
+    engines = Engines({"a": scripted(answer([5, 6], ABORT), answer([9], STOP))})
+    async with pool_of(engines, [Up(A)]) as pool:
+        await ask(pool)
+        counted = pool.stats.snapshot()
+    assert counted["engine_s"] > 0
+    assert {k: counted[k] for k in ("requests", "continuations", "prompt_tokens", "output_tokens")} == {
+        "requests": 2,
+        "continuations": 1,
+        "prompt_tokens": 4,
+        "output_tokens": 3,
+    }
