@@ -9,13 +9,6 @@ import sys
 from pathlib import Path
 from types import FrameType
 
-import uvicorn
-from transformers.utils.logging import disable_progress_bar
-
-from sampler.engine.local.engine import create
-from sampler.engine.local.runner import UnsupportedModelError
-from sampler.engine.local.server import build_app
-
 SHUTDOWN_S = 3
 
 EPILOG = """\
@@ -35,6 +28,24 @@ A folder that is not whole, or not the same architecture, is refused with a 400 
 
 def main() -> int:
     args = _parser().parse_args()
+    if not (args.model_path / "config.json").is_file():
+        print(
+            f"error: --model-path {args.model_path}: no config.json there; expected a transformers folder",
+            file=sys.stderr,
+        )
+        return 2
+    return serve(args)
+
+
+def serve(args: argparse.Namespace) -> int:
+    # torch and transformers take seconds to import: not for --help, nor for a mistyped path
+    import uvicorn
+    from transformers.utils.logging import disable_progress_bar
+
+    from sampler.engine.local.engine import create
+    from sampler.engine.local.runner import UnsupportedModelError
+    from sampler.engine.local.server import build_app
+
     disable_progress_bar()  # type: ignore[no-untyped-call]  # transformers leaves it untyped
     logging.basicConfig(level=args.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s %(message)s")
     try:

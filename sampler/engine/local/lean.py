@@ -39,7 +39,9 @@ class Layer:
 class LeanForward:
     def __init__(self, model: PreTrainedModel, max_len: int) -> None:
         config = model.config
-        inner = model.get_submodule("model")
+        inner = _submodule(model, "model")
+        if not {"hidden_act", "rms_norm_eps"} <= config.to_dict().keys():
+            raise NotLeanError("no hidden_act or rms_norm_eps in its config")
         self.heads: int = config.num_attention_heads
         self.kv_heads: int = getattr(config, "num_key_value_heads", None) or self.heads
         self.head_dim: int = getattr(config, "head_dim", None) or config.hidden_size // self.heads
@@ -49,8 +51,8 @@ class LeanForward:
         self.embed = _parameter(inner, "embed_tokens.weight")
         self.norm = _parameter(inner, "norm.weight")
         self.head = _parameter(model, "lm_head.weight")
-        self.layers = [self._layer(layer) for layer in inner.get_submodule("layers").children()]
-        self.scale = float(getattr(inner.get_submodule("layers.0.self_attn"), "scaling", self.head_dim**-0.5))
+        self.layers = [self._layer(layer) for layer in _submodule(inner, "layers").children()]
+        self.scale = float(getattr(_submodule(inner, "layers.0.self_attn"), "scaling", self.head_dim**-0.5))
         self._rotary = _rotary_table(inner, self.head_dim, max_len)
         width = self.embed.shape[1]
         self._eps_by_size = {size: torch.full((1, 1, 1), self.eps) for size in (width, self.head_dim)}
@@ -135,7 +137,7 @@ def _fuse(parts: Sequence[Tensor]) -> Tensor:
 
 def _rotary_table(inner: nn.Module, head_dim: int, max_len: int) -> Tensor:
     """[max_len, 2 (cos, signed sin), E] from the model's own rotary module, whatever scaling it applies."""
-    cos, sin = inner.get_submodule("rotary_emb")(torch.zeros(1), torch.arange(max_len)[None])
+    cos, sin = _submodule(inner, "rotary_emb")(torch.zeros(1), torch.arange(max_len)[None])
     if cos.shape[-1] != head_dim:
         raise NotLeanError(f"rotary embedding of {cos.shape[-1]} of {head_dim} dimensions")
     sign = torch.ones(head_dim)
@@ -151,10 +153,14 @@ def _parameter(module: nn.Module, name: str) -> Tensor:
 
 
 def _linear(module: nn.Module, name: str) -> nn.Linear:
+    found = _submodule(module, name)
+    if not isinstance(found, nn.Linear):
+        raise NotLeanError(f"{name} of type {type(found).__name__}")
+    return found
+
+
+def _submodule(module: nn.Module, name: str) -> nn.Module:
     try:
-        found = module.get_submodule(name)
+        return module.get_submodule(name)
     except AttributeError as error:
         raise NotLeanError(f"no {name}") from error
-    if not isinstance(found, nn.Linear):
-        raise NotLeanError(f"{name} is a {type(found).__name__}")
-    return found

@@ -52,10 +52,8 @@ def load(
     num_threads: int | None,
 ) -> LoadedModel:
     """Read a checkpoint in float32. Raises UnsupportedModelError, or OSError/ValueError of transformers."""
-    if not (model_path / "config.json").is_file():
-        raise UnsupportedModelError(f"--model-path {model_path}: no config.json there; expected a transformers folder")
     model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
-        model_path, dtype=torch.float32, attn_implementation="sdpa", local_files_only=True
+        model_path, dtype=torch.float32, local_files_only=True
     )
     model.train(False)
     model.requires_grad_(False)
@@ -95,7 +93,6 @@ def load(
 
 def choose_forward(model: PreTrainedModel, kv: KvSlots) -> Forward:
     tokens = torch.arange(min(24, kv.max_len)) * 7919 % model.config.vocab_size
-    model.set_attn_implementation("sdpa")
     expected = model(input_ids=tokens[None], use_cache=False).logits[0]
     try:
         lean = LeanForward(model, kv.max_len)

@@ -52,6 +52,9 @@ def _attention(
     **kwargs: Any,
 ) -> tuple[Tensor, None]:
     """transformers' attention signature: query [1, heads, N, head_dim] and so on; returns [1, N, heads, head_dim]."""
+    unknown = {name for name in ("softcap", "s_aux", "position_bias") if kwargs.get(name) is not None}
+    if unknown:
+        raise TypeError(f"attention with {sorted(unknown)}")
     layer = module.layer_idx
     assert isinstance(layer, int)
     key_value = torch.cat((key[0], value[0])).transpose(0, 1)
