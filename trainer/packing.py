@@ -213,6 +213,7 @@ def _row(parts: Sequence[_Part]) -> Row:
 
 def _edges(entries: Entries) -> tuple[Int64, Float32, Int64]:
     """The distinct (node, temperature) pairs, by node, and which of them each entry is."""
-    pairs = np.stack([entries.node_E.astype(np.float64), entries.temperature_E.astype(np.float64)], axis=1)
-    distinct, edge_E = np.unique(pairs, axis=0, return_inverse=True)
-    return distinct[:, 0].astype(np.int64), distinct[:, 1].astype(np.float32), edge_E.reshape(-1).astype(np.int64)
+    temperatures, kind_E = np.unique(entries.temperature_E, return_inverse=True)
+    kinds = max(len(temperatures), 1)
+    keys_U, edge_E = np.unique(entries.node_E * kinds + kind_E, return_inverse=True)
+    return keys_U // kinds, temperatures[keys_U % kinds], edge_E

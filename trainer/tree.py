@@ -48,15 +48,13 @@ class Entries:
 
 @dataclass(frozen=True, slots=True)
 class TokenTree:
-    """The merged tree of a group, in depth-first pre-order; see the module's picture. It may be a forest, and may be
-    empty.
+    """The merged tree of a group, in depth-first pre-order; see the module's picture. It may be a forest, or empty.
 
     Records left out by `drop_zero_advantage` are absent from the nodes and the entries, and present in every count.
 
     num_flat    tokens if every request to the engine (prompt and reply) were one sequence, forwarded on its own
-    num_linear  tokens if, inside a record, a request that continues an earlier one exactly were merged with it: one sequence
-                per root-to-leaf path. This is what linear prefix merging reaches; it shares nothing between branches
-                or records
+    num_linear  tokens if, inside a record, a request that continues an earlier one exactly were merged with it: one
+                sequence per root-to-leaf path. What linear prefix merging reaches: branches and records share nothing
     num_tree    tokens of this tree
     """
 

@@ -132,6 +132,25 @@ def test_a_record_in_any_topological_order_merges_to_the_same_prefixes() -> None
         assert (a.num_flat, a.num_linear) == (b.num_flat, b.num_linear)
 
 
+def test_branches_may_return_to_places_on_a_run_that_later_branches_cut() -> None:
+    """A breadth-first record on top of a longer one: its last branch leaves beyond both cuts that the others made."""
+    chain = RecordBuilder("chain")
+    chain.reply(range(100, 112), chain.context([1]))
+    parents_N = np.array([-1, *range(11), 7, 3, 10, 10], dtype=np.int32)
+    n = len(parents_N)
+    breadth_first = RecordTree(
+        record_id="breadth-first",
+        token_ids_N=np.array([1, *range(100, 111), 50, 51, 52, 53], dtype=np.int32),
+        parents_N=parents_N,
+        dispatches_N=np.full(n, -1, dtype=np.int32),
+        logprobs_N=np.zeros(n, dtype=np.float32),
+        versions_N=np.full(n, -1, dtype=np.int32),
+        dispatches=(),
+    )
+    records = [chain.build(), breadth_first]
+    assert _paths(merge(records)) == prefixes(records)
+
+
 def _paths(tree: TokenTree) -> set[tuple[int, ...]]:
     return {tree_path(tree.parents_N, tree.ids_N, node) for node in range(tree.num_tree)}
 
