@@ -27,7 +27,7 @@ from pydantic_settings import (
 
 from shared.errors import ConfigError
 
-SECTIONS = ("trainer", "sft", "sampler", "engine", "keeper", "launch")
+SECTIONS = ("trainer", "sft", "sampler", "keeper", "launch", "verify")
 
 
 class ServiceConfig(BaseSettings):

@@ -1,0 +1,115 @@
+"""The stream against a real database: whole groups, fresh ones, borrowed, committed, and one trainer at a time."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from shared.documents import Admission
+from shared.errors import LeaseLost
+from shared.mongod import Mongod
+from shared.states import DataStatus
+from tests.shared.builders import make_data, make_task
+from trainer.bridge import StoreBridge
+from trainer.config import TrainerConfig
+from trainer.parallel import Parallel
+from trainer.stream import Group, RecordStream, share_out
+
+RUN = "stream-test"
+
+
+@pytest.fixture
+def bridge(mongod: Mongod) -> Iterator[StoreBridge]:
+    with StoreBridge(mongod.connection_string, RUN) as bridge:
+        yield bridge
+        bridge(bridge.store.client.drop_database(RUN))
+
+
+def make_config(**fields: object) -> TrainerConfig:
+    values = {"run": RUN, "db_connection_string": "given", "model_name_or_path": Path("."), "groups_per_step": 2}
+    return TrainerConfig(**{**values, **fields})
+
+
+def start(bridge: StoreBridge, parallel: Parallel, **fields: object) -> RecordStream:
+    config = make_config(**fields)
+    admission = Admission(groups_per_step=config.groups_per_step, max_staleness=config.max_staleness)
+    incarnation = bridge(bridge.store.runs.start_trainer("main", admission))
+    return RecordStream(bridge, config, parallel, incarnation=incarnation)
+
+
+def add_groups(bridge: StoreBridge, seqs: range, *, version: int = 0) -> None:
+    for seq in seqs:
+        task = make_task(seq)
+        bridge(bridge.store.data.write_group([make_data(task, k, version=version) for k in range(2)]))
+
+
+def publish(bridge: StoreBridge, steps: range) -> None:
+    for step in steps:
+        bridge(bridge.store.versions.announce("main", step, "somewhere", {}))
+
+
+def test_a_step_takes_the_oldest_whole_groups_and_the_next_step_the_next(bridge: StoreBridge, alone: Parallel) -> None:
+    publish(bridge, range(2))
+    add_groups(bridge, range(4))
+    stream = start(bridge, alone)
+    for step, tasks in ((1, ["t0", "t1"]), (2, ["t2", "t3"])):
+        batch = stream.next_batch(step)
+        assert batch is not None
+        assert sorted({rid.split(":")[3] for rid in batch.record_ids}) == tasks
+        stream.commit(step)
+    marks = {d.id: d.trained_steps for d in bridge(bridge.store.data.find({}))}
+    assert sorted(marks.values()) == [[1]] * 4 + [[2]] * 4
+
+
+def test_denominators_count_every_trained_token_also_of_records_without_a_gradient(
+    bridge: StoreBridge, alone: Parallel
+) -> None:
+    publish(bridge, range(1))
+    add_groups(bridge, range(2))
+    zero = [
+        d.model_copy(update={"advantage": 0.0}).to_mongo() for d in bridge(bridge.store.data.find({}))[0].dispatches
+    ]
+    bridge(bridge.store.database["record_data"].update_one({"seq": 0}, {"$set": {"dispatches": zero}}))
+    batch = start(bridge, alone).next_batch(1)
+    assert batch is not None
+    assert (batch.denominators.num_tokens, batch.denominators.num_trajectories) == (8, 4)
+    assert sum(row.num_entries for row in batch.rows) == 6
+
+
+def test_groups_beyond_max_staleness_are_set_aside_with_their_reason_and_not_trained(
+    bridge: StoreBridge, alone: Parallel
+) -> None:
+    publish(bridge, range(5))
+    add_groups(bridge, range(1), version=0)
+    add_groups(bridge, range(1, 3), version=3)
+    stream = start(bridge, alone, max_staleness=2)
+    batch = stream.next_batch(5)  # starts from the weights of step 4
+    assert batch is not None
+    assert {rid.split(":")[3] for rid in batch.record_ids} == {"t1", "t2"}
+    assert batch.metrics["data/staleness_max"] == 1.0
+    stale = bridge(bridge.store.data.find({"status": DataStatus.STALE}))
+    assert {d.reason for d in stale} == {"4 steps behind step 5; at most 2"}
+
+
+def test_the_older_of_two_trainers_of_a_policy_ends_instead_of_sharing_the_data(
+    bridge: StoreBridge, alone: Parallel
+) -> None:
+    publish(bridge, range(1))
+    add_groups(bridge, range(2))
+    first = start(bridge, alone)
+    start(bridge, alone)
+    with pytest.raises(LeaseLost, match="another trainer has started"):
+        first.next_batch(1)
+
+
+def test_a_stop_that_was_asked_for_ends_the_wait_for_data(bridge: StoreBridge, alone: Parallel) -> None:
+    stream = start(bridge, alone)
+    stream.stopping = True
+    assert stream.next_batch(1) is None
+
+
+def test_groups_are_shared_out_whole_and_by_their_cost() -> None:
+    groups = [Group(f"t{i}", [f"r{i}"], tokens, 0) for i, tokens in enumerate([100, 10, 10, 10, 40, 30])]
+    shares = share_out(groups, 2)
+    assert sorted(g.task for share in shares for g in share) == [f"t{i}" for i in range(6)]
+    assert [sum(g.num_tokens for g in share) for share in shares] == [100, 100]

@@ -1,0 +1,120 @@
+"""Recompute the log-probs of stored records under the very weights that sampled them, and compare.
+
+    python -m trainer.verify --run RUN --db_connection_string URI --records 64
+
+What an engine said and what the trainer computes must agree to float error: a wrong position, a lost token or a stale cache
+shows here at once. Needs the files of the versions in question (the newest ones are kept). Exit status 1 when a record differs
+by more than the tolerance.
+"""
+
+import asyncio
+import logging
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+import torch
+from pydantic import Field
+from rich.console import Console
+from rich.table import Table
+
+from shared.config import ServiceConfig
+from shared.documents import DBRecordData, PolicyVersion
+from shared.errors import DataError, TandemError
+from shared.store import Store
+from shared.trees import RecordTree
+from trainer.forward import TreeLM, row_logprobs
+from trainer.model import load_model
+from trainer.packing import pack
+from trainer.tree import merge
+
+log = logging.getLogger(__name__)
+
+
+class VerifyConfig(ServiceConfig):
+    """Compares stored log-probs with recomputed ones."""
+
+    section: ClassVar[str] = "verify"
+    program: ClassVar[str] = "python -m trainer.verify"
+
+    run: str = Field(description="Run name: the database.")
+    db_connection_string: str = Field(description="MongoDB to use.", json_schema_extra={"secret": True})
+    policy: str = Field("main", description="Which policy.")
+    records: int = Field(64, gt=0, description="Records to check, the newest first.")
+    tolerance: float = Field(1e-4, gt=0, description="Largest difference of a log-prob, in nats.")
+    device: str = Field("cpu", description="cpu or cuda.")
+
+
+@dataclass(frozen=True, slots=True)
+class Verified:
+    """One version: how many records and tokens were compared, and the largest difference (nats)."""
+
+    version: int
+    step: int
+    records: int
+    tokens: int
+    largest_difference: float
+
+
+def largest_difference(lm: TreeLM, trees: Sequence[RecordTree], version: int, device: str) -> tuple[int, float]:
+    """(tokens of `version`, largest |stored − recomputed| over them)."""
+    tokens, largest = 0, 0.0
+    for tree in trees:
+        merged = merge([tree])
+        for row in pack([merged], max(merged.num_tree, 1)):
+            with torch.no_grad():
+                logprob_E, _ = row_logprobs(lm, row.to(device))
+            of_version_E = torch.from_numpy(tree.versions_N[np.flatnonzero(tree.trained_N)] == version)
+            difference_E = (logprob_E.cpu() - row.old_logprob_E).abs()[of_version_E]
+            tokens += len(difference_E)
+            largest = max(largest, float(difference_E.max()) if len(difference_E) else 0.0)
+    return tokens, largest
+
+
+async def verify(store: Store, config: VerifyConfig) -> list[Verified]:
+    """Compare the newest records, version by version. Raises DataError when no version's files are left."""
+    kept = {v.version: v for v in await store.versions.all(config.policy) if not v.pruned}
+    if not kept:
+        raise DataError(f"policy {config.policy}: the files of every version are pruned; nothing to compare with")
+    data = await _newest(store, config, kept)
+    results = []
+    for version, published in sorted(kept.items()):
+        trees = [d.tree() for d in data if d.min_version <= version <= d.max_version]
+        if trees:
+            lm = TreeLM(load_model(Path(published.path))).to(config.device)
+            tokens, largest = largest_difference(lm, trees, version, config.device)
+            results.append(Verified(version, published.step, len(trees), tokens, largest))
+    return results
+
+
+async def _newest(store: Store, config: VerifyConfig, kept: dict[int, PolicyVersion]) -> list[DBRecordData]:
+    where = {"policy": config.policy, "min_version": {"$in": list(kept)}}
+    found = await store.data.find(where)
+    return found[-config.records :]
+
+
+def main() -> None:
+    config = VerifyConfig.load_or_exit()
+    logging.basicConfig(level="WARNING")
+
+    async def run() -> list[Verified]:
+        async with Store.open(config.db_connection_string, config.run) as store:
+            return await verify(store, config)
+
+    try:
+        results = asyncio.run(run())
+    except TandemError as exc:
+        sys.stderr.write(f"{exc}\n")
+        sys.exit(1)
+    table = Table("version", "step", "records", "sampled tokens", "largest |Δ log-prob|", title=f"run {config.run}")
+    for r in results:
+        table.add_row(str(r.version), str(r.step), str(r.records), str(r.tokens), f"{r.largest_difference:.2e}")
+    Console().print(table)
+    sys.exit(0 if results and all(r.largest_difference <= config.tolerance for r in results) else 1)
+
+
+if __name__ == "__main__":
+    main()
