@@ -49,7 +49,7 @@ def main() -> None:
     console = Console()
     suffix = "" if config.is_main else f"_{config.machine_rank}"
     try:
-        with RunLock(config.folder / f"launch{suffix}.lock") as lock, Children(ROOT, lock.fd) as children:
+        with RunLock(config.folder / f"launch{suffix}.lock") as lock, Children(config.run, ROOT, lock.fd) as children:
             launch = Launch(config, children, Display(config.run, console))
             status = asyncio.run(launch.until_done_or_interrupted())
         if launch.figures is not None:
@@ -95,6 +95,9 @@ class Launch:
                     await asyncio.sleep(2 * POLL_S)
                     self.children.check()  # a child's death is the cause, what it did to the steps is not
                 return first.result() or 0
+            except TandemError as exc:
+                self.display.note(f"{str(exc).splitlines()[0]} (stopping everything, details below)")
+                raise
             finally:
                 await self._stop(tasks)
 
@@ -102,7 +105,7 @@ class Launch:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        self.clock.save()
+        self.clock.end()
         await asyncio.to_thread(self.children.stop)
 
     def _hurry(self) -> None:
@@ -116,26 +119,43 @@ class Launch:
         self.clock.begin("start")
         await self.start_database()
         async with Store.open(self.database, config.run) as store, self._refreshed(store):
+            if config.is_main and await self.is_finished(store):
+                return await self.finish(store)
             tools_url = await self.start_tools()
             self.start_keepers()
             self.start_samplers(tools_url)
             trainer = self.start_trainer()
             if not config.is_main:
                 return await self.follow(trainer)
-            rounds = [await self.evaluate(store, 0, "eval_before")]
+            await self.evaluate(store, 0, "eval_before")
             await self.train(store, trainer)
-            newest = await store.versions.newest(config.policy)
-            assert newest is not None  # version 0 at the least
-            if newest.version > 0:
-                rounds.append(await self.evaluate(store, newest.version, "eval_after"))
+            await self.evaluate(store, await self._newest(store), "eval_after")
+            self.clock.end()
             await asyncio.to_thread(
                 self.children.stop, ("trainer", "sampler", "keeper", "tools")
             )  # last figures arrive
-            self.clock.save()
-            self.metrics.read()
-            self.figures = await summary.summarize(store, config, self.metrics, rounds, self.clock.seconds)
-        await asyncio.to_thread(summary.write, config, self.figures, self.metrics)
+            return await self.finish(store)
+
+    async def is_finished(self, store: Store) -> bool:
+        """Is nothing left to do but to show the summary again? (In doubt no: every step notices that itself.)"""
+        self.metrics.read()
+        wanted = self.config.max_steps()
+        if wanted is None or self.metrics.last_step < wanted:
+            return False
+        versions = {0, await self._newest(store)}
+        return all([await EvalRound(store, self.config, version).is_complete() for version in versions])
+
+    async def finish(self, store: Store) -> int:
+        """The summary, from what the store and the metrics hold."""
+        self.metrics.read()
+        rounds = [EvalRound(store, self.config, version) for version in sorted({0, await self._newest(store)})]
+        self.figures = await summary.summarize(store, self.config, self.metrics, rounds, self.clock.seconds)
+        await asyncio.to_thread(summary.write, self.config, self.figures, self.metrics)
         return 0
+
+    async def _newest(self, store: Store) -> int:
+        newest = await store.versions.newest(self.config.policy)
+        return 0 if newest is None else newest.version
 
     async def start_database(self) -> None:
         if self.config.db_connection_string is None:
@@ -186,7 +206,7 @@ class Launch:
         self.display.trainer = child
         return child
 
-    async def evaluate(self, store: Store, version: int, phase: str) -> EvalRound:
+    async def evaluate(self, store: Store, version: int, phase: str) -> None:
         """Play the held-out tasks with one version, unless that was done before."""
         played = EvalRound(store, self.config, version)
         if not await played.is_complete():
@@ -198,7 +218,6 @@ class Launch:
             await played.play()
         reward, n = overall(await played.rewards())
         self.display.note(f"held-out reward of version {version}: {reward:.3f} (n={n})")
-        return played
 
     async def train(self, store: Store, trainer: Child) -> None:
         """Queue the tasks and wait for the trainer's own end. Raises ChildDied when that is not the last step's."""
@@ -272,16 +291,15 @@ class PhaseClock:
             self.seconds[name] = seconds
 
     def begin(self, phase: str) -> None:
-        self.save()
+        self.end()
         self._phase = (phase, time.monotonic())
 
-    def save(self) -> None:
-        """Take in the time so far, and write it."""
-        now = time.monotonic()
+    def end(self) -> None:
+        """The phase is over; write what it took."""
         if self._phase is not None:
             phase, since = self._phase
-            self.seconds[phase] = self.seconds.get(phase, 0.0) + now - since
-            self._phase = (phase, now)
+            self.seconds[phase] = self.seconds.get(phase, 0.0) + time.monotonic() - since
+            self._phase = None
         self._path.parent.mkdir(parents=True, exist_ok=True)
         self._path.write_text(json.dumps(self.seconds) + "\n")
 

@@ -98,10 +98,10 @@ class Children:
     `lock_fd` is an open, locked file that the guardian holds on to until all is stopped.
     """
 
-    def __init__(self, root: Path, lock_fd: int | None = None) -> None:
+    def __init__(self, run: str, root: Path, lock_fd: int | None = None) -> None:
         self._root = root
         self._lock_fd = lock_fd
-        self._launch = uuid.uuid4().hex
+        self._launch = f"{run}-{uuid.uuid4().hex}"
         self._guardian: subprocess.Popen[bytes] | None = None
         self._reported: set[str] = set()
         self.children: list[Child] = []

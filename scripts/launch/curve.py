@@ -7,7 +7,7 @@ import plotext
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from scripts.launch.figures import StepMetrics, moving_average
+from scripts.launch.figures import MOVING_STEPS, StepMetrics, moving_average
 
 EvalPoint = tuple[int, float]  # step, mean reward
 
@@ -35,17 +35,18 @@ def write_png(path: Path, metrics: StepMetrics, evals: Sequence[EvalPoint], titl
 
 
 def terminal_text(metrics: StepMetrics, evals: Sequence[EvalPoint], width: int = 80, height: int = 16) -> str:
-    """The same in characters, without colors."""
+    """The same in characters, without colors: moving average, and the evaluations as `o`."""
     steps, rewards = series(metrics, "reward/mean")
-    plotext.clear_figure()
-    plotext.theme("clear")
-    plotext.plot_size(width, height)
-    plotext.plot(steps, moving_average(rewards), marker="braille", label="reward (moving average)")
+    figure = plotext.figure
+    figure.clear()
+    figure.theme("colorless")
+    figure.plot_size(width, height)
+    figure.draw(figure.signal(steps, moving_average(rewards), marker="braille").lines())
     if evals:
-        plotext.scatter([step for step, _ in evals], [reward for _, reward in evals], marker="●", label="held-out")
-    plotext.ylim(0, 1)
-    plotext.xlabel("optimizer step")
-    return str(plotext.build())
+        figure.draw(figure.signal([step for step, _ in evals], [reward for _, reward in evals], marker="o"))
+    figure.ruler("y").lim(0, 1)
+    figure.label(f"reward by optimizer step (mean over {MOVING_STEPS}); o: held-out tasks", "x")
+    return str(plotext.uncolorize(str(figure.build()))).rstrip()
 
 
 def series(metrics: StepMetrics, name: str) -> tuple[list[int], list[float]]:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-MARK = "TANDEM_CHILD_OF"  # environment variable: "<launch>:<name of the child>"
+MARK = "TANDEM_CHILD_OF"  # environment variable: "<run>-<launch>:<name of the child>"
 LEFTOVER_GRACE_S = 3.0  # for descendants that outlive the process which should have ended them
 
 

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, ClassVar, Self
 
+import yaml
 from pydantic import Field, field_validator, model_validator
 from pydantic_settings import CliPositionalArg, NoDecode
 
@@ -91,10 +92,14 @@ class LaunchConfig(ServiceConfig):
         arguments = list(sys.argv[1:] if argv is None else argv)
         if {"-h", "--help"} & set(arguments):
             sys.stdout.write(GUIDE.format(names="\n  ".join(textwrap.wrap(" ".join(PLAIN_NAMES), 110))) + "\n")
-        for name in PLAIN_NAMES:
-            if value := os.environ.get(name):
-                os.environ.setdefault(f"TANDEM_LAUNCH_{name}", value)
-        return super().load(arguments)
+        given = {f"TANDEM_LAUNCH_{name}": value for name in PLAIN_NAMES if (value := os.environ.get(name))}
+        added = given.keys() - os.environ.keys()
+        os.environ.update({name: given[name] for name in added})
+        try:
+            return super().load(arguments)
+        finally:
+            for name in added:
+                del os.environ[name]
 
     @field_validator("engine_urls", mode="before")
     @classmethod
@@ -135,6 +140,14 @@ class LaunchConfig(ServiceConfig):
                 f"MODEL is {ROOT / self.model}; expected a local Hugging Face directory (with config.json)"
             )
         return self
+
+    def max_steps(self) -> int | None:
+        """The trainer's `max_steps` where environment or YAML say it. Its own defaults need torch to be read."""
+        if given := os.environ.get("TANDEM_TRAINER_MAX_STEPS"):
+            return int(given)
+        whole = yaml.safe_load((ROOT / self.config).read_text(encoding="utf-8")) if self.config else {}
+        given = (whole.get("trainer") or {}).get("max_steps")
+        return None if given is None else int(given)
 
     @property
     def is_main(self) -> bool:

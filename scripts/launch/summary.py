@@ -9,7 +9,6 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from scripts.launch.curve import EvalPoint, terminal_text, write_png
 from scripts.launch.display import format_s
 from scripts.launch.figures import Snapshot, StepMetrics, mean, take_snapshot
 from scripts.launch.rounds import EvalRound, overall
@@ -17,6 +16,7 @@ from scripts.launch.settings import LaunchConfig
 from shared.store import Store
 
 Rewards = dict[str, tuple[float, int]]
+EvalPoint = tuple[int, float]  # step, mean reward
 
 
 async def summarize(
@@ -98,6 +98,8 @@ def _clean(value: float) -> float | None:
 
 def write(config: LaunchConfig, summary: dict[str, Any], metrics: StepMetrics) -> None:
     """summary.json and reward.png, each written beside and renamed."""
+    from scripts.launch.curve import write_png  # matplotlib: a second that only the end of a run needs
+
     config.folder.mkdir(parents=True, exist_ok=True)
     picture = config.folder / "reward.tmp.png"
     write_png(picture, metrics, eval_points(summary), config.run)
@@ -113,6 +115,8 @@ def eval_points(summary: dict[str, Any]) -> list[EvalPoint]:
 
 
 def show(console: Console, config: LaunchConfig, summary: dict[str, Any], metrics: StepMetrics) -> None:
+    from scripts.launch.curve import terminal_text
+
     if metrics.lines:
         console.print(terminal_text(metrics, eval_points(summary), width=min(console.width, 100)), highlight=False)
     console.print(_eval_table(summary["eval"]))

@@ -1,0 +1,216 @@
+"""The launcher's supervisor, over real processes: what happens when a child, or the launcher, dies."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from scripts.launch.children import STAGES, ChildDied, Children
+from scripts.launch.lock import RunLock
+from scripts.launch.processes import MARK, start_time
+from shared.errors import ConfigError
+
+ROOT = Path(__file__).parents[2]
+SLEEPER = "import time\ntime.sleep(600)"
+STUBBORN = "import signal, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\nprint('ready')\ntime.sleep(600)"
+RUNAWAY = f"""
+import subprocess, sys, time
+subprocess.Popen([sys.executable, "-c", {STUBBORN!r}], start_new_session=True)
+print("ready")
+time.sleep(600)
+"""
+WITH_LAST_WORDS = """
+import signal, sys, time
+def end(*_):
+    print(f"ended at {time.monotonic()}")
+    sys.exit(0)
+signal.signal(signal.SIGTERM, end)
+print("ready")
+time.sleep(600)
+"""
+LAUNCHER = """
+import sys, time
+from pathlib import Path
+from scripts.launch.children import Children
+from scripts.launch.lock import RunLock
+from shared.mongod import Mongod
+folder, run = Path(sys.argv[1]), sys.argv[2]
+with RunLock(folder / "launch.lock") as lock, Children(run, Path.cwd(), lock.fd) as children:
+    children.start_mongod(Mongod(folder / "mongodb"))
+    children.start("trainer", "trainer", [sys.executable, "-c", sys.argv[3]], folder / "trainer.log")
+    children.start("sampler", "sampler", [sys.executable, "-c", sys.argv[4]], folder / "sampler.log")
+    print("up", flush=True)
+    time.sleep(600)
+"""
+
+
+def python(code: str) -> list[str]:
+    return [sys.executable, "-c", code]
+
+
+def belonging_to(run: str) -> list[int]:
+    """Living processes that a launcher of `run` started, by the mark in their environment."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        try:
+            marked = entry.name.isdigit() and f"{MARK}={run}-".encode() in (entry / "environ").read_bytes()
+        except OSError:
+            continue
+        if marked and start_time(int(entry.name)) is not None:
+            found.append(int(entry.name))
+    return found
+
+
+def wait_until(true: object, limit_s: float = 20.0) -> None:
+    assert callable(true)
+    deadline = time.monotonic() + limit_s
+    while not true():
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.05)
+
+
+@pytest.fixture
+def run(request: pytest.FixtureRequest) -> str:
+    return f"t{os.getpid()}-{abs(hash(request.node.name)) % 10**6}"
+
+
+async def test_a_dead_child_is_named_with_the_end_of_its_log(tmp_path: Path, run: str) -> None:
+    with Children(run, ROOT) as children:
+        children.start("engine 0", "keeper", python(SLEEPER), tmp_path / "engine.log")
+        code = "for i in range(40): print('line', i)\nraise SystemExit('no weights in here')"
+        children.start("trainer 0", "trainer", python(code), tmp_path / "trainer.log")
+        with pytest.raises(ChildDied) as caught:
+            await asyncio.wait_for(children.watch(), 20)
+    text = str(caught.value)
+    assert "trainer 0" in text
+    assert "ended with status 1" in text
+    assert str(tmp_path / "trainer.log") in text
+    assert "no weights in here" in text
+    assert "line 39" in text
+    assert "line 3\n" not in text
+    assert belonging_to(run) == []
+
+
+def test_only_this_start_of_a_child_is_quoted_from_its_log(tmp_path: Path, run: str) -> None:
+    (tmp_path / "log").write_text("from yesterday\n")
+    with Children(run, ROOT) as children:
+        child = children.start("tools", "tools", python("print('from today')"), tmp_path / "log")
+        child.process.wait(20)
+        assert "from today" in child.obituary()
+        assert "from yesterday" not in child.obituary()
+
+
+async def test_a_trainer_may_end_itself_but_not_with_an_error(tmp_path: Path, run: str) -> None:
+    with Children(run, ROOT) as children:
+        child = children.start("t", "trainer", python("pass"), tmp_path / "log", ends_itself=True)
+        assert await asyncio.wait_for(children.wait_exit(child), 20) == 0
+        children.check()
+        bad = children.start("t", "trainer", python("raise SystemExit(3)"), tmp_path / "log", ends_itself=True)
+        await asyncio.wait_for(children.wait_exit(bad), 20)
+        with pytest.raises(ChildDied, match="ended with status 3"):
+            children.check()
+
+
+def test_losing_a_sampler_is_borne_and_reported_once_and_losing_the_last_is_not(tmp_path: Path, run: str) -> None:
+    with Children(run, ROOT) as children:
+        first, second = (
+            children.start(f"sampler {i}", "sampler", python(SLEEPER), tmp_path / f"{i}.log") for i in range(2)
+        )
+        first.process.kill()
+        first.process.wait(20)
+        children.check()
+        assert [child.name for child in children.losses()] == ["sampler 0"]
+        assert children.losses() == []
+        second.process.kill()
+        second.process.wait(20)
+        with pytest.raises(ChildDied, match="was killed by SIGKILL"):
+            children.check()
+
+
+def test_stopping_reaches_descendants_in_other_sessions_and_those_that_ignore_sigterm(tmp_path: Path, run: str) -> None:
+    bystander = subprocess.Popen(python(SLEEPER))
+    try:
+        with Children(run, ROOT) as children:
+            child = children.start("trainer 0", "trainer", python(RUNAWAY), tmp_path / "log")
+            wait_until(lambda: child.log_text().count("ready") == 2)
+            assert len(belonging_to(run)) == 2
+        assert belonging_to(run) == []
+        assert bystander.poll() is None
+    finally:
+        bystander.kill()
+        bystander.wait(5)
+
+
+def test_children_stop_in_order_consumers_first(tmp_path: Path, run: str) -> None:
+    kinds = ["tools", "keeper", "sampler", "trainer"]
+    with Children(run, ROOT) as children:
+        for kind in kinds:
+            children.start(kind, kind, python(WITH_LAST_WORDS), tmp_path / kind)
+        wait_until(lambda: all("ready" in child.log_text() for child in children.children))
+    ended = {kind: float((tmp_path / kind).read_text().split()[-1]) for kind in kinds}
+    assert sorted(kinds, key=ended.__getitem__) == sorted(kinds, key=STAGES.__getitem__)
+
+
+def test_a_hurry_ends_the_grace(tmp_path: Path, run: str) -> None:
+    with Children(run, ROOT) as children:
+        child = children.start("trainer 0", "trainer", python(STUBBORN), tmp_path / "log")
+        wait_until(lambda: "ready" in child.log_text())
+        children.hurry = True
+        started = time.monotonic()
+        children.stop()
+    assert time.monotonic() - started < 10  # the trainer's grace is 40 s
+
+
+async def test_a_killed_guardian_stops_the_run(tmp_path: Path, run: str) -> None:
+    with Children(run, ROOT) as children:
+        children.start("tools", "tools", python(SLEEPER), tmp_path / "log")
+        guardian = children._guardian
+        assert guardian is not None
+        guardian.kill()
+        with pytest.raises(ChildDied, match="guardian"):
+            await asyncio.wait_for(children.watch(), 20)
+
+
+def start_launcher(folder: Path, run: str, trainer: str, sampler: str) -> "subprocess.Popen[bytes]":
+    command = [*python(LAUNCHER), str(folder), run, trainer, sampler]
+    launcher = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, env={**os.environ, "PYTHONPATH": str(ROOT)})
+    assert launcher.stdout is not None
+    assert launcher.stdout.readline() == b"up\n"
+    return launcher
+
+
+def test_kill_9_of_the_launcher_leaves_no_child_behind_the_database_included(tmp_path: Path, run: str) -> None:
+    launcher = start_launcher(tmp_path, run, WITH_LAST_WORDS, RUNAWAY)
+    wait_until(lambda: "ready" in (tmp_path / "trainer.log").read_text())
+    wait_until(lambda: (tmp_path / "sampler.log").read_text().count("ready") == 2)
+    assert len(belonging_to(run)) == 4  # mongod, trainer, sampler, and what the sampler started
+    launcher.send_signal(signal.SIGKILL)
+    launcher.wait(5)
+    wait_until(lambda: belonging_to(run) == [])
+    assert "ended at" in (tmp_path / "trainer.log").read_text()  # it was asked, not killed
+    assert "now exiting" in (tmp_path / "mongodb" / "mongod.log").read_text().lower()
+    assert launcher.stdout is not None
+    launcher.stdout.close()
+
+
+def test_a_second_launcher_is_refused_with_the_pid_of_the_first(tmp_path: Path) -> None:
+    path = tmp_path / "launch.lock"
+    with RunLock(path), pytest.raises(ConfigError, match=f"pid {os.getpid()}"), RunLock(path):
+        pass
+    with RunLock(path):
+        assert path.read_text() == f"{os.getpid()}\n"
+
+
+def test_after_a_kill_the_next_launcher_waits_until_all_is_stopped(tmp_path: Path, run: str) -> None:
+    launcher = start_launcher(tmp_path, run, SLEEPER, WITH_LAST_WORDS)
+    launcher.send_signal(signal.SIGKILL)
+    launcher.wait(5)
+    with RunLock(tmp_path / "launch.lock"):
+        assert belonging_to(run) == []
+    assert launcher.stdout is not None
+    launcher.stdout.close()

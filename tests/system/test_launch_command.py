@@ -1,0 +1,138 @@
+"""`python -m scripts.launch` as a whole: what it says and what it leaves when it cannot go on."""
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from scripts.launch.processes import MARK, start_time
+from scripts.launch.settings import LaunchConfig
+from shared.errors import ConfigError
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def run() -> Iterator[str]:
+    name = f"test-launch-{uuid.uuid4().hex[:8]}"
+    yield name
+    shutil.rmtree(ROOT / "output" / name, ignore_errors=True)
+    for path in (ROOT / "logs").glob(f"{name}_*.log"):
+        path.unlink()
+
+
+@pytest.fixture
+def broken_model(tmp_path: Path) -> Path:
+    """A folder that passes the launcher's look, and that no engine can load."""
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "no-such-model"}))
+    return tmp_path
+
+
+def launch(run: str, **environment: str) -> "subprocess.Popen[str]":
+    command = [sys.executable, "-m", "scripts.launch", run, "--config", "assets/minirl.yml"]
+    return subprocess.Popen(
+        command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=os.environ | environment
+    )
+
+
+def living(run: str) -> list[int]:
+    found = []
+    for entry in Path("/proc").iterdir():
+        try:
+            marked = entry.name.isdigit() and f"{MARK}={run}-".encode() in (entry / "environ").read_bytes()
+        except OSError:
+            continue
+        if marked and start_time(int(entry.name)) is not None:
+            found.append(int(entry.name))
+    return found
+
+
+def read_until(process: "subprocess.Popen[str]", text: str) -> str:
+    assert process.stdout is not None
+    seen = ""
+    for line in process.stdout:
+        seen += line
+        if text in line:
+            return seen
+    pytest.fail(f"{text!r} never came; it said:\n{seen}")
+
+
+def test_a_part_that_cannot_start_is_named_with_the_end_of_its_log_and_all_is_stopped(
+    run: str, broken_model: Path
+) -> None:
+    process = launch(run, MODEL=str(broken_model))
+    output, _ = process.communicate(timeout=120)
+    assert process.returncode == 1, output
+    assert "the end of" in output
+    assert f"{run}_" in output
+    assert "no-such-model" in output or "tokenizer" in output
+    assert 'Traceback (most recent call last):\n  File "<frozen runpy>"' not in output  # the launcher's own
+    assert living(run) == []
+
+
+@pytest.mark.parametrize(("sign", "status"), [(signal.SIGINT, 130), (signal.SIGKILL, -9)])
+def test_a_launcher_that_is_interrupted_or_killed_leaves_nothing_running(
+    run: str, broken_model: Path, sign: signal.Signals, status: int
+) -> None:
+    process = launch(run, MODEL=str(broken_model))
+    read_until(process, "tools: ")
+    assert len(living(run)) >= 2  # the database and the tools at least
+    process.send_signal(sign)
+    process.communicate(timeout=90)
+    assert process.returncode == status
+    deadline = time.monotonic() + 60
+    while living(run):
+        assert time.monotonic() < deadline, f"left: {living(run)}"
+        time.sleep(0.1)
+
+
+def test_a_wrong_setting_stops_the_start_with_a_message(run: str) -> None:
+    process = launch(run, TRAIN_FILE="nowhere.jsonl")
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == 2
+    assert "nowhere.jsonl, which is no file" in output
+    assert "Traceback" not in output
+
+
+@pytest.mark.parametrize(
+    ("environment", "said"),
+    [
+        ({"NUM_MACHINES": "2"}, "DB_CONNECTION_STRING, MASTER_ADDR, MASTER_PORT must be given"),
+        ({"NUM_MACHINES": "2", "MACHINE_RANK": "2"}, "MACHINE_RANK is 2; expected 0 to 1"),
+        ({"NUM_SAMPLERS": "two"}, "num_samplers is 'two'"),
+        ({"TANDEM_LAUNCH_SAMPLERS": "2"}, "unknown variable TANDEM_LAUNCH_SAMPLERS"),
+        ({"MODEL": "assets"}, "expected a local Hugging Face directory"),
+    ],
+)
+def test_messages_about_settings_say_what_is_missing(
+    monkeypatch: pytest.MonkeyPatch, broken_model: Path, environment: dict[str, str], said: str
+) -> None:
+    for name, value in ({"MODEL": str(broken_model)} | environment).items():
+        monkeypatch.setenv(name, value)
+    before = dict(os.environ)
+    with pytest.raises(ConfigError, match=re.escape(said)):
+        LaunchConfig.load(["demo"])
+    assert dict(os.environ) == before
+
+
+def test_plain_names_flags_and_yaml_are_read_in_this_order(
+    monkeypatch: pytest.MonkeyPatch, broken_model: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "run.yml").write_text("launch: {num_samplers: 5, num_generations: 6, num_processes: 7}")
+    monkeypatch.setenv("MODEL", str(broken_model))
+    monkeypatch.setenv("CONFIG", str(tmp_path / "run.yml"))
+    monkeypatch.setenv("NUM_SAMPLERS", "3")
+    monkeypatch.setenv("NUM_PROCESSES", "4")
+    monkeypatch.setenv("ENGINE_URLS", "http://a:1, http://b:2")
+    config = LaunchConfig.load(["demo", "--num_samplers", "1"])
+    assert (config.num_samplers, config.num_processes, config.num_generations) == (1, 4, 6)
+    assert config.engine_urls == ["http://a:1", "http://b:2"]

@@ -1,0 +1,69 @@
+"""Every example configuration loads: each section by the service that reads it, as the launcher would start it."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from accelerate.commands.config.config_args import load_config_from_file
+
+from sampler.config import SamplerConfig
+from sampler.engine.keeper import KeeperConfig
+from scripts.launch.settings import LaunchConfig
+from shared.config import SECTIONS, ServiceConfig, read_section
+from shared.errors import ConfigError
+from trainer.config import TrainerConfig
+from trainer.sft import SftConfig
+
+ROOT = Path(__file__).parents[1]
+SERVICES: list[type[ServiceConfig]] = [TrainerConfig, SftConfig, SamplerConfig, KeeperConfig, LaunchConfig]
+ACCELERATE = sorted((ROOT / "assets").glob("fsdp2*.yml"))
+EXAMPLES = sorted(set((ROOT / "assets").glob("*.yml")) - set(ACCELERATE))
+
+
+def arguments(service: type[ServiceConfig], path: Path) -> list[str]:
+    """A command line with everything that is asked for beside the YAML file."""
+    if service is LaunchConfig:
+        return ["demo", "--config", str(path)]
+    values: Mapping[str, Any] = {
+        "run": "demo",
+        "db_connection_string": "mongodb://127.0.0.1",
+        "model_name_or_path": "assets/example/model",
+        "train_file": "sft.jsonl",
+        "output_dir": "output/demo",
+    }
+    flags = [f"--{name}={values[name]}" for name, field in service.model_fields.items() if field.is_required()]
+    return [*flags, "--config", str(path)]
+
+
+@pytest.mark.parametrize("service", SERVICES, ids=lambda service: service.section)
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.name)
+def test_an_example_configuration_loads(path: Path, service: type[ServiceConfig]) -> None:
+    config = service.load(arguments(service, path))
+    for name, value in read_section(path, service).items():
+        assert config.snapshot().get(name) == yaml.safe_load(yaml.safe_dump(value)), (
+            f"{path}: {service.section}: {name}"
+        )
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.name)
+def test_an_example_has_no_section_that_nothing_checks(path: Path) -> None:
+    sections = yaml.safe_load(path.read_text(encoding="utf-8"))
+    assert set(sections) <= {service.section for service in SERVICES}
+
+
+@pytest.mark.parametrize("path", ACCELERATE, ids=lambda path: path.name)
+def test_an_accelerate_configuration_loads(path: Path) -> None:
+    assert load_config_from_file(str(path)).distributed_type == "FSDP"
+
+
+def test_an_unknown_key_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "wrong.yml").write_text("sampler: {max_turn: 4}")
+    with pytest.raises(ConfigError, match="unknown key 'max_turn'"):
+        SamplerConfig.load(arguments(SamplerConfig, tmp_path / "wrong.yml"))
+
+
+def test_there_are_examples_and_every_service_has_a_section() -> None:
+    assert {path.name for path in EXAMPLES} >= {"minirl.yml", "grpo.yml"}
+    assert {service.section for service in SERVICES} <= set(SECTIONS)

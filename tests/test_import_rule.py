@@ -1,0 +1,113 @@
+"""The import rule: shared knows neither service and no torch, the sampler not the trainer and torch only in its local
+engine, the trainer not the sampler. Checked in the source, and by importing where torch does not exist.
+"""
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+TORCH = {"torch", "transformers", "accelerate", "safetensors"}  # torch, and what is of use with it only
+FORBIDDEN = {
+    "shared": TORCH | {"sampler", "trainer", "scripts"},
+    "sampler": TORCH | {"trainer", "scripts"},
+    "trainer": {"sampler", "scripts"},
+}
+LOCAL_ENGINE = "sampler/engine/local/"  # the one place of the sampler's that may use torch
+IMPORTERS = ("importlib.import_module", "import_module", "__import__")
+
+IMPORT_WITHOUT_TORCH = """
+import importlib, sys
+
+class Refuse:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in set(sys.argv[1].split(",")):
+            raise ModuleNotFoundError(f"{name} is not there (refused by the test)", name=name)
+
+sys.meta_path.insert(0, Refuse())
+for module in sys.argv[2].split(","):
+    importlib.import_module(module)
+"""
+
+
+def sources(package: str) -> list[Path]:
+    found = sorted((ROOT / package).rglob("*.py"))
+    assert found, f"no source in {package}/"
+    return found
+
+
+def imported(tree: ast.AST, own: tuple[str, ...]) -> Iterator[tuple[str, int]]:
+    """(absolute module name, line) of every import, those inside functions and by name included."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from ((alias.name, node.lineno) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = own[: len(own) - node.level] if node.level else ()
+            yield ".".join([*base, *([node.module] if node.module else [])]), node.lineno
+        elif isinstance(node, ast.Call) and ast.unparse(node.func) in IMPORTERS and node.args:
+            name = node.args[0]
+            yield str(name.value) if isinstance(name, ast.Constant) else ast.unparse(name), node.lineno
+
+
+def violations(text: str, path: str) -> list[str]:
+    """What the file `path` (relative to the root) imports against the rule."""
+    own = Path(path).with_suffix("").parts
+    package = own[0]
+    refused = FORBIDDEN[package] - (TORCH if path.startswith(LOCAL_ENGINE) else set())
+    return [
+        f"{path}:{line}: imports {name}; {package}/ may not"
+        for name, line in imported(ast.parse(text), own)
+        if name.partition(".")[0] in refused
+    ]
+
+
+@pytest.mark.parametrize("package", sorted(FORBIDDEN))
+def test_no_source_imports_against_the_rule(package: str) -> None:
+    found = []
+    for path in sources(package):
+        relative = path.relative_to(ROOT).as_posix()
+        found += violations(path.read_text(encoding="utf-8"), relative)
+    assert found == []
+
+
+@pytest.mark.parametrize(
+    ("text", "path"),
+    [
+        ("import torch.nn", "shared/packed.py"),
+        ("def f():\n    from sampler.context import Context", "trainer/stream.py"),
+        ("import trainer", "sampler/service.py"),
+        ("import torch", "sampler/engine/pool.py"),
+        ("import importlib\nimportlib.import_module('torch')", "sampler/service.py"),
+        ("from ..trainer import loop", "sampler/engine.py"),
+        ("from scripts.launch import curve", "shared/cli/main.py"),
+    ],
+)
+def test_the_check_sees_every_way_to_break_the_rule(text: str, path: str) -> None:
+    assert len(violations(text, path)) == 1
+
+
+def test_torch_is_allowed_in_the_local_engine() -> None:
+    assert violations("import torch", "sampler/engine/local/engine.py") == []
+
+
+def test_shared_and_sampler_import_where_torch_and_the_trainer_do_not_exist() -> None:
+    modules = []
+    for package in ("shared", "sampler"):
+        for path in sources(package):
+            relative = path.relative_to(ROOT)
+            if not relative.as_posix().startswith(LOCAL_ENGINE):
+                parts = relative.with_suffix("").parts
+                modules.append(".".join(parts[:-1] if parts[-1] == "__init__" else parts))
+    refused = ",".join(sorted(TORCH | {"trainer", "scripts"}))
+    child = subprocess.run(
+        [sys.executable, "-c", IMPORT_WITHOUT_TORCH, refused, ",".join(modules)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert child.returncode == 0, child.stderr
