@@ -5,10 +5,9 @@ from typing import Annotated
 
 import typer
 from rich.markup import escape
-from rich.table import Table
 
 from shared.audit import AuditReport, audit
-from shared.cli.connect import OK, PROBLEM, AsJson, Connection, RunName, console, with_store
+from shared.cli.connect import OK, PROBLEM, AsJson, Connection, RunName, console, table, with_store
 
 EXAMPLES = """Examples:
 
@@ -53,15 +52,13 @@ def audit_run(
 
 
 def _print(report: AuditReport) -> None:
-    table = Table("", "check", "examined", "violations", title=f"audit of run {escape(report.run)}", expand=False)
-    for column in (2, 3):
-        table.columns[column].justify = "right"
+    rows = table("", "check", "examined #", "violations #", title=f"audit of run {escape(report.run)}")
     for check, result in report.results.items():
         mark = "[red]✗[/red]" if result.violations else "[dim]–[/dim]" if result.examined == 0 else "[green]✓[/green]"
         text = check.value + (f" [dim]({result.note})[/dim]" if result.note else "")
-        table.add_row(mark, text, f"{result.examined:,}", f"{result.violations:,}")
+        rows.add_row(mark, text, f"{result.examined:,}", f"{result.violations:,}")
     out = console()
-    out.print(table)
+    out.print(rows)
     for check, result in report.results.items():
         for example in result.examples:
             out.print(f"[red]✗[/red] {check.value}: {escape(example)}", soft_wrap=True)

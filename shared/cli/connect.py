@@ -15,6 +15,7 @@ import typer
 from pymongo.errors import ConfigurationError, InvalidURI, PyMongoError
 from rich.console import Console
 from rich.markup import escape
+from rich.table import Table
 
 from shared.errors import ConfigError, TandemError
 from shared.store import Store
@@ -38,13 +39,25 @@ AsJson = Annotated[bool, typer.Option("--json", help="One JSON object on stdout 
 
 
 def console() -> Console:
-    """For answers, on stdout. Made at each use, so that a redirected stdout is respected."""
-    return Console(highlight=False)
+    """For answers, on stdout. Made at each use, so that a redirected stdout is respected.
+
+    No emoji: rich would show the id "main:train:0:t0" with a tram in it.
+    """
+    return Console(highlight=False, emoji=False)
+
+
+def table(*columns: str, title: str | None = None) -> Table:
+    """Columns whose name ends in "#" hold numbers. Ids are folded in narrow terminals, never cut."""
+    made = Table(title=title, title_justify="left")
+    for name in columns:
+        numbers = name.endswith("#") and name != "#"
+        made.add_column(name.removesuffix(" #"), justify="right" if numbers else "left", overflow="fold")
+    return made
 
 
 def complain(text: str) -> None:
     """For errors, on stderr, never wrapped: they are searched and copied."""
-    Console(stderr=True, highlight=False, soft_wrap=True).print(f"[red]tandem:[/red] {escape(text)}")
+    Console(stderr=True, highlight=False, emoji=False, soft_wrap=True).print(f"[red]tandem:[/red] {escape(text)}")
 
 
 def connection_string(given: str | None, run: str) -> str:

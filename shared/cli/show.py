@@ -12,7 +12,7 @@ from rich.markup import escape
 from rich.rule import Rule
 from rich.table import Table
 
-from shared.cli.connect import Connection, RunName, ago, console, with_store
+from shared.cli.connect import Connection, RunName, ago, console, table, with_store
 from shared.documents import DBRecordData, DispatchedSamplingTask, Record, Task
 from shared.errors import ConfigError
 from shared.packed import unpack_floats, unpack_ints
@@ -86,7 +86,7 @@ async def _show_tasks(store: Store, name: str) -> None:
     for document in documents:
         task = Task.from_mongo(document)
         _print_task(out, task)
-        slots = Table("slot", "status", "attempt", "failures", "score", "record", "error")
+        slots = table("slot #", "status", "attempt #", "failures #", "score #", "record", "error")
         for s in task.slots:
             cells = (s.status.value, s.attempt, s.failures, _number(s.score), s.record_id or "", s.error or "")
             slots.add_row(str(s.traj_id), *(escape(str(cell)) for cell in cells))
@@ -96,9 +96,10 @@ async def _show_tasks(store: Store, name: str) -> None:
 
 
 def _print_records(title: str, records: Sequence[Record], last: Callable[[Record], str]) -> None:
-    table = Table("record", "status", "score", "turns", "tokens", "termination", "answer", "", title=escape(title))
+    names = ("record", "status", "score #", "turns #", "tokens #", "termination", "answer", "")
+    rows = table(*names, title=escape(title))
     for r in records:
-        table.add_row(
+        rows.add_row(
             escape(r.id),
             r.status.value,
             _number(r.score),
@@ -108,7 +109,7 @@ def _print_records(title: str, records: Sequence[Record], last: Callable[[Record
             escape(_short(r.answer or "", 30)),
             last(r),
         )
-    console().print(table)
+    console().print(rows)
 
 
 # ---------------------------------------------------------------------- one episode
@@ -202,13 +203,13 @@ def _print_dispatch(out: Console, d: DispatchedSamplingTask) -> None:
 def _print_tokens(out: Console, d: DispatchedSamplingTask, spell: Callable[[int], str]) -> None:
     if d.response is None:
         return
-    table = Table("#", "token", "text", "log-prob", "version")
+    rows = table("#", "token #", "text", "log-prob #", "version #")
     versions = [version for version, n in d.weight_versions for _ in range(n)]
     ids, logprobs = unpack_ints(d.response.output_ids), unpack_floats(d.response.output_logprobs)
     for k, (token, logprob) in enumerate(zip(ids.tolist(), logprobs.tolist(), strict=False)):
         version = str(versions[k]) if k < len(versions) else "?"
-        table.add_row(str(k), str(token), escape(repr(spell(token))[1:-1]), f"{logprob:.4f}", version)
-    out.print(table)
+        rows.add_row(str(k), str(token), escape(repr(spell(token))[1:-1]), f"{logprob:.4f}", version)
+    out.print(rows)
 
 
 def _field(out: Console, label: str, value: Any, *, style: str = "bold") -> None:

@@ -12,7 +12,7 @@ from rich.live import Live
 from rich.markup import escape
 from rich.table import Table
 
-from shared.cli.connect import AsJson, Connection, RunName, ago, console, with_store
+from shared.cli.connect import AsJson, Connection, RunName, ago, console, table, with_store
 from shared.states import DataStatus, RecordStatus, SlotStatus, TaskStatus
 from shared.store import Store
 
@@ -189,30 +189,28 @@ def _render(now: RunStatus) -> Group:
 
 
 def _counts(title: str, rows: Mapping[str, Mapping[str, int]], names: list[str]) -> Table:
-    table = Table("", *names, title=title, title_justify="left")
-    for column in table.columns[1:]:
-        column.justify = "right"
+    made = table("", *(f"{name} #" for name in names), title=title)
     for label, counts in sorted(rows.items()):
-        table.add_row(escape(label), *(f"{counts.get(name, 0):,}" for name in names))
-    return table
+        made.add_row(escape(label), *(f"{counts.get(name, 0):,}" for name in names))
+    return made
 
 
 def _policies(policies: list[PolicyStatus]) -> Table:
-    table = Table("policy", "version", "step", "announced", "ready data by lag", title="weights", title_justify="left")
+    made = table("policy", "version #", "step #", "announced", "ready data by lag", title="weights")
     for p in policies:
         lags = "  ".join(f"{'unknown' if lag < 0 else lag}: {n}" for lag, n in sorted(p.ready_by_lag.items()))
         version = "none" if p.version is None else str(p.version)
         age = p.announced if p.version is None else f"{p.announced} ago"
-        table.add_row(escape(p.policy), version, str(p.step), age, lags or "none waits")
-    return table
+        made.add_row(escape(p.policy), version, str(p.step), age, lags or "none waits")
+    return made
 
 
 def _rows(title: str, rows: list[dict[str, Any]], names: tuple[str, ...]) -> Table:
-    table = Table(*names, title=title if rows else f"{title}: none", title_justify="left")
+    made = table(*names, title=title if rows else f"{title}: none")
     for row in rows:
         cells = [_cell(row[name]) + (" ago" if name == "heard" else "") for name in names]
-        table.add_row(*cells, style=None if row.get("live", row.get("status") != "DOWN") else "dim")
-    return table
+        made.add_row(*cells, style=None if row.get("live", row.get("status") != "DOWN") else "dim")
+    return made
 
 
 def _cell(value: Any) -> str:

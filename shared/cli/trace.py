@@ -5,9 +5,8 @@ from typing import Annotated, Any
 
 import typer
 from rich.markup import escape
-from rich.table import Table
 
-from shared.cli.connect import PROBLEM, AsJson, Connection, RunName, answer, complain, console, with_store
+from shared.cli.connect import PROBLEM, AsJson, Connection, RunName, answer, complain, console, table, with_store
 from shared.documents import PolicyVersion
 from shared.errors import ConfigError
 from shared.store import Store
@@ -62,12 +61,13 @@ async def _refuse() -> None:
 
 
 def _print(run: str, rows: list[Document], versions: list[PolicyVersion]) -> None:
-    table = Table("record", "turn", "weights", "advantage", "reward", "steps", "tool calls", title=f"run {escape(run)}")
+    names = ("record", "turn #", "weights", "advantage #", "reward #", "steps", "tool calls")
+    chain = table(*names, title=f"run {escape(run)}")
     last = ""
     for row in rows:
         new = row["record"] != last
         last = row["record"]
-        table.add_row(
+        chain.add_row(
             escape(row["record"]) if new else "",
             str(row["turn"]),
             " ".join(f"v{version}×{n}" for version, n in row["weight_versions"]),
@@ -77,7 +77,7 @@ def _print(run: str, rows: list[Document], versions: list[PolicyVersion]) -> Non
             escape("; ".join(_call(call) for call in row["tool_calls"])),
         )
     out = console()
-    out.print(table)
+    out.print(chain)
     records = {row["record"]: row for row in rows}
     out.print(f"{len(records)} records of {len({r['task'] for r in records.values()})} tasks, {len(rows)} dispatches")
     steps = sorted({s for r in records.values() for s in r["trained_steps"]})

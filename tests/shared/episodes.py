@@ -1,0 +1,152 @@
+"""Whole little runs for tests, played with the store's own verbs: two turns with a tool call, and a branch that forgets it.
+
+0  p p p | a a b           tree  0 1 2 3 4 5 ─ 6 7 ─ 8 9        turn 0, tool result, turn 1
+1  (6 shared) t t | c d                    └── 10 11            turn 2: shares 5, asks anew, replies
+2  (5 shared) s | e                                             (of turn 0's reply only the first two)
+"""
+
+import numpy as np
+
+from shared.documents import (
+    Claim,
+    DataClaim,
+    DBRecordData,
+    DispatchedSamplingTask,
+    PolicyVersion,
+    SampledResponse,
+    ToolCallResult,
+)
+from shared.packed import pack_floats, pack_ints
+from shared.states import RecordStatus, Termination
+from shared.store import Store
+from shared.trees import RecordTree, TreeDispatch
+from tests.shared.builders import claim, import_tasks
+
+ADVANTAGES = (1.0, -1.0)
+
+
+def make_dispatch(
+    record: str, index: int, *, shared: int, parent: int | None, prompt: list[int], output: list[int]
+) -> DispatchedSamplingTask:
+    """Answered by version 3 and, in its last token, version 4."""
+    n = len(output)
+    call = ToolCallResult(name="calculator", arguments={"e": "2+2"}, result="[4]", is_error=False, duration_s=0.25)
+    return DispatchedSamplingTask(
+        id=f"{record}:{index}",
+        record=record,
+        turn=index,
+        parent=None if parent is None else f"{record}:{parent}",
+        shared_length=shared,
+        prompt_ids=pack_ints(prompt),
+        messages=[{"role": "user" if index == 0 else "tool", "content": f"message [{index}]"}],
+        tools_hash="h",
+        sampling_params={"temperature": 1.0},
+        service="http://engine:1",
+        response=SampledResponse(
+            text=f"reply {index}",
+            message={"role": "assistant", "content": f"reply {index}"},
+            output_ids=pack_ints(output),
+            output_logprobs=pack_floats([-0.1 * t for t in output]),
+            finish_reason="stop",
+        ),
+        weight_versions=[(3, n - 1), (4, 1)] if n > 1 else [(4, 1)],
+        tool_calls=[call] if index == 0 else [],
+        status="completed",
+        usage={"prompt": shared + len(prompt), "cached": shared, "completion": n},
+    )
+
+
+def make_dispatches(record: str) -> list[DispatchedSamplingTask]:
+    return [
+        make_dispatch(record, 0, shared=0, parent=None, prompt=[1, 2, 3], output=[4, 5, 6]),
+        make_dispatch(record, 1, shared=6, parent=0, prompt=[7, 8], output=[9, 10]),
+        make_dispatch(record, 2, shared=5, parent=1, prompt=[11], output=[12]),
+    ]
+
+
+def make_episode_tree(record: str, advantage: float) -> RecordTree:
+    """What `make_dispatches` comes to, written down by hand."""
+    ids = np.array([1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12], dtype=np.int32)
+    sources = np.array([-1, -1, -1, 0, 0, 0, -1, -1, 1, 1, -1, 2], dtype=np.int32)
+    logprobs = np.array([-0.1 * t for t in ids.tolist()], dtype=np.float32)
+    return RecordTree(
+        record_id=record,
+        token_ids_N=ids,
+        parents_N=np.array([-1, 0, 1, 2, 3, 4, 5, 6, 7, 8, 4, 10], dtype=np.int32),
+        dispatches_N=sources,
+        logprobs_N=np.where(sources >= 0, logprobs, np.float32(0)),
+        versions_N=np.array([-1, -1, -1, 3, 3, 4, -1, -1, 3, 4, -1, 4], dtype=np.int32),
+        dispatches=tuple(TreeDispatch(f"{record}:{k}", k, advantage) for k in range(3)),
+    )
+
+
+async def play(store: Store, held: Claim, score: float) -> None:
+    """An episode from its claim to its score."""
+    record = await store.records.start(held, "w")
+    dispatches = make_dispatches(record.id)
+    for dispatch in dispatches:
+        await store.records.open_dispatch(dispatch)
+        await store.records.close_dispatch(dispatch)
+    values = {
+        "traj": [d.id for d in dispatches],
+        "num_turns": 3,
+        "num_tokens": 6,
+        "answer": "4",
+        "score": score,
+        "termination": Termination.ANSWERED.value,
+        "policy_versions": [3, 4],
+    }
+    await store.records.move(record.id, RecordStatus.SCORED, values)
+    await store.tasks.finish_slot(held, score)
+
+
+async def settle(store: Store) -> None:
+    """Every completed group: the first slot's advantage is +1, the second's -1."""
+    while (task := await store.tasks.claim_settlement("s", policy="main", lease_s=60)) is not None:
+        records = [slot.record_id for slot in task.slots if slot.record_id and slot.score is not None]
+        advantages = dict(zip(records, ADVANTAGES, strict=False))
+        await store.data.write_group(
+            [
+                DBRecordData(
+                    id=rid,
+                    task=task.id,
+                    group_size=len(records),
+                    seq=task.seq,
+                    policy=task.policy,
+                    split=task.split,
+                    source=task.source,
+                    reward=1.0,
+                    **DBRecordData.tree_fields(make_episode_tree(rid, advantage)),
+                )
+                for rid, advantage in advantages.items()
+            ]
+        )
+        await store.records.set_dispatch_results(
+            {f"{rid}:{k}": (1.0, a) for rid, a in advantages.items() for k in range(3)}
+        )
+        await store.records.settle_group(task.id, {rid: RecordStatus.READY for rid in records}, advantages)
+        await store.tasks.finish_settlement(task, "ready", abandoned=False)
+
+
+async def announce(store: Store, step: int) -> PolicyVersion:
+    return await store.versions.announce("main", step, f"/weights/{step}", {})
+
+
+async def train(store: Store, step: int, groups: int = 1, *, max_trained_count: int = 1) -> list[str]:
+    """One step on the oldest groups; returns the records."""
+    borrowed = DataClaim(incarnation=1, step=step)
+    for group in await store.data.ready_groups("main", groups):
+        await store.data.claim(group["records"], borrowed)
+    return await store.data.commit_step("main", borrowed, max_trained_count=max_trained_count)
+
+
+async def whole_run(store: Store, tasks: int = 2) -> list[str]:
+    """Tasks of two slots each, played, settled, the first group trained in step 1 and announced; returns all records."""
+    await import_tasks(store, tasks, num_generations=2)
+    while (held := await claim(store)) is not None:
+        await play(store, held, float(held.traj_id))
+    await settle(store)
+    await train(store, 1)
+    for step in range(2):
+        await announce(store, step)
+    return [f"main:train:0:t{seq}:{k}:1" for seq in range(tasks) for k in range(2)]
