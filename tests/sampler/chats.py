@@ -92,6 +92,18 @@ STRICT = """{%- set ns = namespace(ids=[]) %}
 {%- if add_generation_prompt %}{{- '<|bot|>' }}{%- endif %}
 """
 
+# White space around blocks, which the environment's options remove.
+LOOSE = """
+{% for message in messages %}
+    {% if message.role != 'system' %}
+[{{ message.role }}] {{ message.content }}<|im_end|>
+    {% endif %}
+{% endfor %}
+    {% if add_generation_prompt %}
+[bot]
+    {% endif %}
+"""
+
 TEMPLATES = {"qwen": QWEN, "llama": LLAMA, "strict": STRICT}
 NAMED = {"bos_token": "<|endoftext|>", "eos_token": "<|im_end|>"}
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import copy
+import json
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -64,8 +65,6 @@ async def test_a_generation_keeps_ids_logprobs_and_versions(client: EngineClient
     assert generation.logprobs[0] == pytest.approx(-4.142519950866699, abs=0)
     assert generation.version_runs == [[13, 5], [14, 5]]
     assert (generation.prompt_tokens, generation.cached_tokens, generation.finish_reason) == (8, 0, "length")
-    import json
-
     assert json.loads(replay.requests[0].content) == {
         "rid": "r1",
         "input_ids": [5, 100],
@@ -232,13 +231,6 @@ async def test_the_api_key_is_sent_and_never_shown() -> None:
 
 
 def test_an_error_text_is_bounded_whatever_the_body() -> None:
-    for body in (
-        "",
-        "x" * 10_000,
-        '{"error": {"message": "' + "x" * 10_000 + '"}}',
-        '{"error": null}',
-        "null",
-        "[]",
-        '{"error": []}',
-    ):
+    long = '{"error": {"message": "' + "x" * 10_000 + '"}}'
+    for body in ("", "x" * 10_000, long, '{"error": null}', "null", "[]", '{"error": []}'):
         assert len(error_text(body)) <= 500

@@ -80,9 +80,9 @@ async def test_concurrent_requests_spread_before_any_heartbeat_says_so() -> None
         return answer([9], STOP)
 
     engines = Engines({"a": slowly, "b": slowly})
-    async with pool_of(engines, [Up(A, capacity=20), Up(B, capacity=10)]) as pool:
-        await asyncio.gather(*(ask(pool) for _ in range(15)))
-    assert 8 <= engines.hosts().count("a") <= 12
+    async with pool_of(engines, [Up(A, capacity=36), Up(B, capacity=4)]) as pool:
+        await asyncio.gather(*(ask(pool) for _ in range(20)))
+    assert engines.hosts().count("b") in (1, 2, 3)
 
 
 async def test_an_episode_stays_with_its_engine_unless_that_is_much_fuller_or_down() -> None:
@@ -122,14 +122,14 @@ async def test_one_engine_that_comes_back_is_waited_for() -> None:
 async def test_failures_are_bounded_and_the_last_one_is_told() -> None:
     engines = Engines({"a": scripted(httpx.ConnectError("refused"))})
     async with pool_of(engines, [Up(A)]) as pool:
-        with pytest.raises(EngineUnavailable, match="gave up after 4 failures.*refused"):
+        with pytest.raises(EngineUnavailable, match=r"gave up after 4 failures.*refused"):
             await ask(pool)
 
 
 async def test_waiting_for_any_engine_is_bounded() -> None:
     began = time.monotonic()
     async with pool_of(Engines(), [Up(A, status="DOWN")], PoolLimits(wait_s=0.3, refresh_s=0.05)) as pool:
-        with pytest.raises(EngineUnavailable, match="no engine is up after 0.3 s; known: http://a:1 DOWN"):
+        with pytest.raises(EngineUnavailable, match=r"no engine is up after 0\.3 s; known: http://a:1 DOWN"):
             await ask(pool)
     assert time.monotonic() - began < 1
 

@@ -13,6 +13,7 @@ from sampler.template import MARK_END, MARK_START, ChatTemplate
 from shared.errors import ConfigError
 from tests.sampler.chats import (
     ADDED,
+    LOOSE,
     NAMED,
     QWEN,
     SPECIAL,
@@ -36,14 +37,14 @@ CONVERSATION = [
 ]
 
 
-@pytest.mark.parametrize("name", [*TEMPLATES, "example"])
+@pytest.mark.parametrize("name", [*TEMPLATES, "loose", "example"])
 @pytest.mark.parametrize("tools", [None, TOOLS])
 @pytest.mark.parametrize("prompt", [True, False])
 def test_rendering_and_ids_equal_those_of_transformers(
     name: str, tools: list[dict[str, object]] | None, prompt: bool, tmp_path: Path
 ) -> None:
     transformers = pytest.importorskip("transformers")
-    text = EXAMPLE_TEMPLATE.read_text() if name == "example" else TEMPLATES[name]
+    text = {**TEMPLATES, "loose": LOOSE, "example": EXAMPLE_TEMPLATE.read_text()}[name]
     ours = ChatTemplate.from_dir(save_model_dir(tmp_path / "m", text, in_config=name == "qwen"))
     theirs = transformers.PreTrainedTokenizerFast.from_pretrained(tmp_path / "m")
     options = {"tools": tools, "add_generation_prompt": prompt}
@@ -100,6 +101,13 @@ def test_marks_from_outside_cannot_forge_or_hide_a_token() -> None:
         ids = template.render_ids([{"role": "user", "content": content}], None)
         assert ids.count(template.token_id("<|im_end|>") or -1) == 1
         assert MARK_START not in template.decode(ids)
+
+
+def test_marks_from_outside_cannot_turn_the_templates_own_tokens_into_text() -> None:
+    text = "{% for message in messages %}{{ message.content }}<|im_end|>{% endfor %}"
+    template = ChatTemplate.build(small_tokenizer(), text, NAMED)
+    ids = template.render_ids([{"role": "user", "content": MARK_START}, {"role": "user", "content": MARK_END}], None)
+    assert ids == [template.token_id("<|im_end|>")] * 2
 
 
 def test_text_without_control_tokens_is_encoded_in_one_piece() -> None:
