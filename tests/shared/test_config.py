@@ -1,0 +1,141 @@
+"""Configuration: flags over environment over YAML over defaults, and errors that name their source."""
+
+from pathlib import Path
+from typing import ClassVar, Literal
+
+import pytest
+from pydantic import Field
+
+from shared.config import ServiceConfig
+from shared.errors import ConfigError
+
+
+class PlayerConfig(ServiceConfig):
+    section: ClassVar[str] = "sampler"
+    program: ClassVar[str] = "player"
+
+    run_name: str = Field(description="Which run.")
+    max_turns: int = Field(8, description="Replies per episode.")
+    mode: Literal["fast", "slow"] = Field("fast", description="How.")
+    api_key: str | None = Field(None, description="For the judge.", json_schema_extra={"secret": True})
+
+
+@pytest.fixture
+def yaml(tmp_path: Path) -> Path:
+    path = tmp_path / "run.yml"
+    path.write_text("trainer: {max_steps: 3}\nsampler:\n  run_name: from-yaml\n  max_turns: 3\n")
+    return path
+
+
+def refused(*argv: str) -> str:
+    with pytest.raises(ConfigError) as caught:
+        PlayerConfig.load(list(argv))
+    return str(caught.value)
+
+
+def test_a_default_gives_way_to_yaml_to_the_environment_to_a_flag(yaml: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert PlayerConfig.load(["--run_name", "r"]).max_turns == 8
+    assert PlayerConfig.load(["--config", str(yaml)]).max_turns == 3
+    monkeypatch.setenv("TANDEM_SAMPLER_MAX_TURNS", "4")
+    assert PlayerConfig.load(["--config", str(yaml)]).max_turns == 4
+    config = PlayerConfig.load(["--config", str(yaml), "--max_turns", "5"])
+    assert (config.max_turns, config.run_name, config.mode) == (5, "from-yaml", "fast")
+
+
+def test_the_file_itself_may_be_named_in_the_environment(yaml: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TANDEM_SAMPLER_CONFIG", str(yaml))
+    assert PlayerConfig.load([]).run_name == "from-yaml"
+
+
+def test_an_unknown_key_of_the_file_is_refused_by_name(yaml: Path) -> None:
+    yaml.write_text("sampler: {run_name: r, max_turn: 3}\n")
+    message = refused("--config", str(yaml))
+    assert message.startswith(f"{yaml}: sampler: unknown key 'max_turn'; expected one of")
+    assert "max_turns" in message
+
+
+def test_an_unknown_section_of_the_file_is_refused_by_name(yaml: Path) -> None:
+    yaml.write_text("smapler: {max_turns: 3}\n")
+    assert f"{yaml}: unknown section 'smapler'; expected one of trainer" in refused("--config", str(yaml))
+
+
+def test_keys_of_another_service_are_left_to_it(yaml: Path) -> None:
+    yaml.write_text("trainer: {anything: 1}\nsampler: {run_name: r}\n")
+    assert PlayerConfig.load(["--config", str(yaml)]).run_name == "r"
+
+
+def test_an_unknown_variable_of_the_service_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TANDEM_TRAINER_MAX_TURN", "another service's")
+    assert PlayerConfig.load(["--run_name", "r"]).max_turns == 8
+    monkeypatch.setenv("TANDEM_SAMPLER_MAX_TURN", "3")
+    message = refused("--run_name", "r")
+    assert message.startswith("environment: unknown variable TANDEM_SAMPLER_MAX_TURN; sampler knows")
+    assert "TANDEM_SAMPLER_MAX_TURNS" in message
+
+
+def test_a_wrong_value_is_blamed_on_the_source_that_gave_it(yaml: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    yaml.write_text("sampler: {run_name: r, max_turns: many}\n")
+    assert refused("--config", str(yaml)).startswith(f"{yaml}: max_turns is 'many'; ")
+    monkeypatch.setenv("TANDEM_SAMPLER_MAX_TURNS", "lots")
+    assert refused("--config", str(yaml)).startswith("environment: max_turns is 'lots'; ")
+    assert refused("--config", str(yaml), "--max_turns", "x").startswith("flags: max_turns is 'x'; ")
+
+
+def test_every_wrong_value_is_told_at_once(yaml: Path) -> None:
+    yaml.write_text("sampler: {max_turns: many, mode: medium}\n")
+    lines = refused("--config", str(yaml)).splitlines()
+    assert [line.split(" is ")[0].removeprefix(f"{yaml}: ") for line in lines] == ["run_name", "max_turns", "mode"]
+
+
+def test_a_missing_value_says_how_to_give_it() -> None:
+    assert refused() == "run_name is missing: give it as --run_name, in the environment, or in the YAML file"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [("[1, 2]", "found list; expected sections"), ("a: [", "not YAML"), (None, "cannot be read (No such file")],
+)
+def test_a_file_that_is_no_configuration_is_refused(tmp_path: Path, text: str | None, message: str) -> None:
+    path = tmp_path / "c.yml"
+    if text is not None:
+        path.write_text(text)
+    assert f"{path}: {message}" in refused("--config", str(path))
+
+
+def test_an_empty_file_and_an_empty_section_change_nothing(yaml: Path) -> None:
+    for text in ("", "sampler:\n"):
+        yaml.write_text(text)
+        assert PlayerConfig.load(["--config", str(yaml), "--run_name", "r"]).max_turns == 8
+
+
+def test_secrets_are_no_part_of_the_stored_configuration() -> None:
+    config = PlayerConfig.load(["--run_name", "r", "--api_key", "s3cret"])
+    assert config.api_key == "s3cret"
+    assert config.snapshot() == {"config": None, "run_name": "r", "max_turns": 8, "mode": "fast"}
+
+
+def test_a_program_prints_the_error_and_exits_with_2(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        PlayerConfig.load_or_exit([])
+    assert ended.value.code == 2
+    assert capsys.readouterr().err.startswith("player: run_name is missing")
+
+
+def test_an_unknown_flag_exits_with_2_and_help_shows_every_field_with_its_default(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        PlayerConfig.load(["--max_turn", "3", "--nonsense", "1"])
+    assert ended.value.code == 2
+    with pytest.raises(SystemExit) as ended:
+        PlayerConfig.load(["--help"])
+    assert ended.value.code == 0
+    text = capsys.readouterr().out
+    for expected in ("--run_name", "--max_turns", "Replies per episode.", "default: 8", "{fast,slow}"):
+        assert expected in text
+
+
+def test_a_configuration_cannot_be_changed() -> None:
+    config = PlayerConfig.load(["--run_name", "r"])
+    with pytest.raises(ValueError, match="frozen"):
+        config.max_turns = 3

@@ -1,0 +1,82 @@
+"""The embedded server: what was acknowledged is there again, the address stays, a failed start says why."""
+
+import json
+import signal
+import socket
+from pathlib import Path
+
+import pymongo
+import pytest
+
+from shared.errors import ConfigError
+from shared.mongod import Mongod, MongodFailed, find_mongod
+from shared.store import Store
+from tests.shared.builders import import_tasks
+
+
+async def test_after_a_kill_everything_acknowledged_is_there_under_the_same_address(tmp_path: Path) -> None:
+    with Mongod(tmp_path) as first:
+        address = first.connection_string
+        async with Store.open(address, "kept") as store:
+            await import_tasks(store, 50)
+            assert first.process is not None
+            first.process.send_signal(signal.SIGKILL)
+            first.process.wait(10)
+    with Mongod(tmp_path) as second:
+        assert second.connection_string == address
+        async with Store.open(address, "kept") as store:
+            assert await store.tasks.count_by_status() == {"train": {"created": 50}}
+
+
+def test_stopping_twice_is_fine_and_leaves_no_process(tmp_path: Path) -> None:
+    server = Mongod(tmp_path)
+    server.stop()  # never started
+    server.start()
+    assert server.process is not None
+    with pytest.raises(MongodFailed, match="ended with status"):  # two servers never share a folder
+        Mongod(tmp_path).start(timeout_s=20)
+    server.stop()
+    server.stop()
+    assert server.process.poll() == 0
+
+
+def test_a_port_that_somebody_took_meanwhile_is_replaced(tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        (tmp_path / "mongod.json").write_text(json.dumps({"port": port}))
+        with Mongod(tmp_path) as server:
+            assert server.port != port
+            assert json.loads((tmp_path / "mongod.json").read_text()) == {"port": server.port}
+            with pymongo.MongoClient(server.connection_string, serverSelectionTimeoutMS=5_000) as client:
+                assert client.admin.command("ping")["ok"] == 1
+
+
+def test_a_failed_start_shows_the_end_of_the_servers_own_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = tmp_path / "mongod"
+    program.write_text("#!/bin/sh\necho no space left on device\nexit 14\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("MONGOD", str(program))
+    with pytest.raises(MongodFailed, match=r"ended with status 14:\n.*no space left on device"):
+        Mongod(tmp_path / "db").start(timeout_s=20)
+
+
+def test_a_server_that_never_answers_is_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = tmp_path / "mongod"
+    program.write_text("#!/bin/sh\nexec sleep 60\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("MONGOD", str(program))
+    server = Mongod(tmp_path / "db")
+    with pytest.raises(MongodFailed, match=r"did not answer within 0\.5 s"):
+        server.start(timeout_s=0.5)
+    assert server.process is not None
+    assert server.process.poll() is not None
+
+
+def test_a_named_binary_that_is_none_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MONGOD", str(tmp_path))
+    (tmp_path / "text").write_text("")
+    monkeypatch.setenv("MONGOD", str(tmp_path / "text"))
+    with pytest.raises(ConfigError, match="not an executable file"):
+        find_mongod()
