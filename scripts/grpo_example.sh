@@ -3,6 +3,7 @@
 # The first call makes .venv; the same name again continues the run. What is given is used, the rest is started here.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
+if [[ " $* " =~ " "(-h|--help)" " && ! -x .venv/bin/python ]]; then cat scripts/launch/guide.txt; exit 0; fi
 scripts/setup.sh
 export CONFIG="${CONFIG:-assets/grpo.yml}"
 exec .venv/bin/python -m scripts.launch "$@"

@@ -6,7 +6,6 @@ What is given is used, what is not given is started here. The plain names (`MODE
 
 import os
 import sys
-import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, ClassVar, Self
@@ -26,26 +25,7 @@ PLAIN_NAMES = (
     *("NUM_MACHINES", "MACHINE_RANK", "MASTER_ADDR", "MASTER_PORT", "NUM_PROCESSES", "NUM_SAMPLERS"),
 )
 
-GUIDE = """
-  scripts/minirl_example.sh RUN_NAME [--flag value ...]
-  scripts/grpo_example.sh RUN_NAME [--flag value ...]
-
-With a run name alone, everything runs on this machine: an embedded MongoDB, the bundled tools, the local CPU engine, two
-samplers and the trainer, on the bundled model and tasks. The same name again continues the run; Ctrl-C stops it cleanly.
-
-Every option below is a flag, a key of the YAML file's section `launch`, and an environment variable:
-  {names}
-Relative paths start at the repository root. The other sections of the YAML file
-(trainer, sampler, keeper, engine) configure the services.
-
-Several machines: call the script on each with NUM_MACHINES, its own MACHINE_RANK (0, 1, ...), and the same MASTER_ADDR,
-MASTER_PORT, DB_CONNECTION_STRING; output/ must be a folder that all of them see. Rank 0 imports, evaluates, summarizes.
-
-  NUM_MACHINES=2 MACHINE_RANK=1 MASTER_ADDR=10.0.0.1 MASTER_PORT=29500 \\
-  DB_CONNECTION_STRING=mongodb://10.0.0.1:27017 scripts/minirl_example.sh demo
-
-Results: output/RUN_NAME/ (checkpoints, summary.json, reward.png, mongodb/), logs/RUN_NAME_*.log, database RUN_NAME.
-"""
+GUIDE = Path(__file__).with_name("guide.txt")  # the scripts print it too, where .venv does not exist yet
 
 
 class LaunchConfig(ServiceConfig):
@@ -91,7 +71,7 @@ class LaunchConfig(ServiceConfig):
         """Read everything. The plain environment names stand in where `TANDEM_LAUNCH_<FIELD>` is not set."""
         arguments = list(sys.argv[1:] if argv is None else argv)
         if {"-h", "--help"} & set(arguments):
-            sys.stdout.write(GUIDE.format(names="\n  ".join(textwrap.wrap(" ".join(PLAIN_NAMES), 110))) + "\n")
+            sys.stdout.write(GUIDE.read_text(encoding="utf-8") + "\n")
         given = {f"TANDEM_LAUNCH_{name}": value for name in PLAIN_NAMES if (value := os.environ.get(name))}
         added = given.keys() - os.environ.keys()
         os.environ.update({name: given[name] for name in added})

@@ -165,8 +165,11 @@ def _paths(config: LaunchConfig, summary: dict[str, Any]) -> str:
         f"logs          logs/{run}_*.log",
     ]
     if config.db_connection_string is None:
-        lines += ["", "Look at the data: start its server again, which prints the connection string for Compass,"]
-        lines += [f"    .venv/bin/tandem mongod --folder {folder}/mongodb", "and beside it, with that string,"]
+        lines += [
+            "",
+            "Look at the data: start its server again (it prints the connection string for Compass), and beside it",
+        ]
+        lines += [f"    .venv/bin/tandem mongod --folder {folder}/mongodb"]
     else:
         lines += ["", "Look at the data:"]
     lines += [f"    .venv/bin/tandem {verb} {run}" for verb in ("status", "show", "audit")]
