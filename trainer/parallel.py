@@ -113,6 +113,7 @@ def parallel_session(device: str = "auto", num_threads: int = 0) -> Iterator[Par
         if parallel.is_main:
             log.info("parallel world_size=%d device=%s settings=%s", world_size, device, parallel.settings)
         yield parallel
+        parallel.barrier()  # leave together: a peer that closes its connections early can end the others with an abort
     finally:
         dist.destroy_process_group()
         PartialState._reset_state()  # Accelerate's singleton would outlive the group it describes

@@ -1,0 +1,60 @@
+"""One tiny model on disk, one process that trains alone, and one launch of two processes, shared by the tests of the trainer."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.trainer.builders import tiny_model
+from trainer.parallel import Parallel, parallel_session
+
+ROOT = Path(__file__).parents[2]
+
+
+@dataclass(frozen=True)
+class Launch:
+    """A finished launch of `tests.trainer.launched`."""
+
+    out: Path
+    output: str
+
+
+@pytest.fixture(scope="session")
+def model_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("model") / "tiny"
+    tiny_model().save_pretrained(directory)
+    return directory
+
+
+@pytest.fixture
+def alone() -> Iterator[Parallel]:
+    """A session of one process, without a launcher."""
+    with parallel_session("cpu", num_threads=1) as parallel:
+        yield parallel
+
+
+@pytest.fixture(scope="session")
+def two_processes(tmp_path_factory: pytest.TempPathFactory, model_directory: Path) -> Launch:
+    out = tmp_path_factory.mktemp("launched")
+    arguments = ["-m", "tests.trainer.launched", str(out), str(model_directory)]
+    done = launch("--config_file", "assets/fsdp2.yml", "--num_processes", "2", *arguments)
+    assert done.returncode == 0, done.stdout
+    return Launch(out, done.stdout)
+
+
+def launch(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run `accelerate launch` to its end; standard output and error together in `stdout`."""
+    return subprocess.run(
+        [sys.executable, "-m", "accelerate.commands.launch", *arguments],
+        cwd=ROOT,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONFAULTHANDLER": "1", **environment},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=120,
+        check=False,
+    )

@@ -1,0 +1,76 @@
+"""What the tests run under `accelerate launch`: python -m tests.trainer.launched OUT_DIR MODEL_DIR
+
+Every rank reports itself; then a float64 learner takes steps, is saved half-way and at the end, and its weights are written.
+"""
+
+import json
+import sys
+from dataclasses import asdict
+from pathlib import Path
+
+import torch
+from torch import Tensor
+from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
+
+from tests.trainer.builders import random_group
+from trainer import checkpoint
+from trainer.exact import exact_norms
+from trainer.learner import Learner, OptimizerConfig, open_learner
+from trainer.losses import Denominators, LossConfig, LossName
+from trainer.packing import Row, pack
+from trainer.parallel import Parallel, parallel_session
+from trainer.tree import merge
+from trainer.weights import write_weights
+
+GROUPS_PER_STEP = 3  # with two processes one has twice the work of the other
+SAVED_STEP, LAST_STEP = 2, 4
+OPTIMIZER = OptimizerConfig(
+    learning_rate=3e-3, lr_schedule="cosine", warmup_steps=2, max_steps=6, weight_decay=0.1, max_grad_norm=0.5
+)
+
+
+def exact_learner(model_directory: Path, parallel: Parallel, loss: LossName = LossName.MINIRL) -> Learner:
+    return open_learner(model_directory, LossConfig(loss_calculater=loss), OPTIMIZER, parallel, dtype="float64")
+
+
+def rows_of_step(step: int, max_tokens: int, parallel: Parallel) -> tuple[list[Row], Denominators]:
+    """This rank's rows: the groups of the step are dealt to the ranks. A row budget of 12 makes many rows, 10000 one."""
+    seeds = range(step * GROUPS_PER_STEP, (step + 1) * GROUPS_PER_STEP)
+    trees = [merge(random_group(seed)) for seed in seeds][parallel.rank :: parallel.world_size]
+    counts = [torch.zeros(0, dtype=torch.int64), *(torch.from_numpy(tree.trained_tokens_T) for tree in trees)]
+    return pack(trees, max_tokens), Denominators.count(torch.cat(counts))
+
+
+def take_steps(learner: Learner, stop: int, max_tokens: int, parallel: Parallel) -> dict[str, float]:
+    """From `learner.steps_done` to `stop`, in true float64; returns the metrics of the last step."""
+    metrics: dict[str, float] = {}
+    with exact_norms(learner.causal_lm):
+        while learner.steps_done < stop:
+            metrics = learner.step(*rows_of_step(learner.steps_done, max_tokens, parallel)).metrics
+    return metrics
+
+
+def full_parameters(learner: Learner) -> dict[str, Tensor]:
+    """Copies of all parameters, whole, on every rank."""
+    state = get_model_state_dict(learner.causal_lm, options=StateDictOptions(full_state_dict=True))
+    return {name: tensor.detach().clone() for name, tensor in state.items() if isinstance(tensor, Tensor)}
+
+
+def main() -> None:
+    out, model_directory = Path(sys.argv[1]), Path(sys.argv[2])
+    with parallel_session("cpu") as parallel:
+        report = {"world_size": parallel.world_size, "seen": parallel.gather_objects(parallel.rank)}
+        report["settings"] = asdict(parallel.settings)
+        (out / f"rank-{parallel.rank}.json").write_text(json.dumps(report))
+        learner = exact_learner(model_directory, parallel)
+        take_steps(learner, SAVED_STEP, 30, parallel)
+        checkpoint.save(learner, out / "checkpoints", {"seen": SAVED_STEP}, parallel)
+        metrics = take_steps(learner, LAST_STEP, 30, parallel)
+        parameters = full_parameters(learner)
+        if parallel.is_main:
+            torch.save({"metrics": metrics, "parameters": parameters}, out / "result.pt")
+        write_weights(learner.causal_lm, model_directory, out / "weights", parallel)
+
+
+if __name__ == "__main__":
+    main()

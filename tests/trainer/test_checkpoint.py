@@ -1,0 +1,119 @@
+"""A resume continues as if nothing had happened, on any number of ranks, and a kill costs no checkpoint that was there."""
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from shared.errors import ConfigError, DataError
+from tests.trainer.builders import relative_difference
+from tests.trainer.conftest import ROOT, Launch
+from tests.trainer.launched import LAST_STEP, SAVED_STEP, exact_learner, full_parameters, take_steps
+from trainer import checkpoint
+from trainer.parallel import Parallel
+
+KILLS = 8
+
+
+def draws() -> list[float]:
+    """One number from every random generator that a checkpoint restores."""
+    return [float(torch.rand(1)), float(np.random.rand()), random.random()]
+
+
+def test_a_resumed_run_equals_the_uninterrupted_one_bit_by_bit(
+    tmp_path: Path, model_directory: Path, alone: Parallel
+) -> None:
+    learner = exact_learner(model_directory, alone)
+    take_steps(learner, SAVED_STEP, 30, alone)
+    torch.manual_seed(5)
+    draws()
+    checkpoint.save(learner, tmp_path, {"seen": ["a", 1]}, alone)
+    expected_metrics, expected_draws = take_steps(learner, LAST_STEP, 30, alone), draws()
+    draws()
+
+    resumed = exact_learner(model_directory, alone)
+    path = checkpoint.latest(tmp_path)
+    assert path
+    assert checkpoint.load(resumed, path, alone) == checkpoint.Resumed(SAVED_STEP, {"seen": ["a", 1]})
+    metrics = take_steps(resumed, LAST_STEP, 30, alone)
+    assert draws() == expected_draws
+    assert all(torch.equal(t, full_parameters(learner)[name]) for name, t in full_parameters(resumed).items())
+    assert {**metrics, "learner/step_s": 0} == {**expected_metrics, "learner/step_s": 0}
+
+
+def test_a_checkpoint_of_two_processes_continues_on_one(
+    two_processes: Launch, model_directory: Path, alone: Parallel
+) -> None:
+    learner = exact_learner(model_directory, alone)
+    path = checkpoint.latest(two_processes.out / "checkpoints")
+    assert path
+    assert sorted(p.name for p in path.glob("rng-*")) == ["rng-0.pt", "rng-1.pt"]
+    assert checkpoint.load(learner, path, alone).step == SAVED_STEP
+    take_steps(learner, LAST_STEP, 30, alone)
+    two = torch.load(two_processes.out / "result.pt", weights_only=True)
+    assert relative_difference(full_parameters(learner), two["parameters"]) < 1e-9
+
+
+def test_only_the_last_checkpoints_are_kept_and_only_complete_ones_count(
+    tmp_path: Path, model_directory: Path, alone: Parallel
+) -> None:
+    assert checkpoint.latest(tmp_path / "nothing") is None
+    learner = exact_learner(model_directory, alone)
+    leftover = tmp_path / "step-000099.tmp-abc"
+    leftover.mkdir()
+    (leftover / checkpoint.STATE_FILE).write_text('{"step": 99')
+    assert checkpoint.latest(tmp_path) is None
+    for step in (1, 2, 3):
+        learner.steps_done = step
+        checkpoint.save(learner, tmp_path, {}, alone, keep_last=2)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["step-000002", "step-000003"]
+    assert checkpoint.save(learner, tmp_path, {}, alone) == checkpoint.latest(tmp_path)
+    with pytest.raises(ConfigError, match="keep_last is 0"):
+        checkpoint.save(learner, tmp_path, {}, alone, keep_last=0)
+    (tmp_path / "step-000003" / checkpoint.STATE_FILE).write_text("")
+    with pytest.raises(DataError, match=r"step-000003: no readable state\.json"):
+        checkpoint.load(learner, tmp_path / "step-000003", alone)
+
+
+def test_a_kill_at_any_instant_of_a_save_leaves_the_last_checkpoint_good(tmp_path: Path, model_directory: Path) -> None:
+    command = [sys.executable, "-m", "tests.trainer.saving_child", str(tmp_path), str(model_directory)]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    rng = random.Random(3)
+    steps, unfinished = [0], 0
+    with subprocess.Popen(
+        command, cwd=ROOT, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as nursery:
+        assert nursery.stdin
+        assert nursery.stdout
+        for _ in range(KILLS):
+            nursery.stdin.write("\n")
+            nursery.stdin.flush()
+            pid = int(nursery.stdout.readline())
+            _wait_for_a_step_after(steps[-1], tmp_path)
+            time.sleep(rng.uniform(0, 0.1))
+            os.kill(pid, signal.SIGKILL)
+            assert int(nursery.stdout.readline()) == -signal.SIGKILL, "the child failed before it was killed"
+            unfinished += len(list(tmp_path.glob("*.tmp-*")))
+            path = checkpoint.latest(tmp_path)
+            assert path
+            steps.append(int(path.name.removeprefix("step-")))
+        nursery.stdin.close()
+    assert steps == sorted(set(steps)), "each child continued from the newest, which its load had to read whole"
+    assert unfinished > 0, "no kill came in the middle of a save: the test proved nothing"
+
+
+def _wait_for_a_step_after(step: int, root: Path) -> None:
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        path = checkpoint.latest(root)
+        if path and int(path.name.removeprefix("step-")) > step:
+            return
+        time.sleep(0.005)
+    raise TimeoutError(f"no checkpoint after step {step} within 60 s in {root}")

@@ -1,0 +1,76 @@
+"""Either as many processes train together as were launched, or the start is refused; the launcher's settings are in force."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from tests.trainer.builders import tiny_model
+from tests.trainer.conftest import Launch, launch
+from trainer.parallel import LaunchError, Parallel, ShardSettings, parallel_session, read_shard_settings, shard_model
+
+
+def test_two_launched_processes_are_two_ranks_of_one_group(two_processes: Launch) -> None:
+    reports = [json.loads((two_processes.out / f"rank-{rank}.json").read_text()) for rank in (0, 1)]
+    assert [report["world_size"] for report in reports] == [2, 2]
+    assert [report["seen"] for report in reports] == [[0, 1], [0, 1]]
+    assert reports[0]["settings"]["reshard_after_forward"] is True
+
+
+def test_a_launch_that_starts_one_process_for_two_is_refused(tmp_path: Path, model_directory: Path) -> None:
+    program = ["-m", "tests.trainer.launched", str(tmp_path), str(model_directory)]
+    done = launch("--cpu", "--num_processes", "2", "--num_machines", "1", *program)
+    assert done.returncode != 0
+    assert "started one without a rank" in done.stdout
+    assert not list(tmp_path.iterdir())
+
+
+def test_another_number_of_processes_than_the_script_asked_for_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TANDEM_NUM_PROCESSES", "2")
+    with pytest.raises(LaunchError, match="says 2 trainer processes, 1 came up"), parallel_session("cpu"):
+        pass
+    assert not dist.is_initialized()
+
+
+def test_one_process_needs_no_launcher_and_leaves_no_group_behind() -> None:
+    for _ in range(2):
+        with parallel_session("cpu", num_threads=1) as parallel:
+            assert (parallel.rank, parallel.world_size, parallel.is_main) == (0, 1, True)
+            assert parallel.sum_scalars([2.5]) == [2.5]
+            assert parallel.broadcast_object({"a": 1}) == {"a": 1}
+        assert not dist.is_initialized()
+
+
+def test_the_settings_of_the_launcher_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "bf16")
+    monkeypatch.setenv("FSDP_RESHARD_AFTER_FORWARD", "false")
+    monkeypatch.setenv("FSDP_AUTO_WRAP_POLICY", "TRANSFORMER_BASED_WRAP")
+    monkeypatch.setenv("FSDP_TRANSFORMER_CLS_TO_WRAP", "Qwen3DecoderLayer")
+    monkeypatch.setenv("FSDP_ACTIVATION_CHECKPOINTING", "true")
+    with parallel_session("cpu", num_threads=1) as parallel:
+        assert parallel.settings == ShardSettings("bf16", False, ("Qwen3DecoderLayer",), False, True)
+
+
+@pytest.mark.parametrize(
+    ("environment", "message"),
+    [
+        ({"ACCELERATE_USE_FSDP": "true", "FSDP_VERSION": "1"}, "fsdp_version is '1'; expected 2"),
+        ({"ACCELERATE_MIXED_PRECISION": "fp16"}, "mixed_precision is 'fp16'; expected one of no, bf16"),
+    ],
+)
+def test_settings_that_would_not_be_honored_are_refused(environment: dict[str, str], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        read_shard_settings(environment)
+
+
+def test_a_model_is_sharded_layer_by_layer_and_unknown_layers_are_refused(alone: Parallel) -> None:
+    model = tiny_model(dtype=torch.float32)
+    with pytest.raises(ValueError, match="no layer of class Unknown to shard"):
+        shard_model(model, ("Unknown",), alone)
+    shard_model(model, ("Qwen3DecoderLayer",), alone)
+    sharded = [name for name, module in model.named_modules() if type(module).__name__.startswith("FSDP")]
+    assert sharded == ["", "model.layers.0", "model.layers.1"]
+    assert isinstance(model, nn.Module)
