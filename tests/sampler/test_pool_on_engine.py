@@ -1,0 +1,111 @@
+"""The client and the pool against a real engine over HTTP: weights change in mid-reply, an engine dies in mid-reply."""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("transformers")
+
+from sampler.engine.client import EngineClient
+from sampler.engine.pool import EnginePool, PoolLimits, Service
+from sampler.errors import ContextTooLong, EngineContractBroken, EngineRefused
+from tests.sampler.engine.local.harness import CONTEXT, Server, run_engine, write_model
+from tests.sampler.engines import Up
+
+PROMPT = list(range(20, 60))
+LONG: dict[str, Any] = {"max_new_tokens": 200, "temperature": 1.0, "ignore_eos": True}
+LIMITS = PoolLimits(refresh_s=0.05, backoff_s=0.05, suspect_s=10, wait_s=30)
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    return [write_model(tmp_path_factory.mktemp("model"), seed) for seed in (1, 2)]
+
+
+@pytest.fixture(scope="module")
+def engine(models: list[Path]) -> Iterator[Server]:
+    with run_engine(models[0], "--weight-version", "1") as server:
+        yield server
+
+
+@pytest.fixture
+async def client() -> AsyncIterator[EngineClient]:
+    async with EngineClient() as client:
+        yield client
+
+
+def pool_over(client: EngineClient, services: Sequence[Service]) -> EnginePool:
+    async def refresh() -> Sequence[Service]:
+        return services
+
+    return EnginePool(client, refresh, LIMITS)
+
+
+async def until_running(client: EngineClient, url: str, tokens: Server) -> None:
+    await asyncio.to_thread(tokens.wait_for_tokens, len(PROMPT) + 10)
+    assert (await client.load(url)).running == 1
+
+
+async def test_a_reply_that_is_cut_by_new_weights_goes_on_under_the_next_version(
+    client: EngineClient, engine: Server, models: list[Path]
+) -> None:
+    pool = pool_over(client, [Up(engine.url)])
+    replying = asyncio.create_task(pool.generate(PROMPT, LONG, rid="episode"))
+    await until_running(client, engine.url, engine)
+    await client.pause(engine.url, "abort")
+    await client.update_weights_from_disk(engine.url, str(models[1]), 2)
+    await client.resume(engine.url)
+    reply = await replying
+    (cut,) = (continuation for continuation in reply.continuations if continuation.n_tokens)
+    assert reply.generation.version_runs == [[1, cut.n_tokens], [2, 200 - cut.n_tokens]]
+    assert (reply.generation.finish_reason, reply.generation.prompt_tokens) == ("length", len(PROMPT))
+    assert len(reply.generation.logprobs) == 200
+    assert (await client.model_info(engine.url)).weight_version == "2"
+    assert (await client.server_info(engine.url)).context_length == CONTEXT
+
+
+async def test_a_cancelled_episode_leaves_nothing_running(client: EngineClient, engine: Server) -> None:
+    pool = pool_over(client, [Up(engine.url)])
+    replying = asyncio.create_task(pool.generate(PROMPT, LONG, rid="episode"))
+    await until_running(client, engine.url, engine)
+    replying.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await replying
+    await pool.close()
+    await asyncio.to_thread(engine.wait_until, lambda: engine.running() == 0, 2.0)
+
+
+async def test_another_engine_takes_over_when_one_is_killed_in_mid_reply(
+    client: EngineClient, engine: Server, models: list[Path]
+) -> None:
+    with run_engine(models[0], "--weight-version", "1") as doomed:
+        pool = pool_over(client, [Up(doomed.url), Up(engine.url, running=5)])
+        replying = asyncio.create_task(pool.generate(PROMPT, LONG, rid="episode"))
+        await until_running(client, doomed.url, doomed)
+        doomed.process.kill()
+        reply = await replying
+        await pool.close()
+    assert (reply.generation.url, reply.failures) == (engine.url, 1)
+    assert len(reply.generation.output_ids) == 200
+
+
+async def test_what_an_engine_refuses_is_told_apart(client: EngineClient, engine: Server) -> None:
+    with pytest.raises(ContextTooLong):
+        await client.generate(engine.url, [20] * (CONTEXT + 10), {"max_new_tokens": 1}, rid="too-long")
+    with pytest.raises(EngineRefused):
+        await client.generate(engine.url, [20], {"max_new_tokens": -1}, rid="negative")
+    with pytest.raises(EngineRefused):
+        await client.update_weights_from_disk(engine.url, "no/such/folder", 3)
+
+
+async def test_weights_without_a_number_are_refused_with_the_remedy(client: EngineClient, engine: Server) -> None:
+    before = (await client.model_info(engine.url)).weight_version
+    engine.ok("/update_weight_version", {"new_version": "default", "abort_all_requests": False})
+    try:
+        with pytest.raises(EngineContractBroken, match="keeper"):
+            await client.generate(engine.url, [20], {"max_new_tokens": 1}, rid="unlabelled")
+    finally:
+        engine.ok("/update_weight_version", {"new_version": before, "abort_all_requests": False})
