@@ -16,6 +16,8 @@ from sampler.engine.local.generation import Generation
 from sampler.engine.local.kv import KvSlots
 from sampler.engine.local.sampling import SamplingBatch
 
+MASK_STEPS = 256  # decode steps that one mask serves: as wide as the context it would cost more than the steps
+
 
 class DecodeBatch:
     def __init__(self, kv: KvSlots, generations: Sequence[Generation]) -> None:
@@ -26,7 +28,7 @@ class DecodeBatch:
         positions = torch.tensor(lengths)
         self._mask: Tensor | None = None
         if len(set(lengths)) > 1:
-            seen = torch.arange(kv.max_len) < positions[:, None]
+            seen = torch.arange(min(kv.max_len, max(lengths) + MASK_STEPS)) < positions[:, None]
             self._mask = torch.full(seen.shape, float("-inf")).masked_fill_(seen, 0.0)[:, None, None]
         self._rows = torch.arange(len(lengths))
         self.plan = Plan(
@@ -39,6 +41,11 @@ class DecodeBatch:
         )
         self._open_mask()
 
+    @property
+    def exhausted(self) -> bool:
+        """The mask ends here: make a new batch."""
+        return self._mask is not None and self.plan.longest > self._mask.shape[-1]
+
     def advance(self, tokens: Tensor) -> None:
         """Every sequence got its next token."""
         plan = self.plan
@@ -49,6 +56,6 @@ class DecodeBatch:
         self._open_mask()
 
     def _open_mask(self) -> None:
-        if self._mask is not None and self.plan.longest <= self._mask.shape[-1]:
+        if self._mask is not None and not self.exhausted:
             self._mask[self._rows, 0, 0, self.plan.position_N] = 0.0
             self.plan.mask = self._mask[..., : self.plan.longest]

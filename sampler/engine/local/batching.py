@@ -113,7 +113,7 @@ class Batching:
 
     def _decode(self) -> None:
         batch = self._batch
-        if batch is None:
+        if batch is None or batch.exhausted:
             batch = self._batch = DecodeBatch(self.kv, list(self.running))
         ids, log_probs = sample(self._forward.logits(batch.plan), batch.sampling)
         batch.advance(ids)

@@ -92,7 +92,8 @@ class Engine:
     async def retire(self, generations: list[Generation]) -> None:
         """The answer is sent, or its client is gone: forget them, and end those that still run."""
         for g in generations:
-            self._live.pop(g.rid, None)
+            if self._live.get(g.rid) is g:
+                del self._live[g.rid]
         unfinished = [g for g in generations if g.finish is None]
         if unfinished:
             log.info("client hung up rids=%s", [g.rid for g in unfinished])

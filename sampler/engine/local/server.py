@@ -256,6 +256,7 @@ _ROUTES: list[tuple[str, Handler, list[str]]] = [
     ("/health", health, ["GET"]),
     ("/health_generate", health_generate, ["GET"]),
     ("/ping", ping, ["GET"]),
+    ("/ready", ping, ["GET"]),
     ("/tokenize", tokenize, ["POST"]),
     ("/v1/tokenize", tokenize, ["POST"]),
 ]

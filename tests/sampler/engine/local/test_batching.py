@@ -52,6 +52,15 @@ def test_sequences_that_end_at_different_steps_keep_exact_log_probs(batching: Ba
         assert_exact(reference, g)
 
 
+def test_a_batch_outlives_its_mask(batching: Batching, reference: Reference, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sampler.engine.local.batch.MASK_STEPS", 7)
+    asked = [generation([1, 2], 60), generation([3, 4, 5, 6], 60)]
+    batching.waiting.extend(asked)
+    run(batching)
+    for g in asked:
+        assert_exact(reference, g)
+
+
 def test_requests_are_admitted_in_the_order_of_their_arrival(batching: Batching) -> None:
     asked = [generation([i, i + 1, i + 2], 4) for i in range(3 * SLOTS)]
     batching.waiting.extend(asked)

@@ -84,6 +84,16 @@ def test_a_paused_engine_holds_new_requests_until_it_continues(server: Server, p
     assert server.client.get("/health").status_code == 200
 
 
+def test_a_request_id_in_use_is_refused_and_its_owner_goes_on(server: Server, pool: ThreadPoolExecutor) -> None:
+    future = start_long(server, pool, "mine")
+    body = {"rid": "mine", "input_ids": PROMPT}
+    assert server.post("/generate", body).status_code == 400
+    assert "Duplicate request ID" in server.post("/generate", {**body, "stream": True}).text
+    assert server.post("/generate", body).status_code == 400
+    server.ok("/continue_generation", {})
+    assert len(future.result(20)["output_ids"]) == LONG
+
+
 def test_pause_abort_returns_what_was_running(server: Server, pool: ThreadPoolExecutor) -> None:
     future = start_long(server, pool, "p")
     server.ok("/pause_generation", {"mode": "abort"})
