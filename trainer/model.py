@@ -4,6 +4,7 @@ from pathlib import Path
 
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers.utils.logging import disable_progress_bar
 
 from shared.errors import ConfigError
 
@@ -24,6 +25,7 @@ def load_model(
         raise ConfigError(f"dtype is {dtype!r}; expected one of {', '.join(DTYPES)}")
     if not (directory / "config.json").is_file():
         raise ConfigError(f"{directory}: no config.json; expected a local Hugging Face model directory")
+    disable_progress_bar()  # one bar per rank and load, among the lines of the log
     config = AutoConfig.from_pretrained(directory, local_files_only=True)
     for name in ("attention_dropout", "hidden_dropout", "resid_pdrop", "embd_pdrop", "attn_pdrop"):
         if getattr(config, name, 0.0):

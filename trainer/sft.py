@@ -92,7 +92,9 @@ class SftConfig(ServiceConfig):
 def main(argv: list[str] | None = None) -> None:
     """The command line program."""
     config = SftConfig.load_or_exit(argv)
-    logging.basicConfig(level=logging.INFO, format="%(message)s", handlers=[RichHandler(console=Console(stderr=True))])
+    logging.basicConfig(
+        level=logging.INFO, format="%(message)s", handlers=[RichHandler(console=Console(stderr=True), show_path=False)]
+    )
     try:
         with parallel_session(config.device, config.num_threads) as parallel:
             train(config, parallel)

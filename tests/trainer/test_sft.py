@@ -1,0 +1,221 @@
+"""Supervised fine-tuning trains exactly the tokens that the model has to sample, and a killed run continues where it was."""
+
+import json
+import random
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
+
+from shared.errors import ConfigError
+from tests.trainer.conftest import ROOT
+from trainer import checkpoint, sft
+from trainer.parallel import Parallel
+from trainer.sft_data import Conversation, conversation_tree, read_conversations, sample_order, spans
+
+TOOL = {"type": "function", "function": {"name": "add", "parameters": {"properties": {"x": {}, "y": {}}}}}
+CALL = {"type": "function", "function": {"name": "add", "arguments": '{"x": 1, "y": 2}'}}
+TOOL_USE = [
+    {"role": "system", "content": "Be brief."},
+    {"role": "user", "content": "1+2?"},
+    {"role": "assistant", "content": "", "tool_calls": [CALL]},
+    {"role": "tool", "content": "3"},
+    {"role": "assistant", "content": "It is 3."},
+    {"role": "user", "content": "Thanks"},
+]
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> PreTrainedTokenizerFast:
+    """Bytes as tokens, with the template of the bundled example."""
+    alphabet = {byte: index for index, byte in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}
+    backend = Tokenizer(models.BPE(vocab=alphabet, merges=[]))
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    backend.decoder = decoders.ByteLevel()
+    backend.add_special_tokens([AddedToken("<|im_start|>"), AddedToken("<|im_end|>")])
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, eos_token="<|im_end|>")
+    tokenizer.chat_template = (ROOT / "assets" / "example" / "chat_template.jinja").read_text(encoding="utf-8")
+    return tokenizer
+
+
+@pytest.fixture(scope="module")
+def chat_model(tokenizer: PreTrainedTokenizerFast, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("chat") / "model"
+    torch.manual_seed(0)
+    config = Qwen3Config(
+        vocab_size=264,
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        head_dim=16,
+        tie_word_embeddings=True,
+        eos_token_id=tokenizer.eos_token_id,
+    )
+    Qwen3ForCausalLM(config).save_pretrained(directory)
+    tokenizer.save_pretrained(directory)
+    return directory
+
+
+@pytest.fixture
+def train_file(tmp_path: Path) -> Path:
+    """The answer to four equal letters is the letter."""
+    rng = random.Random(1)
+    letters = [rng.choice("abc") for _ in range(50)]
+    lines = [{"messages": [_user(x * 4), {"role": "assistant", "content": x}]} for x in letters]
+    path = tmp_path / "train.jsonl"
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+    return path
+
+
+def _user(text: str) -> dict[str, Any]:
+    return {"role": "user", "content": text}
+
+
+def test_only_replies_with_their_end_of_turn_are_trained(tokenizer: PreTrainedTokenizerFast) -> None:
+    conversation = Conversation("f:1", TOOL_USE, [TOOL])
+    found = [(tokenizer.decode(span.ids), span.trained) for span in spans(conversation, tokenizer)]
+    assert [text for text, trained in found if trained] == [
+        '<tool_call>\n{"name": "add", "arguments": {"x": 1, "y": 2}}\n</tool_call><|im_end|>',
+        "It is 3.<|im_end|>",
+    ]
+    whole = tokenizer.apply_chat_template(TOOL_USE[:5], tools=[TOOL], tokenize=False)
+    assert "".join(text for text, _ in found) + "\n" == whole
+    assert found[0][0].endswith("<|im_start|>assistant\n")
+    assert found[2] == (
+        "\n<|im_start|>user\n<tool_response>\n3\n</tool_response><|im_end|>\n<|im_start|>assistant\n",
+        False,
+    )
+
+
+def test_a_conversation_becomes_a_chain_with_one_dispatch_per_reply(tokenizer: PreTrainedTokenizerFast) -> None:
+    conversation = Conversation("f:1", TOOL_USE, [TOOL])
+    tree = conversation_tree(conversation, tokenizer)
+    parts = list(spans(conversation, tokenizer))
+    assert tree.token_ids_N.tolist() == [token for part in parts for token in part.ids]
+    assert tree.trained_N.tolist() == [part.trained for part in parts for _ in part.ids]
+    assert tree.parents_N.tolist() == list(range(-1, tree.num_tokens - 1))
+    assert set(tree.dispatches_N.tolist()) == {-1, 0, 1}
+    assert [dispatch.turn for dispatch in tree.dispatches] == [0, 1]
+
+
+def test_a_template_that_rewrites_earlier_text_is_refused(tokenizer: PreTrainedTokenizerFast) -> None:
+    messages = [_user("a"), {"role": "assistant", "content": "b"}, _user("c"), {"role": "assistant", "content": "d"}]
+    keeps = tokenizer.chat_template
+    try:
+        tokenizer.chat_template = "{{ messages | length }}" + str(keeps)
+        with pytest.raises(ConfigError, match=r"f:1: the chat template changes what stands before messages\[1\]"):
+            list(spans(Conversation("f:1", messages, None), tokenizer))
+        tokenizer.chat_template = str(keeps).replace("~ '<|im_end|>\\n' }}", "}}")
+        with pytest.raises(ConfigError, match=r"f:1: the reply messages\[1\] does not end with '<\|im_end\|>'"):
+            list(spans(Conversation("f:1", messages, None), tokenizer))
+    finally:
+        tokenizer.chat_template = keeps
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("{", r"bad\.jsonl:2: not JSON"),
+        ('{"prompt": "x"}', r'bad\.jsonl:2: "messages" is missing or empty'),
+        ('{"messages": [{"role": "bot", "content": "x"}]}', r'bad\.jsonl:2: messages\[0\]: "role" is \'bot\''),
+        ('{"messages": [{"role": "user"}]}', r'bad\.jsonl:2: messages\[0\]: "content" is NoneType; expected text'),
+        ('{"messages": [{"role": "user", "content": "x"}]}', r"bad\.jsonl:2: no message of role \"assistant\""),
+        (
+            '{"messages": [{"role": "assistant", "content": "x"}], "tools": {}}',
+            r'bad\.jsonl:2: "tools" is dict; expected a list',
+        ),
+    ],
+)
+def test_a_bad_line_is_named_by_file_line_and_field(tmp_path: Path, line: str, message: str) -> None:
+    path = tmp_path / "bad.jsonl"
+    good = json.dumps({"messages": [_user("x"), {"role": "assistant", "content": "y"}]})
+    path.write_text(f"{good}\n{line}\n", encoding="utf-8")
+    with pytest.raises(ConfigError, match=message):
+        read_conversations(path)
+
+
+def test_every_sample_comes_once_per_epoch_whatever_the_step_size() -> None:
+    one_by_one = [sample_order(7, i, 1, seed=3)[0] for i in range(21)]
+    assert one_by_one == sample_order(7, 0, 21, seed=3) == sample_order(7, 0, 4, 3) + sample_order(7, 4, 17, 3)
+    assert all(Counter(one_by_one[i : i + 7]) == Counter(range(7)) for i in (0, 7, 14))
+    assert one_by_one[:7] != one_by_one[7:14]
+    assert one_by_one != sample_order(7, 0, 21, seed=4)
+
+
+def test_training_lowers_the_loss_and_the_written_model_answers(
+    tmp_path: Path, chat_model: Path, train_file: Path, tokenizer: PreTrainedTokenizerFast
+) -> None:
+    out = tmp_path / "out"
+    flags = {
+        "model_name_or_path": chat_model,
+        "train_file": train_file,
+        "output_dir": out,
+        "max_steps": 120,
+        "samples_per_step": 8,
+        "learning_rate": 0.005,
+        "warmup_steps": 10,
+        "device": "cpu",
+        "num_threads": 1,
+        "log_steps": 5,
+    }
+    sft.main([f"--{name}={value}" for name, value in flags.items()])
+    lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in lines] == [*range(0, 120, 5), 119]
+    assert lines[-1]["loss/loss"] < 0.1 * lines[0]["loss/loss"]
+    model = AutoModelForCausalLM.from_pretrained(out / "final")
+    prompt = tokenizer.apply_chat_template([_user("bbbb")], add_generation_prompt=True, return_tensors="pt")
+    reply = model.generate(**prompt, max_new_tokens=4, do_sample=False)[0, prompt["input_ids"].shape[1] :]
+    assert tokenizer.decode(reply) == "b<|im_end|>"
+
+
+@pytest.fixture
+def train(tmp_path: Path, chat_model: Path, train_file: Path, alone: Parallel) -> Callable[..., bytes]:
+    def run(name: str, **fields: Any) -> bytes:
+        """Train into a folder of this name; returns the bytes of the weights."""
+        files = {"model_name_or_path": chat_model, "train_file": train_file, "output_dir": tmp_path / name}
+        config = sft.SftConfig(**files, samples_per_step=8, learning_rate=0.01, **{"max_steps": 6, **fields})
+        return (sft.train(config, alone) / "model.safetensors").read_bytes()
+
+    return run
+
+
+def test_a_run_that_was_killed_ends_as_one_that_was_not(
+    tmp_path: Path, train: Callable[..., bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = train("whole", save_steps=2)
+    keep = checkpoint.save
+
+    def killed_after_saving(*args: Any, **kwargs: Any) -> Path:
+        path = keep(*args, **kwargs)
+        if path.name == "step-000004":
+            raise KeyboardInterrupt
+        return path
+
+    monkeypatch.setattr(checkpoint, "save", killed_after_saving)
+    with pytest.raises(KeyboardInterrupt):
+        train("killed", save_steps=2)
+    monkeypatch.undo()
+    assert not (tmp_path / "killed" / "final").exists()
+    assert train("killed", save_steps=2) == expected
+    steps = [json.loads(line)["step"] for line in (tmp_path / "killed" / "metrics.jsonl").read_text().splitlines()]
+    assert steps == list(range(6))
+
+
+def test_long_conversations_are_left_out_and_counted(tmp_path: Path, train: Callable[..., bytes]) -> None:
+    train("long", max_tokens=2, max_steps=1)
+    (line,) = [json.loads(line) for line in (tmp_path / "long" / "metrics.jsonl").read_text().splitlines()]
+    assert line["sft/left_out_samples"] == 8
+    assert line["learner/skipped_steps"] == 1
+
+
+def test_a_finished_run_is_not_overwritten(tmp_path: Path, train: Callable[..., bytes]) -> None:
+    train("done", max_steps=1)
+    with pytest.raises(ValueError, match=r"done/final exists: that run is complete"):
+        train("done", max_steps=1)
