@@ -37,10 +37,10 @@ async def audit(
     async for batch in _in_batches(store.questions.opened_tasks(), TASK_BATCH):
         await _audit_tasks(store, report, batch, running=running)
     await _audit_once(store, report)
-    limit = max_trained_count if max_trained_count is not None else await _configured_count(store)
+    limits = await _limits(store, max_trained_count)
     newest = await _newest_steps(store, newest_step)
     async for batch in _in_batches(store.questions.all_data(), DATA_BATCH):
-        await _audit_data(store, report, batch, limit, newest, running=running)
+        await _audit_data(store, report, batch, limits, newest, running=running)
     report.set_aside = await store.questions.set_aside()
     for status, reasons in report.set_aside.items():
         report.counts[f"records {status}"] = sum(reasons.values())
@@ -58,9 +58,14 @@ async def _in_batches(documents: AsyncIterator[dict[str, Any]], size: int) -> As
         yield batch
 
 
-async def _configured_count(store: Store) -> int:
+async def _limits(store: Store, given: int | None) -> dict[str, int]:
+    """{policy: how often its trainer may use one record}."""
     run = await store.runs.get()
-    return int(run.configs.get("trainer", {}).get("max_trained_count", 1)) if run else 1
+    configs = run.configs if run else {}
+    return {
+        policy: given if given is not None else int(configs.get(f"trainer-{policy}", {}).get("max_trained_count", 1))
+        for policy in await store.questions.policies()
+    }
 
 
 async def _newest_steps(store: Store, given: int | None) -> dict[str, int]:
@@ -147,7 +152,7 @@ async def _audit_data(
     store: Store,
     report: AuditReport,
     batch: Sequence[dict[str, Any]],
-    limit: int,
+    limits: Mapping[str, int],
     newest: Mapping[str, int],
     *,
     running: bool,
@@ -164,7 +169,8 @@ async def _audit_data(
         _count(report, data)
         wrong = _wrong_owner(data, records.get(data.id), tasks.get(data.task))
         report.look(Check.OWNED, wrong is None, f"{data.id}: {wrong}")
-        _audit_steps(report, data, records.get(data.id), limit, newest.get(data.policy, 0), running=running)
+        limit, newest_step = limits.get(data.policy, 1), newest.get(data.policy, 0)
+        _audit_steps(report, data, records.get(data.id), limit, newest_step, running=running)
         read = [report.read(DispatchedSamplingTask, d) for d in dispatches[data.id]]
         audit_tokens(report, data, {d.id: d for d in read if d is not None})
 

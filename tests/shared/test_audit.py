@@ -264,7 +264,7 @@ async def test_the_limit_of_use_is_the_trainers_own_or_the_one_given(store: Stor
     await train(store, 2, max_trained_count=2)
     assert (await audit(store, newest_step=2)).results[Check.STEPS].violations == 2
     assert (await audit(store, newest_step=2, max_trained_count=2)).ok
-    await store.runs.save_config("trainer", {"max_trained_count": 2})
+    await store.runs.save_config("trainer-main", {"max_trained_count": 2})
     assert (await audit(store, newest_step=2)).ok
 
 

@@ -173,6 +173,19 @@ async def test_imports_at_the_same_time_leave_no_hole_and_no_double(store: Store
         assert [t["tid"] for t in tasks if t["tid"] in set(own)] == own  # each file's order survives
 
 
+async def test_an_import_overtaken_by_another_of_some_of_its_tasks_leaves_no_hole(store: Store, tmp_path: Path) -> None:
+    """Both read the next `seq` before either writes; what the first has taken must not become a hole of the second."""
+    few = write(tmp_path / "few.jsonl", [line(k) for k in range(10)])
+    mixed = [line(100 + k) for k in range(10)] + [
+        line(k) for pair in zip(range(10), range(110, 120), strict=True) for k in pair
+    ]
+    many = write(tmp_path / "many.jsonl", mixed)
+    for split in ("a", "b", "c"):
+        await asyncio.gather(*(import_task_file(store, p, Target(split)) for p in (few, many)))
+        tasks = await store.database["tasks"].find({"split": split}, {"seq": 1}).sort("seq", 1).to_list()
+        assert [t["seq"] for t in tasks] == list(range(30))
+
+
 async def test_a_killed_import_is_continued_by_running_it_again(mongod: Mongod, store: Store, tmp_path: Path) -> None:
     path = write(tmp_path / "t.jsonl", [line(k) for k in range(6_000)])
     await asyncio.to_thread(kill_an_import, mongod.connection_string, store.run, path, at=1_000)
