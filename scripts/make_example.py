@@ -23,9 +23,7 @@ from tasks import Example, build_example  # noqa: E402
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, help="folder of the data (default assets/example); with --sft, a file")
-    parser.add_argument(
-        "--seed", type=int, default=7, help="of the world, tasks and demonstrations (default 7)"
-    )
+    parser.add_argument("--seed", type=int, default=7, help="of the world, tasks and demonstrations (default 7)")
     parser.add_argument("--sft", type=int, metavar="N", help="write N demonstrations instead of the data")
     arguments = parser.parse_args()
     example = build_example(arguments.seed)
