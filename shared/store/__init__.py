@@ -81,6 +81,8 @@ class Store:
                     f"MongoDB at {_without_password(connection_string)} did not answer within {timeout_s:g} s: {exc}. "
                     "Is it running? `tandem mongod` starts one on this machine."
                 ) from exc
+            await store.runs.ensure()
+            await store.ensure_indexes()
             yield store
         finally:
             await client.close()

@@ -11,11 +11,13 @@ from shared.documents import InferenceService, PolicyVersion
 from shared.errors import DataError
 from shared.states import ServiceStatus
 from shared.store.pipelines import NOW, literals
+from shared.store.retry import survives_outages
 from shared.weights import FileEntry
 
 Document = dict[str, Any]
 
 
+@survives_outages
 class VersionVerbs:
     def __init__(self, database: AsyncDatabase[Document]) -> None:
         self._versions: AsyncCollection[Document] = database["policy_versions"]
@@ -23,12 +25,12 @@ class VersionVerbs:
     async def ensure_indexes(self) -> None:
         await self._versions.create_index([("policy", 1), ("version", -1)], name="newest", unique=True)
 
-    async def announce(
-        self, policy: str, step: int, path: str, files: Mapping[str, FileEntry]
-    ) -> PolicyVersion:
+    async def announce(self, policy: str, step: int, path: str, files: Mapping[str, FileEntry]) -> PolicyVersion:
         """Announce weights whose files are complete; engines follow by themselves. The version is the next free number."""
         while True:
             last = await self._versions.find_one({"policy": policy}, sort=[("version", -1)])
+            if last is not None and last["path"] == path:
+                return PolicyVersion.from_mongo(last)  # announced before; the answer was lost on the way
             version = 0 if last is None else int(last["version"]) + 1
             try:
                 return await self._insert(policy, version, step, path, files)
@@ -97,6 +99,7 @@ class VersionVerbs:
         )
 
 
+@survives_outages
 class ServiceVerbs:
     def __init__(self, database: AsyncDatabase[Document]) -> None:
         self._services: AsyncCollection[Document] = database["inference_services"]

@@ -7,17 +7,19 @@ ready ─claim(incarnation, step)─▶ ready, borrowed ─commit(step)─▶ tr
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pymongo import ReplaceOne
+from pymongo import ReplaceOne, UpdateOne
 from pymongo.asynchronous.collection import AsyncCollection
 from pymongo.asynchronous.database import AsyncDatabase
 
 from shared.documents import DataClaim, DBRecordData
 from shared.states import DataStatus
 from shared.store.pipelines import NOW
+from shared.store.retry import survives_outages
 
 Document = dict[str, Any]
 
 
+@survives_outages
 class RecordDataVerbs:
     def __init__(self, database: AsyncDatabase[Document]) -> None:
         self._data: AsyncCollection[Document] = database["record_data"]
@@ -89,18 +91,20 @@ class RecordDataVerbs:
     async def commit_step(self, policy: str, claim: DataClaim, *, max_trained_count: int) -> list[str]:
         """After the optimizer step: everything borrowed for it is marked as used. Repeating it changes nothing.
 
-        Returns the ids. Records get the same marks, so that a person can ask either collection.
+        Returns the ids of what the step used. Records get the same marks, so that a person can ask either collection.
         """
-        where = {"policy": policy, "claim": claim.to_mongo()}
-        ids = [d["_id"] async for d in self._data.find(where, {"_id": 1})]
         await self._data.update_many(
-            where,
+            {"policy": policy, "claim": claim.to_mongo()},
             _mark({"$setUnion": ["$trained_steps", [claim.step]]}, max_trained_count),
         )
-        await self._records.update_many(
-            {"_id": {"$in": ids}}, {"$inc": {"trained_count": 1}, "$set": {"last_trained_step": claim.step}}
-        )
-        return ids
+        return await self._copy_marks({"policy": policy, "last_trained_step": claim.step})
+
+    async def _copy_marks(self, where: Document) -> list[str]:
+        """Write the marks of the data that `where` finds to its records; returns the ids."""
+        marks = await self._data.find(where, {"trained_count": 1, "last_trained_step": 1}).to_list()
+        if marks:
+            await self._records.bulk_write([UpdateOne({"_id": m.pop("_id")}, {"$set": m}) for m in map(dict, marks)])
+        return [m["_id"] for m in marks]
 
     async def release_claims(self, policy: str, incarnation: int) -> int:
         """Give back what earlier incarnations of the trainer had borrowed; returns how many records."""
@@ -117,15 +121,9 @@ class RecordDataVerbs:
         where: Document = {"policy": policy, "last_trained_step": {"$gt": step}}
         ids = [d["_id"] async for d in self._data.find(where, {"_id": 1})]
         kept = {"$filter": {"input": "$trained_steps", "as": "t", "cond": {"$lte": ["$$t", step]}}}
+        await self._data.update_many(where, _mark(kept, max_trained_count))
         for start in range(0, len(ids), 1000):
-            batch = {"_id": {"$in": ids[start : start + 1000]}}
-            await self._data.update_many(batch, _mark(kept, max_trained_count))
-            marks = self._data.find(batch, {"trained_count": 1, "last_trained_step": 1})
-            async for d in marks:
-                await self._records.update_one(
-                    {"_id": d["_id"]},
-                    {"$set": {"trained_count": d["trained_count"], "last_trained_step": d["last_trained_step"]}},
-                )
+            await self._copy_marks({"_id": {"$in": ids[start : start + 1000]}})
         await self._data.update_many(
             {"policy": policy, "status": DataStatus.STALE}, {"$set": {"status": DataStatus.READY, "reason": None}}
         )

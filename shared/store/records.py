@@ -15,10 +15,12 @@ from shared.documents import Claim, DispatchedSamplingTask, Record
 from shared.errors import IllegalMove
 from shared.states import RECORD_MOVES, RecordStatus, origins
 from shared.store.pipelines import NOW, literals
+from shared.store.retry import survives_outages
 
 Document = dict[str, Any]
 
 
+@survives_outages
 class RecordVerbs:
     def __init__(self, database: AsyncDatabase[Document]) -> None:
         self._records: AsyncCollection[Document] = database["records"]

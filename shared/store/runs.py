@@ -11,11 +11,13 @@ from shared.documents import SCHEMA_VERSION, Admission, Run, Worker
 from shared.errors import DataError
 from shared.states import RunState
 from shared.store.pipelines import NOW, literal, literals
+from shared.store.retry import survives_outages
 
 Document = dict[str, Any]
 RUN_ID = "run"
 
 
+@survives_outages
 class RunVerbs:
     def __init__(self, database: AsyncDatabase[Document]) -> None:
         self._runs: AsyncCollection[Document] = database["runs"]
@@ -65,6 +67,7 @@ class RunVerbs:
         return await self._runs.find_one({"_id": RUN_ID, f"incarnations.{policy}": incarnation}, {"_id": 1}) is not None
 
 
+@survives_outages
 class WorkerVerbs:
     def __init__(self, database: AsyncDatabase[Document]) -> None:
         self._workers: AsyncCollection[Document] = database["workers"]

@@ -27,12 +27,14 @@ from shared.store.pipelines import (
     map_slots,
     merge_slot,
 )
+from shared.store.retry import survives_outages
 
 Document = dict[str, Any]
 DUPLICATE_KEY = 11000
 CLAIMABLE = [TaskStatus.CREATED.value, TaskStatus.RUNNING.value]
 
 
+@survives_outages
 class TaskVerbs:
     def __init__(self, database: AsyncDatabase[Document]) -> None:
         self._tasks: AsyncCollection[Document] = database["tasks"]
@@ -182,8 +184,20 @@ class TaskVerbs:
             return_document=ReturnDocument.AFTER,
         )
         if document is None:
+            document = await self._left_before(claim)
+        if document is None:
             raise LeaseLost(f"task {claim.task.id} slot {claim.traj_id}: attempt {claim.attempt} is no longer current")
         return bool(document["status"] == TaskStatus.COMPLETED)
+
+    async def _left_before(self, claim: Claim) -> Document | None:
+        """The task, if this very attempt has ended its slot already: the answer to the first try was lost on the way."""
+        ended = {
+            "traj_id": claim.traj_id,
+            "attempt": claim.attempt,
+            "record_id": claim.record_id,
+            "status": {"$ne": SlotStatus.LEASED},
+        }
+        return await self._tasks.find_one({"_id": claim.task.id, "slots": {"$elemMatch": ended}}, {"status": 1})
 
     # ------------------------------------------------------------------ settlement
 

@@ -1,18 +1,23 @@
 """Claims, leases, fencing: the invariants that no task is lost and no slot counts twice."""
 
 import asyncio
+import contextlib
+from collections.abc import Coroutine
+from typing import Any, TypeVar
 
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
-from shared.documents import Admission
+from shared.documents import Admission, Claim
 from shared.errors import LeaseLost
 from shared.mongod import Mongod
 from shared.states import SlotStatus, TaskStatus
 from shared.store import Store
 from tests.shared.builders import claim, import_tasks, make_task
+
+T = TypeVar("T")
 
 
 async def test_every_slot_is_claimed_exactly_once_by_many_workers_at_once(store: Store) -> None:
@@ -162,74 +167,102 @@ async def test_only_one_settler_at_a_time_and_a_dead_one_is_replaced(store: Stor
     assert (done.status, done.scores, done.outcome) == (TaskStatus.SETTLED, [1.0], "ready")
 
 
-def test_no_sequence_of_verbs_loses_a_slot_or_counts_one_twice(mongod: Mongod) -> None:
-    """A model of the slots beside the real store, over random sequences of verbs."""
+class Slots(RuleBasedStateMachine):
+    """A model of the slots beside the real store: who holds what, whose lease was lost, what is finished."""
 
-    class Machine(RuleBasedStateMachine):
-        def __init__(self) -> None:
-            super().__init__()
-            self.loop = asyncio.new_event_loop()
-            self.context = Store.open(mongod.connection_string, "state-machine")
-            self.store = self.do(self.context.__aenter__())
-            self.do(self.store.database["tasks"].delete_many({}))
-            self.do(import_tasks(self.store, 2, num_generations=2))
-            self.held: list[object] = []
-            self.lost: list[object] = []
-            self.finished: set[tuple[str, int]] = set()
+    connection_string = ""  # set by the test
 
-        def do(self, coroutine):  # type: ignore[no-untyped-def]  # a bridge for hypothesis, which is not async
-            return self.loop.run_until_complete(coroutine)
+    def __init__(self) -> None:
+        super().__init__()
+        self.loop = asyncio.new_event_loop()
+        self.context = Store.open(self.connection_string, "state-machine")
+        self.store = self.do(self.context.__aenter__())
+        self.do(self.store.database["tasks"].delete_many({}))
+        self.do(import_tasks(self.store, 2, num_generations=2))
+        self.held: list[Claim] = []
+        self.lost: list[Claim] = []
+        self.ended: list[Claim] = []
+        self.finished: set[tuple[str, int]] = set()
 
-        @rule(expire=st.booleans())
-        def claim(self, expire: bool) -> None:
-            got = self.do(claim(self.store, lease_s=0.0 if expire else 60.0, max_failures=1000))
-            if got is None:
-                return
-            key = (got.task.id, got.traj_id)
-            assert key not in self.finished
-            overtaken = [c for c in self.held if (c.task.id, c.traj_id) == key]
-            self.lost += overtaken
-            self.held = [c for c in self.held if c not in overtaken] + [got]
+    def do(self, work: Coroutine[Any, Any, T]) -> T:
+        """A bridge: hypothesis is not async."""
+        return self.loop.run_until_complete(work)
 
-        @rule(data=st.data(), end=st.sampled_from(["finish", "retry", "release"]))
-        def end(self, data: st.DataObject, end: str) -> None:
-            if not self.held:
-                return
-            got = data.draw(st.sampled_from(self.held))
-            self.held.remove(got)
-            tasks = self.store.tasks
-            try:
-                if end == "finish":
-                    self.do(tasks.finish_slot(got, 1.0))
-                    self.finished.add((got.task.id, got.traj_id))
-                elif end == "retry":
-                    self.do(tasks.retry_slot(got, "x", delay_s=0, max_failures=1000))
-                else:
-                    self.do(tasks.release_slot(got))
-            except LeaseLost:
-                pass  # its lease had expired, and a look at the task reopened it: nothing may have changed
-            self.lost.append(got)
+    @rule(expire=st.booleans())
+    def claim(self, expire: bool) -> None:
+        got = self.do(claim(self.store, lease_s=0.0 if expire else 60.0, max_failures=1000))
+        if got is None:
+            return
+        key = (got.task.id, got.traj_id)
+        assert key not in self.finished
+        overtaken = [c for c in self.held if (c.task.id, c.traj_id) == key]
+        self.lost += overtaken
+        self.held = [c for c in self.held if c not in overtaken] + [got]
 
-        @rule(data=st.data())
-        def zombie(self, data: st.DataObject) -> None:
-            if self.lost:
-                with pytest.raises(LeaseLost):
-                    self.do(self.store.tasks.finish_slot(data.draw(st.sampled_from(self.lost)), 9.0))
+    @rule(data=st.data(), how=st.sampled_from(["finish", "retry", "release"]))
+    def end(self, data: st.DataObject, how: str) -> None:
+        if not self.held:
+            return
+        got = data.draw(st.sampled_from(self.held))
+        self.held.remove(got)
+        # Its lease may have expired, and a look at the task reopened it: then nothing may have changed.
+        with contextlib.suppress(LeaseLost):
+            self.do(self.end_one(got, how))
+        self.ended.append(got)
 
-        @invariant()
-        def scored_slots_are_the_finished_ones(self) -> None:
-            documents = self.do(self.store.database["tasks"].find().to_list())
-            scored = {(d["_id"], s["traj_id"]) for d in documents for s in d["slots"] if s["status"] == "scored"}
-            assert scored == self.finished
-            for d in documents:
-                done = all(s["status"] in ("scored", "failed") for s in d["slots"])
-                assert done == (d["status"] == "completed")
+    async def end_one(self, got: Claim, how: str) -> None:
+        tasks = self.store.tasks
+        if how == "finish":
+            await tasks.finish_slot(got, 1.0)
+            self.finished.add((got.task.id, got.traj_id))
+        elif how == "retry":
+            await tasks.retry_slot(got, "x", delay_s=0, max_failures=1000)
+        else:
+            await tasks.release_slot(got)
 
-        def teardown(self) -> None:
-            self.do(self.context.__aexit__(None, None, None))
-            self.loop.close()
+    @rule(data=st.data())
+    def zombie(self, data: st.DataObject) -> None:
+        """Whoever lost its slot is refused; whoever ended it may say so again. In no case does anything change."""
+        if not self.lost:
+            return
+        got = data.draw(st.sampled_from(self.lost))
+        before = self.documents()
+        attempts = {(d["_id"], s["traj_id"]): s["attempt"] for d in before for s in d["slots"]}
+        overtaken = attempts[got.task.id, got.traj_id] > got.attempt
+        with pytest.raises(LeaseLost) if overtaken else contextlib.suppress(LeaseLost):
+            self.do(self.store.tasks.finish_slot(got, 9.0))
+        assert self.documents() == before
 
+    def documents(self) -> list[dict[str, Any]]:
+        return self.do(self.store.database["tasks"].find().sort("_id", 1).to_list())
+
+    @invariant()
+    def scored_slots_are_the_finished_ones(self) -> None:
+        documents = self.do(self.store.database["tasks"].find().to_list())
+        scores = {
+            (d["_id"], s["traj_id"]): s["score"] for d in documents for s in d["slots"] if s["status"] == "scored"
+        }
+        assert scores == dict.fromkeys(self.finished, 1.0)
+        for d in documents:
+            done = all(s["status"] in ("scored", "failed") for s in d["slots"])
+            assert done == (d["status"] == "completed")
+
+    def teardown(self) -> None:
+        self.do(self.context.__aexit__(None, None, None))
+        self.loop.close()
+
+
+def test_no_sequence_of_verbs_loses_a_slot_or_counts_one_twice(mongod: Mongod, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Slots, "connection_string", mongod.connection_string)
     run = settings(max_examples=15, stateful_step_count=25, deadline=None, suppress_health_check=list(HealthCheck))
-    from hypothesis.stateful import run_state_machine_as_test
+    run_state_machine_as_test(Slots, settings=run)
 
-    run_state_machine_as_test(Machine, settings=run)
+
+async def test_ending_a_slot_again_changes_nothing_and_is_no_lost_lease(store: Store) -> None:
+    await import_tasks(store, 1, num_generations=2)
+    got = await claim(store)
+    assert not await store.tasks.finish_slot(got, 1.0)
+    assert not await store.tasks.finish_slot(got, 1.0)  # the answer to the first was lost on the way
+    task = await store.tasks.get(got.task.id)
+    assert task is not None
+    assert [s.score for s in task.slots] == [1.0, None]

@@ -45,7 +45,7 @@ def add_groups(bridge: StoreBridge, seqs: range, *, version: int = 0) -> None:
 
 def publish(bridge: StoreBridge, steps: range) -> None:
     for step in steps:
-        bridge(bridge.store.versions.announce("main", step, "somewhere", {}))
+        bridge(bridge.store.versions.announce("main", step, f"step-{step}", {}))
 
 
 def test_a_step_takes_the_oldest_whole_groups_and_the_next_step_the_next(bridge: StoreBridge, alone: Parallel) -> None:
