@@ -3,7 +3,7 @@
 import time
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sampler.answers import extract_answer
@@ -55,6 +55,7 @@ balanced = st.recursive(
 
 
 @given(st.text(), balanced.filter(str.strip))
+@settings(deadline=None)
 def test_any_balanced_content_is_found_whatever_comes_before(before: str, content: str) -> None:
     assert extract_answer(f"{before} \\boxed{{{content}}}", "boxed") == content.strip()
 

@@ -88,6 +88,7 @@ json_values = st.recursive(
         st.tuples(st.text(min_size=1, max_size=8), st.dictionaries(st.text(), json_values, max_size=3)), max_size=4
     )
 )
+@settings(deadline=None)
 def test_what_was_written_is_read(calls: list[tuple[str, dict[str, Any]]]) -> None:
     text = "\n".join(call(name, arguments) for name, arguments in calls)
     if text.count("</tool_call>") != len(calls) or "</think>" in text:
@@ -116,7 +117,7 @@ pieces = st.sampled_from(
 
 
 @given(st.lists(pieces | st.text(max_size=5), max_size=40).map("".join))
-@settings(max_examples=300)
+@settings(max_examples=300, deadline=None)
 def test_no_text_makes_the_parser_fail(text: str) -> None:
     reply = parse_hermes(text)
     assert all(isinstance(c.arguments, dict) for c in reply.tool_calls)
