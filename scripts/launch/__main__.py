@@ -46,7 +46,7 @@ def main() -> None:
     config = LaunchConfig.load_or_exit()
     os.chdir(ROOT)
     logging.basicConfig(level=logging.WARNING)
-    console = Console()
+    console = Console(emoji=False)  # rich would show a tram in the id main:train:0:t0
     suffix = "" if config.is_main else f"_{config.machine_rank}"
     try:
         with RunLock(config.folder / f"launch{suffix}.lock") as lock, Children(config.run, ROOT, lock.fd) as children:
@@ -96,12 +96,13 @@ class Launch:
                     self.children.check()  # a child's death is the cause, what it did to the steps is not
                 return first.result() or 0
             except TandemError as exc:
-                self.display.note(f"{str(exc).splitlines()[0]} (stopping everything, details below)")
+                self.display.note(f"{str(exc).splitlines()[0].partition(';')[0]}: stopping everything, details below")
                 raise
             finally:
                 await self._stop(tasks)
 
     async def _stop(self, tasks: set[asyncio.Task[Any]]) -> None:
+        self.display.phase, self.display.phase_detail = "stopping", str
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)

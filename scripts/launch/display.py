@@ -4,6 +4,8 @@ import asyncio
 import math
 import time
 from collections.abc import Callable, Sequence
+from itertools import pairwise
+from statistics import median
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -23,7 +25,7 @@ class Display:
     """Use `note` for events, `phase` for what is going on; `run` draws until it is cancelled."""
 
     def __init__(self, run: str, console: Console | None = None) -> None:
-        self.console = console or Console(stderr=False)
+        self.console = console or Console(emoji=False)
         self.run_name = run
         self.phase = "starting"
         self.phase_detail: Callable[[], str] = lambda: ""
@@ -95,11 +97,11 @@ class Display:
         ]
 
     def _time_left(self, metrics: StepMetrics) -> str:
-        """By the pace of the last steps."""
+        """By the pace of the last steps; their median, since between two launches time passes too."""
         times = metrics.column("time")[-20:]
         if len(times) < 2 or not self.snapshot.max_steps:
             return "–"
-        pace = (times[-1] - times[0]) / (len(times) - 1)
+        pace = median(after - before for before, after in pairwise(times))
         return format_s(pace * max(0, self.snapshot.max_steps - metrics.last_step))
 
     def _processes(self) -> Table:
@@ -110,7 +112,9 @@ class Display:
             load = f"{service.running} running, {service.waiting} waiting"
             table.add_row("engine", service.url, f"{service.status.value} version {service.version}", load)
         for worker in self.snapshot.workers:
-            if worker.id in self.snapshot.live:
+            if (
+                worker.id in self.snapshot.live and worker.doing != "stopped" and worker.kind != "keeper"
+            ):  # see its engine
                 table.add_row(worker.kind, f"{worker.host}:{worker.pid}", worker.doing, _stats_text(worker.stats))
         return table
 
