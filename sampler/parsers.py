@@ -103,9 +103,11 @@ def _read_call(text: str, start: int, number: int, reply: ParsedReply) -> int:
 def _read_json(body: str) -> tuple[Any, str]:
     """A value, or why there is none."""
     try:
-        value = json.loads(body, parse_constant=_refuse_constant)
+        value = json.loads(body, parse_constant=_refuse_constant, parse_int=_int64)
         if body.count("{") + body.count("[") > _MAX_DEPTH and _is_deep(value):
             return None, f"nested more than {_MAX_DEPTH} levels deep"
+        if "\\u0000" in body:
+            return None, "the character \\u0000 is not allowed"
         if "\\u" in body:
             json.dumps(value, ensure_ascii=False).encode()  # an escaped half of a surrogate pair is no text
     except json.JSONDecodeError as exc:
@@ -114,7 +116,7 @@ def _read_json(body: str) -> tuple[Any, str]:
         return None, f"nested more than {_MAX_DEPTH} levels deep"
     except UnicodeEncodeError:
         return None, "half of a surrogate pair"
-    except ValueError as exc:  # a number of thousands of digits, or NaN
+    except ValueError as exc:  # from the two functions below
         return None, str(exc)
     return value, ""
 
@@ -130,6 +132,13 @@ def _items(value: Any) -> list[Any]:
     if isinstance(value, dict):
         return list(value.values())
     return value if isinstance(value, list) else []
+
+
+def _int64(digits: str) -> int:
+    """Larger numbers cannot be stored, and few tools would take them."""
+    if len(digits) > 20 or not -(2**63) <= int(digits) < 2**63:
+        raise ValueError("a whole number has more than 64 bits; write it as a string")
+    return int(digits)
 
 
 def _refuse_constant(name: str) -> float:

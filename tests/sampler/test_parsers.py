@@ -41,7 +41,9 @@ def test_a_reply_without_calls_is_all_content() -> None:
         ('{"name": "a", "arguments": null}', 'has "arguments" that are NoneType'),
         ('{"name": "a", "arguments": {"x": NaN}}', "NaN is no JSON"),
         ('{"name": "a", "arguments": {"x": "\\ud83d"}}', "half of a surrogate pair"),
-        ('{"name": "a", "arguments": {"x": ' + "9" * 5000 + "}}", "digits"),
+        ('{"name": "a", "arguments": {"x": ' + "9" * 5000 + "}}", "more than 64 bits"),
+        ('{"name": "a", "arguments": {"x": 9223372036854775808}}', "more than 64 bits"),
+        ('{"name": "a", "arguments": {"\\u0000": 1}}', "not allowed"),
         ("[" * 100_000, "levels deep"),
         ('{"name": "a", "arguments": {"x": ' + "[" * 70 + "]" * 70 + "}}", "levels deep"),
     ],
@@ -76,18 +78,16 @@ def test_reasoning_is_set_apart_and_never_searched_for_calls() -> None:
     assert parse_hermes(f"still {call('no', {})}</think>ok").content == "ok"
 
 
+texts = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=20)
+numbers = st.integers(-(2**63), 2**63 - 1) | st.floats(allow_nan=False, allow_infinity=False)
 json_values = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    st.none() | st.booleans() | numbers | texts,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(texts, inner, max_size=3),
     max_leaves=8,
 )
 
 
-@given(
-    st.lists(
-        st.tuples(st.text(min_size=1, max_size=8), st.dictionaries(st.text(), json_values, max_size=3)), max_size=4
-    )
-)
+@given(st.lists(st.tuples(texts.filter(bool), st.dictionaries(texts, json_values, max_size=3)), max_size=4))
 @settings(deadline=None)
 def test_what_was_written_is_read(calls: list[tuple[str, dict[str, Any]]]) -> None:
     text = "\n".join(call(name, arguments) for name, arguments in calls)
