@@ -92,9 +92,8 @@ class SftConfig(ServiceConfig):
 def main(argv: list[str] | None = None) -> None:
     """The command line program."""
     config = SftConfig.load_or_exit(argv)
-    logging.basicConfig(
-        level=logging.INFO, format="%(message)s", handlers=[RichHandler(console=Console(stderr=True), show_path=False)]
-    )
+    handler = RichHandler(console=Console(stderr=True), show_path=False)
+    logging.basicConfig(level=logging.INFO, format="%(message)s", handlers=[handler])
     try:
         with parallel_session(config.device, config.num_threads) as parallel:
             train(config, parallel)
