@@ -28,7 +28,7 @@ from shared.mongod import Mongod
 POLL_S = 0.25
 TAIL_LINES = 30  # torch's launcher alone ends with 15 lines of its own
 # Order of stopping, and seconds between SIGTERM and SIGKILL. Consumers go before what they consume.
-STAGES = {"trainer": (0, 40.0), "sampler": (1, 45.0), "keeper": (2, 15.0), "tools": (3, 5.0), "mongod": (4, 30.0)}
+STAGES = {"trainer": (0, 40.0), "sampler": (1, 45.0), "keeper": (2, 25.0), "tools": (3, 5.0), "mongod": (4, 30.0)}
 REPLICAS = ("sampler",)
 
 
