@@ -71,16 +71,15 @@ class Store:
         try:
             store = cls(client, run)
             try:
-                if must_exist and await store.runs.get() is None:
-                    names = ", ".join(await store.questions.run_names()) or "none"
-                    raise ConfigError(f"no run {run!r} at {_without_password(connection_string)}; runs there: {names}")
-                await store.runs.ensure()
-                await store.ensure_indexes()
+                await client.admin.command("ping")  # no verb: those wait for the end of an outage, a first contact does not
             except (ServerSelectionTimeoutError, ConnectionFailure) as exc:
                 raise StoreUnavailable(
                     f"MongoDB at {_without_password(connection_string)} did not answer within {timeout_s:g} s: {exc}. "
                     "Is it running? `tandem mongod` starts one on this machine."
                 ) from exc
+            if must_exist and await store.runs.get() is None:
+                names = ", ".join(await store.questions.run_names()) or "none"
+                raise ConfigError(f"no run {run!r} at {_without_password(connection_string)}; runs there: {names}")
             await store.runs.ensure()
             await store.ensure_indexes()
             yield store
