@@ -112,7 +112,7 @@ async def test_what_is_borrowed_is_offered_to_nobody_until_it_is_given_back(stor
 async def test_a_commit_marks_what_it_borrowed_once_and_nothing_else(store: Store) -> None:
     [[a, b], [c, _]] = await groups(store, 2)
     assert await train(store, 1) == [a, b]
-    assert await store.data.commit_step("main", FIRST, max_trained_count=1) == []  # again
+    assert await store.data.commit_step("main", FIRST, max_trained_count=1) == [a, b]  # again: nothing changes
     [data] = await store.data.load([a])
     assert (data.status, data.trained_steps, data.trained_count, data.claim) == (DataStatus.TRAINED, [1], 1, None)
     record = await get(store, a)
