@@ -113,6 +113,8 @@ def read_section(path: Path, cls: type[ServiceConfig]) -> dict[str, Any]:
     if unknown := sorted(map(str, whole.keys() - set(SECTIONS))):
         raise ConfigError(f"{path}: unknown section {unknown[0]!r}; expected one of {', '.join(SECTIONS)}")
     values = whole.get(cls.section) or {}
+    if not isinstance(values, dict):
+        raise ConfigError(f"{path}: {cls.section}: found {type(values).__name__}; expected keys and their values")
     if unknown := sorted(map(str, values.keys() - cls.model_fields.keys())):
         raise ConfigError(
             f"{path}: {cls.section}: unknown key {unknown[0]!r}; expected one of {', '.join(sorted(cls.model_fields))}"

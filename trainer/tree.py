@@ -50,7 +50,8 @@ class Entries:
 class TokenTree:
     """The merged tree of a group, in depth-first pre-order; see the module's picture. It may be a forest, or empty.
 
-    Records left out by `drop_zero_advantage` are absent from the nodes and the entries, and present in every count.
+    Records left out by `drop_zero_advantage` are absent from the nodes, the entries and the three counts of tokens below, so
+    that these compare; they are present in `record_ids` and `trained_tokens_T`, so that denominators do not change.
 
     num_flat    tokens if every request to the engine (prompt and reply) were one sequence, forwarded on its own
     num_linear  tokens if, inside a record, a request that continues an earlier one exactly were merged with it: one
@@ -96,7 +97,7 @@ def merge(
     ages = [0.0] * len(records) if staleness is None else list(staleness)
     offsets = np.cumsum([0, *(len(record.dispatches) for record in records)])
     parts = [_entries(records[t], layout.node_of_slot[slots[t]], t, int(offsets[t]), ages[t]) for t in kept]
-    counts = [_sequence_counts(record) for record in records]
+    counts = [_sequence_counts(records[t]) for t in kept]
     return TokenTree(
         ids_N=layout.ids_N,
         parents_N=layout.parents_N,

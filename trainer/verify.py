@@ -112,7 +112,7 @@ def main() -> None:
     table = Table("version", "step", "records", "sampled tokens", "largest |Δ log-prob|", title=f"run {config.run}")
     for r in results:
         table.add_row(str(r.version), str(r.step), str(r.records), str(r.tokens), f"{r.largest_difference:.2e}")
-    Console().print(table)
+    Console(emoji=False).print(table)
     sys.exit(0 if results and all(r.largest_difference <= config.tolerance for r in results) else 1)
 
 

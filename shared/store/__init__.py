@@ -71,7 +71,9 @@ class Store:
         try:
             store = cls(client, run)
             try:
-                await client.admin.command("ping")  # no verb: those wait for the end of an outage, a first contact does not
+                await client.admin.command(
+                    "ping"
+                )  # no verb: those wait for the end of an outage, a first contact does not
             except (ServerSelectionTimeoutError, ConnectionFailure) as exc:
                 raise StoreUnavailable(
                     f"MongoDB at {_without_password(connection_string)} did not answer within {timeout_s:g} s: {exc}. "

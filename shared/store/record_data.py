@@ -29,6 +29,7 @@ class RecordDataVerbs:
         await self._data.create_index([("policy", 1), ("status", 1), ("claim", 1), ("seq", 1)], name="stream")
         await self._data.create_index([("policy", 1), ("claim.step", 1)], name="claimed")
         await self._data.create_index([("policy", 1), ("last_trained_step", 1)], name="trained")
+        await self._data.create_index([("trained_steps", 1)], name="steps")
         await self._data.create_index([("task", 1)], name="group")
 
     # ------------------------------------------------------------------ settlement

@@ -151,10 +151,8 @@ class TaskVerbs:
 
     async def finish_slot(self, claim: Claim, score: float) -> bool:
         """The episode has its score. True when it was the group's last. Raises LeaseLost."""
-        return await self._leave(
-            claim,
-            {"status": SlotStatus.SCORED.value, "score": score, "record_id": claim.record_id, "error": None},
-        )
+        change = {"status": SlotStatus.SCORED.value, "score": score, "record_id": claim.record_id, "error": None}
+        return await self._leave(claim, literals(change), ends=[SlotStatus.SCORED])
 
     async def retry_slot(self, claim: Claim, error: str, *, delay_s: float, max_failures: int) -> bool:
         """The plumbing failed: open again after `delay_s`, or failed for good. True when it ended the group. Raises LeaseLost."""
@@ -164,19 +162,23 @@ class TaskVerbs:
             "status": {"$cond": [over, SlotStatus.FAILED.value, SlotStatus.OPEN.value]},
             "failures": failures,
             "free_at": after(delay_s),
-            "record_id": claim.record_id,
+            "record_id": literal(claim.record_id),
             "error": literal(error),
         }
-        return await self._leave_with(claim, change)
+        return await self._leave(claim, change, ends=[SlotStatus.OPEN, SlotStatus.FAILED])
 
     async def release_slot(self, claim: Claim) -> bool:
         """Give the slot back at once, without blame (draining). Raises LeaseLost."""
-        return await self._leave_with(claim, {"status": SlotStatus.OPEN.value, "free_at": NOW, "worker": None})
+        change = {
+            "status": SlotStatus.OPEN.value,
+            "free_at": NOW,
+            "worker": None,
+            "record_id": literal(claim.record_id),
+        }
+        return await self._leave(claim, change, ends=[SlotStatus.OPEN])
 
-    async def _leave(self, claim: Claim, values: Document) -> bool:
-        return await self._leave_with(claim, literals(values))
-
-    async def _leave_with(self, claim: Claim, change: Document) -> bool:
+    async def _leave(self, claim: Claim, change: Document, ends: Sequence[SlotStatus]) -> bool:
+        """Change the slot that `claim` holds; `ends` are the states that this can leave it in."""
         document = await self._tasks.find_one_and_update(
             _holding(claim),
             [{"$set": {"slots": merge_slot(is_slot(claim.traj_id, claim.attempt), change)}}, *_close_group()],
@@ -184,18 +186,18 @@ class TaskVerbs:
             return_document=ReturnDocument.AFTER,
         )
         if document is None:
-            document = await self._left_before(claim)
+            document = await self._left_before(claim, ends)
         if document is None:
             raise LeaseLost(f"task {claim.task.id} slot {claim.traj_id}: attempt {claim.attempt} is no longer current")
         return bool(document["status"] == TaskStatus.COMPLETED)
 
-    async def _left_before(self, claim: Claim) -> Document | None:
+    async def _left_before(self, claim: Claim, ends: Sequence[SlotStatus]) -> Document | None:
         """The task, if this very attempt has ended its slot already: the answer to the first try was lost on the way."""
         ended = {
             "traj_id": claim.traj_id,
             "attempt": claim.attempt,
             "record_id": claim.record_id,
-            "status": {"$ne": SlotStatus.LEASED},
+            "status": {"$in": list(ends)},
         }
         return await self._tasks.find_one({"_id": claim.task.id, "slots": {"$elemMatch": ended}}, {"status": 1})
 

@@ -139,3 +139,9 @@ def test_a_configuration_cannot_be_changed() -> None:
     config = PlayerConfig.load(["--run_name", "r"])
     with pytest.raises(ValueError, match="frozen"):
         config.max_turns = 3
+
+
+def test_a_section_that_is_no_mapping_is_refused_with_its_name(tmp_path: Path) -> None:
+    path = tmp_path / "c.yml"
+    path.write_text("sampler: [1]\n")
+    assert "sampler: found list; expected keys and their values" in refused("--config", str(path))

@@ -189,7 +189,7 @@ def test_counts_of_a_rewritten_history_show_that_linear_merging_does_not_help() 
     assert (tree.num_flat, tree.num_linear, tree.num_tree) == (15, 15, 9)
 
 
-def test_records_without_any_advantage_leave_the_tree_and_stay_in_the_counts() -> None:
+def test_records_without_any_advantage_leave_the_tree_and_stay_in_the_denominators() -> None:
     records = []
     for name, advantages in {"kept": (0.0, 1.0), "dropped": (0.0, -0.0)}.items():
         builder = RecordBuilder(name)
@@ -201,7 +201,8 @@ def test_records_without_any_advantage_leave_the_tree_and_stay_in_the_counts() -
     assert kept.num_tree < everything.num_tree
     assert set(kept.entries.trajectory_E.tolist()) == {0}
     assert kept.trained_tokens_T.tolist() == everything.trained_tokens_T.tolist() == [4, 4]
-    assert (kept.num_flat, kept.num_linear) == (everything.num_flat, everything.num_linear)
+    alone = merge(records[:1])
+    assert (kept.num_flat, kept.num_linear, kept.num_tree) == (alone.num_flat, alone.num_linear, alone.num_tree)
     assert kept.dispatch_ids == everything.dispatch_ids
     assert merge(records[1:], drop_zero_advantage=True).num_tree == 0
 
