@@ -1,5 +1,6 @@
 """Supervised fine-tuning trains exactly the tokens that the model has to sample, and a killed run continues where it was."""
 
+import dataclasses
 import json
 import random
 from collections import Counter
@@ -147,6 +148,23 @@ def test_every_sample_comes_once_per_epoch_whatever_the_step_size() -> None:
     assert all(Counter(one_by_one[i : i + 7]) == Counter(range(7)) for i in (0, 7, 14))
     assert one_by_one[:7] != one_by_one[7:14]
     assert one_by_one != sample_order(7, 0, 21, seed=4)
+
+
+def test_the_ranks_share_the_samples_of_each_step_and_an_epoch_sees_every_one(
+    tmp_path: Path, chat_model: Path, tokenizer: PreTrainedTokenizerFast, alone: Parallel
+) -> None:
+    letters = "abcdefghijklmnop"
+    conversations = [Conversation(x, [_user("q"), {"role": "assistant", "content": x}], None) for x in letters]
+    config = sft.SftConfig(model_name_or_path=chat_model, train_file=tmp_path, output_dir=tmp_path, samples_per_step=8)
+    ranks = [dataclasses.replace(alone, rank=rank, world_size=2) for rank in (0, 1)]
+    seen: list[str] = []
+    for rank in ranks:
+        samples = sft.Samples(conversations, tokenizer, config, rank)
+        for _, (rows, denominators) in samples.ahead(0, 2):
+            trained = "".join(tokenizer.decode(row.ids_N[row.node_E]) for row in rows)
+            assert trained.count("<|im_end|>") == denominators.num_trajectories == 4
+            seen += trained.replace("<|im_end|>", "")
+    assert Counter(seen) == Counter(letters)
 
 
 def test_training_lowers_the_loss_and_the_written_model_answers(
