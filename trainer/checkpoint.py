@@ -103,7 +103,7 @@ def load(learner: Learner, path: Path, parallel: Parallel) -> Resumed:
     except (OSError, json.JSONDecodeError) as exc:
         raise DataError(f"{path}: no readable {STATE_FILE}; expected a complete checkpoint") from exc
     model, optimizer = get_state_dict(learner.lm, learner.optimizer)
-    wanted = {"model": model, "optimizer": optimizer}
+    wanted: dict[str, Any] = {"model": model, "optimizer": optimizer}
     dcp.load(wanted, checkpoint_id=path)
     set_state_dict(
         learner.lm, learner.optimizer, model_state_dict=wanted["model"], optim_state_dict=wanted["optimizer"]

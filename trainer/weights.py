@@ -74,7 +74,7 @@ def gather_state(model: nn.Module, parallel: Parallel, dtype: torch.dtype | None
     return {
         name: (tensor.to(dtype) if dtype and tensor.is_floating_point() else tensor).contiguous()
         for name, tensor in full.items()
-        if name not in tied
+        if name not in tied and isinstance(tensor, torch.Tensor)
     }
 
 
