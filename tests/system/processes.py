@@ -1,0 +1,137 @@
+"""The services of one run as real child processes, for tests that kill them."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from shared.mongod import Mongod, free_port
+from shared.store import Store
+
+ROOT = Path(__file__).parents[2]
+MODEL = ROOT / "assets" / "example" / "model"
+TRAIN_FILE = ROOT / "assets" / "example" / "train.jsonl"
+
+
+class Run:
+    """One run in `folder`: start and kill its parts by name; whatever is left is ended with the context."""
+
+    def __init__(self, folder: Path, *, groups_per_step: int = 2, max_steps: int = 4, max_staleness: int = 2) -> None:
+        self.folder = folder
+        self.name = "system"
+        self.mongod = Mongod(folder / "mongodb")
+        self.tools_port = free_port()
+        self.processes: dict[str, subprocess.Popen[bytes]] = {}
+        self.trainer_flags = {
+            "output_dir": str(folder / "out"),
+            "groups_per_step": str(groups_per_step),
+            "max_steps": str(max_steps),
+            "max_staleness": str(max_staleness),
+            "learning_rate": "1e-4",
+            "save_steps": "1",
+            "keep_versions": "50",
+            "num_threads": "1",
+        }
+        self.sampler_flags = {
+            "mcp_manager_url": f"http://127.0.0.1:{self.tools_port}/mcp",
+            "max_turns": "5",
+            "max_new_tokens": "48",
+            "max_tokens": "512",
+            "max_concurrent_episodes": "8",
+            "lease_s": "4",
+            "renew_s": "1",
+            "retry_delay_s": "0.2",
+            "grace_s": "5",
+        }
+
+    def __enter__(self) -> Self:
+        self.mongod.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for name in list(self.processes):
+            self.end(name, signal.SIGKILL)
+        self.mongod.stop()
+
+    # ------------------------------------------------------------------ parts
+
+    def start_tools(self) -> None:
+        server = str(ROOT / "assets" / "example" / "tool_server.py")
+        self._start("tools", [sys.executable, server, "--transport", "streamable-http", "--port", str(self.tools_port)])
+
+    def start_keeper(self) -> None:
+        self._start("keeper", [sys.executable, "-m", "sampler.engine.keeper", *self._common()])
+
+    def start_sampler(self, name: str = "sampler") -> None:
+        self._start(name, [sys.executable, "-m", "sampler", *self._common(), *_flags(self.sampler_flags)])
+
+    def start_trainer(self, **changed: str) -> None:
+        launch = [str(Path(sys.executable).with_name("accelerate")), "launch", "--config_file", "assets/fsdp2.yml"]
+        flags = self.trainer_flags | changed
+        self._start("trainer", [*launch, "-m", "trainer", *self._common(), *_flags(flags)])
+
+    def start_all(self, samplers: int = 1) -> None:
+        self.start_tools()
+        self.start_keeper()
+        for i in range(samplers):
+            self.start_sampler(f"sampler{i}")
+        self.start_trainer()
+
+    def end(self, name: str, sig: signal.Signals = signal.SIGTERM, timeout_s: float = 30.0) -> int:
+        """Send `sig` to a part and to whatever it started, wait, and return its exit status."""
+        process = self.processes.pop(name)
+        if process.poll() is None:
+            os.killpg(process.pid, sig)
+        return process.wait(timeout_s)
+
+    def wait(self, name: str, timeout_s: float = 120.0) -> int:
+        """Until a part ends by itself."""
+        status = self.processes[name].wait(timeout_s)
+        del self.processes[name]
+        return status
+
+    def log(self, name: str) -> str:
+        return (self.folder / f"{name}.log").read_text(errors="replace")
+
+    # ------------------------------------------------------------------ what the database says
+
+    async def until(self, what: str, ask: Callable[[Store], Awaitable[bool]], timeout_s: float = 90.0) -> None:
+        """Ask the store until it says yes. Fails with the end of every log."""
+        async with Store.open(self.mongod.connection_string, self.name) as store:
+            deadline = time.monotonic() + timeout_s
+            while not await ask(store):
+                if time.monotonic() > deadline:
+                    tails = "\n".join(f"--- {p.name}\n{p.read_text(errors='replace')[-1500:]}" for p in self.logs())
+                    raise AssertionError(f"waited {timeout_s:g} s in vain for {what}\n{tails}")
+                await asyncio.sleep(0.1)
+
+    def logs(self) -> list[Path]:
+        return sorted(self.folder.glob("*.log"))
+
+    def _common(self) -> list[str]:
+        flags = {"run": self.name, "db_connection_string": self.mongod.connection_string}
+        return _flags(flags | {"model_name_or_path": str(MODEL)})
+
+    def _start(self, name: str, command: list[str]) -> None:
+        with (self.folder / f"{name}.log").open("ab") as log:
+            self.processes[name] = subprocess.Popen(
+                command,
+                cwd=ROOT,
+                env={**os.environ, "OMP_NUM_THREADS": "1"},
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+
+
+def _flags(values: dict[str, str]) -> list[str]:
+    return [part for name, value in values.items() for part in (f"--{name}", value)]

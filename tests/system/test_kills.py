@@ -1,0 +1,119 @@
+"""Kill anything, lose nothing: `kill -9` of each part in the middle of a run, and what the database says afterwards."""
+
+import asyncio
+import signal
+from pathlib import Path
+
+import pytest
+
+from shared.audit import audit
+from shared.store import Store
+from tests.system.processes import Run
+from tests.system.test_loop import queue_tasks
+
+pytestmark = pytest.mark.slow
+
+
+async def at_step(store: Store, step: int) -> bool:
+    newest = await store.versions.newest("main")
+    return newest is not None and newest.step >= step
+
+
+async def episodes_running(store: Store) -> bool:
+    return (await store.tasks.count_slots()).get("leased", 0) > 0
+
+
+async def nothing_open(store: Store) -> bool:
+    counts = (await store.tasks.count_by_status()).get("train", {})
+    return not counts.get("running") and not counts.get("completed")
+
+
+async def assert_sound(run: Run) -> None:
+    async with Store.open(run.mongod.connection_string, run.name) as store:
+        report = await audit(store)
+        assert report.ok, report
+        slots = await store.tasks.count_slots()
+        assert set(slots) - {"scored", "failed", "failures"} == set(), slots
+
+
+async def test_a_killed_sampler_costs_time_and_nothing_else(tmp_path: Path) -> None:
+    with Run(tmp_path, max_steps=4) as run:
+        await queue_tasks(run)
+        run.start_all(samplers=2)
+        await run.until("episodes in flight", episodes_running)
+        run.end("sampler0", signal.SIGKILL)
+        run.start_sampler("sampler2")
+        assert run.wait("trainer") == 0, run.log("trainer")
+        await run.until("every opened task to be settled", nothing_open)
+        for name in ("sampler1", "sampler2"):
+            assert run.end(name) == 0, run.log(name)
+        await assert_sound(run)
+
+
+async def test_a_killed_trainer_continues_from_its_checkpoint_with_exact_accounting(tmp_path: Path) -> None:
+    with Run(tmp_path, max_steps=6) as run:
+        run.trainer_flags["save_steps"] = "2"
+        await queue_tasks(run)
+        run.start_all()
+        await run.until("step 3", lambda store: at_step(store, 3))
+        run.end("trainer", signal.SIGKILL)  # its checkpoint is that of step 2, or 4
+        run.start_trainer()
+        assert run.wait("trainer") == 0, run.log("trainer")
+        assert "resumed from" in run.log("trainer")
+        await run.until("every opened task to be settled", nothing_open)
+        assert run.end("sampler0") == 0
+        await assert_sound(run)
+        async with Store.open(run.mongod.connection_string, run.name) as store:
+            used = await store.data.find({"trained_count": {"$gt": 0}})
+            by_step = {s: [d for d in used if d.trained_steps == [s]] for s in range(1, 7)}
+            assert {s: len({d.task for d in data}) for s, data in by_step.items()} == dict.fromkeys(range(1, 7), 2)
+            surviving = [v.step for v in await store.versions.all("main") if v.withdrawn_to is None]
+            assert sorted(set(surviving)) == list(range(7))
+
+
+async def test_a_killed_engine_is_started_again_and_its_episodes_go_on(tmp_path: Path) -> None:
+    with Run(tmp_path, max_steps=3) as run:
+        await queue_tasks(run)
+        run.start_all()
+        await run.until("episodes in flight", episodes_running)
+        engine = await asyncio.create_subprocess_exec(
+            "pgrep", "-P", str(run.processes["keeper"].pid), stdout=asyncio.subprocess.PIPE
+        )
+        (pid, *_) = (await engine.communicate())[0].split()
+        (await asyncio.create_subprocess_exec("kill", "-9", pid.decode())).returncode  # noqa: B018
+        assert run.wait("trainer") == 0, run.log("trainer")
+        await run.until("every opened task to be settled", nothing_open)
+        assert "local engine ended" in run.log("keeper")
+        assert run.end("sampler0") == 0
+        await assert_sound(run)
+
+
+async def test_an_outage_of_the_database_is_waited_for_by_every_service(tmp_path: Path) -> None:
+    with Run(tmp_path, max_steps=3) as run:
+        await queue_tasks(run)
+        run.start_all()
+        await run.until("episodes in flight", episodes_running)
+        assert run.mongod.process is not None
+        run.mongod.process.kill()
+        run.mongod.process.wait(10)
+        await asyncio.sleep(3)
+        run.mongod.start()
+        assert run.wait("trainer") == 0, run.log("trainer")
+        await run.until("every opened task to be settled", nothing_open)
+        assert run.end("sampler0") == 0, run.log("sampler0")
+        await assert_sound(run)
+
+
+async def test_sigterm_drains_a_sampler_and_gives_its_slots_back(tmp_path: Path) -> None:
+    with Run(tmp_path, max_steps=2) as run:
+        await queue_tasks(run)
+        run.sampler_flags["grace_s"] = "0.01"
+        run.start_all()
+        await run.until("episodes in flight", episodes_running)
+        assert run.end("sampler0") == 0, run.log("sampler0")
+        async with Store.open(run.mongod.connection_string, run.name) as store:
+            slots = await store.tasks.count_slots()
+            assert slots.get("leased", 0) == 0, "released at once, not after their leases"
+            assert slots["failures"] == 0, "without blame"
+        run.start_sampler("sampler1")
+        assert run.wait("trainer") == 0, run.log("trainer")
