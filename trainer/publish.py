@@ -72,9 +72,7 @@ class Publisher:
                     f"policy {self._config.policy}: another trainer has started; step {step} stays unannounced"
                 )
             version = self._bridge(
-                self._store.versions.announce(
-                    self._config.policy, step, str(written.path.resolve()), written.manifest
-                )
+                self._store.versions.announce(self._config.policy, step, str(written.path.resolve()), written.manifest)
             )
             log.info("published version=%d step=%d bytes=%d", version.version, step, written.total_bytes)
             self._prune()
