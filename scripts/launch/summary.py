@@ -25,6 +25,7 @@ async def summarize(
     """Every figure of the run so far. `seconds` by phase, all launches of the run together."""
     snapshot = await take_snapshot(store, config.policy)
     newest = await store.versions.newest(config.policy)
+    episodes, sampled = await store.questions.finished_within(None)
     checkpoints = sorted((config.folder / "checkpoints").glob("step-*[0-9]"))
     return {
         "run": config.run,
@@ -34,9 +35,9 @@ async def summarize(
         },
         "seconds": {name: round(value, 1) for name, value in seconds.items()},
         "steps": metrics.last_step,
-        "episodes": int(snapshot.total("episodes")),
-        "tokens": _token_figures(metrics, snapshot),
-        "tokens_per_s": _speeds(metrics, snapshot, seconds),
+        "episodes": episodes,
+        "tokens": _token_figures(metrics, sampled),
+        "tokens_per_s": _speeds(metrics, sampled, seconds),
         "staleness": {
             "mean": _clean(mean(metrics.column("data/staleness_mean"))),
             "max": max(metrics.column("data/staleness_max"), default=None),
@@ -55,10 +56,10 @@ def _eval_figures(rewards: Rewards, version: int) -> dict[str, Any]:
     return {"version": version, "reward": _clean(value), "n": n, "by_source": by_source}
 
 
-def _token_figures(metrics: StepMetrics, snapshot: Snapshot) -> dict[str, int]:
+def _token_figures(metrics: StepMetrics, sampled: int) -> dict[str, int]:
     """`unmerged`: one forward per reply. `linear`: one per episode. `merged`: one per prefix tree of a group."""
     return {
-        "sampled": int(snapshot.total("tokens")),
+        "sampled": sampled,
         "trained": int(sum(metrics.column("data/tokens_trained"))),
         "unmerged": int(sum(metrics.column("data/tokens_flat"))),
         "linear": int(sum(metrics.column("data/tokens_linear"))),
@@ -67,12 +68,12 @@ def _token_figures(metrics: StepMetrics, snapshot: Snapshot) -> dict[str, int]:
     }
 
 
-def _speeds(metrics: StepMetrics, snapshot: Snapshot, seconds: dict[str, float]) -> dict[str, float | None]:
+def _speeds(metrics: StepMetrics, sampled: int, seconds: dict[str, float]) -> dict[str, float | None]:
     """Sampler: what all samplers sampled, by the time they had. Trainer: tokens of one forward per reply, by step time."""
     sampling_s = sum(seconds.get(phase, 0.0) for phase in ("eval_before", "training", "eval_after"))
     step_s = sum(metrics.column("time/total_s"))
     return {
-        "sampler": round(snapshot.total("tokens") / sampling_s, 1) if sampling_s else None,
+        "sampler": round(sampled / sampling_s, 1) if sampling_s else None,
         "trainer": round(sum(metrics.column("data/tokens_flat")) / step_s, 1) if step_s else None,
     }
 

@@ -66,21 +66,19 @@ class QuestionVerbs:
         )
         return {int(row["_id"]): int(row["n"]) async for row in cursor}
 
-    async def finished_within(self, window_s: float) -> tuple[int, int]:
-        """(records that ended with a score, tokens that they sampled) in the last `window_s` of the server's clock."""
+    async def finished_within(self, window_s: float | None) -> tuple[int, int]:
+        """(records that ended with a score, tokens that they sampled) in the last `window_s` of the server's clock.
+
+        None: in the whole run.
+        """
+        match: Document = {"score": {"$ne": None}}
+        if window_s is not None:
+            match["$expr"] = {"$gte": ["$finished_at", {"$subtract": [NOW, round(window_s * 1000)]}]}
         cursor = await self._records.aggregate(
-            [
-                {
-                    "$match": {
-                        "score": {"$ne": None},
-                        "$expr": {"$gte": ["$finished_at", {"$subtract": [NOW, round(window_s * 1000)]}]},
-                    }
-                },
-                {"$group": {"_id": None, "records": {"$sum": 1}, "tokens": {"$sum": "$num_tokens"}}},
-            ]
+            [{"$match": match}, {"$group": {"_id": None, "episodes": {"$sum": 1}, "tokens": {"$sum": "$num_tokens"}}}]
         )
         rows = await cursor.to_list()
-        return (int(rows[0]["records"]), int(rows[0]["tokens"])) if rows else (0, 0)
+        return (int(rows[0]["episodes"]), int(rows[0]["tokens"])) if rows else (0, 0)
 
     # ------------------------------------------------------------------ show
 
