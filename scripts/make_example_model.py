@@ -1,8 +1,8 @@
 """Write the bundled example's model before training: tokenizer, chat template, config and random weights.
 
-    python scripts/make_example_model.py --out output/example_init --stage init
+    python scripts/make_example_model.py --out output/example_init
 
-The next stage is the warm start, `python -m trainer sft`, on the demonstrations of `scripts/make_example.py --sft`.
+`scripts/train_example_model.sh` goes on from here: the warm start, by `python -m trainer.sft` on demonstrations.
 
 Owns the tokenizer. A model of 0.8 M parameters copies a value reliably only when the value is spelled the same
 wherever it stands, so capitals, digits and the operators + - * are one token each, always; whatever is only structure
@@ -38,7 +38,6 @@ PIECES = r"\p{Lu}|\p{N}|[+\-*]| ?[\p{Ll}_]+|[^\p{Lu}\p{Ll}\p{N}_+\-*]+"
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True, help="folder to write")
-    parser.add_argument("--stage", choices=["init"], default="init", help="init: random weights (the only stage here)")
     parser.add_argument("--seed", type=int, default=7, help="of the random weights (default 7)")
     arguments = parser.parse_args()
     tokenizer = build_tokenizer()

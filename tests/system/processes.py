@@ -73,17 +73,17 @@ class Run:
     def start_sampler(self, name: str = "sampler") -> None:
         self._start(name, [sys.executable, "-m", "sampler", *self._common(), *_flags(self.sampler_flags)])
 
-    def start_trainer(self, **changed: str) -> None:
+    def start_trainer(self, num_processes: int = 1) -> None:
         launch = [str(Path(sys.executable).with_name("accelerate")), "launch", "--config_file", "assets/fsdp2.yml"]
-        flags = self.trainer_flags | changed
-        self._start("trainer", [*launch, "-m", "trainer", *self._common(), *_flags(flags)])
+        launch += ["--num_processes", str(num_processes), "-m", "trainer"]
+        self._start("trainer", [*launch, *self._common(), *_flags(self.trainer_flags)])
 
-    def start_all(self, samplers: int = 1) -> None:
+    def start_all(self, samplers: int = 1, trainer_processes: int = 1) -> None:
         self.start_tools()
         self.start_keeper()
         for i in range(samplers):
             self.start_sampler(f"sampler{i}")
-        self.start_trainer()
+        self.start_trainer(trainer_processes)
 
     def end(self, name: str, sig: signal.Signals = signal.SIGTERM, timeout_s: float = 30.0) -> int:
         """Send `sig` to a part and to whatever it started, wait, and return its exit status."""

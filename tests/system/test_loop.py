@@ -20,10 +20,11 @@ async def queue_tasks(run: Run, num_generations: int = 4) -> None:
         await import_task_file(store, TRAIN_FILE, Target(num_generations=num_generations))
 
 
-async def test_a_run_trains_by_itself_and_every_stored_promise_holds(tmp_path: Path) -> None:
+@pytest.mark.parametrize("trainer_processes", [1, 2])
+async def test_a_run_trains_by_itself_and_every_stored_promise_holds(tmp_path: Path, trainer_processes: int) -> None:
     with Run(tmp_path, max_steps=3) as run:
         await queue_tasks(run)
-        run.start_all(samplers=2)
+        run.start_all(samplers=2, trainer_processes=trainer_processes)
         assert run.wait("trainer") == 0, run.log("trainer")
         for name in ("sampler0", "sampler1"):
             assert run.end(name) == 0, run.log(name)
