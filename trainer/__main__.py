@@ -7,12 +7,11 @@ Start and stop it at any time: it continues from its last checkpoint, with exact
 
 import logging
 import os
-import sys
 
 from shared.errors import TandemError
 from trainer.config import TrainerConfig
 from trainer.loop import train
-from trainer.parallel import LaunchError
+from trainer.parallel import LaunchError, end_process
 
 
 def main() -> None:
@@ -25,7 +24,8 @@ def main() -> None:
         train(config)
     except (TandemError, LaunchError) as exc:
         logging.getLogger("trainer").error("%s: %s", type(exc).__name__, exc)
-        sys.exit(1)
+        end_process(1)
+    end_process(0)
 
 
 if __name__ == "__main__":

@@ -34,7 +34,7 @@ from trainer.losses import Denominators, LossConfig, LossName
 from trainer.metrics import MetricsLog
 from trainer.model import load_tokenizer
 from trainer.packing import Row, pack
-from trainer.parallel import Parallel, parallel_session
+from trainer.parallel import Parallel, end_process, parallel_session
 from trainer.schedule import Schedule
 from trainer.sft_data import Conversation, conversation_tree, read_conversations, sample_order
 from trainer.tree import merge
@@ -218,3 +218,4 @@ class _Reporter:
 
 if __name__ == "__main__":
     main()
+    end_process(0)

@@ -65,7 +65,7 @@ class Store:
             serverSelectionTimeoutMS=round(timeout_s * 1000),
             connectTimeoutMS=round(timeout_s * 1000),
             socketTimeoutMS=60_000,
-            retryWrites=True,
+            retryWrites=False,  # verbs repeat themselves; the driver's own way fails on a standalone server that restarts
             appname="tandem",
         )
         try:

@@ -1,4 +1,8 @@
-"""Verbs survive an outage of the database: each may be repeated, so each is, until it is answered or the patience ends."""
+"""Verbs survive an outage of the database: each may be repeated, so each is, until it is answered or the patience ends.
+
+They also see to it that a cancellation is never lost: Python 3.11's `asyncio.wait_for`, which PyMongo uses inside, swallows
+one that arrives in the instant in which the answer does, and a loop that was told to end would go on for ever.
+"""
 
 import asyncio
 import functools
@@ -36,9 +40,13 @@ def _repeated(method: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[
     @functools.wraps(method)
     async def verb(*args: Any, **kwargs: Any) -> Any:
         began, pause_s = time.monotonic(), FIRST_PAUSE_S
+        cancelled_before = _cancel_requests()
         while True:
             try:
-                return await method(*args, **kwargs)
+                result = await method(*args, **kwargs)
+                if _cancel_requests() > cancelled_before:
+                    raise asyncio.CancelledError
+                return result
             except OUTAGES as exc:
                 lasted_s = time.monotonic() - began
                 if lasted_s > PATIENCE_S:
@@ -50,3 +58,8 @@ def _repeated(method: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[
             pause_s = min(LONGEST_PAUSE_S, 2 * pause_s)
 
     return verb
+
+
+def _cancel_requests() -> int:
+    task = asyncio.current_task()
+    return 0 if task is None else task.cancelling()

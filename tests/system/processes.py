@@ -1,6 +1,7 @@
 """The services of one run as real child processes, for tests that kill them."""
 
 import asyncio
+import contextlib
 import os
 import signal
 import subprocess
@@ -10,6 +11,8 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from types import TracebackType
 from typing import Self
+
+import psutil
 
 from shared.mongod import Mongod, free_port
 from shared.store import Store
@@ -66,6 +69,10 @@ class Run:
     def start_tools(self) -> None:
         server = str(ROOT / "assets" / "example" / "tool_server.py")
         self._start("tools", [sys.executable, server, "--transport", "streamable-http", "--port", str(self.tools_port)])
+        deadline = time.monotonic() + 60
+        while "tools at" not in self.log("tools"):
+            assert time.monotonic() < deadline, self.log("tools")
+            time.sleep(0.05)
 
     def start_keeper(self) -> None:
         self._start("keeper", [sys.executable, "-m", "sampler.engine.keeper", *self._common()])
@@ -87,10 +94,17 @@ class Run:
 
     def end(self, name: str, sig: signal.Signals = signal.SIGTERM, timeout_s: float = 30.0) -> int:
         """Send `sig` to a part and to whatever it started, wait, and return its exit status."""
-        process = self.processes.pop(name)
+        process = self.processes[name]
         if process.poll() is None:
+            parent = psutil.Process(process.pid)
+            started = parent.children(recursive=True) if sig is signal.SIGKILL else []  # torch's are in other sessions
             os.killpg(process.pid, sig)
-        return process.wait(timeout_s)
+            for child in started:
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    child.kill()
+        status = process.wait(timeout_s)
+        del self.processes[name]
+        return status
 
     def wait(self, name: str, timeout_s: float = 120.0) -> int:
         """Until a part ends by itself."""

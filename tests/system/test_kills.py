@@ -51,24 +51,26 @@ async def test_a_killed_sampler_costs_time_and_nothing_else(tmp_path: Path) -> N
 
 
 async def test_a_killed_trainer_continues_from_its_checkpoint_with_exact_accounting(tmp_path: Path) -> None:
-    with Run(tmp_path, max_steps=6) as run:
-        run.trainer_flags["save_steps"] = "2"
+    with Run(tmp_path, max_steps=12) as run:
+        run.trainer_flags["save_steps"] = "5"
         await queue_tasks(run)
         run.start_all()
-        await run.until("step 3", lambda store: at_step(store, 3))
-        run.end("trainer", signal.SIGKILL)  # its checkpoint is that of step 2, or 4
+        await run.until("step 6", lambda store: at_step(store, 6))
+        run.end("trainer", signal.SIGKILL)  # its checkpoint is that of step 5: later steps are taken again
+        async with Store.open(run.mongod.connection_string, run.name) as store:
+            assert not await at_step(store, 12), "killed in the middle"
         run.start_trainer()
         assert run.wait("trainer") == 0, run.log("trainer")
-        assert "resumed from" in run.log("trainer")
+        assert "at step 5" in run.log("trainer") or "at step 10" in run.log("trainer")
         await run.until("every opened task to be settled", nothing_open)
         assert run.end("sampler0") == 0
         await assert_sound(run)
         async with Store.open(run.mongod.connection_string, run.name) as store:
             used = await store.data.find({"trained_count": {"$gt": 0}})
-            by_step = {s: [d for d in used if d.trained_steps == [s]] for s in range(1, 7)}
-            assert {s: len({d.task for d in data}) for s, data in by_step.items()} == dict.fromkeys(range(1, 7), 2)
+            by_step = {s: [d for d in used if d.trained_steps == [s]] for s in range(1, 13)}
+            assert {s: len({d.task for d in data}) for s, data in by_step.items()} == dict.fromkeys(range(1, 13), 2)
             surviving = [v.step for v in await store.versions.all("main") if v.withdrawn_to is None]
-            assert sorted(set(surviving)) == list(range(7))
+            assert sorted(set(surviving)) == list(range(13))
 
 
 async def test_a_killed_engine_is_started_again_and_its_episodes_go_on(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from trainer.exact import exact_norms
 from trainer.forward import TreeLM, loss_batch, row_logprobs
 from trainer.losses import Denominators, LossConfig, compute
 from trainer.packing import empty_row, pack
+from trainer.parallel import end_process
 from trainer.tree import TokenTree, merge
 
 CASES = {  # tied head, root freed after its forward, activations recomputed
@@ -93,3 +94,4 @@ def main() -> None:
 
 if __name__ == "__main__":
     main()
+    end_process(0)

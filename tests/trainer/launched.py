@@ -18,7 +18,7 @@ from trainer.exact import exact_norms
 from trainer.learner import Learner, OptimizerConfig, open_learner
 from trainer.losses import Denominators, LossConfig, LossName
 from trainer.packing import Row, pack
-from trainer.parallel import Parallel, parallel_session
+from trainer.parallel import Parallel, end_process, parallel_session
 from trainer.tree import merge
 from trainer.weights import write_weights
 
@@ -74,3 +74,4 @@ def main() -> None:
 
 if __name__ == "__main__":
     main()
+    end_process(0)
