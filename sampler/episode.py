@@ -14,7 +14,7 @@ from sampler.config import SamplerConfig
 from sampler.errors import EngineError, ScorerFailed, ToolFailure
 from sampler.sampler import AsyncSampler
 from sampler.scorers import Score
-from shared.errors import ConfigError, LeaseLost
+from shared.errors import ConfigError, IllegalMove, LeaseLost
 from shared.states import RecordStatus, Termination
 
 log = logging.getLogger(__name__)
@@ -29,9 +29,8 @@ class WrongVersion(EngineError):
 
 async def play(sampler: AsyncSampler) -> float | None:
     """Play, score, finish. Returns the score, None when the episode ended without one. Errors of our own rise."""
-    store, claim = sampler.resources.store, sampler.claim
-    await store.records.start(claim, sampler.resources.worker)
     try:
+        await sampler.resources.store.records.start(sampler.claim, sampler.resources.worker)
         async with asyncio.timeout(sampler.config.episode_timeout_s):
             termination, score = await _play_and_score(sampler)
         await _finish(sampler, termination, score)
@@ -95,7 +94,10 @@ async def _abandon(sampler: AsyncSampler, error: str) -> None:
         "termination": Termination.CANCELLED.value,
         "error": error,
     }
-    await sampler.resources.store.records.move(sampler.claim.record_id, RecordStatus.ABANDONED, values)
+    try:
+        await sampler.resources.store.records.move(sampler.claim.record_id, RecordStatus.ABANDONED, values)
+    except IllegalMove as exc:
+        log.info("nothing to abandon: %s", exc)  # cancelled before the record was written, or after its end
 
 
 def _cause(exc: Exception) -> Termination:

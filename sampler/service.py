@@ -11,6 +11,7 @@ end within the grace time, the rest is released at once.
 """
 
 import asyncio
+import contextlib
 import importlib
 import logging
 import os
@@ -33,7 +34,7 @@ from sampler.settle import TRAIN_SPLIT, settle_next
 from sampler.template import ChatTemplate
 from sampler.tools import ToolCatalog, parse_servers
 from shared.documents import Admission, Claim, InferenceService, Worker
-from shared.errors import ConfigError
+from shared.errors import ConfigError, LeaseLost
 from shared.states import RunState, ServiceStatus
 from shared.store import Store
 
@@ -42,6 +43,7 @@ log = logging.getLogger(__name__)
 EVAL_SPLIT = "eval"
 SETTLE_IDLE_S = 2.0  # orphans of a settler that died are looked for this often
 RATE_WINDOW_S = 20.0
+RELEASE_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,11 +235,14 @@ class SamplerService:
         log.info("draining episodes=%d grace_s=%g", len(self._episodes), self._config.grace_s)
         if self._episodes:
             await asyncio.wait(self._episodes, timeout=self._config.grace_s)
-        late = list(self._episodes)
+        late = dict(self._episodes)
         for task in late:
             task.cancel()
         if late:
-            await asyncio.wait(late, timeout=self._config.grace_s)
+            await asyncio.wait(late, timeout=RELEASE_S)
+        for claim in late.values():  # again: a task that had not begun to run could release nothing
+            with contextlib.suppress(LeaseLost):
+                await self._store.tasks.release_slot(claim)
         while await settle_next(self._store, self._worker, self._config) is not None:
             self._counts["settled"] += 1
         log.info("drained released=%d", len(late))
