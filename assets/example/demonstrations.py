@@ -25,7 +25,7 @@ from tasks import (
 )
 from world import COLORS, TOOLS, calculate
 
-NOISE = 0.3
+NOISE = 0.36
 REGISTERED_SHARE = 0.25  # of the look-ups; the others use boxes and owners made up for the demonstration
 
 Message = dict[str, Any]

@@ -108,13 +108,13 @@ def tool_answer(world: World, tool: str, value: str) -> str:
 
 
 def test_demonstrations_err_often_enough_to_leave_something_to_learn(demos: list[dict[str, Any]]) -> None:
-    """0.7 per decision: two decisions in a sum, four in a look-up, plus a few lucky guesses."""
+    """0.64 per decision: two decisions in a sum, four in a look-up, plus a few lucky guesses."""
     faultless = {"arithmetic": 0, "lookup": 0}
     for demo in demos:
         family = "lookup" if "box" in demo["messages"][0]["content"] else "arithmetic"
         faultless[family] += is_faultless(demo["messages"])
-    assert 0.45 < faultless["arithmetic"] / (len(demos) / 2) < 0.55
-    assert 0.20 < faultless["lookup"] / (len(demos) / 2) < 0.30
+    assert 0.36 < faultless["arithmetic"] / (len(demos) / 2) < 0.47
+    assert 0.13 < faultless["lookup"] / (len(demos) / 2) < 0.23
     assert all(demo["tools"] == TOOLS for demo in demos)
 
 
