@@ -26,7 +26,8 @@ class SamplerConfig(ServiceConfig):
 
     # episodes
     mcp_manager_url: str | None = Field(
-        None, description="Tools: a streamable-HTTP MCP URL, or the path of an mcpServers JSON. None: no tools."
+        None,
+        description="Tools: a URL (streamable HTTP; ending in /sse or /mcpapi: those), or an mcpServers JSON. None: no tools.",
     )
     max_turns: Positive = Field(8, description="Replies of the model per episode.")
     max_new_tokens: Positive = Field(512, description="Tokens of one reply.")
@@ -37,8 +38,13 @@ class SamplerConfig(ServiceConfig):
     system_prompt: str | None = Field(None, description="Put before every task that brings none of its own.")
     tool_call_parser: str = Field("hermes", description="How the model writes tool calls.")
     default_scorer: str = Field("exact_match", description="Scorer of tasks that name none.")
-    tool_timeout_s: Seconds = Field(60.0, description="One tool call; longer is a plumbing failure.")
-    max_tool_result_chars: Positive = Field(16_000, description="A longer result is cut in the middle, visibly.")
+    exclude_tools: list[str] = Field([], description="Tools that no task may use: names or patterns (`files.write_*`).")
+    tool_timeout_s: Seconds = Field(
+        60.0, description="One tool call without a sign of life; longer is a plumbing failure."
+    )
+    max_tool_result_tokens: Positive = Field(4096, description="A longer result is cut in the middle, visibly.")
+    max_tool_result_chars: Positive = Field(64_000, description="The same by characters, before tokens are counted.")
+    max_raw_result_chars: Positive = Field(16_000, description="Kept of an answer that the model did not read whole.")
     episode_timeout_s: Seconds = Field(3600.0, description="One episode; longer is a plumbing failure.")
 
     # groups

@@ -11,16 +11,28 @@ from collections.abc import Sequence
 from sampler.errors import ToolFailure
 from sampler.parsers import ParsedReply
 from sampler.sampler import AsyncSampler, Message, Turn
-from sampler.tools import ToolLimits, ToolSession
+from sampler.tools import TokenBorders, ToolLimits, ToolSession
 from shared.documents import ToolCallResult
 from shared.states import DispatchStatus, Termination
 
 
 class MCPSampler(AsyncSampler):
     async def run(self) -> Termination:
-        limits = ToolLimits(call_s=self.config.tool_timeout_s, max_result_chars=self.config.max_tool_result_chars)
-        servers = self.resources.tool_servers
-        async with ToolSession(servers, self.task.payload.tools, limits, self.resources.tool_catalog) as tools:
+        config, payload = self.config, self.task.payload
+        session = ToolSession(
+            self.resources.tool_servers,
+            payload.tools,
+            ToolLimits(
+                call_s=config.tool_timeout_s,
+                max_result_tokens=config.max_tool_result_tokens,
+                max_result_chars=config.max_tool_result_chars,
+                max_raw_chars=config.max_raw_result_chars,
+            ),
+            self.resources.tool_catalog,
+            exclude=[*config.exclude_tools, *payload.exclude_tools],
+            borders=TokenBorders(self.resources.template),
+        )
+        async with session as tools:
             return await self._converse(tools)
 
     async def _converse(self, tools: ToolSession) -> Termination:
@@ -58,6 +70,9 @@ class MCPSampler(AsyncSampler):
                     result=result.text,
                     is_error=result.is_error,
                     duration_s=round(result.duration_s, 4),
+                    cut_chars=result.cut_chars,
+                    raw=result.raw,
+                    retries=result.retries,
                 )
             )
         await self.finish_turn(results)

@@ -48,7 +48,8 @@ class TaskPayload(Document):
     answer: str | None = None
     scorer: str | None = None  # None: the sampler's `default_scorer`
     answer_schema: Literal["answer", "boxed"] = "answer"
-    tools: list[str] | None = None  # None: every tool that the servers offer
+    tools: list[str] | None = None  # names or patterns; None: every tool that the servers offer
+    exclude_tools: list[str] = []  # names or patterns; wins over `tools`
     system: str | None = None
     metadata: dict[str, Any] = {}
 
@@ -142,13 +143,16 @@ class Record(Document):
 
 
 class ToolCallResult(Document):
-    """One tool call and what came back."""
+    """One tool call and what came back. `result` is what the model read."""
 
     name: str
     arguments: dict[str, Any]
     result: str
     is_error: bool
     duration_s: float
+    cut_chars: int = 0  # characters of the answer that `result` leaves out
+    raw: str | None = None  # the answer as JSON text, bounded; None where `result` says all of it
+    retries: int = 0
 
 
 class SampledResponse(Document):

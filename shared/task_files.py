@@ -197,6 +197,7 @@ EXPECTED = {
     "scorer": "a text (the name of a scorer) or null",
     "answer_schema": '"answer" or "boxed"',
     "tools": "a list of tool names, or null for all",
+    "exclude_tools": "a list of tool names",
     "system": "a text or null",
     "metadata": "an object",
 }

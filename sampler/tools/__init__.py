@@ -1,7 +1,15 @@
-"""Tools over MCP: which servers (`servers`), one session per episode (`session`), what the model reads (`results`)."""
+"""Tools of an episode.
 
+servers ──▶ transports ──▶ connection (MCP) ┐
+        └─────────────────▶ manager (mcpapi) ┴─▶ link ──▶ session ──▶ results ──▶ what the model reads
+                              catalog (lists, per process)   names (what it may call)   tokens (bounds)
+"""
+
+from sampler.tools.catalog import ToolCatalog
+from sampler.tools.limits import ToolLimits
 from sampler.tools.results import ToolResult
 from sampler.tools.servers import ToolServer, parse_servers
-from sampler.tools.session import ToolCatalog, ToolLimits, ToolSession
+from sampler.tools.session import ToolSession
+from sampler.tools.tokens import TokenBorders
 
-__all__ = ["ToolCatalog", "ToolLimits", "ToolResult", "ToolServer", "ToolSession", "parse_servers"]
+__all__ = ["TokenBorders", "ToolCatalog", "ToolLimits", "ToolResult", "ToolServer", "ToolSession", "parse_servers"]

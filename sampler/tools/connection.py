@@ -1,4 +1,4 @@
-"""One MCP session with one server, in a task of its own.
+"""One MCP session with one server over stdio, HTTP+SSE or streamable HTTP, in a task of its own.
 
 The SDK tears a broken transport down by cancelling the task that opened it. If that were the episode's task, a dying
 server would look like a cancelled episode. So the session lives in a task here; callers wait for it from outside, and a
@@ -10,57 +10,74 @@ Always `mode="legacy"` (the initialize handshake): the newer default is stateles
 import asyncio
 import contextlib
 import logging
-import ssl
+import time
 from collections.abc import Callable, Coroutine, Mapping
-from dataclasses import dataclass
-from functools import cache
 from typing import Any, TypeVar
 
+import anyio
 import httpx2
-from mcp import Client, MCPError, StdioServerParameters
-from mcp.client.session import ClientSession
-from mcp.client.streamable_http import streamable_http_client
+from mcp import Client, MCPError
+from mcp.client.session import ClientSession, IncomingMessage
 from mcp_types import (
     CONNECTION_CLOSED,
-    REQUEST_TIMEOUT,
+    INTERNAL_ERROR,
+    INVALID_PARAMS,
     CallToolRequest,
     CallToolRequestParams,
     CallToolResult,
     ListToolsRequest,
     ListToolsResult,
     PaginatedRequestParams,
+    TextContent,
     Tool,
+    ToolListChangedNotification,
 )
 from pydantic import ValidationError
 
 from sampler.errors import ToolServerDied, ToolTimeout
+from sampler.tools.limits import ToolLimits
+from sampler.tools.offered import OfferedTool
 from sampler.tools.servers import ToolServer
+from sampler.tools.transports import open_transport
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 
-# After the SDK's own time-out it still sends a courtesy cancellation; this is how long we let it.
+# An abandoned request still sends a courtesy cancellation; this is how long we let it.
 _GRACE_S = 5.0
 _MAX_TOOL_PAGES = 100
+# JSON-RPC reserves these codes for the protocol; any other is the tool's own answer.
+_PROTOCOL_CODES = range(-32768, -31999)
+# Of the protocol's, these two also say what a tool did: wrong arguments; an error that it raised (older SDKs).
+_ANSWER_CODES = (INVALID_PARAMS, INTERNAL_ERROR)
+# …unless an HTTP status was all there was: the first is the SDK's wording for it, the second its servers'.
+_STATUS_MESSAGES = ("Server returned an error response", "Internal server error")
 
 
-@dataclass(frozen=True, slots=True)
-class ToolLimits:
-    """Seconds, characters, counts. A call's own time-out is never above `max_call_s`."""
+class _Silence:
+    """How long a request may still be silent. A report of progress is a sign of life."""
 
-    open_s: float = 30.0
-    call_s: float = 120.0
-    max_call_s: float = 1800.0
-    close_s: float = 8.0  # a stdio server gets 2 s to leave, then SIGTERM, then SIGKILL
-    max_result_chars: int = 20_000
-    max_parallel_calls: int = 8
+    def __init__(self, silence_s: float, whole_s: float) -> None:
+        now = time.monotonic()
+        self.silence_s = min(silence_s, whole_s)
+        self._heard_at = now
+        self._end = now + whole_s
+
+    def left_s(self) -> float:
+        return min(self._heard_at + self.silence_s, self._end) - time.monotonic()
+
+    async def on_progress(self, progress: float, total: float | None, message: str | None) -> None:
+        self._heard_at = time.monotonic()
+        log.debug("tool progress %s of %s %s", progress, total, message or "")
 
 
 class Connection:
-    """`open`, `list_tools`, `call`, `close`; after a death every call raises ToolServerDied at once."""
+    """`open`, `list_tools`, `call`, `close`, as `ToolConnection` promises."""
 
     def __init__(self, server: ToolServer, limits: ToolLimits) -> None:
         self.server = server
+        self.num_list_changes = 0
+        self.on_list_changed: Callable[[], None] = lambda: None
         self._limits = limits
         self._session: ClientSession | None = None
         self._leave = asyncio.Event()
@@ -86,7 +103,7 @@ class Connection:
             await self.close()
             raise ToolTimeout(f"tool server {self._where}: no session within {self._limits.open_s:g} s")
 
-    async def list_tools(self) -> list[Tool]:
+    async def list_tools(self) -> list[OfferedTool]:
         """All pages. Raises ToolFailure."""
         tools: list[Tool] = []
         cursor: str | None = None
@@ -95,16 +112,25 @@ class Connection:
             tools += page.tools
             cursor = page.next_cursor
             if cursor is None:
-                return tools
+                return [OfferedTool.from_mcp(self.server, tool) for tool in tools if _is_callable(tool)]
         raise ToolServerDied(f"tool server {self._where}: its list of tools has more than {_MAX_TOOL_PAGES} pages")
 
-    async def call(self, tool: str, arguments: Mapping[str, Any], timeout_s: float) -> CallToolResult:
-        """One call. Raises MCPError where the server answers with a protocol error, ToolFailure where it does not answer."""
-        request = CallToolRequest(params=CallToolRequestParams(name=tool, arguments=dict(arguments)))
-        bound_s = min(timeout_s, self._limits.max_call_s)
+    async def call(self, tool: OfferedTool, arguments: Mapping[str, Any], timeout_s: float) -> CallToolResult:
+        """One call; `timeout_s` counts from the last sign of life. Raises ToolFailure where the server does not answer."""
+        request = CallToolRequest(params=CallToolRequestParams(name=tool.name, arguments=dict(arguments)))
+        whole_s = self._limits.max_call_s
         async with self._slots:
+            silence = _Silence(timeout_s, whole_s)
             # Not `call_tool`: that one lists the tools again, and validates what the model will read as text anyway.
-            return await self._ask(lambda session: session.send_request(request, CallToolResult, bound_s), bound_s)
+            try:
+                return await self._ask(
+                    lambda session: session.send_request(
+                        request, CallToolResult, whole_s + _GRACE_S, progress_callback=silence.on_progress
+                    ),
+                    silence,
+                )
+            except MCPError as exc:
+                return self._answer(exc, tool.name)
 
     async def close(self) -> None:
         """End the session; within `close_s`, by force if need be. Never raises for what the server does."""
@@ -116,26 +142,40 @@ class Connection:
             self._task.cancel()
             await asyncio.wait({self._task}, timeout=self._limits.close_s)
 
+    def _answer(self, exc: MCPError, tool: str) -> CallToolResult:
+        """A protocol error as what the tool said, if that is what it is."""
+        told = exc.code in _ANSWER_CODES and exc.message not in _STATUS_MESSAGES
+        if exc.code in _PROTOCOL_CODES and not told:
+            raise ToolServerDied(f"tool server {self._where}, tool {tool}: {exc}") from exc
+        return CallToolResult(content=[TextContent(type="text", text=str(exc))], is_error=True)
+
     async def _list_page(self, cursor: str | None) -> ListToolsResult:
         request = ListToolsRequest(params=PaginatedRequestParams(cursor=cursor))
         bound_s = self._limits.open_s
         try:
-            return await self._ask(lambda session: session.send_request(request, ListToolsResult, bound_s), bound_s)
+            return await self._ask(
+                lambda session: session.send_request(request, ListToolsResult, bound_s + _GRACE_S),
+                _Silence(bound_s, bound_s),
+            )
         except MCPError as exc:
             raise ToolServerDied(f"tool server {self._where}: it does not list its tools: {exc}") from exc
 
-    async def _ask(self, send: Callable[[ClientSession], Coroutine[Any, Any, T]], timeout_s: float) -> T:
+    async def _ask(self, send: Callable[[ClientSession], Coroutine[Any, Any, T]], silence: _Silence) -> T:
         """Run one request against the session, but outlive neither the session's task nor the time-out."""
         if self._session is None or self._task is None or self._task.done():
             raise self._died()
         request = asyncio.create_task(send(self._session), name=f"mcp request {self.server.name}")
+        ended: set[asyncio.Task[Any]] = set()
         try:
-            await asyncio.wait({request, self._task}, timeout=timeout_s + _GRACE_S, return_when=asyncio.FIRST_COMPLETED)
+            while not ended and (left_s := silence.left_s()) > 0:
+                ended, _ = await asyncio.wait(
+                    {request, self._task}, timeout=left_s, return_when=asyncio.FIRST_COMPLETED
+                )
         finally:
             if not request.done():
                 request.cancel()
                 await asyncio.wait({request}, timeout=_GRACE_S)
-        return self._outcome(request, timeout_s)
+        return self._outcome(request, silence.silence_s)
 
     def _outcome(self, request: "asyncio.Task[T]", timeout_s: float) -> T:
         if not request.done() or request.cancelled():
@@ -143,9 +183,9 @@ class Connection:
                 raise self._died()
             raise ToolTimeout(f"tool server {self._where}: no answer within {timeout_s:g} s")
         exc = request.exception()
-        if isinstance(exc, MCPError) and exc.code == REQUEST_TIMEOUT:
-            raise ToolTimeout(f"tool server {self._where}: no answer within {timeout_s:g} s") from exc
         if isinstance(exc, MCPError) and exc.code == CONNECTION_CLOSED:
+            raise self._died() from exc
+        if isinstance(exc, anyio.ClosedResourceError | anyio.BrokenResourceError):
             raise self._died() from exc
         if isinstance(exc, ValidationError):
             raise ToolServerDied(f"tool server {self._where}: its answer breaks the protocol: {exc}") from exc
@@ -155,7 +195,16 @@ class Connection:
         """The session's whole life. Ends when told to, or when the transport dies; then `_cause` says why."""
         try:
             async with contextlib.AsyncExitStack() as stack:
-                client = await stack.enter_async_context(await self._client(stack))
+                transport = await open_transport(self.server, self._limits, stack)
+                client = await stack.enter_async_context(
+                    Client(
+                        transport,
+                        mode="legacy",
+                        read_timeout_seconds=self._limits.open_s,
+                        message_handler=self._on_message,
+                        cache=None,
+                    )
+                )
                 self._session = client.session
                 self._opened.set()
                 await self._leave.wait()
@@ -170,23 +219,10 @@ class Connection:
         finally:
             self._session = None
 
-    async def _client(self, stack: contextlib.AsyncExitStack) -> Client:
-        server = self.server
-        if server.url is None:
-            parameters = StdioServerParameters(
-                command=server.command or "", args=list(server.args), env=dict(server.env), cwd=server.cwd
-            )
-            return Client(parameters, mode="legacy", read_timeout_seconds=self._limits.open_s)
-        http = httpx2.AsyncClient(
-            verify=_ssl_context(),
-            headers=dict(server.headers),
-            # Parallel calls, the server's own stream and the closing DELETE. uvicorn ends idle connections after 5 s.
-            limits=httpx2.Limits(max_connections=self._limits.max_parallel_calls + 4, keepalive_expiry=2.0),
-            timeout=httpx2.Timeout(self._limits.open_s, read=self._limits.max_call_s + 2 * _GRACE_S),
-        )
-        await stack.enter_async_context(http)
-        transport = streamable_http_client(server.url, http_client=http, max_sse_event_size=64 * 1024 * 1024)
-        return Client(transport, mode="legacy", read_timeout_seconds=self._limits.open_s)
+    async def _on_message(self, message: IncomingMessage) -> None:
+        if isinstance(message, ToolListChangedNotification):
+            self.num_list_changes += 1
+            self.on_list_changed()
 
     @property
     def _where(self) -> str:
@@ -211,7 +247,6 @@ def _innermost(exc: BaseException) -> BaseException:
     return exc
 
 
-@cache
-def _ssl_context() -> ssl.SSLContext:
-    """One for all sessions: building it costs 18 ms and 0.9 MB each time."""
-    return ssl.create_default_context()
+def _is_callable(tool: Tool) -> bool:
+    """Tools that run only as background tasks answer an ordinary call with a refusal: they are not offered."""
+    return tool.execution is None or tool.execution.task_support != "required"

@@ -1,11 +1,18 @@
 """Which tool servers an episode connects to: from one URL, or from a standard `mcpServers` JSON.
 
-    "http://manager:8000/mcp"                                     one streamable-HTTP server, named "manager"
-    "assets/mcp_servers.json"                                     a file with
+    "http://gateway:8000/mcp"                                     one streamable-HTTP server, named "manager"
+    "http://gateway:8000/sse"                                     one HTTP+SSE server: the URL's path ends in /sse
+    "http://gateway:8000/mcpapi"                                  one manager of servers: the URL's path ends in /mcpapi
+    "assets/mcp_servers_example.json"                             a file with
     {"mcpServers": {"search": {"url": "http://search:9000/mcp", "headers": {"Authorization": "Bearer ${SEARCH_KEY}"}},
                     "files":  {"command": "${PYTHON}", "args": ["files.py"], "env": {"ROOT": "/data"}, "cwd": "tools"}}}
 
-`${NAME}` is read from the environment, so that secrets stay out of files; `${PYTHON}` is this interpreter unless set.
+`${NAME}` is read from the environment, so that secrets stay out of files; `${PYTHON}` is this interpreter unless set. A server
+given by its URL alone gets the bearer token in MCP_BEARER_TOKEN, where that is set.
+
+Beside the standard keys an entry may have `timeout_s` (of its tools), `tool_timeouts_s` ({tool: seconds}) and
+`idempotent_tools` (those that may be called again after a transport failure, though the server does not say so).
+`docs/tools.md` is the guide.
 """
 
 import json
@@ -15,21 +22,37 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
+from urllib.parse import urlsplit
 
 from shared.errors import ConfigError
 
-_REMOTE = {"url", "headers"}
+Transport = Literal["stdio", "http", "sse", "mcpapi"]
+Remote = Literal["http", "sse", "mcpapi"]
+
+_COMMON = {"timeout_s", "tool_timeouts_s", "idempotent_tools"}
+_REMOTE = {"url", "headers", "transport"}
 _LOCAL = {"command", "args", "env", "cwd"}
-# Written by other MCP clients into the same files; they mean nothing here.
+# Written by other MCP clients into the same files; they mean nothing here. (`timeout` has no agreed unit.)
 _IGNORED = {"type", "transport", "disabled", "description", "autoApprove", "alwaysAllow", "timeout"}
-_HTTP_TYPES = (None, "http", "streamable-http", "streamableHttp", "streamable_http")
+_REMOTE_TRANSPORTS: Mapping[str, Remote] = {
+    "http": "http",
+    "streamable-http": "http",
+    "streamableHttp": "http",
+    "streamable_http": "http",
+    "sse": "sse",
+    "mcpapi": "mcpapi",
+}
 _VARIABLE = re.compile(r"\$\{(\w+)\}")
+_TOKEN_VARIABLE = "MCP_BEARER_TOKEN"
 
 
 @dataclass(frozen=True)
 class ToolServer:
-    """Either `url` (streamable HTTP) or `command` (stdio: one process per episode). Headers and env may hold secrets."""
+    """Either `url` or `command` (stdio: one process per episode). Headers and env may hold secrets.
+
+    `timeout_s=None`: the sampler's `tool_timeout_s`.
+    """
 
     name: str
     url: str | None = None
@@ -38,17 +61,34 @@ class ToolServer:
     args: tuple[str, ...] = ()
     env: Mapping[str, str] = field(default_factory=dict, repr=False)
     cwd: str | None = None
+    remote: Remote = "http"  # how `url` is spoken to
+    timeout_s: float | None = None
+    tool_timeouts_s: Mapping[str, float] = field(default_factory=dict)
+    idempotent_tools: frozenset[str] = frozenset()
+
+    @property
+    def transport(self) -> Transport:
+        return "stdio" if self.url is None else self.remote
 
     @property
     def key(self) -> tuple[object, ...]:
-        """Equal for equal servers; hashable."""
+        """Equal for servers that offer the same tools; hashable."""
         pairs = (tuple(sorted(self.headers.items())), tuple(sorted(self.env.items())))
-        return (self.name, self.url, self.command, self.args, self.cwd, *pairs)
+        declared = tuple(sorted(self.idempotent_tools))
+        return (self.name, self.transport, self.url, self.command, self.args, self.cwd, declared, *pairs)
 
     @property
     def address(self) -> str:
         """Where it is, without secrets."""
         return self.url or " ".join([self.command or "", *self.args])
+
+    def call_timeout_s(self, *names: str) -> float | None:
+        """The time-out of a tool that goes by these names; None where the configuration names none."""
+        named = (self.tool_timeouts_s[name] for name in names if name in self.tool_timeouts_s)
+        return next(named, self.timeout_s)
+
+    def declares_idempotent(self, *names: str) -> bool:
+        return not self.idempotent_tools.isdisjoint(names)
 
 
 def parse_servers(source: str | Path | Mapping[str, Any] | None) -> list[ToolServer]:
@@ -56,7 +96,9 @@ def parse_servers(source: str | Path | Mapping[str, Any] | None) -> list[ToolSer
     if not source:
         return []
     if isinstance(source, str) and source.startswith(("http://", "https://")):
-        return [ToolServer(name="manager", url=source)]
+        token = os.environ.get(_TOKEN_VARIABLE)
+        headers = {"Authorization": f"Bearer {token}"} if token else {}
+        return [ToolServer(name="manager", url=source, headers=headers, remote=_remote_of(source))]
     if isinstance(source, Mapping):
         return _from_mapping(source, "mcpServers")
     path = Path(source)
@@ -86,9 +128,14 @@ def _is_disabled(entry: Any) -> bool:
 def _server(name: str, entry: Any, where: str) -> ToolServer:
     if not isinstance(entry, Mapping) or ("url" in entry) == ("command" in entry):
         raise ConfigError(f'{where}: expected exactly one of "url" and "command"')
-    keys = _REMOTE if "url" in entry else _LOCAL
+    keys = _COMMON | (_REMOTE if "url" in entry else _LOCAL)
     if unknown := sorted(map(str, entry.keys() - keys - _IGNORED)):
         raise ConfigError(f"{where}: unknown key {unknown[0]!r}; expected {', '.join(sorted(keys))}")
+    common: dict[str, Any] = {
+        "timeout_s": _seconds(entry["timeout_s"], "timeout_s", where) if "timeout_s" in entry else None,
+        "tool_timeouts_s": _tool_timeouts_s(entry, where),
+        "idempotent_tools": frozenset(_names(entry, "idempotent_tools", where)),
+    }
     if "command" in entry:
         return ToolServer(
             name=name,
@@ -96,14 +143,31 @@ def _server(name: str, entry: Any, where: str) -> ToolServer:
             args=tuple(_expand(str(value), where) for value in entry.get("args", ())),
             env=_texts(entry, "env", where),
             cwd=_text(entry, "cwd", where) if entry.get("cwd") else None,
+            **common,
         )
-    kind = entry.get("transport", entry.get("type"))
-    if kind not in _HTTP_TYPES:
-        raise ConfigError(f"{where}: transport {kind!r} is not supported; serve it over streamable HTTP")
     url = _text(entry, "url", where)
     if not url.startswith(("http://", "https://")):
         raise ConfigError(f"{where}: url is {url!r}; expected http://… or https://…")
-    return ToolServer(name=name, url=url, headers=_texts(entry, "headers", where))
+    remote = _remote(entry.get("transport", entry.get("type")), url, where)
+    return ToolServer(name=name, url=url, headers=_texts(entry, "headers", where), remote=remote, **common)
+
+
+def _remote(kind: Any, url: str, where: str) -> Remote:
+    if kind is None:
+        return _remote_of(url)
+    if kind not in _REMOTE_TRANSPORTS:
+        known = ", ".join(sorted(set(_REMOTE_TRANSPORTS.values())))
+        raise ConfigError(f"{where}: transport {kind!r} is not supported; expected one of {known}")
+    return _REMOTE_TRANSPORTS[kind]
+
+
+def _remote_of(url: str) -> Remote:
+    match urlsplit(url).path.rstrip("/").rpartition("/")[2]:
+        case "mcpapi":
+            return "mcpapi"
+        case "sse":
+            return "sse"
+    return "http"
 
 
 def _text(entry: Mapping[str, Any], key: str, where: str) -> str:
@@ -118,6 +182,26 @@ def _texts(entry: Mapping[str, Any], key: str, where: str) -> dict[str, str]:
     if not isinstance(value, Mapping):
         raise ConfigError(f"{where}: {key} is {type(value).__name__}; expected an object of texts")
     return {str(name): _expand(str(text), where) for name, text in value.items()}
+
+
+def _names(entry: Mapping[str, Any], key: str, where: str) -> list[str]:
+    value = entry.get(key) or []
+    if not isinstance(value, list):
+        raise ConfigError(f"{where}: {key} is {type(value).__name__}; expected a list of tool names")
+    return [str(name) for name in value]
+
+
+def _tool_timeouts_s(entry: Mapping[str, Any], where: str) -> dict[str, float]:
+    value = entry.get("tool_timeouts_s") or {}
+    if not isinstance(value, Mapping):
+        raise ConfigError(f"{where}: tool_timeouts_s is {type(value).__name__}; expected {{tool: seconds}}")
+    return {str(name): _seconds(item, f"tool_timeouts_s of {name!r}", where) for name, item in value.items()}
+
+
+def _seconds(value: Any, key: str, where: str) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or value <= 0:
+        raise ConfigError(f"{where}: {key} is {value!r}; expected seconds above 0")
+    return float(value)
 
 
 def _expand(text: str, where: str) -> str:

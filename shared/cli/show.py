@@ -169,6 +169,7 @@ def _print_task(out: Console, task: Task) -> None:
     _field(out, "system", task.payload.system)
     _field(out, "scorer", f"{task.payload.scorer or 'the default one'}, answer_schema {task.payload.answer_schema}")
     _field(out, "tools", task.payload.tools)
+    _field(out, "exclude_tools", task.payload.exclude_tools or None)
     _field(out, "metadata", task.payload.metadata or None)
     outcome = f" ({task.outcome})" if task.outcome else ""
     _field(out, "status", f"{task.status.value}{outcome}, seq {task.seq}, {task.num_generations} episodes")

@@ -191,7 +191,7 @@ async def test_one_server_that_cannot_be_opened_closes_the_others(shared_box: Bo
     session = ToolSession([shared_box.server, ToolServer(name="nobody", url="http://127.0.0.1:9/mcp")])
     with pytest.raises(ToolServerDied, match="nobody"):
         await session.open()
-    assert all(connection._task is None or connection._task.done() for connection in session._connections)
+    assert all(link._connection._task is None or link._connection._task.done() for link in session._links)
 
 
 async def test_clashing_names_get_their_server_in_front_and_reach_it(shared_box: Box) -> None:
@@ -243,7 +243,7 @@ async def test_results_above_one_megabyte_pass_a_server_that_streams_events() ->
 
 @pytest.mark.parametrize("max_chars", [0, 1, 30, 60, 100])
 def test_a_bounded_result_is_never_above_its_bound(max_chars: int) -> None:
-    assert len(bounded("x" * 5000, False, 0.0, max_chars).text) <= max_chars
+    assert len(bounded("x" * 5000, ToolLimits(max_result_chars=max_chars))[0]) <= max_chars
 
 
 async def test_two_hundred_sessions_work_at_once(shared_box: Box) -> None:
@@ -303,7 +303,10 @@ def test_servers_are_read_from_a_url_a_file_or_a_mapping(tmp_path: Path, monkeyp
         ({}, "exactly one of"),
         ({"url": "http://h", "command": "x"}, "exactly one of"),
         ({"url": "ftp://h"}, "expected http"),
-        ({"url": "http://h", "transport": "sse"}, "not supported"),
+        ({"url": "http://h", "transport": "ws"}, "not supported"),
+        ({"url": "http://h", "timeout_s": "5"}, "seconds above 0"),
+        ({"url": "http://h", "tool_timeouts_s": {"x": -1}}, "tool_timeouts_s of 'x' is -1"),
+        ({"url": "http://h", "idempotent_tools": "x"}, "expected a list"),
         ({"url": "http://h", "header": {}}, "unknown key 'header'"),
         ({"command": "${NO_SUCH_VARIABLE}"}, "NO_SUCH_VARIABLE is not set"),
         ({"command": ["x"]}, "expected a text"),

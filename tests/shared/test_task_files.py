@@ -95,7 +95,13 @@ def test_a_byte_order_mark_and_a_last_line_without_its_end_are_read(tmp_path: Pa
 
 async def test_every_field_of_a_line_arrives(store: Store, tmp_path: Path) -> None:
     full = line(
-        0, source="s", answer_schema="boxed", tools=["a"], system="be brief", metadata={"$level": [1, {"a.b": 2}]}
+        0,
+        source="s",
+        answer_schema="boxed",
+        tools=["a"],
+        exclude_tools=["b"],
+        system="be brief",
+        metadata={"$level": [1, {"a.b": 2}]},
     )
     path = write(tmp_path / "set.jsonl", [full, {"id": "bare", "query": "q"}])
     await import_task_file(store, path, Target("eval", "main", (2,), num_generations=3, at_version=5))
