@@ -133,12 +133,13 @@ class Connection:
                 return self._answer(exc, tool.name)
 
     async def close(self) -> None:
-        """End the session; within `close_s`, by force if need be. Never raises for what the server does."""
+        """End the session; returns within twice `close_s`. Never raises for what the server does."""
         if self._task is None:
             return
         self._leave.set()
         _, pending = await asyncio.wait({self._task}, timeout=self._limits.close_s)
-        if pending:
+        # The end of a child process (stdin closed, SIGTERM, SIGKILL: 7 s) must not be interrupted, or it would stay.
+        if pending and (self.server.url is not None or not self._opened.is_set()):
             self._task.cancel()
             await asyncio.wait({self._task}, timeout=self._limits.close_s)
 

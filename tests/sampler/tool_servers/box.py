@@ -68,6 +68,30 @@ async def crash() -> str:
 
 
 @server.tool()
+async def grow(ctx: Context) -> str:
+    """Offer one more tool from now on, and say so."""
+    server.add_tool(echo, name=f"grown_{len(listed)}")
+    listed.append(0)
+    await ctx.session.send_tool_list_changed()
+    return "grown"
+
+
+@server.tool()
+async def picture(n_bytes: int) -> list[Any]:
+    """Structured content alone, or with an image."""
+    return [ImageContent(type="image", mime_type="image/png", data=base64.b64encode(bytes(n_bytes)).decode())]
+
+
+@server.tool()
+async def crash_once(path: str, ctx: Context) -> str:
+    """End the server, unless the file is there already: then say so."""
+    if os.path.exists(path):
+        return "survived"
+    open(path, "w").close()
+    os._exit(3)
+
+
+@server.tool()
 async def refuse(reason: str) -> str:
     """Answer with an error."""
     raise ToolError(reason)

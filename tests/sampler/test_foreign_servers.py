@@ -1,0 +1,217 @@
+"""Our client against MCP servers that nobody here wrote: over every transport they have, dying, hanging, many at once.
+
+Needs scripts/setup_mcp_servers.sh; without it every test here is skipped, and counted.
+"""
+
+import asyncio
+import json
+import re
+import signal
+import time
+from collections.abc import Iterator
+
+import psutil
+import pytest
+
+from sampler.errors import ToolServerDied, ToolTimeout
+from sampler.tools import ToolCatalog, ToolLimits, ToolSession, parse_servers
+from tests.sampler.foreign import FOREIGN, World, foreign_world, free_port, require
+from tests.sampler.mcp_table import play
+
+TRANSPORTS = FOREIGN["everything"].transports
+LONG = "trigger-long-running-operation"
+
+
+@pytest.fixture(scope="module")
+def world() -> Iterator[World]:
+    with foreign_world() as found:
+        yield found
+
+
+@pytest.mark.parametrize(
+    ("name", "transport"), [(name, t) for name, foreign in FOREIGN.items() for t in foreign.transports]
+)
+async def test_a_public_server_answers_as_it_should(name: str, transport: str) -> None:
+    require(name)
+    with foreign_world() as fresh:
+        num_tools, answers = await play(fresh, name, transport)
+    assert num_tools >= len({case.tool for case in FOREIGN[name].cases})
+    assert [(a.case.tool, a.text, a.is_error) for a in answers if not a.is_expected] == []
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+async def test_progress_keeps_a_call_alive_and_silence_ends_it(world: World, transport: str) -> None:
+    require("everything")
+    with world.serve("everything", transport, tool_timeouts_s={LONG: 0.7}) as server:
+        async with ToolSession([server]) as session:
+            done = await session.call(LONG, {"duration": 1.6, "steps": 8})
+            assert "Duration: 1.6 seconds" in done.text
+            assert done.duration_s > 1.5
+            with pytest.raises(ToolTimeout, match=r"no answer within 0\.7 s"):
+                await session.call(LONG, {"duration": 20, "steps": 1})
+            assert (await session.call("echo", {"message": "on"})).text == "Echo: on"
+
+
+async def test_no_progress_keeps_a_call_alive_beyond_the_longest_call(world: World) -> None:
+    require("everything")
+    limits = ToolLimits(max_call_s=0.8)
+    async with ToolSession([world.stdio("everything")], limits=limits) as session:
+        with pytest.raises(ToolTimeout):
+            await session.call(LONG, {"duration": 20, "steps": 100})
+
+
+async def test_images_and_structured_content_are_kept_beside_what_the_model_reads(world: World) -> None:
+    require("everything")
+    async with ToolSession([world.stdio("everything")], limits=ToolLimits(max_raw_chars=5000)) as session:
+        image = await session.call("get-tiny-image", {})
+        structured = await session.call("get-structured-content", {"location": "Chicago"})
+        plain = await session.call("echo", {"message": "x"})
+    assert image.raw is not None
+    block = json.loads(image.raw)["content"][1]
+    assert (block["mimeType"], block["data"][:8]) == ("image/png", "iVBORw0K")
+    assert re.search(r"\[\d+ more characters\]$", block["data"])
+    assert structured.raw is not None
+    assert json.loads(structured.raw)["structuredContent"]["conditions"] == "Light rain / drizzle"
+    assert plain.raw is None
+
+
+@pytest.mark.parametrize("transport", ["stdio", "sse"])  # over HTTP this server speaks before anyone can listen
+async def test_a_list_that_changed_is_asked_for_again_by_the_next_episode(world: World, transport: str) -> None:
+    require("everything")
+    catalog = ToolCatalog()
+    with world.serve("everything", transport) as server:
+        # This server registers more tools after the handshake, and says so.
+        async with ToolSession([server], catalog=catalog) as session:
+            connection = session._links[0]._connection
+            for _ in range(100):
+                if connection.num_list_changes:
+                    break
+                await asyncio.sleep(0.02)
+            assert connection.num_list_changes >= 1
+            before = session.list_tools()
+            connection.on_list_changed()
+            assert catalog._lists == {}
+            assert session.list_tools() == before
+        async with ToolSession([server], catalog=catalog) as later:
+            assert len(later.list_tools()) == 12
+
+
+async def test_a_tool_that_runs_only_as_a_background_task_is_not_offered(world: World) -> None:
+    require("everything")
+    async with ToolSession([world.stdio("everything")]) as session:
+        assert "simulate-research-query" not in {schema["function"]["name"] for schema in session.list_tools()}
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+async def test_a_server_that_dies_in_the_middle_of_a_call_is_plumbing(world: World, transport: str) -> None:
+    require("everything")
+    with world.serve("everything", transport) as server:
+        async with ToolSession([server], limits=ToolLimits(max_retries=0)) as session:
+            call = asyncio.create_task(session.call(LONG, {"duration": 30, "steps": 2}))
+            await asyncio.sleep(0.5)
+            began = time.monotonic()
+            kill_server(world, transport)
+            with pytest.raises(ToolServerDied, match="everything"):
+                await call
+            with pytest.raises(ToolServerDied):
+                await session.call("echo", {"message": "again"})
+            assert time.monotonic() - began < 5
+    task = asyncio.current_task()
+    assert task is not None
+    assert task.cancelling() == 0
+
+
+@pytest.mark.parametrize("transport", ["sse", "http"])
+async def test_only_an_idempotent_call_is_repeated_and_only_in_an_untouched_session(
+    world: World, transport: str
+) -> None:
+    require("everything")
+    port = free_port()
+    limits = ToolLimits(retry_delay_s=0.1)
+    with world.serve("everything", transport, port) as server:
+        clean, touched = ToolSession([server], limits=limits), ToolSession([server], limits=limits)
+        await clean.open()
+        await touched.open()
+        await touched.call("toggle-simulated-logging", {})
+    with world.serve("everything", transport, port):
+        echoes = await asyncio.gather(*(clean.call("echo", {"message": str(n)}) for n in range(3)))
+        assert [echo.text for echo in echoes] == ["Echo: 0", "Echo: 1", "Echo: 2"]
+        assert all(echo.retries == 1 for echo in echoes)
+        with pytest.raises(ToolServerDied):
+            await touched.call("echo", {"message": "x"})
+        assert (await clean.call("toggle-simulated-logging", {})).retries == 0
+    with world.serve("everything", transport, port):
+        with pytest.raises(ToolServerDied):
+            await clean.call("toggle-simulated-logging", {})
+        await clean.close()
+        await touched.close()
+
+
+async def test_a_server_that_stops_answering_is_a_time_out_and_is_ended(world: World) -> None:
+    require("memory")
+    limits = ToolLimits(close_s=1)
+    async with ToolSession([world.stdio("memory", timeout_s=0.5)], limits=limits) as session:
+        assert not (await session.call("read_graph", {})).is_error
+        (process,) = child_processes("server-memory")
+        process.send_signal(signal.SIGSTOP)
+        began = time.monotonic()
+        with pytest.raises(ToolTimeout, match=r"memory.*0\.5 s"):
+            await session.call("read_graph", {})
+        assert time.monotonic() - began < 3
+    await asyncio.to_thread(process.wait, 8)  # stdin closed, SIGTERM, SIGKILL
+
+
+@pytest.mark.parametrize("transport", ["sse", "http"])
+async def test_fifty_sessions_at_once_get_their_own_answers(world: World, transport: str) -> None:
+    require("everything")
+    catalog = ToolCatalog()
+    with world.serve("everything", transport) as server:
+
+        async def episode(number: int) -> list[str]:
+            async with ToolSession([server], catalog=catalog, limits=ToolLimits(open_s=60)) as session:
+                calls = (session.call("get-sum", {"a": number, "b": turn}, timeout_s=60) for turn in range(3))
+                return [result.text.split()[-1] for result in await asyncio.gather(*calls)]
+
+        answers = await asyncio.gather(*(episode(number) for number in range(50)))
+    assert answers == [[f"{n}.", f"{n + 1}.", f"{n + 2}."] for n in range(50)]
+
+
+async def test_several_servers_of_one_file_prefixes_and_lists(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    require("everything", "filesystem", "time")
+    monkeypatch.setenv("DATA_DIR", str(world.root))
+    files, clock = world.stdio("filesystem"), world.stdio("time")
+    with world.serve("everything", "http") as remote:
+        entry = {"command": files.command, "args": [files.args[0], "${DATA_DIR}"]}
+        config = {
+            "left": entry,
+            "right": {**entry, "timeout_s": 20},
+            "clock": {"command": clock.command},
+            "all": {"url": remote.url, "type": "streamable-http"},
+        }
+        servers = parse_servers({"mcpServers": config})
+        exclude = ["left.write_*", "*_edit_file", "get-env"]
+        async with ToolSession(servers, exclude=exclude) as session:
+            names = {schema["function"]["name"] for schema in session.list_tools()}
+            assert {"left_read_text_file", "right_read_text_file", "right_write_file", "convert_time", "echo"} <= names
+            assert not {"read_text_file", "left_write_file", "left_edit_file", "right_edit_file", "get-env"} & names
+            path = f"{world.root}/notes.txt"
+            assert (await session.call("right_read_text_file", {"path": path})).text.startswith("first line")
+            refused = await session.call("left_write_file", {"path": path, "content": "no"})
+            assert refused.is_error
+            assert "unknown tool" in refused.text
+        async with ToolSession(servers, ["left.read_*", "echo"], exclude=["*media*"]) as session:
+            names = {schema["function"]["name"] for schema in session.list_tools()}
+            assert names == {"left_read_file", "left_read_text_file", "left_read_multiple_files", "echo"}
+
+
+def child_processes(part_of_command: str) -> list[psutil.Process]:
+    children = psutil.Process().children(recursive=True)
+    return [child for child in children if any(part_of_command in word for word in child.cmdline())]
+
+
+def kill_server(world: World, transport: str) -> None:
+    if transport == "stdio":
+        (process,) = child_processes("server-everything")
+        process.kill()
+    else:
+        world.processes[-1].kill()
