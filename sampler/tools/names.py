@@ -1,7 +1,7 @@
 """What the model may call, under which names.
 
 A tool is shown by its own name; names that several servers use get `server_` in front. Allow and deny lists hold names or
-patterns (`*`, `?`), matched against the shown name and against `server.tool`; deny wins.
+patterns (`*`, `?`), matched against the shown name and the tool's own; with a dot in it also against `server.tool`. Deny wins.
 """
 
 import re
@@ -45,4 +45,6 @@ def chosen(
 
 
 def _fits(name: str, tool: OfferedTool, pattern: str) -> bool:
-    return fnmatchcase(name, pattern) or fnmatchcase(f"{tool.server}.{tool.name}", pattern)
+    if fnmatchcase(name, pattern) or fnmatchcase(tool.name, pattern):
+        return True
+    return "." in pattern and fnmatchcase(f"{tool.server}.{tool.name}", pattern)

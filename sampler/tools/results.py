@@ -108,8 +108,14 @@ def _within_tokens(text: str, kept: str, cut_chars: int, max_tokens: int, border
         if excess <= 0:
             return short, cut_chars
         room -= excess
-    end = tokens[max_tokens - 1][1]
-    return kept[:end], len(text) - end
+    room = max_tokens  # too small for a marker
+    while room > 0:
+        short = kept[: tokens[room - 1][1]]
+        excess = len(borders(short)) - max_tokens  # the last token may be a part of a character
+        if excess <= 0:
+            return short, len(text) - len(short)
+        room -= excess
+    return "", len(text)
 
 
 def _marker(cut_chars: int) -> str:

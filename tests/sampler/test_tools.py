@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -15,10 +15,10 @@ import pytest
 from sampler.errors import ToolServerDied, ToolTimeout
 from sampler.tools import ToolCatalog, ToolLimits, ToolServer, ToolSession, parse_servers
 from sampler.tools.connection import Connection
-from sampler.tools.results import bounded
 from shared.errors import ConfigError
 
 SERVERS = Path(__file__).parent / "tool_servers"
+ROOT = Path(__file__).parents[2]
 
 
 @dataclass
@@ -212,6 +212,82 @@ async def test_a_task_sees_only_the_tools_it_allows(shared_box: Box) -> None:
         await ToolSession([shared_box.server], allow=["fly"]).open()
 
 
+async def test_a_deny_list_wins_over_an_allow_list(shared_box: Box) -> None:
+    async with ToolSession([shared_box.server], ["echo", "a*", "box.b*"], exclude=["*g", "nothing_here"]) as session:
+        assert [schema["function"]["name"] for schema in session.list_tools()] == ["echo", "add", "bump"]
+        assert (await session.call("big", {"n_chars": 5})).is_error
+
+
+async def test_a_server_that_announces_another_list_is_asked_again_by_the_next_episode(box: Box) -> None:
+    catalog = ToolCatalog()
+    async with ToolSession([box.server], catalog=catalog) as first:
+        offered = first.list_tools()
+        await first.call("grow", {})
+        for _ in range(100):
+            if not catalog._lists:
+                break
+            await asyncio.sleep(0.02)
+        async with ToolSession([box.server], catalog=catalog) as later:
+            assert len(later.list_tools()) == len(offered) + 1
+            assert (await later.call("grown_0", {"text": "new"})).text == "new"
+        assert first.list_tools() == offered
+        assert (await first.call("grown_0", {"text": "new"})).is_error
+
+
+async def test_a_tool_has_its_own_time_out_and_its_server_one_for_the_others(shared_box: Box) -> None:
+    server = replace(shared_box.server, timeout_s=0.2, tool_timeouts_s={"slow": 0.5, "box.echo": 5})
+    assert [server.call_timeout_s(f"box.{name}", name) for name in ("slow", "echo", "add")] == [0.5, 5, 0.2]
+    async with ToolSession([server]) as session:
+        assert (await session.call("slow", {"seconds": 0.3})).text == "done"
+        with pytest.raises(ToolTimeout, match=r"0\.5 s"):
+            await session.call("slow", {"seconds": 30})
+
+
+async def test_a_call_is_repeated_after_a_death_only_where_it_is_declared_idempotent(tmp_path: Path) -> None:
+    limits = ToolLimits(retry_delay_s=0.01)
+    async with undisturbed(), ToolSession([stdio("box")], limits=limits) as session:
+        with pytest.raises(ToolServerDied):
+            await session.call("crash_once", {"path": str(tmp_path / "undeclared")})
+    declared = replace(stdio("box"), idempotent_tools=frozenset({"crash_once", "crash"}))
+    async with undisturbed(), ToolSession([declared], limits=limits) as session:
+        result = await session.call("crash_once", {"path": str(tmp_path / "declared")})
+        assert (result.text, result.retries) == ("survived", 1)
+    async with undisturbed(), ToolSession([declared], limits=limits) as session:
+        with pytest.raises(ToolServerDied):
+            await session.call("crash", {})
+
+
+async def test_a_bearer_token_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BOX_TOKEN", "s3cret")
+    guarded = start_box()
+    try:
+        entry = {"url": guarded.server.url, "headers": {"Authorization": "Bearer ${BOX_TOKEN}"}}
+        async with ToolSession(parse_servers({"mcpServers": {"box": entry}})) as session:
+            assert (await session.call("echo", {"text": "in"})).text == "in"
+        with pytest.raises(ToolServerDied, match="box"):
+            await ToolSession([guarded.server]).open()
+        monkeypatch.setenv("MCP_BEARER_TOKEN", "s3cret")
+        async with ToolSession(parse_servers(guarded.server.url)) as session:
+            assert (await session.call("echo", {"text": "in"})).text == "in"
+    finally:
+        guarded.kill()
+
+
+def test_the_example_file_is_what_the_guide_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SEARCH_API_KEY", "s3cret")
+    monkeypatch.setenv("DATA_DIR", "/data")
+    servers = {server.name: server for server in parse_servers(ROOT / "assets" / "mcp_servers_example.json")}
+    assert {name: server.transport for name, server in servers.items()} == {
+        "search": "http",
+        "news": "sse",
+        "tools": "mcpapi",
+        "files": "stdio",
+        "clock": "stdio",
+    }
+    assert servers["search"].headers == {"Authorization": "Bearer s3cret"}
+    assert servers["search"].call_timeout_s("search.deep_search", "deep_search") == 300
+
+
 async def test_all_pages_are_listed_once_per_process_and_never_again_for_a_call() -> None:
     catalog, server = ToolCatalog(), stdio("pages", "paged.py")
     async with ToolSession([server], catalog=catalog) as first:
@@ -239,11 +315,6 @@ async def test_results_above_one_megabyte_pass_a_server_that_streams_events() ->
             assert len((await session.call("big", {"n_chars": 2_000_000})).text) == 2_000_000
     finally:
         box.kill()
-
-
-@pytest.mark.parametrize("max_chars", [0, 1, 30, 60, 100])
-def test_a_bounded_result_is_never_above_its_bound(max_chars: int) -> None:
-    assert len(bounded("x" * 5000, ToolLimits(max_result_chars=max_chars))[0]) <= max_chars
 
 
 async def test_two_hundred_sessions_work_at_once(shared_box: Box) -> None:

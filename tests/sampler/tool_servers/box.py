@@ -4,12 +4,15 @@ import asyncio
 import os
 import socket
 import sys
+from pathlib import Path
 from typing import Any
 
 import uvicorn
 from mcp.server import MCPServer
 from mcp.server.mcpserver import Context
 from mcp.server.mcpserver.exceptions import ToolError
+from starlette.requests import Request
+from starlette.responses import Response
 
 server = MCPServer("box", log_level="WARNING")
 counters: dict[object, int] = {}
@@ -77,18 +80,13 @@ async def grow(ctx: Context) -> str:
 
 
 @server.tool()
-async def picture(n_bytes: int) -> list[Any]:
-    """Structured content alone, or with an image."""
-    return [ImageContent(type="image", mime_type="image/png", data=base64.b64encode(bytes(n_bytes)).decode())]
-
-
-@server.tool()
-async def crash_once(path: str, ctx: Context) -> str:
-    """End the server, unless the file is there already: then say so."""
-    if os.path.exists(path):
-        return "survived"
-    open(path, "w").close()
-    os._exit(3)
+def crash_once(path: str) -> str:
+    """End the server, unless the file is there already."""
+    file = Path(path)
+    if not file.exists():
+        file.touch()
+        os._exit(3)
+    return "survived"
 
 
 @server.tool()
@@ -103,11 +101,27 @@ async def big(n_chars: int) -> str:
     return ("0123456789" * (n_chars // 10 + 1))[: n_chars - 3] + "END"
 
 
+class Guard:
+    """Asks for a bearer token."""
+
+    def __init__(self, app: Any, token: str) -> None:
+        self.app = app
+        self.token = token
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] == "http" and Request(scope).headers.get("authorization") != f"Bearer {self.token}":
+            await Response(status_code=401)(scope, receive, send)
+            return
+        await self.app(scope, receive, send)
+
+
 def main() -> None:
     if sys.argv[1] == "stdio":
         server.run("stdio")
         return
-    app = server.streamable_http_app(json_response="--sse" not in sys.argv)
+    app: Any = server.streamable_http_app(json_response="--sse" not in sys.argv)
+    if token := os.environ.get("BOX_TOKEN"):
+        app = Guard(app, token)
     port = int(sys.argv[sys.argv.index("--port") + 1]) if "--port" in sys.argv else 0
     listener = socket.create_server(("127.0.0.1", port))
     print(listener.getsockname()[1], flush=True)

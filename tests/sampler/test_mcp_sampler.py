@@ -1,0 +1,127 @@
+"""Whole episodes of the standard sampler: a scripted engine at the transport, a real tool server, a real database."""
+
+import json
+import sys
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from sampler.config import SamplerConfig
+from sampler.engine.client import EngineClient
+from sampler.engine.pool import EnginePool, PoolLimits, Service
+from sampler.episode import play
+from sampler.mcp_sampler import MCPSampler
+from sampler.parsers import get_parser
+from sampler.sampler import Resources
+from sampler.tools import ToolCatalog, ToolServer
+from shared.documents import DispatchedSamplingTask
+from shared.states import DispatchStatus, RecordStatus, Termination
+from shared.store import Store
+from tests.sampler.chats import chat
+from tests.sampler.engines import STOP, Engines, Up, answer
+from tests.shared.builders import claim, import_tasks
+
+TEMPLATE = chat("qwen")
+BOX = ToolServer(
+    name="box", command=sys.executable, args=(str(Path(__file__).parent / "tool_servers" / "box.py"), "stdio")
+)
+END = TEMPLATE.encode("<|im_end|>")
+
+
+def said(text: str) -> httpx.Response:
+    ids = TEMPLATE.encode(text) + END
+    return answer(ids, {"type": "stop", "matched": END[0]} | STOP)
+
+
+def calls(name: str, **arguments: Any) -> str:
+    return f"<tool_call>\n{json.dumps({'name': name, 'arguments': arguments})}\n</tool_call>"
+
+
+@asynccontextmanager
+async def resources(store: Store, replies: Sequence[str], **options: Any) -> AsyncIterator[tuple[Resources, Engines]]:
+    left = list(replies)
+
+    async def behave(request: httpx.Request) -> httpx.Response:
+        return said(left.pop(0))
+
+    async def services() -> Sequence[Service]:
+        return [Up("http://a:1")]
+
+    engines = Engines({"a": behave})
+    config = SamplerConfig(run=store.run, db_connection_string="x", model_name_or_path=Path("."), **options)
+    async with EngineClient(transport=httpx.MockTransport(engines)) as client:
+        pool = EnginePool(client, services, PoolLimits())
+        parser = get_parser(config.tool_call_parser)
+        yield Resources(store, config, "w", TEMPLATE, pool, [BOX], ToolCatalog(), parser), engines
+        await pool.close()
+
+
+async def episode(
+    store: Store, replies: Sequence[str], payload: dict[str, Any] | None = None, **options: Any
+) -> tuple[float | None, list[DispatchedSamplingTask], Engines]:
+    await import_tasks(store, 1, num_generations=1)
+    if payload:
+        await store.database["tasks"].update_many({}, {"$set": {f"payload.{k}": v for k, v in payload.items()}})
+    got = await claim(store)
+    async with resources(store, replies, **options) as (shared, engines):
+        score = await play(MCPSampler(shared, got))
+    return score, (await store.records.dispatches_of([got.record_id]))[got.record_id], engines
+
+
+async def test_calls_and_their_answers_become_part_of_the_record(store: Store) -> None:
+    replies = [
+        calls("add", a=2, b=3) + "\n" + calls("bump"),
+        calls("refuse", reason="bad move"),
+        calls("big", n_chars=4000),
+        "<answer>5</answer>",
+    ]
+    score, dispatches, engines = await episode(store, replies, max_tool_result_tokens=300, max_raw_result_chars=9000)
+    assert score is not None
+    first, second, third, last = dispatches
+    assert [(call.name, call.is_error, call.retries) for call in first.tool_calls] == [("add", False, 0), ("bump", False, 0)]
+    assert first.tool_calls[0].result == "5"
+    assert json.loads(first.tool_calls[1].raw or "")["structuredContent"]["n"] == 1
+    assert second.tool_calls[0].is_error
+    assert "bad move" in second.tool_calls[0].result
+    (long,) = third.tool_calls
+    assert len(TEMPLATE.encode(long.result)) <= 300
+    assert long.cut_chars > 0
+    assert json.loads(long.raw or "")["content"][0]["text"].endswith("END")
+    assert len(json.loads(long.raw or "")["content"][0]["text"]) == 4000
+    assert last.messages == [{"role": "tool", "name": "big", "content": long.result}]
+    prompt = TEMPLATE.decode(engines.bodies()[0]["input_ids"])
+    assert '"name": "add"' in prompt
+
+
+async def test_deny_lists_of_the_run_and_of_the_task_leave_tools_out_of_prompt_and_reach(store: Store) -> None:
+    payload = {"tools": ["add", "echo", "big"], "exclude_tools": ["echo"]}
+    replies = [calls("echo", text="x"), "<answer>5</answer>"]
+    _, dispatches, engines = await episode(store, replies, payload, exclude_tools=["b*"])
+    prompt = TEMPLATE.decode(engines.bodies()[0]["input_ids"])
+    assert '"name": "add"' in prompt
+    assert '"name": "echo"' not in prompt
+    assert '"name": "big"' not in prompt
+    (call,) = dispatches[0].tool_calls
+    assert call.is_error
+    assert call.result == "unknown tool 'echo'; available: add"
+
+
+@pytest.mark.parametrize("name", ["crash", "slow"])
+async def test_a_tool_server_that_dies_or_hangs_gives_no_score_and_the_slot_is_open_again(
+    store: Store, name: str
+) -> None:
+    replies = [calls(name, **({"seconds": 60} if name == "slow" else {}))]
+    score, (dispatch,), _ = await episode(store, replies, tool_timeout_s=0.5)
+    assert score is None
+    assert dispatch.status is DispatchStatus.TOOL_FAILED
+    record = (await store.records.get_many([dispatch.record]))[dispatch.record]
+    assert record.status is RecordStatus.FAILED
+    assert record.termination == Termination.TOOL_FAILURE.value
+    assert record.score is None
+    task = await store.tasks.get("main:train:0:t0")
+    assert task is not None
+    assert (task.slots[0].status.value, task.slots[0].failures) == ("open", 1)

@@ -1,0 +1,131 @@
+"""What the model reads of an answer: bounded in the template's tokens and in characters, cut visibly, nothing forgotten."""
+
+import json
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from mcp_types import (
+    AudioContent,
+    BlobResourceContents,
+    CallToolResult,
+    EmbeddedResource,
+    ImageContent,
+    ResourceLink,
+    TextContent,
+    TextResourceContents,
+)
+
+from sampler.tools import TokenBorders, ToolLimits
+from sampler.tools.results import bounded, raw_text, to_result
+from tests.sampler.chats import ADDED, SPECIAL, chat
+
+TEMPLATE = chat("qwen")
+BORDERS = TokenBorders(TEMPLATE)
+texts = st.lists(
+    st.one_of(
+        st.text(max_size=40), st.sampled_from([*SPECIAL, *ADDED, "the answer is ", "\n\n", "日本語", "👩‍🚀", "é"])
+    ),
+    max_size=60,
+).map("".join)
+
+
+def num_tokens(text: str) -> int:
+    """As the template encodes a tool's result that stands alone."""
+    marked = TEMPLATE.control_re.sub("\U000f0000\\g<0>\U000f0001", text.translate({0xF0000: None, 0xF0001: None}))
+    return len(TEMPLATE.encode_marked(marked))
+
+
+@given(texts)
+@settings(deadline=None, max_examples=150)
+def test_borders_are_those_of_the_tokens_that_the_template_makes(text: str) -> None:
+    text = text.translate({0xF0000: None, 0xF0001: None})
+    borders = BORDERS(text)
+    assert len(borders) == num_tokens(text)
+    assert [end for _, end in borders] == sorted(end for _, end in borders)
+    assert not borders or (borders[0][0] == 0 and borders[-1][1] == len(text))
+
+
+@given(texts, st.integers(1, 120), st.integers(0, 400))
+@settings(deadline=None, max_examples=300)
+def test_a_result_is_never_above_its_bounds_and_keeps_both_ends(text: str, max_tokens: int, max_chars: int) -> None:
+    kept, cut_chars = bounded(text, ToolLimits(max_result_tokens=max_tokens, max_result_chars=max_chars), BORDERS)
+    assert len(kept) <= max_chars
+    assert len(BORDERS(kept)) <= max_tokens
+    if cut_chars == 0:
+        assert kept == text
+    elif "left out" in kept:
+        head, _, tail = kept.partition(f"\n[… {cut_chars} characters left out …]\n")
+        assert text.startswith(head)
+        assert text.endswith(tail)
+        assert len(head) + len(tail) + cut_chars == len(text)
+
+
+@pytest.mark.parametrize("max_chars", [0, 1, 30, 60, 100])
+def test_a_bound_of_characters_alone_needs_no_tokenizer(max_chars: int) -> None:
+    kept, cut_chars = bounded("x" * 5000, ToolLimits(max_result_chars=max_chars))
+    assert len(kept) <= max_chars
+    assert cut_chars >= 5000 - max_chars
+
+
+def test_a_long_result_is_cut_to_the_tokens_that_were_allowed() -> None:
+    words = " ".join(f"word{n}" for n in range(5000))
+    kept, cut_chars = bounded(words, ToolLimits(max_result_tokens=200), BORDERS)
+    assert 180 <= num_tokens(kept) <= 200
+    assert kept.startswith("word0 word1")
+    assert kept.endswith("word4999")
+    assert f"{cut_chars} characters left out" in kept
+
+
+def answer(*blocks: object, **fields: object) -> CallToolResult:
+    return CallToolResult(content=list(blocks), **fields)  # type: ignore[arg-type]  # blocks of every kind
+
+
+def text_of(*blocks: object, **fields: object) -> str:
+    return to_result(answer(*blocks, **fields), 0.0, ToolLimits()).text
+
+
+def test_every_kind_of_content_becomes_text() -> None:
+    text = TextContent(type="text", text="hello")
+    assert text_of(text, text) == "hello\nhello"
+    assert (
+        text_of(ImageContent(type="image", mime_type="image/png", data="AAAA"))
+        == "[image: image/png, 3 bytes, not shown]"
+    )
+    assert (
+        text_of(AudioContent(type="audio", mime_type="audio/wav", data="AA=="))
+        == "[audio: audio/wav, 1 bytes, not shown]"
+    )
+    link = ResourceLink(type="resource_link", name="notes", uri="file:///n")
+    assert text_of(link) == "[resource: notes at file:///n]"
+    inner = TextResourceContents(uri="file:///n", text="inner text")
+    assert text_of(EmbeddedResource(type="resource", resource=inner)) == "inner text"
+    blob = BlobResourceContents(uri="file:///b", blob="AAA=")
+    assert text_of(EmbeddedResource(type="resource", resource=blob)) == "[resource: file:///b, 2 bytes, not shown]"
+
+
+def test_structured_content_is_shown_where_there_is_no_text_and_kept_where_there_is() -> None:
+    assert text_of(structured_content={"é": [1]}) == '{"é": [1]}'
+    both = to_result(answer(TextContent(type="text", text="one"), structured_content={"n": 1}), 0.0, ToolLimits())
+    assert both.text == "one"
+    assert json.loads(both.raw or "")["structuredContent"] == {"n": 1}
+    assert text_of(is_error=True) == "the tool failed without a message"
+    assert text_of() == ""
+
+
+def test_what_the_model_did_not_read_is_kept_up_to_a_bound() -> None:
+    long = to_result(answer(TextContent(type="text", text="x" * 9000)), 0.0, ToolLimits(max_result_chars=100))
+    assert json.loads(long.raw or "")["content"][0]["text"] == "x" * 9000
+    image = answer(ImageContent(type="image", mime_type="image/png", data="A" * 90_000), structured_content={"n": 1})
+    clipped = json.loads(raw_text(image, 5000))
+    assert clipped["content"][0]["data"].endswith("… [88000 more characters]")
+    assert clipped["structuredContent"] == {"n": 1}
+    assert len(raw_text(image, 300)) <= 300
+
+
+def test_text_that_utf8_cannot_hold_is_made_storable() -> None:
+    result = to_result(
+        answer(TextContent(type="text", text="a\ud800b"), structured_content={"x": "\udfff"}), 0.0, ToolLimits()
+    )
+    assert result.text == "a?b"
+    (result.raw or "").encode()
