@@ -185,9 +185,9 @@ class Connection:
             raise ToolTimeout(f"tool server {self._where}: no answer within {timeout_s:g} s")
         exc = request.exception()
         if isinstance(exc, MCPError) and exc.code == CONNECTION_CLOSED:
-            raise self._died() from exc
+            raise self._died(exc)
         if isinstance(exc, anyio.ClosedResourceError | anyio.BrokenResourceError):
-            raise self._died() from exc
+            raise self._died(exc)
         if isinstance(exc, ValidationError):
             raise ToolServerDied(f"tool server {self._where}: its answer breaks the protocol: {exc}") from exc
         return request.result()
@@ -229,11 +229,13 @@ class Connection:
     def _where(self) -> str:
         return f"{self.server.name} ({self.server.address})"
 
-    def _died(self) -> ToolServerDied:
+    def _died(self, seen: BaseException | None = None) -> ToolServerDied:
+        """With the cause that ended the session's task, else the one that a request has seen."""
         task = self._task
         if self._cause is None and task is not None and task.done() and not task.cancelled():
             self._cause = task.exception()
-        cause = _innermost(self._cause) if self._cause is not None else None
+        known = self._cause or seen
+        cause = _innermost(known) if known is not None else None
         why = f"{type(cause).__name__}: {cause}" if cause is not None else "the session is closed"
         died = ToolServerDied(f"tool server {self._where}: {why}")
         died.__cause__ = cause

@@ -82,7 +82,10 @@ async def test_calls_and_their_answers_become_part_of_the_record(store: Store) -
     score, dispatches, engines = await episode(store, replies, max_tool_result_tokens=300, max_raw_result_chars=9000)
     assert score is not None
     first, second, third, last = dispatches
-    assert [(call.name, call.is_error, call.retries) for call in first.tool_calls] == [("add", False, 0), ("bump", False, 0)]
+    assert [(call.name, call.is_error, call.retries) for call in first.tool_calls] == [
+        ("add", False, 0),
+        ("bump", False, 0),
+    ]
     assert first.tool_calls[0].result == "5"
     assert json.loads(first.tool_calls[1].raw or "")["structuredContent"]["n"] == 1
     assert second.tool_calls[0].is_error
