@@ -29,11 +29,11 @@ if command -v flock >/dev/null; then exec 9>"$target/setup.lock"; flock 9; fi
 is_stamped() { [[ -r "$target/$1.stamp" && "$(<"$target/$1.stamp")" == "$stamp" ]]; }
 
 install_node() {
-  [[ "$(id -u)" == 0 ]] && command -v apt-get >/dev/null || return 1
+  [[ "$(id -u)" == 0 && ! -e "$target/apt.failed" ]] && command -v apt-get >/dev/null || return 1
   say "installing Debian's nodejs and npm"
   local apt=(apt-get install -y -qq --no-install-recommends)
   { timeout 30 apt-get update -qq && timeout 45 "${apt[@]}" --download-only nodejs npm && "${apt[@]}" nodejs npm; } \
-    >"$target/apt.log" 2>&1
+    >"$target/apt.log" 2>&1 || { touch "$target/apt.failed"; return 1; }  # tried once; remove that file to try again
 }
 
 install_npm_servers() {

@@ -61,11 +61,13 @@ def to_result(
 
 def bounded(text: str, limits: ToolLimits, borders: Borders | None = None) -> tuple[str, int]:
     """The text within the limits, and how many characters it lost. Never above `max_result_chars` and `max_result_tokens`."""
-    kept, cut_chars = _within_chars(text, limits.max_result_chars)
+    head, tail = _ends_within_chars(text, limits.max_result_chars)
+    kept = _joined(text, head, tail)
+    max_tokens = limits.max_result_tokens
     # No token is shorter than a byte, so a short text needs no tokenizer; one more for a tokenizer that adds a space.
-    if borders is None or limits.max_result_tokens is None or len(kept.encode()) < limits.max_result_tokens:
-        return kept, cut_chars
-    return _within_tokens(text, kept, cut_chars, limits.max_result_tokens, borders)
+    if borders is not None and max_tokens is not None and len(kept.encode()) >= max_tokens:
+        head, tail = _ends_within_tokens(text, head, tail, limits, borders)
+    return _joined(text, head, tail), len(text) - len(head) - len(tail)
 
 
 def raw_text(answer: CallToolResult, max_chars: int) -> str:
@@ -82,40 +84,47 @@ def _storable(text: str) -> str:
     return text.encode("utf-8", "replace").decode() if not text.isascii() else text
 
 
-def _within_chars(text: str, max_chars: int) -> tuple[str, int]:
+def _joined(text: str, head: str, tail: str) -> str:
+    """Beginning and end with the marker between them; no marker where only a beginning is kept, or nothing is cut."""
+    return head + _marker(len(text) - len(head) - len(tail)) + tail if tail else head
+
+
+def _ends_within_chars(text: str, max_chars: int) -> tuple[str, str]:
+    """What is kept of the beginning and of the end; the end is empty where nothing is cut, or there is no room for a marker."""
     if len(text) <= max_chars:
-        return text, 0
-    room = max(0, max_chars - len(_marker(len(text))))
-    head, tail = room - room // 4, room // 4
-    cut_chars = len(text) - head - tail
-    kept = text[:head] + _marker(cut_chars) + (text[-tail:] if tail else "")
-    return kept[:max_chars], cut_chars
+        return text, ""
+    room = max_chars - len(_marker(len(text)))
+    tail_chars = room // 4
+    return (text[: room - tail_chars], text[-tail_chars:]) if tail_chars > 0 else (text[:max_chars], "")
 
 
-def _within_tokens(text: str, kept: str, cut_chars: int, max_tokens: int, borders: Borders) -> tuple[str, int]:
-    """`kept`: `text` within its characters, `cut_chars` fewer. Cuts lie at borders of its tokens; nothing is decoded."""
-    tokens = borders(kept)
-    if len(tokens) <= max_tokens:
-        return kept, cut_chars
-    # A text that was cut before is cut again from both of its kept ends, so that one marker is left.
+def _ends_within_tokens(text: str, head: str, tail: str, limits: ToolLimits, borders: Borders) -> tuple[str, str]:
+    """The same by tokens, of ends that are within their characters. Cuts lie at borders of tokens; nothing is decoded."""
+    max_tokens = limits.max_result_tokens or 0
+    kept = _joined(text, head, tail)
+    if len(borders(kept)) <= max_tokens:
+        return head, tail
+    head_tokens = borders(head)
+    tail_tokens = borders(tail) if tail else head_tokens if head == text else []
+    tail_source = tail or head
     room = max_tokens - len(borders(_marker(len(text))))
-    while room > 0:
-        head_end = tokens[room - room // 4 - 1][1]
-        tail_length = len(kept) - tokens[-(room // 4)][0] if room // 4 else 0
-        cut_chars = len(text) - head_end - tail_length
-        short = text[:head_end] + _marker(cut_chars) + (text[-tail_length:] if tail_length else "")
+    while room // 4 > 0 and tail_tokens:
+        num_tail = min(room // 4, len(tail_tokens))
+        num_head = min(room - num_tail, len(head_tokens))
+        ends = head[: head_tokens[num_head - 1][1]], tail_source[tail_tokens[-num_tail][0] :]
+        short = _joined(text, *ends)
         excess = len(borders(short)) - max_tokens  # the marker may merge with its neighbors
-        if excess <= 0:
-            return short, cut_chars
-        room -= excess
-    room = max_tokens  # too small for a marker
+        if excess <= 0 and len(short) <= limits.max_result_chars:
+            return ends
+        room -= max(excess, 1)
+    room = min(max_tokens, len(head_tokens))  # too little for a marker
     while room > 0:
-        short = kept[: tokens[room - 1][1]]
+        short = head[: head_tokens[room - 1][1]]
         excess = len(borders(short)) - max_tokens  # the last token may be a part of a character
         if excess <= 0:
-            return short, len(text) - len(short)
+            return short, ""
         room -= excess
-    return "", len(text)
+    return "", ""
 
 
 def _marker(cut_chars: int) -> str:

@@ -52,13 +52,31 @@ def test_a_result_is_never_above_its_bounds_and_keeps_both_ends(text: str, max_t
     kept, cut_chars = bounded(text, ToolLimits(max_result_tokens=max_tokens, max_result_chars=max_chars), BORDERS)
     assert len(kept) <= max_chars
     assert len(BORDERS(kept)) <= max_tokens
+    marker = f"\n[… {cut_chars} characters left out …]\n"
     if cut_chars == 0:
         assert kept == text
-    elif "left out" in kept:
-        head, _, tail = kept.partition(f"\n[… {cut_chars} characters left out …]\n")
+    elif marker in kept:
+        head, _, tail = kept.partition(marker)
         assert text.startswith(head)
         assert text.endswith(tail)
+        assert tail
         assert len(head) + len(tail) + cut_chars == len(text)
+    else:  # no room for a marker
+        assert min(max_chars, max_tokens) < 200
+        assert text.startswith(kept)
+        assert len(kept) + cut_chars == len(text)
+
+
+def test_a_text_that_is_dense_at_its_end_is_cut_once_only() -> None:
+    text = " " * 4000 + "é" * 4000
+    limits = ToolLimits(max_result_tokens=400, max_result_chars=6000)
+    kept, cut_chars = bounded(text, limits, BORDERS)
+    assert kept.count("left out") == 1
+    head, _, tail = kept.partition(f"\n[… {cut_chars} characters left out …]\n")
+    assert text.startswith(head)
+    assert text.endswith(tail)
+    assert len(head) + len(tail) + cut_chars == len(text)
+    assert 350 < len(BORDERS(kept)) <= 400
 
 
 @pytest.mark.parametrize("max_chars", [0, 1, 30, 60, 100])
