@@ -1,0 +1,72 @@
+"""Reading the servers: a URL, an mcpServers JSON, and what is wrong with it."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from sampler.tools import ToolServer, parse_servers
+from shared.errors import ConfigError
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_the_example_file_is_what_the_guide_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SEARCH_API_KEY", "s3cret")
+    monkeypatch.setenv("DATA_DIR", "/data")
+    servers = {server.name: server for server in parse_servers(ROOT / "assets" / "mcp_servers_example.json")}
+    assert {name: server.transport for name, server in servers.items()} == {
+        "search": "http",
+        "news": "sse",
+        "tools": "mcpapi",
+        "files": "stdio",
+        "clock": "stdio",
+    }
+    assert servers["search"].headers == {"Authorization": "Bearer s3cret"}
+    assert servers["search"].call_timeout_s("search.deep_search", "deep_search") == 300
+
+
+def test_servers_are_read_from_a_url_a_file_or_a_mapping(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SEARCH_KEY", "s3cret")
+    config = {
+        "mcpServers": {
+            "search": {"url": "http://h/mcp", "type": "http", "headers": {"Authorization": "Bearer ${SEARCH_KEY}"}},
+            "files": {"command": "${PYTHON}", "args": ["a.py"], "env": {"ROOT": "/data"}},
+            "off": {"command": "x", "disabled": True},
+        }
+    }
+    path = tmp_path / "servers.json"
+    path.write_text(json.dumps(config))
+    search, files = parse_servers(path)
+    assert search.headers == {"Authorization": "Bearer s3cret"}
+    assert "s3cret" not in repr(search)
+    assert (files.command, files.args, files.env) == (sys.executable, ("a.py",), {"ROOT": "/data"})
+    assert parse_servers(config) == [search, files]
+    assert parse_servers("http://h:1/mcp") == [ToolServer(name="manager", url="http://h:1/mcp")]
+    assert parse_servers(None) == []
+
+
+@pytest.mark.parametrize(
+    ("entry", "words"),
+    [
+        ({}, "exactly one of"),
+        ({"url": "http://h", "command": "x"}, "exactly one of"),
+        ({"url": "ftp://h"}, "expected http"),
+        ({"url": "http://h", "transport": "ws"}, "not supported"),
+        ({"url": "http://h", "timeout_s": "5"}, "seconds above 0"),
+        ({"url": "http://h", "tool_timeouts_s": {"x": -1}}, "tool_timeouts_s of 'x' is -1"),
+        ({"url": "http://h", "idempotent_tools": "x"}, "expected a list"),
+        ({"url": "http://h", "header": {}}, "unknown key 'header'"),
+        ({"command": "${NO_SUCH_VARIABLE}"}, "NO_SUCH_VARIABLE is not set"),
+        ({"command": ["x"]}, "expected a text"),
+    ],
+)
+def test_a_wrong_server_entry_says_what_is_wrong(entry: dict[str, object], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        parse_servers({"mcpServers": {"s": entry}})
+
+
+def test_a_missing_server_file_says_what_was_expected() -> None:
+    with pytest.raises(ConfigError, match=r"servers\.json: cannot be read"):
+        parse_servers("no/such/servers.json")
