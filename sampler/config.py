@@ -1,7 +1,7 @@
 """The sampler's configuration: `python -m sampler --help` prints it."""
 
 from pathlib import Path
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
@@ -36,7 +36,19 @@ class SamplerConfig(ServiceConfig):
     temperature: float = Field(1.0, ge=0, description="Of training episodes; log-probs are taken at it.")
     eval_temperature: float | None = Field(None, ge=0, description="Of evaluation episodes. None: the same.")
     system_prompt: str | None = Field(None, description="Put before every task that brings none of its own.")
-    tool_call_parser: str = Field("hermes", description="How the model writes tool calls.")
+    tool_call_parser: str = Field(
+        "hermes",
+        description="How the model writes tool calls: hermes (or qwen, qwen25), qwen3_coder, mistral, llama3, deepseekv3, "
+        "pythonic, kimi_k2, glm45, minicpm.",
+    )
+    template_rewrites: Literal["branch", "keep"] = Field(
+        "branch",
+        description="Where the chat template shows older turns differently later (drops their reasoning, say): begin a "
+        "branch with what the model would see at inference, or keep the history as it was sampled.",
+    )
+    chat_template_kwargs: dict[str, Any] = Field(
+        {}, description='Variables for the chat template, such as {"enable_thinking": false}.'
+    )
     default_scorer: str = Field("exact_match", description="Scorer of tasks that name none.")
     exclude_tools: list[str] = Field([], description="Tools that no task may use: names or patterns (`files.write_*`).")
     tool_timeout_s: Seconds = Field(

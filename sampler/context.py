@@ -1,102 +1,234 @@
-"""One episode's tokens, exactly as the engine saw and sampled them: append-only, and never re-encoded.
+"""One episode's tokens, exactly as the engine saw and sampled them. Model output is never re-encoded.
 
     ids      [ prompt of turn 1 | reply 1 (sampled) | what the template adds | reply 2 (sampled) | … ]
     start    ─────────────────▶
     extend                       ──────────────────▶◀─────────────────────▶
 
-Promise: the prompt of turn n+1 begins with the very ids of turn n's prompt and reply. What is appended is exactly what
-the template writes between the end of an assistant's turn and the next generation prompt, for the new messages. It is
-read off a rendering of a dummy conversation with the same tools and the same new messages, cut behind the dummy reply's
-end-of-turn token; so it does not depend on the history, and costs no more in turn 100 than in turn 2.
+With every new message the whole conversation is rendered by the template, the model's replies as sentinels. Two things are
+read off that text.
 
-Where the template would also rewrite *older* turns (Qwen3 drops their reasoning), this deliberately does not: the ids
-that were sampled stay. A context policy that wants another history calls `start` again, and makes a branch of the tree.
+  * It begins with the text of the last prompt, and shows all of the last reply: `clean`. What stands behind the reply's end
+    is encoded and appended; the ids before it stay as they are. Only new text is ever encoded.
+  * It shows older turns differently (Qwen3 drops reasoning once a new question comes, Mistral moves its list of tools): the
+    template rewrites. With `branch` the prompt becomes what the template shows now: template text is encoded, and where a
+    reply's text is still there, the ids that were sampled are put in its place. The longest common prefix with the last
+    request is shared, the rest are prompt tokens that nobody trains. With `keep` history stays as it was sampled.
+
+How a reply is spelled is no reason for a branch: a model that writes its JSON without blanks keeps its blanks-free ids,
+though the template would write them with blanks. A branch comes only from what the template shows or hides.
 """
 
-import secrets
 from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Literal
 
+from sampler.sampled_reply import SampledReply
 from sampler.template import ChatTemplate, Message, ToolSchema
+from sampler.turn_format import CALL_ID, turn_format
 from shared.errors import ConfigError
+from shared.states import BranchCause
 
-# Private-use characters, which no template trims or splits at; random, so that no tool result can spell it.
-_REPLY = f"\U000f0002{secrets.token_hex(8)}\U000f0002"
+Rewrites = Literal["branch", "keep"]
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """The next request: the first `shared_length` tokens of the last prompt and its reply, then `added`."""
+
+    shared_length: int
+    added: list[int]
+    cause: BranchCause
+
+
+@dataclass(frozen=True, slots=True)
+class _Shown:
+    """Where a rendering shows a reply: its text begins at `start` and ends at `end`; the first surviving part is at `first`."""
+
+    start: int
+    first: int
+    end: int
+    whole: bool
 
 
 class Context:
-    """`ids`: everything so far. One object per episode; the template may be shared."""
+    """`ids`: the whole prompt of the next request. One object per episode; the template may be shared."""
 
-    def __init__(self, template: ChatTemplate, tools: Sequence[ToolSchema] | None = None) -> None:
+    def __init__(
+        self, template: ChatTemplate, tools: Sequence[ToolSchema] | None = None, rewrites: Rewrites = "branch"
+    ) -> None:
         self.template = template
         self.tools = list(tools) if tools else None
+        self.rewrites = rewrites
+        self.format = turn_format(template)
         self.ids: list[int] = []
-        self.turn_end_text, self.turn_end_id = _turn_end(template)
+        self._marked_tools = template.mark_tools(self.tools)
+        self._now = datetime.now()
+        self._messages: list[Message] = []
+        self._replies: list[SampledReply] = []
+        self._text = ""  # the rendering that the last prompt was made of
+        self._encoded: dict[str, list[int]] = {}  # of text between replies, which returns with every rewriting
 
-    def start(self, messages: Sequence[Message]) -> list[int]:
-        """Ids of the first prompt. Also begins a new branch: whatever stood in `ids` is forgotten."""
-        self.ids = self.template.render_ids(messages, self.tools, add_generation_prompt=True)
-        return list(self.ids)
+    def start(self, messages: Sequence[Message]) -> Prompt:
+        """The first prompt."""
+        self._messages = [self.template.mark(message) for message in messages]
+        self._text = self._render()
+        self.ids = self._encode(self._text)
+        return Prompt(0, list(self.ids), BranchCause.CLEAN)
 
-    def extend(self, output_ids: Sequence[int], new_messages: Sequence[Message]) -> list[int]:
-        """Append a reply and the messages that answer it; returns only the new prompt ids that follow the reply.
+    def restart(
+        self, messages: Sequence[Message], output_ids: Sequence[int] = (), message: Message | None = None
+    ) -> Prompt:
+        """Another history, as a context policy wants it; shares what it can with the last request and its reply.
 
-        A reply that did not end with the end-of-turn token (length limit, stop string, another stop token) gets it as
-        the first of the returned ids: a prompt token that nobody sampled and nobody trains.
+        A message that *is* one given to `extend` or here as a reply (the same object) keeps the ids that were sampled.
+        """
+        old = [*self.ids, *output_ids]
+        if message is not None:
+            self._replies.append(SampledReply(self.format, self.template, output_ids, message, self._text))
+        known = {id(reply.message): reply for reply in self._replies}
+        self._messages, self._replies = [], []
+        for index, entry in enumerate(messages):
+            if (reply := known.get(id(entry))) is not None:
+                self._add_reply(reply, messages[index + 1 :])
+            else:
+                self._messages.append(self.template.mark(entry))
+        self._text = self._render()
+        return self._branch(old, self._compose(self._text), BranchCause.CONTEXT_POLICY)
+
+    def extend(
+        self, output_ids: Sequence[int], new_messages: Sequence[Message], message: Message | None = None
+    ) -> Prompt:
+        """Append a reply and the messages that answer it; `message`: the reply as a message, for `restart` to know it by.
+
+        A reply that did not end with an end-of-turn token (length limit, stop string) gets one as the first of the added
+        ids: a prompt token that nobody sampled and nobody trains. Raises ConfigError when the template hides the reply.
         """
         if not new_messages:
             raise ValueError("extend needs the messages that answer the reply (tool results or a user's text)")
-        added = self._between_turns(new_messages)
-        if not output_ids or output_ids[-1] != self.turn_end_id:
-            added.insert(0, self.turn_end_id)
-        self.ids += output_ids
-        self.ids += added
-        return added
-
-    def _between_turns(self, new_messages: Sequence[Message]) -> list[int]:
-        """What stands behind an assistant's end-of-turn token when `new_messages` and a generation prompt follow."""
-        rendered = self.template.render_marked(
-            [{"role": "user", "content": "."}, _dummy_reply(new_messages), *new_messages], self.tools, True
-        )
-        _, found, tail = rendered.rpartition(_REPLY)
-        _, ended, tail = tail.partition(self.turn_end_text)
-        if not found or not ended:
+        old = [*self.ids, *output_ids]
+        before = self._text
+        reply = SampledReply(self.format, self.template, output_ids, message, before)
+        self._add_reply(reply, new_messages)
+        self._messages += [self.template.mark(entry) for entry in new_messages]
+        self._text = self._render()
+        shown = self._shown(reply, 0)
+        if shown is None or shown.end < 0:
             raise ConfigError(
-                "chat template: an assistant message in the middle of a conversation is not followed by "
-                f"{self.turn_end_text!r}, so the end of a reply cannot be found; use a template that keeps each turn whole"
+                "chat template: an assistant message in the middle of a conversation is not shown, or not followed by an "
+                "end-of-turn token, so the end of a reply cannot be found; use a template that keeps each turn whole"
             )
-        # Encoded behind the token, then cut: some tokenizers treat text at the start of a string differently.
-        ids = self.template.encode_marked(self.turn_end_text + tail)
-        assert ids[0] == self.turn_end_id, f"{self.turn_end_text!r} became {ids[0]}, expected {self.turn_end_id}"
-        return ids[1:]
+        added = self._encode(self._text[shown.end :])
+        stopped_by = reply.end_id
+        continues = self._text.startswith(before) and shown.whole and stopped_by in (None, added[0])
+        if not continues and self.rewrites == "branch":
+            return self._branch(old, self._compose(self._text), BranchCause.TEMPLATE_REWRITE)
+        if stopped_by == added[0]:
+            added = added[1:]
+        self.ids = [*old, *added]
+        return Prompt(len(old), added, BranchCause.CLEAN)
+
+    # ------------------------------------------------------------------ rendering
+
+    def _add_reply(self, reply: SampledReply, following: Sequence[Message]) -> None:
+        """As a message of sentinels that called the tools whose results follow."""
+        results = []
+        for message in following:
+            if message.get("role") != "tool":
+                break
+            results.append(str(message.get("tool_call_id", CALL_ID)))
+        self._replies.append(reply)
+        self._messages.append(reply.as_message(results))
+
+    def _render(self) -> str:
+        """Templates that take only one call a turn get the first; those that take none get none."""
+        messages, refused = self._messages, None
+        for most_calls in (None, 1, 0):
+            if most_calls is not None:
+                messages = [_with_calls(message, most_calls) for message in messages]
+            try:
+                text = self.template.render_prepared(messages, self._marked_tools, True, self._now)
+            except ConfigError as exc:
+                refused = refused or exc
+                continue
+            self._messages = messages
+            return text
+        assert refused is not None
+        raise refused
+
+    def _shown(self, reply: SampledReply, cursor: int) -> _Shown | None:
+        """Where the current text shows `reply`, looking from `cursor` on. None: nowhere."""
+        text = self._text
+        places = {name: at for name, s in reply.sentinels.items() if (at := text.find(s, cursor)) >= 0}
+        if not places:
+            return None
+        first = min(places.values())
+        last = max(at + len(reply.sentinels[name]) for name, at in places.items())
+        start = cursor + self._reply_start(text[cursor:first], reply.opener)
+        whole = "reasoning" in places if "reasoning" in reply.sentinels else True
+        if reply.closes_empty_reasoning:
+            whole = self.format.end_think in text[start:first]
+        if not whole and places.get("content") == first:
+            start = first
+        return _Shown(start, first, self.format.end_of_turn(text, last), whole)
+
+    def _reply_start(self, before: str, opener: str) -> int:
+        """Where in the text before a reply's first sentinel the reply began, by the end of the prompt it was sampled from."""
+        at = before.rfind(opener)
+        if at >= 0:
+            return at + len(opener)
+        head = self.template.special_re.match(opener)
+        at = before.rfind(head.group()) if head else -1
+        if head is None or at < 0:
+            return len(before)
+        common = opener[: _common_length(opener, before[at:])]
+        ends = [m.end() for m in self.template.added_re.finditer(common)] + [common.rfind("\n") + 1, head.end()]
+        return at + max(ends)
+
+    # ------------------------------------------------------------------ branches
+
+    def _branch(self, old: Sequence[int], ids: list[int], cause: BranchCause) -> Prompt:
+        shared = _common_length(old, ids)
+        self.ids = ids
+        return Prompt(shared, ids[shared:], cause)
+
+    def _compose(self, text: str) -> list[int]:
+        """Ids of a rendering: sampled ids where it shows replies, encoded text elsewhere."""
+        ids: list[int] = []
+        cursor = 0
+        for reply in self._replies:
+            shown = self._shown(reply, cursor)
+            if shown is None:
+                continue
+            ids += self._encode(text[cursor : shown.start])
+            ids += reply.body_ids if shown.whole else reply.ids_without_reasoning()
+            cursor = shown.end if shown.end >= 0 else len(text)
+        return ids + self._encode(text[cursor:])
+
+    def _encode(self, marked: str) -> list[int]:
+        """Text between replies begins at the start or with an end-of-turn token, so it is encoded as the whole would be."""
+        if not marked:
+            return []
+        if marked not in self._encoded:
+            self._encoded[marked] = self.template.encode_marked(marked)
+        return list(self._encoded[marked])
 
 
-def _dummy_reply(new_messages: Sequence[Message]) -> dict[str, object]:
-    """An assistant message that the new ones can follow: tool results follow a message that called those tools."""
-    reply: dict[str, object] = {"role": "assistant", "content": _REPLY}
-    results = [message for message in new_messages if message.get("role") == "tool"]
-    if results:
-        reply["tool_calls"] = [
-            {
-                "id": str(message.get("tool_call_id", "call00000")),
-                "type": "function",
-                "function": {"name": str(message.get("name", "tool")), "arguments": {}},
-            }
-            for message in results
-        ]
-    return reply
+def _with_calls(message: Message, most_calls: int) -> Message:
+    calls = message.get("tool_calls")
+    if not calls or message.get("role") != "assistant":
+        return message
+    rest = {key: value for key, value in message.items() if key != "tool_calls"}
+    return {**rest, "tool_calls": calls[:most_calls]} if most_calls else rest
 
 
-def _turn_end(template: ChatTemplate) -> tuple[str, int]:
-    """Text and id of the token that ends an assistant's turn: the first special token behind a reply."""
-    rendered = template.render_marked(
-        [{"role": "user", "content": "."}, {"role": "assistant", "content": _REPLY}], None
-    )
-    _, found, tail = rendered.rpartition(_REPLY)
-    match = template.special_re.search(tail) if found else None
-    token_id = template.token_id(match.group()) if match else None
-    if match is None or token_id is None:
-        raise ConfigError(
-            "chat template: no special token follows an assistant's message, so a turn has no end the engine can stop at; "
-            'expected one such as "<|im_end|>" or eos_token'
-        )
-    return match.group(), token_id
+def _common_length(a: Sequence[object], b: Sequence[object]) -> int:
+    """Of two lists or texts; by halves, since comparing slices is fast."""
+    low, high = 0, min(len(a), len(b))
+    while low < high:
+        middle = (low + high + 1) // 2
+        if a[low:middle] == b[low:middle]:
+            low = middle
+        else:
+            high = middle - 1
+    return low

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from sampler.errors import ToolFailure
 from sampler.parsers import ParsedReply
-from sampler.sampler import AsyncSampler, Message, Turn
+from sampler.sampler import AsyncSampler, Message, Turn, make_call_id
 from sampler.tools import TokenBorders, ToolLimits, ToolSession
 from shared.documents import ToolCallResult
 from shared.states import DispatchStatus, Termination
@@ -76,12 +76,18 @@ class MCPSampler(AsyncSampler):
                 )
             )
         await self.finish_turn(results)
-        return [*_tool_messages(results), *_error_messages(turn.parsed)]
+        return [*_tool_messages(turn.parsed, results), *_error_messages(turn)]
 
 
-def _tool_messages(results: Sequence[ToolCallResult]) -> list[Message]:
-    return [{"role": "tool", "name": result.name, "content": result.result} for result in results]
+def _tool_messages(parsed: ParsedReply, results: Sequence[ToolCallResult]) -> list[Message]:
+    return [
+        {"role": "tool", "name": result.name, "tool_call_id": call.id, "content": result.result}
+        for call, result in zip(parsed.tool_calls, results, strict=True)
+    ]
 
 
-def _error_messages(parsed: ParsedReply) -> list[Message]:
-    return [{"role": "tool", "name": "error", "content": error} for error in parsed.errors]
+def _error_messages(turn: Turn) -> list[Message]:
+    return [
+        {"role": "tool", "name": "error", "tool_call_id": make_call_id("e", index), "content": error}
+        for index, error in enumerate(turn.parsed.errors)
+    ]

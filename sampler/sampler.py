@@ -17,15 +17,16 @@ import hashlib
 import json
 import logging
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from sampler.answers import extract_answer
 from sampler.config import SamplerConfig
-from sampler.context import Context
+from sampler.context import Context, Prompt
 from sampler.engine.pool import EnginePool
-from sampler.parsers import ParsedReply, Parser
+from sampler.parsers import MAX_CALLS, ParsedReply, Parser
 from sampler.scorers import Score, ScoringRequest, score_answer
 from sampler.template import ChatTemplate, ToolSchema
 from sampler.tools import ToolCatalog, ToolServer
@@ -51,6 +52,7 @@ class Resources:
     tool_servers: Sequence[ToolServer]
     tool_catalog: ToolCatalog
     parser: Parser
+    branch_causes: Counter[str] = field(default_factory=Counter)  # requests by `BranchCause`, for the worker's stats
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +96,7 @@ class AsyncSampler(ABC):
         self.episode = EpisodeLog()
         self._context: Context | None = None
         self._last_output: list[int] = []
+        self._last_message: Message | None = None
         self._unwritten: DispatchedSamplingTask | None = None
         self._affinity: str | None = None
 
@@ -122,15 +125,20 @@ class AsyncSampler(ABC):
     # ------------------------------------------------------------------ what `run` uses
 
     async def create_chat_completions(
-        self, new_messages: Sequence[Message], *, tools: Sequence[ToolSchema] | None = None
+        self,
+        new_messages: Sequence[Message],
+        *,
+        tools: Sequence[ToolSchema] | None = None,
+        restart: bool = False,
     ) -> Turn | None:
         """Ask the policy for its next reply, after the messages that are new since the last one.
 
         None when the context has no room for another token (`Termination.LENGTH_LIMIT`). `tools` counts with the first call.
-        Raises EngineError.
+        `restart`: the messages are the whole history, as a context policy wants it from now on; a `Turn.message` of this
+        episode among them (the very object) keeps its sampled ids. Raises EngineError.
         """
         await self.finish_turn()
-        dispatch, prompt = self._next_dispatch(new_messages, tools)
+        dispatch, prompt = self._next_dispatch(new_messages, tools, restart)
         room = min(self.config.max_new_tokens, self.config.max_tokens - len(prompt))
         if room <= 0 or (not self.episode.dispatches and len(prompt) > self.config.max_prompt_tokens):
             return None
@@ -162,29 +170,34 @@ class AsyncSampler(ABC):
     # ------------------------------------------------------------------ inside
 
     def _next_dispatch(
-        self, new_messages: Sequence[Message], tools: Sequence[ToolSchema] | None
+        self, messages: Sequence[Message], tools: Sequence[ToolSchema] | None, restart: bool
     ) -> tuple[DispatchedSamplingTask, list[int]]:
         """The document of the next request, and the whole prompt that it sends."""
         turn = len(self.episode.dispatches)
         if self._context is None:
-            self._context = Context(self.resources.template, tools)
-            added, shared = self._context.start(new_messages), 0
+            self._context = Context(self.resources.template, tools, self.config.template_rewrites)
+            prompt = self._context.start(messages)
         else:
-            shared = len(self._context.ids) + len(self._last_output)
-            added = self._context.extend(self._last_output, new_messages)
-        self._last_output = []
+            prompt = self._next_prompt(self._context, messages, restart)
+        self._last_output, self._last_message = [], None
+        self.resources.branch_causes[prompt.cause.value] += 1
         dispatch = DispatchedSamplingTask(
             id=f"{self.claim.record_id}:{turn}",
             record=self.claim.record_id,
             turn=turn,
             parent=self.episode.dispatches[-1] if self.episode.dispatches else None,
-            shared_length=shared,
-            prompt_ids=pack_ints(added),
-            messages=list(new_messages),
+            shared_length=prompt.shared_length,
+            branch_cause=prompt.cause,
+            prompt_ids=pack_ints(prompt.added),
+            messages=list(messages),
             tools_hash=_hash(self._context.tools),
             sampling_params=self._sampling_params(),
         )
         return dispatch, list(self._context.ids)
+
+    def _next_prompt(self, context: Context, messages: Sequence[Message], restart: bool) -> Prompt:
+        output, reply = self._last_output, self._last_message
+        return context.restart(messages, output, reply) if restart else context.extend(output, messages, reply)
 
     def _sampling_params(self) -> dict[str, Any]:
         """Only what leaves log-probs meaning the policy's own: no top-p, no top-k, no penalties."""
@@ -195,7 +208,7 @@ class AsyncSampler(ABC):
         return {
             "temperature": temperature,
             "top_p": 1.0,
-            "stop_token_ids": [self._context.turn_end_id],
+            "stop_token_ids": list(self._context.format.end_ids),
             "skip_special_tokens": False,
         }
 
@@ -207,8 +220,8 @@ class AsyncSampler(ABC):
         self._affinity = generation.url
         self._last_output = list(generation.output_ids)
         text = self._reply_text(generation.output_ids)
-        parsed = self.resources.parser(text)
-        message = _message(parsed)
+        parsed = _with_ids(self.resources.parser(text, self._context_tools()), dispatch.turn)
+        message = self._last_message = _message(parsed)
         self._unwritten = dispatch.model_copy(
             update={
                 "status": DispatchStatus.FORMAT_ERROR if parsed.errors else DispatchStatus.COMPLETED,
@@ -234,18 +247,41 @@ class AsyncSampler(ABC):
         self.episode.last_reply = text
         return Turn(dispatch.id, text, message, parsed, generation.finish_reason)
 
-    def _reply_text(self, output_ids: Sequence[int]) -> str:
-        """For people and parsers; what is trained and continued are the ids."""
+    def _context_tools(self) -> Sequence[ToolSchema]:
         assert self._context is not None
-        end = self._context.turn_end_id
-        return self.resources.template.decode([i for i in output_ids if i != end])
+        return self._context.tools or ()
+
+    def _reply_text(self, output_ids: Sequence[int]) -> str:
+        """For people and parsers, without the token that ended the turn; what is trained and continued are the ids.
+
+        Every other special token stays: several families write their tool calls with them.
+        """
+        assert self._context is not None
+        ended = bool(output_ids) and output_ids[-1] in self._context.format.end_ids
+        return self.resources.template.decode(output_ids[:-1] if ended else output_ids)
+
+
+def make_call_id(kind: str, number: int) -> str:
+    """Nine letters and digits: what the strictest templates take."""
+    return f"{kind}{number % 10**8:08d}"
+
+
+def _with_ids(parsed: ParsedReply, turn: int) -> ParsedReply:
+    """Every call has an id: the model's own, or one that is unique in the episode."""
+    calls = [
+        call if call.id else replace(call, id=make_call_id("c", turn * MAX_CALLS + index))
+        for index, call in enumerate(parsed.tool_calls)
+    ]
+    return replace(parsed, tool_calls=calls)
 
 
 def _message(parsed: ParsedReply) -> Message:
     message: Message = {"role": "assistant", "content": parsed.content}
+    if parsed.reasoning:
+        message["reasoning_content"] = parsed.reasoning
     if parsed.tool_calls:
         message["tool_calls"] = [
-            {"type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+            {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
             for call in parsed.tool_calls
         ]
     return message

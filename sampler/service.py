@@ -109,7 +109,7 @@ class SamplerService:
             store=store,
             config=config,
             worker=worker,
-            template=ChatTemplate.from_dir(config.model_name_or_path),
+            template=ChatTemplate.from_dir(config.model_name_or_path, config.chat_template_kwargs),
             pool=EnginePool(client, self._pool_services, PoolLimits(refresh_s=config.poll_s)),
             tool_servers=parse_servers(config.mcp_manager_url),
             tool_catalog=ToolCatalog(),
@@ -289,6 +289,7 @@ class SamplerService:
                     "prompt_tokens": stats.prompt_tokens,
                     "retries": stats.retries,
                     "continuations": stats.continuations,
+                    "branch_causes": dict(self._resources.branch_causes),
                     "reward_mean": round(sum(self._rewards) / len(self._rewards), 4) if self._rewards else None,
                 },
             )

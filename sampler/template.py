@@ -43,28 +43,42 @@ _NAMED_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token"
 _TRUSTED_ROLES = ("system", "developer")
 
 
-@dataclass(frozen=True)
+# What a template's own Python can raise on a conversation that it was not written for.
+_TEMPLATE_FAULTS = (jinja2.TemplateError, TypeError, ValueError, LookupError, AttributeError, ArithmeticError)
+
+
+@dataclass(frozen=True, eq=False)
 class ChatTemplate:
-    """`special_tokens`: the named ones (`eos_token`, …), which the template sees as variables."""
+    """The template sees as variables: `special_tokens`, the named ones (`eos_token`, …), and `variables`, whatever the
+    operator gives it (`enable_thinking: false`)."""
 
     tokenizer: Tokenizer
     template: jinja2.Template
     special_tokens: Mapping[str, str]
     special_re: re.Pattern[str]
     control_re: re.Pattern[str]
+    added_re: re.Pattern[str]
+    variables: Mapping[str, Any]
 
     @classmethod
-    def from_dir(cls, model_dir: Path | str) -> Self:
+    def from_dir(cls, model_dir: Path | str, variables: Mapping[str, Any] | None = None) -> Self:
         """Read `tokenizer.json`, `tokenizer_config.json` and the chat template of a model folder. Raises ConfigError."""
         folder = Path(model_dir)
         config = _read_json(folder / "tokenizer_config.json")
         tokenizer_file = folder / "tokenizer.json"
         if not tokenizer_file.is_file():
             raise ConfigError(f"{tokenizer_file} is missing; save the model's fast tokenizer beside its weights")
-        return cls.build(Tokenizer.from_file(str(tokenizer_file)), _template_text(folder, config), _named(config))
+        tokenizer = Tokenizer.from_file(str(tokenizer_file))
+        return cls.build(tokenizer, _template_text(folder, config), _named(config), variables)
 
     @classmethod
-    def build(cls, tokenizer: Tokenizer, template_text: str, special_tokens: Mapping[str, str]) -> Self:
+    def build(
+        cls,
+        tokenizer: Tokenizer,
+        template_text: str,
+        special_tokens: Mapping[str, str],
+        variables: Mapping[str, Any] | None = None,
+    ) -> Self:
         """`special_tokens` maps `eos_token` and the like to their text."""
         environment = _environment()
         written = _literals(environment, template_text)
@@ -77,6 +91,8 @@ class ChatTemplate:
             special_tokens=dict(special_tokens),
             special_re=_any_of(special),
             control_re=_any_of(control),
+            added_re=_any_of([token.content for token in added]),
+            variables=dict(variables or {}),
         )
 
     def render(
@@ -95,17 +111,43 @@ class ChatTemplate:
         self, messages: Sequence[Message], tools: Sequence[ToolSchema] | None, add_generation_prompt: bool = False
     ) -> str:
         """`render` with MARK_START and MARK_END around the control tokens of untrusted text. Raises ConfigError."""
+        marked = [self.mark(message) for message in messages]
+        return self.render_prepared(marked, self.mark_tools(tools), add_generation_prompt)
+
+    def render_prepared(
+        self,
+        marked: Sequence[Message],
+        marked_tools: Sequence[ToolSchema] | None,
+        add_generation_prompt: bool = False,
+        now: datetime | None = None,
+    ) -> str:
+        """`render_marked` of what `mark` and `mark_tools` gave. `now`: the date for templates that write it, which must
+        not change in the middle of an episode."""
+        given = {**self.variables, **self.special_tokens}
+        if now is not None:
+            given["strftime_now"] = now.strftime
         try:
             return self.template.render(
-                messages=[self._mark_message(message) for message in messages],
-                tools=_marked(list(tools), self.control_re) if tools else None,
-                documents=None,
-                add_generation_prompt=add_generation_prompt,
-                **self.special_tokens,
+                given
+                | {"messages": list(marked), "tools": marked_tools, "documents": None}
+                | {"add_generation_prompt": add_generation_prompt}
             )
-        except jinja2.TemplateError as exc:
-            roles = ", ".join(str(message.get("role")) for message in messages)
+        except _TEMPLATE_FAULTS as exc:
+            roles = ", ".join(str(message.get("role")) for message in marked)
             raise ConfigError(f"chat template refused messages with roles [{roles}]: {exc}") from exc
+
+    def mark(self, message: Message) -> Message:
+        """A copy whose untrusted strings have their control tokens marked."""
+        role = message.get("role")
+        control_re = None
+        if role not in _TRUSTED_ROLES:
+            control_re = self.special_re if role == "assistant" else self.control_re
+        marked: Message = _marked(message, control_re)
+        return marked
+
+    def mark_tools(self, tools: Sequence[ToolSchema] | None) -> Sequence[ToolSchema] | None:
+        marked: Sequence[ToolSchema] | None = _marked(list(tools), self.control_re) if tools else None
+        return marked
 
     def encode(self, text: str) -> list[int]:
         """Ids of trusted text: special tokens in it are recognized, none are added."""
@@ -139,12 +181,6 @@ class ChatTemplate:
     def token_id(self, text: str) -> int | None:
         """Id of the token spelled exactly `text`; None where there is none."""
         return self.tokenizer.token_to_id(text)
-
-    def _mark_message(self, message: Message) -> Any:
-        role = message.get("role")
-        if role in _TRUSTED_ROLES:
-            return _marked(message, None)
-        return _marked(message, self.special_re if role == "assistant" else self.control_re)
 
 
 def _marked(value: Any, control_re: re.Pattern[str] | None) -> Any:

@@ -21,7 +21,16 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
 from shared.packed import pack_floats, pack_ints, unpack_floats, unpack_ints
-from shared.states import DataStatus, DispatchStatus, RecordStatus, RunState, ServiceStatus, SlotStatus, TaskStatus
+from shared.states import (
+    BranchCause,
+    DataStatus,
+    DispatchStatus,
+    RecordStatus,
+    RunState,
+    ServiceStatus,
+    SlotStatus,
+    TaskStatus,
+)
 from shared.trees import RecordTree, TreeDispatch
 from shared.weights import FileEntry
 
@@ -177,6 +186,7 @@ class DispatchedSamplingTask(Document):
     turn: int
     parent: str | None
     shared_length: int
+    branch_cause: BranchCause = BranchCause.CLEAN
     prompt_ids: bytes
     messages: list[dict[str, Any]]
     tools_hash: str

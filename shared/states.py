@@ -47,6 +47,14 @@ class DispatchStatus(StrEnum):
     DROPPED = "dropped"  # answered, but no part of the training data
 
 
+class BranchCause(StrEnum):
+    """How a request's tokens relate to those of the request before it."""
+
+    CLEAN = "clean"  # they continue them (or it is the first)
+    TEMPLATE_REWRITE = "template_rewrite"  # the chat template shows older turns differently now
+    CONTEXT_POLICY = "context_policy"  # the sampler itself began another history
+
+
 class DataStatus(StrEnum):
     """One record's training data."""
 

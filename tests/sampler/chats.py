@@ -121,6 +121,12 @@ TOOLS = [
 
 @cache
 def small_tokenizer() -> Tokenizer:
+    return byte_level_tokenizer(tuple(SPECIAL), tuple(ADDED))
+
+
+@cache
+def byte_level_tokenizer(special: tuple[str, ...], added: tuple[str, ...]) -> Tokenizer:
+    """In the manner of Qwen, Llama 3, DeepSeek and most others."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.normalizer = normalizers.NFC()
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
@@ -135,12 +141,12 @@ def small_tokenizer() -> Tokenizer:
     ] * 4
     trainer = trainers.BpeTrainer(
         vocab_size=600,
-        special_tokens=SPECIAL,
+        special_tokens=list(special),
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
     tokenizer.train_from_iterator([*words, QWEN, Path(__file__).read_text()], trainer)
-    tokenizer.add_tokens([AddedToken(text, normalized=False, special=False) for text in ADDED])
+    tokenizer.add_tokens([AddedToken(text, normalized=False, special=False) for text in added])
     return tokenizer
 
 

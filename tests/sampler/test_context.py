@@ -1,4 +1,4 @@
-"""A context only grows, and equals the full rendering where the model writes canonically."""
+"""A context grows by what the template adds, and equals the full rendering where the model writes canonically."""
 
 from pathlib import Path
 
@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from sampler.context import Context
 from sampler.template import ChatTemplate
 from shared.errors import ConfigError
+from shared.states import BranchCause
 from tests.sampler.chats import (
     NAMED,
     TEMPLATES,
@@ -42,7 +43,7 @@ def canonical_reply(template: ChatTemplate, before: list[dict[str, object]], rep
 def test_ids_equal_the_full_rendering_for_canonical_replies(name: str) -> None:
     template = template_of(name)
     context = Context(template, TOOLS)
-    assert context.start(START) == template.render_ids(START, TOOLS, True)
+    assert context.start(START).added == template.render_ids(START, TOOLS, True)
     messages = list(START)
     turns = [
         (call_message("I look."), [result_message("A is 5")]),
@@ -52,7 +53,7 @@ def test_ids_equal_the_full_rendering_for_canonical_replies(name: str) -> None:
     for reply, answers in turns:
         output = canonical_reply(template, messages, reply)
         before = list(context.ids)
-        added = context.extend(output, answers)
+        added = context.extend(output, answers).added
         assert context.ids == [*before, *output, *added]
         messages += [reply, *answers]
         assert context.ids == template.render_ids(messages, TOOLS, True)
@@ -75,16 +76,17 @@ def test_a_reply_that_was_cut_gets_the_missing_end_of_turn_as_a_prompt_token(nam
     for context in (complete, cut):
         context.start(START)
     words = template.encode("the answer")
-    added = complete.extend([*words, complete.turn_end_id], [{"role": "user", "content": "go on"}])
-    added_to_cut = cut.extend(words, [{"role": "user", "content": "go on"}])
-    assert added_to_cut == [cut.turn_end_id, *added]
+    end = complete.format.end_ids[0]
+    added = complete.extend([*words, end], [{"role": "user", "content": "go on"}]).added
+    added_to_cut = cut.extend(words, [{"role": "user", "content": "go on"}]).added
+    assert added_to_cut == [end, *added]
     assert cut.ids == complete.ids
 
 
 def test_an_empty_reply_is_an_empty_turn() -> None:
     context = Context(chat("qwen"))
     context.start(START)
-    assert context.extend([], [{"role": "user", "content": "?"}])[0] == context.turn_end_id
+    assert context.extend([], [{"role": "user", "content": "?"}]).added[0] == context.format.end_ids[0]
 
 
 sampled = st.lists(st.integers(0, small_tokenizer().get_vocab_size() - 1), max_size=30)
@@ -93,11 +95,12 @@ sampled = st.lists(st.integers(0, small_tokenizer().get_vocab_size() - 1), max_s
 @given(st.lists(st.tuples(sampled, st.text(max_size=20), st.booleans()), min_size=1, max_size=4))
 @settings(max_examples=80, deadline=None)
 def test_every_prompt_begins_with_the_very_ids_of_the_turn_before(turns: list[tuple[list[int], str, bool]]) -> None:
-    context = Context(chat("qwen"), TOOLS)
-    ids = context.start(START)
+    context = Context(chat("qwen"), TOOLS, rewrites="keep")
+    ids = context.start(START).added
     for output, text, is_tool in turns:
         ids = ids + output
-        added = context.extend(output, [result_message(text) if is_tool else {"role": "user", "content": text}])
+        answer = result_message(text) if is_tool else {"role": "user", "content": text}
+        added = context.extend(output, [answer]).added
         assert context.ids == ids + added
         ids = list(context.ids)
 
@@ -106,14 +109,16 @@ def test_what_is_appended_does_not_depend_on_the_history() -> None:
     short, long = Context(chat("qwen"), TOOLS), Context(chat("qwen"), TOOLS)
     short.start(START)
     long.start([*START, {"role": "assistant", "content": "no"}, {"role": "user", "content": "x" * 5000}])
-    assert short.extend([5], [result_message("r")]) == long.extend([5], [result_message("r")])
+    assert short.extend([5], [result_message("r")]).added == long.extend([5], [result_message("r")]).added
 
 
 def test_a_new_start_is_a_new_branch() -> None:
     context = Context(chat("qwen"))
-    first = context.start(START)
+    first = context.start(START).added
     context.extend([5], [result_message("r")])
-    assert context.start(START) == first == context.ids
+    prompt = context.restart(START)
+    assert context.ids == first
+    assert (prompt.shared_length, prompt.added, prompt.cause) == (len(first), [], BranchCause.CONTEXT_POLICY)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,41 @@
+"""From a reply's text to its tool calls: one file per family of models, one name each in the configuration.
+
+`get_parser(name)` gives a function from text (and the tools' schemas) to a `ParsedReply`; see `reply.py` for what all of
+them promise.
+"""
+
+from sampler.parsers.deepseekv3 import parse_deepseekv3
+from sampler.parsers.glm45 import parse_glm45
+from sampler.parsers.hermes import parse_hermes
+from sampler.parsers.kimi_k2 import parse_kimi_k2
+from sampler.parsers.llama3 import parse_llama3
+from sampler.parsers.minicpm import parse_minicpm
+from sampler.parsers.mistral import parse_mistral
+from sampler.parsers.pythonic import parse_pythonic
+from sampler.parsers.qwen3_coder import parse_qwen3_coder
+from sampler.parsers.reply import MAX_CALLS, ParsedReply, Parser, ToolCall
+from shared.errors import ConfigError
+
+PARSERS: dict[str, Parser] = {
+    "deepseekv3": parse_deepseekv3,
+    "glm45": parse_glm45,
+    "hermes": parse_hermes,
+    "kimi_k2": parse_kimi_k2,
+    "llama3": parse_llama3,
+    "minicpm": parse_minicpm,
+    "mistral": parse_mistral,
+    "pythonic": parse_pythonic,
+    "qwen": parse_hermes,
+    "qwen25": parse_hermes,
+    "qwen3_coder": parse_qwen3_coder,
+}
+
+
+def get_parser(name: str) -> Parser:
+    """Raises ConfigError for an unknown name."""
+    if name not in PARSERS:
+        raise ConfigError(f"tool-call parser {name!r} is unknown; expected one of {', '.join(sorted(PARSERS))}")
+    return PARSERS[name]
+
+
+__all__ = ["MAX_CALLS", "PARSERS", "ParsedReply", "Parser", "ToolCall", "get_parser"]

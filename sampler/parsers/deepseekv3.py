@@ -1,0 +1,60 @@
+"""DeepSeek's forms, with full-width bars and low blocks as in its tokens (name `deepseekv3`; V3, R1 and V3.1):
+
+<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>box_owner
+```json
+{"box": "A"}
+```<｜tool▁call▁end｜><｜tool▁calls▁end｜>
+<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>box_owner<｜tool▁sep｜>{"box": "A"}<｜tool▁call▁end｜><｜tool▁calls▁end｜>      V3.1
+"""
+
+from sampler.parsers.json_calls import after_tag, read_closed_json
+from sampler.parsers.reply import ParsedReply, ReplyBuilder, ToolSchemas, split_reasoning
+
+SECTION, END_SECTION = "<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"
+OPEN, SEPARATOR, CLOSE = "<｜tool▁call▁begin｜>", "<｜tool▁sep｜>", "<｜tool▁call▁end｜>"
+FORM = f"{SECTION}{OPEN}NAME{SEPARATOR}{{…}}{CLOSE}{END_SECTION}"
+_FENCE = "```"
+_MAX_NAME = 1024
+
+
+def parse_deepseekv3(text: str, tools: ToolSchemas = ()) -> ParsedReply:
+    reasoning, rest = split_reasoning(text)
+    reply = ReplyBuilder(reasoning, FORM)
+    at = 0
+    while (start := rest.find(OPEN, at)) >= 0:
+        reply.text(_without_sections(rest[at:start]))
+        if reply.is_full():
+            return reply.done()
+        at = _read_call(rest, start + len(OPEN), reply)
+    tail = rest[at:]
+    if reply.number == 1 and SECTION in tail:
+        reply.error("is missing between the tokens of a section")
+    reply.text(_without_sections(tail))
+    return reply.done()
+
+
+def _without_sections(text: str) -> str:
+    return text.replace(SECTION, "").replace(END_SECTION, "")
+
+
+def _read_call(text: str, start: int, reply: ReplyBuilder) -> int:
+    separator = text.find(SEPARATOR, start, start + _MAX_NAME)
+    if separator < 0:
+        reply.error(f"has no {SEPARATOR} behind its name")
+        return after_tag(text, start, CLOSE)
+    name, body_at = text[start:separator].strip(), separator + len(SEPARATOR)
+    close = CLOSE
+    head, fenced, _ = text[body_at : body_at + _MAX_NAME].partition(_FENCE)
+    if fenced and "{" not in head and CLOSE not in head:  # the older form: a kind, then name and fenced JSON
+        name, body_at = head.strip(), body_at + len(head) + len(_FENCE)
+        body_at += len("json") if text.startswith("json", body_at) else 0
+        close = _FENCE
+    read = read_closed_json(text, body_at, close, reply)
+    if read is None:
+        return after_tag(text, body_at, CLOSE)
+    value, end = read
+    reply.call(name, value)
+    if close == _FENCE:
+        blanks = len(text[end : end + 64]) - len(text[end : end + 64].lstrip())
+        return end + blanks + len(CLOSE) if text.startswith(CLOSE, end + blanks) else end
+    return end

@@ -1,0 +1,73 @@
+"""GLM-4.5's form; values of strings are bare text, all else is JSON, so the tool's schema decides (name `glm45`):
+
+<tool_call>box_owner
+<arg_key>box</arg_key>
+<arg_value>A</arg_value>
+</tool_call>
+"""
+
+import re
+
+from sampler.parsers.json_calls import after_tag
+from sampler.parsers.reply import ParsedReply, ReplyBuilder, ToolSchemas, split_reasoning
+from sampler.parsers.typed_arguments import argument_types, typed
+
+OPEN, CLOSE = "<tool_call>", "</tool_call>"
+FORM = f"{OPEN}NAME\n<arg_key>KEY</arg_key>\n<arg_value>VALUE</arg_value>\n{CLOSE}"
+_KEY, _END_KEY, _VALUE, _END_VALUE = "<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>"
+_NAME = re.compile(r"\s*([^\s<>]*)\s*")
+_BLANKS = re.compile(r"\s*")
+
+
+def parse_glm45(text: str, tools: ToolSchemas = ()) -> ParsedReply:
+    reasoning, rest = split_reasoning(text)
+    reply = ReplyBuilder(reasoning, FORM)
+    at = 0
+    while (start := rest.find(OPEN, at)) >= 0:
+        reply.text(rest[at:start])
+        if reply.is_full():
+            return reply.done()
+        end = _read_call(rest, start, tools, reply)
+        at = end if end is not None else _resume(rest, start + len(OPEN))
+    reply.text(rest[at:])
+    return reply.done()
+
+
+def _resume(text: str, at: int) -> int:
+    """Behind the end of the malformed call, and not beyond the beginning of the next."""
+    following = text.find(OPEN, at)
+    end = after_tag(text, at, CLOSE)
+    return end if following < 0 else min(end, following)
+
+
+def _read_call(text: str, start: int, tools: ToolSchemas, reply: ReplyBuilder) -> int | None:
+    """Where the text goes on; None after an error."""
+    match = _NAME.match(text, start + len(OPEN))
+    assert match is not None, "blanks and a name may be empty"
+    name, at = match.group(1), match.end()
+    types = argument_types(tools, name)
+    arguments = {}
+    while text.startswith(_KEY, at):
+        key, at = _tagged(text, at, _KEY, _END_KEY)
+        value, at = _tagged(text, at, _VALUE, _END_VALUE) if key is not None else (None, at)
+        if key is None or value is None:
+            reply.error("has a key or a value that is not closed")
+            return None
+        arguments[key.strip()] = typed(value, types.get(key.strip()))
+    if not text.startswith(CLOSE, at):
+        reply.error("is not closed" if at >= len(text) else "has text where a key or its end should be")
+        return None
+    reply.call(name, arguments)
+    return at + len(CLOSE)
+
+
+def _tagged(text: str, at: int, opening: str, closing: str) -> tuple[str | None, int]:
+    """What stands between two tags, and where the next tag may begin."""
+    if not text.startswith(opening, at):
+        return None, at
+    end = text.find(closing, at)
+    if end < 0:
+        return None, at
+    blanks = _BLANKS.match(text, end + len(closing))
+    assert blanks is not None, "blanks may be empty"
+    return text[at + len(opening) : end], blanks.end()

@@ -1,0 +1,69 @@
+"""JSON out of model text: a value, or why there is none. Shared by the families that write their arguments as JSON."""
+
+import json
+from typing import Any
+
+from sampler.parsers.reply import MAX_DEPTH, ReplyBuilder
+
+# A closing tag may stand inside a JSON string. Further ones are tried, but few, which keeps the time linear.
+_CLOSING_TAGS_TRIED = 4
+
+
+def read_json(body: str) -> tuple[Any, str]:
+    """A value, or why there is none."""
+    value, end, why = read_json_at(body, len(body) - len(body.lstrip()))
+    if not why and body[end:].strip():
+        return None, f"Extra data at character {end + 1}"
+    return value, why
+
+
+def read_json_at(text: str, at: int) -> tuple[Any, int, str]:
+    """The value that begins exactly at `at`, where it ends, and why there is none."""
+    try:
+        value, end = _DECODER.raw_decode(text, at)
+    except json.JSONDecodeError as exc:
+        return None, at, f"{exc.msg} at character {exc.pos - at + 1}"
+    except RecursionError:
+        return None, at, f"nested more than {MAX_DEPTH} levels deep"
+    except ValueError as exc:  # from the two functions below
+        return None, at, str(exc)
+    return value, end, ""
+
+
+def read_closed_json(text: str, start: int, close: str, reply: ReplyBuilder) -> tuple[Any, int] | None:
+    """The JSON between `start` and the tag `close`, and where the text goes on. None: `reply` has the error."""
+    end = text.find(close, start)
+    if end < 0:
+        reply.error("is not closed")
+        return None
+    problem = ""
+    for _ in range(_CLOSING_TAGS_TRIED):
+        value, why = read_json(text[start:end])
+        if not why:
+            return value, end + len(close)
+        problem = problem or why
+        end = text.find(close, end + len(close))
+        if end < 0:
+            break
+    reply.error(f"is not valid JSON: {problem}")
+    return None
+
+
+def after_tag(text: str, start: int, close: str) -> int:
+    """Where the text goes on behind the next closing tag: its end without one."""
+    end = text.find(close, start)
+    return end + len(close) if end >= 0 else len(text)
+
+
+def _int64(digits: str) -> int:
+    """Larger numbers cannot be stored, and few tools would take them."""
+    if len(digits) > 20 or not -(2**63) <= int(digits) < 2**63:
+        raise ValueError("a whole number has more than 64 bits; write it as a string")
+    return int(digits)
+
+
+def _refuse_constant(name: str) -> float:
+    raise ValueError(f"{name} is no JSON")
+
+
+_DECODER = json.JSONDecoder(parse_constant=_refuse_constant, parse_int=_int64)

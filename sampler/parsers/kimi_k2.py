@@ -1,0 +1,51 @@
+"""Kimi-K2's form; the id names the function and counts (name `kimi_k2`):
+
+<|tool_calls_section_begin|><|tool_call_begin|>functions.box_owner:0<|tool_call_argument_begin|>{"box": "A"}<|tool_call_end|>
+<|tool_calls_section_end|>
+"""
+
+import re
+
+from sampler.parsers.json_calls import after_tag, read_closed_json
+from sampler.parsers.reply import ParsedReply, ReplyBuilder, ToolSchemas, split_reasoning
+
+SECTION, END_SECTION = "<|tool_calls_section_begin|>", "<|tool_calls_section_end|>"
+OPEN, ARGUMENTS, CLOSE = "<|tool_call_begin|>", "<|tool_call_argument_begin|>", "<|tool_call_end|>"
+FORM = f"{SECTION}{OPEN}functions.NAME:0{ARGUMENTS}{{…}}{CLOSE}{END_SECTION}"
+_MAX_NAME = 1024
+_ID = re.compile(r"(?:functions\.)?(.+?)(?::\d+)?", re.DOTALL)
+
+
+def parse_kimi_k2(text: str, tools: ToolSchemas = ()) -> ParsedReply:
+    reasoning, rest = split_reasoning(text)
+    reply = ReplyBuilder(reasoning, FORM)
+    at = 0
+    while (start := rest.find(OPEN, at)) >= 0:
+        reply.text(_without_sections(rest[at:start]))
+        if reply.is_full():
+            return reply.done()
+        at = _read_call(rest, start + len(OPEN), reply)
+    tail = rest[at:]
+    if reply.number == 1 and SECTION in tail:
+        reply.error("is missing between the tokens of a section")
+    reply.text(_without_sections(tail))
+    return reply.done()
+
+
+def _without_sections(text: str) -> str:
+    return text.replace(SECTION, "").replace(END_SECTION, "")
+
+
+def _read_call(text: str, start: int, reply: ReplyBuilder) -> int:
+    separator = text.find(ARGUMENTS, start, start + _MAX_NAME)
+    if separator < 0:
+        reply.error(f"has no {ARGUMENTS} behind its name")
+        return after_tag(text, start, CLOSE)
+    call_id, body_at = text[start:separator].strip(), separator + len(ARGUMENTS)
+    read = read_closed_json(text, body_at, CLOSE, reply)
+    if read is None:
+        return after_tag(text, body_at, CLOSE)
+    value, end = read
+    match = _ID.fullmatch(call_id)
+    reply.call(match.group(1) if match else "", value, call_id)
+    return end

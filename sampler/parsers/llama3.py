@@ -1,0 +1,59 @@
+"""Llama 3.1's form: the reply is nothing but calls, or they follow <|python_tag|> (name `llama3`):
+
+{"name": "box_owner", "parameters": {"box": "A"}}
+<|python_tag|>{"name": "box_owner", "parameters": {"box": "A"}}; {"name": "clock", "parameters": {}}
+
+Without the tag, a reply that begins with an object without "name" is an answer in JSON and no call.
+"""
+
+import re
+
+from sampler.parsers.json_calls import read_json_at
+from sampler.parsers.reply import ParsedReply, ReplyBuilder, ToolSchemas, split_reasoning
+
+TAG = "<|python_tag|>"
+FORM = '{"name": "…", "parameters": {…}}'
+_SEPARATOR = re.compile(r"[\s;,]*")
+_BEGINS_CALL = re.compile(r'\s*\{\s*"(?:name|type|function|parameters)"\s*:')
+
+
+def parse_llama3(text: str, tools: ToolSchemas = ()) -> ParsedReply:
+    reasoning, rest = split_reasoning(text)
+    before, tagged, after = rest.partition(TAG)
+    if not tagged and not _BEGINS_CALL.match(rest):
+        return ParsedReply(rest.strip(), reasoning=reasoning)
+    reply = ReplyBuilder(reasoning, FORM)
+    if tagged:
+        reply.text(before)
+    _read_calls(after.replace(TAG, ";") if tagged else rest, bool(tagged), reply)
+    return reply.done()
+
+
+def _read_calls(text: str, tagged: bool, reply: ReplyBuilder) -> None:
+    at = _skip(text, 0)
+    if at == len(text):
+        reply.error("is empty")
+    while at < len(text):
+        if reply.is_full():
+            return
+        if text[at] != "{":
+            if tagged or reply.number == 1:
+                reply.error("is not a JSON object")
+            else:
+                reply.text(text[at:])
+            return
+        value, end, why = read_json_at(text, at)
+        if why:
+            reply.error(f"is not valid JSON: {why}")
+            return
+        if not tagged and "name" not in value:
+            reply.text(text[at:end])
+        else:
+            reply.call(value.get("name"), value.get("parameters", value.get("arguments", {})))
+        at = _skip(text, end)
+
+
+def _skip(text: str, at: int) -> int:
+    match = _SEPARATOR.match(text, at)
+    assert match is not None, "separators may be missing"
+    return match.end()

@@ -1,0 +1,65 @@
+"""MiniCPM's form (3, 4, 4-MCP): lines of Python calls between two tokens, its own tokens around reasoning (name `minicpm`):
+
+<|thought_start|>
+I should look it up.
+<|thought_end|>
+<|tool_call_start|>
+```python
+box_owner(box="A")
+clock()
+```
+<|tool_call_end|>
+"""
+
+import re
+
+from sampler.parsers.python_values import NotPython, PythonReader
+from sampler.parsers.reply import ParsedReply, ReplyBuilder, ToolSchemas, split_reasoning
+
+THOUGHT, END_THOUGHT = "<|thought_start|>", "<|thought_end|>"
+OPEN, CLOSE = "<|tool_call_start|>", "<|tool_call_end|>"
+FORM = f'{OPEN}\n```python\nNAME(KEY="VALUE")\n```\n{CLOSE}'
+_FENCE = re.compile(r"\s*```(?:python|py)?[ \t]*(?:\n|$)|\s*```\s*|\s+")
+
+
+def parse_minicpm(text: str, tools: ToolSchemas = ()) -> ParsedReply:
+    reasoning, rest = split_reasoning(text, THOUGHT, END_THOUGHT)
+    if not reasoning and rest == text:
+        reasoning, rest = split_reasoning(text)
+    reply = ReplyBuilder(reasoning, FORM)
+    at = 0
+    while (start := rest.find(OPEN, at)) >= 0:
+        reply.text(rest[at:start])
+        if reply.is_full():
+            return reply.done()
+        at = _read_section(rest, start + len(OPEN), reply)
+    reply.text(rest[at:])
+    return reply.done()
+
+
+def _read_section(text: str, start: int, reply: ReplyBuilder) -> int:
+    """A closing token inside a text of an argument does not end the section: calls are read until the token stands bare."""
+    reader = PythonReader(text, start)
+    found = 0
+    try:
+        while True:
+            _skip(reader)
+            if text.startswith(CLOSE, reader.at):
+                break
+            if found and reply.is_full():
+                return len(text)
+            reply.call(*reader.call())
+            found += 1
+    except NotPython as exc:
+        reply.error("is not closed" if reader.at >= len(text) else f"is not valid: {exc}")
+        end = text.find(CLOSE, reader.at)
+        return end + len(CLOSE) if end >= 0 else len(text)
+    if not found:
+        reply.error("is missing between the two tokens")
+    return reader.at + len(CLOSE)
+
+
+def _skip(reader: PythonReader) -> None:
+    while match := _FENCE.match(reader.text, reader.at):
+        reader.at = match.end()
+    reader.takes(";")

@@ -1,0 +1,64 @@
+"""Mistral's forms, both behind the token [TOOL_CALLS] (name `mistral`):
+
+[TOOL_CALLS][{"name": "box_owner", "arguments": {"box": "A"}, "id": "aB3dE6gH9"}]
+[TOOL_CALLS]box_owner[CALL_ID]aB3dE6gH9[ARGS]{"box": "A"}          newer; [CALL_ID]… and [ARGS] may be missing
+"""
+
+import re
+from typing import Any
+
+from sampler.parsers.json_calls import read_json_at
+from sampler.parsers.reply import ParsedReply, ReplyBuilder, ToolSchemas, split_reasoning
+
+OPEN = "[TOOL_CALLS]"
+FORM = f'{OPEN}[{{"name": "…", "arguments": {{…}}}}]'
+_BLANKS = re.compile(r"\s*")
+_NAMED = re.compile(r"\s*([^\s\[\]{}]{1,256})(?:\[CALL_ID\]([A-Za-z0-9]{0,64}))?(?:\[ARGS\])?\s*(?=\{)")
+# The template takes ids of exactly nine letters or digits; others are replaced by one of ours.
+_ID = re.compile(r"[A-Za-z0-9]{9}")
+
+
+def parse_mistral(text: str, tools: ToolSchemas = ()) -> ParsedReply:
+    reasoning, rest = split_reasoning(text)
+    reply = ReplyBuilder(reasoning, FORM)
+    at = 0
+    while (start := rest.find(OPEN, at)) >= 0:
+        reply.text(rest[at:start])
+        if reply.is_full():
+            return reply.done()
+        at = _read_calls(rest, start + len(OPEN), reply)
+    reply.text(rest[at:])
+    return reply.done()
+
+
+def _read_calls(text: str, start: int, reply: ReplyBuilder) -> int:
+    named = _NAMED.match(text, start)
+    blanks = _BLANKS.match(text, start)
+    assert blanks is not None, "blanks may be empty"
+    body_at = named.end() if named else blanks.end()
+    value, end, why = read_json_at(text, body_at)
+    if why:
+        reply.error(f"is not valid JSON: {why}")
+        following = text.find(OPEN, start)
+        return following if following >= 0 else len(text)
+    if named:
+        reply.call(named.group(1), value, _usable_id(named.group(2)))
+        return end
+    for entry in value if isinstance(value, list) else [value]:
+        if reply.is_full():
+            return len(text)
+        _add(entry, reply)
+    if value == []:
+        reply.error("is an empty list")
+    return end
+
+
+def _add(entry: Any, reply: ReplyBuilder) -> None:
+    if isinstance(entry, dict):
+        reply.call(entry.get("name"), entry.get("arguments", {}), _usable_id(entry.get("id")))
+    else:
+        reply.error(f"is {type(entry).__name__}, not an object")
+
+
+def _usable_id(value: Any) -> str:
+    return value if isinstance(value, str) and _ID.fullmatch(value) else ""

@@ -1,0 +1,45 @@
+"""A list of Python calls, as Llama 3.2 and 4, ToolACE and others write it (name `pythonic`):
+
+[box_owner(box="A"), clock()]
+"""
+
+import re
+
+from sampler.parsers.python_values import NotPython, PythonReader
+from sampler.parsers.reply import ParsedReply, ReplyBuilder, ToolSchemas, split_reasoning
+
+FORM = '[NAME(KEY="VALUE", …), …]'
+_TAGS = ("<|python_tag|>", "<|python_start|>", "<|python_end|>")
+_BEGINS = re.compile(r"^[ \t]*\[\s*(?=[^\W\d][\w.\-]*\s*\()", re.MULTILINE)
+
+
+def parse_pythonic(text: str, tools: ToolSchemas = ()) -> ParsedReply:
+    reasoning, rest = split_reasoning(text)
+    for tag in _TAGS:
+        rest = rest.replace(tag, "")
+    reply = ReplyBuilder(reasoning, FORM)
+    at = 0
+    while match := _BEGINS.search(rest, at):
+        reply.text(rest[at : match.start()])
+        if reply.is_full():
+            return reply.done()
+        at = _read_list(rest, match.end(), reply)
+    reply.text(rest[at:])
+    return reply.done()
+
+
+def _read_list(text: str, start: int, reply: ReplyBuilder) -> int:
+    reader = PythonReader(text, start)
+    try:
+        while not reader.takes("]"):
+            if reply.is_full():
+                return len(text)
+            reply.call(*reader.call())
+            if not reader.takes(","):
+                reader.expect("]")
+                break
+    except NotPython as exc:
+        reply.error(f"is not valid: {exc}")
+        line_end = text.find("\n", reader.at)
+        return line_end if line_end >= 0 else len(text)
+    return reader.at
