@@ -66,14 +66,15 @@ VALID = (
     "<think>\nLet me think.\n</think>\n\nIt is <answer>5</answer>, so \\boxed{\\frac{1}{2}} and \\fbox{x}.",
 )
 MARKERS = (
-    "<tool_call>", "</tool_call>", "<function=", "<function=f>", "</function>", "<parameter=x>", "</parameter>", "<arg_key>",
-    "</arg_key>", "<arg_value>", "</arg_value>", "[TOOL_CALLS]", "[ARGS]", "[CALL_ID]", "<|python_tag|>", "<|python_start|>",
-    "<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>", "<｜tool▁call▁begin｜>", "<｜tool▁call▁end｜>", "<｜tool▁sep｜>", "```json\n", "```",
+    "<tool_call>", "</tool_call>", "<function=", "<function=f>", "</function>", "<parameter=x>", "</parameter>",
+    "<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>", "[TOOL_CALLS]", "[ARGS]", "[CALL_ID]",
+    "<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>", "<｜tool▁call▁begin｜>", "<｜tool▁call▁end｜>", "<｜tool▁sep｜>",
     "<|tool_calls_section_begin|>", "<|tool_calls_section_end|>", "<|tool_call_begin|>", "<|tool_call_argument_begin|>",
-    "<|tool_call_end|>", "<|tool_call_start|>", "```python\n", "<|thought_start|>", "<|thought_end|>", "<think>", "</think>",
-    "<answer>", "</answer>", "\\boxed{", "\\fbox {", "{", "}", "[", "]", "(", ")", '"', "'", '"""', "'''", "\\", "\\u", "\\ud800", "\\x",
-    ",", ":", "=", ";", "\n", " ", "\t", "\0", "\u2028", "1e999", "-", "9" * 30, "NaN", "null", "None", '{"name": "f"', "f(", "[f(", "f(x=",
-    '{"name":', "#", "é", "🙂", "\ud83d", "\ufeff", "\u202e",
+    "<|tool_call_end|>", "<|tool_call_start|>", "<|python_tag|>", "<|python_start|>", "```json\n", "```python\n", "```",
+    "<|thought_start|>", "<|thought_end|>", "<think>", "</think>", "<answer>", "</answer>", "\\boxed{", "\\fbox {",
+    "{", "}", "[", "]", "(", ")", '"', "'", '"""', "'''", "\\", "\\u", "\\ud800", "\\x", ",", ":", "=", ";", "-", "#",
+    "\n", " ", "\t", "\0", "\u2028", "\ufeff", "\u202e", "é", "🙂", "\ud83d", "1e999", "9" * 30, "NaN", "null", "None",
+    '{"name":', '{"name": "f"', "f(", "[f(", "f(x=",
 )  # fmt: skip
 # Text that begins a call, for those families where nothing else can be meant.
 OPENINGS = {
@@ -84,6 +85,7 @@ OPENINGS = {
     "llama3": "<|python_tag|>",
     "deepseekv3": "<｜tool▁call▁begin｜>",
     "kimi_k2": "<|tool_call_begin|>",
+    "minicpm": "<|tool_call_start|>",
 }
 
 
@@ -149,7 +151,13 @@ def check_parser(name: str, text: str, reply: ParsedReply) -> str:
     if len(reply.tool_calls) + len(reply.errors) > MAX_CALLS + 1:
         return "unfit: too many calls"
     opening = OPENINGS.get(name)
-    if opening and not reply.tool_calls and not reply.errors and opening in split_reasoning(text)[1]:
+    if (
+        opening
+        and not reply.tool_calls
+        and not reply.errors
+        and opening in split_reasoning(text)[1]
+        and "thought" not in text
+    ):
         return "lost"
     if reply.tool_calls:
         arguments = {str(i): {"name": c.name, "id": c.id, "a": c.arguments} for i, c in enumerate(reply.tool_calls)}

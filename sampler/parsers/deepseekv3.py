@@ -7,7 +7,7 @@
 <｜tool▁calls▁begin｜><｜tool▁call▁begin｜>box_owner<｜tool▁sep｜>{"box": "A"}<｜tool▁call▁end｜><｜tool▁calls▁end｜>      V3.1
 """
 
-from sampler.parsers.json_calls import after_tag, read_closed_json
+from sampler.parsers.json_calls import next_call, read_closed_json
 from sampler.parsers.reply import ParsedReply, ReplyBuilder, ToolSchemas, split_reasoning
 
 SECTION, END_SECTION = "<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"
@@ -39,9 +39,9 @@ def _without_sections(text: str) -> str:
 
 def _read_call(text: str, start: int, reply: ReplyBuilder) -> int:
     separator = text.find(SEPARATOR, start, start + _MAX_NAME)
-    if separator < 0:
+    if separator < 0 or next_call(text, start, OPEN, CLOSE) <= separator:
         reply.error(f"has no {SEPARATOR} behind its name")
-        return after_tag(text, start, CLOSE)
+        return next_call(text, start, OPEN, CLOSE)
     name, body_at = text[start:separator].strip(), separator + len(SEPARATOR)
     close = CLOSE
     head, fenced, _ = text[body_at : body_at + _MAX_NAME].partition(_FENCE)
@@ -51,7 +51,7 @@ def _read_call(text: str, start: int, reply: ReplyBuilder) -> int:
         close = _FENCE
     read = read_closed_json(text, body_at, close, reply)
     if read is None:
-        return after_tag(text, body_at, CLOSE)
+        return next_call(text, body_at, OPEN, CLOSE)
     value, end = read
     reply.call(name, value)
     if close == _FENCE:

@@ -8,7 +8,7 @@
 
 import re
 
-from sampler.parsers.json_calls import after_tag
+from sampler.parsers.json_calls import next_call
 from sampler.parsers.reply import ParsedReply, ReplyBuilder, ToolSchemas, split_reasoning
 from sampler.parsers.typed_arguments import argument_types, typed
 
@@ -28,16 +28,9 @@ def parse_glm45(text: str, tools: ToolSchemas = ()) -> ParsedReply:
         if reply.is_full():
             return reply.done()
         end = _read_call(rest, start, tools, reply)
-        at = end if end is not None else _resume(rest, start + len(OPEN))
+        at = end if end is not None else next_call(rest, start + len(OPEN), OPEN, CLOSE)
     reply.text(rest[at:])
     return reply.done()
-
-
-def _resume(text: str, at: int) -> int:
-    """Behind the end of the malformed call, and not beyond the beginning of the next."""
-    following = text.find(OPEN, at)
-    end = after_tag(text, at, CLOSE)
-    return end if following < 0 else min(end, following)
 
 
 def _read_call(text: str, start: int, tools: ToolSchemas, reply: ReplyBuilder) -> int | None:
@@ -66,7 +59,7 @@ def _tagged(text: str, at: int, opening: str, closing: str) -> tuple[str | None,
     if not text.startswith(opening, at):
         return None, at
     end = text.find(closing, at)
-    if end < 0:
+    if end < 0 or CLOSE in text[at:end]:
         return None, at
     blanks = _BLANKS.match(text, end + len(closing))
     assert blanks is not None, "blanks may be empty"

@@ -55,6 +55,13 @@ def after_tag(text: str, start: int, close: str) -> int:
     return end + len(close) if end >= 0 else len(text)
 
 
+def next_call(text: str, at: int, opening: str, close: str) -> int:
+    """Where the text goes on after a malformed call: behind its end, and not beyond the beginning of the next."""
+    following = text.find(opening, at)
+    end = after_tag(text, at, close)
+    return end if following < 0 else min(end, following)
+
+
 def _int64(digits: str) -> int:
     """Larger numbers cannot be stored, and few tools would take them."""
     if len(digits) > 20 or not -(2**63) <= int(digits) < 2**63:

@@ -6,7 +6,7 @@
 
 import re
 
-from sampler.parsers.json_calls import after_tag, read_closed_json
+from sampler.parsers.json_calls import next_call, read_closed_json
 from sampler.parsers.reply import ParsedReply, ReplyBuilder, ToolSchemas, split_reasoning
 
 SECTION, END_SECTION = "<|tool_calls_section_begin|>", "<|tool_calls_section_end|>"
@@ -38,13 +38,13 @@ def _without_sections(text: str) -> str:
 
 def _read_call(text: str, start: int, reply: ReplyBuilder) -> int:
     separator = text.find(ARGUMENTS, start, start + _MAX_NAME)
-    if separator < 0:
+    if separator < 0 or next_call(text, start, OPEN, CLOSE) <= separator:
         reply.error(f"has no {ARGUMENTS} behind its name")
-        return after_tag(text, start, CLOSE)
+        return next_call(text, start, OPEN, CLOSE)
     call_id, body_at = text[start:separator].strip(), separator + len(ARGUMENTS)
     read = read_closed_json(text, body_at, CLOSE, reply)
     if read is None:
-        return after_tag(text, body_at, CLOSE)
+        return next_call(text, body_at, OPEN, CLOSE)
     value, end = read
     match = _ID.fullmatch(call_id)
     reply.call(match.group(1) if match else "", value, call_id)

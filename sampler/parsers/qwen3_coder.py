@@ -57,7 +57,7 @@ def _read_call(text: str, start: int, tools: ToolSchemas, reply: ReplyBuilder) -
     at = name_end + 1
     while match := _PARAMETER.match(text, at):
         end = text.find(_END_PARAMETER, match.end())
-        if end < 0:
+        if end < 0 or CLOSE in text[match.end() : end]:
             reply.error(f"has a parameter {match.group(1).strip()!r} that is not closed")
             return _resume(text, match.end())
         key = match.group(1).strip()
