@@ -30,6 +30,7 @@ from shared.errors import ConfigError
 from shared.states import BranchCause
 
 Rewrites = Literal["branch", "keep"]
+MAX_SHOWN_CALLS = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,10 +44,10 @@ class Prompt:
 
 @dataclass(frozen=True, slots=True)
 class _Shown:
-    """Where a rendering shows a reply: its text begins at `start` and ends at `end`; the first surviving part is at `first`."""
+    """Where a rendering shows a reply: from `start` to its end-of-turn token at `end` (-1: there is none). Not `whole`: without
+    its reasoning."""
 
     start: int
-    first: int
     end: int
     whole: bool
 
@@ -66,6 +67,7 @@ class Context:
         self._now = datetime.now()
         self._messages: list[Message] = []
         self._replies: list[SampledReply] = []
+        self._places: list[int] = []  # of the replies among the messages
         self._text = ""  # the rendering that the last prompt was made of
         self._encoded: dict[str, list[int]] = {}  # of text between replies, which returns with every rewriting
 
@@ -87,7 +89,7 @@ class Context:
         if message is not None:
             self._replies.append(SampledReply(self.format, self.template, output_ids, message, self._text))
         known = {id(reply.message): reply for reply in self._replies}
-        self._messages, self._replies = [], []
+        self._messages, self._replies, self._places = [], [], []
         for index, entry in enumerate(messages):
             if (reply := known.get(id(entry))) is not None:
                 self._add_reply(reply, messages[index + 1 :])
@@ -138,21 +140,20 @@ class Context:
                 break
             results.append(str(message.get("tool_call_id", CALL_ID)))
         self._replies.append(reply)
+        self._places.append(len(self._messages))
         self._messages.append(reply.as_message(results))
 
     def _render(self) -> str:
-        """Templates that take only one call a turn get the first; those that take none get none."""
-        messages, refused = self._messages, None
-        for most_calls in (None, 1, 0):
-            if most_calls is not None:
-                messages = [_with_calls(message, most_calls) for message in messages]
+        """Templates that take only one call a turn are shown one, those that take none are shown none: the model wrote them
+        anyway, and its ids stand for all of them. Raises ConfigError."""
+        refused: ConfigError | None = None
+        for most_calls in (MAX_SHOWN_CALLS, 1, 0):
+            for place in self._places:
+                self._messages[place] = _with_calls(self._messages[place], most_calls)
             try:
-                text = self.template.render_prepared(messages, self._marked_tools, True, self._now)
+                return self.template.render_prepared(self._messages, self._marked_tools, True, self._now)
             except ConfigError as exc:
                 refused = refused or exc
-                continue
-            self._messages = messages
-            return text
         assert refused is not None
         raise refused
 
@@ -170,7 +171,7 @@ class Context:
             whole = self.format.end_think in text[start:first]
         if not whole and places.get("content") == first:
             start = first
-        return _Shown(start, first, self.format.end_of_turn(text, last), whole)
+        return _Shown(start, self.format.end_of_turn(text, last), whole)
 
     def _reply_start(self, before: str, opener: str) -> int:
         """Where in the text before a reply's first sentinel the reply began, by the end of the prompt it was sampled from."""
@@ -215,8 +216,8 @@ class Context:
 
 
 def _with_calls(message: Message, most_calls: int) -> Message:
-    calls = message.get("tool_calls")
-    if not calls or message.get("role") != "assistant":
+    calls = message.get("tool_calls", ())
+    if len(calls) <= most_calls:
         return message
     rest = {key: value for key, value in message.items() if key != "tool_calls"}
     return {**rest, "tool_calls": calls[:most_calls]} if most_calls else rest

@@ -45,30 +45,15 @@ class SampledReply:
     def ids_without_reasoning(self) -> list[int]:
         """What follows the reasoning, without the blanks before it."""
         rest = self.body_ids[self._answer_at or 0 :]
-        for used in range(len(rest)):
-            text = self._template.decode(rest[: used + 1])
-            if text.endswith("\ufffd"):  # part of a character
-                continue
-            if kept := text.lstrip():
-                first = 0 if kept == text else used + 1
-                # The common case: blanks are tokens of their own, and the ids behind them are used as they are.
-                blanks = text[: len(text) - len(kept)]
-                start = _blank_tokens(self._template, rest[: used + 1], blanks)
-                if start is not None:
-                    return rest[start:]
-                return [*self._template.encode_plain(kept), *rest[first:]]
-        return []
-
-
-def _blank_tokens(template: ChatTemplate, ids: Sequence[int], blanks: str) -> int | None:
-    """How many of the ids are exactly `blanks`."""
-    for count in range(len(ids) + 1):
-        text = template.decode(ids[:count]) if count else ""
-        if text == blanks:
-            return count
-        if len(text) > len(blanks):
-            break
-    return None
+        text = self._template.decode(rest)
+        blanks = len(text) - len(text.lstrip())
+        for count in range(len(rest) + 1):
+            head = self._template.decode(rest[:count])
+            if head == text[:blanks]:
+                return rest[count:]
+            if len(head) > blanks and text.startswith(head):  # not in the middle of a character
+                return [*self._template.encode_plain(head[blanks:]), *rest[count:]]
+        return rest
 
 
 def _find_text(template: ChatTemplate, ids: Sequence[int], wanted: str) -> int | None:

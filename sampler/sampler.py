@@ -146,6 +146,7 @@ class AsyncSampler(ABC):
         dispatch = dispatch.model_copy(update={"status": DispatchStatus.RUNNING, "sampling_params": params})
         await self.resources.store.records.open_dispatch(dispatch)
         self.episode.dispatches.append(dispatch.id)
+        self.resources.branch_causes[dispatch.branch_cause.value] += 1
         self._unwritten = dispatch.model_copy(update={"status": DispatchStatus.FAILED})  # unless it is answered
         return await self._ask(dispatch, prompt, params)
 
@@ -180,7 +181,6 @@ class AsyncSampler(ABC):
         else:
             prompt = self._next_prompt(self._context, messages, restart)
         self._last_output, self._last_message = [], None
-        self.resources.branch_causes[prompt.cause.value] += 1
         dispatch = DispatchedSamplingTask(
             id=f"{self.claim.record_id}:{turn}",
             record=self.claim.record_id,
