@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import pytest
 
 from sampler.config import SamplerConfig
 from sampler.engine.client import EngineClient
@@ -18,12 +19,13 @@ from sampler.scorers import Score
 from sampler.settle import settle_next
 from sampler.template import ChatTemplate
 from sampler.tools import ToolCatalog
+from sampler.turn_format import turn_format
 from shared.audit import audit
 from shared.packed import unpack_ints
 from shared.states import BranchCause, DispatchStatus, Termination
 from shared.store import Store
 from tests.sampler.engines import Up, answer
-from tests.sampler.families import FAMILIES
+from tests.sampler.families import FAMILIES, Call, Reply
 from tests.shared.builders import claim, import_tasks
 
 REPLIES = (
@@ -52,7 +54,7 @@ class Asker(AsyncSampler):
 async def run_episodes(
     store: Store, sampler: type[AsyncSampler], template: ChatTemplate, texts: tuple[str, ...], parser: str
 ) -> Resources:
-    end = template.token_id("<|im_end|>") or 0
+    end = turn_format(template).end_ids[0]
     asked = Counter[str]()
 
     async def engine(request: httpx.Request) -> httpx.Response:
@@ -100,6 +102,22 @@ async def test_branches_are_stored_counted_flattened_and_audited(store: Store) -
     assert int((tree.dispatches_N >= 0).sum()) == sum(len(template.encode(text)) + 1 for text in REPLIES)
     report = await audit(store, running=True)
     assert report.ok, report
+
+
+@pytest.mark.parametrize("name", ["mistral_nemo", "minicpm3", "deepseek_v31", "kimi_k2", "glm45", "llama31"])
+async def test_parsers_see_the_special_tokens_that_a_family_writes_its_calls_with(store: Store, name: str) -> None:
+    family = FAMILIES[name]
+    written = Reply(calls=[Call(family.call_id(0, "lookup"), "lookup", {"x": "A"})])
+    texts = (family.write(written, False), "It is 4.")
+    await run_episodes(store, MCPSampler, family.template("off"), texts, family.parser)
+    record = (await store.database["records"].find().to_list())[0]
+    first, second = (await store.records.dispatches_of([record["_id"]]))[record["_id"]]
+    assert [(c.name, c.arguments, c.is_error) for c in first.tool_calls] == [("lookup", {"x": "A"}, True)]
+    assert first.response is not None
+    if not family.sentencepiece:  # which shows a blank behind a special token
+        assert first.response.text == texts[0]
+    assert second.messages[0]["tool_call_id"] == first.response.message["tool_calls"][0]["id"]
+    assert record["answer"] is None
 
 
 async def test_a_malformed_call_is_told_to_the_model_and_recorded(store: Store) -> None:

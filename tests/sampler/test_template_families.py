@@ -173,6 +173,20 @@ def test_a_reply_that_ended_with_another_roles_token_is_cut_before_it() -> None:
     assert kept.ids == [*before, *output, wrong, *prompt.added]
 
 
+def test_a_template_that_takes_one_call_a_turn_is_not_fatal_for_a_model_that_writes_two() -> None:
+    family = FAMILIES["llama31"]
+    context = Context(family.template("off"), TOOLS)
+    before = context.start(QUESTION).added
+    calls = [Call(f"c{i:08d}", "lookup", {}) for i in range(2)]
+    output = as_spelled(context, family.write(Reply(calls=calls), False))
+    results = [{"role": "tool", "name": "lookup", "tool_call_id": c.id, "content": c.id} for c in calls]
+    prompt = context.extend(output, results)
+    assert (prompt.cause, prompt.shared_length) == (BranchCause.CLEAN, len(before) + len(output))
+    added = context.template.decode(prompt.added)
+    assert added.count("<|start_header_id|>ipython<|end_header_id|>") == 2
+    assert all(c.id in added for c in calls)
+
+
 def test_a_date_in_the_template_does_not_change_within_an_episode() -> None:
     family = FAMILIES["qwen25"]
     template = family.template("off")
