@@ -95,7 +95,9 @@ async def test_calls_and_their_answers_become_part_of_the_record(store: Store) -
     assert long.cut_chars > 0
     assert json.loads(long.raw or "")["content"][0]["text"].endswith("END")
     assert len(json.loads(long.raw or "")["content"][0]["text"]) == 4000
-    assert last.messages == [{"role": "tool", "name": "big", "content": long.result}]
+    assert third.response is not None
+    call_id = third.response.message["tool_calls"][0]["id"]
+    assert last.messages == [{"role": "tool", "name": "big", "tool_call_id": call_id, "content": long.result}]
     prompt = TEMPLATE.decode(engines.bodies()[0]["input_ids"])
     assert '"name": "add"' in prompt
 
