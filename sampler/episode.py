@@ -15,7 +15,7 @@ from sampler.errors import EngineError, ScorerFailed, ToolFailure
 from sampler.sampler import AsyncSampler
 from sampler.scorers import Score
 from shared.errors import ConfigError, IllegalMove, LeaseLost
-from shared.states import RecordStatus, Termination
+from shared.states import DispatchStatus, RecordStatus, Termination
 
 log = logging.getLogger(__name__)
 
@@ -94,6 +94,7 @@ async def _abandon(sampler: AsyncSampler, error: str) -> None:
         "termination": Termination.CANCELLED.value,
         "error": error,
     }
+    await sampler.finish_turn(DispatchStatus.CANCELLED)
     try:
         await sampler.resources.store.records.move(sampler.claim.record_id, RecordStatus.ABANDONED, values)
     except IllegalMove as exc:
