@@ -100,6 +100,7 @@ class Bench:
             "max_turns": self.turns,
             "max_new_tokens": self.tokens,
             "max_tokens": 1 << 20,
+            "adaptive_concurrency": False,
             "open_all_tasks": True,
             "service_ttl_s": 3600,
             "grace_s": 0.1,
@@ -120,7 +121,7 @@ class Bench:
     async def played(self) -> int:
         return int((await self.stats()).get("/generate", 0))
 
-    async def until(self, ready: Any, timeout_s: float = 500.0) -> None:
+    async def until(self, ready: Any, timeout_s: float = 60.0) -> None:
         deadline = time.monotonic() + timeout_s
         while not await ready():
             if time.monotonic() > deadline:

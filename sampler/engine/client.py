@@ -72,8 +72,11 @@ class ServerInfo:
 
 @dataclass(frozen=True, slots=True)
 class EngineLoad:
+    """`token_usage`: share of the KV cache in use, of the fullest data-parallel rank."""
+
     running: int
     waiting: int
+    token_usage: float
 
 
 class EngineClient:
@@ -144,6 +147,7 @@ class EngineClient:
         return EngineLoad(
             running=sum(int(rank.get("num_running_reqs", 0)) for rank in ranks),
             waiting=sum(int(rank.get("num_waiting_reqs", 0)) for rank in ranks),
+            token_usage=max((float(rank.get("token_usage") or 0.0) for rank in ranks), default=0.0),
         )
 
     async def pause(self, url: str, mode: str = "retract") -> None:

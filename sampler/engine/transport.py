@@ -7,9 +7,11 @@ sent twice. It has no time-out but that of connecting: the caller bounds the exc
 """
 
 import asyncio
+import contextlib
 import ssl
 import time
 from collections import defaultdict, deque
+from typing import cast
 
 import httpx
 
@@ -103,8 +105,7 @@ class _Connection(asyncio.Protocol):
     # ------------------------------------------------------------------ what the event loop calls
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's is one in all but name
 
     def data_received(self, data: bytes) -> None:
         if self._answer is None or self._answer.done():
@@ -119,7 +120,8 @@ class _Connection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self.reusable = False
         if self._answer is not None and not self._answer.done():
-            self._read(ended=True)
+            with contextlib.suppress(ValueError, LookupError):
+                self._read(ended=True)
         self._fail(httpx.ReadError(str(exc) or "connection lost") if exc else httpx.RemoteProtocolError("hung up"))
 
     # ------------------------------------------------------------------ reading
