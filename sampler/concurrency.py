@@ -37,7 +37,7 @@ class Pressure:
 class Comfort:
     """Where pressure begins. A full batch takes a few times as long per token as a lone request: that is not yet pressure."""
 
-    queue_slack: float = 0.1  # of what runs: so many may wait, to fill the places that become free
+    queue_slack: float = 0.25  # of what runs: so many may wait, to fill the places that become free
     token_usage: float = 0.9  # SGLang begins to retract requests a little above
     latency_factor: float = 8.0  # of the lowest latency per token seen lately
     latency_memory: float = 1.05  # the lowest one is forgotten by so much a report: replies may become short, prompts long

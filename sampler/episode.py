@@ -51,7 +51,10 @@ async def _play_and_score(sampler: AsyncSampler) -> tuple[Termination, Score]:
     wanted = sampler.task.at_version
     if wanted is not None and sampler.episode.versions - {wanted}:
         raise WrongVersion(f"sampled by versions {sorted(sampler.episode.versions)}; expected {wanted} alone")
-    return termination, await sampler.evaluate_record()
+    try:
+        return termination, await sampler.evaluate_record()
+    except ConfigError as exc:  # a scorer or an answer schema that does not exist
+        raise ScorerFailed(str(exc)) from exc
 
 
 async def _finish(sampler: AsyncSampler, termination: Termination, score: Score) -> None:

@@ -274,7 +274,7 @@ def per_turn_and_record(rows: list[Row]) -> Row:
 
 async def adaptive(bench: Bench, at_once: int, is_adaptive: bool, seconds: float) -> Row:
     """An engine with 16 places, looked after by a real keeper."""
-    bench.engine_flags = {"slots": "16", "token-ms": "10"}
+    bench.engine_flags = {"slots": "16", "token-ms": "25"}
     bench.sampler_flags = {"adaptive_concurrency": str(is_adaptive)}
     await bench.fill(2000)
     await bench.store.database.drop_collection("policy_versions")
