@@ -1,12 +1,13 @@
 """How many episodes this process plays at once: additive increase, multiplicative decrease on the engines' pressure.
 
-    free places, nothing waits      ─▶ grow by half of the free places (the others belong to other processes), at most to the double
+    free places, nothing waits      ─▶ grow by half of them (the others are for other processes), at most to the double
     full, nothing to complain of    ─▶ grow by one
     queue, KV cache or latency high ─▶ shrink by the share that is too much, between 5 and 50 %
 
 Promise: pure; the same reports give the same numbers. A decision is taken only on news (a report that is younger than the last
 decision), and only when the last one has had its effect: nothing grows that is not used, nothing shrinks again before the
-episodes beyond the last cut have ended. The queue at an engine is bounded by its own share `queue_slack` and what one such step adds.
+episodes beyond the last cut have ended. The queue at an engine stays about `queue_slack`
+of what it runs.
 """
 
 import math
@@ -40,7 +41,9 @@ class Comfort:
     queue_slack: float = 0.25  # of what runs: so many may wait, to fill the places that become free
     token_usage: float = 0.9  # SGLang begins to retract requests a little above
     latency_factor: float = 8.0  # of the lowest latency per token seen lately
-    latency_memory: float = 1.05  # the lowest one is forgotten by so much a report: replies may become short, prompts long
+    latency_memory: float = (
+        1.05  # the lowest one is forgotten by so much a report: replies may become short, prompts long
+    )
 
 
 class Concurrency:

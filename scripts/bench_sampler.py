@@ -3,12 +3,12 @@
     python -m scripts.bench_sampler [--parts load,turns,many,adaptive] [--at-once 1,8,64,256] [--tokens 20,500]
                                     [--tools chat,mcp] [--seconds 6] [--json FILE]
 
-Everything is real but the engine (`scripts.stub_engine`, a process of its own): a `python -m sampler` process, an embedded mongod,
-groups of 8; `mcp` episodes call a tool on the bundled MCP server every turn, `chat` episodes answer the same number of turns without
-tools. Parts:
+Everything is real but the engine (`scripts.stub_engine`, a process of its own): a `python -m sampler` process, an embedded
+mongod, groups of 8; `mcp` episodes call a tool on the bundled MCP server in every turn, `chat` episodes have as many turns
+without tools. Parts:
 
     load      turns/s, CPU per turn of the sampler and of mongod, commands and bytes to and from MongoDB, at steady load
-    turns     10, 30 and 60 turns a record, played to the end: commands per turn and per record (the slope and the rest), data stored
+    turns     10, 30 and 60 turns a record, played to the end: commands per turn and per record (slope and rest), data stored
     many      1,000 episodes at once in one process: peak memory
     adaptive  an engine with 16 places: fixed numbers of episodes against adaptive concurrency
 """
@@ -77,7 +77,12 @@ class Bench:
     async def register(self, capacity: int = 4096) -> None:
         """By hand: a keeper would add its own commands to the count."""
         service = InferenceService(
-            id=self.engine_url, url=self.engine_url, policy="main", version=0, status=ServiceStatus.UP, capacity=capacity
+            id=self.engine_url,
+            url=self.engine_url,
+            policy="main",
+            version=0,
+            status=ServiceStatus.UP,
+            capacity=capacity,
         )
         await self.store.services.heartbeat(service)
 
@@ -154,9 +159,12 @@ def _task(seq: int) -> Task:
 
 @contextmanager
 def _child(module: str, flags: dict[str, object], folder: Path) -> Iterator[subprocess.Popen[bytes]]:
-    command = [sys.executable, "-m", module, *(part for name, value in flags.items() for part in (f"--{name}", str(value)))]
-    if profile := os.environ.get(f"BENCH_PROFILE_{module.upper()}"):
-        command[1:2] = ["-m", "cProfile", "-o", profile, "-m"]
+    command = [
+        sys.executable,
+        "-m",
+        module,
+        *(part for name, value in flags.items() for part in (f"--{name}", str(value))),
+    ]
     with (folder / f"{module}.log").open("ab") as log:
         process = subprocess.Popen(command, cwd=ROOT, stdout=log, stderr=log, env=os.environ | {"OMP_NUM_THREADS": "1"})
         try:
@@ -194,7 +202,12 @@ async def load(bench: Bench, at_once: int, seconds: float) -> Row:
         await bench.register()
         with bench.sampler(at_once) as sampler:
             await bench.until(lambda: _at_least(bench, max(100, 3 * at_once)))
-            played, status, cpu, db_cpu = await bench.played(), await bench.server_status(), _cpu_s(sampler), _cpu_s(mongod)
+            played, status, cpu, db_cpu = (
+                await bench.played(),
+                await bench.server_status(),
+                _cpu_s(sampler),
+                _cpu_s(mongod),
+            )
             began = time.monotonic()
             await asyncio.sleep(seconds)
             took_s = time.monotonic() - began
@@ -237,7 +250,10 @@ async def to_the_end(bench: Bench, groups: int, at_once: int) -> Row:
         name: (await bench.store.database.command("collStats", name))["size"]
         for name in ("tasks", "records", "dispatched_sampling_tasks", "record_data")
     }
-    texts = {"r": {"$strLenBytes": "$response.text"}, "m": {"$strLenBytes": {"$ifNull": ["$response.message.content", ""]}}}
+    texts = {
+        "r": {"$strLenBytes": "$response.text"},
+        "m": {"$strLenBytes": {"$ifNull": ["$response.message.content", ""]}},
+    }
     cursor = await bench.store.database["dispatched_sampling_tasks"].aggregate(
         [{"$project": texts}, {"$group": {"_id": None, "n": {"$sum": {"$add": ["$r", "$m"]}}}}]
     )
@@ -262,7 +278,9 @@ async def to_the_end(bench: Bench, groups: int, at_once: int) -> Row:
 
 
 def _peak_memory(process: psutil.Process) -> int:
-    line = next(line for line in Path(f"/proc/{process.pid}/status").read_text().splitlines() if line.startswith("VmHWM"))
+    line = next(
+        line for line in Path(f"/proc/{process.pid}/status").read_text().splitlines() if line.startswith("VmHWM")
+    )
     return int(line.split()[1]) * 1024
 
 
@@ -279,8 +297,15 @@ async def adaptive(bench: Bench, at_once: int, is_adaptive: bool, seconds: float
     await bench.fill(2000)
     await bench.store.database.drop_collection("policy_versions")
     with bench.engine():
-        common = {"run": bench.store.run, "db_connection_string": bench.mongod.connection_string, "model_name_or_path": MODEL}
-        with _child("sampler.engine.keeper", {**common, "engine_url": bench.engine_url}, bench.folder), bench.sampler(at_once):
+        common = {
+            "run": bench.store.run,
+            "db_connection_string": bench.mongod.connection_string,
+            "model_name_or_path": MODEL,
+        }
+        with (
+            _child("sampler.engine.keeper", {**common, "engine_url": bench.engine_url}, bench.folder),
+            bench.sampler(at_once),
+        ):
             await bench.until(lambda: _at_least(bench, 16))
             await asyncio.sleep(seconds)  # to find its number
             before, began = await bench.stats(), time.monotonic()
@@ -304,8 +329,8 @@ async def run(options: argparse.Namespace) -> dict[str, list[Row]]:
     numbers = {name: [int(n) for n in getattr(options, name).split(",")] for name in ("at_once", "tokens")}
     rows: dict[str, list[Row]] = {}
     async with AsyncExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bench_sampler")))
-        if options.keep: folder = options.keep; folder.mkdir(parents=True, exist_ok=True)
+        folder = options.keep or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bench_sampler")))
+        folder.mkdir(parents=True, exist_ok=True)
         mongod = stack.enter_context(Mongod(folder / "mongodb"))
         store = await stack.enter_async_context(Store.open(mongod.connection_string, "bench"))
         port = free_port()

@@ -1,4 +1,4 @@
-"""An engine that samples nothing: SGLang's HTTP API with prepared replies, for benchmarks and for tests of what surrounds an engine.
+"""An engine that samples nothing: SGLang's HTTP API with prepared replies, for benchmarks and for tests of its surroundings.
 
     python -m scripts.stub_engine --model-path DIR [--port 30000] [--tokens 20] [--turns 10] [--tool-call JSON]
                                   [--slots 0] [--token-ms 0] [--fail 500 | --fail hang]
@@ -132,7 +132,9 @@ class StubEngine:
         return _json({"model_path": self._model_path, "weight_version": self._version})
 
     async def _server_info(self, _: bytes) -> bytes:
-        return _json({"context_length": 1 << 20, "max_running_requests": self._options.slots or 4096, "version": "stub"})
+        return _json(
+            {"context_length": 1 << 20, "max_running_requests": self._options.slots or 4096, "version": "stub"}
+        )
 
     async def _loads(self, _: bytes) -> bytes:
         usage = self._kv_tokens / (KV_TOKENS_PER_SLOT * (self._options.slots or 4096))

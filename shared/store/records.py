@@ -62,7 +62,10 @@ class RecordVerbs:
         self, dispatch: DispatchedSamplingTask, closing: Sequence[DispatchedSamplingTask] = ()
     ) -> None:
         """Write a request before it is sent, and in the same command the end of those before it."""
-        updates = [*map(_close, closing), UpdateOne({"_id": dispatch.id}, _insert_once(dispatch.to_mongo()), upsert=True)]
+        updates = [
+            *map(_close, closing),
+            UpdateOne({"_id": dispatch.id}, _insert_once(dispatch.to_mongo()), upsert=True),
+        ]
         await self._dispatches.bulk_write(updates)
 
     async def close_dispatches(self, dispatches: Sequence[DispatchedSamplingTask]) -> None:
@@ -102,9 +105,7 @@ class RecordVerbs:
                 {"record": {"$in": lost}, "status": {"$in": [DispatchStatus.PENDING, DispatchStatus.RUNNING]}},
                 {"$set": {"status": DispatchStatus.CANCELLED.value, "error": "its process ended"}},
             )
-            await self._records.update_many(
-                {"_id": {"$in": lost}}, {"$set": {"status": RecordStatus.ABANDONED.value}}
-            )
+            await self._records.update_many({"_id": {"$in": lost}}, {"$set": {"status": RecordStatus.ABANDONED.value}})
 
     async def set_dispatch_results(self, results: Mapping[str, tuple[float, float]]) -> None:
         """{dispatch id: (score, advantage)}."""

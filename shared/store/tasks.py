@@ -48,8 +48,12 @@ class TaskVerbs:
             [("policy", 1), ("split", 1), ("epoch", 1), ("tid", 1)], name="identity", unique=True
         )
         await self._tasks.create_index([("policy", 1), ("split", 1), ("seq", 1)], name="order", unique=True)
-        completed = {"status": TaskStatus.COMPLETED.value}  # few at any time: settlement is asked for after every episode
-        await self._tasks.create_index([("policy", 1), ("free_at", 1)], name="settle", partialFilterExpression=completed)
+        completed = {
+            "status": TaskStatus.COMPLETED.value
+        }  # few at any time: settlement is asked for after every episode
+        await self._tasks.create_index(
+            [("policy", 1), ("free_at", 1)], name="settle", partialFilterExpression=completed
+        )
 
     # ------------------------------------------------------------------ import
 

@@ -206,7 +206,7 @@ async def in_flight(store: Store) -> bool:
 async def start(store: Store, shared: Any, got: Any) -> tuple[AsyncSampler, "asyncio.Task[float | None]"]:
     sampler = Chat(shared, got)
     task = asyncio.create_task(play(sampler))
-    while not await in_flight(store):
+    while not await in_flight(store):  # noqa: ASYNC110 - the database has no event to wait for
         await asyncio.sleep(0.01)
     return sampler, task
 
@@ -250,5 +250,3 @@ async def test_a_bug_of_ours_rises_and_the_slot_is_free_for_another_process(stor
     record, slot, _ = await ended(store, sampler)
     assert (record.status, slot.status, slot.score) == (RecordStatus.ABANDONED, SlotStatus.OPEN, None)
     assert "a bug of ours" in (record.error or "")
-
-

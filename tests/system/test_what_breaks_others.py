@@ -1,15 +1,15 @@
 """What broke the reference system, each as a test that ours passes.
 
 Covered elsewhere, and not again here: SIGTERM, a killed trainer, a killed engine, a short outage of the database
-(`test_kills.py`); engines that answer 500 or hang, scorers that crash (`tests/sampler/test_episode.py`); prefetched data of a killed
-trainer (`tests/shared/test_store_records.py`: what is borrowed is given back).
+(`test_kills.py`); one that outlasts a verb's patience (`tests/shared/test_retry.py`); engines that answer 500 or hang, scorers
+that crash (`tests/sampler/test_episode.py`); prefetched data of a killed trainer (`tests/shared/test_store_records.py`).
 """
 
 import asyncio
 import random
 import signal
+import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -17,11 +17,10 @@ from sampler.config import SamplerConfig
 from sampler.episode import play
 from sampler.settle import settle_next
 from shared.audit import audit
-from shared.documents import Claim, Record
-from shared.errors import StoreUnavailable
-from shared.mongod import Mongod
-from shared.states import RecordStatus
-from shared.store import Store, retry
+from shared.documents import Record
+from shared.mongod import free_port
+from shared.states import DataStatus, RecordStatus, TaskStatus
+from shared.store import Store
 from tests.sampler.builders import make_dispatch, play_episode
 from tests.sampler.episodes import TEMPLATE, Chat, resources, samples
 from tests.shared.builders import claim, import_tasks, make_data, make_task
@@ -144,7 +143,7 @@ async def test_among_20000_records_every_question_of_an_episode_uses_an_index(st
 async def fill(store: Store, records: int) -> None:
     """Settled groups of two and their records, all of them trained, and one task that is open."""
     tasks = [
-        make_task(seq).model_copy(update={"status": "settled"}).to_mongo() | {"_id": f"main:train:0:t{seq}"}
+        make_task(seq).model_copy(update={"status": TaskStatus.SETTLED}).to_mongo() | {"_id": f"main:train:0:t{seq}"}
         for seq in range(records // 2)
     ]
     await store.database["tasks"].insert_many(tasks)
@@ -158,8 +157,10 @@ async def fill(store: Store, records: int) -> None:
             )  # fmt: skip
             documents.append(record.to_mongo())
     await store.database["records"].insert_many(documents)
-    trained = make_data(make_task(0), 0, status="trained").to_mongo()
-    await store.database["record_data"].insert_many([{**trained, "_id": d["_id"], "task": d["task"]} for d in documents])
+    trained = make_data(make_task(0), 0, status=DataStatus.TRAINED).to_mongo()
+    await store.database["record_data"].insert_many(
+        [{**trained, "_id": d["_id"], "task": d["task"]} for d in documents]
+    )
     await store.tasks.insert_new([make_task(records)])
 
 
@@ -167,40 +168,92 @@ async def fill(store: Store, records: int) -> None:
 
 
 class Stubbed(Run):
-    """Samplers against the stub engine: light enough for a dozen."""
+    """Samplers and a keeper against the stub engine: light enough for a dozen processes."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
-        self.port = 0
+        del self.sampler_flags["mcp_manager_url"]
         self.sampler_flags |= {
             "sampler": "scripts.bench_sampler_chat:Chat",
             "max_turns": "3",
             "open_all_tasks": "true",
             "max_concurrent_episodes": "3",
+            "adaptive_concurrency": "false",
         }
-        del self.sampler_flags["mcp_manager_url"]
 
     def start_engine(self, token_ms: int) -> None:
-        from shared.mongod import free_port
+        port = free_port()
+        engine = [sys.executable, "-m", "scripts.stub_engine", "--model-path", str(MODEL), "--port", str(port)]
+        self._start("engine", [*engine, "--turns", "3", "--token-ms", str(token_ms)])
+        keeper = [sys.executable, "-m", "sampler.engine.keeper", *self._common()]
+        self._start("keeper", [*keeper, "--engine_url", f"http://127.0.0.1:{port}"])
 
-        self.port = free_port()
-        flags = {"model-path": str(MODEL), "port": str(self.port), "turns": "3", "token-ms": str(token_ms)}
-        self._run_module("engine", "scripts.stub_engine", flags)
-        self._run_module(
-            "keeper", "sampler.engine.keeper", self._own() | {"engine_url": f"http://127.0.0.1:{self.port}"}
-        )
+
+async def import_groups(run: Run) -> None:
+    async with Store.open(run.mongod.connection_string, run.name) as store:
+        await import_tasks(store, 4, num_generations=8)
 
 
 async def groups_settled(store: Store) -> bool:
-    return (await store.tasks.count_by_status()).get("train") == {"settled": 4}
+    return (await store.tasks.count_by_status())["train"] == {"settled": 4}
 
 
 async def assert_complete(run: Run) -> None:
-    """Every group has its eight scores, one record for each, and nothing is left running."""
+    """Every group has its eight scores and eight records that can be trained, and nothing is left running."""
     async with Store.open(run.mongod.connection_string, run.name) as store:
-        assert await store.tasks.count_slots() == {"scored": 32, "failures": (await store.tasks.count_slots())["failures"]}
-        assert len(await store.data.find({})) == 32
+        slots = await store.tasks.count_slots()
+        assert slots == {"scored": 32, "failures": slots["failures"]}
+        assert len(await store.data.find({"status": "ready"})) == 32
         assert "running" not in await store.records.count_by_status()
         assert await store.database["dispatched_sampling_tasks"].count_documents({"status": "running"}) == 0
         report = await audit(store)
         assert report.ok, report
+
+
+@pytest.mark.slow
+async def test_12_samplers_killed_with_4_groups_of_8_running_cost_nothing_but_time(tmp_path: Path) -> None:
+    with Stubbed(tmp_path) as run:
+        await import_groups(run)
+        run.start_engine(token_ms=400)  # 8 s a turn
+        for i in range(12):
+            run.start_sampler(f"sampler{i}")
+
+        async def all_leased(store: Store) -> bool:
+            return (await store.tasks.count_slots()).get("leased", 0) == 32
+
+        await run.until("32 episodes in flight", all_leased)
+        for i in range(12):
+            run.end(f"sampler{i}", signal.SIGKILL)
+        run.end("engine", signal.SIGKILL)
+        run.end("keeper", signal.SIGKILL)
+        run.start_engine(token_ms=1)
+        run.sampler_flags["max_concurrent_episodes"] = "16"
+        run.start_sampler("heir")
+        await run.until("every group to be settled", groups_settled)
+        assert run.end("heir") == 0, run.log("heir")
+        await assert_complete(run)
+
+
+@pytest.mark.slow
+async def test_an_outage_of_mongod_that_outlasts_the_leases_leaks_nothing(tmp_path: Path) -> None:
+    """Leases are 3 s here, and 6 s without a database twice as long; in production 40 s are less than a lease."""
+    with Stubbed(tmp_path) as run:
+        run.sampler_flags |= {"lease_s": "3", "renew_s": "1"}
+        await import_groups(run)
+        run.start_engine(token_ms=50)  # 1 s a turn
+        run.start_sampler("sampler0")
+        run.start_sampler("sampler1")
+
+        async def some_scored(store: Store) -> bool:
+            return (await store.tasks.count_slots()).get("scored", 0) >= 3
+
+        await run.until("episodes scored, others in flight", some_scored)
+        assert run.mongod.process is not None
+        run.mongod.process.kill()
+        run.mongod.process.wait(10)
+        await asyncio.sleep(6)
+        run.mongod.start()
+        await run.until("every group to be settled", groups_settled)
+        for name in ("sampler0", "sampler1"):
+            assert run.end(name) == 0, run.log(name)
+        await assert_complete(run)
