@@ -345,7 +345,7 @@ async def run(options: argparse.Namespace) -> dict[str, list[Row]]:
             rows["load"] = [await load(bench(kind=k, tokens=t), n, options.seconds) for k, t, n in cases]
         if "turns" in parts:
             for kind in options.tools.split(","):
-                found = [await to_the_end(bench(kind=kind, tokens=500, turns=t), 4, 32) for t in (10, 30, 60)]
+                found = [await to_the_end(bench(kind=kind, tokens=500, turns=t), 2, 16) for t in (10, 30, 60)]
                 rows[f"turns {kind}"] = found
                 rows[f"commands {kind}"] = [per_turn_and_record(found)]
         if "many" in parts:

@@ -190,7 +190,7 @@ def _read_head(received: bytearray) -> _Head | None:
 
 def _unchunked(received: bytearray, at: int) -> bytes | None:
     """The body of a chunked response; None while it is not whole. Trailing fields are dropped."""
-    parts = []
+    parts: list[bytes] = []
     while (line_end := received.find(b"\r\n", at)) >= 0:
         size = int(received[at:line_end].partition(b";")[0], 16)
         start = line_end + 2
