@@ -152,7 +152,7 @@ async def test_a_plumbing_failure_is_retried_later_then_failed_and_never_has_a_s
 
 
 async def test_a_turn_sends_a_bounded_number_of_requests_to_an_engine_that_always_fails(store: Store) -> None:
-    """The reference system sends 21 a turn; ours as many as the pool's `max_failures`."""
+    """As many as the pool's `max_failures`."""
     await import_tasks(store, 1, num_generations=1)
     asked: list[str] = []
 

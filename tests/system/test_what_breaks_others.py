@@ -1,4 +1,4 @@
-"""What broke the reference system, each as a test that ours passes.
+"""What breaks systems of this kind, each as a test that this one passes.
 
 Covered elsewhere, and not again here: SIGTERM, a killed trainer, a killed engine, a short outage of the database
 (`test_kills.py`); one that outlasts a verb's patience (`tests/shared/test_retry.py`); engines that answer 500 or hang, scorers
