@@ -38,7 +38,7 @@ def test_a_full_engine_is_kept_full_and_its_queue_short(places: int, samplers: i
     assert max(r.waiting for r in reports) <= max(8 * samplers, places), "while it is still looking for its number"
     settled = reports[200:]
     assert sum(r.running for r in settled) / (200 * places) > 0.93
-    assert sum(r.waiting for r in settled) / 200 <= 0.2 * places + samplers
+    assert sum(r.waiting for r in settled) / 200 <= 0.3 * places + 2 * samplers
     if samplers > 1:
         assert min(engine.busy) >= max(engine.busy) / 4, f"no sampler is starved: {engine.busy}"
 
@@ -72,7 +72,7 @@ def test_a_cut_waits_for_the_effect_of_the_last_one() -> None:
     jam = {"running": 10, "waiting": 30, "capacity": 10}
     assert sampler.update(Pressure(news=1, **jam), busy=40) == 20
     assert sampler.update(Pressure(news=2, **jam), busy=40) == 20  # those beyond the cut are still playing
-    assert sampler.update(Pressure(news=3, running=10, waiting=10, capacity=10), busy=20) == 11
+    assert sampler.update(Pressure(news=3, running=10, waiting=10, capacity=10), busy=20) == 13
 
 
 @pytest.mark.parametrize(
