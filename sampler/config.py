@@ -67,7 +67,12 @@ class SamplerConfig(ServiceConfig):
     min_group_size: Positive = Field(2, description="A group with fewer scored episodes is abandoned.")
 
     # the queue
-    max_concurrent_episodes: Positive = Field(32, description="Episodes this process plays at once.")
+    max_concurrent_episodes: Positive = Field(256, description="Episodes this process plays at once, at most.")
+    adaptive_concurrency: bool = Field(
+        True,
+        description="Play as many at once as the engines take without a queue, a full cache or slow tokens. "
+        "False: always max_concurrent_episodes.",
+    )
     lease_s: Seconds = Field(60.0, description="A slot whose worker is silent for so long is given to another.")
     renew_s: Seconds = Field(15.0, description="Leases are renewed this often.")
     max_failures: Positive = Field(8, description="Plumbing failures after which a slot is failed for good.")

@@ -15,7 +15,7 @@ from sampler.errors import EngineError, ScorerFailed, ToolFailure
 from sampler.sampler import AsyncSampler
 from sampler.scorers import Score
 from shared.errors import ConfigError, IllegalMove, LeaseLost
-from shared.states import RecordStatus, Termination
+from shared.states import DispatchStatus, RecordStatus, Termination
 
 log = logging.getLogger(__name__)
 
@@ -51,7 +51,10 @@ async def _play_and_score(sampler: AsyncSampler) -> tuple[Termination, Score]:
     wanted = sampler.task.at_version
     if wanted is not None and sampler.episode.versions - {wanted}:
         raise WrongVersion(f"sampled by versions {sorted(sampler.episode.versions)}; expected {wanted} alone")
-    return termination, await sampler.evaluate_record()
+    try:
+        return termination, await sampler.evaluate_record()
+    except ConfigError as exc:  # a scorer or an answer schema that does not exist
+        raise ScorerFailed(str(exc)) from exc
 
 
 async def _finish(sampler: AsyncSampler, termination: Termination, score: Score) -> None:
@@ -94,6 +97,7 @@ async def _abandon(sampler: AsyncSampler, error: str) -> None:
         "termination": Termination.CANCELLED.value,
         "error": error,
     }
+    await sampler.finish_turn(DispatchStatus.CANCELLED)
     try:
         await sampler.resources.store.records.move(sampler.claim.record_id, RecordStatus.ABANDONED, values)
     except IllegalMove as exc:

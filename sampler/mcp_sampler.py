@@ -61,7 +61,7 @@ class MCPSampler(AsyncSampler):
             try:
                 result = await tools.call(call.name, call.arguments)
             except ToolFailure:
-                await self.finish_turn(results, status=DispatchStatus.TOOL_FAILED)
+                self.add_tool_calls(results, status=DispatchStatus.TOOL_FAILED)
                 raise
             results.append(
                 ToolCallResult(
@@ -75,7 +75,7 @@ class MCPSampler(AsyncSampler):
                     retries=result.retries,
                 )
             )
-        await self.finish_turn(results)
+        self.add_tool_calls(results)
         return [*_tool_messages(turn.parsed, results), *_error_messages(turn)]
 
 

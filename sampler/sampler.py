@@ -97,7 +97,7 @@ class AsyncSampler(ABC):
         self._context: Context | None = None
         self._last_output: list[int] = []
         self._last_message: Message | None = None
-        self._unwritten: DispatchedSamplingTask | None = None
+        self._unwritten: list[DispatchedSamplingTask] = []  # requests as they ended; written with the next one
         self._affinity: str | None = None
 
     @property
@@ -137,30 +137,33 @@ class AsyncSampler(ABC):
         `restart`: the messages are the whole history, as a context policy wants it from now on; a `Turn.message` of this
         episode among them (the very object) keeps its sampled ids. Raises EngineError.
         """
-        await self.finish_turn()
         dispatch, prompt = self._next_dispatch(new_messages, tools, restart)
         room = min(self.config.max_new_tokens, self.config.max_tokens - len(prompt))
         if room <= 0 or (not self.episode.dispatches and len(prompt) > self.config.max_prompt_tokens):
             return None
         params = {**dispatch.sampling_params, "max_new_tokens": room}
         dispatch = dispatch.model_copy(update={"status": DispatchStatus.RUNNING, "sampling_params": params})
-        await self.resources.store.records.open_dispatch(dispatch)
+        answered = list(self._unwritten)
         self.episode.dispatches.append(dispatch.id)
         self.resources.branch_causes[dispatch.branch_cause.value] += 1
-        self._unwritten = dispatch.model_copy(update={"status": DispatchStatus.FAILED})  # unless it is answered
+        self._unwritten.append(dispatch)
+        await self.resources.store.records.open_dispatch(dispatch, closing=answered)
+        del self._unwritten[: len(answered)]
         return await self._ask(dispatch, prompt, params)
 
-    async def finish_turn(
-        self, tool_calls: Sequence[ToolCallResult] = (), *, status: DispatchStatus | None = None
-    ) -> None:
-        """Write what came of the last reply. Called with tool results by those who have some; otherwise by itself."""
-        if self._unwritten is None:
-            return
-        dispatch, self._unwritten = self._unwritten, None
-        update: dict[str, Any] = {"tool_calls": list(tool_calls)}
-        if status is not None:
-            update["status"] = status
-        await self.resources.store.records.close_dispatch(dispatch.model_copy(update=update))
+    def add_tool_calls(self, tool_calls: Sequence[ToolCallResult], *, status: DispatchStatus | None = None) -> None:
+        """What came of the last reply. It is written with the next request, or at the end of the episode."""
+        update = {"tool_calls": list(tool_calls), **({} if status is None else {"status": status})}
+        self._unwritten[-1] = self._unwritten[-1].model_copy(update=update)
+
+    async def finish_turn(self, unanswered: DispatchStatus = DispatchStatus.FAILED) -> None:
+        """Write what came of the last reply, if that has not been done; `unanswered`: what a request without a reply is."""
+        ended = [
+            d.model_copy(update={"status": unanswered}) if d.status is DispatchStatus.RUNNING else d
+            for d in self._unwritten
+        ]
+        await self.resources.store.records.close_dispatches(ended)
+        self._unwritten.clear()
 
     def ended_by(self, turn: Turn | None) -> Termination | None:
         """The termination that follows from the reply alone: no room, or cut by the token budget."""
@@ -222,7 +225,7 @@ class AsyncSampler(ABC):
         text = self._reply_text(generation.output_ids)
         parsed = _with_ids(self.resources.parser(text, self._context_tools()), dispatch.turn)
         message = self._last_message = _message(parsed)
-        self._unwritten = dispatch.model_copy(
+        self._unwritten[-1] = dispatch.model_copy(
             update={
                 "status": DispatchStatus.FORMAT_ERROR if parsed.errors else DispatchStatus.COMPLETED,
                 "service": generation.url,

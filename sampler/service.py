@@ -23,6 +23,7 @@ from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
+from sampler.concurrency import Concurrency, Pressure
 from sampler.config import SamplerConfig
 from sampler.engine.client import EngineClient, EngineTimeouts
 from sampler.engine.pool import EnginePool, PoolLimits
@@ -102,6 +103,8 @@ class SamplerService:
         self._settle_wanted = asyncio.Event()
         self._place_free = asyncio.Event()
         self._counts: Counter[str] = Counter()
+        self._concurrency = Concurrency(config.max_concurrent_episodes, adaptive=config.adaptive_concurrency)
+        self._engine_mark = (0.0, 0)  # seconds and tokens of our requests at the last look
         self._rewards: deque[float] = deque(maxlen=256)
         self._token_marks: deque[tuple[float, int]] = deque()
         self._eval_looked_at = 0.0
@@ -158,6 +161,23 @@ class SamplerService:
             services=tuple(services),
             doing=doing,
         )
+        if self._concurrency.update(self._pressure(), len(self._episodes)) > len(self._episodes):
+            self._place_free.set()
+
+    def _pressure(self) -> Pressure:
+        """What the engines that are up reported last, and how long our own requests took since the last look."""
+        up = [service for service in self._view.services if service.status is ServiceStatus.UP]
+        stats = self._resources.pool.stats
+        seconds, tokens = stats.engine_s - self._engine_mark[0], stats.output_tokens - self._engine_mark[1]
+        self._engine_mark = (stats.engine_s, stats.output_tokens)
+        return Pressure(
+            news=tuple(service.heartbeat for service in up),
+            running=sum(service.running for service in up),
+            waiting=sum(service.waiting for service in up),
+            capacity=sum(service.capacity for service in up),
+            token_usage=max((service.token_usage for service in up), default=0.0),
+            token_latency_s=seconds / tokens if tokens else None,
+        )
 
     async def _seq_limit(self, admission: Admission | None) -> tuple[int | None, str]:
         """The admission gate, and what to say about it."""
@@ -180,7 +200,7 @@ class SamplerService:
 
     async def _claim_loop(self, group: asyncio.TaskGroup) -> None:
         while not self._stop.is_set():
-            if len(self._episodes) >= self._config.max_concurrent_episodes:
+            if len(self._episodes) >= self._concurrency.limit:
                 self._place_free.clear()
                 await self._wait_for(self._place_free, 1.0)
                 continue
@@ -281,6 +301,7 @@ class SamplerService:
                 stats={
                     "episodes": self._counts["episodes"],
                     "episodes_running": len(self._episodes),
+                    "episodes_at_most": self._concurrency.limit,
                     "failed": self._counts["failed"],
                     "settled": self._counts["settled"],
                     "tokens": stats.output_tokens,

@@ -339,6 +339,7 @@ class InferenceService(Document):
     capacity: int = 0  # requests it runs at once
     running: int = 0
     waiting: int = 0
+    token_usage: float = 0.0  # share of its KV cache in use
     keeper: str | None = None
     error: str | None = None
     heartbeat: datetime | None = None

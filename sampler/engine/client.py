@@ -1,6 +1,6 @@
 """SGLang's native HTTP API: one request, one checked answer, and its four shapes of 400 in one error tree.
 
-Owns the process's one `httpx.AsyncClient`. Promise: a `Generation` that leaves this file has one finite log-prob per
+Owns the process's connections to engines. Promise: a `Generation` that leaves this file has one finite log-prob per
 output token, its ids are those the log-probs belong to, and its version runs cover all of them; anything else is an
 `EngineContractBroken`. Nothing here retries: `sampler.engine.pool` does.
 
@@ -19,6 +19,7 @@ from typing import Any, Self
 
 import httpx
 
+from sampler.engine.transport import KeepAliveTransport
 from sampler.errors import CacheNotFlushed, ContextTooLong, EngineContractBroken, EngineRefused, EngineUnavailable
 
 # 408 and 429 say "later", not "wrong".
@@ -71,8 +72,11 @@ class ServerInfo:
 
 @dataclass(frozen=True, slots=True)
 class EngineLoad:
+    """`token_usage`: share of the KV cache in use, of the fullest data-parallel rank."""
+
     running: int
     waiting: int
+    token_usage: float
 
 
 class EngineClient:
@@ -87,9 +91,11 @@ class EngineClient:
     ) -> None:
         self.timeouts = timeouts or EngineTimeouts()
         # uvicorn closes idle connections after 5 s; one reused in that instant would be a needless transport error.
-        limits = httpx.Limits(max_connections=max_connections, max_keepalive_connections=256, keepalive_expiry=2.0)
-        headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
-        self._http = httpx.AsyncClient(limits=limits, headers=headers, transport=transport, timeout=None)
+        self._transport = transport or KeepAliveTransport(max_connections, 2.0, self.timeouts.connect_s)
+        self._headers = {"Content-Type": "application/json", "Accept": "application/json"}
+        if api_key:
+            self._headers["Authorization"] = f"Bearer {api_key}"
+        self._urls: dict[tuple[str, str], httpx.URL] = {}  # parsing one takes longer than sending a request to it
 
     async def __aenter__(self) -> Self:
         return self
@@ -100,7 +106,7 @@ class EngineClient:
         await self.close()
 
     async def close(self) -> None:
-        await self._http.aclose()
+        await self._transport.aclose()
 
     async def generate(
         self,
@@ -141,6 +147,7 @@ class EngineClient:
         return EngineLoad(
             running=sum(int(rank.get("num_running_reqs", 0)) for rank in ranks),
             waiting=sum(int(rank.get("num_waiting_reqs", 0)) for rank in ranks),
+            token_usage=max((float(rank.get("token_usage") or 0.0) for rank in ranks), default=0.0),
         )
 
     async def pause(self, url: str, mode: str = "retract") -> None:
@@ -183,20 +190,31 @@ class EngineClient:
         self, url: str, method: str, path: str, timeout_s: float, body: Mapping[str, Any] | None = None
     ) -> httpx.Response:
         """One exchange; every foreign error becomes one of ours here."""
-        wait = httpx.Timeout(timeout_s, connect=min(timeout_s, self.timeouts.connect_s))
         try:
+            request = httpx.Request(method, self._url(url, path), headers=self._headers, content=_encoded(body))
             async with asyncio.timeout(timeout_s):
-                response = await self._http.request(method, url.rstrip("/") + path, json=body, timeout=wait)
+                response = await self._transport.handle_async_request(request)
+                await response.aread()
         except (TimeoutError, httpx.TimeoutException) as exc:
             raise EngineUnavailable(f"{url}{path}: no answer within {timeout_s:g} s ({type(exc).__name__})") from exc
+        except (httpx.InvalidURL, httpx.UnsupportedProtocol) as exc:
+            raise EngineRefused(f"{url!r} is no URL: {exc}; expected something like http://host:30000") from exc
         except httpx.HTTPError as exc:
             raise EngineUnavailable(f"{url}{path}: {type(exc).__name__}: {exc}") from exc
-        except httpx.InvalidURL as exc:
-            raise EngineRefused(f"{url!r} is no URL: {exc}; expected something like http://host:30000") from exc
         if response.is_success:
             return response
         _raise_for(url + path, response)
         return response
+
+    def _url(self, url: str, path: str) -> httpx.URL:
+        """Raises httpx.InvalidURL."""
+        if (url, path) not in self._urls:
+            self._urls[url, path] = httpx.URL(url.rstrip("/") + path)
+        return self._urls[url, path]
+
+
+def _encoded(body: Mapping[str, Any] | None) -> bytes:
+    return b"" if body is None else json.dumps(body, separators=(",", ":")).encode()
 
 
 def _raise_for(where: str, response: httpx.Response) -> None:

@@ -23,7 +23,7 @@ from typing import ClassVar, Literal
 from pydantic import Field
 
 from sampler.engine.child import EngineChild
-from sampler.engine.client import EngineClient
+from sampler.engine.client import EngineClient, EngineLoad
 from sampler.errors import CacheNotFlushed, EngineError, EngineRefused, EngineUnavailable
 from shared.config import ServiceConfig
 from shared.documents import InferenceService, PolicyVersion, Worker
@@ -136,7 +136,7 @@ class Keeper:
         if self._restarts > self._config.max_restarts:
             raise EngineUnavailable(f"the local engine ended {self._restarts} times; see its log")
         self._status, self._error = ServiceStatus.DOWN, f"ended with status {self._child.status}; starting again"
-        await self._register(0, 0)
+        await self._register(EngineLoad(running=0, waiting=0, token_usage=0.0))
         await self._start_engine()
 
     # ------------------------------------------------------------------ weights
@@ -182,17 +182,16 @@ class Keeper:
     # ------------------------------------------------------------------ reports
 
     async def _beat(self) -> None:
-        running = waiting = 0
+        load = EngineLoad(running=0, waiting=0, token_usage=0.0)
         try:
             load = await self._client.load(self.url)
-            running, waiting = load.running, load.waiting
             if self._status is ServiceStatus.DOWN and self._serving >= 0:
                 self._serving = -1  # it is back: whatever it serves, follow will set and check
         except EngineError as exc:
             self._status, self._error = ServiceStatus.DOWN, str(exc)
-        await self._register(running, waiting)
+        await self._register(load)
 
-    async def _register(self, running: int, waiting: int) -> None:
+    async def _register(self, load: EngineLoad) -> None:
         await self._store.services.heartbeat(
             InferenceService(
                 id=self.url,
@@ -202,8 +201,9 @@ class Keeper:
                 status=self._status,
                 kind="local" if self._child else "sglang",
                 capacity=self._capacity,
-                running=running,
-                waiting=waiting,
+                running=load.running,
+                waiting=load.waiting,
+                token_usage=load.token_usage,
                 keeper=self._id,
                 error=self._error,
             )
@@ -215,7 +215,7 @@ class Keeper:
                 host=socket.gethostname(),
                 pid=os.getpid(),
                 doing=f"{self.url} {self._status} version {self._serving}",
-                stats={"running": running, "waiting": waiting, "restarts": self._restarts},
+                stats={"running": load.running, "waiting": load.waiting, "restarts": self._restarts},
             )
         )
 

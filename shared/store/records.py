@@ -13,11 +13,21 @@ from pymongo.asynchronous.database import AsyncDatabase
 
 from shared.documents import Claim, DispatchedSamplingTask, Record
 from shared.errors import IllegalMove
-from shared.states import RECORD_MOVES, RecordStatus, origins
+from shared.states import RECORD_MOVES, DispatchStatus, RecordStatus, origins
 from shared.store.pipelines import NOW, literals
 from shared.store.retry import survives_outages
 
 Document = dict[str, Any]
+WRITTEN_WITH_THE_ANSWER = {
+    "status",
+    "error",
+    "service",
+    "response",
+    "weight_versions",
+    "continuations",
+    "usage",
+    "tool_calls",
+}
 
 
 @survives_outages
@@ -45,19 +55,23 @@ class RecordVerbs:
             source=claim.task.source,
             worker=worker,
         )
-        await self._upsert(self._records, record.to_mongo())
+        await self._records.update_one({"_id": record.id}, _insert_once(record.to_mongo()), upsert=True)
         return record
 
-    async def open_dispatch(self, dispatch: DispatchedSamplingTask) -> None:
-        """Write a request before it is sent."""
-        await self._upsert(self._dispatches, dispatch.to_mongo())
+    async def open_dispatch(
+        self, dispatch: DispatchedSamplingTask, closing: Sequence[DispatchedSamplingTask] = ()
+    ) -> None:
+        """Write a request before it is sent, and in the same command the end of those before it."""
+        updates = [
+            *map(_close, closing),
+            UpdateOne({"_id": dispatch.id}, _insert_once(dispatch.to_mongo()), upsert=True),
+        ]
+        await self._dispatches.bulk_write(updates)
 
-    async def close_dispatch(self, dispatch: DispatchedSamplingTask) -> None:
-        """Write the answer, the tool calls and the end of a request."""
-        values = dispatch.to_mongo()
-        for name in ("_id", "created_at", "finished_at", "prompt_ids", "messages", "record", "turn", "parent"):
-            del values[name]
-        await self._dispatches.update_one({"_id": dispatch.id}, [{"$set": {**literals(values), "finished_at": NOW}}])
+    async def close_dispatches(self, dispatches: Sequence[DispatchedSamplingTask]) -> None:
+        """Write the answer, the tool calls and the end of requests."""
+        if dispatches:
+            await self._dispatches.bulk_write(list(map(_close, dispatches)))
 
     async def move(self, record_id: str, to: RecordStatus, values: Mapping[str, Any]) -> None:
         """Move a record and write `values` with it. Raises IllegalMove where the state machine has no such move."""
@@ -73,7 +87,10 @@ class RecordVerbs:
     async def settle_group(
         self, task_id: str, statuses: Mapping[str, RecordStatus], advantages: Mapping[str, float]
     ) -> None:
-        """Give the group's records their last state and advantage; every other attempt of the task is abandoned."""
+        """Give the group's records their last state and advantage; every other attempt of the task is abandoned.
+
+        With them go the requests that a process which died had sent and never closed.
+        """
         updates = [
             UpdateOne({"_id": rid}, {"$set": {"status": status.value, "advantage": advantages.get(rid)}})
             for rid, status in statuses.items()
@@ -81,10 +98,14 @@ class RecordVerbs:
         if updates:
             await self._records.bulk_write(updates, ordered=False)
         open_states = [s.value for s in (RecordStatus.RUNNING, RecordStatus.COMPLETED, RecordStatus.SCORED)]
-        await self._records.update_many(
-            {"task": task_id, "_id": {"$nin": list(statuses)}, "status": {"$in": open_states}},
-            {"$set": {"status": RecordStatus.ABANDONED.value}},
-        )
+        others: Document = {"task": task_id, "_id": {"$nin": list(statuses)}}
+        lost = [d["_id"] async for d in self._records.find(others | {"status": {"$in": open_states}}, {"_id": 1})]
+        if lost:
+            await self._dispatches.update_many(
+                {"record": {"$in": lost}, "status": {"$in": [DispatchStatus.PENDING, DispatchStatus.RUNNING]}},
+                {"$set": {"status": DispatchStatus.CANCELLED.value, "error": "its process ended"}},
+            )
+            await self._records.update_many({"_id": {"$in": lost}}, {"$set": {"status": RecordStatus.ABANDONED.value}})
 
     async def set_dispatch_results(self, results: Mapping[str, tuple[float, float]]) -> None:
         """{dispatch id: (score, advantage)}."""
@@ -126,22 +147,14 @@ class RecordVerbs:
         cursor = await self._records.aggregate([{"$group": {"_id": "$status", "n": {"$sum": 1}}}])
         return {row["_id"]: row["n"] async for row in cursor}
 
-    @staticmethod
-    async def _upsert(collection: AsyncCollection[Document], document: Document) -> None:
-        """Insert once, with the server's time; a repeat changes nothing."""
-        values = {k: v for k, v in document.items() if k not in ("_id", "created_at")}
-        await collection.update_one(
-            {"_id": document["_id"]},
-            [
-                {
-                    "$replaceWith": {
-                        "$cond": [
-                            {"$eq": [{"$type": "$created_at"}, "date"]},
-                            "$$ROOT",
-                            {"_id": document["_id"], **literals(values), "created_at": NOW},
-                        ]
-                    }
-                }
-            ],
-            upsert=True,
-        )
+
+def _insert_once(document: Document) -> list[Document]:
+    """An upsert that inserts with the server's time; repeated, it changes nothing."""
+    values = {name: value for name, value in document.items() if name not in ("_id", "created_at")}
+    new = {"_id": document["_id"], **literals(values), "created_at": NOW}
+    return [{"$replaceWith": {"$cond": [{"$eq": [{"$type": "$created_at"}, "date"]}, "$$ROOT", new]}}]
+
+
+def _close(dispatch: DispatchedSamplingTask) -> UpdateOne:
+    values = dispatch.model_dump(include=WRITTEN_WITH_THE_ANSWER)
+    return UpdateOne({"_id": dispatch.id}, {"$set": values, "$currentDate": {"finished_at": True}})

@@ -48,6 +48,12 @@ class TaskVerbs:
             [("policy", 1), ("split", 1), ("epoch", 1), ("tid", 1)], name="identity", unique=True
         )
         await self._tasks.create_index([("policy", 1), ("split", 1), ("seq", 1)], name="order", unique=True)
+        completed = {
+            "status": TaskStatus.COMPLETED.value
+        }  # few at any time: settlement is asked for after every episode
+        await self._tasks.create_index(
+            [("policy", 1), ("free_at", 1)], name="settle", partialFilterExpression=completed
+        )
 
     # ------------------------------------------------------------------ import
 
@@ -206,7 +212,7 @@ class TaskVerbs:
     async def claim_settlement(self, worker: str, *, policy: str, lease_s: float) -> Task | None:
         """Lease a completed group for settlement; a settler that died is replaced when its lease ends."""
         document = await self._tasks.find_one_and_update(
-            {"policy": policy, "status": TaskStatus.COMPLETED, "$expr": {"$lte": ["$free_at", NOW]}},
+            {"policy": policy, "status": TaskStatus.COMPLETED.value, "$expr": {"$lte": ["$free_at", NOW]}},
             [{"$set": {"free_at": after(lease_s), "settler": literal(worker)}}],
             return_document=ReturnDocument.AFTER,
         )

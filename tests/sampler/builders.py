@@ -56,7 +56,7 @@ async def play_episode(store: Store, claim: Claim, score: float, *, version: int
     ]
     for dispatch in dispatches:
         await store.records.open_dispatch(dispatch)
-        await store.records.close_dispatch(dispatch)
+        await store.records.close_dispatches([dispatch])
     values = {"score": score, "traj": [d.id for d in dispatches], "num_turns": 2, "policy_versions": [version]}
     await store.records.move(rid, RecordStatus.SCORED, values)
     await store.tasks.finish_slot(claim, score)

@@ -86,7 +86,7 @@ async def play(store: Store, held: Claim, score: float) -> None:
     dispatches = make_dispatches(record.id)
     for dispatch in dispatches:
         await store.records.open_dispatch(dispatch)
-        await store.records.close_dispatch(dispatch)
+        await store.records.close_dispatches([dispatch])
     values = {
         "traj": [d.id for d in dispatches],
         "num_turns": 3,

@@ -1,0 +1,93 @@
+"""How many episodes this process plays at once: additive increase, multiplicative decrease on the engines' pressure.
+
+    free places, nothing waits      ─▶ grow by half of them (the others are for other processes), at most to the double
+    full, nothing to complain of    ─▶ grow by one
+    queue, KV cache or latency high ─▶ shrink by the share that is too much, between 5 and 50 %
+
+Promise: pure; the same reports give the same numbers. A decision is taken only on news (a report that is younger than the last
+decision), and only when the last one has had its effect: nothing grows that is not used, nothing shrinks again before the
+episodes beyond the last cut have ended. The queue at an engine stays about `queue_slack`
+of what it runs.
+"""
+
+import math
+from collections.abc import Hashable
+from dataclasses import dataclass
+
+FIRST = 8  # to begin with, until the engines have said something
+LEAST_CUT, LARGEST_CUT = 0.05, 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Pressure:
+    """What the engines of a policy report, added up; `news` changes with every report.
+
+    `token_usage`: share of the KV cache in use at the fullest engine. `token_latency_s`: what our own requests took per
+    output token since the last report; None: none has ended.
+    """
+
+    news: Hashable
+    running: int
+    waiting: int
+    capacity: int
+    token_usage: float = 0.0
+    token_latency_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Comfort:
+    """Where pressure begins. A full batch takes a few times as long per token as a lone request: that is not yet pressure."""
+
+    queue_slack: float = 0.25  # of what runs: so many may wait, to fill the places that become free
+    token_usage: float = 0.9  # SGLang begins to retract requests a little above
+    latency_factor: float = 8.0  # of the lowest latency per token seen lately
+    latency_memory: float = (
+        1.05  # the lowest one is forgotten by so much a report: replies may become short, prompts long
+    )
+
+
+class Concurrency:
+    """`limit` is how many episodes may run; `ceiling` is never passed, and is the limit itself where `adaptive` is off."""
+
+    def __init__(self, ceiling: int, *, adaptive: bool, comfort: Comfort | None = None) -> None:
+        self.limit = min(FIRST, ceiling) if adaptive else ceiling
+        self._ceiling = ceiling
+        self._adaptive = adaptive
+        self._comfort = comfort or Comfort()
+        self._last_news: Hashable = None
+        self._lowest_latency_s = math.inf
+
+    def update(self, pressure: Pressure, busy: int) -> int:
+        """The limit, given a report and how many episodes are running now."""
+        if not self._adaptive or pressure.news == self._last_news or not pressure.capacity:
+            return self.limit
+        self._last_news = pressure.news
+        if pressure.token_latency_s:
+            forgotten = self._lowest_latency_s * self._comfort.latency_memory
+            self._lowest_latency_s = min(forgotten, pressure.token_latency_s)
+        excess = self._excess(pressure)
+        if excess > 0 and busy <= self.limit:
+            cut = min(LARGEST_CUT, max(LEAST_CUT, excess))
+            self.limit = max(1, min(self.limit - 1, math.floor(self.limit * (1 - cut))))
+        elif excess <= 0 and busy >= self.limit:
+            self.limit = min(self._ceiling, self.limit + self._step(pressure))
+        return self.limit
+
+    def _excess(self, pressure: Pressure) -> float:
+        """The share of the load that is too much; 0 or less: none is."""
+        comfort = self._comfort
+        load = pressure.running + pressure.waiting
+        may_wait = math.ceil(comfort.queue_slack * pressure.running)
+        queue = (pressure.waiting - may_wait) / load if load else 0.0
+        cache = 1 - comfort.token_usage / pressure.token_usage if pressure.token_usage else 0.0
+        latency = 0.0
+        if pressure.token_latency_s:
+            latency = 1 - comfort.latency_factor * self._lowest_latency_s / pressure.token_latency_s
+        return max(queue, cache, latency)
+
+    def _step(self, pressure: Pressure) -> int:
+        """Into free places quickly, as far as the cache reaches; beyond them one by one."""
+        free = pressure.capacity - pressure.running - pressure.waiting
+        if pressure.token_usage:
+            free = min(free, math.floor(self.limit * (self._comfort.token_usage / pressure.token_usage - 1)))
+        return max(1, min(free // 2, self.limit))

@@ -1,0 +1,403 @@
+"""One sampler process against an engine that answers at once: what a turn costs the client and the database.
+
+    python -m scripts.bench_sampler [--parts load,turns,many,adaptive] [--at-once 1,8,64,256] [--tokens 20,500]
+                                    [--tools chat,mcp] [--seconds 6] [--json FILE]
+
+Everything is real but the engine (`scripts.stub_engine`, a process of its own): a `python -m sampler` process, an embedded
+mongod, groups of 8; `mcp` episodes call a tool on the bundled MCP server in every turn, `chat` episodes have as many turns
+without tools. Parts:
+
+    load      turns/s, CPU per turn of the sampler and of mongod, commands and bytes to and from MongoDB, at steady load
+    turns     10, 30 and 60 turns a record, played to the end: commands per turn and per record (slope and rest), data stored
+    many      1,000 episodes at once in one process: peak memory
+    adaptive  an engine with 16 places: fixed numbers of episodes against adaptive concurrency
+"""
+
+import argparse
+import asyncio
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import AsyncExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import psutil
+from rich.console import Console
+from rich.table import Table
+
+from shared.documents import InferenceService, Slot, Task, TaskPayload, task_id
+from shared.mongod import Mongod, free_port
+from shared.states import ServiceStatus
+from shared.store import Store
+from shared.store.pipelines import EPOCH
+
+ROOT = Path(__file__).parents[1]
+MODEL = ROOT / "assets" / "example" / "model"
+TOOL_CALL = '<tool_call>\n{"name": "calculator", "arguments": {"expression": "1+1"}}\n</tool_call>'
+GROUP = 8
+# What the clock sends (workers, engines, the run's state) is not counted: it does not depend on the work.
+EPISODE_COMMANDS = re.compile(
+    r'"Command started".*?"command": "\{\\"(?:find|update|findAndModify|insert|aggregate)\\": '
+    r'\\"(?:tasks|records|dispatched_sampling_tasks|record_data)\\"'
+)
+OWN_COMMANDS = {"serverStatus", "hello", "ping", "isMaster"}  # ours, and the drivers' heartbeats
+Row = dict[str, Any]
+
+
+@dataclass
+class Bench:
+    """One database, one stub engine and one sampler process at a time."""
+
+    mongod: Mongod
+    store: Store
+    folder: Path
+    tools_url: str
+    turns: int = 10
+    tokens: int = 20
+    kind: str = "chat"
+    engine_flags: dict[str, str] = field(default_factory=dict)
+    sampler_flags: dict[str, str] = field(default_factory=dict)
+    engine_port: int = 0
+
+    @property
+    def engine_url(self) -> str:
+        return f"http://127.0.0.1:{self.engine_port}"
+
+    async def fill(self, groups: int) -> None:
+        """Nothing but `groups` new tasks, and an engine that is up."""
+        for name in ("tasks", "records", "dispatched_sampling_tasks", "record_data", "inference_services"):
+            await self.store.database.drop_collection(name)
+        await self.store.ensure_indexes()
+        await self.store.tasks.insert_new([_task(seq) for seq in range(groups)])
+
+    async def register(self, capacity: int = 4096) -> None:
+        """By hand: a keeper would add its own commands to the count."""
+        service = InferenceService(
+            id=self.engine_url,
+            url=self.engine_url,
+            policy="main",
+            version=0,
+            status=ServiceStatus.UP,
+            capacity=capacity,
+        )
+        await self.store.services.heartbeat(service)
+
+    @contextmanager
+    def engine(self) -> Iterator[None]:
+        self.engine_port = free_port()
+        flags = {"model-path": str(MODEL), "port": self.engine_port, "tokens": self.tokens, "turns": self.turns}
+        flags |= {"tool-call": TOOL_CALL if self.kind == "mcp" else "", **self.engine_flags}
+        with _child("scripts.stub_engine", {name: value for name, value in flags.items() if value}, self.folder):
+            _wait_for_port(self.engine_port)
+            yield
+
+    @contextmanager
+    def sampler(self, at_once: int) -> Iterator[psutil.Process]:
+        flags: dict[str, object] = {
+            "run": self.store.run,
+            "db_connection_string": self.mongod.connection_string,
+            "model_name_or_path": MODEL,
+            "max_concurrent_episodes": at_once,
+            "max_turns": self.turns,
+            "max_new_tokens": self.tokens,
+            "max_tokens": 1 << 20,
+            "adaptive_concurrency": False,
+            "open_all_tasks": True,
+            "service_ttl_s": 3600,
+            "grace_s": 0.1,
+            "log_level": "WARNING",
+        }
+        if self.kind == "mcp":
+            flags["mcp_manager_url"] = self.tools_url
+        else:
+            flags["sampler"] = "scripts.bench_sampler_chat:Chat"
+        with _child("sampler", flags | self.sampler_flags, self.folder) as process:
+            yield psutil.Process(process.pid)
+
+    async def stats(self) -> dict[str, int]:
+        async with httpx.AsyncClient(timeout=10) as client:
+            found: dict[str, int] = (await client.get(f"{self.engine_url}/stats")).json()
+            return found
+
+    async def played(self) -> int:
+        return int((await self.stats()).get("/generate", 0))
+
+    async def until(self, ready: Any, timeout_s: float = 60.0) -> None:
+        deadline = time.monotonic() + timeout_s
+        while not await ready():
+            if time.monotonic() > deadline:
+                raise SystemExit(f"nothing came of it; see {self.folder}")
+            await asyncio.sleep(0.1)
+
+    async def server_status(self) -> tuple[int, int, int]:
+        """Commands, bytes in, bytes out since the server's start; our own commands left out."""
+        status = await self.store.client.admin.command("serverStatus")
+        done = {n: c["total"] for n, c in status["metrics"]["commands"].items() if isinstance(c, dict) and "total" in c}
+        commands = sum(total for name, total in done.items() if name not in OWN_COMMANDS)
+        return commands, status["network"]["bytesIn"], status["network"]["bytesOut"]
+
+
+def _task(seq: int) -> Task:
+    return Task(
+        id=task_id("main", "train", 0, f"t{seq}"),
+        tid=f"t{seq}",
+        split="train",
+        epoch=0,
+        policy="main",
+        seq=seq,
+        source="bench",
+        payload=TaskPayload(query="What is 2+2?", answer="4"),
+        num_generations=GROUP,
+        slots=[Slot(traj_id=k, free_at=EPOCH) for k in range(GROUP)],
+        free_at=EPOCH,
+    )
+
+
+@contextmanager
+def _child(module: str, flags: dict[str, object], folder: Path) -> Iterator[subprocess.Popen[bytes]]:
+    command = [
+        sys.executable,
+        "-m",
+        module,
+        *(part for name, value in flags.items() for part in (f"--{name}", str(value))),
+    ]
+    with (folder / f"{module}.log").open("ab") as log:
+        process = subprocess.Popen(command, cwd=ROOT, stdout=log, stderr=log, env=os.environ | {"OMP_NUM_THREADS": "1"})
+        try:
+            yield process
+        finally:
+            process.terminate()
+            process.wait(60)
+
+
+def _wait_for_port(port: int, timeout_s: float = 20.0) -> None:
+    deadline = time.monotonic() + timeout_s
+    while True:
+        try:
+            with socket.create_connection(("127.0.0.1", port), timeout=1):
+                return
+        except OSError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.05)
+
+
+def _cpu_s(process: psutil.Process) -> float:
+    times = process.cpu_times()
+    return float(times.user + times.system)
+
+
+# ------------------------------------------------------------------ parts
+
+
+async def load(bench: Bench, at_once: int, seconds: float) -> Row:
+    await bench.fill(max(64, at_once // GROUP) + int(400 * seconds) // GROUP)
+    assert bench.mongod.process is not None
+    mongod = psutil.Process(bench.mongod.process.pid)
+    with bench.engine():
+        await bench.register()
+        with bench.sampler(at_once) as sampler:
+            await bench.until(lambda: _at_least(bench, max(100, 3 * at_once)))
+            played, status, cpu, db_cpu = (
+                await bench.played(),
+                await bench.server_status(),
+                _cpu_s(sampler),
+                _cpu_s(mongod),
+            )
+            began = time.monotonic()
+            await asyncio.sleep(seconds)
+            took_s = time.monotonic() - began
+            turns = await bench.played() - played
+            now = await bench.server_status()
+            cpu, db_cpu = _cpu_s(sampler) - cpu, _cpu_s(mongod) - db_cpu
+    return {
+        "episodes": bench.kind,
+        "tokens": bench.tokens,
+        "at once": at_once,
+        "turns/s": turns / took_s,
+        "sampler ms/turn": cpu / turns * 1e3,
+        "sampler cores": cpu / took_s,
+        "mongod ms/turn": db_cpu / turns * 1e3,
+        "commands/turn": (now[0] - status[0]) / turns,
+        "KB to mongod/turn": (now[1] - status[1]) / turns / 1e3,
+        "KB from mongod/turn": (now[2] - status[2]) / turns / 1e3,
+    }
+
+
+async def _at_least(bench: Bench, turns: int) -> bool:
+    return await bench.played() >= turns
+
+
+async def to_the_end(bench: Bench, groups: int, at_once: int) -> Row:
+    """Play `groups` groups until they are settled, and say what they took."""
+    await bench.fill(groups)
+    log = bench.folder / "sampler.log"
+    log.unlink(missing_ok=True)
+    bench.sampler_flags |= {"log_level": "DEBUG"}  # the driver logs its commands
+    with bench.engine():
+        await bench.register()
+        with bench.sampler(at_once) as sampler:
+            began, peak = time.monotonic(), 0
+            while await bench.store.database["tasks"].count_documents({"status": "settled"}) < groups:
+                peak = max(peak, _peak_memory(sampler))
+                await asyncio.sleep(0.5)
+            took_s = time.monotonic() - began
+    sizes = {
+        name: (await bench.store.database.command("collStats", name))["size"]
+        for name in ("tasks", "records", "dispatched_sampling_tasks", "record_data")
+    }
+    texts = {
+        "r": {"$strLenBytes": "$response.text"},
+        "m": {"$strLenBytes": {"$ifNull": ["$response.message.content", ""]}},
+    }
+    cursor = await bench.store.database["dispatched_sampling_tasks"].aggregate(
+        [{"$project": texts}, {"$group": {"_id": None, "n": {"$sum": {"$add": ["$r", "$m"]}}}}]
+    )
+    (text,) = await cursor.to_list()
+    records = groups * GROUP
+    commands = len(EPISODE_COMMANDS.findall(log.read_text()))
+    tokens = bench.tokens * bench.turns * records
+    episodes = sizes["tasks"] + sizes["records"] + sizes["dispatched_sampling_tasks"]
+    return {
+        "episodes": bench.kind,
+        "tokens": bench.tokens,
+        "turns": bench.turns,
+        "records": records,
+        "commands/record": commands / records,
+        "KB/record": (episodes + sizes["record_data"]) / records / 1e3,
+        "KB dispatches": sizes["dispatched_sampling_tasks"] / records / 1e3,
+        "KB record_data": sizes["record_data"] / records / 1e3,
+        "bytes/token": (episodes - text["n"]) / tokens,
+        "bytes/token record_data": sizes["record_data"] / tokens,
+        "peak MiB": peak / 2**20,
+        "seconds": took_s,
+    }
+
+
+def _peak_memory(process: psutil.Process) -> int:
+    line = next(
+        line for line in Path(f"/proc/{process.pid}/status").read_text().splitlines() if line.startswith("VmHWM")
+    )
+    return int(line.split()[1]) * 1024
+
+
+def per_turn_and_record(rows: list[Row]) -> Row:
+    """Commands per record over its turns is a line: its slope, and where it begins."""
+    slope, rest = np.polyfit([row["turns"] for row in rows], [row["commands/record"] for row in rows], 1)
+    return {"commands/turn": float(slope), "commands/record": float(rest)}
+
+
+async def adaptive(bench: Bench, at_once: int, is_adaptive: bool, seconds: float) -> Row:
+    """An engine with 16 places, looked after by a real keeper."""
+    bench.engine_flags = {"slots": "16", "token-ms": "25"}
+    bench.sampler_flags = {"adaptive_concurrency": str(is_adaptive)}
+    await bench.fill(2000)
+    await bench.store.database.drop_collection("policy_versions")
+    with bench.engine():
+        common = {
+            "run": bench.store.run,
+            "db_connection_string": bench.mongod.connection_string,
+            "model_name_or_path": MODEL,
+        }
+        with (
+            _child("sampler.engine.keeper", {**common, "engine_url": bench.engine_url}, bench.folder),
+            bench.sampler(at_once),
+        ):
+            await bench.until(lambda: _at_least(bench, 16))
+            await asyncio.sleep(seconds)  # to find its number
+            before, began = await bench.stats(), time.monotonic()
+            waiting = []
+            while time.monotonic() - began < seconds:
+                waiting.append((await bench.stats())["waiting"])
+                await asyncio.sleep(0.1)
+            after, took_s = await bench.stats(), time.monotonic() - began
+    return {
+        "at once": f"{'up to ' * is_adaptive}{at_once}",
+        "turns/s": (after["/generate"] - before.get("/generate", 0)) / took_s,
+        "queue mean": float(np.mean(waiting)),
+        "queue max": max(waiting),
+    }
+
+
+# ------------------------------------------------------------------ the program
+
+
+async def run(options: argparse.Namespace) -> dict[str, list[Row]]:
+    numbers = {name: [int(n) for n in getattr(options, name).split(",")] for name in ("at_once", "tokens")}
+    rows: dict[str, list[Row]] = {}
+    async with AsyncExitStack() as stack:
+        folder = options.keep or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bench_sampler")))
+        folder.mkdir(parents=True, exist_ok=True)
+        mongod = stack.enter_context(Mongod(folder / "mongodb"))
+        store = await stack.enter_async_context(Store.open(mongod.connection_string, "bench"))
+        port = free_port()
+        stack.enter_context(_tool_server(port, folder))
+
+        def bench(**fields: Any) -> Bench:
+            return Bench(mongod, store, folder, f"http://127.0.0.1:{port}/mcp", **fields)
+
+        parts = options.parts.split(",")
+        if "load" in parts:
+            cases = [(k, t, n) for k in options.tools.split(",") for t in numbers["tokens"] for n in numbers["at_once"]]
+            rows["load"] = [await load(bench(kind=k, tokens=t), n, options.seconds) for k, t, n in cases]
+        if "turns" in parts:
+            for kind in options.tools.split(","):
+                found = [await to_the_end(bench(kind=kind, tokens=500, turns=t), 2, 16) for t in (10, 30, 60)]
+                rows[f"turns {kind}"] = found
+                rows[f"commands {kind}"] = [per_turn_and_record(found)]
+        if "many" in parts:
+            slow = {"token-ms": "20"}  # 10 s a turn: all are in flight at once
+            rows["many"] = [await to_the_end(bench(tokens=500, engine_flags=slow), 125, 1000)]
+        if "adaptive" in parts:
+            cases_a = [(16, False), (24, False), (256, False), (256, True)]
+            rows["adaptive"] = [await adaptive(bench(), n, on, 3 * options.seconds) for n, on in cases_a]
+    return rows
+
+
+@contextmanager
+def _tool_server(port: int, folder: Path) -> Iterator[None]:
+    command = [sys.executable, str(ROOT / "assets" / "example" / "tool_server.py"), "--port", str(port)]
+    with (folder / "tools.log").open("ab") as log:
+        process = subprocess.Popen(command, stdout=log, stderr=log)
+        try:
+            yield
+        finally:
+            process.terminate()
+            process.wait(30)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--parts", default="load,turns,many,adaptive")
+    parser.add_argument("--at-once", default="1,8,64,256", help="episodes at once, of `load`")
+    parser.add_argument("--tokens", default="20,500", help="of a reply, of `load`")
+    parser.add_argument("--tools", default="chat,mcp", help="kinds of episodes, of `load` and `turns`")
+    parser.add_argument("--seconds", type=float, default=6.0, help="of one row of `load` (default: %(default)s)")
+    parser.add_argument("--json", type=Path, help="also write all rows to this file")
+    parser.add_argument("--keep", type=Path, help="folder for database and logs, which are kept then")
+    options = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that what was started is ended
+    rows = asyncio.run(run(options))
+    console = Console(width=200)
+    for part, found in rows.items():
+        table = Table(*found[0], title=part, title_justify="left")
+        for row in found:
+            table.add_row(*(f"{value:,.2f}" if isinstance(value, float) else str(value) for value in row.values()))
+        console.print(table)
+    if options.json:
+        options.json.write_text(json.dumps(rows, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

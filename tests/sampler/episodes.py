@@ -1,0 +1,89 @@
+"""Whole episodes against the real store; the engine is scripted at the transport."""
+
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from sampler.config import SamplerConfig
+from sampler.engine.client import EngineClient, EngineTimeouts
+from sampler.engine.pool import EnginePool, PoolLimits
+from sampler.parsers import get_parser
+from sampler.sampler import AsyncSampler, Resources
+from sampler.template import ChatTemplate
+from sampler.tools import ToolCatalog, parse_servers
+from shared.documents import DispatchedSamplingTask, Record, Slot
+from shared.states import Termination
+from shared.store import Store
+from tests.sampler.engines import STOP, Up, answer
+
+MODEL = Path(__file__).parents[2] / "assets" / "example" / "model"
+TEMPLATE = ChatTemplate.from_dir(MODEL)
+LIMITS = PoolLimits(refresh_s=60, max_failures=3, wait_s=0.5, backoff_s=0.01, suspect_s=0.01, max_suspect_s=0.02)
+Behavior = Callable[[httpx.Request], Awaitable[httpx.Response]]
+
+
+class Chat(AsyncSampler):
+    """`max_turns` replies, each answered by the user."""
+
+    async def run(self) -> Termination:
+        message = {"role": "user", "content": self.task.payload.query}
+        for _ in range(self.config.max_turns):
+            ended = self.ended_by(await self.create_chat_completions([message]))
+            if ended is not None:
+                return ended
+            message = {"role": "user", "content": "Go on."}
+        return Termination.ANSWERED
+
+
+def says(text: str, version: str = "3") -> Behavior:
+    """An engine that always replies `text`."""
+    return samples([*TEMPLATE.encode(text), TEMPLATE.token_id("<|im_end|>") or 0], version)
+
+
+def samples(ids: Sequence[int], version: str = "3") -> Behavior:
+    async def behavior(request: httpx.Request) -> httpx.Response:
+        if request.url.path == "/abort_request":
+            return httpx.Response(200)
+        prompt = json.loads(request.content)["input_ids"]
+        return answer(list(ids), {**STOP, "matched": ids[-1]}, version=version, prompt_tokens=len(prompt))
+
+    return behavior
+
+
+@asynccontextmanager
+async def resources(store: Store, engine: Behavior, **config: Any) -> AsyncIterator[Resources]:
+    """What the episodes of one process share, with one engine that behaves like `engine`."""
+    values = {"run": store.run, "db_connection_string": "x", "model_name_or_path": MODEL, "max_turns": 2} | config
+    options = SamplerConfig.model_validate(values)
+    timeouts = EngineTimeouts(generate_s=options.engine_timeout_s)
+
+    async def services() -> list[Up]:
+        return [Up("http://engine")]
+
+    async with EngineClient(timeouts, transport=httpx.MockTransport(engine)) as client:
+        pool = EnginePool(client, services, replace(LIMITS))
+        yield Resources(
+            store=store,
+            config=options,
+            worker="w",
+            template=TEMPLATE,
+            pool=pool,
+            tool_servers=parse_servers(options.mcp_manager_url),
+            tool_catalog=ToolCatalog(),
+            parser=get_parser(options.tool_call_parser),
+        )
+        await pool.close()
+
+
+async def ended(store: Store, sampler: AsyncSampler) -> tuple[Record, Slot, list[DispatchedSamplingTask]]:
+    """What the database says of an episode: its record, its slot, its requests."""
+    claim = sampler.claim
+    record, task = await store.records.get(claim.record_id), await store.tasks.get(claim.task.id)
+    assert record is not None
+    assert task is not None
+    return record, task.slots[claim.traj_id], (await store.records.dispatches_of([record.id]))[record.id]

@@ -1,0 +1,252 @@
+"""Every way an episode can end, and what the database says afterwards: a failure of the plumbing is never a reward."""
+
+import asyncio
+from datetime import timedelta
+from typing import Any
+
+import httpx
+import pytest
+
+from sampler.episode import play, retry_delay_s
+from sampler.mcp_sampler import MCPSampler
+from sampler.sampler import AsyncSampler
+from sampler.scorers import Score, ScoringRequest, register_scorer
+from shared.documents import TaskPayload
+from shared.mongod import free_port
+from shared.states import DispatchStatus, RecordStatus, SlotStatus, TaskStatus, Termination
+from shared.store import Store
+from tests.sampler.episodes import Chat, ended, resources, says
+from tests.shared.builders import claim, import_tasks, make_task
+
+ANSWER = "<answer>4</answer>"
+
+
+@register_scorer("tests_crashing")
+async def crashing(request: ScoringRequest) -> Score:
+    raise ZeroDivisionError("the judge is ill")
+
+
+@register_scorer("tests_nan")
+async def not_a_number(request: ScoringRequest) -> Score:
+    return Score(float("nan"))
+
+
+async def down(request: httpx.Request) -> httpx.Response:
+    return httpx.Response(500, json={"error": {"message": "out of memory"}})
+
+
+async def hangs(request: httpx.Request) -> httpx.Response:
+    await asyncio.sleep(0 if request.url.path == "/abort_request" else 3600)
+    return httpx.Response(200)
+
+
+class Slow(AsyncSampler):
+    async def run(self) -> Termination:
+        await asyncio.sleep(3600)
+        return Termination.ANSWERED
+
+
+class Buggy(AsyncSampler):
+    async def run(self) -> Termination:
+        raise RuntimeError("a bug of ours")
+
+
+# ---------------------------------------------------------------------- by itself
+
+
+async def test_an_episode_that_ends_by_itself_is_scored_and_every_request_is_closed(store: Store) -> None:
+    await import_tasks(store, 1, num_generations=1)
+    async with resources(store, says(ANSWER)) as shared:
+        sampler = Chat(shared, await claim(store))
+        assert await play(sampler) == 1.0
+    record, slot, dispatches = await ended(store, sampler)
+    assert (record.status, record.score, record.termination) == (RecordStatus.SCORED, 1.0, "answered")
+    assert (slot.status, slot.score, slot.failures) == (SlotStatus.SCORED, 1.0, 0)
+    assert [d.status for d in dispatches] == [DispatchStatus.COMPLETED] * 2
+    assert all(d.finished_at is not None and d.created_at is not None for d in dispatches)
+    assert record.traj == [d.id for d in dispatches]
+
+
+async def test_a_request_is_visible_while_it_runs_and_the_one_before_it_is_closed(store: Store) -> None:
+    await import_tasks(store, 1, num_generations=1)
+    seen: list[list[str]] = []
+    reply = says(ANSWER)
+
+    async def looking(request: httpx.Request) -> httpx.Response:
+        found = await store.database["dispatched_sampling_tasks"].find().sort("_id", 1).to_list()
+        seen.append([d["status"] for d in found])
+        return await reply(request)
+
+    async with resources(store, looking) as shared:
+        await play(Chat(shared, await claim(store)))
+    assert seen == [["running"], ["completed", "running"]]
+
+
+async def test_a_wrong_answer_is_score_0_and_no_failure(store: Store) -> None:
+    await import_tasks(store, 1, num_generations=1)
+    async with resources(store, says("no idea")) as shared:
+        sampler = Chat(shared, await claim(store))
+        assert await play(sampler) == 0.0
+    _, slot, _ = await ended(store, sampler)
+    assert (slot.status, slot.score) == (SlotStatus.SCORED, 0.0)
+
+
+# ---------------------------------------------------------------------- plumbing
+
+
+def plumbing(**changes: Any) -> dict[str, Any]:
+    return {"sampler": Chat, "engine": says(ANSWER), "payload": {}, "config": {}} | changes
+
+
+FAILURES = {
+    "an engine that always answers 500": (plumbing(engine=down), Termination.ENGINE_FAILURE, "out of memory"),
+    "an engine that hangs": (
+        plumbing(engine=hangs, config={"engine_timeout_s": 0.05}),
+        Termination.ENGINE_FAILURE,
+        "no answer within 0.05 s",
+    ),
+    "a tool server that is not there": (
+        plumbing(sampler=MCPSampler, config={"mcp_manager_url": f"http://127.0.0.1:{free_port()}/mcp"}),
+        Termination.TOOL_FAILURE,
+        "ToolServerDied",
+    ),
+    "a scorer that crashes": (
+        plumbing(payload={"scorer": "tests_crashing"}),
+        Termination.SCORER_FAILURE,
+        "the judge is ill",
+    ),
+    "a scorer that returns no number": (plumbing(payload={"scorer": "tests_nan"}), Termination.SCORER_FAILURE, "nan"),
+    "a scorer that nobody knows": (plumbing(payload={"scorer": "nobody"}), Termination.SCORER_FAILURE, "nobody"),
+    "an episode that takes too long": (
+        plumbing(sampler=Slow, config={"episode_timeout_s": 0.05}),
+        Termination.TIME_LIMIT,
+        "TimeoutError",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FAILURES)
+async def test_a_plumbing_failure_is_retried_later_then_failed_and_never_has_a_score(store: Store, name: str) -> None:
+    given, termination, message = FAILURES[name]
+    payload = TaskPayload(**({"query": "2+2?", "answer": "4"} | given["payload"]))
+    await store.tasks.insert_new([make_task(0, num_generations=1).model_copy(update={"payload": payload})])
+    config = {"retry_delay_s": 0.2, "max_failures": 2} | given["config"]
+    async with resources(store, given["engine"], **config) as shared:
+        first = given["sampler"](shared, await claim(store, max_failures=2))
+        assert await play(first) is None
+        record, slot, dispatches = await ended(store, first)
+        assert (record.status, record.score) == (RecordStatus.FAILED, None)
+        assert record.termination == termination
+        assert message in (record.error or "")
+        assert (slot.status, slot.score, slot.failures) == (SlotStatus.OPEN, None, 1)
+        assert not [d for d in dispatches if d.status is DispatchStatus.RUNNING]
+        assert await claim(store) is None, "not yet"
+        await asyncio.sleep(0.25)
+        again = given["sampler"](shared, await claim(store, max_failures=2))
+        assert await play(again) is None
+        _, slot, _ = await ended(store, again)
+    assert (slot.status, slot.score, slot.failures) == (SlotStatus.FAILED, None, 2)
+    task = await store.tasks.get(again.claim.task.id)
+    assert task is not None
+    assert task.status is TaskStatus.COMPLETED
+
+
+async def test_a_turn_sends_a_bounded_number_of_requests_to_an_engine_that_always_fails(store: Store) -> None:
+    """As many as the pool's `max_failures`."""
+    await import_tasks(store, 1, num_generations=1)
+    asked: list[str] = []
+
+    async def counting(request: httpx.Request) -> httpx.Response:
+        asked.append(request.url.path)
+        return await down(request)
+
+    async with resources(store, counting) as shared:
+        await play(Chat(shared, await claim(store)))
+    assert asked.count("/generate") == 3
+
+
+async def test_an_evaluation_by_other_weights_than_asked_for_is_no_evaluation(store: Store) -> None:
+    await store.tasks.insert_new([make_task(0, num_generations=1, split="eval", at_version=7)])
+    async with resources(store, says(ANSWER, version="8")) as shared:
+        sampler = Chat(shared, await claim(store, split="eval", served_versions=[7]))
+        assert await play(sampler) is None
+    record, slot, _ = await ended(store, sampler)
+    assert (record.status, slot.status, slot.score) == (RecordStatus.FAILED, SlotStatus.OPEN, None)
+    assert "sampled by versions [8]; expected 7 alone" in (record.error or "")
+
+
+async def test_a_prompt_without_room_ends_the_episode_without_a_request(store: Store) -> None:
+    await import_tasks(store, 1, num_generations=1)
+    async with resources(store, says(ANSWER), max_prompt_tokens=1) as shared:
+        sampler = Chat(shared, await claim(store))
+        assert await play(sampler) == 0.0
+    record, _, dispatches = await ended(store, sampler)
+    assert (record.termination, dispatches) == (Termination.LENGTH_LIMIT, [])
+
+
+async def test_the_delay_doubles_with_every_failure_of_the_slot_up_to_five_minutes(store: Store) -> None:
+    async with resources(store, down, retry_delay_s=2.0) as shared:
+        assert [retry_delay_s(shared.config, n) for n in (0, 1, 3, 20)] == [2.0, 4.0, 16.0, 300.0]
+    await import_tasks(store, 1, num_generations=1)
+    async with resources(store, down, retry_delay_s=20.0) as shared:
+        sampler = Chat(shared, await claim(store))
+        await play(sampler)
+    _, slot, _ = await ended(store, sampler)
+    wait = slot.free_at - await store.questions.server_time()
+    assert timedelta(seconds=10) < wait <= timedelta(seconds=20)
+
+
+# ---------------------------------------------------------------------- cut off
+
+
+async def in_flight(store: Store) -> bool:
+    return await store.database["dispatched_sampling_tasks"].count_documents({"status": "running"}) > 0
+
+
+async def start(store: Store, shared: Any, got: Any) -> tuple[AsyncSampler, "asyncio.Task[float | None]"]:
+    sampler = Chat(shared, got)
+    task = asyncio.create_task(play(sampler))
+    while not await in_flight(store):  # noqa: ASYNC110 - the database has no event to wait for
+        await asyncio.sleep(0.01)
+    return sampler, task
+
+
+async def test_a_cancelled_episode_gives_its_slot_back_at_once_and_without_blame(store: Store) -> None:
+    await import_tasks(store, 1, num_generations=1)
+    async with resources(store, hangs) as shared:
+        sampler, task = await start(store, shared, await claim(store))
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+    record, slot, [dispatch] = await ended(store, sampler)
+    assert (record.status, record.termination) == (RecordStatus.ABANDONED, Termination.CANCELLED)
+    assert (slot.status, slot.failures, slot.score) == (SlotStatus.OPEN, 0, None)
+    assert dispatch.status is DispatchStatus.CANCELLED
+    assert await claim(store) is not None
+
+
+async def test_an_episode_whose_lease_was_taken_writes_nothing_that_counts(store: Store) -> None:
+    await import_tasks(store, 1, num_generations=1)
+    overtaken = await claim(store, lease_s=0.0)
+    heir = await claim(store, "heir")
+    async with resources(store, says(ANSWER)) as shared:
+        sampler = Chat(shared, overtaken)
+        assert await play(sampler) is None
+    record, slot, _ = await ended(store, sampler)
+    assert record.status is RecordStatus.ABANDONED
+    assert (slot.status, slot.attempt, slot.score) == (SlotStatus.LEASED, heir.attempt, None)
+    await store.tasks.finish_slot(heir, 0.5)
+    task = await store.tasks.get(heir.task.id)
+    assert task is not None
+    assert [s.score for s in task.slots] == [0.5]
+
+
+async def test_a_bug_of_ours_rises_and_the_slot_is_free_for_another_process(store: Store) -> None:
+    await import_tasks(store, 1, num_generations=1)
+    async with resources(store, says(ANSWER)) as shared:
+        sampler = Buggy(shared, await claim(store))
+        with pytest.raises(RuntimeError, match="a bug of ours"):
+            await play(sampler)
+    record, slot, _ = await ended(store, sampler)
+    assert (record.status, slot.status, slot.score) == (RecordStatus.ABANDONED, SlotStatus.OPEN, None)
+    assert "a bug of ours" in (record.error or "")

@@ -1,0 +1,151 @@
+"""HTTP/1.1 to engines, against a server that writes exactly the given bytes."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+import httpx
+import pytest
+
+from sampler.engine.client import EngineClient
+from sampler.engine.transport import KeepAliveTransport
+from shared.mongod import free_port
+
+HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n"
+WHOLE = HEAD + b"Content-Length: 4\r\n\r\nbody"
+
+
+class Server:
+    """Answers each request with the next of `answers`; None: says nothing. `b""` ends the connection."""
+
+    def __init__(self, answers: list[bytes | None], *, slowly: bool = False) -> None:
+        self.answers = answers
+        self.slowly = slowly
+        self.connections = 0
+        self.hung_up = asyncio.Event()
+        self.requests: list[bytes] = []
+        self.handlers: set[asyncio.Task[None]] = set()
+
+    async def __call__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.connections += 1
+        handler = asyncio.current_task()
+        assert handler is not None
+        self.handlers.add(handler)
+        try:
+            await self._answer(reader, writer)
+        except (asyncio.IncompleteReadError, ConnectionError):
+            self.hung_up.set()
+        writer.transport.abort() if self.hung_up.is_set() else writer.close()
+
+    async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        ended = False
+        while not ended:
+            head = await reader.readuntil(b"\r\n\r\n")
+            self.requests.append(head + await reader.readexactly(4))
+            answer = self.answers.pop(0)
+            ended = answer is not None and (not answer or b"close" in answer)
+            for piece in [answer] if not self.slowly else [bytes([b]) for b in answer or b""]:
+                writer.write(piece or b"")
+                await writer.drain()
+                await asyncio.sleep(0)
+
+
+@asynccontextmanager
+async def serving(server: Server) -> AsyncIterator[Callable[[], "asyncio.Task[httpx.Response]"]]:
+    """Yields what sends one request."""
+    listener = await asyncio.start_server(server, "127.0.0.1", 0)
+    port = listener.sockets[0].getsockname()[1]
+    transport = KeepAliveTransport(max_connections=8, idle_s=2.0, connect_s=1.0)
+
+    def send() -> "asyncio.Task[httpx.Response]":
+        request = httpx.Request("POST", f"http://127.0.0.1:{port}/generate?x=1", content=b"ping")
+        return asyncio.create_task(_within(transport.handle_async_request(request)))
+
+    try:
+        yield send
+    finally:
+        await transport.aclose()
+        await asyncio.wait(server.handlers, timeout=5)
+        listener.close()
+        await listener.wait_closed()
+
+
+async def _within(exchange: "asyncio.Future[httpx.Response] | object") -> httpx.Response:
+    async with asyncio.timeout(5):
+        return await exchange  # type: ignore[misc,no-any-return]  # a coroutine of the transport's
+
+
+@pytest.mark.parametrize("slowly", [False, True], ids=["at once", "byte by byte"])
+@pytest.mark.parametrize(
+    ("answer", "body"),
+    [
+        (WHOLE, b"body"),
+        (HEAD + b"transfer-encoding: chunked\r\n\r\n4\r\nbody\r\n3;x=1\r\n, 2\r\n0\r\n\r\n", b"body, 2"),
+        (HEAD + b"Connection: close\r\n\r\nuntil the end", b"until the end"),
+        (b"HTTP/1.1 100 Continue\r\n\r\n" + WHOLE, b"body"),
+        (b"HTTP/1.1 204 No Content\r\n\r\n", b""),
+        (b"HTTP/1.1 503 Later\r\nContent-Length: 4\r\n\r\nbusy", b"busy"),
+    ],
+    ids=["length", "chunked", "until closed", "interim", "no content", "error"],
+)
+async def test_every_way_to_frame_a_body_is_read_whole(answer: bytes, body: bytes, slowly: bool) -> None:
+    server = Server([answer], slowly=slowly)
+    async with serving(server) as send:
+        response = await send()
+        assert (await response.aread(), response.status_code) == (body, int(answer.rsplit(b"HTTP/1.1 ")[-1][:3]))
+    assert server.requests[0].startswith(b"POST /generate?x=1 HTTP/1.1\r\nHost: 127.0.0.1:")
+    assert b"Content-Length: 4\r\n" in server.requests[0]
+
+
+async def test_a_connection_is_kept_for_the_next_request_and_each_at_once_has_its_own() -> None:
+    server = Server([WHOLE] * 6)
+    async with serving(server) as send:
+        for _ in range(3):
+            await send()
+        assert server.connections == 1
+        await asyncio.gather(send(), send(), send())
+        assert server.connections == 3
+
+
+async def test_a_connection_that_the_server_closed_is_not_used_again() -> None:
+    server = Server([WHOLE, HEAD + b"Connection: close\r\nContent-Length: 4\r\n\r\nbody", WHOLE])
+    async with serving(server) as send:
+        for _ in range(3):
+            await send()
+    assert server.connections == 2
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [b"", HEAD + b"Content-Length: 40\r\nConnection: close\r\n\r\nhalf", b"SSH-2.0 hello close\r\n\r\n"],
+    ids=["nothing", "half", "another protocol"],
+)
+async def test_an_answer_that_is_cut_or_is_no_http_is_an_error(answer: bytes) -> None:
+    async with serving(Server([answer, WHOLE])) as send:
+        with pytest.raises(httpx.TransportError):
+            await send()
+        assert (await send()).status_code == 200
+
+
+async def test_a_cancelled_exchange_hangs_up_and_its_connection_is_not_used_again() -> None:
+    server = Server([None, WHOLE])
+    async with serving(server) as send:
+        waiting = send()
+        while not server.requests:  # noqa: ASYNC110 - a list has no event
+            await asyncio.sleep(0.01)
+        waiting.cancel()
+        async with asyncio.timeout(5):
+            await server.hung_up.wait()
+        assert (await send()).status_code == 200
+    assert server.connections == 2
+
+
+async def test_nobody_listening_and_a_wrong_scheme_are_errors_of_their_kind() -> None:
+    transport = KeepAliveTransport(max_connections=1, idle_s=1.0, connect_s=1.0)
+    with pytest.raises(httpx.ConnectError):
+        await transport.handle_async_request(httpx.Request("GET", f"http://127.0.0.1:{free_port()}/"))
+    with pytest.raises(httpx.UnsupportedProtocol):
+        await transport.handle_async_request(httpx.Request("GET", "ftp://127.0.0.1/"))
+    async with EngineClient() as client:
+        with pytest.raises(Exception, match="expected something like http://host:30000"):
+            await client.model_info("localhost:30000")
