@@ -1,5 +1,6 @@
 """Random records, a tiny model, and the slow, obvious way to compute what the trainer computes fast."""
 
+import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -165,11 +166,24 @@ class Token:
     old: float
     advantage: float
     turn: int
+    entropy: Tensor | None = None
+    proximal: float | None = None
+    reference: float | None = None
 
 
-def logprobs_one_by_one(model: nn.Module, records: Sequence[RecordTree]) -> list[list[Token]]:
+def logprobs_one_by_one(
+    model: nn.Module, records: Sequence[RecordTree], reference: nn.Module | None = None
+) -> list[list[Token]]:
     """Each root-to-leaf sequence of each record forwarded on its own; a token of several branches is read from the first."""
-    return [_record_one_by_one(model, record) for record in records]
+    found = [_record_one_by_one(model, record) for record in records]
+    if reference is not None:
+        with torch.no_grad():
+            frozen = [_record_one_by_one(reference, record) for record in records]
+        found = [
+            [dataclasses.replace(t, reference=r.new.item()) for t, r in zip(tokens, references, strict=True)]
+            for tokens, references in zip(found, frozen, strict=True)
+        ]
+    return found
 
 
 def _record_one_by_one(model: nn.Module, record: RecordTree) -> list[Token]:
@@ -185,7 +199,8 @@ def _record_one_by_one(model: nn.Module, record: RecordTree) -> list[Token]:
             dispatch = record.dispatches[record.dispatches_N[node]]
             distribution = torch.log_softmax(logits[place - 1] / float(np.float32(dispatch.temperature)), dim=-1)
             old, advantage = float(record.logprobs_N[node]), float(np.float32(dispatch.advantage))
-            found[node] = Token(distribution[ids[place]], old, advantage, dispatch.turn)
+            entropy = -(distribution.exp() * distribution).sum()
+            found[node] = Token(distribution[ids[place]], old, advantage, dispatch.turn, entropy)
     return [found[node] for node in sorted(found)]
 
 
