@@ -57,7 +57,7 @@ SEQUENCE_WISE = {
     "sequence mask": config(sequence_mask_low=0.1, sequence_mask_high=10.0),
     "geometric mask": config(geometric_mask_low=0.85, geometric_mask_high=1.15),
     "k3 mask": config(k3_mask_high=0.12),
-    "veto": config(veto_low=0.4),
+    "veto": config(veto_low=0.5),
     "opsm": config(loss_calculater="GRPO", opsm_threshold=0.01),
     "proximal masks": config(loss_calculater="GRPO", **PROXIMAL, geometric_mask_low=0.9, rollout_is="token"),
 }
