@@ -1,9 +1,10 @@
 """The gradient of one update: every row forward and backward, and what was measured on the way.
 
-    one pass    for each row: forward ▸ loss ▸ backward                        where a loss is a sum over entries, or no trajectory
-                                                                               is spread over several rows
+    one pass    for each row: forward ▸ loss ▸ backward
+                where a loss is a sum over entries, or no trajectory is spread over several rows
     two passes  forward of all rows without gradient ▸ the loss of the whole update, on leaves: c_e = ∂L/∂ℓ_e
-                ▸ for each row: forward ▸ backward of Σ_e sg(c_e) ℓ_e          exact for any loss; costs one more forward
+                ▸ for each row: forward ▸ backward of Σ_e sg(c_e) ℓ_e
+                exact for any loss; costs one more forward
 
 Every rank runs as many forwards and backwards as the busiest one (with empty rows), since each is a collective; gradients travel
 between ranks only after the last. A trajectory is on one rank as a whole, so its ratio needs no communication.
@@ -80,9 +81,8 @@ class Accumulator:
     def _needs_two_passes(self, minibatch: Minibatch) -> bool:
         if not self.loss.needs_whole_trajectories:
             return False
-        rows_of_trajectories = [row.trajectory_E.unique() for row in minibatch.rows]
-        spread = rows_of_trajectories and torch.cat(rows_of_trajectories).unique(return_counts=True)[1].max() > 1
-        return bool(self.parallel.max_int(int(spread)))
+        present = [trajectory for row in minibatch.rows for trajectory in set(row.trajectory_E.tolist())]
+        return bool(self.parallel.max_int(int(len(present) > len(set(present)))))
 
     def _one_pass(
         self, rows: Sequence[Row], proximals: Sequence[Tensor | None], totals: Denominators
@@ -109,7 +109,7 @@ class Accumulator:
         loss, outcome = compute(whole, totals, self.loss)
         gradients = torch.autograd.grad(loss, leaves, allow_unused=True)
         lengths = [row.num_entries for row in rows]
-        coefficients = [None if gradient is None else gradient.split(lengths) for gradient in gradients]
+        coefficients = [None if gradient is None else torch.split(gradient, lengths) for gradient in gradients]
         for index, row in enumerate(rows):
             self._sync_only_after_last(index, len(rows))
             outputs = self._forward(row)
@@ -129,9 +129,7 @@ class Accumulator:
         if self.reference is not None:
             with torch.no_grad():
                 reference_E, _ = row_logprobs(self.reference, row, chunk=self.chunk, attn=self.mask)
-        return loss_batch(
-            row, logprob_E, entropy_E, proximal_logprob_E=proximal_E, reference_logprob_E=reference_E
-        )
+        return loss_batch(row, logprob_E, entropy_E, proximal_logprob_E=proximal_E, reference_logprob_E=reference_E)
 
     def _forward(self, row: Row) -> tuple[Tensor, Tensor | None]:
         return row_logprobs(

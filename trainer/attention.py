@@ -27,6 +27,7 @@ STATE_SETTINGS = (  # of recurrent, state-space and convolutional layers, where 
     "linear_conv_kernel_dim",
     "hybrid_override_pattern",
     "layers_block_type",
+    "rescale_every",
 )
 DROPOUT_SETTINGS = ("attention_dropout", "hidden_dropout", "resid_pdrop", "embd_pdrop", "attn_pdrop", "dropout")
 CAPACITY_SETTINGS = ("expert_capacity", "capacity_factor", "moe_capacity_factor")
@@ -85,7 +86,9 @@ def tree_obstacle(config: Any) -> str | None:
 def no_mask(ends_N: Tensor) -> None:
     """For a row that is one sequence: the model's own causal attention. Raises ValueError for any other row."""
     if not bool((ends_N == len(ends_N)).all()):
-        raise ValueError("a row of several sequences for a model that takes one; use pack(…, one_sequence_per_row=True)")
+        raise ValueError(
+            "a row of several sequences for a model that takes one; use pack(…, one_sequence_per_row=True)"
+        )
 
 
 def dense_mask(ends_N: Tensor) -> Tensor:

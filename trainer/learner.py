@@ -89,7 +89,7 @@ def open_learner(
     reference = None
     if loss.kl_coefficient > 0:
         reference = load(reference_directory or model_directory, checkpointing=False).requires_grad_(False).eval()
-        shard_model(reference, layer_classes(reference.causal_lm), parallel)
+        shard_model(reference, layer_classes(reference.causal_lm), parallel, frozen=True)
     shard_model(lm, layer_classes(lm.causal_lm), parallel)
     return Learner(
         lm,

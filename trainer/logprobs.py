@@ -68,9 +68,7 @@ class _TokenLogprobs(torch.autograd.Function):
         return logprob_E, entropy_E
 
     @staticmethod
-    def backward(
-        ctx: Any, gradient_E: Tensor | None, entropy_gradient_E: Tensor | None
-    ) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, gradient_E: Tensor | None, entropy_gradient_E: Tensor | None) -> tuple[Tensor | None, ...]:
         """With z = logits / temperature: d logprob / dz = onehot − p, dH / dz = −p (log p + H).
 
         Sums over chunks in the accumulation type, rounded once.
@@ -84,7 +82,9 @@ class _TokenLogprobs(torch.autograd.Function):
         for part in _chunks(len(hidden_ED), ctx.chunk):
             temperature = temperature_E[part].to(dtype)[:, None]
             scale = gradient_E[part, None] / temperature
-            log_p = _scaled_logits(hidden_ED[part], weight_VD, temperature_E[part], dtype).sub_(normalizer_E[part, None])
+            log_p = _scaled_logits(hidden_ED[part], weight_VD, temperature_E[part], dtype).sub_(
+                normalizer_E[part, None]
+            )
             if entropy_gradient_E is None:
                 logit_grad = log_p.exp_().mul_(-scale)
             else:

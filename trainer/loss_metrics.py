@@ -126,11 +126,11 @@ def _parts(batch: LossBatch, sources_T: Sequence[str] | None) -> Iterator[tuple[
         number_T = torch.tensor([names.index(s) for s in sources_T], device=batch.trajectory_E.device)
         for number, name in enumerate(names):
             yield f"loss_by_source/{name}", number_T[batch.trajectory_E] == number
-    for age in batch.staleness_E.unique().tolist():
+    for age in torch.unique(batch.staleness_E).tolist():
         yield f"loss_by_age/{age:g}", batch.staleness_E == age
     starts = torch.tensor(TURN_BUCKETS, device=batch.turn_E.device)
     bucket_E = torch.bucketize(batch.turn_E, starts, right=True) - 1
-    for bucket in bucket_E.unique().tolist():
+    for bucket in torch.unique(bucket_E).tolist():
         yield f"loss_by_turn/{TURN_BUCKETS[bucket]}", bucket_E == bucket
 
 

@@ -29,8 +29,8 @@ class MetricsLog:
     ) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         _forget_steps_from(path, resume_step)
+        self._trackers = [_start_tracker(name, run_name, path.parent, resume_step) for name in _names(trackers)]
         self._file = path.open("a", encoding="utf-8")
-        self._trackers = [_start_tracker(name, run_name, path.parent) for name in _names(trackers)]
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
         """Append one line. Values that JSON cannot hold (nan, inf) are written as null."""
@@ -74,11 +74,13 @@ def _names(trackers: Sequence[str] | None) -> list[str]:
     return [name for name in trackers if name != "none"]
 
 
-def _start_tracker(name: str, run_name: str, directory: Path) -> GeneralTracker:
+def _start_tracker(name: str, run_name: str, directory: Path, resume_step: int) -> GeneralTracker:
     found = filter_trackers([name], directory)
     if not found:
         raise ConfigError(f"tracker {name!r}: its package is not installed")
     kind: Any = LOGGER_TYPE_TO_CLASS[str(found[0])]
-    tracker: GeneralTracker = kind(run_name, directory) if kind.requires_logging_directory else kind(run_name)
+    places = [directory] if kind.requires_logging_directory else []
+    options = {"purge_step": resume_step} if name == "tensorboard" else {}  # hides the steps that a resume takes back
+    tracker: GeneralTracker = kind(run_name, *places, **options)
     tracker.start()
     return tracker

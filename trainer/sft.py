@@ -117,9 +117,7 @@ def train(config: SftConfig, parallel: Parallel) -> Path:
     checkpoints = config.output_dir / "checkpoints"
     if path := checkpoint.latest(checkpoints):
         checkpoint.load(learner, path, parallel)
-    samples = Samples(
-        conversations, load_tokenizer(config.model_name_or_path), config, parallel, linear=learner.linear
-    )
+    samples = Samples(conversations, load_tokenizer(config.model_name_or_path), config, parallel, linear=learner.linear)
     _steps(config, learner, samples, max_steps, parallel)
     written = write_weights(
         learner.causal_lm,

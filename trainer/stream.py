@@ -12,6 +12,7 @@ import logging
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 import numpy as np
 import torch
@@ -83,13 +84,19 @@ class RecordStream:
         if groups is None:
             return None
         waited = time.monotonic() - started
-        parts = [self._load(part) for part in in_parts(groups, self._config.updates_per_step)]
-        trees, data, minibatches = ([item for part in parts for item in part[i]] for i in range(3))
+        minibatches: list[Minibatch] = []
+        trees: list[TokenTree] = []
+        data: list[DBRecordData] = []
+        for part in in_parts(groups, self._config.updates_per_step):
+            minibatch, part_trees, part_data = self._load(part)
+            minibatches.append(minibatch)
+            trees += part_trees
+            data += part_data
         metrics = self._metrics(groups, trees, data, [row for m in minibatches for row in m.rows])
         metrics |= {"time/wait_s": waited, "time/load_s": time.monotonic() - started - waited}
         return Batch(minibatches, metrics, [d.id for d in data])
 
-    def _load(self, groups: Sequence[Group]) -> tuple[list[TokenTree], list[DBRecordData], list[Minibatch]]:
+    def _load(self, groups: Sequence[Group]) -> tuple[Minibatch, list[TokenTree], list[DBRecordData]]:
         """This rank's share of the groups of one update."""
         mine = share_out(groups, self._parallel.world_size)[self._parallel.rank]
         trees, data = self._read(mine)
@@ -97,7 +104,7 @@ class RecordStream:
         tokens_T = torch.cat(
             [torch.from_numpy(t.trained_tokens_T) for t in trees] or [torch.zeros(0, dtype=torch.long)]
         )
-        return trees, data, [Minibatch(rows, Denominators.count(tokens_T), [d.source for d in data])]
+        return Minibatch(rows, Denominators.count(tokens_T), [d.source for d in data]), trees, data
 
     def commit(self, step: int) -> None:
         """The step is taken: its records are spent. Called by every rank, done by rank 0."""
@@ -200,7 +207,11 @@ class RecordStream:
         }
         totals = dict(zip(own, self._parallel.sum_scalars(list(own.values())), strict=True))
         totals |= _rewards(
-            [row for part in self._parallel.gather_objects([(d.source, d.task, d.reward) for d in data]) for row in part]
+            [
+                row
+                for part in self._parallel.gather_objects([(d.source, d.task, d.reward) for d in data])
+                for row in part
+            ]
         )
         totals["data/merge_ratio"] = totals["data/tokens_flat"] / max(totals["data/tokens_tree"], 1.0)
         totals["data/split_overhead"] = totals["data/tokens_computed"] / max(totals["data/tokens_tree"], 1.0) - 1.0
@@ -231,7 +242,7 @@ def _rewards(rows: Sequence[tuple[str, str, float]]) -> dict[str, float]:
 def in_parts(groups: Sequence[Group], count: int) -> list[list[Group]]:
     """As many consecutive parts, of equal size but for one group."""
     edges = [len(groups) * i // count for i in range(count + 1)]
-    return [list(groups[start:stop]) for start, stop in zip(edges, edges[1:], strict=False)]
+    return [list(groups[start:stop]) for start, stop in pairwise(edges)]
 
 
 def share_out(groups: Sequence[Group], world_size: int) -> list[list[Group]]:

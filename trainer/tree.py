@@ -140,9 +140,7 @@ def _tree(records: Sequence[RecordTree], kept: Sequence[int]) -> tuple[Layout, d
     return layout, {t: layout.node_of_slot[slot_N] for t, slot_N in slots.items()}
 
 
-def _chains(
-    records: Sequence[RecordTree], kept: Sequence[int], merging: Merging
-) -> tuple[Layout, dict[int, Int64]]:
+def _chains(records: Sequence[RecordTree], kept: Sequence[int], merging: Merging) -> tuple[Layout, dict[int, Int64]]:
     """One chain after the other, and where each record's token stands first."""
     ids: list[Int32] = []
     lengths: list[int] = []

@@ -3,6 +3,7 @@
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -135,9 +136,14 @@ def random_tree_record(
 
 
 def tiny_model(
-    seed: int = 0, *, dtype: torch.dtype = torch.float64, tied: bool = True, attention: str = "sdpa"
+    seed: int = 0,
+    *,
+    dtype: torch.dtype = torch.float64,
+    tied: bool = True,
+    attention: str = "sdpa",
+    **settings: Any,
 ) -> PreTrainedModel:
-    """Qwen3 with random weights: grouped-query attention, rotary positions, two layers."""
+    """Qwen3 with random weights: grouped-query attention, rotary positions, two layers; more `settings` of its config."""
     torch.manual_seed(seed)
     config = Qwen3Config(
         vocab_size=VOCABULARY,
@@ -150,6 +156,7 @@ def tiny_model(
         max_position_embeddings=256,
         tie_word_embeddings=tied,
         attn_implementation=attention,
+        **settings,
     )
     model = Qwen3ForCausalLM(config).to(dtype)
     with torch.no_grad():  # the usual initialization is so small that every token is equally likely

@@ -3,8 +3,8 @@
     python -m tests.trainer.exactness_table              the table: largest relative difference of loss and gradients, float64
     python -m tests.trainer.exactness_table --quick      fewer losses
 
-What is compared with (`expected`) shares no code with the trainer: plain transformers forwards of every root-to-leaf sequence, and
-the formulas of `tests.trainer.formulas`. Exit status 1 when a difference is above 1e-9. Launches its two processes itself.
+What is compared with (`expected`) shares no code with the trainer: plain transformers forwards of every root-to-leaf sequence,
+and the formulas of `tests.trainer.formulas`. Exit status 1 when a difference is above 1e-9. Launches its two processes itself.
 """
 
 import argparse
@@ -126,7 +126,7 @@ def found(cases: Mapping[str, LossConfig], parallel: Parallel) -> dict[str, dict
         lm, frozen = (TreeLM(model) for model in (tiny_model(), frozen_model()))
         for each in (lm, frozen):
             stack.enter_context(exact_norms(each.causal_lm))
-            shard_model(each, layer_classes(each.causal_lm), parallel)
+            shard_model(each, layer_classes(each.causal_lm), parallel, frozen=each is frozen)
         return {
             f"{label}, {count} micro-batches": {
                 case: _step(lm, frozen, config, merging, count, parallel) for case, config in cases.items()
@@ -136,9 +136,7 @@ def found(cases: Mapping[str, LossConfig], parallel: Parallel) -> dict[str, dict
         }
 
 
-def _step(
-    lm: TreeLM, frozen: TreeLM, config: LossConfig, merging: Merging, count: int, parallel: Parallel
-) -> Step:
+def _step(lm: TreeLM, frozen: TreeLM, config: LossConfig, merging: Merging, count: int, parallel: Parallel) -> Step:
     trees = [merge(records, staleness=STALENESS[: len(records)], merging=merging) for records in step_groups()]
     own, everything = trees[parallel.rank :: parallel.world_size], counts(trees)
     rows = rows_in(own, count)

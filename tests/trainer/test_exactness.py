@@ -13,7 +13,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
-from transformers import PreTrainedModel
+from transformers import DynamicCache, PreTrainedModel
 
 from shared.trees import RecordTree
 from tests.trainer import exactness_table, fsdp_child
@@ -294,6 +294,25 @@ def test_wrong_positions_a_plain_causal_mask_and_stock_norms_are_all_noticed(mod
     stock = tiny_model()
     backward(stock, row, denominators, CONFIGS["minirl"])
     assert relative_difference(gradients(stock), expected) > TOLERANCE, "norms in float32"
+
+
+def test_a_prefix_whose_keys_and_values_are_detached_has_another_gradient(model: PreTrainedModel) -> None:
+    """Negative control: what a cache of a sampling engine would give; the shared prefix would not learn from its branches."""
+    records = forking_records()[:1]
+    leaf = records[0].leaves()[0]
+    path = records[0].path(leaf)
+    ids = torch.from_numpy(records[0].token_ids_N[path].astype("int64"))[None]
+    cut = 5
+    results = []
+    for detached in (False, True):
+        model.zero_grad()
+        with torch.set_grad_enabled(not detached):
+            prefix = model.base_model(input_ids=ids[:, :cut], past_key_values=DynamicCache(), use_cache=True)
+        rest = model.base_model(input_ids=ids[:, cut:], past_key_values=prefix.past_key_values, use_cache=True)
+        logits = model.get_output_embeddings()(rest.last_hidden_state[0, :-1])
+        (-logits.log_softmax(-1).gather(1, ids[0, cut + 1 :, None]).sum()).backward()
+        results.append(gradients(model))
+    assert relative_difference(results[1], results[0]) > 1e-2
 
 
 def test_clipping_the_sum_of_advantages_on_a_shared_token_is_another_loss(model: PreTrainedModel) -> None:

@@ -59,9 +59,7 @@ def _kl(batch: LossBatch, t: Terms, weight_E: Tensor, config: LossConfig) -> Ten
         return torch.zeros_like(weight_E)
     if batch.reference_logprob_E is None:
         raise ValueError("kl_coefficient is not 0, but there are no log-probs of a reference model")
-    estimate_E = kl_terms(
-        t.new_E, batch.reference_logprob_E, t.log_rho_E, config.kl_estimator, config.kl_off_policy
-    )
+    estimate_E = kl_terms(t.new_E, batch.reference_logprob_E, t.log_rho_E, config.kl_estimator, config.kl_off_policy)
     return config.kl_coefficient * weight_E * estimate_E
 
 

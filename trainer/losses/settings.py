@@ -1,10 +1,9 @@
 """The settings of a loss, each with its meaning: the text of `python -m trainer --help`. Presets are sets of these values."""
 
-import math
 from enum import StrEnum
 from typing import Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, Field, model_validator
 
 
 class LossName(StrEnum):
@@ -67,15 +66,13 @@ MASKS = (
 )
 
 
-class LossConfig(BaseModel):
+class LossConfig(BaseModel, frozen=True, extra="forbid"):
     """What a loss needs. Raises ValueError for values, and combinations of them, that no loss can mean.
 
     The clip range is [1 − epsilon·w, 1 + epsilon_higher·w] with w = exp(−out_of_date_decay · staleness), times
     `importance_weight_cap_ratio` unless `strict_in_bound`. So by default it is exactly [0.8, 1.27] for fresh and
     stale alike.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     loss_calculater: LossName = Field(LossName.MINIRL, description=", ".join(LossName) + ".")
     epsilon: float = Field(0.2, gt=0, description="Lower clip: the bound is 1 - epsilon (DPPO: of probabilities).")
@@ -173,8 +170,3 @@ class LossConfig(BaseModel):
             or self.rollout_is is RolloutIs.SEQUENCE
             or any(value is not None for value in by_sequence)
         )
-
-    def width(self, staleness: float) -> float:
-        """Factor of both clip ranges at this age."""
-        scale = 1.0 if self.strict_in_bound else self.importance_weight_cap_ratio
-        return scale * math.exp(-self.out_of_date_decay * staleness)

@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Self
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -42,8 +42,8 @@ class LossBatch(Flat):
 
     def detached(self) -> "LossBatch":
         """The same numbers without their graph, to be kept until the step is measured."""
-        columns = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
-        return LossBatch(**{name: None if value is None else value.detach() for name, value in columns.items()})
+        columns: dict[str, Any] = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+        return dataclasses.replace(self, **{k: None if v is None else v.detach() for k, v in columns.items()})
 
 
 @dataclass(frozen=True, slots=True)
