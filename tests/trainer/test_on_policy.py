@@ -1,4 +1,4 @@
-"""On-policy smoke test: what the engine says of its tokens is what the trainer computes for them, so every importance weight is 1."""
+"""On-policy smoke test: the engine and the trainer agree about every sampled token, so all importance weights are 1."""
 
 import dataclasses
 from collections.abc import Iterator
