@@ -30,6 +30,7 @@ from trainer.config import TrainerConfig
 from trainer.learner import Learner, open_learner
 from trainer.metrics import MetricsLog
 from trainer.parallel import Parallel, parallel_session
+from trainer.presets import PRESETS
 from trainer.publish import Publisher
 from trainer.stream import RecordStream
 
@@ -45,6 +46,14 @@ def train(config: TrainerConfig) -> None:
         StoreBridge(config.db_connection_string, config.run) as bridge,
     ):
         _seed(config.seed + parallel.rank)
+        if config.preset is not None and parallel.is_main:
+            preset = PRESETS[config.preset]
+            log.info(
+                "preset %s (%s): samplers should run with --advantage %s",
+                config.preset,
+                preset.source,
+                preset.advantage,
+            )
         learner = open_learner(
             config.model_name_or_path,
             config.loss(),

@@ -4,8 +4,16 @@ import json
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
+from shared.cli.status import _render, look
+from shared.documents import Admission
+from shared.mongod import Mongod
 from trainer.alarms import ENTROPY, FIRST_STEPS, RULES, Alarms
+from trainer.bridge import StoreBridge
+from trainer.config import TrainerConfig
+from trainer.loop import _status
+from trainer.parallel import Parallel
 
 CALM = {
     "loss/k3_mean": 0.001,
@@ -54,6 +62,27 @@ def test_the_entropy_alarm_compares_with_the_first_steps_also_after_a_resume(tmp
     assert [alarm.rule for alarm in raised] == [ENTROPY]
     assert metrics["alarm/entropy"] == 1.0
     assert alarms.check({**CALM, "loss/entropy_mean_nats": 0.51})[0] == []
+
+
+def test_status_shows_the_alarms_of_the_trainer_until_they_are_over(mongod: Mongod, alone: Parallel) -> None:
+    config = TrainerConfig(run="alarm-test", db_connection_string="given", model_name_or_path=Path("."))
+    with StoreBridge(mongod.connection_string, config.run) as bridge:
+        try:
+            admission = Admission(groups_per_step=1, max_staleness=0)
+            bridge(bridge.store.runs.start_trainer(config.policy, admission))
+            with _status(bridge, config, alone) as status:
+                raised, _ = Alarms().check({**CALM, "loss/k3_mean": 0.5})
+                for alarms, expected in ((raised, 1), ([], 0)):
+                    status.doing("step 1 done", step=1, alarms=[str(alarm) for alarm in alarms])
+                    status.doing("step 2", step=1)
+                    bridge(bridge.store.workers.heartbeat(status.worker))
+                    (worker,) = bridge(bridge.store.workers.all())
+                    assert len(worker.alarms) == expected
+                    console = Console(record=True, width=300)
+                    console.print(_render(bridge(look(bridge.store))))
+                    assert console.export_text().count("alarm trainer loss/k3_mean 0.5 > 0.01: ") == expected
+        finally:
+            bridge(bridge.store.client.drop_database(config.run))
 
 
 def test_numbers_that_are_missing_raise_nothing() -> None:
