@@ -296,6 +296,24 @@ def test_wrong_positions_a_plain_causal_mask_and_stock_norms_are_all_noticed(mod
     assert relative_difference(gradients(stock), expected) > TOLERANCE, "norms in float32"
 
 
+def test_in_bfloat16_the_merged_forward_is_as_near_to_float64_as_one_forward_per_sequence(
+    model: PreTrainedModel,
+) -> None:
+    groups = [random_group(seed) for seed in range(12)]
+    low = tiny_model(dtype=torch.bfloat16)
+    errors: dict[str, list[Tensor]] = {"merged": [], "one by one": []}
+    with torch.no_grad():
+        for records in groups:
+            exact_E = torch.stack([t.new for tokens in logprobs_one_by_one(model, records) for t in tokens])
+            alone_E = torch.stack([t.new.double() for tokens in logprobs_one_by_one(low, records) for t in tokens])
+            (row,) = pack([merge(records)], 10_000)
+            merged_E, _ = row_logprobs(TreeLM(low), row)
+            errors["merged"].append(merged_E.double() - exact_E)
+            errors["one by one"].append(alone_E - exact_E)
+    merged, alone = (torch.cat(errors[name]).square().mean().sqrt() for name in ("merged", "one by one"))
+    assert 1e-3 < merged < 1.5 * alone
+
+
 def test_a_prefix_whose_keys_and_values_are_detached_has_another_gradient(model: PreTrainedModel) -> None:
     """Negative control: what a cache of a sampling engine would give; the shared prefix would not learn from its branches."""
     records = forking_records()[:1]
