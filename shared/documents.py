@@ -354,5 +354,6 @@ class Worker(Document):
     pid: int
     doing: str = ""
     stats: dict[str, Any] = {}
+    alarms: list[str] = []  # what is wrong now, each with a sentence of advice
     started_at: datetime | None = None
     heartbeat: datetime | None = None

@@ -5,6 +5,8 @@ The same line serves a tree and a row of many trees. Two ways to say it to a mod
     sdpa            a dense bool mask (1, 1, N, N): exact everywhere, N² bytes. CPU, float64, short rows
     flex_attention  a BlockMask built from the intervals without N×N: long rows on CUDA (its backward needs CUDA)
 
+A model that no tree can go through (`tree_obstacle`) gets rows of one sequence each, and its own causal attention.
+
     suffix _N  token of the row      _B  block of BLOCK tokens      _QK  queries × keys
 """
 
@@ -17,48 +19,76 @@ from torch.nn.attention.flex_attention import BlockMask
 
 BLOCK = 128  # FlexAttention's block; rows are padded to a multiple of it
 
-Mask = Tensor | BlockMask
+STATE_SETTINGS = (  # of recurrent, state-space and convolutional layers, where a config does not say layer_types
+    "state_size",
+    "ssm_state_size",
+    "mamba_d_state",
+    "conv_L_cache",
+    "linear_conv_kernel_dim",
+    "hybrid_override_pattern",
+    "layers_block_type",
+    "rescale_every",
+)
+DROPOUT_SETTINGS = ("attention_dropout", "hidden_dropout", "resid_pdrop", "embd_pdrop", "attn_pdrop", "dropout")
+CAPACITY_SETTINGS = ("expert_capacity", "capacity_factor", "moe_capacity_factor")
+
+Mask = Tensor | BlockMask | None
 MaskBuilder = Callable[[Tensor], Mask]  # ends_N -> what the model takes as attention_mask
 
 
-def attn_implementation(device: torch.device | str) -> str:
-    """What to load a model with on this device: `attn_implementation` of transformers."""
+def attn_implementation_for(wanted: str, device: torch.device | str) -> str:
+    """What to load a model with: `attn_implementation` of transformers, by the device where `auto` is wanted."""
+    if wanted != "auto":
+        return wanted
     return "flex_attention" if torch.device(device).type == "cuda" else "sdpa"
 
 
-def choose(implementation: str, device: torch.device | str) -> MaskBuilder:
-    """The mask builder for a model loaded with this `attn_implementation`.
+def choose(implementation: str, device: torch.device | str, *, linear: bool = False) -> MaskBuilder:
+    """The mask builder for a model loaded with this `attn_implementation`; `linear`: for rows of one sequence each.
 
     Raises ValueError where attention would be wrong (eager adds a bool mask instead of applying it: logits off by
     0.44, no error), impossible (flash attention takes no tree mask) or without a backward (FlexAttention on CPU).
     """
+    if implementation == "flex_attention" and torch.device(device).type != "cuda":
+        raise ValueError(f"attn_implementation 'flex_attention' has no backward on {device}; expected 'sdpa' there")
+    if linear:
+        return no_mask
     if implementation == "sdpa":
         return dense_mask
     if implementation != "flex_attention":
         raise ValueError(
             f"attn_implementation is {implementation!r}; expected 'sdpa' or 'flex_attention' for token trees"
         )
-    if torch.device(device).type != "cuda":
-        raise ValueError(f"attn_implementation 'flex_attention' has no backward on {device}; expected 'sdpa' there")
     return interval_block_mask
 
 
-def check_supported(config: Any) -> None:
-    """Raises ValueError for a transformers config whose layers would not give each path of a tree its own result.
+def tree_obstacle(config: Any) -> str | None:
+    """Why a transformers config's model cannot take a prefix tree in one forward, or None where it can.
 
     Every layer must be full attention: sliding windows count distance in the row and not along the path, and
     recurrent or convolutional layers carry state from one branch to the next. Dropout would differ between equal
-    tokens.
+    tokens. A mixture of experts that drops tokens beyond a capacity lets one branch push out another's.
     """
     other_layers = sorted(set(getattr(config, "layer_types", None) or ()) - {"full_attention"})
     if other_layers:
-        raise ValueError(
-            f"{config.model_type}: layers of type {', '.join(other_layers)}; trees need full_attention only"
-        )
+        return f"layers of type {', '.join(other_layers)}"
     if getattr(config, "sliding_window", None) and getattr(config, "use_sliding_window", True):
-        raise ValueError(f"{config.model_type}: sliding_window is {config.sliding_window}; trees need full attention")
-    if getattr(config, "attention_dropout", 0.0):
-        raise ValueError(f"{config.model_type}: attention_dropout is {config.attention_dropout}; trees need 0")
+        return f"sliding_window is {config.sliding_window}"
+    for name in STATE_SETTINGS:
+        if getattr(config, name, None):
+            return f"{name} is {getattr(config, name)}: layers that carry a state"
+    for name in (*DROPOUT_SETTINGS, *CAPACITY_SETTINGS):
+        if getattr(config, name, None):
+            return f"{name} is {getattr(config, name)}"
+    return None
+
+
+def no_mask(ends_N: Tensor) -> None:
+    """For a row that is one sequence: the model's own causal attention. Raises ValueError for any other row."""
+    if not bool((ends_N == len(ends_N)).all()):
+        raise ValueError(
+            "a row of several sequences for a model that takes one; use pack(…, one_sequence_per_row=True)"
+        )
 
 
 def dense_mask(ends_N: Tensor) -> Tensor:

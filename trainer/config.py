@@ -1,19 +1,22 @@
 """The trainer's configuration: `python -m trainer --help` prints it."""
 
 from pathlib import Path
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar
 
 from pydantic import Field, model_validator
 
 from shared.config import ServiceConfig
 from trainer.learner import OptimizerConfig
 from trainer.losses import LossConfig, LossName
+from trainer.presets import PRESETS
 from trainer.schedule import Schedule
 
 Positive = Annotated[int, Field(gt=0)]
 
 
-class TrainerConfig(ServiceConfig):
+class TrainerConfig(ServiceConfig, LossConfig):
+    """The loss's settings are those of `LossConfig`, by the same names."""
+
     section: ClassVar[str] = "trainer"
     program: ClassVar[str] = "python -m trainer"
 
@@ -34,19 +37,14 @@ class TrainerConfig(ServiceConfig):
     max_tokens_per_row: Positive = Field(1024, description="Token budget of one forward (micro-batch).")
     logprob_chunk: Positive = Field(1024, description="Log-probs computed at a time: bounds the logits in memory.")
 
-    # loss
-    loss_calculater: LossName = Field(LossName.MINIRL, description="MINIRL, GRPO or CrossEntropy.")
-    epsilon: float = Field(0.2, description="Lower clip: the ratio's lower bound is 1 - epsilon.")
-    epsilon_higher: float = Field(0.27, description="Upper clip: the ratio's upper bound is 1 + epsilon_higher.")
-    importance_weight_cap_ratio: float = Field(5.0, description="Importance weights are at most this (MINIRL).")
-    strict_in_bound: bool = Field(True, description="False: the clip range is wider by the cap ratio.")
-    out_of_date_decay: float = Field(0.0, description="Per step of staleness the clip range narrows by exp(-this).")
-    token_level_loss: bool | None = Field(None, description="Mean over tokens. None: as in the loss's source.")
-    skip_length_normalization: bool | None = Field(
-        None, description="Sum over a trajectory's tokens, not their mean. None: as in the loss's source."
+    # loss (its other settings: trainer/losses/settings.py)
+    preset: str | None = Field(None, description=f"Values to start from: {', '.join(PRESETS)}. Other settings win.")
+    updates_per_step: Positive = Field(
+        1, description="Optimizer updates per step, each on its own part of the step's groups."
     )
-    length_scale: float = Field(1.0, description="Constant divisor of a token sum that is not length-normalized.")
-    dual_clip: float | None = Field(None, description="GRPO: lower limit for negative advantages. None: no limit.")
+    reference_model: Path | None = Field(
+        None, description="Frozen model of the KL term; loaded only when kl_coefficient > 0. None: model_name_or_path."
+    )
 
     # optimizer
     max_steps: Positive = Field(100, description="Optimizer steps of the whole run; it ends by itself then.")
@@ -61,7 +59,10 @@ class TrainerConfig(ServiceConfig):
 
     # model
     dtype: str = Field("float32", description="Of parameters and optimizer: float32, bfloat16 or float64.")
-    attn_implementation: str = Field("sdpa", description="sdpa (anywhere) or flex_attention (GPU).")
+    attn_implementation: str = Field("auto", description="sdpa, flex_attention, or auto: by the device.")
+    prefix_trees: bool = Field(
+        True, description="Forward shared prefixes once. False, or for models that forbid it: one sequence at a time."
+    )
     device: str = Field("auto", description="auto, cpu or cuda.")
     num_threads: int = Field(0, ge=0, description="CPU threads a process; 0: the cores shared among processes.")
 
@@ -71,17 +72,43 @@ class TrainerConfig(ServiceConfig):
     keep_versions: Annotated[int, Field(ge=2)] = Field(
         4, description="Published versions to keep on disk; engines may still be loading the last ones."
     )
-    report_to: list[str] = Field(
-        [], description="Trackers of Accelerate: tensorboard, wandb, swanlab, mlflow, trackio."
+    report_to: list[str] | None = Field(
+        None,
+        description="Trackers: tensorboard, wandb, swanlab, mlflow, trackio, none. None: tensorboard where installed.",
     )
-    with_entropy: bool = Field(False, description="Also measure the policy's entropy (one more pass over the logits).")
+    with_entropy: bool = Field(True, description="Measure the policy's entropy (one more pass over the logits).")
     seed: int = Field(0, description="Of everything random in the trainer.")
     log_level: str = Field("INFO", description="DEBUG, INFO, WARNING or ERROR.")
 
+    @model_validator(mode="before")
+    @classmethod
+    def a_preset_gives_what_is_not_set(cls, values: Any) -> Any:
+        name = values.get("preset") if isinstance(values, dict) else None
+        if name is None:
+            return values
+        if name not in PRESETS:
+            raise ValueError(f"preset {name!r} is unknown; expected one of {', '.join(PRESETS)}")
+        return {**PRESETS[name].settings, **values}
+
     @model_validator(mode="after")
     def zero_advantages_mean_nothing_to_a_policy_gradient_only(self) -> "TrainerConfig":
-        if self.loss_calculater is LossName.CROSS_ENTROPY and self.drop_zero_advantage:
+        if not self.drop_zero_advantage:
+            return self
+        if self.loss_calculater is LossName.CROSS_ENTROPY:
             raise ValueError("CrossEntropy trains on every record: set drop_zero_advantage to false")
+        terms = [n for n in ("kl_coefficient", "entropy_coefficient", "log_ratio_penalty") if getattr(self, n) != 0]
+        if terms and not (terms == ["log_ratio_penalty"] and self.loss_calculater is not LossName.DPPO):
+            raise ValueError(
+                f"{terms[0]} gives records without advantage a gradient too: set drop_zero_advantage to false"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def every_update_has_a_group(self) -> "TrainerConfig":
+        if self.updates_per_step > self.groups_per_step:
+            raise ValueError(
+                f"updates_per_step is {self.updates_per_step}; expected at most groups_per_step={self.groups_per_step}"
+            )
         return self
 
     @property
@@ -89,7 +116,7 @@ class TrainerConfig(ServiceConfig):
         return self.output_dir or Path("output") / self.run
 
     def loss(self) -> LossConfig:
-        return LossConfig(**{name: getattr(self, name) for name in LossConfig.__dataclass_fields__})
+        return LossConfig(**{name: getattr(self, name) for name in LossConfig.model_fields})
 
     def optimizer(self) -> OptimizerConfig:
         names = OptimizerConfig.__dataclass_fields__.keys() & type(self).model_fields.keys()

@@ -12,7 +12,7 @@ the embedding) only while the module that owns it runs, and again for its backwa
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from trainer.attention import BLOCK, Mask, MaskBuilder, check_supported, dense_mask
+from trainer.attention import BLOCK, Mask, MaskBuilder, dense_mask, interval_block_mask, tree_obstacle
 from trainer.logprobs import token_logprobs
 from trainer.losses import LossBatch
 from trainer.packing import Row
@@ -21,14 +21,16 @@ from trainer.packing import Row
 class TreeLM(nn.Module):
     """A causal language model of transformers whose forward takes a Row and returns log-probabilities, never logits.
 
-    Raises ValueError for a model whose head is more than one matrix, or whose layers trees cannot go through.
+    `obstacle` says why no tree can go through its layers, None where one can; then rows must be single sequences.
+    Raises ValueError for a model whose head is more than one matrix.
     """
 
     causal_lm: PreTrainedModel
+    obstacle: str | None
 
     def __init__(self, causal_lm: PreTrainedModel) -> None:
         super().__init__()
-        check_supported(causal_lm.config)
+        self.obstacle = tree_obstacle(causal_lm.config)
         head = causal_lm.get_output_embeddings()  # type: ignore[no-untyped-call]  # untyped in transformers
         if not isinstance(head, nn.Linear) or head.bias is not None:
             raise ValueError(f"{type(causal_lm).__name__}: the head is {head}; expected a Linear without bias")
@@ -41,6 +43,8 @@ class TreeLM(nn.Module):
 
     def forward(self, row: Row, mask: Mask, chunk: int, with_entropy: bool) -> tuple[Tensor, Tensor | None]:
         """(logprob_E, entropy_E or None) of the row's entries; each distinct (token, temperature) is computed once."""
+        if self.obstacle is not None and mask is not None:
+            raise ValueError(f"{self.causal_lm.config.model_type}: {self.obstacle}; trees need full attention only")
         output = self.causal_lm.base_model(
             input_ids=row.ids_N[None], position_ids=row.positions_N[None], attention_mask=mask, use_cache=False
         )
@@ -62,16 +66,23 @@ def row_logprobs(
     """Log-probabilities of the row's entries under `lm` (a TreeLM, sharded or not), at each entry's temperature, with
     gradient.
 
-    float32, or float64 for a float64 model. The entropies are without gradient, None unless asked for. `row` must be
+    float32, or float64 for a float64 model. The entropies, with gradient, are None unless asked for. `row` must be
     on the model's device.
     """
-    if attn is not dense_mask:
+    if attn is interval_block_mask:
         row = row.padded(BLOCK)
     logprob_E, entropy_E = lm(row, attn(row.ends_N), chunk, with_entropy)
     return logprob_E, entropy_E
 
 
-def loss_batch(row: Row, logprob_E: Tensor, entropy_E: Tensor | None = None) -> LossBatch:
+def loss_batch(
+    row: Row,
+    logprob_E: Tensor,
+    entropy_E: Tensor | None = None,
+    *,
+    proximal_logprob_E: Tensor | None = None,
+    reference_logprob_E: Tensor | None = None,
+) -> LossBatch:
     """What the losses need of a row and its log-probabilities."""
     return LossBatch(
         new_logprob_E=logprob_E,
@@ -81,4 +92,6 @@ def loss_batch(row: Row, logprob_E: Tensor, entropy_E: Tensor | None = None) -> 
         turn_E=row.turn_E,
         staleness_E=row.staleness_E,
         entropy_E=entropy_E,
+        proximal_logprob_E=proximal_logprob_E,
+        reference_logprob_E=reference_logprob_E,
     )

@@ -1,11 +1,10 @@
 """One optimizer step over any number of rows, the same whatever rows, ranks and devices it is spread over.
 
-    counts ─sum over ranks─▶ for each row: forward ▸ loss ▸ backward ─▶ global norm ▸ clip ▸ AdamW ─▶ metrics, reduced once
+    counts ─sum over ranks─▶ accumulate: rows forward ▸ loss ▸ backward ─▶ global norm ▸ clip ▸ AdamW ─▶ metrics, reduced once
+    └──────────────────────── once per minibatch; a step has one unless it is told otherwise ────────┘
 
 Denominators are known before the first backward, so rows and ranks only add up. FSDP divides gradients by the number of
-ranks: each loss is multiplied by it. Every rank runs as many forwards and backwards as the busiest one (with empty rows),
-since each is a collective; gradients travel between ranks only after the last. A gradient that is not finite never
-reaches the weights: the step is skipped and counted.
+ranks: each loss is multiplied by it. A gradient that is not finite never reaches the weights: the update is skipped and counted.
 """
 
 import logging
@@ -16,17 +15,17 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-import torch.distributed as dist
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 from transformers import PreTrainedModel
 
-from trainer.attention import MaskBuilder, choose
-from trainer.forward import TreeLM, loss_batch, row_logprobs
-from trainer.loss_metrics import LossMetrics, combine, report
-from trainer.losses import Denominators, LossConfig, compute
+from trainer.accumulate import Accumulator, Minibatch
+from trainer.attention import MaskBuilder, attn_implementation_for, choose
+from trainer.forward import TreeLM
+from trainer.loss_metrics import Measured, combine, report
+from trainer.losses import Denominators, LossConfig
 from trainer.model import layer_classes, load_model
-from trainer.packing import Row, empty_row
+from trainer.packing import Row
 from trainer.parallel import Parallel, shard_model
 from trainer.schedule import Schedule, learning_rate
 
@@ -54,7 +53,7 @@ class StepResult:
     """`metrics` are of all ranks together, and the same on every rank."""
 
     metrics: dict[str, float]
-    skipped: bool  # the weights did not move: nothing to train, or a gradient that is not finite
+    skipped: bool  # the weights did not move at all: nothing to train, or gradients that are not finite
 
 
 def open_learner(
@@ -63,27 +62,53 @@ def open_learner(
     optimizer: OptimizerConfig,
     parallel: Parallel,
     *,
+    reference_directory: Path | None = None,
     dtype: str = "float32",
-    attn_implementation: str = "sdpa",
+    attn_implementation: str = "auto",
+    prefix_trees: bool = True,
     logprob_chunk: int = 512,
     with_entropy: bool = False,
 ) -> "Learner":
-    """Load, wrap, shard: a learner ready for its first step or for `checkpoint.load`."""
-    checkpointing = parallel.settings.activation_checkpointing
-    causal_lm = load_model(
-        model_directory,
-        dtype=dtype,
-        attn_implementation=attn_implementation,
-        gradient_checkpointing=checkpointing,
+    """Load, wrap, shard: a learner ready for its first step or for `checkpoint.load`.
+
+    The frozen reference model, from `reference_directory` or the same weights, is loaded only where the loss has a KL term.
+    `prefix_trees` False, or a model that they cannot go through: rows must be single sequences (`Learner.linear`).
+    """
+    implementation = attn_implementation_for(attn_implementation, parallel.device)
+
+    def load(directory: Path, *, checkpointing: bool) -> TreeLM:
+        causal_lm = load_model(
+            directory, dtype=dtype, attn_implementation=implementation, gradient_checkpointing=checkpointing
+        )
+        return TreeLM(causal_lm)
+
+    lm = load(model_directory, checkpointing=parallel.settings.activation_checkpointing)
+    linear = not prefix_trees or lm.obstacle is not None
+    if lm.obstacle is not None and parallel.is_main:
+        log.warning("%s: no prefix trees (%s): every sequence is forwarded on its own", model_directory, lm.obstacle)
+    reference = None
+    if loss.kl_coefficient > 0:
+        reference = load(reference_directory or model_directory, checkpointing=False).requires_grad_(False).eval()
+        shard_model(reference, layer_classes(reference.causal_lm), parallel, frozen=True)
+    shard_model(lm, layer_classes(lm.causal_lm), parallel)
+    return Learner(
+        lm,
+        loss,
+        optimizer,
+        parallel,
+        mask=choose(implementation, parallel.device, linear=linear),
+        reference=reference,
+        linear=linear,
+        logprob_chunk=logprob_chunk,
+        with_entropy=with_entropy,
     )
-    lm = TreeLM(causal_lm)
-    shard_model(lm, layer_classes(causal_lm), parallel)
-    mask = choose(attn_implementation, parallel.device)
-    return Learner(lm, loss, optimizer, parallel, mask=mask, logprob_chunk=logprob_chunk, with_entropy=with_entropy)
 
 
 class Learner:
-    """Model, optimizer and step count of one rank. `lm` must be sharded already; see `open_learner`."""
+    """Model, optimizer and step count of one rank. `lm` and `reference` must be sharded already; see `open_learner`.
+
+    `linear`: rows must be made with `Merging.LINEAR` and `one_sequence_per_row`.
+    """
 
     def __init__(
         self,
@@ -93,18 +118,19 @@ class Learner:
         parallel: Parallel,
         *,
         mask: MaskBuilder,
+        reference: TreeLM | None = None,
+        linear: bool = False,
         logprob_chunk: int = 512,
         with_entropy: bool = False,
     ) -> None:
         self.lm = lm
+        self.reference = reference
         self.config = config
+        self.linear = linear
         self.steps_done = 0
         self.optimizer = _adamw(lm, config, parallel)
-        self._loss = loss
         self._parallel = parallel
-        self._mask = mask
-        self._chunk = logprob_chunk
-        self._with_entropy = with_entropy
+        self._accumulator = Accumulator(lm, reference, loss, parallel, mask, logprob_chunk, with_entropy)
 
     @property
     def sharded(self) -> FSDPModule:
@@ -120,29 +146,38 @@ class Learner:
         return model
 
     def step(self, rows: Sequence[Row], denominators: Denominators) -> StepResult:
-        """One update from this rank's rows. `denominators` are this rank's own counts; they are summed over ranks here.
+        """A step of one update from this rank's rows; see `step_in_minibatches`."""
+        return self.step_in_minibatches([Minibatch(rows, denominators)])
 
-        Every rank must call it, also one without rows. `steps_done` grows by one, also when the step is skipped.
+    def step_in_minibatches(self, minibatches: Sequence[Minibatch]) -> StepResult:
+        """One update per minibatch, in order. Their `denominators` are this rank's own counts; they are summed over ranks here.
+
+        Every rank must call it with as many minibatches, also one without rows. `steps_done` grows by one, also when updates are
+        skipped. The log-probs of a proximal clip anchor are those before the first update.
         """
         started = time.monotonic()
         rate = self._set_learning_rate()
-        totals = self._global_counts(denominators)
-        rounds = self._parallel.max_int(len(rows))
-        metrics, norm = {}, 0.0
-        if rounds:
-            metrics = report(self._reduce(self._accumulate(rows, rounds, totals)))
-            norm = self._update()
-        skipped = rounds == 0 or not math.isfinite(norm)
+        measured, norms, passes, trajectories = [], [], 0, 0
+        proximals = self._accumulator.proximal_logprobs(minibatches)
+        for minibatch, proximal in zip(minibatches, proximals, strict=True):
+            totals = self._global_counts(minibatch.denominators)
+            part, passes_taken = self._accumulator.run(minibatch, totals, proximal)
+            passes, trajectories = max(passes, passes_taken), trajectories + totals.num_trajectories
+            measured.append(part)
+            norms.append(self._update() if passes_taken else math.nan)
+        moved = [norm for norm in norms if math.isfinite(norm)]
         self.steps_done += 1
-        metrics |= {
+        metrics = report(self._reduce(combine(measured))) | {
             "learner/learning_rate": rate,
-            "learner/grad_norm": norm,
-            "learner/skipped_steps": float(skipped),
-            "learner/rounds": float(rounds),
-            "learner/trajectories": float(totals.num_trajectories),
+            "learner/grad_norm": sum(norms) / len(norms) if passes else 0.0,
+            "learner/skipped_steps": float(not moved),
+            "learner/updates": float(len(moved)),
+            "learner/passes": float(passes),
+            "learner/rounds": float(self._parallel.max_int(sum(len(m.rows) for m in minibatches))),
+            "learner/trajectories": float(trajectories),
             "learner/step_s": time.monotonic() - started,
         }
-        return StepResult(metrics, skipped)
+        return StepResult(metrics, skipped=not moved)
 
     def _set_learning_rate(self) -> float:
         config = self.config
@@ -162,24 +197,6 @@ class Learner:
         tokens, trajectories = self._parallel.sum_scalars([own.num_tokens, own.num_trajectories])
         return Denominators(int(tokens), int(trajectories), own.tokens_T.to(self._parallel.device))
 
-    def _accumulate(self, rows: Sequence[Row], rounds: int, totals: Denominators) -> LossMetrics:
-        """Gradients of all rows in the parameters, averaged over ranks at the last round; metrics of this rank's rows."""
-        parts = []
-        padding = empty_row()
-        for index in range(rounds):
-            self.sharded.set_requires_gradient_sync(index == rounds - 1)
-            row = rows[index] if index < len(rows) else padding
-            parts.append(self._forward_backward(row.to(self._parallel.device), totals))
-        return combine(parts)
-
-    def _forward_backward(self, row: Row, totals: Denominators) -> LossMetrics:
-        logprob_E, entropy_E = row_logprobs(
-            self.lm, row, chunk=self._chunk, attn=self._mask, with_entropy=self._with_entropy
-        )
-        loss, metrics = compute(loss_batch(row, logprob_E, entropy_E), totals, self._loss)
-        (loss * self._parallel.world_size).backward()
-        return metrics
-
     def _update(self) -> float:
         """Clip and step, unless the gradient is not finite; returns its norm before clipping."""
         parameters = [p for p in self.lm.parameters() if p.grad is not None]
@@ -196,12 +213,9 @@ class Learner:
         self.optimizer.zero_grad()
         return value
 
-    def _reduce(self, own: LossMetrics) -> LossMetrics:
-        """Over ranks: one collective for the sums and one for the maxima. The keys are the same on every rank."""
-        sums, maxima = torch.stack(list(own.sums.values())), torch.stack(list(own.maxima.values()))
-        dist.all_reduce(sums)
-        dist.all_reduce(maxima, op=dist.ReduceOp.MAX)
-        return LossMetrics(dict(zip(own.sums, sums, strict=True)), dict(zip(own.maxima, maxima, strict=True)))
+    def _reduce(self, own: Measured) -> Measured:
+        """Over ranks; their names differ where one has a source or an age that another has not."""
+        return combine(self._parallel.gather_objects(own))
 
 
 def _adamw(lm: TreeLM, config: OptimizerConfig, parallel: Parallel) -> torch.optim.AdamW:

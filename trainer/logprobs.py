@@ -23,8 +23,7 @@ def token_logprobs(
     *,
     with_entropy: bool = False,
 ) -> tuple[Tensor, Tensor | None]:
-    """log softmax(W h[rows] / temperature)[targets], and on request the entropy of that distribution (without
-    gradient).
+    """log softmax(W h[rows] / temperature)[targets], and on request the entropy of that distribution; both with gradient.
 
     `rows_E` are the predicting positions, several entries may share one. float32, or float64 for float64 inputs. At
     most `chunk` × V logits are alive. The gradient reaches `hidden_ND` and `lm_head_weight_VD`, also when there are
@@ -63,22 +62,34 @@ class _TokenLogprobs(torch.autograd.Function):
             if with_entropy:  # H = lse − Σ p z
                 probability = torch.exp(logits - normalizer_E[part, None])
                 entropy_E[part] = normalizer_E[part] - (probability * logits).sum(-1)
-        ctx.save_for_backward(hidden_ED, weight_VD, targets_E, temperature_E, normalizer_E)
+        ctx.save_for_backward(hidden_ED, weight_VD, targets_E, temperature_E, normalizer_E, entropy_E)
         ctx.chunk = chunk
-        ctx.mark_non_differentiable(entropy_E)
+        ctx.set_materialize_grads(False)  # an entropy that no loss uses costs nothing here
         return logprob_E, entropy_E
 
     @staticmethod
-    def backward(ctx: Any, gradient_E: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
-        """d logprob / d logits = (onehot − p) / temperature; sums over chunks in the accumulation type, rounded once."""
-        hidden_ED, weight_VD, targets_E, temperature_E, normalizer_E = ctx.saved_tensors
+    def backward(ctx: Any, gradient_E: Tensor | None, entropy_gradient_E: Tensor | None) -> tuple[Tensor | None, ...]:
+        """With z = logits / temperature: d logprob / dz = onehot − p, dH / dz = −p (log p + H).
+
+        Sums over chunks in the accumulation type, rounded once.
+        """
+        hidden_ED, weight_VD, targets_E, temperature_E, normalizer_E, entropy_E = ctx.saved_tensors
         dtype = normalizer_E.dtype
+        if gradient_E is None:
+            gradient_E = torch.zeros_like(normalizer_E)
         hidden_grad_ED = torch.empty_like(hidden_ED)
         weight_grad_VD = torch.zeros(weight_VD.shape, dtype=dtype, device=weight_VD.device)
         for part in _chunks(len(hidden_ED), ctx.chunk):
-            scale = (gradient_E[part] / temperature_E[part].to(dtype))[:, None]
-            logits = _scaled_logits(hidden_ED[part], weight_VD, temperature_E[part], dtype)
-            logit_grad = logits.sub_(normalizer_E[part, None]).exp_().mul_(-scale)
+            temperature = temperature_E[part].to(dtype)[:, None]
+            scale = gradient_E[part, None] / temperature
+            log_p = _scaled_logits(hidden_ED[part], weight_VD, temperature_E[part], dtype).sub_(
+                normalizer_E[part, None]
+            )
+            if entropy_gradient_E is None:
+                logit_grad = log_p.exp_().mul_(-scale)
+            else:
+                entropy_scale = entropy_gradient_E[part, None] / temperature
+                logit_grad = log_p.exp() * (-scale - entropy_scale * (log_p + entropy_E[part, None]))
             logit_grad.scatter_add_(1, targets_E[part, None], scale)
             rounded = logit_grad.to(weight_VD.dtype)
             hidden_grad_ED[part] = rounded @ weight_VD

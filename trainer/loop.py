@@ -24,11 +24,13 @@ import torch
 
 from shared.documents import Admission, Worker
 from trainer import checkpoint
+from trainer.alarms import Alarms
 from trainer.bridge import StoreBridge
 from trainer.config import TrainerConfig
 from trainer.learner import Learner, open_learner
 from trainer.metrics import MetricsLog
 from trainer.parallel import Parallel, parallel_session
+from trainer.presets import PRESETS
 from trainer.publish import Publisher
 from trainer.stream import RecordStream
 
@@ -44,19 +46,29 @@ def train(config: TrainerConfig) -> None:
         StoreBridge(config.db_connection_string, config.run) as bridge,
     ):
         _seed(config.seed + parallel.rank)
+        if config.preset is not None and parallel.is_main:
+            preset = PRESETS[config.preset]
+            log.info(
+                "preset %s (%s): samplers should run with --advantage %s",
+                config.preset,
+                preset.source,
+                preset.advantage,
+            )
         learner = open_learner(
             config.model_name_or_path,
             config.loss(),
             config.optimizer(),
             parallel,
+            reference_directory=config.reference_model,
             dtype=config.dtype,
             attn_implementation=config.attn_implementation,
+            prefix_trees=config.prefix_trees,
             logprob_chunk=config.logprob_chunk,
             with_entropy=config.with_entropy,
         )
         _resume(learner, config, parallel)
         incarnation = _begin(bridge, config, parallel, learner.steps_done)
-        stream = RecordStream(bridge, config, parallel, incarnation=incarnation)
+        stream = RecordStream(bridge, config, parallel, incarnation=incarnation, linear=learner.linear)
         publisher = Publisher(bridge, config, parallel, learner, incarnation=incarnation)
         with _stops_at_signals(stream), _status(bridge, config, parallel) as status:
             publisher.begin()
@@ -73,6 +85,7 @@ def _run(
 ) -> None:
     metrics_path = config.folder / "metrics.jsonl"
     with _metrics_log(metrics_path, learner.steps_done, config, parallel) as metrics_log:
+        alarms = Alarms(metrics_path)
         for step in range(learner.steps_done + 1, config.max_steps + 1):
             started = time.monotonic()
             status.doing(f"waiting for the data of step {step}", step=step - 1)
@@ -81,7 +94,7 @@ def _run(
                 log.info("stopped before step %d", step)
                 break
             status.doing(f"step {step}", step=step - 1)
-            result = learner.step(batch.rows, batch.denominators)
+            result = learner.step_in_minibatches(batch.minibatches)
             stream.commit(step)
             if step % config.save_steps == 0 or step == config.max_steps:
                 _save(learner, config, parallel)
@@ -89,9 +102,14 @@ def _run(
             metrics = batch.metrics | result.metrics | published
             metrics |= {"step/skipped": float(result.skipped), "time/total_s": time.monotonic() - started}
             metrics["perf/tokens_per_s"] = metrics["data/tokens_flat"] / metrics["time/total_s"]
+            metrics["perf/idle_fraction"] = metrics["time/wait_s"] / metrics["time/total_s"]
+            raised, alarm_metrics = alarms.check(metrics)
+            metrics |= alarm_metrics
             if metrics_log is not None:
                 metrics_log.log(step, metrics | {"time": time.time()})
-            status.doing(f"step {step} done", step=step, **_headline(metrics))
+                for alarm in raised:
+                    log.warning("step %d alarm %s: %s", step, alarm.rule.name, alarm)
+            status.doing(f"step {step} done", step=step, alarms=[str(alarm) for alarm in raised], **_headline(metrics))
         _save(learner, config, parallel)
 
 
@@ -167,8 +185,10 @@ class Status:
     def __init__(self, worker: Worker) -> None:
         self.worker = worker
 
-    def doing(self, what: str, **stats: float) -> None:
-        self.worker = self.worker.model_copy(update={"doing": what, "stats": self.worker.stats | stats})
+    def doing(self, what: str, *, alarms: list[str] | None = None, **stats: float) -> None:
+        """`alarms` replace those of before; None keeps them."""
+        update = {"doing": what, "stats": self.worker.stats | stats}
+        self.worker = self.worker.model_copy(update=update if alarms is None else {**update, "alarms": alarms})
 
 
 @contextmanager

@@ -1,111 +1,275 @@
-"""What a loss reports, as sums and maxima, so that rows and ranks can be combined before anything is divided.
+"""What a step reports about its tokens: how far the policy is from the one that sampled, and what the loss did about it.
 
-All of it is measured before clipping takes anything away. ρ is the ratio of the trainer's and the sampler's probability of a
-token; k1 and k3 estimate KL(sampler ‖ trainer) from it (http://joschu.net/blog/kl-approx.html, with k3 = ρ − 1 − log ρ).
+All of it is measured over every trained token, before anything is clipped or masked, for the step as a whole (`loss/…`) and
+again by the source of the task, by age and by turn (`loss_by_source/math/…`). Each part is sums, maxima and a few values per
+trajectory, so that rows and ranks are combined before anything is divided.
+
+    ρ = exp(ℓ − μ), trainer against sampler; x the same for the proximal policy where the loss has one, else ρ
+    k1, k3 estimate KL(sampler ‖ trainer) from x (http://joschu.net/blog/kl-approx.html, with k3 = x − 1 − log x)
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
+from trainer.losses import Denominators, LossBatch, LossConfig, Outcome
+from trainer.losses.kl import kl_terms
+from trainer.losses.ratios import exp_ratio, trajectory_sum
+from trainer.losses.settings import KlEstimator
+
+TURN_BUCKETS = (0, 1, 2, 3, 4, 8, 16, 32, 64)  # a bucket is named after its first turn
+HISTOGRAM = torch.logspace(-7, math.log10(20.0), 400, dtype=torch.float64)  # edges of |log x|: 4.9 % apart
+
 
 @dataclass(frozen=True, slots=True)
-class LossMetrics:
-    """Detached 0-dim float64 tensors, the same keys in the same order whatever was measured.
+class Measured:
+    """Plain numbers by name; `per_trajectory` has one value for each trajectory with a trained token."""
 
-    Reduce `sums` over ranks by sum and `maxima` by max.
-    """
-
-    sums: dict[str, Tensor]
-    maxima: dict[str, Tensor]
+    sums: dict[str, float] = field(default_factory=dict)
+    maxima: dict[str, float] = field(default_factory=dict)
+    per_trajectory: dict[str, list[float]] = field(default_factory=dict)
+    histogram: list[float] = field(default_factory=list)
 
 
 @torch.no_grad()
 def measure(
-    *,
-    loss: Tensor,
-    log_ratio_E: Tensor,
-    difference_E: Tensor,  # trainer's log-prob − sampler's, not clamped
-    new_logprob_E: Tensor,
-    advantage_E: Tensor,
-    staleness_E: Tensor,
-    turn_E: Tensor,
-    entropy_E: Tensor | None,
-    too_high_E: Tensor,
-    too_low_E: Tensor,
-    cap: float,
-) -> LossMetrics:
-    """The metrics of these entries; there may be none. `loss` is their weighted loss."""
-    ratio_E = log_ratio_E.exp()
-    mismatch_E = difference_E.abs()
-    later_E = turn_E > 0
-    entropy_E = ratio_E[:0] if entropy_E is None else entropy_E
-    sums = {
-        "loss": loss,
-        "tokens": torch.ones_like(ratio_E).sum(),
-        "tokens_positive": (advantage_E > 0).sum(),
-        "tokens_negative": (advantage_E < 0).sum(),
-        "tokens_later_turns": later_E.sum(),
-        "clipped_high": too_high_E.sum(),
-        "clipped_low": too_low_E.sum(),
-        "capped": (ratio_E > cap).sum(),
-        "ratio": ratio_E.sum(),
-        "ratio_squared": ratio_E.square().sum(),
-        "k1": -log_ratio_E.sum(),
-        "k3": (ratio_E - 1.0 - log_ratio_E).sum(),
-        "mismatch": mismatch_E.sum(),
-        "mismatch_later_turns": mismatch_E[later_E].sum(),
-        "logprob": new_logprob_E.sum(),
-        "staleness": staleness_E.sum(),
-        "entropy": entropy_E.sum(),
-        "entropy_tokens": torch.ones_like(entropy_E).sum(),
+    batch: LossBatch,
+    outcome: Outcome,
+    denominators: Denominators,
+    config: LossConfig,
+    sources_T: Sequence[str] | None = None,
+) -> Measured:
+    """The metrics of these entries, which may be none: those of whole trajectories. `sources_T` names each one's source."""
+    columns = _columns(batch, outcome, config)
+    peaks = {name: columns[name] for name in ("ratio", "mismatch", "staleness")}
+    peaks |= {"inverse_ratio": 1.0 / columns["ratio"], "surprise": -columns["logprob"]}
+    everything = torch.ones_like(columns["ratio"], dtype=torch.bool)
+    sums, maxima = _reduced("loss", columns, peaks, everything)
+    for area, index_E in _parts(batch, sources_T):
+        more_sums, more_maxima = _reduced(area, columns, peaks, index_E)
+        sums |= {name: value for name, value in more_sums.items() if name.rpartition("/")[2] in PART_COLUMNS}
+        maxima |= {name: value for name, value in more_maxima.items() if name.rpartition("/")[2] in PART_PEAKS}
+    bins = torch.bucketize(columns["mismatch"].double().cpu(), HISTOGRAM)
+    histogram = torch.bincount(bins, minlength=len(HISTOGRAM) + 1).double().tolist()
+    return Measured(sums, maxima, _per_trajectory(batch, outcome, denominators), histogram)
+
+
+def _columns(batch: LossBatch, outcome: Outcome, config: LossConfig) -> dict[str, Tensor]:
+    """One column per number that is averaged; counts of entries are columns of ones."""
+    new_E, old_E = batch.new_logprob_E, batch.old_logprob_E.to(batch.new_logprob_E.dtype)
+    log_rho_E, log_x_E = new_E - old_E, outcome.log_mismatch_E
+    rho_E, x_E = exp_ratio(log_rho_E), exp_ratio(log_x_E)
+    positive_E, negative_E = batch.advantage_E > 0, batch.advantage_E < 0
+    columns = {
+        "loss": outcome.policy_E + outcome.kl_E - outcome.entropy_bonus_E,
+        "policy_loss": outcome.policy_E,
+        "kl_loss": outcome.kl_E,
+        "tokens": torch.ones_like(new_E),
+        "tokens_positive": positive_E,
+        "tokens_negative": negative_E,
+        "tokens_later_turns": batch.turn_E > 0,
+        "clipped_high": outcome.too_high_E,
+        "clipped_low": outcome.too_low_E,
+        "masked_tokens": outcome.dropped_token_E,
+        "masked_by_sequence": outcome.dropped_sequence_E,
+        "capped": rho_E > config.importance_weight_cap_ratio,
+        "ratio": rho_E,
+        "ratio_squared": rho_E.square(),
+        "mismatch_ratio_squared": x_E.square(),
+        "far_off": (x_E < 0.5) | (x_E > 2.0),
+        "k1": -log_x_E,
+        "k3": x_E - 1.0 - log_x_E.clamp(-20.0, 20.0),
+        "mismatch": log_x_E.abs(),
+        "mismatch_later_turns": log_x_E.abs() * (batch.turn_E > 0),
+        "probability_change": (new_E.exp() - old_E.exp()).abs(),
+        "logprob": new_E,
+        "logprob_positive": new_E * positive_E,
+        "logprob_negative": new_E * negative_E,
+        "rollout_logprob": old_E,
+        "staleness": batch.staleness_E,
     }
-    maxima = {"ratio": _max(ratio_E), "mismatch": _max(mismatch_E), "staleness": _max(staleness_E)}
-    return LossMetrics(
-        {k: v.to(torch.float64) for k, v in sums.items()}, {k: v.to(torch.float64) for k, v in maxima.items()}
-    )
+    masked_E = outcome.dropped_token_E | outcome.dropped_sequence_E
+    columns |= {"masked": masked_E, "k3_masked": columns["k3"] * masked_E}
+    if batch.proximal_logprob_E is not None:
+        columns["update_kl"] = batch.proximal_logprob_E - new_E
+    if batch.reference_logprob_E is not None:
+        columns["reference_kl"] = kl_terms(new_E, batch.reference_logprob_E, log_rho_E, KlEstimator.K3, False)
+    if batch.entropy_E is not None:
+        columns["entropy"] = batch.entropy_E
+    return {name: value.to(torch.float64) for name, value in columns.items()}
 
 
-def _max(values_E: Tensor) -> Tensor:
-    """The largest of non-negative values; 0 of none."""
-    return torch.cat([values_E, values_E.new_zeros(1)]).amax()
+PART_COLUMNS = (
+    "tokens",
+    "tokens_positive",
+    "tokens_negative",
+    "clipped_high",
+    "clipped_low",
+    "masked",
+    "ratio",
+    "ratio_squared",
+    "k3",
+    "mismatch",
+    "logprob",
+    "entropy",
+)
+PART_PEAKS = ("surprise",)
 
 
-def combine(parts: Sequence[LossMetrics]) -> LossMetrics:
-    """Of several rows of one rank; at least one."""
-    if not parts:
-        raise ValueError("no metrics to combine; expected those of at least one row (an empty_row counts)")
-    return LossMetrics(
-        sums={key: torch.stack([part.sums[key] for part in parts]).sum() for key in parts[0].sums},
-        maxima={key: torch.stack([part.maxima[key] for part in parts]).amax() for key in parts[0].maxima},
-    )
+def _parts(batch: LossBatch, sources_T: Sequence[str] | None) -> Iterator[tuple[str, Tensor]]:
+    """(area, which entries) by source, by age and by turn."""
+    if sources_T:
+        names = sorted(set(sources_T))
+        number_T = torch.tensor([names.index(s) for s in sources_T], device=batch.trajectory_E.device)
+        for number, name in enumerate(names):
+            yield f"loss_by_source/{name}", number_T[batch.trajectory_E] == number
+    for age in torch.unique(batch.staleness_E).tolist():
+        yield f"loss_by_age/{age:g}", batch.staleness_E == age
+    starts = torch.tensor(TURN_BUCKETS, device=batch.turn_E.device)
+    bucket_E = torch.bucketize(batch.turn_E, starts, right=True) - 1
+    for bucket in torch.unique(bucket_E).tolist():
+        yield f"loss_by_turn/{TURN_BUCKETS[bucket]}", bucket_E == bucket
 
 
-def report(metrics: LossMetrics) -> dict[str, float]:
+def _reduced(
+    area: str, columns: dict[str, Tensor], peaks: dict[str, Tensor], index_E: Tensor
+) -> tuple[dict[str, float], dict[str, float]]:
+    if not index_E.any():
+        return {}, {}
+    sums = torch.stack([column[index_E].sum() for column in columns.values()]).tolist()
+    maxima = torch.stack([column[index_E].amax() for column in peaks.values()]).tolist()
+    names = ([f"{area}/{name}" for name in group] for group in (columns, peaks))
+    return dict(zip(next(names), sums, strict=True)), dict(zip(next(names), maxima, strict=True))
+
+
+def _per_trajectory(batch: LossBatch, outcome: Outcome, denominators: Denominators) -> dict[str, list[float]]:
+    tokens_T = torch.bincount(batch.trajectory_E, minlength=len(denominators.tokens_T))
+    present_T = tokens_T > 0
+    count = len(tokens_T)
+
+    def sums(values_E: Tensor) -> Tensor:
+        return trajectory_sum(values_E.double(), batch.trajectory_E, count)[present_T]
+
+    length_T = tokens_T[present_T].double()
+    log_x_T, new_T, old_T = sums(outcome.log_mismatch_E), sums(batch.new_logprob_E), sums(batch.old_logprob_E)
+    return {
+        "log_product": log_x_T.tolist(),
+        "log_geometric": (log_x_T / length_T).tolist(),
+        "log_ppl_train": (-new_T / length_T).tolist(),
+        "log_ppl_rollout": (-old_T / length_T).tolist(),
+        "dropped": (sums(outcome.dropped_sequence_E) > 0).double().tolist(),
+    }
+
+
+def combine(parts: Sequence[Measured]) -> Measured:
+    """Of several ranks, or of several updates of a step."""
+    sums: dict[str, float] = {}
+    maxima: dict[str, float] = {}
+    per_trajectory: dict[str, list[float]] = {}
+    for part in parts:
+        for name, value in part.sums.items():
+            sums[name] = sums.get(name, 0.0) + value
+        for name, value in part.maxima.items():
+            maxima[name] = max(maxima.get(name, -math.inf), value)
+        for name, values in part.per_trajectory.items():
+            per_trajectory.setdefault(name, []).extend(values)
+    histogram = [sum(counts) for counts in zip(*(p.histogram for p in parts if p.histogram), strict=True)]
+    return Measured(sums, maxima, per_trajectory, histogram)
+
+
+MEANS = {  # metric: (sum, over how many)
+    "ratio_mean": ("ratio", "tokens"),
+    "k1_mean": ("k1", "tokens"),
+    "k3_mean": ("k3", "tokens"),
+    "k3_masked_mean": ("k3_masked", "masked"),
+    "mismatch_mean_nats": ("mismatch", "tokens"),
+    "mismatch_later_turns_mean_nats": ("mismatch_later_turns", "tokens_later_turns"),
+    "probability_change_mean": ("probability_change", "tokens"),
+    "far_off_fraction": ("far_off", "tokens"),
+    "logprob_mean_nats": ("logprob", "tokens"),
+    "logprob_positive_mean_nats": ("logprob_positive", "tokens_positive"),
+    "logprob_negative_mean_nats": ("logprob_negative", "tokens_negative"),
+    "rollout_logprob_mean_nats": ("rollout_logprob", "tokens"),
+    "staleness_mean_steps": ("staleness", "tokens"),
+    "entropy_mean_nats": ("entropy", "tokens"),
+    "update_kl_mean_nats": ("update_kl", "tokens"),
+    "reference_kl_mean_nats": ("reference_kl", "tokens"),
+    "clipped_high_fraction": ("clipped_high", "tokens_positive"),
+    "clipped_low_fraction": ("clipped_low", "tokens_negative"),
+    "masked_fraction": ("masked", "tokens"),
+    "masked_token_fraction": ("masked_tokens", "tokens"),
+    "capped_fraction": ("capped", "tokens"),
+}
+
+
+def report(measured: Measured) -> dict[str, float]:
     """Metrics of a whole step, as people read them. A mean over nothing is left out rather than called 0."""
-    sums = {key: float(value) for key, value in metrics.sums.items()}
-    maxima = {key: float(value) for key, value in metrics.maxima.items()}
-    means = {
-        "loss/ratio_mean": ("ratio", "tokens"),
-        "loss/k1_mean": ("k1", "tokens"),
-        "loss/k3_mean": ("k3", "tokens"),
-        "loss/mismatch_mean_nats": ("mismatch", "tokens"),
-        "loss/mismatch_later_turns_mean_nats": ("mismatch_later_turns", "tokens_later_turns"),
-        "loss/logprob_mean_nats": ("logprob", "tokens"),
-        "loss/staleness_mean_steps": ("staleness", "tokens"),
-        "loss/entropy_mean_nats": ("entropy", "entropy_tokens"),
-        "loss/clipped_high_fraction": ("clipped_high", "tokens_positive"),
-        "loss/clipped_low_fraction": ("clipped_low", "tokens_negative"),
-        "loss/capped_fraction": ("capped", "tokens"),
-    }
-    result = {"loss/loss": sums["loss"], "loss/trained_tokens": sums["tokens"]}
-    result |= {name: sums[value] / sums[count] for name, (value, count) in means.items() if sums[count]}
-    if sums["tokens"]:
-        # effective sample size as a fraction: 1 when all weights are equal, 1/n when one token carries everything
-        result["loss/ess_fraction"] = sums["ratio"] ** 2 / (sums["tokens"] * sums["ratio_squared"])
-        result["loss/ratio_max"] = maxima["ratio"]
-        result["loss/mismatch_max_nats"] = maxima["mismatch"]
-        result["loss/staleness_max_steps"] = maxima["staleness"]
+    sums, maxima = measured.sums, measured.maxima
+    areas = sorted({name.rpartition("/")[0] for name in sums})
+    result = {"loss/loss": sums.get("loss/loss", 0.0), "loss/trained_tokens": sums.get("loss/tokens", 0.0)}
+    for area in areas:
+        of_area = {name.rpartition("/")[2]: value for name, value in sums.items() if name.rpartition("/")[0] == area}
+        result |= {
+            f"{area}/{name}": of_area[value] / of_area[count]
+            for name, (value, count) in MEANS.items()
+            if value in of_area and of_area.get(count)
+        }
+        result |= _fractions(area, of_area)
+        result[f"{area}/min_probability"] = math.exp(-maxima[f"{area}/surprise"])
+    if areas:
+        result |= _of_step(sums, maxima) | _of_trajectories(measured.per_trajectory)
+        result["loss/mismatch_p99_nats"] = _quantile(measured.histogram, 0.99)
     return result
+
+
+def _fractions(area: str, sums: dict[str, float]) -> dict[str, float]:
+    """The effective sample size is 1 when all weights are equal, 1/n when one token carries everything."""
+    tokens, sided = sums["tokens"], sums["tokens_positive"] + sums["tokens_negative"]
+    result = {f"{area}/ess_fraction": sums["ratio"] ** 2 / (tokens * sums["ratio_squared"])}
+    if area != "loss":
+        result[f"{area}/trained_tokens"] = tokens
+    if sided:
+        result[f"{area}/clipped_fraction"] = (sums["clipped_high"] + sums["clipped_low"]) / sided
+    return result
+
+
+def _of_step(sums: dict[str, float], maxima: dict[str, float]) -> dict[str, float]:
+    tokens = sums["loss/tokens"]
+    return {
+        "loss/policy_loss": sums["loss/policy_loss"],
+        "loss/kl_loss": sums["loss/kl_loss"],
+        "loss/chi2_token": sums["loss/mismatch_ratio_squared"] / tokens - 1.0,
+        "loss/ratio_max": maxima["loss/ratio"],
+        "loss/ratio_min": 1.0 / maxima["loss/inverse_ratio"],
+        "loss/mismatch_max_nats": maxima["loss/mismatch"],
+        "loss/staleness_max_steps": maxima["loss/staleness"],
+    } | ({"loss/kl_to_entropy_ratio": sums["loss/k3"] / sums["loss/entropy"]} if sums.get("loss/entropy") else {})
+
+
+def _of_trajectories(values: dict[str, list[float]]) -> dict[str, float]:
+    """Perplexities are means over trajectories of exp(mean −log-prob); χ² of products is limited at exp(40)."""
+    of = {name: torch.tensor(column, dtype=torch.float64) for name, column in values.items()}
+    geometric, difference = of["log_geometric"].exp(), of["log_ppl_train"] - of["log_ppl_rollout"]
+    quantiles = torch.quantile(geometric, torch.tensor([0.05, 0.5, 0.95], dtype=torch.float64)).tolist()
+    return {
+        "loss/sequence_ratio_p05": quantiles[0],
+        "loss/sequence_ratio_p50": quantiles[1],
+        "loss/sequence_ratio_p95": quantiles[2],
+        "loss/sequence_log_ratio_mean_nats": float(of["log_product"].mean()),
+        "loss/chi2_sequence": float((2.0 * of["log_product"]).clamp(max=40.0).exp().mean()) - 1.0,
+        "loss/ppl_train": float(of["log_ppl_train"].exp().mean()),
+        "loss/ppl_rollout": float(of["log_ppl_rollout"].exp().mean()),
+        "loss/log_ppl_difference_mean": float(difference.mean()),
+        "loss/log_ppl_difference_max": float(difference.abs().max()),
+        "loss/masked_sequence_fraction": float(of["dropped"].mean()),
+    }
+
+
+def _quantile(histogram: Sequence[float], part: float) -> float:
+    """The upper edge of the bin in which the quantile lies: at most 5 % above it."""
+    counts = torch.tensor(histogram, dtype=torch.float64)
+    bin_ = int(torch.searchsorted(counts.cumsum(0), part * counts.sum()))
+    return float(HISTOGRAM[min(bin_, len(HISTOGRAM) - 1)])

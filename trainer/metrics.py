@@ -13,20 +13,24 @@ from types import TracebackType
 from typing import Any, Self
 
 from accelerate.tracking import LOGGER_TYPE_TO_CLASS, GeneralTracker, filter_trackers
+from accelerate.utils import is_tensorboard_available
 
 from shared.errors import ConfigError
 
 
 class MetricsLog:
-    """Use as a context manager, on the main process only. `resume_step`: the first step that will be logged."""
+    """Use as a context manager, on the main process only. `resume_step`: the first step that will be logged.
+
+    `trackers`: names, or "none"; None means TensorBoard where it is installed, with its files beside `path`.
+    """
 
     def __init__(
-        self, path: Path, *, resume_step: int = 0, trackers: Sequence[str] = (), run_name: str = "run"
+        self, path: Path, *, resume_step: int = 0, trackers: Sequence[str] | None = (), run_name: str = "run"
     ) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         _forget_steps_from(path, resume_step)
+        self._trackers = [_start_tracker(name, run_name, path.parent, resume_step) for name in _names(trackers)]
         self._file = path.open("a", encoding="utf-8")
-        self._trackers = [_start_tracker(name, run_name, path.parent) for name in trackers]
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
         """Append one line. Values that JSON cannot hold (nan, inf) are written as null."""
@@ -64,11 +68,19 @@ def _forget_steps_from(path: Path, resume_step: int) -> None:
     os.replace(beside, path)
 
 
-def _start_tracker(name: str, run_name: str, directory: Path) -> GeneralTracker:
+def _names(trackers: Sequence[str] | None) -> list[str]:
+    if trackers is None:
+        return ["tensorboard"] if is_tensorboard_available() else []
+    return [name for name in trackers if name != "none"]
+
+
+def _start_tracker(name: str, run_name: str, directory: Path, resume_step: int) -> GeneralTracker:
     found = filter_trackers([name], directory)
     if not found:
         raise ConfigError(f"tracker {name!r}: its package is not installed")
     kind: Any = LOGGER_TYPE_TO_CLASS[str(found[0])]
-    tracker: GeneralTracker = kind(run_name, directory) if kind.requires_logging_directory else kind(run_name)
+    places = [directory] if kind.requires_logging_directory else []
+    options = {"purge_step": resume_step} if name == "tensorboard" else {}  # hides the steps that a resume takes back
+    tracker: GeneralTracker = kind(run_name, *places, **options)
     tracker.start()
     return tracker

@@ -97,15 +97,17 @@ class _Part:
         return len(self.ids_N)
 
 
-def pack(trees: Sequence[TokenTree], max_tokens: int) -> list[Row]:
+def pack(trees: Sequence[TokenTree], max_tokens: int, *, one_sequence_per_row: bool = False) -> list[Row]:
     """Rows of at most `max_tokens` tokens, first-fit decreasing. Only a single root-to-leaf path above it makes a
-    longer row.
+    longer row. `one_sequence_per_row`: each path gets its own, whatever the budget, for models that take no trees.
 
     Trees, and pieces of trees, without anything to train are left out, so the list may be empty. The order is a
     function of the arguments alone.
     """
     if max_tokens < 1:
         raise ValueError(f"max_tokens is {max_tokens}; expected at least 1")
+    if one_sequence_per_row:
+        return [_row([part]) for tree in _numbered(trees) for part in _paths(tree)]
     parts = [part for tree in _numbered(trees) for part in _split(tree, max_tokens)]
     bins: list[list[_Part]] = []
     room: list[int] = []
@@ -169,6 +171,16 @@ def _split(tree: _Part, max_tokens: int) -> Iterator[_Part]:
         if len(part.entries):
             yield part
         first, owned_from = last + 1, stop
+
+
+def _paths(tree: _Part) -> Iterator[_Part]:
+    """One piece per leaf, each with the entries that no earlier one has."""
+    owned_from = 0
+    for leaf in np.flatnonzero(tree.ends_N == np.arange(tree.num_tokens) + 1).tolist():
+        part = _piece(tree, np.append(_ancestors(tree, leaf), leaf), owned_from)
+        if len(part.entries):
+            yield part
+        owned_from = leaf + 1
 
 
 def _ancestors(tree: _Part, node: int) -> Int64:

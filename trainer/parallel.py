@@ -195,11 +195,14 @@ def read_shard_settings(environment: Mapping[str, str]) -> ShardSettings:
     )
 
 
-def shard_model(model: nn.Module, layer_classes: tuple[str, ...], parallel: Parallel) -> FSDPModule:
+def shard_model(
+    model: nn.Module, layer_classes: tuple[str, ...], parallel: Parallel, *, frozen: bool = False
+) -> FSDPModule:
     """Move `model` to the device and shard it in place: one group per transformer layer, one for the rest.
 
     `layer_classes`: those that the model names (transformers' `_no_split_modules`); the launcher's settings win.
-    Call before the optimizer is made: the parameters become DTensors. Raises ValueError when no layer has such a class.
+    Call before the optimizer is made: the parameters become DTensors. `frozen`: no backward will follow a forward.
+    Raises ValueError when no layer has such a class.
     """
     settings = parallel.settings
     names = settings.layer_classes or layer_classes
@@ -217,5 +220,6 @@ def shard_model(model: nn.Module, layer_classes: tuple[str, ...], parallel: Para
         options["offload_policy"] = CPUOffloadPolicy()
     for layer in layers:
         fully_shard(layer, **options)
-    # The root's parameters (embedding, head, last norm) are needed again right after the forward: not freed between.
-    return fully_shard(model, **{**options, "reshard_after_forward": False})
+    # The root's parameters (embedding, head, last norm) are needed again right after the forward: not freed between. Without
+    # a backward nothing else would free them.
+    return fully_shard(model, **{**options, "reshard_after_forward": frozen})

@@ -37,7 +37,7 @@ from trainer.packing import Row, pack
 from trainer.parallel import Parallel, end_process, parallel_session
 from trainer.schedule import Schedule
 from trainer.sft_data import Conversation, conversation_tree, read_conversations, sample_order
-from trainer.tree import merge
+from trainer.tree import Merging, merge
 from trainer.weights import write_weights
 
 log = logging.getLogger(__name__)
@@ -68,7 +68,7 @@ class SftConfig(ServiceConfig):
     tokens_per_row: int = Field(512, ge=2, description="Budget of one forward; on CPU short rows are fastest.")
     dtype: str = Field("float32", description="Of parameters and optimizer: float32, bfloat16 or float64.")
     output_dtype: str | None = Field(None, description="Of the written weights; none means that of the parameters.")
-    attn_implementation: str = Field("sdpa", description="sdpa anywhere; flex_attention for long rows on CUDA.")
+    attn_implementation: str = Field("auto", description="sdpa, flex_attention, or auto: by the device.")
     device: str = Field("auto", description="auto, cpu or cuda.")
     num_threads: int = Field(0, ge=0, description="CPU threads per process; 0 follows OMP_NUM_THREADS, else one.")
     seed: int = Field(0, ge=0, description="Of the order of the samples.")
@@ -117,7 +117,7 @@ def train(config: SftConfig, parallel: Parallel) -> Path:
     checkpoints = config.output_dir / "checkpoints"
     if path := checkpoint.latest(checkpoints):
         checkpoint.load(learner, path, parallel)
-    samples = Samples(conversations, load_tokenizer(config.model_name_or_path), config, parallel)
+    samples = Samples(conversations, load_tokenizer(config.model_name_or_path), config, parallel, linear=learner.linear)
     _steps(config, learner, samples, max_steps, parallel)
     written = write_weights(
         learner.causal_lm,
@@ -151,12 +151,15 @@ class Samples:
         tokenizer: PreTrainedTokenizerBase,
         config: SftConfig,
         parallel: Parallel,
+        *,
+        linear: bool = False,
     ) -> None:
         self.left_out = 0  # of this rank, until now
         self._conversations = conversations
         self._tokenizer = tokenizer
         self._config = config
         self._parallel = parallel
+        self._linear = linear
 
     def ahead(self, first: int, stop: int) -> Iterator[tuple[int, tuple[list[Row], Denominators]]]:
         """(step, rows and counts) for each step; the next is prepared in a thread while the caller works on this one."""
@@ -182,8 +185,9 @@ class Samples:
                     "%s: %d tokens, max_tokens is %d: left out", record.record_id, record.num_tokens, config.max_tokens
                 )
         self.left_out += len(records) - len(fitting)
-        tree = merge(fitting)
-        return pack([tree], config.tokens_per_row), Denominators.count(torch.from_numpy(tree.trained_tokens_T))
+        tree = merge(fitting, merging=Merging.LINEAR if self._linear else Merging.TREE)
+        rows = pack([tree], config.tokens_per_row, one_sequence_per_row=self._linear)
+        return rows, Denominators.count(torch.from_numpy(tree.trained_tokens_T))
 
 
 class _Reporter:

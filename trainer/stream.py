@@ -12,18 +12,21 @@ import logging
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 
+import numpy as np
 import torch
 
 from shared.documents import DataClaim, DBRecordData, PolicyVersion
 from shared.errors import LeaseLost
 from shared.states import DataStatus
+from trainer.accumulate import Minibatch
 from trainer.bridge import StoreBridge
 from trainer.config import TrainerConfig
 from trainer.losses import Denominators
 from trainer.packing import Row, pack
 from trainer.parallel import Parallel
-from trainer.tree import TokenTree, merge
+from trainer.tree import Merging, TokenTree, merge
 
 log = logging.getLogger(__name__)
 
@@ -45,19 +48,29 @@ class Group:
 class Batch:
     """One optimizer step's data of this rank. `metrics` are of the whole step and meant for rank 0."""
 
-    rows: list[Row]
-    denominators: Denominators
+    minibatches: list[Minibatch]
     metrics: dict[str, float]
     record_ids: list[str] = field(default_factory=list)
 
 
 class RecordStream:
-    def __init__(self, bridge: StoreBridge, config: TrainerConfig, parallel: Parallel, *, incarnation: int) -> None:
+    """`linear`: one sequence per row, for a model that no prefix tree can go through (`Learner.linear`)."""
+
+    def __init__(
+        self,
+        bridge: StoreBridge,
+        config: TrainerConfig,
+        parallel: Parallel,
+        *,
+        incarnation: int,
+        linear: bool = False,
+    ) -> None:
         self._bridge = bridge
         self._store = bridge.store
         self._config = config
         self._parallel = parallel
         self._incarnation = incarnation
+        self._linear = linear
         self._versions: dict[int, PolicyVersion] = {}
         self.stopping = False  # set by a signal on rank 0; every rank learns of it in `next_batch`
 
@@ -71,15 +84,27 @@ class RecordStream:
         if groups is None:
             return None
         waited = time.monotonic() - started
+        minibatches: list[Minibatch] = []
+        trees: list[TokenTree] = []
+        data: list[DBRecordData] = []
+        for part in in_parts(groups, self._config.updates_per_step):
+            minibatch, part_trees, part_data = self._load(part)
+            minibatches.append(minibatch)
+            trees += part_trees
+            data += part_data
+        metrics = self._metrics(groups, trees, data, [row for m in minibatches for row in m.rows])
+        metrics |= {"time/wait_s": waited, "time/load_s": time.monotonic() - started - waited}
+        return Batch(minibatches, metrics, [d.id for d in data])
+
+    def _load(self, groups: Sequence[Group]) -> tuple[Minibatch, list[TokenTree], list[DBRecordData]]:
+        """This rank's share of the groups of one update."""
         mine = share_out(groups, self._parallel.world_size)[self._parallel.rank]
         trees, data = self._read(mine)
-        rows = pack(trees, self._config.max_tokens_per_row)
+        rows = pack(trees, self._config.max_tokens_per_row, one_sequence_per_row=self._linear)
         tokens_T = torch.cat(
             [torch.from_numpy(t.trained_tokens_T) for t in trees] or [torch.zeros(0, dtype=torch.long)]
         )
-        metrics = self._metrics(groups, trees, data, rows)
-        metrics |= {"time/wait_s": waited, "time/load_s": time.monotonic() - started - waited}
-        return Batch(rows, Denominators.count(tokens_T), metrics, [d.id for d in data])
+        return Minibatch(rows, Denominators.count(tokens_T), [d.source for d in data]), trees, data
 
     def commit(self, step: int) -> None:
         """The step is taken: its records are spent. Called by every rank, done by rank 0."""
@@ -162,6 +187,7 @@ class RecordStream:
                     [d.tree() for d in data],
                     staleness=[float(group.staleness)] * len(data),
                     drop_zero_advantage=self._config.drop_zero_advantage,
+                    merging=Merging.LINEAR if self._linear else Merging.TREE,
                 )
             )
         return trees, everything
@@ -180,13 +206,15 @@ class RecordStream:
             "data/rows": float(len(rows)),
         }
         totals = dict(zip(own, self._parallel.sum_scalars(list(own.values())), strict=True))
-        rewards = [
-            pair for part in self._parallel.gather_objects([(d.source, d.reward) for d in data]) for pair in part
-        ]
-        totals["reward/mean"] = sum(r for _, r in rewards) / len(rewards)
-        for source in sorted({s for s, _ in rewards}):
-            of_source = [r for s, r in rewards if s == source]
-            totals[f"reward/{source}"] = sum(of_source) / len(of_source)
+        totals |= _rewards(
+            [
+                row
+                for part in self._parallel.gather_objects([(d.source, d.task, d.reward) for d in data])
+                for row in part
+            ]
+        )
+        totals["data/merge_ratio"] = totals["data/tokens_flat"] / max(totals["data/tokens_tree"], 1.0)
+        totals["data/split_overhead"] = totals["data/tokens_computed"] / max(totals["data/tokens_tree"], 1.0) - 1.0
         ages = [g.staleness for g in groups]
         totals["data/groups"] = float(len(groups))
         totals["data/staleness_mean"] = sum(ages) / len(ages)
@@ -194,6 +222,27 @@ class RecordStream:
         if self._parallel.is_main:
             totals["data/ready_groups"] = float(self._bridge(self._store.data.count_ready_groups(self._config.policy)))
         return totals
+
+
+def _rewards(rows: Sequence[tuple[str, str, float]]) -> dict[str, float]:
+    """Of (source, task, reward) of every record. Groups of equal rewards teach a group baseline nothing."""
+    rewards = np.array([reward for _, _, reward in rows])
+    result = {"reward/mean": float(rewards.mean()), "reward/std": float(rewards.std())}
+    for source in sorted({source for source, _, _ in rows}):
+        result[f"reward/{source}"] = float(np.mean([reward for s, _, reward in rows if s == source]))
+    groups: dict[str, list[float]] = {}
+    for _, task, reward in rows:
+        groups.setdefault(task, []).append(reward)
+    effective = sum(max(group) - min(group) > 1e-6 for group in groups.values())
+    result["data/effective_groups"] = float(effective)
+    result["data/zero_variance_fraction"] = 1.0 - effective / len(groups)
+    return result
+
+
+def in_parts(groups: Sequence[Group], count: int) -> list[list[Group]]:
+    """As many consecutive parts, of equal size but for one group."""
+    edges = [len(groups) * i // count for i in range(count + 1)]
+    return [list(groups[start:stop]) for start, stop in pairwise(edges)]
 
 
 def share_out(groups: Sequence[Group], world_size: int) -> list[list[Group]]:

@@ -15,14 +15,21 @@ independently sampled the same token give two entries on one node: they are two 
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 
 import numpy as np
 import numpy.typing as npt
 
 from shared.trees import RecordTree
-from trainer.trie import Int32, Int64, Trie, runs
+from trainer.trie import Int32, Int64, Layout, Trie, runs
 
 Float32 = npt.NDArray[np.float32]
+
+
+class Merging(StrEnum):
+    TREE = "tree"  # one prefix tree: every distinct prefix once
+    LINEAR = "linear"  # one chain per root-to-leaf path: requests that continue each other exactly are one sequence
+    NONE = "none"  # one chain per request to the engine
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +63,7 @@ class TokenTree:
     num_flat    tokens if every request to the engine (prompt and reply) were one sequence, forwarded on its own
     num_linear  tokens if, inside a record, a request that continues an earlier one exactly were merged with it: one
                 sequence per root-to-leaf path. What linear prefix merging reaches: branches and records share nothing
-    num_tree    tokens of this tree
+    num_tree    tokens of this tree, or with another `Merging` of its chains
     """
 
     ids_N: Int64
@@ -81,22 +88,27 @@ class TokenTree:
 
 
 def merge(
-    records: Sequence[RecordTree], *, staleness: Sequence[float] | None = None, drop_zero_advantage: bool = False
+    records: Sequence[RecordTree],
+    *,
+    staleness: Sequence[float] | None = None,
+    drop_zero_advantage: bool = False,
+    merging: Merging = Merging.TREE,
 ) -> TokenTree:
     """Merge the records of a group. `staleness` has one value per record; None means that all are fresh.
+
+    With another `merging` the result is a forest of chains that share nothing; a record's token is still trained once, in the
+    first chain that has it.
 
     `drop_zero_advantage` leaves out records whose trained dispatches all have advantage 0: they add nothing to the
     gradient of a policy-gradient loss (do not use it with cross entropy, which ignores advantages).
     """
     if staleness is not None and len(staleness) != len(records):
         raise ValueError(f"{len(staleness)} staleness values for {len(records)} records; expected one for each record")
-    trie = Trie()
     kept = [t for t, record in enumerate(records) if not (drop_zero_advantage and _adds_nothing(record))]
-    slots = {t: trie.insert(records[t]) for t in kept}
-    layout = trie.layout()
+    layout, node_of_token = _tree(records, kept) if merging is Merging.TREE else _chains(records, kept, merging)
     ages = [0.0] * len(records) if staleness is None else list(staleness)
     offsets = np.cumsum([0, *(len(record.dispatches) for record in records)])
-    parts = [_entries(records[t], layout.node_of_slot[slots[t]], t, int(offsets[t]), ages[t]) for t in kept]
+    parts = [_entries(records[t], node_of_token[t], t, int(offsets[t]), ages[t]) for t in kept]
     counts = [_sequence_counts(records[t]) for t in kept]
     return TokenTree(
         ids_N=layout.ids_N,
@@ -119,6 +131,40 @@ def concatenate(parts: Sequence[Entries]) -> Entries:
     return Entries(
         *(np.concatenate([getattr(p, name) for p in (none, *parts)]) for name in Entries.__dataclass_fields__)
     )
+
+
+def _tree(records: Sequence[RecordTree], kept: Sequence[int]) -> tuple[Layout, dict[int, Int64]]:
+    trie = Trie()
+    slots = {t: trie.insert(records[t]) for t in kept}
+    layout = trie.layout()
+    return layout, {t: layout.node_of_slot[slot_N] for t, slot_N in slots.items()}
+
+
+def _chains(records: Sequence[RecordTree], kept: Sequence[int], merging: Merging) -> tuple[Layout, dict[int, Int64]]:
+    """One chain after the other, and where each record's token stands first."""
+    ids: list[Int32] = []
+    lengths: list[int] = []
+    node_of_token = {t: np.full(records[t].num_tokens, -1, dtype=np.int64) for t in kept}
+    offset = 0
+    for t in kept:
+        leaves, requests = _sequence_ends(records[t])
+        for end in (leaves if merging is Merging.LINEAR else requests).tolist():
+            path = records[t].path(end)
+            new = path[node_of_token[t][path] < 0]
+            node_of_token[t][new] = offset + len(path) - len(new) + np.arange(len(new))
+            ids.append(records[t].token_ids_N[path])
+            lengths.append(len(path))
+            offset += len(path)
+    starts = np.cumsum([0, *lengths])
+    index_N, start_N = np.arange(offset), np.repeat(starts[:-1], lengths).astype(np.int64)
+    layout = Layout(
+        ids_N=np.concatenate([np.zeros(0, dtype=np.int64), *ids]),
+        parents_N=np.where(index_N == start_N, -1, index_N - 1),
+        positions_N=index_N - start_N,
+        ends_N=np.repeat(starts[1:], lengths).astype(np.int64),
+        node_of_slot=index_N,
+    )
+    return layout, node_of_token
 
 
 def _adds_nothing(record: RecordTree) -> bool:
@@ -146,16 +192,19 @@ def _entries(
 
 
 def _sequence_counts(record: RecordTree) -> tuple[int, int]:
-    """Tokens of (all request sequences, all root-to-leaf sequences). A leaf that no request ends at counts as a
-    sequence in both.
-    """
+    """Tokens of (all request sequences, all root-to-leaf sequences)."""
     lengths_N = _depths(record.parents_N) + 1
+    leaves, requests = _sequence_ends(record)
+    return int(lengths_N[requests].sum()), int(lengths_N[leaves].sum())
+
+
+def _sequence_ends(record: RecordTree) -> tuple[Int64, Int64]:
+    """Last tokens of (root-to-leaf sequences, request sequences). A leaf that no request ends at is in both."""
     leaves = np.array(record.leaves(), dtype=np.int64)
     last_D = np.full(len(record.dispatches), -1, dtype=np.int64)
     sampled = np.flatnonzero(record.dispatches_N >= 0)
     np.maximum.at(last_D, record.dispatches_N[sampled], sampled)
-    sequence_ends = np.union1d(leaves, last_D[last_D >= 0])
-    return int(lengths_N[sequence_ends].sum()), int(lengths_N[leaves].sum())
+    return leaves, np.union1d(leaves, last_D[last_D >= 0])
 
 
 def _depths(parents_N: Int32) -> Int64:

@@ -26,10 +26,11 @@ from shared.documents import DBRecordData, PolicyVersion
 from shared.errors import DataError, TandemError
 from shared.store import Store
 from shared.trees import RecordTree
+from trainer.attention import choose
 from trainer.forward import TreeLM, row_logprobs
 from trainer.model import load_model
 from trainer.packing import pack
-from trainer.tree import merge
+from trainer.tree import Merging, merge
 
 log = logging.getLogger(__name__)
 
@@ -62,15 +63,17 @@ class Verified:
 def largest_difference(lm: TreeLM, trees: Sequence[RecordTree], version: int, device: str) -> tuple[int, float]:
     """(tokens of `version`, largest |stored − recomputed| over them)."""
     tokens, largest = 0, 0.0
+    linear = lm.obstacle is not None
+    mask = choose("sdpa", device, linear=linear)
     for tree in trees:
-        merged = merge([tree])
-        for row in pack([merged], max(merged.num_tree, 1)):
-            with torch.no_grad():
-                logprob_E, _ = row_logprobs(lm, row.to(device))
-            of_version_E = torch.from_numpy(tree.versions_N[np.flatnonzero(tree.trained_N)] == version)
-            difference_E = (logprob_E.cpu() - row.old_logprob_E).abs()[of_version_E]
-            tokens += len(difference_E)
-            largest = max(largest, float(difference_E.max()) if len(difference_E) else 0.0)
+        merged = merge([tree], merging=Merging.LINEAR if linear else Merging.TREE)
+        rows = pack([merged], max(merged.num_tree, 1), one_sequence_per_row=linear)
+        with torch.no_grad():
+            parts = [row_logprobs(lm, row.to(device), attn=mask)[0].cpu() - row.old_logprob_E for row in rows]
+        of_version_E = torch.from_numpy(tree.versions_N[np.flatnonzero(tree.trained_N)] == version)
+        difference_E = torch.cat([torch.zeros(0), *parts]).abs()[of_version_E]
+        tokens += len(difference_E)
+        largest = max(largest, float(difference_E.max()) if len(difference_E) else 0.0)
     return tokens, largest
 
 

@@ -153,6 +153,7 @@ async def _workers(store: Store) -> list[dict[str, Any]]:
             "heard": ago(w.heartbeat, now),
             "live": w.id in live,
             "stats": w.stats,
+            "alarms": w.alarms,
         }
         for w in await store.workers.all()
     ]
@@ -185,6 +186,9 @@ def _render(now: RunStatus) -> Group:
     parts.append(_policies(now.policies))
     parts.append(_rows("engines", now.services, ("url", "policy", "version", "status", "running", "waiting", "heard")))
     parts.append(_rows("workers", now.workers, ("kind", "process", "doing", "heard", "stats")))
+    for worker in now.workers:
+        if worker["live"]:
+            parts += [f"  [yellow]alarm[/yellow] {worker['kind']} {escape(alarm)}" for alarm in worker["alarms"]]
     return Group(*parts)
 
 

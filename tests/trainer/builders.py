@@ -1,7 +1,9 @@
 """Random records, a tiny model, and the slow, obvious way to compute what the trainer computes fast."""
 
+import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -134,9 +136,14 @@ def random_tree_record(
 
 
 def tiny_model(
-    seed: int = 0, *, dtype: torch.dtype = torch.float64, tied: bool = True, attention: str = "sdpa"
+    seed: int = 0,
+    *,
+    dtype: torch.dtype = torch.float64,
+    tied: bool = True,
+    attention: str = "sdpa",
+    **settings: Any,
 ) -> PreTrainedModel:
-    """Qwen3 with random weights: grouped-query attention, rotary positions, two layers."""
+    """Qwen3 with random weights: grouped-query attention, rotary positions, two layers; more `settings` of its config."""
     torch.manual_seed(seed)
     config = Qwen3Config(
         vocab_size=VOCABULARY,
@@ -149,6 +156,7 @@ def tiny_model(
         max_position_embeddings=256,
         tie_word_embeddings=tied,
         attn_implementation=attention,
+        **settings,
     )
     model = Qwen3ForCausalLM(config).to(dtype)
     with torch.no_grad():  # the usual initialization is so small that every token is equally likely
@@ -165,11 +173,24 @@ class Token:
     old: float
     advantage: float
     turn: int
+    entropy: Tensor | None = None
+    proximal: float | None = None
+    reference: float | None = None
 
 
-def logprobs_one_by_one(model: nn.Module, records: Sequence[RecordTree]) -> list[list[Token]]:
+def logprobs_one_by_one(
+    model: nn.Module, records: Sequence[RecordTree], reference: nn.Module | None = None
+) -> list[list[Token]]:
     """Each root-to-leaf sequence of each record forwarded on its own; a token of several branches is read from the first."""
-    return [_record_one_by_one(model, record) for record in records]
+    found = [_record_one_by_one(model, record) for record in records]
+    if reference is not None:
+        with torch.no_grad():
+            frozen = [_record_one_by_one(reference, record) for record in records]
+        found = [
+            [dataclasses.replace(t, reference=r.new.item()) for t, r in zip(tokens, references, strict=True)]
+            for tokens, references in zip(found, frozen, strict=True)
+        ]
+    return found
 
 
 def _record_one_by_one(model: nn.Module, record: RecordTree) -> list[Token]:
@@ -185,7 +206,8 @@ def _record_one_by_one(model: nn.Module, record: RecordTree) -> list[Token]:
             dispatch = record.dispatches[record.dispatches_N[node]]
             distribution = torch.log_softmax(logits[place - 1] / float(np.float32(dispatch.temperature)), dim=-1)
             old, advantage = float(record.logprobs_N[node]), float(np.float32(dispatch.advantage))
-            found[node] = Token(distribution[ids[place]], old, advantage, dispatch.turn)
+            entropy = -(distribution.exp() * distribution).sum()
+            found[node] = Token(distribution[ids[place]], old, advantage, dispatch.turn, entropy)
     return [found[node] for node in sorted(found)]
 
 

@@ -23,6 +23,14 @@ class Launch:
     output: str
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests that share the launch go to one worker, so that it happens once."""
+    for item in items:
+        if "two_processes" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.xdist_group("two_processes"))
+
+
 @pytest.fixture(scope="session")
 def model_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("model") / "tiny"

@@ -1,6 +1,7 @@
 """What the tests run under `accelerate launch`: python -m tests.trainer.launched OUT_DIR MODEL_DIR
 
-Every rank reports itself; then a float64 learner takes steps, is saved half-way and at the end, and its weights are written.
+Every rank reports itself; then a float64 learner takes steps, is saved half-way and at the end, the gradients of many losses are
+taken, and its weights are written.
 """
 
 import json
@@ -12,7 +13,9 @@ import torch
 from torch import Tensor
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
 
+from tests.trainer import exactness_table
 from tests.trainer.builders import random_group
+from tests.trainer.loss_cases import LOSSES
 from trainer import checkpoint
 from trainer.exact import exact_norms
 from trainer.learner import Learner, OptimizerConfig, open_learner
@@ -69,6 +72,9 @@ def main() -> None:
         parameters = full_parameters(learner)
         if parallel.is_main:
             torch.save({"metrics": metrics, "parameters": parameters}, out / "result.pt")
+        exact = exactness_table.found({name: LOSSES[name] for name in exactness_table.QUICK}, parallel)
+        if parallel.is_main:
+            torch.save(exact, out / "exactness.pt")
         write_weights(learner.causal_lm, model_directory, out / "weights", parallel)
 
 

@@ -4,17 +4,28 @@ import numpy as np
 import pytest
 import torch
 from torch.nn.attention.flex_attention import create_block_mask
-from transformers import Qwen3Config
+from transformers import (
+    Lfm2Config,
+    LlamaConfig,
+    Mamba2Config,
+    MistralConfig,
+    MixtralConfig,
+    PretrainedConfig,
+    Qwen3Config,
+    RwkvConfig,
+    SwitchTransformersConfig,
+)
 
 from tests.trainer.builders import random_tree_record, tiny_model
 from trainer.attention import (
     BLOCK,
-    attn_implementation,
+    attn_implementation_for,
     block_rule,
-    check_supported,
     choose,
     dense_mask,
     interval_block_mask,
+    no_mask,
+    tree_obstacle,
 )
 from trainer.forward import TreeLM, row_logprobs
 from trainer.packing import Row, pack
@@ -71,16 +82,46 @@ def test_attention_that_would_be_wrong_or_has_no_backward_is_refused() -> None:
             choose(implementation, "cpu")
     with pytest.raises(ValueError, match="no backward on cpu"):
         choose("flex_attention", "cpu")
-    assert [attn_implementation(device) for device in ("cpu", "cuda")] == ["sdpa", "flex_attention"]
+    assert choose("flash_attention_2", "cuda", linear=True) is no_mask
 
 
-def test_models_whose_layers_would_mix_branches_are_refused() -> None:
-    layers = {"num_hidden_layers": 2, "max_window_layers": 0}
-    check_supported(Qwen3Config(**layers))
-    with pytest.raises(ValueError, match="sliding"):
-        check_supported(Qwen3Config(**layers, use_sliding_window=True, sliding_window=16))
-    with pytest.raises(ValueError, match="attention_dropout"):
-        check_supported(Qwen3Config(**layers, attention_dropout=0.1))
+def test_the_backend_follows_the_device_unless_it_is_named() -> None:
+    assert [attn_implementation_for("auto", device) for device in ("cpu", "cuda")] == ["sdpa", "flex_attention"]
+    assert attn_implementation_for("sdpa", "cuda") == "sdpa"
+
+
+LAYERS = {"num_hidden_layers": 2, "max_window_layers": 0}
+
+
+@pytest.mark.parametrize(
+    ("config", "reason"),
+    [
+        (Qwen3Config(**LAYERS), None),
+        (LlamaConfig(), None),
+        (MixtralConfig(sliding_window=None), None),
+        (Qwen3Config(**LAYERS, use_sliding_window=True, sliding_window=16), "layers of type sliding_attention"),
+        (Qwen3Config(**LAYERS, attention_dropout=0.1), "attention_dropout is 0.1"),
+        (MistralConfig(sliding_window=4096), "sliding_window is 4096"),
+        (Lfm2Config(), "conv_L_cache is 3: layers that carry a state"),
+        (Mamba2Config(), "layers of type linear_attention"),
+        (RwkvConfig(), "rescale_every is 6: layers that carry a state"),
+        (SwitchTransformersConfig(), "expert_capacity is 64"),
+    ],
+    ids=lambda value: type(value).__name__ if hasattr(value, "model_type") else str(value),
+)
+def test_models_whose_layers_would_mix_branches_are_told_apart(config: PretrainedConfig, reason: str | None) -> None:
+    found = tree_obstacle(config)
+    if reason is None:
+        assert found is None
+    else:
+        assert found is not None
+        assert reason in found
+
+
+def test_a_row_of_several_sequences_is_refused_where_only_one_may_be() -> None:
+    assert no_mask(torch.full((5,), 5)) is None
+    with pytest.raises(ValueError, match="one_sequence_per_row"):
+        no_mask(torch.tensor([2, 2, 5, 5, 5]))
 
 
 @pytest.mark.gpu

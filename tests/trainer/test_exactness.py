@@ -1,6 +1,7 @@
 """Merged equals unmerged: the tree's loss and every parameter's gradient are those of one forward per sequence, in float64."""
 
 import dataclasses
+import itertools
 import os
 import subprocess
 import sys
@@ -12,10 +13,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
-from transformers import PreTrainedModel
+from transformers import DynamicCache, PreTrainedModel
 
 from shared.trees import RecordTree
-from tests.trainer import fsdp_child
+from tests.trainer import exactness_table, fsdp_child
 from tests.trainer.builders import (
     RecordBuilder,
     gradients,
@@ -24,17 +25,20 @@ from tests.trainer.builders import (
     relative_difference,
     tiny_model,
 )
+from tests.trainer.conftest import Launch
 from tests.trainer.formulas import reference_loss
+from tests.trainer.loss_cases import LOSSES
 from trainer.attention import dense_mask
 from trainer.exact import exact_norms
 from trainer.forward import TreeLM, loss_batch, row_logprobs
 from trainer.losses import Denominators, LossConfig, LossName, compute
 from trainer.packing import Row, empty_row, pack
+from trainer.parallel import Parallel
 from trainer.tree import TokenTree, merge
 
 TOLERANCE = 1e-9
 CONFIGS = {
-    "minirl": LossConfig(loss_calculater=LossName.MINIRL, importance_weight_cap_ratio=1.5),
+    "minirl": LossConfig(importance_weight_cap_ratio=1.5),
     "grpo": LossConfig(loss_calculater=LossName.GRPO, out_of_date_decay=0.1),
     "cross-entropy": LossConfig(loss_calculater=LossName.CROSS_ENTROPY),
 }
@@ -49,6 +53,16 @@ def model() -> Iterator[PreTrainedModel]:
     made = tiny_model()
     with exact_norms(made):
         yield made
+
+
+@pytest.fixture(scope="module")
+def quick_cases() -> dict[str, LossConfig]:
+    return {name: LOSSES[name] for name in exactness_table.QUICK}
+
+
+@pytest.fixture(scope="module")
+def wanted(quick_cases: dict[str, LossConfig]) -> dict[str, exactness_table.Step]:
+    return exactness_table.expected(quick_cases)
 
 
 def ages(records: Sequence[RecordTree]) -> list[float]:
@@ -152,6 +166,29 @@ def forking_records() -> list[RecordTree]:
         builder.reply([0, 0, 2], builder.context([4], prompt), logprobs=[-3.4] * 3, advantage=advantage)
         records.append(builder.build())
     return records
+
+
+def test_every_loss_has_the_gradient_of_one_forward_per_sequence_merged_or_not_in_one_row_or_many(
+    alone: Parallel, quick_cases: dict[str, LossConfig], wanted: dict[str, exactness_table.Step]
+) -> None:
+    table = exactness_table.differences(exactness_table.found(quick_cases, alone), wanted)
+    assert {len(row) for row in table.values()} == {4}
+    assert {case: max(row.values()) for case, row in table.items() if max(row.values()) > TOLERANCE} == {}
+
+
+def test_two_processes_have_the_gradient_of_one_forward_per_sequence_for_every_loss(
+    two_processes: Launch, wanted: dict[str, exactness_table.Step]
+) -> None:
+    found = torch.load(two_processes.out / "exactness.pt", weights_only=True)
+    table = exactness_table.differences(found, wanted)
+    assert {case: max(row.values()) for case, row in table.items() if max(row.values()) > TOLERANCE} == {}
+
+
+def test_the_table_s_data_makes_every_loss_another_one() -> None:
+    """A mask that takes nothing, or a clip that never acts, would be exact whatever it did."""
+    losses = {case: loss for case, (loss, _) in exactness_table.expected(LOSSES).items()}
+    twins = {(a, b) for a, b in itertools.combinations(losses, 2) if losses[a] == losses[b]}
+    assert twins <= {("grpo, kl k3+", "grpo, kl k3"), ("gspo", "gspo_token")}
 
 
 def test_a_duplicated_record_doubles_the_gradient(model: PreTrainedModel) -> None:
@@ -259,10 +296,46 @@ def test_wrong_positions_a_plain_causal_mask_and_stock_norms_are_all_noticed(mod
     assert relative_difference(gradients(stock), expected) > TOLERANCE, "norms in float32"
 
 
+def test_in_bfloat16_the_merged_forward_is_as_near_to_float64_as_one_forward_per_sequence(
+    model: PreTrainedModel,
+) -> None:
+    groups = [random_group(seed) for seed in range(12)]
+    low = tiny_model(dtype=torch.bfloat16)
+    errors: dict[str, list[Tensor]] = {"merged": [], "one by one": []}
+    with torch.no_grad():
+        for records in groups:
+            exact_E = torch.stack([t.new for tokens in logprobs_one_by_one(model, records) for t in tokens])
+            alone_E = torch.stack([t.new.double() for tokens in logprobs_one_by_one(low, records) for t in tokens])
+            (row,) = pack([merge(records)], 10_000)
+            merged_E, _ = row_logprobs(TreeLM(low), row)
+            errors["merged"].append(merged_E.double() - exact_E)
+            errors["one by one"].append(alone_E - exact_E)
+    merged, alone = (torch.cat(errors[name]).square().mean().sqrt() for name in ("merged", "one by one"))
+    assert 1e-3 < merged < 1.5 * alone
+
+
+def test_a_prefix_whose_keys_and_values_are_detached_has_another_gradient(model: PreTrainedModel) -> None:
+    """Negative control: what a cache of a sampling engine would give; the shared prefix would not learn from its branches."""
+    records = forking_records()[:1]
+    leaf = records[0].leaves()[0]
+    path = records[0].path(leaf)
+    ids = torch.from_numpy(records[0].token_ids_N[path].astype("int64"))[None]
+    cut = 5
+    results = []
+    for detached in (False, True):
+        model.zero_grad()
+        with torch.set_grad_enabled(not detached):
+            prefix = model.base_model(input_ids=ids[:, :cut], past_key_values=DynamicCache(), use_cache=True)
+        rest = model.base_model(input_ids=ids[:, cut:], past_key_values=prefix.past_key_values, use_cache=True)
+        logits = model.get_output_embeddings()(rest.last_hidden_state[0, :-1])
+        (-logits.log_softmax(-1).gather(1, ids[0, cut + 1 :, None]).sum()).backward()
+        results.append(gradients(model))
+    assert relative_difference(results[1], results[0]) > 1e-2
+
+
 def test_clipping_the_sum_of_advantages_on_a_shared_token_is_another_loss(model: PreTrainedModel) -> None:
     """The tempting shortcut: one entry per node, with the summed advantage and the mean old log-prob."""
-    records, config = forking_records(), CONFIGS["grpo"]
-    config = dataclasses.replace(config, skip_length_normalization=True)
+    records, config = forking_records(), LossConfig(loss_calculater=LossName.GRPO, skip_length_normalization=True)
     _, expected = one_by_one(model, records, config)
     (row,) = pack([merge(records, staleness=[0.0, 0.0])], 1000)
     count_U = torch.bincount(row.edge_E)

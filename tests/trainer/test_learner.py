@@ -3,30 +3,44 @@
 import dataclasses
 import math
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
-from tests.trainer.builders import relative_difference
+from tests.trainer.builders import gradients, logprobs_one_by_one, random_group, relative_difference, tiny_model
 from tests.trainer.conftest import Launch
+from tests.trainer.formulas import reference_loss
 from tests.trainer.launched import LAST_STEP, OPTIMIZER, exact_learner, full_parameters, rows_of_step, take_steps
+from trainer.accumulate import Accumulator, Minibatch
+from trainer.attention import no_mask
+from trainer.exact import exact_norms
+from trainer.forward import TreeLM, row_logprobs
 from trainer.learner import open_learner
+from trainer.loss_metrics import Measured
 from trainer.losses import Denominators, LossConfig, LossName
+from trainer.packing import pack
 from trainer.parallel import Parallel
 from trainer.schedule import learning_rate
+from trainer.tree import Merging, merge
 
 TOLERANCE = 1e-9
-TIMES = ("learner/step_s", "learner/rounds")
+TIMES = ("learner/step_s", "learner/rounds", "learner/passes")
 
 
-def test_splitting_a_step_into_rows_does_not_change_the_update(model_directory: Path, alone: Parallel) -> None:
+@pytest.mark.parametrize("loss", [LossName.MINIRL, LossName.GSPO])
+def test_splitting_a_step_into_rows_does_not_change_the_update(
+    model_directory: Path, alone: Parallel, loss: LossName
+) -> None:
     results = {}
     for max_tokens in (12, 10_000):
-        learner = exact_learner(model_directory, alone)
+        learner = exact_learner(model_directory, alone, loss)
         metrics = take_steps(learner, LAST_STEP, max_tokens, alone)
         results[max_tokens] = (full_parameters(learner), metrics)
     (many, many_metrics), (one, one_metrics) = results[12], results[10_000]
     assert many_metrics["learner/rounds"] > 3 * one_metrics["learner/rounds"]
+    assert one_metrics["learner/passes"] == 1
+    assert many_metrics["learner/passes"] == (2 if loss is LossName.GSPO else 1), "only what needs it costs a forward"
     assert relative_difference(many, one) < TOLERANCE
     for name in one_metrics.keys() - TIMES:
         assert many_metrics[name] == pytest.approx(one_metrics[name], rel=TOLERANCE, abs=1e-12), name
@@ -42,6 +56,146 @@ def test_two_processes_make_the_update_of_one(model_directory: Path, alone: Para
     assert relative_difference(two["parameters"], after) < TOLERANCE
     for name in metrics.keys() - TIMES:
         assert two["metrics"][name] == pytest.approx(metrics[name], rel=TOLERANCE, abs=1e-12), name
+
+
+def minibatches(count: int, parallel: Parallel) -> list[Minibatch]:
+    return [Minibatch(*rows_of_step(number, 30, parallel)) for number in range(count)]
+
+
+def test_a_step_of_two_updates_is_two_steps_where_nothing_is_anchored_on_its_start(
+    model_directory: Path, alone: Parallel
+) -> None:
+    config = dataclasses.replace(OPTIMIZER, lr_schedule="constant", warmup_steps=0)
+    loss = LossConfig(loss_calculater=LossName.GRPO)
+    together, apart = (open_learner(model_directory, loss, config, alone, dtype="float64") for _ in range(2))
+    parts = minibatches(2, alone)
+    result = together.step_in_minibatches(parts)
+    for part in parts:
+        apart.step(part.rows, part.denominators)
+    assert result.metrics["learner/updates"] == 2
+    assert (together.steps_done, apart.steps_done) == (1, 2)
+    assert relative_difference(full_parameters(together), full_parameters(apart)) == 0
+
+
+def test_the_proximal_policy_is_the_one_before_the_first_update_of_the_step(
+    model_directory: Path, alone: Parallel
+) -> None:
+    loss = LossConfig(clip_anchor="proximal")
+    learner = open_learner(model_directory, loss, OPTIMIZER, alone, dtype="float64")
+    parts = minibatches(2, alone)
+    with torch.no_grad():
+        before = [row_logprobs(learner.lm, row)[0] for row in parts[1].rows]
+    first, later = learner._accumulator.proximal_logprobs(parts)
+    assert first is None
+    assert later is not None
+    for found, expected in zip(later, before, strict=True):
+        torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
+    measured = []
+    run = Accumulator.run
+
+    def watched(self: Accumulator, *arguments: Any) -> tuple[Measured, int]:
+        measured.append(run(self, *arguments))
+        return measured[-1]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Accumulator, "run", watched)
+        learner.step_in_minibatches(parts)
+    (one, _), (two, _) = measured
+    assert "loss/update_kl" not in one.sums, "its own new log-probs are the proximal ones"
+    with torch.no_grad():
+        before_sum = torch.cat(before).sum().item()
+    assert two.sums["loss/update_kl"] == pytest.approx(before_sum - two.sums["loss/logprob"], rel=1e-6)
+    assert abs(two.sums["loss/update_kl"]) > 1e-3
+
+
+def test_a_loglinear_proximal_policy_costs_no_forward(model_directory: Path, alone: Parallel) -> None:
+    loss = LossConfig(clip_anchor="proximal", proximal_logprobs="loglinear")
+    learner = open_learner(model_directory, loss, OPTIMIZER, alone)
+    assert learner._accumulator.proximal_logprobs(minibatches(2, alone)) == [None, None]
+
+
+def test_the_reference_model_is_frozen_apart_and_only_loaded_for_a_kl_term(
+    model_directory: Path, alone: Parallel
+) -> None:
+    assert exact_learner(model_directory, alone).reference is None
+    learner = open_learner(model_directory, LossConfig(kl_coefficient=0.1), OPTIMIZER, alone, dtype="float64")
+    assert learner.reference is not None
+    assert not any(p.requires_grad for p in learner.reference.parameters())
+    before = [p.full_tensor().clone() for p in learner.reference.parameters()]
+    divergences = [
+        learner.step(*rows_of_step(step, 30, alone)).metrics["loss/reference_kl_mean_nats"] for step in range(3)
+    ]
+    assert divergences[0] == pytest.approx(0.0, abs=1e-12), "the run starts from the reference"
+    assert divergences[2] > 1e-6
+    after = [p.full_tensor() for p in learner.reference.parameters()]
+    assert all(torch.equal(a, b) for a, b in zip(after, before, strict=True))
+    trained = {id(p) for group in learner.optimizer.param_groups for p in group["params"]}
+    assert trained == {id(p) for p in learner.lm.parameters()}
+
+
+def test_a_strong_kl_term_holds_the_policy_at_its_reference(model_directory: Path, alone: Parallel) -> None:
+    divergences = []
+    for coefficient in (1e-9, 100.0):
+        loss = LossConfig(kl_coefficient=coefficient)
+        config = dataclasses.replace(OPTIMIZER, max_grad_norm=0.0)
+        learner = open_learner(model_directory, loss, config, alone)
+        steps = [learner.step(*rows_of_step(0, 10_000, alone)).metrics for _ in range(6)]
+        divergences.append(steps[-1]["loss/reference_kl_mean_nats"])
+    assert divergences[1] < 0.3 * divergences[0]
+
+
+FORBIDDING = {
+    "sliding window": {"use_sliding_window": True, "sliding_window": 4, "max_window_layers": 0},
+    "dropout, at 1e-12": {"attention_dropout": 1e-12},
+}
+
+
+@pytest.mark.parametrize("settings", FORBIDDING.values(), ids=FORBIDDING.keys())
+def test_a_model_that_forbids_trees_is_trained_sequence_by_sequence_with_a_message(
+    settings: dict[str, Any], alone: Parallel, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    model = tiny_model(**settings)
+    model.save_pretrained(tmp_path)
+    learner = open_learner(tmp_path, LossConfig(), OPTIMIZER, alone, dtype="float64")
+    assert learner.linear
+    assert "no prefix trees" in caplog.text
+    records = random_group(3) + random_group(4)
+    trees = [merge(records, merging=Merging.LINEAR)]
+    rows = pack(trees, 12, one_sequence_per_row=True)
+    denominators = Denominators.count(torch.from_numpy(trees[0].trained_tokens_T))
+    with exact_norms(learner.causal_lm), exact_norms(model):
+        result = learner.step(rows, denominators)
+        loss = reference_loss(logprobs_one_by_one(model, records), [0.0] * len(records), LossConfig())
+        loss.backward()
+    norm = math.sqrt(sum(float(g.square().sum()) for g in gradients(model).values()))
+    assert result.metrics["loss/loss"] == pytest.approx(loss.item(), rel=TOLERANCE)
+    assert result.metrics["learner/grad_norm"] == pytest.approx(norm, rel=TOLERANCE)
+
+
+def test_a_tree_never_goes_through_a_model_that_forbids_it(alone: Parallel) -> None:
+    lm = TreeLM(tiny_model(**FORBIDDING["sliding window"]))
+    (row,) = pack([merge(random_group(3))], 10_000)
+    with pytest.raises(ValueError, match="layers of type sliding_attention; trees need full attention only"):
+        row_logprobs(lm, row)
+    with pytest.raises(ValueError, match="one_sequence_per_row"):
+        row_logprobs(lm, row, attn=no_mask)
+
+
+def test_steps_on_trees_make_the_update_of_steps_on_single_sequences(model_directory: Path, alone: Parallel) -> None:
+    results = []
+    for trees_wanted in (True, False):
+        learner = open_learner(
+            model_directory, LossConfig(), OPTIMIZER, alone, dtype="float64", prefix_trees=trees_wanted
+        )
+        assert learner.linear is not trees_wanted
+        merging = Merging.TREE if trees_wanted else Merging.LINEAR
+        with exact_norms(learner.causal_lm):
+            for seed in range(3):
+                tree = merge(random_group(seed), merging=merging)
+                rows = pack([tree], 40, one_sequence_per_row=learner.linear)
+                learner.step(rows, Denominators.count(torch.from_numpy(tree.trained_tokens_T)))
+        results.append(full_parameters(learner))
+    assert relative_difference(*results) < TOLERANCE
 
 
 def test_a_gradient_that_is_not_finite_never_reaches_the_weights(model_directory: Path, alone: Parallel) -> None:

@@ -50,13 +50,24 @@ def test_gradients_agree_with_finite_differences() -> None:
     assert torch.autograd.gradcheck(lambda h, w: token_logprobs(h, w, *rest, 7)[0], (hidden_ND, weight_VD))
 
 
-def test_entropy_is_that_of_the_sampling_distribution_and_has_no_gradient() -> None:
+@pytest.mark.parametrize("chunk", [4, 1000])
+def test_entropy_and_its_gradient_are_those_of_the_sampling_distribution(chunk: int) -> None:
     hidden_ND, weight_VD, *rest = inputs()
+    coefficient_E = torch.linspace(-1.0, 2.0, E, dtype=torch.float64)
     logprob_EV = by_definition(hidden_ND, weight_VD, *rest)
-    _, entropy_E = token_logprobs(hidden_ND, weight_VD, *rest, 4, with_entropy=True)
+    expected_E = -(logprob_EV.exp() * logprob_EV).sum(1)
+    logprob_E, entropy_E = token_logprobs(hidden_ND, weight_VD, *rest, chunk, with_entropy=True)
     assert entropy_E is not None
-    assert not entropy_E.requires_grad
-    torch.testing.assert_close(entropy_E, -(logprob_EV.exp() * logprob_EV).sum(1).detach(), rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(entropy_E, expected_E, rtol=1e-12, atol=1e-12)
+    wanted_E = logprob_EV.gather(1, rest[1][:, None]).squeeze(1)
+    for found, expected in (
+        (coefficient_E * entropy_E, coefficient_E * expected_E),
+        (entropy_E.square() * coefficient_E + logprob_E, expected_E.square() * coefficient_E + wanted_E),
+    ):
+        found_grads = torch.autograd.grad(found.sum(), (hidden_ND, weight_VD), retain_graph=True)
+        expected_grads = torch.autograd.grad(expected.sum(), (hidden_ND, weight_VD), retain_graph=True)
+        for a, b in zip(found_grads, expected_grads, strict=True):
+            torch.testing.assert_close(a, b, rtol=1e-11, atol=1e-12)
 
 
 def test_nothing_to_predict_still_connects_both_inputs_to_the_graph() -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.trainer.builders import RecordBuilder, random_group
 from trainer.attention import dense_mask
 from trainer.packing import Row, empty_row, pack
-from trainer.tree import TokenTree, merge
+from trainer.tree import Merging, TokenTree, merge
 
 seeds = st.integers(0, 2**32 - 1)
 
@@ -153,3 +153,14 @@ def test_a_row_moves_whole() -> None:
 def test_a_budget_below_one_token_is_refused() -> None:
     with pytest.raises(ValueError, match="max_tokens is 0"):
         pack([], 0)
+
+
+@settings(max_examples=20, deadline=None)
+@given(seed=seeds)
+def test_one_sequence_per_row_makes_chains_with_the_same_entries(seed: int) -> None:
+    groups = [random_group(seed + i) for i in range(2)]
+    trees = [merge(records, merging=Merging.LINEAR) for records in groups]
+    rows = pack(trees, 10, one_sequence_per_row=True)
+    assert all((row.ends_N == row.num_tokens).all() for row in rows)
+    assert all((row.parents_N == torch.arange(-1, row.num_tokens - 1)).all() for row in rows)
+    assert row_entries(rows) == tree_entries([merge(records) for records in groups])

@@ -72,8 +72,44 @@ def test_denominators_count_every_trained_token_also_of_records_without_a_gradie
     bridge(bridge.store.database["record_data"].update_one({"seq": 0}, {"$set": {"dispatches": zero}}))
     batch = start(bridge, alone).next_batch(1)
     assert batch is not None
-    assert (batch.denominators.num_tokens, batch.denominators.num_trajectories) == (8, 4)
-    assert sum(row.num_entries for row in batch.rows) == 6
+    (minibatch,) = batch.minibatches
+    assert (minibatch.denominators.num_tokens, minibatch.denominators.num_trajectories) == (8, 4)
+    assert sum(row.num_entries for row in minibatch.rows) == 6
+
+
+def test_a_step_of_several_updates_has_as_many_parts_of_whole_groups(bridge: StoreBridge, alone: Parallel) -> None:
+    publish(bridge, range(1))
+    add_groups(bridge, range(3))
+    batch = start(bridge, alone, groups_per_step=3, updates_per_step=2).next_batch(1)
+    assert batch is not None
+    assert [len(minibatch.sources_T) for minibatch in batch.minibatches] == [2, 4]
+    assert [minibatch.denominators.num_trajectories for minibatch in batch.minibatches] == [2, 4]
+    assert all(minibatch.rows for minibatch in batch.minibatches)
+    assert len(batch.record_ids) == 6
+
+
+def test_a_model_without_trees_gets_one_sequence_per_row(bridge: StoreBridge, alone: Parallel) -> None:
+    publish(bridge, range(1))
+    add_groups(bridge, range(2))
+    stream = start(bridge, alone)
+    linear = RecordStream(bridge, make_config(), alone, incarnation=stream._incarnation, linear=True)
+    batch = linear.next_batch(1)
+    assert batch is not None
+    rows = batch.minibatches[0].rows
+    assert len(rows) == 4
+    assert all((row.ends_N == row.num_tokens).all() for row in rows)
+
+
+def test_groups_of_equal_rewards_are_counted_as_teaching_nothing(bridge: StoreBridge, alone: Parallel) -> None:
+    publish(bridge, range(1))
+    add_groups(bridge, range(2))
+    bridge(bridge.store.database["record_data"].update_many({"seq": 0}, {"$set": {"reward": 0.5}}))
+    bridge(bridge.store.database["record_data"].update_one({"seq": 1}, {"$set": {"reward": 0.25}}))
+    batch = start(bridge, alone).next_batch(1)
+    assert batch is not None
+    assert batch.metrics["data/effective_groups"] == 1.0
+    assert batch.metrics["data/zero_variance_fraction"] == 0.5
+    assert batch.metrics["reward/std"] > 0
 
 
 def test_groups_beyond_max_staleness_are_set_aside_with_their_reason_and_not_trained(

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from shared.trees import RecordTree
 from tests.trainer.builders import RecordBuilder, random_group, random_tree_record
-from trainer.tree import TokenTree, merge
+from trainer.tree import Merging, TokenTree, merge
 
 seeds = st.integers(0, 2**32 - 1)
 
@@ -205,6 +205,33 @@ def test_records_without_any_advantage_leave_the_tree_and_stay_in_the_denominato
     assert (kept.num_flat, kept.num_linear, kept.num_tree) == (alone.num_flat, alone.num_linear, alone.num_tree)
     assert kept.dispatch_ids == everything.dispatch_ids
     assert merge(records[1:], drop_zero_advantage=True).num_tree == 0
+
+
+@pytest.mark.parametrize("merging", [Merging.LINEAR, Merging.NONE])
+@pytest.mark.parametrize("seed", range(8))
+def test_without_a_tree_the_same_entries_stand_on_chains_that_share_nothing(merging: Merging, seed: int) -> None:
+    records = random_group(seed)
+    tree, chains = merge(records), merge(records, merging=merging)
+    index_N = np.arange(chains.num_tree)
+    assert ((chains.parents_N == index_N - 1) | (chains.parents_N == -1)).all()
+    assert np.array_equal(chains.positions_N == 0, chains.parents_N == -1)
+    assert (chains.ends_N[chains.parents_N[chains.parents_N >= 0]] == chains.ends_N[chains.parents_N >= 0]).all()
+    assert chains.num_tree == (tree.num_linear if merging is Merging.LINEAR else tree.num_flat)
+    assert all(
+        np.array_equal(getattr(tree.entries, name), getattr(chains.entries, name))
+        for name in ("old_logprob_E", "advantage_E", "trajectory_E", "turn_E", "dispatch_E", "temperature_E")
+    )
+    for each in range(len(tree.entries)):
+        paths = [t.ids_N[path_to(t.parents_N, int(t.entries.node_E[each]))].tolist() for t in (tree, chains)]
+        assert paths[0] == paths[1]
+
+
+def path_to(parents_N: np.ndarray, node: int) -> list[int]:
+    path = []
+    while node >= 0:
+        path.append(node)
+        node = int(parents_N[node])
+    return path[::-1]
 
 
 def test_staleness_must_name_every_record() -> None:

@@ -1,0 +1,89 @@
+"""Alarms: on where a number means trouble, off where it does not, and always with advice."""
+
+import json
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from shared.cli.status import _render, look
+from shared.documents import Admission
+from shared.mongod import Mongod
+from trainer.alarms import ENTROPY, FIRST_STEPS, RULES, Alarms
+from trainer.bridge import StoreBridge
+from trainer.config import TrainerConfig
+from trainer.loop import _status
+from trainer.parallel import Parallel
+
+CALM = {
+    "loss/k3_mean": 0.001,
+    "loss/mismatch_mean_nats": 0.01,
+    "loss/ess_fraction": 0.99,
+    "loss/clipped_fraction": 0.02,
+    "loss/masked_fraction": 0.0,
+    "data/zero_variance_fraction": 0.3,
+    "learner/skipped_steps": 0.0,
+    "loss/entropy_mean_nats": 1.0,
+}
+
+
+@pytest.mark.parametrize(
+    ("metric", "value", "name"),
+    [
+        ("loss/k3_mean", 0.011, "k3"),
+        ("loss/mismatch_mean_nats", 0.11, "mismatch"),
+        ("loss/ess_fraction", 0.49, "ess"),
+        ("loss/clipped_fraction", 0.21, "clip_fraction"),
+        ("loss/masked_fraction", 0.3, "masked_fraction"),
+        ("data/zero_variance_fraction", 0.9, "zero_variance"),
+        ("learner/skipped_steps", 1.0, "skipped"),
+    ],
+)
+def test_each_rule_is_raised_by_its_own_number_with_a_sentence_of_advice(metric: str, value: float, name: str) -> None:
+    alarms = Alarms()
+    raised, metrics = alarms.check(CALM)
+    assert raised == []
+    assert metrics == {f"alarm/{rule.name}": 0.0 for rule in RULES}
+    (alarm,), metrics = alarms.check({**CALM, metric: value})
+    assert alarm.rule.name == name
+    assert metrics[f"alarm/{name}"] == 1.0
+    assert sum(metrics.values()) == 1.0
+    assert metric in str(alarm)
+    assert len(alarm.rule.advice.split()) > 6
+
+
+def test_the_entropy_alarm_compares_with_the_first_steps_also_after_a_resume(tmp_path: Path) -> None:
+    history = tmp_path / "metrics.jsonl"
+    lines = [{"step": step, "loss/entropy_mean_nats": 1.0 if step else None} for step in range(FIRST_STEPS)]
+    history.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    alarms = Alarms(history)
+    assert alarms.check({**CALM, "loss/entropy_mean_nats": 1.0}) == ([], {f"alarm/{r.name}": 0.0 for r in RULES})
+    raised, metrics = alarms.check({**CALM, "loss/entropy_mean_nats": 0.49})
+    assert [alarm.rule for alarm in raised] == [ENTROPY]
+    assert metrics["alarm/entropy"] == 1.0
+    assert alarms.check({**CALM, "loss/entropy_mean_nats": 0.51})[0] == []
+
+
+def test_status_shows_the_alarms_of_the_trainer_until_they_are_over(mongod: Mongod, alone: Parallel) -> None:
+    config = TrainerConfig(run="alarm-test", db_connection_string="given", model_name_or_path=Path("."))
+    with StoreBridge(mongod.connection_string, config.run) as bridge:
+        try:
+            admission = Admission(groups_per_step=1, max_staleness=0)
+            bridge(bridge.store.runs.start_trainer(config.policy, admission))
+            with _status(bridge, config, alone) as status:
+                raised, _ = Alarms().check({**CALM, "loss/k3_mean": 0.5})
+                for alarms, expected in ((raised, 1), ([], 0)):
+                    status.doing("step 1 done", step=1, alarms=[str(alarm) for alarm in alarms])
+                    status.doing("step 2", step=1)
+                    bridge(bridge.store.workers.heartbeat(status.worker))
+                    (worker,) = bridge(bridge.store.workers.all())
+                    assert len(worker.alarms) == expected
+                    console = Console(record=True, width=300)
+                    console.print(_render(bridge(look(bridge.store))))
+                    assert console.export_text().count("alarm trainer loss/k3_mean 0.5 > 0.01: ") == expected
+        finally:
+            bridge(bridge.store.client.drop_database(config.run))
+
+
+def test_numbers_that_are_missing_raise_nothing() -> None:
+    assert Alarms().check({}) == ([], {})

@@ -1,0 +1,57 @@
+"""The log of a run: a JSONL that always exists, and Accelerate's trackers beside it."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from shared.errors import ConfigError
+from trainer.metrics import MetricsLog
+
+
+def scalars(folder: Path) -> dict[str, list[tuple[int, float]]]:
+    """What TensorBoard itself reads from its files."""
+    accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    (directory,) = {file.parent for file in folder.rglob("events.out.tfevents.*")}
+    events = accumulator.EventAccumulator(str(directory))
+    events.Reload()
+    return {tag: [(e.step, e.value) for e in events.Scalars(tag)] for tag in events.Tags()["scalars"]}
+
+
+@pytest.mark.parametrize("trackers", [None, ["tensorboard"]])
+def test_tensorboard_shows_what_the_jsonl_has(tmp_path: Path, trackers: list[str] | None) -> None:
+    pytest.importorskip("tensorboard")
+    with MetricsLog(tmp_path / "metrics.jsonl", trackers=trackers, run_name="demo") as log:
+        for step in (1, 2):
+            log.log(step, {"loss/loss": 0.5 * step, "alarm/k3": 0.0})
+    lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert [line["loss/loss"] for line in lines] == [0.5, 1.0]
+    assert scalars(tmp_path)["loss/loss"] == [(1, 0.5), (2, 1.0)]
+    assert scalars(tmp_path)["alarm/k3"] == [(1, 0.0), (2, 0.0)]
+    with MetricsLog(tmp_path / "metrics.jsonl", trackers=trackers, run_name="demo", resume_step=2) as log:
+        log.log(2, {"loss/loss": 7.0})
+    assert scalars(tmp_path)["loss/loss"] == [(1, 0.5), (2, 7.0)]
+
+
+@pytest.mark.parametrize("trackers", [["none"], []])
+def test_the_jsonl_exists_also_without_a_tracker(tmp_path: Path, trackers: list[str]) -> None:
+    with MetricsLog(tmp_path / "metrics.jsonl", trackers=trackers) as log:
+        log.log(1, {"loss/loss": float("nan")})
+    assert json.loads((tmp_path / "metrics.jsonl").read_text()) == {"step": 1, "loss/loss": None}
+    assert [file.name for file in tmp_path.iterdir()] == ["metrics.jsonl"]
+
+
+def test_a_tracker_that_is_not_installed_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="tracker 'comet_ml': its package is not installed"):
+        MetricsLog(tmp_path / "metrics.jsonl", trackers=["comet_ml"])
+
+
+def test_a_resume_forgets_the_steps_that_its_checkpoint_has_not(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    with MetricsLog(path) as log:
+        for step in (1, 2, 3):
+            log.log(step, {"x": float(step)})
+    path.write_text(path.read_text() + '{"step": 4, "x"')
+    with MetricsLog(path, resume_step=3) as log:
+        log.log(3, {"x": 30.0})
+    assert [json.loads(line)["x"] for line in path.read_text().splitlines()] == [1.0, 2.0, 30.0]

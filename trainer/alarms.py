@@ -1,0 +1,124 @@
+"""Alarms: numbers of a step that mean trouble, each with a sentence of advice. They change nothing; they are logged, written to
+metrics.jsonl as `alarm/NAME` (1 or 0) and shown by `tandem status`.
+"""
+
+import json
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+FIRST_STEPS = 5  # the entropy that later ones are compared with is the mean of these
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """On where `metric` is above (or with `below`, below) `limit`."""
+
+    name: str
+    metric: str
+    limit: float
+    advice: str
+    below: bool = False
+
+    def is_on(self, value: float) -> bool:
+        return value < self.limit if self.below else value > self.limit
+
+
+RULES = (
+    Rule(
+        "k3",
+        "loss/k3_mean",
+        0.01,
+        "trainer and engine disagree about the tokens, or data is old: check with `python -m trainer.verify`, lower "
+        "max_staleness, or mask (geometric_mask_low/high, token_mask_low/high)",
+    ),
+    Rule(
+        "mismatch",
+        "loss/mismatch_mean_nats",
+        0.1,
+        "log-probs are off by more than staleness explains: compare positions, chat template and precision with "
+        "`python -m trainer.verify`",
+    ),
+    Rule(
+        "ess",
+        "loss/ess_fraction",
+        0.5,
+        "few tokens carry the update: lower importance_weight_cap_ratio, max_staleness or the learning rate",
+        below=True,
+    ),
+    Rule(
+        "clip_fraction",
+        "loss/clipped_fraction",
+        0.2,
+        "many tokens are outside the trust region and learn nothing: lower the learning rate or max_staleness",
+    ),
+    Rule(
+        "masked_fraction",
+        "loss/masked_fraction",
+        0.2,
+        "masks drop much of the data: loosen them, or lower the mismatch that they see",
+    ),
+    Rule(
+        "zero_variance",
+        "data/zero_variance_fraction",
+        0.8,
+        "nearly all groups have equal rewards and teach nothing: take easier or harder tasks, or more num_generations",
+    ),
+    Rule(
+        "skipped",
+        "learner/skipped_steps",
+        0.0,
+        "the weights did not move: nothing to train, or a gradient that is not finite; look at the rewards and lower "
+        "the learning rate",
+    ),
+)
+ENTROPY = Rule(
+    "entropy",
+    "entropy as a part of that of the first steps",
+    0.5,
+    "the policy narrows: raise epsilon_higher or entropy_coefficient, lower the learning rate, or add harder tasks",
+    below=True,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Alarm:
+    rule: Rule
+    value: float
+
+    def __str__(self) -> str:
+        sign = "<" if self.rule.below else ">"
+        return f"{self.rule.metric} {self.value:.4g} {sign} {self.rule.limit:g}: {self.rule.advice}"
+
+
+class Alarms:
+    """Give each step's metrics to `check`. `history`: a metrics.jsonl whose first steps set the entropy to compare with."""
+
+    def __init__(self, history: Path | None = None) -> None:
+        self._first_entropies: deque[float] = deque(maxlen=FIRST_STEPS)
+        for entropy in _entropies(history) if history is not None and history.exists() else ():
+            self._remember(entropy)
+
+    def check(self, metrics: Mapping[str, float]) -> tuple[list[Alarm], dict[str, float]]:
+        """What is on, and `alarm/NAME` for every rule whose number exists."""
+        values = [(rule, metrics[rule.metric]) for rule in RULES if rule.metric in metrics]
+        entropy = metrics.get("loss/entropy_mean_nats")
+        if entropy is not None:
+            if len(self._first_entropies) == FIRST_STEPS:
+                start = sum(self._first_entropies) / FIRST_STEPS
+                values.append((ENTROPY, entropy / start if start > 0 else 1.0))
+            self._remember(entropy)
+        alarms = [Alarm(rule, value) for rule, value in values if rule.is_on(value)]
+        on = {alarm.rule.name for alarm in alarms}
+        return alarms, {f"alarm/{rule.name}": float(rule.name in on) for rule, _ in values}
+
+    def _remember(self, entropy: float) -> None:
+        if len(self._first_entropies) < FIRST_STEPS:
+            self._first_entropies.append(entropy)
+
+
+def _entropies(path: Path) -> list[float]:
+    lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    found = [line.get("loss/entropy_mean_nats") for line in lines]
+    return [float(value) for value in found if value is not None]

@@ -1,0 +1,34 @@
+"""Losses: pure functions of flat 1-D tensors, one entry per (trajectory, trained token). No padding, no model, no rank.
+
+    types ▸ settings ▸ aggregation ω ▸ ratios ρ r x ▸ policy l (and sequence l) ▸ corrections ▸ kl ▸ compute: the sum of all
+
+Every loss is L = Σ_e ω_e · M_e · l_e, to be minimized. ω_e comes from `Denominators`, which are counted over the
+whole optimizer step (all ranks, all rows) before the first backward, so splitting a step into rows changes nothing:
+the sums just add up. A mask M_e zeroes a numerator and keeps the denominator. A sequence is a trajectory: all trained
+tokens of one record.
+
+    suffix _E  entry (trajectory, trained token)      suffix _T  trajectory
+    ℓ   new: the trainer's log-prob, with gradient    μ  old: the sampler's, stored
+    ℓp  proximal: the trainer's before the first update of the batch
+    ρ = exp(ℓ − μ)      r = exp(ℓ − anchor), anchor = μ or ℓp      x = exp(ℓp − μ), or ρ where ℓp is not used
+    sg  stop-gradient
+
+FSDP averages gradients over ranks: who calls backward multiplies the loss by the number of ranks.
+"""
+
+from trainer.losses.compute import compute
+from trainer.losses.settings import Aggregation, ClipAnchor, KlEstimator, LossConfig, LossName, RolloutIs
+from trainer.losses.types import Denominators, LossBatch, Outcome
+
+__all__ = [
+    "Aggregation",
+    "ClipAnchor",
+    "Denominators",
+    "KlEstimator",
+    "LossBatch",
+    "LossConfig",
+    "LossName",
+    "Outcome",
+    "RolloutIs",
+    "compute",
+]

@@ -1,0 +1,172 @@
+"""The settings of a loss, each with its meaning: the text of `python -m trainer --help`. Presets are sets of these values."""
+
+from enum import StrEnum
+from typing import Self
+
+from pydantic import BaseModel, Field, model_validator
+
+
+class LossName(StrEnum):
+    MINIRL = "MINIRL"  # masked, capped importance-weighted policy gradient: off-policy data, many turns
+    GRPO = "GRPO"  # PPO's clipped surrogate; also of DAPO, Dr.GRPO and decoupled PPO, by their settings
+    GSPO = "GSPO"  # PPO's surrogate on the ratio of the whole trajectory
+    GSPO_TOKEN = "GSPO-token"  # its form with an advantage per token
+    CISPO = "CISPO"  # policy gradient weighted by the clipped ratio: no token loses its gradient
+    REINFORCE = "REINFORCE"  # policy gradient; with rollout_is it is truncated importance sampling (TIS)
+    DPPO = "DPPO"  # trust region by the change of probability (total variation), not by the ratio
+    SAPO = "SAPO"  # a soft gate instead of a clip
+    ASPO = "ASPO"  # inverse ratio for positive advantages
+    CROSS_ENTROPY = "CrossEntropy"  # supervised: advantages and old log-probs are ignored
+
+
+class Aggregation(StrEnum):
+    TOKEN_MEAN = "token-mean"  # ω = 1 / trained tokens
+    SEQUENCE_MEAN = "seq-mean-token-mean"  # ω = 1 / (trajectories · trained tokens of this trajectory)
+    SEQUENCE_SUM = "seq-mean-token-sum"  # ω = 1 / (trajectories · length_scale)
+    TOKEN_SUM = "token-sum"  # ω = 1
+
+
+class ClipAnchor(StrEnum):
+    ROLLOUT = "rollout"  # the clipped ratio is against the policy that sampled
+    PROXIMAL = "proximal"  # against the trainer's policy before the first update of the batch
+
+
+class ProximalLogprobs(StrEnum):
+    RECOMPUTE = "recompute"  # exact; costs a forward only when a step has several updates
+    LOGLINEAR = "loglinear"  # interpolated by age, A-3PO: never a forward
+
+
+class RolloutIs(StrEnum):
+    NONE = "none"  # no weight
+    TOKEN = "token"  # min(x, cap): TIS
+    SEQUENCE = "sequence"  # min(Π x over the trajectory, cap)
+
+
+class KlEstimator(StrEnum):
+    K1 = "k1"  # d = ℓ − ℓref; on-policy its own gradient has mean 0: use with kl_off_policy
+    K2 = "k2"  # d²/2, with the gradient of KL(π‖ref)
+    K3 = "k3"  # exp(−d) + d − 1, with the gradient of KL(ref‖π), or with kl_off_policy of KL(π‖ref)
+    K1_PLUS = "k1+"  # the value of k1 with the gradient of k2: "k1 in the reward"
+    K3_PLUS = "k3+"  # the value of k3 with the gradient of k2
+
+
+WEIGHTED_ALREADY = {LossName.MINIRL, LossName.DPPO}  # by ρ, whatever the anchor
+TOKEN_LEVEL = {LossName.CROSS_ENTROPY, LossName.CISPO, LossName.DPPO, LossName.REINFORCE}
+TOKEN_SUM = {LossName.MINIRL}
+MASKS = (
+    "token_mask_low",
+    "token_mask_high",
+    "sequence_mask_low",
+    "sequence_mask_high",
+    "geometric_mask_low",
+    "geometric_mask_high",
+    "k3_mask_high",
+    "veto_low",
+    "opsm_threshold",
+)
+
+
+class LossConfig(BaseModel, frozen=True, extra="forbid"):
+    """What a loss needs. Raises ValueError for values, and combinations of them, that no loss can mean.
+
+    The clip range is [1 − epsilon·w, 1 + epsilon_higher·w] with w = exp(−out_of_date_decay · staleness), times
+    `importance_weight_cap_ratio` unless `strict_in_bound`. So by default it is exactly [0.8, 1.27] for fresh and
+    stale alike.
+    """
+
+    loss_calculater: LossName = Field(LossName.MINIRL, description=", ".join(LossName) + ".")
+    epsilon: float = Field(0.2, gt=0, description="Lower clip: the bound is 1 - epsilon (DPPO: of probabilities).")
+    epsilon_higher: float = Field(0.27, gt=0, description="Upper clip: the bound is 1 + epsilon_higher.")
+    clip_anchor: ClipAnchor = Field(ClipAnchor.ROLLOUT, description="What the clipped ratio is against.")
+    proximal_logprobs: ProximalLogprobs = Field(
+        ProximalLogprobs.RECOMPUTE, description="Of clip_anchor proximal: recompute, or loglinear (no forward)."
+    )
+    importance_weight_cap_ratio: float = Field(5.0, ge=1, description="Importance weights of MINIRL and DPPO.")
+    strict_in_bound: bool = Field(True, description="False: the clip range is wider by the cap ratio.")
+    out_of_date_decay: float = Field(0.0, ge=0, description="Per step of age the clip range narrows by exp(-this).")
+    dual_clip: float | None = Field(
+        None, gt=1, description="GRPO, ASPO: limit for negative advantages (ASPO: for all). None: no limit."
+    )
+    sapo_temperature_positive: float = Field(1.0, gt=0, description="SAPO's gate for positive advantages.")
+    sapo_temperature_negative: float = Field(1.05, gt=0, description="SAPO's gate for the others.")
+    log_ratio_penalty: float = Field(0.0, ge=0, description="DPPO: times (log ratio)², added.")
+
+    token_level_loss: bool | None = Field(None, description="Mean over tokens. None: as in the loss's source.")
+    skip_length_normalization: bool | None = Field(
+        None, description="Sum over a trajectory's tokens, not their mean. None: as in the loss's source."
+    )
+    loss_aggregation: Aggregation | None = Field(None, description="None: what the two settings above say.")
+    length_scale: float = Field(1.0, gt=0, description="Constant divisor of a token sum (not of token-sum itself).")
+
+    rollout_is: RolloutIs = Field(RolloutIs.NONE, description="Weight against engine-trainer mismatch (TIS).")
+    rollout_is_cap: float = Field(2.0, gt=0, description="Upper limit of that weight.")
+    token_mask_low: float | None = Field(None, gt=0, description="Drop tokens with a ratio below (IcePop, MIS).")
+    token_mask_high: float | None = Field(None, gt=0, description="Drop tokens with a ratio above (IcePop, MIS).")
+    sequence_mask_low: float | None = Field(None, gt=0, description="Drop trajectories: product of ratios below.")
+    sequence_mask_high: float | None = Field(None, gt=0, description="Drop trajectories: product of ratios above.")
+    geometric_mask_low: float | None = Field(None, gt=0, description="Drop trajectories: geometric mean below.")
+    geometric_mask_high: float | None = Field(None, gt=0, description="Drop trajectories: geometric mean above.")
+    k3_mask_high: float | None = Field(None, gt=0, description="Drop trajectories: mean of x - log x - 1 above.")
+    veto_low: float | None = Field(None, gt=0, description="Drop trajectories that have one token's ratio below.")
+    opsm_threshold: float | None = Field(
+        None, description="Drop trajectories with A < 0 and mean(anchor - new) above (off-policy sequence masking)."
+    )
+
+    kl_coefficient: float = Field(0.0, ge=0, description="Times KL to the frozen reference model; 0: not loaded.")
+    kl_estimator: KlEstimator = Field(KlEstimator.K2, description="k1, k2, k3, k1+ or k3+.")
+    kl_off_policy: bool = Field(False, description="Weight the KL by the ratio: unbiased for stale data.")
+    entropy_coefficient: float = Field(0.0, description="Times the policy's entropy, rewarded.")
+
+    @model_validator(mode="after")
+    def epsilon_is_a_part_of_one(self) -> Self:
+        if self.epsilon > 1.0:
+            raise ValueError(f"epsilon is {self.epsilon}; expected at most 1: the ratio's lower bound is 1 - epsilon")
+        return self
+
+    @model_validator(mode="after")
+    def a_ratio_is_used_once(self) -> Self:
+        name, on_rollout = self.loss_calculater, self.clip_anchor is ClipAnchor.ROLLOUT
+        weighted = name in WEIGHTED_ALREADY or (on_rollout and name is not LossName.REINFORCE)
+        if self.rollout_is is not RolloutIs.NONE and weighted:
+            raise ValueError(
+                f"rollout_is is {self.rollout_is}, but {name} with clip_anchor {self.clip_anchor} has that ratio in it "
+                "already; expected rollout_is none, or clip_anchor proximal"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def sapo_and_dppo_are_anchored_on_the_rollout(self) -> Self:
+        if self.loss_calculater in (LossName.SAPO, LossName.DPPO) and self.clip_anchor is ClipAnchor.PROXIMAL:
+            raise ValueError(f"clip_anchor is proximal; {self.loss_calculater} is defined on the rollout policy")
+        return self
+
+    @model_validator(mode="after")
+    def cross_entropy_knows_no_old_policy(self) -> Self:
+        given = [name for name in MASKS if getattr(self, name) is not None]
+        if self.rollout_is is not RolloutIs.NONE:
+            given.append("rollout_is")
+        if self.loss_calculater is LossName.CROSS_ENTROPY and given:
+            raise ValueError(f"{', '.join(given)}: CrossEntropy does not look at the policy that sampled")
+        return self
+
+    @property
+    def aggregation(self) -> Aggregation:
+        """How tokens are averaged; `token_level_loss` wins over `skip_length_normalization`."""
+        if self.loss_aggregation is not None:
+            return self.loss_aggregation
+        token_level, token_sum = self.token_level_loss, self.skip_length_normalization
+        if token_level or (token_level is None and self.loss_calculater in TOKEN_LEVEL and token_sum is None):
+            return Aggregation.TOKEN_MEAN
+        if token_sum or (token_sum is None and self.loss_calculater in TOKEN_SUM):
+            return Aggregation.SEQUENCE_SUM
+        return Aggregation.SEQUENCE_MEAN
+
+    @property
+    def needs_whole_trajectories(self) -> bool:
+        """Something in this loss is a function of all trained tokens of a trajectory at once."""
+        by_sequence = [getattr(self, name) for name in MASKS if not name.startswith("token_mask")]
+        return (
+            self.loss_calculater in (LossName.GSPO, LossName.GSPO_TOKEN)
+            or self.rollout_is is RolloutIs.SEQUENCE
+            or any(value is not None for value in by_sequence)
+        )

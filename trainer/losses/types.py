@@ -1,0 +1,78 @@
+"""What flows through a loss: entries in, denominators beside them, and what became of each entry."""
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Self
+
+import torch
+from torch import Tensor
+
+
+class Flat:
+    """A dataclass of parallel 1-D tensors, some of which may be None in all of its instances alike."""
+
+    @classmethod
+    def concatenate(cls, parts: Sequence[Self]) -> Self:
+        """One after the other; at least one part."""
+        columns = {}
+        for field in dataclasses.fields(cls):  # type: ignore[arg-type]  # every subclass is a dataclass
+            values = [getattr(part, field.name) for part in parts]
+            columns[field.name] = None if values[0] is None else torch.cat(values)
+        return cls(**columns)
+
+
+@dataclass(frozen=True, slots=True)
+class LossBatch(Flat):
+    """The entries of one row, or of any part of a step; all tensors have the same length.
+
+    None: an entropy that was not computed, a reference model that is not used. Without proximal log-probs, those of
+    `new_logprob_E` itself are taken where a loss asks for them: exact in the first update of a batch.
+    """
+
+    new_logprob_E: Tensor
+    old_logprob_E: Tensor
+    advantage_E: Tensor
+    trajectory_E: Tensor
+    turn_E: Tensor
+    staleness_E: Tensor
+    entropy_E: Tensor | None = None
+    proximal_logprob_E: Tensor | None = None
+    reference_logprob_E: Tensor | None = None
+
+    def detached(self) -> "LossBatch":
+        """The same numbers without their graph, to be kept until the step is measured."""
+        columns: dict[str, Any] = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+        return dataclasses.replace(self, **{k: None if v is None else v.detach() for k, v in columns.items()})
+
+
+@dataclass(frozen=True, slots=True)
+class Denominators:
+    """Counts of one optimizer update. `num_*` are over all ranks; `tokens_T` has the trajectories that this rank holds.
+
+    `tokens_T[t]` is how many trained tokens the trajectory has that the rows number t; it lies on their device. A
+    trajectory without a trained token is no sequence and is not counted.
+    """
+
+    num_tokens: int
+    num_trajectories: int
+    tokens_T: Tensor
+
+    @classmethod
+    def count(cls, tokens_T: Tensor) -> "Denominators":
+        """Of one rank alone; sum `num_tokens` and `num_trajectories` over the ranks before use."""
+        return cls(int(tokens_T.sum()), int((tokens_T > 0).sum()), tokens_T)
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome(Flat):
+    """What the loss did with each entry: detached. The three terms are weighted by ω, so that sums are the step's."""
+
+    policy_E: Tensor
+    kl_E: Tensor
+    entropy_bonus_E: Tensor
+    too_high_E: Tensor  # bool: A > 0 and beyond the upper bound
+    too_low_E: Tensor  # bool: A < 0 and beyond the lower bound
+    dropped_token_E: Tensor  # bool: by a token mask
+    dropped_sequence_E: Tensor  # bool: by a mask on its trajectory
+    log_mismatch_E: Tensor  # log x, not clamped
