@@ -20,7 +20,7 @@ from typing import Any, Literal, Self
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
-from shared.packed import pack_floats, pack_ints, unpack_floats, unpack_ints
+from shared.packed import pack_tree, unpack_tree
 from shared.states import (
     BranchCause,
     DataStatus,
@@ -245,10 +245,8 @@ class DBRecordData(Document):
     claim: DataClaim | None = None
     dispatches: list[DataDispatch]
     token_ids: bytes
-    parents: bytes
-    token_dispatches: bytes
+    runs: bytes  # parents, dispatches and weight versions of the tokens; see `shared.packed`
     logprobs: bytes
-    versions: bytes
     created_at: datetime | None = None
 
     @classmethod
@@ -260,11 +258,7 @@ class DBRecordData(Document):
                 DataDispatch(id=d.id, turn=d.turn, advantage=d.advantage, temperature=d.temperature, trained=d.trained)
                 for d in tree.dispatches
             ],
-            "token_ids": pack_ints(tree.token_ids_N),
-            "parents": pack_ints(tree.parents_N),
-            "token_dispatches": pack_ints(tree.dispatches_N),
-            "logprobs": pack_floats(tree.logprobs_N),
-            "versions": pack_ints(tree.versions_N),
+            **pack_tree(tree.token_ids_N, tree.parents_N, tree.dispatches_N, tree.logprobs_N, tree.versions_N),
             "num_tokens": tree.num_tokens,
             "num_trained_tokens": int(np.count_nonzero(trained_N)),
             "min_version": int(tree.versions_N[trained_N].min()) if trained_N.any() else -1,
@@ -272,13 +266,17 @@ class DBRecordData(Document):
         }
 
     def tree(self) -> RecordTree:
+        """Raises ValueError where the stored arrays contradict each other."""
+        token_ids_N, parents_N, dispatches_N, logprobs_N, versions_N = unpack_tree(
+            self.token_ids, self.runs, self.logprobs
+        )
         return RecordTree(
             record_id=self.id,
-            token_ids_N=unpack_ints(self.token_ids),
-            parents_N=unpack_ints(self.parents),
-            dispatches_N=unpack_ints(self.token_dispatches),
-            logprobs_N=unpack_floats(self.logprobs),
-            versions_N=unpack_ints(self.versions),
+            token_ids_N=token_ids_N,
+            parents_N=parents_N,
+            dispatches_N=dispatches_N,
+            logprobs_N=logprobs_N,
+            versions_N=versions_N,
             dispatches=tuple(
                 TreeDispatch(d.id, d.turn, d.advantage, d.temperature, d.trained) for d in self.dispatches
             ),

@@ -9,7 +9,7 @@ import pytest
 from shared.audit import Check, audit
 from shared.documents import DBRecordData
 from shared.mongod import Mongod
-from shared.packed import pack_floats, pack_ints
+from shared.packed import pack_floats, pack_ints, pack_tree
 from shared.states import DataStatus
 from shared.store import Store
 from tests.shared.builders import claim, make_task
@@ -42,26 +42,14 @@ async def test_an_empty_run_is_in_order(store: Store) -> None:
     assert (await audit(store)).ok
 
 
-def _tree_with(**arrays: Any) -> dict[str, Any]:
-    return {"$set": dict(arrays)}
-
-
-def _ids(at: int, value: int) -> bytes:
-    ids = make_episode_tree("r", 1.0).token_ids_N.copy()
-    ids[at] = value
-    return pack_ints(ids)
-
-
-def _floats(at: int, value: float) -> bytes:
-    values = make_episode_tree("r", 1.0).logprobs_N.copy()
-    values[at] = value
-    return pack_floats(values)
-
-
-def _versions(at: int, value: int) -> bytes:
-    values = make_episode_tree("r", 1.0).versions_N.copy()
-    values[at] = value
-    return pack_ints(values)
+def _tree_with(name: str, at: int, value: float) -> dict[str, Any]:
+    """The update that puts a tree with one changed entry into the training data."""
+    tree = make_episode_tree("r", 1.0)
+    arrays = {
+        n: getattr(tree, n).copy() for n in ("token_ids_N", "parents_N", "dispatches_N", "logprobs_N", "versions_N")
+    }
+    arrays[name][at] = value
+    return {"$set": pack_tree(**arrays)}
 
 
 NEXT_FLOAT = float(np.nextafter(np.float32(-0.4), np.float32(0)))
@@ -90,14 +78,14 @@ CORRUPTIONS: dict[str, tuple[Check, Corruption]] = {
     "training data of another task": (Check.OWNED, ("record_data", {"_id": RECORD}, {"$set": {"task": "other"}})),
     "an unknown field": (Check.READABLE, ("records", {"_id": RECORD}, {"$set": {"surprise": 1}})),
     "a task without a query": (Check.READABLE, ("tasks", {"_id": TASK}, {"$unset": {"payload.query": 1}})),
-    "a changed prompt token": (Check.TOKENS, ("record_data", {"_id": RECORD}, _tree_with(token_ids=_ids(1, 99)))),
-    "a changed tool token": (Check.TOKENS, ("record_data", {"_id": RECORD}, _tree_with(token_ids=_ids(7, 99)))),
-    "a changed sampled token": (Check.SAMPLED, ("record_data", {"_id": RECORD}, _tree_with(token_ids=_ids(4, 99)))),
+    "a changed prompt token": (Check.TOKENS, ("record_data", {"_id": RECORD}, _tree_with("token_ids_N", 1, 99))),
+    "a changed tool token": (Check.TOKENS, ("record_data", {"_id": RECORD}, _tree_with("token_ids_N", 7, 99))),
+    "a changed sampled token": (Check.SAMPLED, ("record_data", {"_id": RECORD}, _tree_with("token_ids_N", 4, 99))),
     "a log-prob that differs in its last bit": (
         Check.LOGPROBS,
-        ("record_data", {"_id": RECORD}, _tree_with(logprobs=_floats(3, NEXT_FLOAT))),
+        ("record_data", {"_id": RECORD}, _tree_with("logprobs_N", 3, NEXT_FLOAT)),
     ),
-    "another weight version": (Check.VERSIONS, ("record_data", {"_id": RECORD}, _tree_with(versions=_versions(8, 4)))),
+    "another weight version": (Check.VERSIONS, ("record_data", {"_id": RECORD}, _tree_with("versions_N", 8, 4))),
     "another reply than the tree's": (
         Check.TOKENS,
         (
@@ -129,7 +117,7 @@ CORRUPTIONS: dict[str, tuple[Check, Corruption]] = {
     ),
     "a tree that contradicts itself": (
         Check.TOKENS,
-        ("record_data", {"_id": RECORD}, _tree_with(parents=pack_ints([5] * 12))),
+        ("record_data", {"_id": RECORD}, _tree_with("parents_N", 2, 5)),
     ),
     "a wrong token count": (Check.SUMMARY, ("record_data", {"_id": RECORD}, {"$set": {"num_trained_tokens": 7}})),
     "a wrong oldest version": (Check.SUMMARY, ("record_data", {"_id": RECORD}, {"$set": {"min_version": 4}})),
@@ -210,13 +198,14 @@ async def test_the_audit_finds_a_slot_that_was_trained_twice(store: Store) -> No
 
 async def test_a_tree_with_tokens_that_no_dispatch_asked_for_is_found(store: Store) -> None:
     await whole_run(store, tasks=1)
-    extra = {
-        "token_ids": pack_ints([*range(1, 13), 13]),
-        "parents": pack_ints([-1, 0, 1, 2, 3, 4, 5, 6, 7, 8, 4, 10, 11]),
-        "token_dispatches": pack_ints([-1, -1, -1, 0, 0, 0, -1, -1, 1, 1, -1, 2, -1]),
-        "logprobs": pack_floats([*make_episode_tree("r", 1.0).logprobs_N, 0.0]),
-        "versions": pack_ints([*make_episode_tree("r", 1.0).versions_N, -1]),
-    }
+    tree = make_episode_tree("r", 1.0)
+    extra = pack_tree(
+        token_ids_N=np.array([*range(1, 13), 13], dtype=np.int32),
+        parents_N=np.array([-1, 0, 1, 2, 3, 4, 5, 6, 7, 8, 4, 10, 11], dtype=np.int32),
+        dispatches_N=np.array([-1, -1, -1, 0, 0, 0, -1, -1, 1, 1, -1, 2, -1], dtype=np.int32),
+        logprobs_N=np.append(tree.logprobs_N, np.float32(0.0)),
+        versions_N=np.append(tree.versions_N, np.int32(-1)),
+    )
     await store.database["record_data"].update_one({"_id": RECORD}, {"$set": extra})
     report = await audit(store)
     assert "1 tokens of the tree lead to no dispatch's reply" in report.results[Check.TOKENS].examples[0]
@@ -228,11 +217,13 @@ async def test_a_reply_that_is_context_only_is_compared_as_context(store: Store)
     tree = make_episode_tree(RECORD, 1.0)
     keep = np.array([0, 1, 2, 3, 4, 10, 11])  # the branch alone: of turn 0's reply two tokens, now as context
     fields = {
-        "token_ids": pack_ints(tree.token_ids_N[keep]),
-        "parents": pack_ints([-1, 0, 1, 2, 3, 4, 5]),
-        "token_dispatches": pack_ints([-1, -1, -1, -1, -1, -1, 0]),
-        "logprobs": pack_floats([0, 0, 0, 0, 0, 0, tree.logprobs_N[11]]),
-        "versions": pack_ints([-1, -1, -1, -1, -1, -1, 4]),
+        **pack_tree(
+            token_ids_N=tree.token_ids_N[keep],
+            parents_N=np.arange(-1, 6, dtype=np.int32),
+            dispatches_N=np.array([-1, -1, -1, -1, -1, -1, 0], dtype=np.int32),
+            logprobs_N=np.array([0, 0, 0, 0, 0, 0, tree.logprobs_N[11]], dtype=np.float32),
+            versions_N=np.array([-1, -1, -1, -1, -1, -1, 4], dtype=np.int32),
+        ),
         "dispatches": [{"id": f"{RECORD}:2", "turn": 2, "advantage": 1.0, "temperature": 1.0, "trained": True}],
         "num_tokens": 7,
         "num_trained_tokens": 1,
