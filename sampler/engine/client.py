@@ -63,9 +63,8 @@ class ModelInfo:
 
 @dataclass(frozen=True, slots=True)
 class ServerInfo:
-    """None where the engine does not say."""
+    """None where the engine does not say. `max_running_requests`: over all data-parallel ranks."""
 
-    context_length: int | None
     max_running_requests: int | None
     version: str | None
 
@@ -138,7 +137,7 @@ class EngineClient:
 
     async def server_info(self, url: str) -> ServerInfo:
         found = await self._json(url, "GET", "/server_info", self.timeouts.control_s)
-        return ServerInfo(found.get("context_length"), found.get("max_running_requests"), found.get("version"))
+        return ServerInfo(_max_running_requests(found), found.get("version"))
 
     async def load(self, url: str) -> EngineLoad:
         """Requests running and waiting now, over all data-parallel ranks."""
@@ -215,6 +214,14 @@ class EngineClient:
 
 def _encoded(body: Mapping[str, Any] | None) -> bytes:
     return b"" if body is None else json.dumps(body, separators=(",", ":")).encode()
+
+
+def _max_running_requests(found: Mapping[str, Any]) -> int | None:
+    """What the engine was told at its start, or else what each rank made of its memory."""
+    if given := found.get("max_running_requests"):
+        return int(given)
+    ranks = [state.get("effective_max_running_requests_per_dp") for state in found.get("internal_states") or []]
+    return sum(map(int, ranks)) if ranks and all(ranks) else None
 
 
 def _raise_for(where: str, response: httpx.Response) -> None:

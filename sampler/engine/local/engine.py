@@ -23,7 +23,8 @@ from sampler.engine.local.generation import Generation
 from sampler.engine.local.protocol import Limits
 from sampler.engine.local.runner import LoadedModel, UnsupportedModelError, load
 from sampler.engine.local.scheduler import Scheduler, UpdateRefusedError
-from sampler.engine.local.weights import CheckpointError, by_model_names, copy_into, expect, read_checkpoint
+from sampler.engine.local.weights import by_model_names, copy_into, expect, read_checkpoint
+from shared.errors import DataError
 
 log = logging.getLogger(__name__)
 
@@ -111,7 +112,7 @@ class Engine:
                     await asyncio.wrap_future(self.scheduler.abort(abort_all=True))
                 pending = self.scheduler.update(lambda: copy_into(model, tensors), version, flush_cache=flush_cache)
                 await asyncio.wrap_future(pending)
-            except CheckpointError as error:
+            except DataError as error:
                 log.warning("weight update refused path=%s reason=%s", model_path, error)
                 raise bad_weights(str(error)) from error
             except UpdateRefusedError as error:
