@@ -6,7 +6,7 @@ output token, its ids are those the log-probs belong to, and its version runs co
 
 What the engine does and a caller should know (SGLang 0.5.23, measured): log-probs are those of `log_softmax(logits / T)`
 before top-p and top-k; `output_ids` include the stop token; a client that hangs up is noticed only after about 4 s, so
-abort what you no longer want; `abort` also aborts every request whose id *begins* with the given one.
+abort what you no longer want; `abort` also aborts every request whose id *begins* with the given one, if that one is known.
 """
 
 import asyncio
@@ -125,10 +125,10 @@ class EngineClient:
             "return_logprob": True,
         }
         answer = await self._json(url, "POST", "/generate", timeout_s or self.timeouts.generate_s, body)
-        return _generation(url, rid, answer)
+        return _generation(url, rid, answer, len(input_ids))
 
     async def abort(self, url: str, rid: str) -> None:
-        """End the requests whose id begins with `rid`; an unknown one is no error."""
+        """End request `rid`, and those whose id begins with it; an unknown one is no error."""
         await self._send(url, "POST", "/abort_request", self.timeouts.control_s, {"rid": rid})
 
     async def model_info(self, url: str) -> ModelInfo:
@@ -251,7 +251,7 @@ def error_text(body: str) -> str:
     return str(found)[:500]
 
 
-def _generation(url: str, rid: str, answer: Mapping[str, Any]) -> Generation:
+def _generation(url: str, rid: str, answer: Mapping[str, Any], prompt_tokens: int) -> Generation:
     """Check everything once, where the numbers are born."""
     where = f"{url}: request {rid}"
     try:
@@ -262,7 +262,11 @@ def _generation(url: str, rid: str, answer: Mapping[str, Any]) -> Generation:
         logprobs = [float(pair[0]) for pair in pairs]
         scored_ids = [int(pair[1]) for pair in pairs]
         kind = str(reason["type"])
-        prompt_tokens, cached_tokens = int(meta["prompt_tokens"]), int(meta.get("cached_tokens") or 0)
+        # Both are missing in a request that was aborted while it waited.
+        prompt_tokens, cached_tokens = (
+            int(meta.get("prompt_tokens", prompt_tokens)),
+            int(meta.get("cached_tokens") or 0),
+        )
     except (KeyError, TypeError, ValueError, IndexError) as exc:
         raise EngineContractBroken(f"{where}: answer lacks what training needs ({type(exc).__name__}: {exc})") from exc
     _refuse_failed_abort(where, kind, reason)

@@ -74,7 +74,7 @@ def until() -> Callable[[Callable[[], Awaitable[bool]]], Awaitable[None]]:
 
     async def wait(ask: Callable[[], Awaitable[bool]]) -> None:
         async with asyncio.timeout(30):
-            while not await ask():
+            while not await ask():  # noqa: ASYNC110  # it is another process that changes
                 await asyncio.sleep(0.01)
 
     return wait

@@ -58,16 +58,20 @@ class Reference:
             ids.append(int(self._models[version % 2](input_ids=torch.tensor([ids])).logits[0, -1].argmax()))
         return ids[len(prompt) :]
 
-    def assert_truthful(self, prompt: Sequence[int], found: Generation, temperature: float = 1.0) -> None:
-        """Every log-prob is the one of its token under the weight version that is recorded for that token."""
-        start = 0
+    def untrue(self, prompt: Sequence[int], found: Generation, temperature: float = 1.0) -> list[int]:
+        """The output tokens whose log-prob is not theirs under the weight version that is recorded for them."""
+        wrong, start = [], 0
         for version, count in found.version_runs:
             expected = self.logprobs(version, prompt, found.output_ids, temperature)
-            for at in range(start, start + count):
-                off = abs(found.logprobs[at] - expected[at])
-                assert off <= EXACT, f"token {at} of {found.version_runs} is off by {off:.2g} under version {version}"
+            run = range(start, start + count)
+            wrong += [at for at in run if abs(found.logprobs[at] - expected[at]) > EXACT]
             start += count
         assert start == len(found.output_ids) == len(found.logprobs)
+        return wrong
+
+    def assert_truthful(self, prompt: Sequence[int], found: Generation, temperature: float = 1.0) -> None:
+        wrong = self.untrue(prompt, found, temperature)
+        assert not wrong, f"log-probs of tokens {wrong[:5]} are not those of their version; runs {found.version_runs}"
 
 
 @dataclass(frozen=True)

@@ -76,11 +76,11 @@ async def test_a_stop_string_ends_a_reply_and_its_tokens_stay(engine: Engine, cl
     engine.reference.assert_truthful(CHAT, found)
 
 
-async def test_length_goes_before_a_stop_token(engine: Engine, client: EngineClient) -> None:
+async def test_a_stop_token_goes_before_the_length(engine: Engine, client: EngineClient) -> None:
     greedy = engine.reference.greedy(engine.label, CHAT, 12)
     count = greedy.index(greedy[-1]) + 1
     found = await ask(engine, client, CHAT, count, temperature=0, stop_token_ids=[greedy[-1]], ignore_eos=False)
-    assert (found.finish_reason, found.matched) == ("length", None)
+    assert (found.finish_reason, found.matched) == ("stop", greedy[-1])
 
 
 async def test_a_prefix_that_was_computed_before_is_reported_and_changes_no_logprob(

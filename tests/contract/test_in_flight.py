@@ -7,7 +7,7 @@ from typing import Any
 import httpx
 import pytest
 
-from sampler.engine.client import EngineClient, Generation
+from sampler.engine.client import EngineClient
 from sampler.engine.pool import EnginePool, Reply
 from sampler.engine.update import update
 from sampler.errors import CacheNotFlushed, EngineRefused
@@ -18,6 +18,10 @@ PROMPTS = [[20 + (11 * i + j) % 300 for j in range(16 + i)] for i in range(8)]
 LENGTH = 600  # tokens: about a second at either engine, alone on an idle machine
 LONG: dict[str, Any] = {"max_new_tokens": LENGTH, "temperature": 1.0, "ignore_eos": True}
 Until = Callable[[Callable[[], Awaitable[bool]]], Awaitable[None]]
+
+
+def version_of(engine: Engine, label: int) -> PolicyVersion:
+    return PolicyVersion(id="x", policy="x", version=label, step=1, path=str(engine.weights(label)), files={})
 
 
 class Flight:
@@ -32,25 +36,34 @@ class Flight:
             asyncio.create_task(self._pool.generate(prompt, LONG, rid=f"flight-{i}"))
             for i, prompt in enumerate(PROMPTS[:count])
         ]
-        await self._until(lambda: self._running(count))
+        await self._until(lambda: is_running(self.engine, self.client, count))
         await asyncio.sleep(0.1)
         assert not any(request.done() for request in self.requests), "too fast to be caught"
 
-    async def _running(self, count: int) -> bool:
-        return (await self.client.load(self.engine.url)).running == count
-
     async def land(self) -> list[Reply]:
         """All replies, each of full length, and each token exact under the version that it names."""
-        replies = list(await asyncio.wait_for(asyncio.gather(*self.requests), 90))
+        replies = await self.come_down()
         for prompt, reply in zip(PROMPTS, replies, strict=False):
-            assert (reply.generation.finish_reason, len(reply.generation.output_ids)) == ("length", LENGTH)
             self.engine.reference.assert_truthful(prompt, reply.generation)
+        return replies
+
+    async def come_down(self) -> list[Reply]:
+        """All replies, each of full length."""
+        replies = list(await asyncio.wait_for(asyncio.gather(*self.requests), 120))
+        for reply in replies:
+            assert (reply.generation.finish_reason, len(reply.generation.output_ids)) == ("length", LENGTH)
         return replies
 
 
 @pytest.fixture
 def flight(engine: Engine, client: EngineClient, pool: EnginePool, until: Until) -> Flight:
     return Flight(engine, client, pool, until)
+
+
+async def is_running(engine: Engine, client: EngineClient, count: int) -> bool:
+    """`count` requests run, and none waits."""
+    load = await client.load(engine.url)
+    return (load.running, load.waiting) == (count, 0)
 
 
 async def load_next(engine: Engine, client: EngineClient) -> int:
@@ -65,19 +78,32 @@ async def load_next(engine: Engine, client: EngineClient) -> int:
 
 async def test_an_aborted_request_answers_with_what_it_has(engine: Engine, client: EngineClient, until: Until) -> None:
     asked = asyncio.create_task(client.generate(engine.url, PROMPTS[0], LONG, rid="aborted-1"))
-
-    async def runs() -> bool:
-        return (await client.load(engine.url)).running == 1
-
-    await until(runs)
+    await until(lambda: is_running(engine, client, 1))
     await asyncio.sleep(0.1)
-    await client.abort(engine.url, "nobody")  # an unknown id is no error, and no other request's end
-    await client.abort(engine.url, "aborted")  # a prefix
-    found: Generation = await asyncio.wait_for(asked, 10)
+    await client.abort(engine.url, "aborted")  # nobody's id, although the beginning of one
+    await asyncio.sleep(0.05)
+    assert not asked.done()
+    await client.abort(engine.url, "aborted-1")
+    found = await asyncio.wait_for(asked, 10)
     assert found.finish_reason == "abort"
     assert 0 < len(found.output_ids) < LENGTH
     assert found.abort_message
     engine.reference.assert_truthful(PROMPTS[0], found)
+
+
+async def test_a_request_that_is_aborted_while_it_waits_answers_too(
+    engine: Engine, client: EngineClient, until: Until
+) -> None:
+    """SGLang keeps of it what it had sent on (every 50 tokens), and does not say how long its prompt was."""
+    asked = asyncio.create_task(client.generate(engine.url, PROMPTS[0], LONG, rid="waiting"))
+    await until(lambda: is_running(engine, client, 1))
+    await asyncio.sleep(0.1)
+    await client.pause(engine.url, "retract")
+    await client.abort(engine.url, "waiting")
+    found = await asyncio.wait_for(asked, 10)
+    assert (found.finish_reason, found.prompt_tokens) == ("abort", len(PROMPTS[0]))
+    engine.reference.assert_truthful(PROMPTS[0], found)
+    await client.resume(engine.url)
 
 
 async def test_a_cancelled_episode_leaves_nothing_running(flight: Flight, pool: EnginePool, until: Until) -> None:
@@ -87,12 +113,8 @@ async def test_a_cancelled_episode_leaves_nothing_running(flight: Flight, pool: 
     await asyncio.gather(*flight.requests, return_exceptions=True)
     await pool.close()
 
-    async def idle() -> bool:
-        load = await flight.client.load(flight.engine.url)
-        return load.running + load.waiting == 0
-
-    async with asyncio.timeout(2):  # SGLang notices a hang-up by itself only after 4 s
-        await until(idle)
+    async with asyncio.timeout(3):  # SGLang notices a hang-up by itself only after 4 s
+        await until(lambda: is_running(flight.engine, flight.client, 0))
 
 
 # ---------------------------------------------------------------- pause and continue
@@ -185,9 +207,9 @@ async def test_an_update_forgets_every_cached_prefix(engine: Engine, client: Eng
     engine.reference.assert_truthful(prompt, found)
 
 
-async def test_an_update_over_a_held_cache_is_a_400_that_a_keeper_survives(flight: Flight) -> None:
-    """Here the engines differ on purpose. SGLang: the weights are live, under the old label and over the old cache.
-    The local engine: nothing was changed. `update` makes the same of both.
+async def test_an_update_over_a_held_cache_is_a_400_after_which_the_engines_differ(flight: Flight) -> None:
+    """SGLang: the new weights are live, under the old label and over the old cache; and the token that was being sampled
+    meanwhile will be counted to the new version. The local engine: nothing was changed. `update` makes good both.
     """
     engine, client = flight.engine, flight.client
     await flight.take_off(3)
@@ -196,11 +218,21 @@ async def test_an_update_over_a_held_cache_is_a_400_that_a_keeper_survives(fligh
         await load_next(engine, client)
     assert (await client.model_info(engine.url)).weight_version == str(engine.label)
     label = engine.label + 1
-    version = PolicyVersion(id="x", policy="x", version=label, step=1, path=str(engine.weights(label)), files={})
-    await update(client, engine.url, version, "retract")
-    for reply in await flight.land():
+    await update(client, engine.url, version_of(engine, label), "retract")
+    for prompt, reply in zip(PROMPTS, await flight.come_down(), strict=False):
         (old, before), (new, after) = reply.generation.version_runs
         assert (old, new, before + after) == (engine.label, label, LENGTH)
+        untrue = engine.reference.untrue(prompt, reply.generation)
+        assert untrue in ([], [before] if engine.kind == "sglang" else [])
+
+
+async def test_an_update_of_an_engine_that_somebody_paused_in_place_is_truthful(flight: Flight) -> None:
+    engine, client = flight.engine, flight.client
+    await flight.take_off(3)
+    await client.pause(engine.url, "in_place")
+    await update(client, engine.url, version_of(engine, engine.label + 1), "retract")
+    for reply in await flight.land():
+        assert [version for version, _ in reply.generation.version_runs] == [engine.label, engine.label + 1]
 
 
 async def test_the_cache_is_not_flushed_under_running_requests(flight: Flight) -> None:

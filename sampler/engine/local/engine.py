@@ -90,6 +90,11 @@ class Engine:
         self._live.update((g.rid, g) for g in generations)
         self.scheduler.submit(generations)
 
+    async def abort(self, rid: str | None, *, abort_all: bool) -> None:
+        """End all requests; or that of `rid`, and those whose id begins with it. As in SGLang, an unknown id ends none."""
+        if abort_all or rid in self._live:
+            await asyncio.wrap_future(self.scheduler.abort(rid, abort_all=abort_all))
+
     async def retire(self, generations: list[Generation]) -> None:
         """The answer is sent, or its client is gone: forget them, and end those that still run."""
         for g in generations:
