@@ -31,7 +31,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     scope="session",
     params=[
         pytest.param("local", marks=pytest.mark.xdist_group("contract-local")),
-        pytest.param("sglang", marks=[pytest.mark.xdist_group("contract-sglang"), pytest.mark.timeout(300)]),
+        pytest.param("sglang", marks=[pytest.mark.xdist_group("contract-sglang"), pytest.mark.timeout(360)]),
     ],
 )
 def session_engine(
@@ -69,11 +69,11 @@ async def pool(engine: Engine, client: EngineClient) -> AsyncIterator[EnginePool
 
 
 @pytest.fixture
-def until() -> Callable[[Callable[[], Awaitable[bool]]], Awaitable[None]]:
-    """Ask until the answer is yes; fails after 30 s."""
+def until() -> Callable[..., Awaitable[None]]:
+    """`await until(ask, limit_s)`: ask until the answer is yes, or fail."""
 
-    async def wait(ask: Callable[[], Awaitable[bool]]) -> None:
-        async with asyncio.timeout(30):
+    async def wait(ask: Callable[[], Awaitable[bool]], limit_s: float = 60.0) -> None:
+        async with asyncio.timeout(limit_s):
             while not await ask():  # noqa: ASYNC110  # it is another process that changes
                 await asyncio.sleep(0.01)
 
