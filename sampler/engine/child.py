@@ -4,6 +4,8 @@ Which engine is one command line with the places {model} and {port}; without one
 """
 
 import asyncio
+import contextlib
+import os
 import shlex
 import signal
 import sys
@@ -47,7 +49,7 @@ class EngineChild:
         self._process = await asyncio.create_subprocess_exec(*self._command, stdin=asyncio.subprocess.DEVNULL)
 
     async def stop(self) -> None:
-        """SIGTERM, then SIGKILL; returns when it has ended."""
+        """SIGTERM, then SIGKILL, also to what it started; returns when it has ended."""
         if self._process is None or self._process.returncode is not None:
             return
         self._process.send_signal(signal.SIGTERM)
@@ -55,5 +57,17 @@ class EngineChild:
             async with asyncio.timeout(STOP_S):
                 await self._process.wait()
         except TimeoutError:
-            self._process.kill()  # SGLang's own children end with it: they ask the kernel for that
+            # SGLang's own processes ask the kernel to end with it, but not in their first seconds.
+            for pid in (*_descendants(self._process.pid), self._process.pid):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
             await self._process.wait()
+
+
+def _descendants(pid: int) -> list[int]:
+    """Children before their parents; none where the kernel does not tell."""
+    try:
+        children = [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    except OSError:
+        return []
+    return [found for child in children for found in (*_descendants(child), child)]

@@ -5,7 +5,8 @@ leaves that open, the engine stays paused, which EngineUnavailable tells; the ne
 
 What SGLang 0.5.23 does, measured: a 400 to an update may mean that the weights ARE live, under the old label and over the
 old cache ("Weights were updated, but the cache was not flushed"); it comes where requests hold the cache, as after a pause
-`in_place`, or right behind a request that has just ended. After a pause `retract` or `abort` nothing holds it.
+`in_place`, or right behind a request that has just ended. After a pause `retract` or `abort` nothing holds it. A pause `abort`
+on top of a pause `in_place` never returns, and holds the lock that `continue` needs.
 """
 
 import asyncio
@@ -64,7 +65,7 @@ async def _load(client: EngineClient, url: str, version: PolicyVersion) -> None:
     try:
         await client.update_weights_from_disk(url, version.path, version.version)
     except CacheNotFlushed as exc:
-        log.warning("weights are live over a stale cache: cutting all requests, updating again cause=%s", exc)
+        log.warning("weights are live over a stale cache: retracting all requests, updating again cause=%s", exc)
         await _load_over_stale_cache(client, url, version)
     reported = (await client.model_info(url)).weight_version
     if reported != str(version.version):
@@ -72,9 +73,11 @@ async def _load(client: EngineClient, url: str, version: PolicyVersion) -> None:
 
 
 async def _load_over_stale_cache(client: EngineClient, url: str, version: PolicyVersion) -> None:
-    """What holds the cache is cut (samplers continue it); then everything again."""
+    """What holds the cache is retracted; then everything again. The tokens that were being sampled when the weights changed
+    (one for each running request) keep the new label: SGLang has counted them already.
+    """
     try:
-        await client.pause(url, "abort")
+        await client.pause(url, "retract")
         await client.flush_cache(url)
         await client.update_weights_from_disk(url, version.path, version.version)
     except EngineRefused as exc:

@@ -3,8 +3,10 @@
 Convention of every test here: weight version v is `models[v % 2]`, so that any token can be rescored under its version.
 """
 
+import contextlib
 import os
 import shlex
+import signal
 import subprocess
 import time
 from collections.abc import Iterator, Sequence
@@ -105,17 +107,18 @@ def running(kind: str, model: Path, log: Path) -> Iterator[str]:
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,
+            start_new_session=True,
         )
     try:
         _wait_for(url, process, log)
         yield url
     finally:
         process.terminate()
-        try:
+        with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(10)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait(10)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)  # SGLang's own processes, should one be left
+        process.wait(10)
 
 
 def skip_without_sglang() -> None:
