@@ -30,8 +30,8 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 @pytest.fixture(
     scope="session",
     params=[
-        pytest.param("local", marks=pytest.mark.xdist_group("contract-local")),
-        pytest.param("sglang", marks=[pytest.mark.xdist_group("contract-sglang"), pytest.mark.timeout(360)]),
+        "local",
+        pytest.param("sglang", marks=pytest.mark.timeout(360)),
     ],
 )
 def session_engine(

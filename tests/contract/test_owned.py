@@ -18,10 +18,7 @@ from shared.states import ServiceStatus
 from shared.store import Store
 from tests.contract.engines import MODEL, ROOT, START_S, skip_without_sglang
 
-pytestmark = [
-    pytest.mark.timeout(2 * START_S),
-    pytest.mark.xdist_group("contract-owned"),
-]
+pytestmark = pytest.mark.timeout(2 * START_S)
 Until = Callable[..., Awaitable[None]]
 
 
