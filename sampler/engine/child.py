@@ -1,6 +1,12 @@
-"""The local engine as a child process: started on a free port, stopped by pid."""
+"""An engine as a child process: started on a free port, stopped by pid.
+
+Which engine is one command line with the places {model} and {port}; without one it is the local engine.
+"""
 
 import asyncio
+import contextlib
+import os
+import shlex
 import signal
 import sys
 from pathlib import Path
@@ -8,14 +14,21 @@ from pathlib import Path
 from shared.mongod import free_port
 
 STOP_S = 10.0
+LOCAL = (sys.executable, "-m", "sampler.engine.local", "--model-path", "{model}", "--port", "{port}")
+
+
+def command_line(template: str | None, model: Path, port: int) -> list[str]:
+    """`template` cut into words as a shell would, then filled in, so that a path with blanks stays one word."""
+    words = LOCAL if template is None else shlex.split(template)
+    return [word.replace("{model}", str(model)).replace("{port}", str(port)) for word in words]
 
 
 class EngineChild:
-    """`python -m sampler.engine.local` over `model`. What it prints goes where its parent prints."""
+    """One engine over `model`. What it prints goes where its parent prints; it stays in its parent's process group."""
 
-    def __init__(self, model: Path, port: int = 0) -> None:
-        self._model = model
+    def __init__(self, model: Path, template: str | None = None, port: int = 0) -> None:
         self._port = port or free_port()
+        self._command = command_line(template, model, self._port)
         self._process: asyncio.subprocess.Process | None = None
 
     @property
@@ -32,14 +45,11 @@ class EngineChild:
         return None if self._process is None else self._process.returncode
 
     async def start(self) -> None:
-        self._process = await asyncio.create_subprocess_exec(
-            sys.executable,
-            *("-m", "sampler.engine.local", "--model-path", str(self._model), "--port", str(self._port)),
-            stdin=asyncio.subprocess.DEVNULL,
-        )
+        """Raises OSError where there is no such command."""
+        self._process = await asyncio.create_subprocess_exec(*self._command, stdin=asyncio.subprocess.DEVNULL)
 
     async def stop(self) -> None:
-        """SIGTERM, then SIGKILL; returns when it has ended."""
+        """SIGTERM, then SIGKILL, also to what it started; returns when it has ended."""
         if self._process is None or self._process.returncode is not None:
             return
         self._process.send_signal(signal.SIGTERM)
@@ -47,5 +57,17 @@ class EngineChild:
             async with asyncio.timeout(STOP_S):
                 await self._process.wait()
         except TimeoutError:
-            self._process.kill()
+            # SGLang's own processes ask the kernel to end with it, but not in their first seconds.
+            for pid in (*_descendants(self._process.pid), self._process.pid):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
             await self._process.wait()
+
+
+def _descendants(pid: int) -> list[int]:
+    """Children before their parents; none where the kernel does not tell."""
+    try:
+        children = [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    except OSError:
+        return []
+    return [found for child in children for found in (*_descendants(child), child)]

@@ -6,7 +6,7 @@ output token, its ids are those the log-probs belong to, and its version runs co
 
 What the engine does and a caller should know (SGLang 0.5.23, measured): log-probs are those of `log_softmax(logits / T)`
 before top-p and top-k; `output_ids` include the stop token; a client that hangs up is noticed only after about 4 s, so
-abort what you no longer want; `abort` also aborts every request whose id *begins* with the given one.
+abort what you no longer want; `abort` also aborts every request whose id *begins* with the given one, if that one is known.
 """
 
 import asyncio
@@ -63,9 +63,8 @@ class ModelInfo:
 
 @dataclass(frozen=True, slots=True)
 class ServerInfo:
-    """None where the engine does not say."""
+    """None where the engine does not say. `max_running_requests`: over all data-parallel ranks."""
 
-    context_length: int | None
     max_running_requests: int | None
     version: str | None
 
@@ -126,10 +125,10 @@ class EngineClient:
             "return_logprob": True,
         }
         answer = await self._json(url, "POST", "/generate", timeout_s or self.timeouts.generate_s, body)
-        return _generation(url, rid, answer)
+        return _generation(url, rid, answer, len(input_ids))
 
     async def abort(self, url: str, rid: str) -> None:
-        """End the requests whose id begins with `rid`; an unknown one is no error."""
+        """End request `rid`, and those whose id begins with it; an unknown one is no error."""
         await self._send(url, "POST", "/abort_request", self.timeouts.control_s, {"rid": rid})
 
     async def model_info(self, url: str) -> ModelInfo:
@@ -138,7 +137,7 @@ class EngineClient:
 
     async def server_info(self, url: str) -> ServerInfo:
         found = await self._json(url, "GET", "/server_info", self.timeouts.control_s)
-        return ServerInfo(found.get("context_length"), found.get("max_running_requests"), found.get("version"))
+        return ServerInfo(_max_running_requests(found), found.get("version"))
 
     async def load(self, url: str) -> EngineLoad:
         """Requests running and waiting now, over all data-parallel ranks."""
@@ -217,6 +216,14 @@ def _encoded(body: Mapping[str, Any] | None) -> bytes:
     return b"" if body is None else json.dumps(body, separators=(",", ":")).encode()
 
 
+def _max_running_requests(found: Mapping[str, Any]) -> int | None:
+    """What the engine was told at its start, or else what each rank made of its memory."""
+    if given := found.get("max_running_requests"):
+        return int(given)
+    ranks = [state.get("effective_max_running_requests_per_dp") for state in found.get("internal_states") or []]
+    return sum(map(int, ranks)) if ranks and all(ranks) else None
+
+
 def _raise_for(where: str, response: httpx.Response) -> None:
     message = error_text(response.text)
     status = response.status_code
@@ -244,7 +251,7 @@ def error_text(body: str) -> str:
     return str(found)[:500]
 
 
-def _generation(url: str, rid: str, answer: Mapping[str, Any]) -> Generation:
+def _generation(url: str, rid: str, answer: Mapping[str, Any], prompt_tokens: int) -> Generation:
     """Check everything once, where the numbers are born."""
     where = f"{url}: request {rid}"
     try:
@@ -255,7 +262,11 @@ def _generation(url: str, rid: str, answer: Mapping[str, Any]) -> Generation:
         logprobs = [float(pair[0]) for pair in pairs]
         scored_ids = [int(pair[1]) for pair in pairs]
         kind = str(reason["type"])
-        prompt_tokens, cached_tokens = int(meta["prompt_tokens"]), int(meta.get("cached_tokens") or 0)
+        # Both are missing in a request that was aborted while it waited.
+        prompt_tokens, cached_tokens = (
+            int(meta.get("prompt_tokens", prompt_tokens)),
+            int(meta.get("cached_tokens") or 0),
+        )
     except (KeyError, TypeError, ValueError, IndexError) as exc:
         raise EngineContractBroken(f"{where}: answer lacks what training needs ({type(exc).__name__}: {exc})") from exc
     _refuse_failed_abort(where, kind, reason)

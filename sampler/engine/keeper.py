@@ -6,8 +6,11 @@
 
     python -m sampler.engine.keeper --run RUN --db_connection_string URI --model_name_or_path DIR [--engine_url URL]
 
-Promise: an engine is UP only under the version that it reports itself. Files are checked before an engine sees them, since a
-truncated file kills SGLang. An engine that joins late starts from the newest version; the trainer knows nothing of it.
+Promise: an engine is UP only under the version that it reports itself (`update.py` says how it gets there). Files are checked
+before an engine sees them: their checksums, and the names, shapes and dtypes of their tensors. An engine that joins late, or was
+started again, begins with the newest version; the trainer knows nothing of it.
+
+`/health` is never asked: SGLang's runs a generation, and says 503 after 20 s while it is paused.
 """
 
 import asyncio
@@ -20,17 +23,19 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import ClassVar, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from sampler.engine.child import EngineChild
 from sampler.engine.client import EngineClient, EngineLoad
-from sampler.errors import CacheNotFlushed, EngineError, EngineRefused, EngineUnavailable
+from sampler.engine.layout import read_layout
+from sampler.engine.update import check_files, drain, update
+from sampler.errors import EngineError, EngineRefused, EngineUnavailable
 from shared.config import ServiceConfig
 from shared.documents import InferenceService, PolicyVersion, Worker
 from shared.errors import DataError, TandemError
 from shared.states import ServiceStatus
 from shared.store import Store
-from shared.weights import manifest_of, verify_files
+from shared.weights import manifest_of
 
 log = logging.getLogger(__name__)
 
@@ -47,17 +52,41 @@ class KeeperConfig(ServiceConfig):
     model_name_or_path: Path = Field(
         description="Hugging Face directory of version 0, the weights the run starts from."
     )
-    engine_url: str | None = Field(None, description="A running SGLang-compatible engine. None: start the local one.")
-    engine_port: int = Field(0, description="Port of the local engine; 0: a free one.")
-    capacity: int = Field(0, ge=0, description="Requests it may run at once; 0: as the engine says.")
-    weight_update_mode: Literal["retract", "abort"] = Field(
-        "retract", description="Requests in flight at an update: computed anew (retract), or cut and continued (abort)."
+    engine_url: str | None = Field(
+        None, description="A running SGLang-compatible engine, also on another host. None: start one here."
     )
+    engine_command: str | None = Field(
+        None,
+        description="What starts an engine here, with the places {model} and {port}, such as "
+        "'python -m sglang.launch_server --model-path {model} --port {port}'. None: the local CPU engine.",
+    )
+    engine_port: int = Field(0, description="Port of the engine that is started; 0: a free one.")
+    capacity: int = Field(0, ge=0, description="Requests it may run at once; 0: as the engine says.")
+    weight_update_mode: Literal["retract", "abort", "drain"] = Field(
+        "retract",
+        description="Requests in flight at an update: kept, their cache computed anew (retract); cut, and continued by the "
+        "sampler (abort); or waited for, so that each reply is of one version (drain).",
+    )
+    drain_s: float = Field(600.0, ge=0, description="Mode drain: requests that take longer are retracted.")
     poll_s: float = Field(0.25, gt=0, description="How often the newest version is looked for.")
     heartbeat_s: float = Field(1.0, gt=0, description="How often the engine's load is read and written.")
-    max_restarts: int = Field(5, ge=0, description="How often a local engine that died is started again.")
+    max_restarts: int = Field(
+        5, ge=0, description="How often an engine that was started here and died is started again."
+    )
     start_timeout_s: float = Field(120.0, gt=0, description="Until a starting engine answers.")
     log_level: str = Field("INFO", description="DEBUG, INFO, WARNING or ERROR.")
+
+    @model_validator(mode="after")
+    def engine_is_either_running_or_started(self) -> "KeeperConfig":
+        if self.engine_command is None:
+            return self
+        if self.engine_url:
+            raise ValueError(
+                "engine_url and engine_command exclude each other: use the engine there, or start one here"
+            )
+        if missing := [place for place in ("{model}", "{port}") if place not in self.engine_command]:
+            raise ValueError(f"engine_command {self.engine_command!r} lacks the place {' and '.join(missing)}")
+        return self
 
 
 class Keeper:
@@ -65,7 +94,13 @@ class Keeper:
         self._store = store
         self._client = client
         self._config = config
-        self._child = None if config.engine_url else EngineChild(config.model_name_or_path, config.engine_port)
+        self._child = (
+            None
+            if config.engine_url
+            else EngineChild(config.model_name_or_path, config.engine_command, config.engine_port)
+        )
+        self._layout = read_layout(config.model_name_or_path)
+        self._changing = asyncio.Lock()  # held while the engine is paused: nobody leaves it so
         self._id = f"keeper:{socket.gethostname()}:{os.getpid()}"
         self._serving = -1  # version that the engine reported last
         self._refused = -1  # version whose files or update failed: not tried again until a newer one comes
@@ -89,8 +124,9 @@ class Keeper:
                     group.create_task(self._every(self._beat, self._config.heartbeat_s), name="beat"),
                 ]
                 await stop.wait()
-                for loop in loops:
-                    loop.cancel()
+                async with self._changing:
+                    for loop in loops:
+                        loop.cancel()
         finally:
             await self._store.services.set_status(self.url, ServiceStatus.DOWN, "its keeper has ended")
             await self._store.workers.leave(self._id)
@@ -106,7 +142,10 @@ class Keeper:
 
     async def _start_engine(self) -> None:
         if self._child is not None:
-            await self._child.start()
+            try:
+                await self._child.start()
+            except OSError as exc:
+                raise EngineUnavailable(f"the engine cannot be started: {exc}") from exc
         await self._wait_until_it_answers()
         info = await self._client.server_info(self.url)
         self._capacity = self._config.capacity or info.max_running_requests or 1
@@ -121,7 +160,7 @@ class Keeper:
                 return
             except EngineError as exc:
                 if self._child is not None and self._child.ended:
-                    raise EngineUnavailable(f"the local engine ended with status {self._child.status}") from exc
+                    raise EngineUnavailable(f"the engine ended with status {self._child.status}") from exc
                 if asyncio.get_running_loop().time() > deadline:
                     raise EngineUnavailable(
                         f"{self.url} did not answer within {self._config.start_timeout_s:g} s: {exc}"
@@ -132,9 +171,9 @@ class Keeper:
         if self._child is None or not self._child.ended:
             return
         self._restarts += 1
-        log.error("local engine ended status=%s restart=%d", self._child.status, self._restarts)
+        log.error("engine ended status=%s restart=%d", self._child.status, self._restarts)
         if self._restarts > self._config.max_restarts:
-            raise EngineUnavailable(f"the local engine ended {self._restarts} times; see its log")
+            raise EngineUnavailable(f"the engine ended {self._restarts} times; see its log")
         self._status, self._error = ServiceStatus.DOWN, f"ended with status {self._child.status}; starting again"
         await self._register(EngineLoad(running=0, waiting=0, token_usage=0.0))
         await self._start_engine()
@@ -147,9 +186,9 @@ class Keeper:
         newest = await self._store.versions.newest(self._config.policy)
         if newest is None or newest.version in (self._serving, self._refused):
             return
-        self._status = ServiceStatus.UPDATING
         try:
-            await asyncio.to_thread(verify_files, Path(newest.path), newest.files)
+            await asyncio.to_thread(check_files, newest, self._layout)
+            self._status = ServiceStatus.UPDATING
             await self._update(newest)
         except (DataError, EngineRefused) as exc:
             log.error("version not served version=%d %s", newest.version, exc)
@@ -157,27 +196,19 @@ class Keeper:
             self._status = ServiceStatus.UP if self._serving >= 0 else ServiceStatus.DOWN
         except EngineUnavailable as exc:
             log.warning("engine not updated url=%s %s", self.url, exc)
-            self._status, self._error = ServiceStatus.DOWN, str(exc)
+            self._serving, self._status, self._error = -1, ServiceStatus.DOWN, str(exc)
         else:
             self._serving, self._status, self._error = newest.version, ServiceStatus.UP, None
             log.info("serving version=%d step=%d url=%s", newest.version, newest.step, self.url)
         await self._beat()
 
     async def _update(self, version: PolicyVersion) -> None:
-        """Pause, update, ask what is served, continue; it continues also when the update failed."""
-        label = version.version
-        await self._client.pause(self.url, self._config.weight_update_mode)
-        try:
-            try:
-                await self._client.update_weights_from_disk(self.url, version.path, label)
-            except CacheNotFlushed:  # the weights ARE live; only the cache is not: flush it while paused
-                await self._client.flush_cache(self.url)
-                await self._client.update_weights_from_disk(self.url, version.path, label)
-            reported = (await self._client.model_info(self.url)).weight_version
-        finally:
-            await self._client.resume(self.url)
-        if reported != str(label):
-            raise EngineRefused(f"{self.url} reports version {reported!r} after an update to version {label}")
+        mode = self._config.weight_update_mode
+        if mode == "drain":
+            await self._beat()  # says UPDATING, and samplers send nothing more
+            await drain(self._client, self.url, self._config.drain_s, self._config.poll_s)
+        async with self._changing:
+            await update(self._client, self.url, version, "abort" if mode == "abort" else "retract")
 
     # ------------------------------------------------------------------ reports
 
@@ -199,7 +230,7 @@ class Keeper:
                 policy=self._config.policy,
                 version=self._serving,
                 status=self._status,
-                kind="local" if self._child else "sglang",
+                kind="local" if self._child and self._config.engine_command is None else "sglang",
                 capacity=self._capacity,
                 running=load.running,
                 waiting=load.waiting,

@@ -15,6 +15,7 @@ import os
 import re
 import signal
 import socket
+import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
@@ -50,6 +51,8 @@ def main() -> None:
     suffix = "" if config.is_main else f"_{config.machine_rank}"
     try:
         with RunLock(config.folder / f"launch{suffix}.lock") as lock, Children(config.run, ROOT, lock.fd) as children:
+            if config.engine == "sglang":
+                install_sglang()
             launch = Launch(config, children, Display(config.run, console))
             status = asyncio.run(launch.until_done_or_interrupted())
         if launch.figures is not None:
@@ -59,6 +62,12 @@ def main() -> None:
         console.print(str(exc), markup=False, highlight=False, soft_wrap=True)
         status = 1
     sys.exit(status)
+
+
+def install_sglang() -> None:
+    """Before anything is started, since the first time takes minutes; its progress lines go to the terminal."""
+    if status := subprocess.run(commands.install_sglang(), stdin=subprocess.DEVNULL, check=False).returncode:
+        raise TandemError(f"SGLang could not be installed (status {status}, see above); without it: --engine local")
 
 
 class Launch:

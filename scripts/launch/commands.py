@@ -1,12 +1,14 @@
 """The command line and environment of every child. What a service's options mean stands in its own `--help`."""
 
 import os
+import shlex
 import sys
 from pathlib import Path
 
-from scripts.launch.settings import EXAMPLE, LaunchConfig
+from scripts.launch.settings import EXAMPLE, ROOT, LaunchConfig
 
 Command = list[str]
+SGLANG_SCRIPT = ROOT / "scripts" / "sglang_cpu.sh"
 
 
 def environment() -> dict[str, str]:
@@ -21,8 +23,15 @@ def tools() -> Command:
 
 
 def keeper(config: LaunchConfig, database: str, engine_url: str | None) -> Command:
-    url = ["--engine_url", engine_url] if engine_url else []
-    return [sys.executable, "-m", "sampler.engine.keeper", *_common(config, database), *url]
+    """`engine_url`: an engine that runs already. Without one the keeper starts its own."""
+    engine = ["--engine_url", engine_url] if engine_url else []
+    if config.engine == "sglang":
+        engine = ["--engine_command", f"{shlex.quote(str(SGLANG_SCRIPT))} serve {{model}} --port {{port}}"]
+    return [sys.executable, "-m", "sampler.engine.keeper", *_common(config, database), *engine]
+
+
+def install_sglang() -> Command:
+    return [str(SGLANG_SCRIPT), "install"]
 
 
 def sampler(config: LaunchConfig, database: str, mcp_url: str) -> Command:

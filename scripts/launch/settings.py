@@ -8,7 +8,7 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, ClassVar, Self
+from typing import Annotated, ClassVar, Literal, Self
 
 import yaml
 from pydantic import Field, field_validator, model_validator
@@ -21,7 +21,7 @@ ROOT = Path(__file__).resolve().parents[2]
 EXAMPLE = Path("assets/example")
 
 PLAIN_NAMES = (
-    *("DB_CONNECTION_STRING", "MCP_MANAGER_URL", "ENGINE_URLS", "MODEL", "TRAIN_FILE", "EVAL_FILE", "CONFIG"),
+    *("DB_CONNECTION_STRING", "MCP_MANAGER_URL", "ENGINE_URLS", "ENGINE", "MODEL", "TRAIN_FILE", "EVAL_FILE", "CONFIG"),
     *("NUM_MACHINES", "MACHINE_RANK", "MASTER_ADDR", "MASTER_PORT", "NUM_PROCESSES", "NUM_SAMPLERS"),
 )
 
@@ -42,7 +42,12 @@ class LaunchConfig(ServiceConfig):
     )
     mcp_manager_url: str | None = Field(None, description="MCP endpoint with the tools. None: the bundled tool server.")
     engine_urls: Annotated[list[str], NoDecode] = Field(
-        [], description="SGLang servers, comma separated; one keeper each. Empty: one local CPU engine."
+        [], description="SGLang servers, comma separated; one keeper each. Empty: one engine is started here."
+    )
+    engine: Literal["local", "sglang"] = Field(
+        "local",
+        description="Which engine is started: the local CPU engine, or the real SGLang on a CPU (scripts/sglang_cpu.sh, "
+        "which installs it once, 2.8 GB).",
     )
 
     # what is trained
@@ -108,6 +113,12 @@ class LaunchConfig(ServiceConfig):
             }
             if missing := [name for name, value in needed.items() if not value]:
                 raise ValueError(f"NUM_MACHINES is {self.num_machines}, so {', '.join(missing)} must be given")
+        return self
+
+    @model_validator(mode="after")
+    def engine_is_either_running_or_started(self) -> "LaunchConfig":
+        if self.engine_urls and "engine" in self.model_fields_set:
+            raise ValueError("ENGINE and ENGINE_URLS exclude each other: start an engine here, or use those that run")
         return self
 
     @model_validator(mode="after")

@@ -85,7 +85,7 @@ async def test_a_killed_engine_is_started_again_and_its_episodes_go_on(tmp_path:
         (await asyncio.create_subprocess_exec("kill", "-9", pid.decode())).returncode  # noqa: B018
         assert run.wait("trainer") == 0, run.log("trainer")
         await run.until("every opened task to be settled", nothing_open)
-        assert "local engine ended" in run.log("keeper")
+        assert "engine ended" in run.log("keeper")
         assert run.end("sampler0") == 0
         await assert_sound(run)
 

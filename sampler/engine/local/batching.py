@@ -137,10 +137,7 @@ class Batching:
             self.finish(g, reason)
 
     def _reason_to_stop(self, g: Generation, token: int) -> dict[str, Any] | None:
-        if len(g.output) >= g.limit:
-            return {"type": "length", "length": len(g.output)}  # SGLang: length goes before a stop token
-        if token in g.stop_ids:
-            return {"type": "stop", "matched": token}
+        """In SGLang's order: stop string, stop token, length."""
         if g.params.stop:
             # a token is at least one byte, so the newest match lies in as many tokens as the string has bytes
             window = max(len(s.encode()) for s in g.params.stop) + 4
@@ -148,6 +145,10 @@ class Batching:
             for text in g.params.stop:
                 if text in tail:
                     return {"type": "stop", "matched": text}
+        if token in g.stop_ids:
+            return {"type": "stop", "matched": token}
+        if len(g.output) >= g.limit:
+            return {"type": "length", "length": len(g.output)}
         return None
 
     def finish(self, g: Generation, reason: dict[str, Any]) -> None:

@@ -23,7 +23,8 @@ from sampler.engine.local.generation import Generation
 from sampler.engine.local.protocol import Limits
 from sampler.engine.local.runner import LoadedModel, UnsupportedModelError, load
 from sampler.engine.local.scheduler import Scheduler, UpdateRefusedError
-from sampler.engine.local.weights import CheckpointError, by_model_names, copy_into, expect, read_checkpoint
+from sampler.engine.local.weights import by_model_names, copy_into, expect, read_checkpoint
+from shared.errors import DataError
 
 log = logging.getLogger(__name__)
 
@@ -89,6 +90,11 @@ class Engine:
         self._live.update((g.rid, g) for g in generations)
         self.scheduler.submit(generations)
 
+    async def abort(self, rid: str | None, *, abort_all: bool) -> None:
+        """End all requests; or that of `rid`, and those whose id begins with it. As in SGLang, an unknown id ends none."""
+        if abort_all or rid in self._live:
+            await asyncio.wrap_future(self.scheduler.abort(rid, abort_all=abort_all))
+
     async def retire(self, generations: list[Generation]) -> None:
         """The answer is sent, or its client is gone: forget them, and end those that still run."""
         for g in generations:
@@ -111,7 +117,7 @@ class Engine:
                     await asyncio.wrap_future(self.scheduler.abort(abort_all=True))
                 pending = self.scheduler.update(lambda: copy_into(model, tensors), version, flush_cache=flush_cache)
                 await asyncio.wrap_future(pending)
-            except CheckpointError as error:
+            except DataError as error:
                 log.warning("weight update refused path=%s reason=%s", model_path, error)
                 raise bad_weights(str(error)) from error
             except UpdateRefusedError as error:

@@ -143,7 +143,7 @@ def _error_event(error: ApiError) -> str:
 async def abort_request(engine: Engine, request: Request) -> Response:
     body = await _body(request)
     rid, every = field(body, "rid", str, None), field(body, "abort_all", bool, False)
-    await asyncio.wait_for(asyncio.wrap_future(engine.scheduler.abort(rid, abort_all=every)), CONTROL_S)
+    await asyncio.wait_for(engine.abort(rid, abort_all=every), CONTROL_S)
     return Response()
 
 

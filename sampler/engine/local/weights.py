@@ -7,18 +7,19 @@ file or a wrong shape, and takes missing tensors for success; here each is a mes
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
 from safetensors.torch import load as parse_safetensors
 from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
-INDEX = "model.safetensors.index.json"
+from sampler.engine.layout import Layout, check_layout, read_layout, weight_files
+from shared.errors import DataError
+
 # config fields that change what the same weights mean; the others (dtype, use_cache, versions, …) do not
 MEANINGFUL = (
     "model_type", "hidden_act", "num_attention_heads", "num_key_value_heads", "head_dim", "rms_norm_eps",
@@ -26,42 +27,29 @@ MEANINGFUL = (
 )  # fmt: skip
 
 
-class CheckpointError(Exception):
-    """The checkpoint cannot be used; the message says what was found and what was expected."""
-
-
 @dataclass(frozen=True, slots=True)
 class ExpectedCheckpoint:
     """What every update must look like: read once, from the folder the engine started with."""
 
-    shapes: dict[str, tuple[int, ...]]
-    aliases: frozenset[str]  # tied tensors, which a checkpoint may hold or leave out
+    layout: Layout
     config: dict[str, Any]
 
 
 def expect(model: PreTrainedModel, model_path: Path) -> ExpectedCheckpoint:
-    shapes: dict[str, tuple[int, ...]] = {}
-    for file in _files(model_path):
-        with safe_open(file, framework="pt") as opened:
-            shapes |= {name: tuple(opened.get_slice(name).get_shape()) for name in opened.keys()}  # noqa: SIM118
-    tied: set[str] = (
-        set(getattr(model, "_tied_weights_keys", None) or ()) if model.config.tie_word_embeddings else set()
-    )
-    shapes |= {name: tuple(model.state_dict()[name].shape) for name in tied if name in model.state_dict()}
-    return ExpectedCheckpoint(shapes, frozenset(tied), model.config.to_dict())
+    return ExpectedCheckpoint(read_layout(model_path), model.config.to_dict())
 
 
 def read_checkpoint(model_path: Path, expected: ExpectedCheckpoint) -> dict[str, Tensor]:
-    """The verified float32 tensors of the folder. Raises CheckpointError."""
+    """The verified float32 tensors of the folder. Raises DataError saying what was found and what was expected."""
     _verify_config(model_path, expected)
+    check_layout(model_path, expected.layout)
     tensors: dict[str, Tensor] = {}
-    for file in _files(model_path):
+    for file in weight_files(model_path):
         try:
             tensors |= parse_safetensors(file.read_bytes())  # bytes, not mmap: the file may change under us
         except (SafetensorError, OSError) as error:
-            raise CheckpointError(f"{file} is not a whole safetensors file: {error}") from error
-    _verify_names(model_path, tensors, expected)
-    return {name: _verified(name, tensor, expected.shapes[name]) for name, tensor in tensors.items()}
+            raise DataError(f"{file} is not a whole safetensors file: {error}") from error
+    return {name: _finite(name, tensor.float()) for name, tensor in tensors.items()}
 
 
 def copy_into(model: PreTrainedModel, tensors: dict[str, Tensor]) -> None:
@@ -81,24 +69,6 @@ def by_model_names(model: PreTrainedModel, model_path: Path, tensors: dict[str, 
     return dict(fresh.state_dict())
 
 
-def _files(model_path: Path) -> list[Path]:
-    index = model_path / INDEX
-    if index.is_file():
-        try:
-            names = sorted(set(json.loads(index.read_text())["weight_map"].values()))
-        except (ValueError, KeyError, AttributeError) as error:
-            raise CheckpointError(f"{index} is not a safetensors index: {error!r}") from error
-        missing = [name for name in names if not (model_path / name).is_file()]
-        if missing:
-            raise CheckpointError(f"{index} names files that are not there: {', '.join(missing)}")
-        return [model_path / name for name in names]
-    found = sorted(model_path.glob("*.safetensors"))
-    if not found:
-        # SGLang's words
-        raise CheckpointError(f"Failed to get weights iterator: Cannot find any model weights with `{model_path}`.")
-    return found
-
-
 def _config(model_path: Path) -> dict[str, Any] | None:
     """As transformers reads it, so that older and newer spellings of a field compare equal."""
     if not (model_path / "config.json").is_file():
@@ -106,7 +76,7 @@ def _config(model_path: Path) -> dict[str, Any] | None:
     try:
         config: dict[str, Any] = AutoConfig.from_pretrained(model_path, local_files_only=True).to_dict()
     except (ValueError, OSError, KeyError) as error:
-        raise CheckpointError(f"{model_path / 'config.json'} cannot be read: {error}") from error
+        raise DataError(f"{model_path / 'config.json'} cannot be read: {error}") from error
     return config
 
 
@@ -117,31 +87,13 @@ def _verify_config(model_path: Path, expected: ExpectedCheckpoint) -> None:
         return
     for key in MEANINGFUL:
         if config.get(key) != expected.config.get(key):
-            raise CheckpointError(
+            raise DataError(
                 f"{model_path / 'config.json'}: {key} is {config.get(key)!r}; this engine serves {key} "
                 f"{expected.config.get(key)!r}. Another architecture needs an engine of its own."
             )
 
 
-def _verify_names(model_path: Path, tensors: dict[str, Tensor], expected: ExpectedCheckpoint) -> None:
-    missing = sorted(expected.shapes.keys() - tensors.keys() - expected.aliases)
-    if missing:
-        raise CheckpointError(f"{model_path} lacks {len(missing)} of {len(expected.shapes)} tensors: {_some(missing)}")
-    unknown = sorted(tensors.keys() - expected.shapes.keys())
-    if unknown:
-        raise CheckpointError(f"{model_path} holds {len(unknown)} tensors this model does not have: {_some(unknown)}")
-
-
-def _verified(name: str, tensor: Tensor, shape: tuple[int, ...]) -> Tensor:
-    if tuple(tensor.shape) != shape:
-        raise CheckpointError(f"tensor {name} has shape {tuple(tensor.shape)}; expected {shape}")
-    if not tensor.is_floating_point():
-        raise CheckpointError(f"tensor {name} is {tensor.dtype}; expected float32, bfloat16 or float16")
-    tensor = tensor.float()
+def _finite(name: str, tensor: Tensor) -> Tensor:
     if not torch.isfinite(tensor).all():
-        raise CheckpointError(f"tensor {name} holds NaN or infinite values")
+        raise DataError(f"tensor {name} holds NaN or infinite values")
     return tensor
-
-
-def _some(names: list[str]) -> str:
-    return ", ".join(names[:4]) + (", …" if len(names) > 4 else "")

@@ -1,0 +1,80 @@
+"""`engine`: one test against the local engine, and the same one against the real SGLang."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from dataclasses import replace
+from itertools import count
+from pathlib import Path
+
+import pytest
+
+from sampler.engine.client import EngineClient
+from sampler.engine.pool import EnginePool, PoolLimits, Service
+from scripts.make_example_model import build_model, build_tokenizer
+from tests.contract.engines import MODEL, Engine, Reference, running
+from tests.sampler.engines import Up
+
+LABELS = count(2, 2)  # even: `models[0]`. Never the same twice, so that a stale label cannot pass for a fresh one
+
+
+@pytest.fixture(scope="session")
+def models(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """The bundled model, and one of its shape with random weights."""
+    folder = tmp_path_factory.mktemp("random-model")
+    tokenizer = build_tokenizer()
+    tokenizer.save_pretrained(folder)
+    build_model(tokenizer, seed=11).save_pretrained(folder)
+    return MODEL, folder
+
+
+@pytest.fixture(
+    scope="session",
+    params=[
+        "local",
+        pytest.param("sglang", marks=pytest.mark.timeout(360)),
+    ],
+)
+def session_engine(
+    request: pytest.FixtureRequest, models: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Engine]:
+    kind = str(request.param)
+    with running(kind, models[0], tmp_path_factory.mktemp(kind) / "engine.log") as url:
+        yield Engine(kind, url, models, Reference(models))
+
+
+@pytest.fixture
+async def client() -> AsyncIterator[EngineClient]:
+    async with EngineClient() as client:
+        yield client
+
+
+@pytest.fixture
+async def engine(session_engine: Engine, client: EngineClient) -> Engine:
+    """Idle, not paused, nothing cached, with the weights of `models[0]` under a fresh label."""
+    fresh = replace(session_engine, label=next(LABELS))
+    await client.pause(fresh.url, "abort")
+    await client.update_weights_from_disk(fresh.url, str(fresh.models[0]), fresh.label)
+    await client.resume(fresh.url)
+    return fresh
+
+
+@pytest.fixture
+async def pool(engine: Engine, client: EngineClient) -> AsyncIterator[EnginePool]:
+    async def refresh() -> Sequence[Service]:
+        return [Up(engine.url, capacity=64)]
+
+    pool = EnginePool(client, refresh, PoolLimits(backoff_s=0.05, wait_s=60))
+    yield pool
+    await pool.close()
+
+
+@pytest.fixture
+def until() -> Callable[..., Awaitable[None]]:
+    """`await until(ask, limit_s)`: ask until the answer is yes, or fail."""
+
+    async def wait(ask: Callable[[], Awaitable[bool]], limit_s: float = 60.0) -> None:
+        async with asyncio.timeout(limit_s):
+            while not await ask():  # noqa: ASYNC110  # it is another process that changes
+                await asyncio.sleep(0.01)
+
+    return wait

@@ -1,0 +1,142 @@
+"""The engines under contract, started as their own processes, and plain transformers forwards to hold them against.
+
+Convention of every test here: weight version v is `models[v % 2]`, so that any token can be rescored under its version.
+"""
+
+import contextlib
+import os
+import shlex
+import signal
+import subprocess
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+from sampler.engine.child import command_line
+from sampler.engine.client import Generation
+from shared.mongod import free_port
+
+ROOT = Path(__file__).parents[2]
+SGLANG_SCRIPT = ROOT / "scripts" / "sglang_cpu.sh"
+MODEL = ROOT / "assets" / "example" / "model"
+CONTEXT = 1024
+START_S = 280.0  # SGLang: 15 s on an idle machine, 130 s where ten processes want two cores
+EXACT = 1e-4  # natural logarithms; both engines compute in float32, in another order than transformers
+
+COMMANDS = {
+    "local": None,
+    "sglang": f"{shlex.quote(str(SGLANG_SCRIPT))} serve {{model}} --port {{port}}",
+}  # for a keeper
+
+
+class Reference:
+    """Log-probs of the two checkpoints in float32, by transformers."""
+
+    def __init__(self, models: Sequence[Path]) -> None:
+        torch.set_num_threads(1)
+        self._models = [AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32).eval() for path in models]
+
+    @torch.inference_mode()
+    def logprobs(
+        self, version: int, prompt: Sequence[int], output: Sequence[int], temperature: float = 1.0
+    ) -> list[float]:
+        ids = torch.tensor([[*prompt, *output]])
+        logits = self._models[version % 2](input_ids=ids).logits[0, len(prompt) - 1 : -1]
+        chosen = (logits / temperature).log_softmax(-1).gather(1, torch.tensor(output)[:, None])
+        found: list[float] = chosen[:, 0].tolist()
+        return found
+
+    @torch.inference_mode()
+    def greedy(self, version: int, prompt: Sequence[int], count: int) -> list[int]:
+        ids = list(prompt)
+        for _ in range(count):
+            ids.append(int(self._models[version % 2](input_ids=torch.tensor([ids])).logits[0, -1].argmax()))
+        return ids[len(prompt) :]
+
+    def untrue(self, prompt: Sequence[int], found: Generation, temperature: float = 1.0) -> list[int]:
+        """The output tokens whose log-prob is not theirs under the weight version that is recorded for them."""
+        wrong, start = [], 0
+        for version, count in found.version_runs:
+            expected = self.logprobs(version, prompt, found.output_ids, temperature)
+            run = range(start, start + count)
+            wrong += [at for at in run if abs(found.logprobs[at] - expected[at]) > EXACT]
+            start += count
+        assert start == len(found.output_ids) == len(found.logprobs)
+        return wrong
+
+    def assert_truthful(self, prompt: Sequence[int], found: Generation, temperature: float = 1.0) -> None:
+        wrong = self.untrue(prompt, found, temperature)
+        assert not wrong, f"log-probs of tokens {wrong[:5]} are not those of their version; runs {found.version_runs}"
+
+
+@dataclass(frozen=True)
+class Engine:
+    """A running engine. `kind` is "local" or "sglang"; `label` is the version that it has at a test's begin."""
+
+    kind: str
+    url: str
+    models: tuple[Path, Path]
+    reference: Reference
+    label: int = 0
+
+    def weights(self, version: int) -> Path:
+        return self.models[version % 2]
+
+
+@contextmanager
+def running(kind: str, model: Path, log: Path) -> Iterator[str]:
+    """The URL of an engine of that kind over `model`, once it answers. Skips where SGLang cannot be had."""
+    if kind == "sglang":
+        skip_without_sglang()
+    port = free_port()
+    command = command_line(COMMANDS[kind], model, port)
+    url = f"http://127.0.0.1:{port}"
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            [*command, "--weight-version", "0"],
+            cwd=ROOT,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+        )
+    try:
+        _wait_for(url, process, log)
+        yield url
+    finally:
+        process.terminate()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(10)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)  # SGLang's own processes, should one be left
+        process.wait(10)
+
+
+def skip_without_sglang() -> None:
+    """The reason goes to pytest's summary, which counts it; scripts/check installs SGLang and says it loudly where it cannot."""
+    if os.environ.get("CHECK_SGLANG") == "0":
+        pytest.skip("the real SGLang was left out by CHECK_SGLANG=0")
+    if subprocess.run([SGLANG_SCRIPT, "installed"], check=False, capture_output=True).returncode:
+        pytest.skip(f"the real SGLang is not installed: {SGLANG_SCRIPT.relative_to(ROOT)} install")
+
+
+def _wait_for(url: str, process: "subprocess.Popen[bytes]", log: Path) -> None:
+    deadline = time.monotonic() + START_S
+    while True:
+        try:
+            if httpx.get(url + "/model_info", timeout=2).status_code == 200:
+                return
+        except httpx.TransportError:
+            pass
+        if process.poll() is not None or time.monotonic() > deadline:
+            pytest.fail(f"{url} did not start; the end of its log:\n{log.read_text(errors='replace')[-3000:]}")
+        time.sleep(0.1)

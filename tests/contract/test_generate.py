@@ -1,0 +1,182 @@
+"""What a generation says about itself: log-probs, the reason of its end, the cache, its versions; alone and in a crowd."""
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+import httpx
+import pytest
+from tokenizers import Tokenizer
+
+from sampler.engine.client import EngineClient, Generation
+from sampler.engine.pool import EnginePool
+from sampler.errors import ContextTooLong
+from tests.contract.engines import CONTEXT, MODEL, Engine
+
+PROMPT = list(range(20, 60))
+TOKENIZER = Tokenizer.from_file(str(MODEL / "tokenizer.json"))
+CHAT = TOKENIZER.encode(
+    "<|im_start|>user\nWhat is 4+3?<|im_end|>\n<|im_start|>assistant\n"
+).ids  # 12 tokens do not answer it
+Until = Callable[[Callable[[], Awaitable[bool]]], Awaitable[None]]
+
+
+async def ask(engine: Engine, client: EngineClient, prompt: list[int], count: int = 32, **params: Any) -> Generation:
+    sampling = {"max_new_tokens": count, "ignore_eos": True, **params}
+    return await client.generate(engine.url, prompt, sampling, rid="contract")
+
+
+@pytest.mark.parametrize(
+    "params",
+    [{}, {"temperature": 0.7}, {"temperature": 1.3, "top_p": 0.8, "top_k": 20}, {"min_p": 0.02}],
+    ids=["plain", "cooler", "top-p and top-k", "min-p"],
+)
+async def test_logprobs_are_those_of_the_tempered_distribution_before_any_filter(
+    engine: Engine, client: EngineClient, params: dict[str, float]
+) -> None:
+    found = await ask(engine, client, PROMPT, **params)
+    assert (found.finish_reason, len(found.output_ids)) == ("length", 32)
+    assert found.version_runs == [[engine.label, 32]]
+    engine.reference.assert_truthful(PROMPT, found, params.get("temperature", 1.0))
+
+
+async def test_greedy_output_is_the_one_of_transformers(engine: Engine, client: EngineClient) -> None:
+    found = await ask(engine, client, PROMPT, 24, temperature=0)
+    assert found.output_ids == engine.reference.greedy(engine.label, PROMPT, 24)
+    engine.reference.assert_truthful(PROMPT, found)
+
+
+async def test_a_stop_token_ends_a_reply_and_is_part_of_it(engine: Engine, client: EngineClient) -> None:
+    greedy = engine.reference.greedy(engine.label, CHAT, 12)
+    stop = greedy[-1]
+    expected = greedy[: greedy.index(stop) + 1]
+    found = await ask(engine, client, CHAT, 100, temperature=0, stop_token_ids=[stop], ignore_eos=False)
+    assert (found.finish_reason, found.matched, found.output_ids) == ("stop", stop, expected)
+    engine.reference.assert_truthful(CHAT, found)
+
+
+async def test_the_models_own_end_of_turn_ends_a_reply(engine: Engine, client: EngineClient) -> None:
+    end = TOKENIZER.token_to_id("<|im_end|>")
+    found = await ask(engine, client, CHAT, 400, ignore_eos=False, temperature=0)
+    assert (found.finish_reason, found.matched, found.output_ids[-1]) == ("stop", end, end)
+    assert end not in found.output_ids[:-1]
+    longer = await ask(engine, client, CHAT, len(found.output_ids) + 5, temperature=0)
+    assert (longer.finish_reason, longer.output_ids[: len(found.output_ids)]) == ("length", found.output_ids)
+
+
+async def test_a_stop_string_ends_a_reply_and_its_tokens_stay(engine: Engine, client: EngineClient) -> None:
+    greedy = engine.reference.greedy(engine.label, CHAT, 12)
+    text = TOKENIZER.decode(greedy, skip_special_tokens=True)
+    stop = text[3:6]
+    found = await ask(engine, client, CHAT, 60, temperature=0, stop=[stop])
+    assert (found.finish_reason, found.matched) == ("stop", stop)
+    assert found.output_ids == greedy[: len(found.output_ids)]
+    assert stop in TOKENIZER.decode(found.output_ids, skip_special_tokens=True)
+    engine.reference.assert_truthful(CHAT, found)
+
+
+async def test_a_stop_token_goes_before_the_length(engine: Engine, client: EngineClient) -> None:
+    greedy = engine.reference.greedy(engine.label, CHAT, 12)
+    count = greedy.index(greedy[-1]) + 1
+    found = await ask(engine, client, CHAT, count, temperature=0, stop_token_ids=[greedy[-1]], ignore_eos=False)
+    assert (found.finish_reason, found.matched) == ("stop", greedy[-1])
+
+
+async def test_a_prefix_that_was_computed_before_is_reported_and_changes_no_logprob(
+    engine: Engine, client: EngineClient
+) -> None:
+    first = await ask(engine, client, PROMPT)
+    prompt = [*PROMPT, *first.output_ids, *range(70, 80)]
+    second = await ask(engine, client, prompt)
+    assert (first.cached_tokens, first.prompt_tokens) == (0, len(PROMPT))
+    assert len(PROMPT) <= second.cached_tokens <= len(PROMPT) + len(first.output_ids)
+    assert second.prompt_tokens == len(prompt)
+    engine.reference.assert_truthful(prompt, second)
+
+
+@pytest.mark.parametrize("length", [CONTEXT, CONTEXT + 500])
+async def test_a_prompt_without_room_for_a_token_is_too_long(engine: Engine, client: EngineClient, length: int) -> None:
+    with pytest.raises(ContextTooLong):
+        await ask(engine, client, [20] * length, 1)
+
+
+async def test_more_new_tokens_than_the_context_holds_are_refused(engine: Engine, client: EngineClient) -> None:
+    with pytest.raises(ContextTooLong):
+        await ask(engine, client, [20] * 1000, 25)
+
+
+async def test_a_reply_up_to_the_context_ends_two_tokens_before_it(engine: Engine, client: EngineClient) -> None:
+    prompt = [20 + i % 200 for i in range(1000)]
+    found = await ask(engine, client, prompt, 24)
+    assert (found.finish_reason, len(found.output_ids)) == ("length", 22)
+    engine.reference.assert_truthful(prompt, found)
+
+
+async def test_fifty_requests_at_once_are_each_answered_exactly(
+    engine: Engine, client: EngineClient, pool: EnginePool, until: Until
+) -> None:
+    """Groups of four share a prompt, as in training. Nothing is left running afterwards."""
+    prompts = [[20 + (7 * (i // 4) + j) % 300 for j in range(10 + i)] for i in range(50)]
+    lengths = [20 + 3 * (i % 20) for i in range(50)]
+
+    async def one(i: int) -> Generation:
+        params: Mapping[str, Any] = {"max_new_tokens": lengths[i], "temperature": 1.0, "ignore_eos": True}
+        return (await pool.generate(prompts[i], params, rid=f"crowd-{i}")).generation
+
+    replies = await asyncio.gather(*(one(i) for i in range(50)))
+    assert [len(reply.output_ids) for reply in replies] == lengths
+    for prompt, reply in zip(prompts, replies, strict=True):
+        engine.reference.assert_truthful(prompt, reply)
+    assert pool.stats.failures == pool.stats.continuations == 0
+
+    async def idle() -> bool:
+        load = await client.load(engine.url)
+        return load.running + load.waiting == 0
+
+    await until(idle)
+
+
+async def test_the_engine_tells_what_a_keeper_asks(engine: Engine, client: EngineClient) -> None:
+    info = await client.model_info(engine.url)
+    assert (info.weight_version, info.model_path) == (str(engine.label), str(engine.models[0]))
+    server = await client.server_info(engine.url)
+    assert server.max_running_requests == 64
+    assert (server.version == "0.5.23") is (engine.kind == "sglang")
+
+
+async def test_the_fields_that_training_needs_have_one_form(engine: Engine) -> None:
+    """The raw answer, where `EngineClient` would hide a difference."""
+    body = {
+        "rid": "raw-1",
+        "input_ids": PROMPT,
+        "sampling_params": {"max_new_tokens": 3, "ignore_eos": True},
+        "return_logprob": True,
+        "a_key_that_nobody_knows": 1,  # ignored by both
+    }
+    async with httpx.AsyncClient(timeout=30) as http:
+        answer = (await http.post(engine.url + "/generate", json=body)).json()
+    assert {"text", "output_ids", "meta_info"} <= answer.keys()
+    meta = answer["meta_info"]
+    assert (meta["id"], meta["prompt_tokens"], meta["completion_tokens"]) == ("raw-1", len(PROMPT), 3)
+    assert meta["finish_reason"] == {"type": "length", "length": 3}
+    assert meta["weight_version"] == str(engine.label)
+    assert meta["weight_versions"] == [{"version": str(engine.label), "start": 0, "end": 3}]
+    assert [(type(lp), token, text) for lp, token, text in meta["output_token_logprobs"]] == [
+        (float, token, None) for token in answer["output_ids"]
+    ]
+
+
+async def test_a_stream_ends_with_the_whole_answer(engine: Engine) -> None:
+    body = {
+        "input_ids": PROMPT,
+        "sampling_params": {"max_new_tokens": 5, "ignore_eos": True},
+        "return_logprob": True,
+        "stream": True,
+    }
+    async with httpx.AsyncClient(timeout=30) as http:
+        response = await http.post(engine.url + "/generate", json=body)
+    events = [line.removeprefix("data: ") for line in response.text.splitlines() if line.startswith("data: ")]
+    assert events[-1] == "[DONE]"
+    last = json.loads(events[-2])
+    assert (len(last["output_ids"]), last["meta_info"]["finish_reason"]) == (5, {"type": "length", "length": 5})

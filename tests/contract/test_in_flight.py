@@ -1,0 +1,258 @@
+"""What happens to requests in flight: abort, hang-up, pause and continue, new weights. Every token names its weights."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import httpx
+import pytest
+
+from sampler.engine.client import EngineClient
+from sampler.engine.pool import EnginePool, Reply
+from sampler.engine.update import update
+from sampler.errors import CacheNotFlushed, EngineRefused
+from shared.documents import PolicyVersion
+from tests.contract.engines import Engine
+
+PROMPTS = [[20 + (11 * i + j) % 300 for j in range(16 + i)] for i in range(8)]
+LENGTH = 600  # tokens: about a second at either engine, alone on an idle machine
+LONG: dict[str, Any] = {"max_new_tokens": LENGTH, "temperature": 1.0, "ignore_eos": True}
+Until = Callable[[Callable[[], Awaitable[bool]]], Awaitable[None]]
+
+
+def version_of(engine: Engine, label: int) -> PolicyVersion:
+    return PolicyVersion(id="x", policy="x", version=label, step=1, path=str(engine.weights(label)), files={})
+
+
+class Flight:
+    """Long requests, one per prompt, over the pool; seen to run when `take_off` returns."""
+
+    def __init__(self, engine: Engine, client: EngineClient, pool: EnginePool, until: Until) -> None:
+        self.engine, self.client, self._pool, self._until = engine, client, pool, until
+        self.requests: list[asyncio.Task[Reply]] = []
+
+    async def take_off(self, count: int = len(PROMPTS)) -> None:
+        self.requests = [
+            asyncio.create_task(self._pool.generate(prompt, LONG, rid=f"flight-{i}"))
+            for i, prompt in enumerate(PROMPTS[:count])
+        ]
+        await self._until(lambda: is_running(self.engine, self.client, count))
+        await asyncio.sleep(0.1)
+        assert not any(request.done() for request in self.requests), "too fast to be caught"
+
+    async def land(self) -> list[Reply]:
+        """All replies, each of full length, and each token exact under the version that it names."""
+        replies = await self.come_down()
+        for prompt, reply in zip(PROMPTS, replies, strict=False):
+            self.engine.reference.assert_truthful(prompt, reply.generation)
+        return replies
+
+    async def come_down(self) -> list[Reply]:
+        """All replies, each of full length."""
+        replies = list(await asyncio.wait_for(asyncio.gather(*self.requests), 120))
+        for reply in replies:
+            assert (reply.generation.finish_reason, len(reply.generation.output_ids)) == ("length", LENGTH)
+        return replies
+
+
+@pytest.fixture
+def flight(engine: Engine, client: EngineClient, pool: EnginePool, until: Until) -> Flight:
+    return Flight(engine, client, pool, until)
+
+
+async def is_running(engine: Engine, client: EngineClient, count: int) -> bool:
+    """`count` requests run, and none waits."""
+    load = await client.load(engine.url)
+    return (load.running, load.waiting) == (count, 0)
+
+
+async def load_next(engine: Engine, client: EngineClient) -> int:
+    """The other weights, under the next label."""
+    label = engine.label + 1
+    await client.update_weights_from_disk(engine.url, str(engine.weights(label)), label)
+    return label
+
+
+# ---------------------------------------------------------------- abort
+
+
+async def test_an_aborted_request_answers_with_what_it_has(engine: Engine, client: EngineClient, until: Until) -> None:
+    asked = asyncio.create_task(client.generate(engine.url, PROMPTS[0], LONG, rid="aborted-1"))
+    await until(lambda: is_running(engine, client, 1))
+    await asyncio.sleep(0.1)
+    await client.abort(engine.url, "aborted")  # nobody's id, although the beginning of one
+    await asyncio.sleep(0.05)
+    assert not asked.done()
+    await client.abort(engine.url, "aborted-1")
+    found = await asyncio.wait_for(asked, 10)
+    assert found.finish_reason == "abort"
+    assert 0 < len(found.output_ids) < LENGTH
+    assert found.abort_message
+    engine.reference.assert_truthful(PROMPTS[0], found)
+
+
+async def test_a_request_that_is_aborted_while_it_waits_answers_too(
+    engine: Engine, client: EngineClient, until: Until
+) -> None:
+    """SGLang keeps of it what it had sent on (every 50 tokens), and does not say how long its prompt was."""
+    asked = asyncio.create_task(client.generate(engine.url, PROMPTS[0], LONG, rid="waiting"))
+    await until(lambda: is_running(engine, client, 1))
+    await asyncio.sleep(0.1)
+    await client.pause(engine.url, "retract")
+    await client.abort(engine.url, "waiting")
+    found = await asyncio.wait_for(asked, 10)
+    assert (found.finish_reason, found.prompt_tokens) == ("abort", len(PROMPTS[0]))
+    engine.reference.assert_truthful(PROMPTS[0], found)
+    await client.resume(engine.url)
+
+
+async def test_a_cancelled_episode_leaves_nothing_running(flight: Flight, pool: EnginePool, until: Until) -> None:
+    await flight.take_off(3)
+    for request in flight.requests:
+        request.cancel()
+    await asyncio.gather(*flight.requests, return_exceptions=True)
+    await pool.close()
+
+    async with asyncio.timeout(3):  # SGLang notices a hang-up by itself only after 4 s
+        await until(lambda: is_running(flight.engine, flight.client, 0))
+
+
+# ---------------------------------------------------------------- pause and continue
+
+
+@pytest.mark.parametrize("mode", ["retract", "abort", "in_place"])
+async def test_a_pause_without_an_update_changes_no_reply(flight: Flight, mode: str) -> None:
+    engine, client = flight.engine, flight.client
+    await flight.take_off(3)
+    await client.pause(engine.url, mode)
+    await client.resume(engine.url)
+    replies = await flight.land()
+    assert all(reply.generation.version_runs == [[engine.label, LENGTH]] for reply in replies)
+    cuts = [reply.continuations for reply in replies]
+    assert all(cuts) if mode == "abort" else not any(cuts)
+
+
+@pytest.mark.parametrize("mode", ["retract", "abort"])
+async def test_a_paused_engine_holds_requests_and_still_says_what_it_is(
+    engine: Engine, client: EngineClient, mode: str
+) -> None:
+    """`/health` is not asked: SGLang answers 503 there after 20 s, the local engine at once."""
+    await client.pause(engine.url, mode)
+    asked = asyncio.create_task(client.generate(engine.url, PROMPTS[0], {"max_new_tokens": 4}, rid="held"))
+    async with asyncio.timeout(5):
+        assert (await client.model_info(engine.url)).weight_version == str(engine.label)
+        await client.server_info(engine.url)
+        await client.load(engine.url)
+    await asyncio.sleep(0.3)
+    assert not asked.done()
+    await client.resume(engine.url)
+    engine.reference.assert_truthful(PROMPTS[0], await asyncio.wait_for(asked, 10))
+
+
+async def test_pausing_and_continuing_may_be_repeated(engine: Engine, client: EngineClient) -> None:
+    await client.resume(engine.url)
+    for mode in ("retract", "retract", "abort"):
+        await client.pause(engine.url, mode)
+    for _ in range(2):
+        await client.resume(engine.url)
+    found = await client.generate(engine.url, PROMPTS[0], {"max_new_tokens": 4}, rid="after")
+    assert found.output_ids
+
+
+# ---------------------------------------------------------------- new weights
+
+
+async def test_retracted_requests_go_on_under_the_new_weights_with_a_fresh_cache(flight: Flight) -> None:
+    engine, client = flight.engine, flight.client
+    await flight.take_off()
+    await client.pause(engine.url, "retract")
+    label = await load_next(engine, client)
+    await client.resume(engine.url)
+    for reply in await flight.land():
+        (old, before), (new, after) = reply.generation.version_runs
+        assert (old, new, before + after) == (engine.label, label, LENGTH)
+        assert not reply.continuations
+
+
+async def test_aborted_requests_are_continued_by_the_pool_under_the_new_weights(flight: Flight) -> None:
+    engine, client = flight.engine, flight.client
+    await flight.take_off()
+    await client.pause(engine.url, "abort")
+    label = await load_next(engine, client)
+    await client.resume(engine.url)
+    for reply in await flight.land():
+        (cut, *_) = (one for one in reply.continuations if one.n_tokens)
+        assert reply.generation.version_runs == [[engine.label, cut.n_tokens], [label, LENGTH - cut.n_tokens]]
+
+
+async def test_an_update_without_a_pause_waits_for_what_runs(flight: Flight) -> None:
+    engine, client = flight.engine, flight.client
+    await flight.take_off(2)
+    try:
+        await load_next(engine, client)
+    except CacheNotFlushed:  # SGLang, when the last request has ended this very instant: why keepers pause first
+        assert engine.kind == "sglang"
+    for reply in await flight.land():
+        assert reply.generation.version_runs == [[engine.label, LENGTH]]
+
+
+async def test_an_update_forgets_every_cached_prefix(engine: Engine, client: EngineClient) -> None:
+    prompt = PROMPTS[7]
+    await client.generate(engine.url, prompt, {"max_new_tokens": 8}, rid="fills-the-cache")
+    await client.pause(engine.url, "retract")
+    label = await load_next(engine, client)
+    await client.resume(engine.url)
+    found = await client.generate(engine.url, prompt, {"max_new_tokens": 16, "ignore_eos": True}, rid="after")
+    assert (found.cached_tokens, found.version_runs) == (0, [[label, 16]])
+    engine.reference.assert_truthful(prompt, found)
+
+
+async def test_an_update_over_a_held_cache_is_a_400_after_which_the_engines_differ(flight: Flight) -> None:
+    """SGLang: the new weights are live, under the old label and over the old cache; and the token that was being sampled
+    meanwhile will be counted to the new version. The local engine: nothing was changed. `update` makes good both.
+    """
+    engine, client = flight.engine, flight.client
+    await flight.take_off(3)
+    await client.pause(engine.url, "in_place")
+    with pytest.raises(CacheNotFlushed if engine.kind == "sglang" else EngineRefused):
+        await load_next(engine, client)
+    assert (await client.model_info(engine.url)).weight_version == str(engine.label)
+    label = engine.label + 1
+    await update(client, engine.url, version_of(engine, label), "retract")
+    for prompt, reply in zip(PROMPTS, await flight.come_down(), strict=False):
+        (old, before), (new, after) = reply.generation.version_runs
+        assert (old, new, before + after) == (engine.label, label, LENGTH)
+        untrue = engine.reference.untrue(prompt, reply.generation)
+        assert untrue in ([], [before] if engine.kind == "sglang" else [])
+
+
+async def test_an_update_of_an_engine_that_somebody_paused_in_place_is_truthful(flight: Flight) -> None:
+    engine, client = flight.engine, flight.client
+    await flight.take_off(3)
+    await client.pause(engine.url, "in_place")
+    await update(client, engine.url, version_of(engine, engine.label + 1), "retract")
+    for reply in await flight.land():
+        assert [version for version, _ in reply.generation.version_runs] == [engine.label, engine.label + 1]
+
+
+async def test_the_cache_is_not_flushed_under_running_requests(flight: Flight) -> None:
+    engine, client = flight.engine, flight.client
+    await flight.take_off(1)
+    with pytest.raises(EngineRefused, match="Flush cache failed"):
+        await client.flush_cache(engine.url)
+    await flight.land()
+    await client.flush_cache(engine.url)
+
+
+async def test_a_label_is_a_string_and_leaving_it_out_keeps_the_old_one(engine: Engine, client: EngineClient) -> None:
+    body: dict[str, Any] = {"model_path": str(engine.models[0])}
+    async with httpx.AsyncClient(base_url=engine.url, timeout=30) as http:
+        number = await http.post("/update_weights_from_disk", json={**body, "weight_version": 5})
+        assert (number.status_code, number.json()["object"]) == (400, "error")
+        without = await http.post("/update_weights_from_disk", json=body)
+        assert without.json() == {
+            "success": True,
+            "message": "Succeeded to update model weights.",
+            "num_paused_requests": 0,
+        }
+    assert (await client.model_info(engine.url)).weight_version == str(engine.label)

@@ -1,0 +1,332 @@
+"""A keeper over both engines: it follows new weights in every mode, survives what would kill or spoil an engine, and asks
+nothing that would hang while the engine is paused.
+"""
+
+import asyncio
+import json
+import shutil
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from sampler.engine.client import EngineClient
+from sampler.engine.keeper import Keeper, KeeperConfig
+from sampler.engine.pool import EnginePool, PoolLimits, Reply, Service
+from shared.documents import InferenceService
+from shared.states import ServiceStatus
+from shared.store import Store
+from shared.weights import manifest_of
+from tests.contract.engines import Engine
+
+POLICY = "main"
+LENGTH = 600
+LONG: dict[str, Any] = {"max_new_tokens": LENGTH, "temperature": 1.0, "ignore_eos": True}
+SHORT: dict[str, Any] = {"max_new_tokens": 8, "temperature": 1.0, "ignore_eos": True}
+PROMPTS = [[20 + (11 * i + j) % 300 for j in range(16 + i)] for i in range(6)]
+Until = Callable[[Callable[[], Awaitable[bool]]], Awaitable[None]]
+
+
+class Wire(httpx.AsyncBaseTransport):
+    """The real transport; keeps which routes were asked. `tamper` may change a body on its way."""
+
+    def __init__(self, tamper: Callable[[str, dict[str, Any]], dict[str, Any]] | None = None) -> None:
+        self.asked: list[str] = []
+        self._tamper = tamper
+        self._inner = httpx.AsyncHTTPTransport()
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        self.asked.append(request.url.path)
+        if self._tamper and request.content:
+            body = self._tamper(request.url.path, json.loads(request.content))
+            request = httpx.Request(request.method, request.url, json=body, extensions=request.extensions)
+        return await self._inner.handle_async_request(request)
+
+    async def aclose(self) -> None:
+        await self._inner.aclose()
+
+
+class Kept:
+    """An engine with a keeper, as samplers see it: through the database. Version 0 and every even one is `models[0]`."""
+
+    def __init__(self, engine: Engine, store: Store, pool: EnginePool, until: Until) -> None:
+        self.engine, self.store, self.pool, self._until = engine, store, pool, until
+
+    async def service(self) -> InferenceService:
+        (found,) = await self.store.services.live(POLICY, ttl_s=30)
+        return found
+
+    async def serves(self, version: int) -> None:
+        async def ask() -> bool:
+            services = await self.store.services.live(POLICY, ttl_s=30)
+            return [(s.version, s.status) for s in services] == [(version, ServiceStatus.UP)]
+
+        await self._until(ask)
+
+    async def announce(self, folder: Path) -> int:
+        return (await self.store.versions.announce(POLICY, 1, str(folder), manifest_of(folder))).version
+
+    async def fly(self) -> list[asyncio.Task[Reply]]:
+        """Long requests, seen to run."""
+        flight = [
+            asyncio.create_task(self.pool.generate(prompt, LONG, rid=f"kept-{i}")) for i, prompt in enumerate(PROMPTS)
+        ]
+
+        async def all_run() -> bool:
+            return (await self.service()).running == len(PROMPTS)
+
+        await self._until(all_run)
+        assert not any(request.done() for request in flight), "too fast to be caught"
+        return flight
+
+    async def land(self, flight: list[asyncio.Task[Reply]]) -> list[Reply]:
+        """All replies, whole, and every token exact under the version that it names."""
+        replies = list(await asyncio.wait_for(asyncio.gather(*flight), 120))
+        for prompt, reply in zip(PROMPTS, replies, strict=True):
+            assert len(reply.generation.output_ids) == LENGTH
+            self.engine.reference.assert_truthful(prompt, reply.generation)
+        return replies
+
+    async def ask(self) -> Reply:
+        reply = await asyncio.wait_for(self.pool.generate(PROMPTS[0], SHORT, rid="short"), 60)
+        self.engine.reference.assert_truthful(PROMPTS[0], reply.generation)
+        return reply
+
+
+@asynccontextmanager
+async def keeping(
+    engine: Engine, store: Store, until: Until, wire: Wire | None = None, **options: Any
+) -> AsyncIterator[Kept]:
+    config = KeeperConfig(
+        run=store.run,
+        db_connection_string="(open already)",
+        model_name_or_path=engine.models[0],
+        engine_url=engine.url,
+        poll_s=0.05,
+        heartbeat_s=0.05,
+        **options,
+    )
+
+    async def refresh() -> Sequence[Service]:
+        return await store.services.live(POLICY, ttl_s=30)
+
+    stop = asyncio.Event()
+    async with EngineClient(transport=wire) as keepers, EngineClient() as samplers:
+        kept = Kept(engine, store, EnginePool(samplers, refresh, PoolLimits(refresh_s=0.05, wait_s=60)), until)
+        task = asyncio.create_task(Keeper(store, keepers, config).run(stop), name="keeper")
+        try:
+            await kept.serves(0)
+            yield kept
+        finally:
+            stop.set()
+            await asyncio.wait_for(task, 60)
+            await kept.pool.close()
+
+
+async def test_retract_keeps_requests_and_names_both_versions(engine: Engine, store: Store, until: Until) -> None:
+    async with keeping(engine, store, until, weight_update_mode="retract") as kept:
+        flight = await kept.fly()
+        await kept.announce(engine.weights(1))
+        for reply in await kept.land(flight):
+            assert [version for version, _ in reply.generation.version_runs] == [0, 1]
+            assert not reply.continuations
+        await kept.serves(1)
+        assert (await kept.ask()).generation.version_runs == [[1, 8]]
+
+
+async def test_abort_cuts_requests_and_the_pool_goes_on_from_what_there_was(
+    engine: Engine, store: Store, until: Until
+) -> None:
+    async with keeping(engine, store, until, weight_update_mode="abort") as kept:
+        flight = await kept.fly()
+        await kept.announce(engine.weights(1))
+        for reply in await kept.land(flight):
+            (cut, *_) = (one for one in reply.continuations if one.n_tokens)
+            assert reply.generation.version_runs == [[0, cut.n_tokens], [1, LENGTH - cut.n_tokens]]
+        await kept.serves(1)
+
+
+async def test_drain_lets_requests_finish_and_sends_none_meanwhile(engine: Engine, store: Store, until: Until) -> None:
+    async with keeping(engine, store, until, weight_update_mode="drain") as kept:
+        flight = await kept.fly()
+        await kept.announce(engine.weights(1))
+
+        async def updating() -> bool:
+            return (await kept.service()).status is ServiceStatus.UPDATING
+
+        await until(updating)
+        await asyncio.sleep(0.2)  # until the pool has seen it
+        late = asyncio.create_task(kept.ask())
+        for reply in await kept.land(flight):
+            assert reply.generation.version_runs == [[0, LENGTH]]
+            assert not reply.continuations
+        assert (await late).generation.version_runs == [[1, 8]]
+
+
+async def test_what_does_not_drain_in_time_is_retracted(engine: Engine, store: Store, until: Until) -> None:
+    async with keeping(engine, store, until, weight_update_mode="drain", drain_s=0.05) as kept:
+        flight = await kept.fly()
+        await kept.announce(engine.weights(1))
+        for reply in await kept.land(flight):
+            assert [version for version, _ in reply.generation.version_runs] == [0, 1]
+
+
+# ---------------------------------------------------------------- files that would kill or spoil an engine
+
+
+def change(folder: Path, how: Callable[[dict[str, torch.Tensor]], Any]) -> None:
+    tensors = load_file(folder / "model.safetensors")
+    how(tensors)
+    save_file(tensors, folder / "model.safetensors")
+
+
+NORM = "model.norm.weight"
+SPOILT: dict[str, tuple[Callable[[Path], Any], str]] = {
+    "truncated": (
+        lambda folder: (folder / "model.safetensors").write_bytes((folder / "model.safetensors").read_bytes()[:-999]),
+        "not a whole safetensors file",
+    ),
+    "empty": (lambda folder: (folder / "model.safetensors").write_bytes(b""), "not a whole safetensors file"),
+    "no weights": (lambda folder: (folder / "model.safetensors").unlink(), "Cannot find any model weights"),
+    "wrong shape": (
+        lambda folder: change(folder, lambda tensors: tensors.update({NORM: torch.ones(65)})),
+        "model.norm.weight has shape (65,); expected (128,)",
+    ),
+    "wrong dtype": (
+        lambda folder: change(folder, lambda tensors: tensors.update({NORM: tensors[NORM].int()})),
+        "model.norm.weight is I32; expected F32",
+    ),
+    "missing tensor": (lambda folder: change(folder, lambda tensors: tensors.pop(NORM)), "lacks 1 of"),
+    "extra tensor": (
+        lambda folder: change(folder, lambda tensors: tensors.update({"model.extra": torch.ones(2)})),
+        "holds 1 tensors this model does not have: model.extra",
+    ),
+}
+
+
+@pytest.fixture
+def candidate(engine: Engine, tmp_path: Path) -> Path:
+    shutil.copytree(engine.models[1], tmp_path / "candidate")
+    return tmp_path / "candidate"
+
+
+async def test_files_that_would_kill_or_spoil_an_engine_never_reach_it(
+    engine: Engine, store: Store, until: Until, tmp_path: Path
+) -> None:
+    """Their checksums are those that were announced: whoever wrote them did it wrong. Truncated and wrong-shaped ones end
+    SGLang's process, missing and extra tensors are a success to it; the local engine answers 400 to each.
+    """
+    async with keeping(engine, store, until) as kept:
+        for name, (spoil, words) in SPOILT.items():
+            folder = tmp_path / name
+            shutil.copytree(engine.models[1], folder)
+            spoil(folder)
+            await kept.announce(folder)
+
+            async def told(words: str = words) -> bool:
+                return words in ((await kept.service()).error or "")
+
+            await until(told)
+            service = await kept.service()
+            assert (service.version, service.status) == (0, ServiceStatus.UP), name
+            assert (await kept.ask()).generation.version_runs == [[0, 8]], name
+        shutil.copytree(engine.models[1], tmp_path / "sound")
+        version = await kept.announce(tmp_path / "sound")
+        await kept.serves(version)
+        assert (await kept.service()).error is None
+
+
+async def test_a_file_that_changed_after_it_was_announced_is_not_served(
+    engine: Engine, store: Store, until: Until, candidate: Path
+) -> None:
+    async with keeping(engine, store, until) as kept:
+        manifest = manifest_of(candidate)
+        whole = (candidate / "model.safetensors").read_bytes()
+        (candidate / "model.safetensors").write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+        await store.versions.announce(POLICY, 1, str(candidate), manifest)
+
+        async def told() -> bool:
+            return "sha256 is" in ((await kept.service()).error or "")
+
+        await until(told)
+        assert (await kept.ask()).generation.version_runs == [[0, 8]]
+
+
+# ---------------------------------------------------------------- an engine that is paused, or whose cache is stale
+
+
+async def test_a_400_that_changed_the_weights_ends_in_the_version_that_was_wanted(
+    engine: Engine, store: Store, until: Until
+) -> None:
+    """The keeper's pause for the update is turned into one that keeps the cache, as if somebody else had continued and paused
+    the engine. SGLang then loads the weights and answers 400; the local engine refuses, and stays at the version it has.
+    """
+    paused: list[str] = []
+
+    def in_place_at_the_update(path: str, body: dict[str, Any]) -> dict[str, Any]:
+        if path != "/pause_generation":
+            return body
+        paused.append(body["mode"])
+        return {"mode": "in_place"} if len(paused) == 2 else body  # the first was for version 0
+
+    wire = Wire(in_place_at_the_update)
+    async with keeping(engine, store, until, wire) as kept:
+        flight = await kept.fly()
+        await kept.announce(engine.weights(1))
+        if engine.kind == "local":
+            for reply in await kept.land(flight):
+                assert reply.generation.version_runs == [[0, LENGTH]]
+            service = await kept.service()
+            assert (service.version, service.status) == (0, ServiceStatus.UP)
+            assert "Weights were not updated" in (service.error or "")
+        else:
+            await kept.serves(1)
+            replies = await asyncio.wait_for(asyncio.gather(*flight), 120)
+            for prompt, reply in zip(PROMPTS, replies, strict=True):
+                assert len(reply.generation.output_ids) == LENGTH
+                assert [version for version, _ in reply.generation.version_runs] == [0, 1]
+                # The one token that was being sampled meanwhile carries the new label; all others tell the truth.
+                assert len(engine.reference.untrue(prompt, reply.generation)) <= 1
+            assert paused == ["retract", "retract", "retract"]
+            assert wire.asked.count("/flush_cache") == 1
+            assert (await kept.ask()).generation.version_runs == [[1, 8]]
+
+
+async def test_an_engine_left_paused_by_a_keeper_that_was_killed_is_continued_by_the_next(
+    engine: Engine, client: EngineClient, store: Store, until: Until
+) -> None:
+    await client.pause(engine.url, "retract")
+    async with keeping(engine, store, until) as kept:
+        assert (await kept.ask()).generation.version_runs == [[0, 8]]
+
+
+async def test_a_keeper_that_ends_in_mid_update_leaves_the_engine_running(
+    engine: Engine, client: EngineClient, store: Store, until: Until
+) -> None:
+    wire = Wire()
+    async with keeping(engine, store, until, wire) as kept:
+        await kept.announce(engine.weights(1))
+
+        async def pausing() -> bool:
+            return wire.asked.count("/pause_generation") == 2
+
+        await until(pausing)
+    controls = [path for path in wire.asked if path in ("/pause_generation", "/continue_generation")]
+    assert controls[-2:] == ["/pause_generation", "/continue_generation"]
+    found = await client.generate(engine.url, PROMPTS[0], SHORT, rid="after")
+    engine.reference.assert_truthful(PROMPTS[0], found)
+
+
+async def test_a_keeper_never_asks_for_health(engine: Engine, store: Store, until: Until) -> None:
+    """SGLang's `/health` generates, and hangs for 20 s while it is paused."""
+    wire = Wire()
+    async with keeping(engine, store, until, wire) as kept:
+        await kept.announce(engine.weights(1))
+        await kept.serves(1)
+    assert {"/pause_generation", "/update_weights_from_disk", "/model_info", "/v1/loads"} <= set(wire.asked)
+    assert not [path for path in wire.asked if "health" in path]

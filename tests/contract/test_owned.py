@@ -1,0 +1,112 @@
+"""A keeper that starts the real SGLang itself: it is started again when it dies, and nothing of it outlives the keeper.
+
+(The same for the local engine: tests/system/test_kills.py.)
+"""
+
+import os
+import signal
+import subprocess
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from scripts.launch import commands
+from scripts.launch.settings import LaunchConfig
+from shared.mongod import Mongod
+from shared.states import ServiceStatus
+from shared.store import Store
+from tests.contract.engines import MODEL, ROOT, START_S, skip_without_sglang
+
+pytestmark = pytest.mark.timeout(2 * START_S)
+Until = Callable[..., Awaitable[None]]
+
+
+def group_of(leader: int) -> dict[int, str]:
+    """The processes of a process group, by pid, with what they call themselves."""
+    found = {}
+    for entry in Path("/proc").iterdir():
+        try:
+            if entry.name.isdigit() and os.getpgid(int(entry.name)) == leader:
+                state = (entry / "stat").read_text().rpartition(") ")[2][0]
+                if state != "Z":
+                    found[int(entry.name)] = (entry / "cmdline").read_text().replace("\0", " ")
+        except OSError:
+            continue  # gone meanwhile
+    return found
+
+
+def server_of(keeper: "subprocess.Popen[bytes]") -> int:
+    """The pid of the one SGLang server in the keeper's process group."""
+    (pid,) = (pid for pid, name in group_of(keeper.pid).items() if "sglang.launch_server" in name)
+    return pid
+
+
+@pytest.fixture
+def keeper(mongod: Mongod, store: Store, tmp_path: Path) -> Iterator["subprocess.Popen[bytes]"]:
+    """A keeper as the launcher starts it with ENGINE=sglang; its log is keeper.log."""
+    skip_without_sglang()
+    launch = LaunchConfig(run=store.run, engine="sglang", model=MODEL)
+    command = commands.keeper(launch, mongod.connection_string, None)
+    with (tmp_path / "keeper.log").open("wb") as log:
+        process = subprocess.Popen(
+            [*command, "--start_timeout_s", str(START_S)],
+            cwd=ROOT,
+            env={**os.environ, **commands.environment()},
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
+    yield process
+    for pid in group_of(process.pid):
+        os.kill(pid, signal.SIGKILL)
+    process.wait(10)
+
+
+@pytest.mark.slow
+async def test_a_killed_sglang_is_started_again_and_nothing_of_it_outlives_its_keeper(
+    keeper: "subprocess.Popen[bytes]", store: Store, until: Until, tmp_path: Path
+) -> None:
+    async def serves() -> bool:
+        assert keeper.poll() is None, (tmp_path / "keeper.log").read_text()[-3000:]
+        services = await store.services.live("main", ttl_s=10)
+        return [(s.status, s.version, s.kind) for s in services] == [(ServiceStatus.UP, 0, "sglang")]
+
+    async def is_down() -> bool:
+        return not await serves()
+
+    async def all_gone() -> bool:
+        return not group_of(keeper.pid)
+
+    await until(serves, START_S)
+    engine = server_of(keeper)
+    os.kill(engine, signal.SIGKILL)
+    await until(is_down, 30)
+    await until(serves, START_S)
+    assert server_of(keeper) != engine
+    keeper.terminate()
+    await until(all_gone, 30)
+    assert keeper.wait() == 0, (tmp_path / "keeper.log").read_text()[-3000:]
+
+
+def test_the_script_says_what_it_needs() -> None:
+    script = str(ROOT / "scripts" / "sglang_cpu.sh")
+    shown = subprocess.run([script, "--help"], capture_output=True, text=True, check=True).stdout
+    assert {"install", "serve", "SGLANG_ROOT", "TORCH_INDEX_URL"} <= set(shown.replace(":", " ").split())
+    for arguments, said in (
+        ([], "install"),
+        (["serve"], "serve needs a model"),
+        (["serve", "tests"], "has no config.json"),
+    ):
+        done = subprocess.run([script, *arguments], capture_output=True, text=True, check=False)
+        assert done.returncode == 2
+        assert said in done.stderr
+    done = subprocess.run(
+        [script, "serve", str(MODEL)],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "SGLANG_ROOT": "/nowhere"},
+    )
+    assert done.returncode == 1
+    assert "not installed in /nowhere" in done.stderr
