@@ -16,8 +16,6 @@ from shared.documents import Admission, Claim, Task
 from shared.errors import LeaseLost
 from shared.states import SlotStatus, TaskStatus
 from shared.store.pipelines import (
-    ALL_SLOTS_DONE,
-    EPOCH,
     LEAST_FREE_AT,
     NOW,
     after,
@@ -28,10 +26,10 @@ from shared.store.pipelines import (
     merge_slot,
 )
 from shared.store.retry import survives_outages
+from shared.store.slots import CLAIMABLE, claim_pipeline, close_group, holding
 
 Document = dict[str, Any]
 DUPLICATE_KEY = 11000
-CLAIMABLE = [TaskStatus.CREATED.value, TaskStatus.RUNNING.value]
 
 
 @survives_outages
@@ -117,7 +115,7 @@ class TaskVerbs:
         while True:
             document = await self._tasks.find_one_and_update(
                 where,
-                _claim_pipeline(worker, lease_s, max_failures),
+                claim_pipeline(worker, lease_s, max_failures),
                 sort=[("seq", ASCENDING)],
                 return_document=ReturnDocument.AFTER,
             )
@@ -136,7 +134,7 @@ class TaskVerbs:
         result = await self._tasks.bulk_write(
             [
                 UpdateOne(
-                    _holding(c),
+                    holding(c),
                     [
                         {"$set": {"slots": merge_slot(is_slot(c.traj_id, c.attempt), renewed)}},
                         {"$set": {"free_at": LEAST_FREE_AT}},
@@ -151,7 +149,7 @@ class TaskVerbs:
         return [c for c in claims if not await self.holds(c)]
 
     async def holds(self, claim: Claim) -> bool:
-        return await self._tasks.find_one(_holding(claim), {"_id": 1}) is not None
+        return await self._tasks.find_one(holding(claim), {"_id": 1}) is not None
 
     # ------------------------------------------------------------------ the end of an episode
 
@@ -186,8 +184,8 @@ class TaskVerbs:
     async def _leave(self, claim: Claim, change: Document, ends: Sequence[SlotStatus]) -> bool:
         """Change the slot that `claim` holds; `ends` are the states that this can leave it in."""
         document = await self._tasks.find_one_and_update(
-            _holding(claim),
-            [{"$set": {"slots": merge_slot(is_slot(claim.traj_id, claim.attempt), change)}}, *_close_group()],
+            holding(claim),
+            [{"$set": {"slots": merge_slot(is_slot(claim.traj_id, claim.attempt), change)}}, *close_group()],
             projection={"status": 1},
             return_document=ReturnDocument.AFTER,
         )
@@ -299,61 +297,3 @@ class TaskVerbs:
             ]
         )
         return {row["_id"]: (row["mean"], row["n"]) async for row in cursor}
-
-
-def _holding(claim: Claim) -> Document:
-    held = {"traj_id": claim.traj_id, "attempt": claim.attempt, "status": SlotStatus.LEASED}
-    return {"_id": claim.task.id, "slots": {"$elemMatch": held}}
-
-
-def _close_group() -> list[Document]:
-    """Stages that follow every change of a slot: the task's own `free_at`, and its completion with the last slot.
-
-    A completed task's `free_at` is the settlement's: now, so that any settler may take it.
-    """
-    closing = {"$and": [ALL_SLOTS_DONE, {"$in": ["$status", CLAIMABLE]}]}
-    return [
-        {"$set": {"free_at": {"$cond": [closing, {"$literal": EPOCH}, LEAST_FREE_AT]}}},
-        {
-            "$set": {
-                "completed_at": {"$cond": [closing, NOW, "$completed_at"]},
-                "status": {"$cond": [closing, TaskStatus.COMPLETED.value, "$status"]},
-            }
-        },
-    ]
-
-
-def _claim_pipeline(worker: str, lease_s: float, max_failures: int) -> list[Document]:
-    expired = {"$and": [{"$eq": ["$$s.status", SlotStatus.LEASED]}, {"$lte": ["$$s.free_at", NOW]}]}
-    failures = {"$add": ["$$s.failures", 1]}
-    over = {"$gte": [failures, max_failures]}
-    reopened = {
-        "status": {"$cond": [over, SlotStatus.FAILED.value, SlotStatus.OPEN.value]},
-        "failures": failures,
-        "error": {"$concat": ["lease of ", {"$ifNull": ["$$s.worker", "?"]}, " expired"]},
-    }
-    free = {"$and": [{"$eq": ["$$s.status", SlotStatus.OPEN]}, {"$lte": ["$$s.free_at", NOW]}]}
-    first_free = {
-        "$ifNull": [{"$min": {"$map": {"input": _filter_slots(free), "as": "s", "in": "$$s.traj_id"}}}, literal(-1)]
-    }
-    leased = {
-        "status": SlotStatus.LEASED.value,
-        "worker": literal(worker),
-        "attempt": {"$add": ["$$s.attempt", 1]},
-        "free_at": after(lease_s),
-    }
-    return [
-        {"$set": {"slots": merge_slot(expired, reopened)}},
-        {"$set": {"last_claimed": first_free}},
-        {
-            "$set": {
-                "status": TaskStatus.RUNNING.value,
-                "slots": merge_slot({"$eq": ["$$s.traj_id", "$last_claimed"]}, leased),
-            }
-        },
-        *_close_group(),
-    ]
-
-
-def _filter_slots(condition: Document) -> Document:
-    return {"$filter": {"input": "$slots", "as": "s", "cond": condition}}

@@ -1,0 +1,68 @@
+"""The pipelines of the task verbs: how a slot is claimed, given back and closed, each within one atomic update."""
+
+from typing import Any
+
+from shared.documents import Claim
+from shared.states import SlotStatus, TaskStatus
+from shared.store.pipelines import ALL_SLOTS_DONE, EPOCH, LEAST_FREE_AT, NOW, after, literal, merge_slot
+
+Document = dict[str, Any]
+CLAIMABLE = [TaskStatus.CREATED.value, TaskStatus.RUNNING.value]
+
+
+def holding(claim: Claim) -> Document:
+    held = {"traj_id": claim.traj_id, "attempt": claim.attempt, "status": SlotStatus.LEASED}
+    return {"_id": claim.task.id, "slots": {"$elemMatch": held}}
+
+
+def close_group() -> list[Document]:
+    """Stages that follow every change of a slot: the task's own `free_at`, and its completion with the last slot.
+
+    A completed task's `free_at` is the settlement's: now, so that any settler may take it.
+    """
+    closing = {"$and": [ALL_SLOTS_DONE, {"$in": ["$status", CLAIMABLE]}]}
+    return [
+        {"$set": {"free_at": {"$cond": [closing, {"$literal": EPOCH}, LEAST_FREE_AT]}}},
+        {
+            "$set": {
+                "completed_at": {"$cond": [closing, NOW, "$completed_at"]},
+                "status": {"$cond": [closing, TaskStatus.COMPLETED.value, "$status"]},
+            }
+        },
+    ]
+
+
+def claim_pipeline(worker: str, lease_s: float, max_failures: int) -> list[Document]:
+    expired = {"$and": [{"$eq": ["$$s.status", SlotStatus.LEASED]}, {"$lte": ["$$s.free_at", NOW]}]}
+    failures = {"$add": ["$$s.failures", 1]}
+    over = {"$gte": [failures, max_failures]}
+    reopened = {
+        "status": {"$cond": [over, SlotStatus.FAILED.value, SlotStatus.OPEN.value]},
+        "failures": failures,
+        "error": {"$concat": ["lease of ", {"$ifNull": ["$$s.worker", "?"]}, " expired"]},
+    }
+    free = {"$and": [{"$eq": ["$$s.status", SlotStatus.OPEN]}, {"$lte": ["$$s.free_at", NOW]}]}
+    first_free = {
+        "$ifNull": [{"$min": {"$map": {"input": _filter_slots(free), "as": "s", "in": "$$s.traj_id"}}}, literal(-1)]
+    }
+    leased = {
+        "status": SlotStatus.LEASED.value,
+        "worker": literal(worker),
+        "attempt": {"$add": ["$$s.attempt", 1]},
+        "free_at": after(lease_s),
+    }
+    return [
+        {"$set": {"slots": merge_slot(expired, reopened)}},
+        {"$set": {"last_claimed": first_free}},
+        {
+            "$set": {
+                "status": TaskStatus.RUNNING.value,
+                "slots": merge_slot({"$eq": ["$$s.traj_id", "$last_claimed"]}, leased),
+            }
+        },
+        *close_group(),
+    ]
+
+
+def _filter_slots(condition: Document) -> Document:
+    return {"$filter": {"input": "$slots", "as": "s", "cond": condition}}
