@@ -157,7 +157,14 @@ def _metrics_log(path: Any, steps_done: int, config: TrainerConfig, parallel: Pa
 
 
 def _headline(metrics: dict[str, float]) -> dict[str, float]:
-    names = ("reward/mean", "loss/loss", "data/staleness_mean", "loss/mismatch_mean_nats", "perf/tokens_per_s", "lr")
+    names = (
+        "reward/mean",
+        "loss/loss",
+        "data/staleness_mean",
+        "loss/mismatch_mean_nats",
+        "perf/tokens_per_s",
+        "learner/learning_rate",
+    )
     return {name: metrics[name] for name in names if name in metrics}
 
 

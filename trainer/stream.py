@@ -229,7 +229,7 @@ def _rewards(rows: Sequence[tuple[str, str, float]]) -> dict[str, float]:
     rewards = np.array([reward for _, _, reward in rows])
     result = {"reward/mean": float(rewards.mean()), "reward/std": float(rewards.std())}
     for source in sorted({source for source, _, _ in rows}):
-        result[f"reward/{source}"] = float(np.mean([reward for s, _, reward in rows if s == source]))
+        result[f"reward_by_source/{source}"] = float(np.mean([reward for s, _, reward in rows if s == source]))
     groups: dict[str, list[float]] = {}
     for _, task, reward in rows:
         groups.setdefault(task, []).append(reward)

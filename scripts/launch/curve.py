@@ -21,7 +21,7 @@ def write_png(path: Path, metrics: StepMetrics, evals: Sequence[EvalPoint], titl
     axes.plot(steps, rewards, color="tab:blue", alpha=0.25, linewidth=1)
     axes.plot(steps, moving_average(rewards), color="tab:blue", linewidth=2, label="training, moving average")
     for source in metrics.sources():
-        x, y = series(metrics, f"reward/{source}")
+        x, y = series(metrics, f"reward_by_source/{source}")
         axes.plot(x, moving_average(y), linewidth=1, linestyle="--", label=source)
     if evals:
         axes.plot(*zip(*evals, strict=True), "o", color="black", label="held-out tasks")

@@ -79,7 +79,7 @@ class Display:
 
     def _figures(self, metrics: StepMetrics) -> list[tuple[str, str]]:
         last, snapshot = metrics.last, self.snapshot
-        rewards = [(f"reward {s}", number(metrics.moving(f"reward/{s}"), ".3f")) for s in metrics.sources()]
+        rewards = [(f"reward {s}", number(metrics.moving(f"reward_by_source/{s}"), ".3f")) for s in metrics.sources()]
         stale = f"{number(last.get('data/staleness_mean'), '.2f')}/{number(last.get('data/staleness_max'), '.0f')}"
         return [
             ("step", f"{metrics.last_step}/{snapshot.max_steps or '?'}"),

@@ -57,10 +57,10 @@ class StepMetrics:
         return [self.lines[step][name] for step in sorted(self.lines) if name in self.lines[step]]
 
     def sources(self) -> list[str]:
-        names = {
-            key.removeprefix("reward/") for line in self.lines.values() for key in line if key.startswith("reward/")
-        }
-        return sorted(names - {"mean"})
+        prefix = "reward_by_source/"
+        return sorted(
+            {key.removeprefix(prefix) for line in self.lines.values() for key in line if key.startswith(prefix)}
+        )
 
     def moving(self, name: str, steps: int = MOVING_STEPS) -> float:
         """Mean over the last steps; nan without any."""
