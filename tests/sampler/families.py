@@ -83,10 +83,14 @@ class Family:
         return message
 
 
+# Where published templates lie that stand in for ours, under the same names. See `template_table --published`.
+PUBLISHED: list[Path] = []
+
+
 @cache
 def _template(name: str, mode: str) -> ChatTemplate:
     family = FAMILIES[name]
-    text = (FOLDER / f"{name}.jinja").read_text()
+    text = next(path for folder in (*PUBLISHED, FOLDER) if (path := folder / f"{name}.jinja").is_file()).read_text()
     named = {"eos_token": family.eos} | ({"bos_token": family.bos} if family.bos else {})
     make = sentencepiece_tokenizer if family.sentencepiece else byte_level_tokenizer
     return ChatTemplate.build(make(family.special, family.added), text, named, family.modes[mode])
