@@ -204,7 +204,7 @@ def fuzz(
             began = time.process_time()
             try:
                 problem = run(text)
-            except BaseException as exc:
+            except BaseException as exc:  # RecursionError and the like are what is looked for
                 if isinstance(exc, KeyboardInterrupt):
                     raise
                 problem = f"crash: {type(exc).__name__}: {exc}"

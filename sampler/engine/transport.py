@@ -36,7 +36,7 @@ class KeepAliveTransport(httpx.AsyncBaseTransport):
             connection = self._take_idle(origin) or await self._connect(origin)
             try:
                 response = await connection.exchange(request)
-            except BaseException:
+            except BaseException:  # cancelled too: half an exchange makes the connection useless
                 connection.abort()
                 raise
             if connection.reusable:

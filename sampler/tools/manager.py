@@ -59,7 +59,7 @@ class ManagerConnection:
         self._http = http_client(self.server, self._limits, httpx2.Timeout(self._limits.open_s))
         try:
             found = await self._get("servers", "servers")
-        except BaseException:
+        except BaseException:  # cancelled too: nothing half-open is left behind
             await self.close()
             raise
         self._servers = [str(name) for name in found]

@@ -70,7 +70,7 @@ class ToolSession:
             named = unique_names([tool for _, tool in offered])
             self._owners = {name: link for name, (link, _) in zip(named, offered, strict=True)}
             self._tools = chosen(named, self._allow, self._exclude)
-        except BaseException:
+        except BaseException:  # cancelled too: nothing half-open is left behind
             await self.close()
             raise
 
