@@ -190,7 +190,7 @@ def _wait_for_port(port: int, timeout_s: float = 20.0) -> None:
         except OSError:
             if time.monotonic() > deadline:
                 raise
-            time.sleep(0.05)
+            time.sleep(0.05)  # a child's port opens without telling anybody
 
 
 def _cpu_s(process: psutil.Process) -> float:

@@ -98,7 +98,7 @@ def _stop_leftovers(target: Target, hurry: Callable[[], bool]) -> None:
 def _wait(busy: Callable[[], bool], limit_s: float, hurry: Callable[[], bool]) -> None:
     deadline = time.monotonic() + limit_s
     while busy() and time.monotonic() < deadline and not hurry():
-        time.sleep(0.05)
+        time.sleep(0.05)  # they are not all our children, so there is nothing to wait on
 
 
 def _signal(pid: int, sign: signal.Signals) -> None:

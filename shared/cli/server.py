@@ -66,5 +66,5 @@ def _wait(server: Mongod) -> None:
     """Until a signal comes. Raises MongodFailed when the server ends by itself."""
     assert server.process is not None
     while server.process.poll() is None:
-        time.sleep(0.2)
+        time.sleep(0.2)  # until a signal's handler raises, or the server ends by itself
     raise MongodFailed(f"mongod ended by itself with status {server.process.returncode}:\n{server.tail()}")

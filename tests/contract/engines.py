@@ -139,4 +139,4 @@ def _wait_for(url: str, process: "subprocess.Popen[bytes]", log: Path) -> None:
             pass
         if process.poll() is not None or time.monotonic() > deadline:
             pytest.fail(f"{url} did not start; the end of its log:\n{log.read_text(errors='replace')[-3000:]}")
-        time.sleep(0.1)
+        time.sleep(0.1)  # a child's port opens without telling anybody

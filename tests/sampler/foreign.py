@@ -298,7 +298,7 @@ def wait_for_port(port: int) -> None:
             return
         except OSError:
             assert time.monotonic() < end, f"nothing listens on port {port} after {START_S:g} s"
-            time.sleep(0.05)
+            time.sleep(0.05)  # a foreign server's port opens without telling anybody
 
 
 # One pixel.

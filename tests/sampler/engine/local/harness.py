@@ -112,7 +112,7 @@ class Server:
         deadline = time.monotonic() + limit_s
         while not condition():
             assert time.monotonic() < deadline, "the condition did not come true"
-            time.sleep(0.002)
+            time.sleep(0.002)  # what is waited for happens in the scheduler's thread
 
 
 @contextlib.contextmanager
@@ -131,7 +131,7 @@ def run_engine(model_path: Path, *flags: str) -> Iterator[Server]:
             with contextlib.suppress(httpx.TransportError):
                 if server.client.get("/health").status_code == 200:
                     break
-            time.sleep(0.05)
+            time.sleep(0.05)  # a child's port opens without telling anybody
         yield server
     finally:
         server.client.close()
