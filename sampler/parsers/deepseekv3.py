@@ -8,7 +8,8 @@
 """
 
 from sampler.parsers.json_calls import next_call, read_closed_json
-from sampler.parsers.reply import ParsedReply, ReplyBuilder, ToolSchemas, split_reasoning
+from sampler.parsers.reply import ParsedReply, ReplyBuilder, ToolSchemas
+from sampler.parsers.sections import SectionTokens, parse_sections
 
 SECTION, END_SECTION = "<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"
 OPEN, SEPARATOR, CLOSE = "<｜tool▁call▁begin｜>", "<｜tool▁sep｜>", "<｜tool▁call▁end｜>"
@@ -18,23 +19,7 @@ _MAX_NAME = 1024
 
 
 def parse_deepseekv3(text: str, tools: ToolSchemas = ()) -> ParsedReply:
-    reasoning, rest = split_reasoning(text)
-    reply = ReplyBuilder(reasoning, FORM)
-    at = 0
-    while (start := rest.find(OPEN, at)) >= 0:
-        reply.text(_without_sections(rest[at:start]))
-        if reply.is_full():
-            return reply.done()
-        at = _read_call(rest, start + len(OPEN), reply)
-    tail = rest[at:]
-    if reply.number == 1 and SECTION in tail:
-        reply.error("is missing between the tokens of a section")
-    reply.text(_without_sections(tail))
-    return reply.done()
-
-
-def _without_sections(text: str) -> str:
-    return text.replace(SECTION, "").replace(END_SECTION, "")
+    return parse_sections(text, FORM, SectionTokens(SECTION, END_SECTION, OPEN), _read_call)
 
 
 def _read_call(text: str, start: int, reply: ReplyBuilder) -> int:

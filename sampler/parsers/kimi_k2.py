@@ -7,7 +7,8 @@
 import re
 
 from sampler.parsers.json_calls import next_call, read_closed_json
-from sampler.parsers.reply import ParsedReply, ReplyBuilder, ToolSchemas, split_reasoning
+from sampler.parsers.reply import ParsedReply, ReplyBuilder, ToolSchemas
+from sampler.parsers.sections import SectionTokens, parse_sections
 
 SECTION, END_SECTION = "<|tool_calls_section_begin|>", "<|tool_calls_section_end|>"
 OPEN, ARGUMENTS, CLOSE = "<|tool_call_begin|>", "<|tool_call_argument_begin|>", "<|tool_call_end|>"
@@ -17,23 +18,7 @@ _ID = re.compile(r"(?:functions\.)?(.+?)(?::\d+)?", re.DOTALL)
 
 
 def parse_kimi_k2(text: str, tools: ToolSchemas = ()) -> ParsedReply:
-    reasoning, rest = split_reasoning(text)
-    reply = ReplyBuilder(reasoning, FORM)
-    at = 0
-    while (start := rest.find(OPEN, at)) >= 0:
-        reply.text(_without_sections(rest[at:start]))
-        if reply.is_full():
-            return reply.done()
-        at = _read_call(rest, start + len(OPEN), reply)
-    tail = rest[at:]
-    if reply.number == 1 and SECTION in tail:
-        reply.error("is missing between the tokens of a section")
-    reply.text(_without_sections(tail))
-    return reply.done()
-
-
-def _without_sections(text: str) -> str:
-    return text.replace(SECTION, "").replace(END_SECTION, "")
+    return parse_sections(text, FORM, SectionTokens(SECTION, END_SECTION, OPEN), _read_call)
 
 
 def _read_call(text: str, start: int, reply: ReplyBuilder) -> int:
