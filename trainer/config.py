@@ -68,7 +68,11 @@ class TrainerConfig(ServiceConfig, LossConfig):
 
     # keeping
     save_steps: Positive = Field(10, description="Checkpoint every so many steps, and at the end.")
-    keep_checkpoints: Positive = Field(2, description="Checkpoints to keep.")
+    keep_checkpoints: Positive = Field(2, description="Checkpoints to keep: the last ones.")
+    async_checkpoints: bool = Field(
+        True,
+        description="Write checkpoints while the next steps are computed; needs host memory for one more copy of the state.",
+    )
     keep_versions: Annotated[int, Field(ge=2)] = Field(
         4, description="Published versions to keep on disk; engines may still be loading the last ones."
     )

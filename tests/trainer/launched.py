@@ -16,7 +16,7 @@ from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_
 from tests.trainer import exactness_table
 from tests.trainer.builders import random_group
 from tests.trainer.loss_cases import LOSSES
-from trainer import checkpoint
+from trainer.checkpoint import Checkpoints
 from trainer.exact import exact_norms
 from trainer.learner import Learner, OptimizerConfig, open_learner
 from trainer.losses import Denominators, LossConfig, LossName
@@ -67,7 +67,7 @@ def main() -> None:
         (out / f"rank-{parallel.rank}.json").write_text(json.dumps(report))
         learner = exact_learner(model_directory, parallel)
         take_steps(learner, SAVED_STEP, 30, parallel)
-        checkpoint.save(learner, out / "checkpoints", {"seen": SAVED_STEP}, parallel)
+        Checkpoints(out / "checkpoints", parallel).save(learner, {"seen": SAVED_STEP})
         metrics = take_steps(learner, LAST_STEP, 30, parallel)
         parameters = full_parameters(learner)
         if parallel.is_main:
