@@ -157,8 +157,10 @@ class RecordStream:
                 fresh.append(Group(row["_id"], sorted(row["records"]), row["num_tokens"], staleness))
         return fresh
 
-    def _lag(self, version: int, step: int) -> int:
-        """Steps between `version` and the weights that `step` starts from."""
+    def _lag(self, version: int | None, step: int) -> int:
+        """Steps between `version` and the weights that `step` starts from. None, a group without trained tokens: 0."""
+        if version is None:
+            return 0
         if version not in self._versions:
             known = self._bridge(self._store.versions.all(self._config.policy))
             self._versions = {v.version: v for v in known}
