@@ -27,7 +27,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from torch.distributed import checkpoint as dcp
-from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_dict, set_state_dict
 
 from shared.errors import ConfigError, DataError
 from trainer.atomic import publish_directory, remove_leftovers, temporary_directory
@@ -38,6 +38,8 @@ log = logging.getLogger(__name__)
 
 COMPLETE = re.compile(r"step-(\d{6,})")
 STATE_FILE = "state.json"
+# The optimizer's state by parameter name: its groups differ where parameters are cut over other meshes.
+BY_NAME = StateDictOptions(flatten_optimizer_state_dict=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +102,7 @@ class Checkpoints:
         if beside is None:
             return
         problem = self._write_small_files(beside, step, accounting)
-        model, optimizer = get_state_dict(learner.lm, learner.optimizer)
+        model, optimizer = get_state_dict(learner.lm, learner.optimizer, options=BY_NAME)
         files = dcp.async_save(
             {"model": model, "optimizer": optimizer}, checkpoint_id=beside, process_group=self._group
         )
@@ -119,11 +121,11 @@ class Checkpoints:
             return None
         if wait:
             write.files.exception()
-        elif self._parallel.sum_scalars([float(write.files.done())])[0] < self._parallel.world_size:
+        elif self._parallel.everyone.sum_scalars([float(write.files.done())])[0] < self._parallel.world_size:
             return None
         self._write = None
         failure = write.problem or write.files.exception()
-        if failures := [text for text in self._parallel.gather_objects(failure and str(failure)) if text]:
+        if failures := [text for text in self._parallel.everyone.gather_objects(failure and str(failure)) if text]:
             self._refuse(write.step, write.beside, failures[0])
         if self._parallel.is_main:
             target = self._target(write.step)
@@ -203,11 +205,15 @@ def load(learner: Learner, path: Path, parallel: Parallel) -> Resumed:
         state = json.loads((path / STATE_FILE).read_text(encoding="utf-8"))
     except (OSError, json.JSONDecodeError) as exc:
         raise DataError(f"{path}: no readable {STATE_FILE}; expected a complete checkpoint") from exc
-    model, optimizer = get_state_dict(learner.lm, learner.optimizer)
+    model, optimizer = get_state_dict(learner.lm, learner.optimizer, options=BY_NAME)
     wanted: dict[str, Any] = {"model": model, "optimizer": optimizer}
     dcp.load(wanted, checkpoint_id=path)
     set_state_dict(
-        learner.lm, learner.optimizer, model_state_dict=wanted["model"], optim_state_dict=wanted["optimizer"]
+        learner.lm,
+        learner.optimizer,
+        model_state_dict=wanted["model"],
+        optim_state_dict=wanted["optimizer"],
+        options=BY_NAME,
     )
     learner.steps_done = int(state["step"])
     _restore_rng(path, parallel)

@@ -42,10 +42,10 @@ HEARTBEAT_S = 2.0
 def train(config: TrainerConfig) -> None:
     """Train until `max_steps`, or until SIGTERM or Ctrl-C: then the step in hand is finished and saved."""
     with (
-        parallel_session(config.device, config.num_threads) as parallel,
+        parallel_session(config.device, config.num_threads, tp_size=config.tp_size) as parallel,
         StoreBridge(config.db_connection_string, config.run) as bridge,
     ):
-        _seed(config.seed + parallel.rank)
+        _seed(config.seed + parallel.data.rank)
         if config.preset is not None and parallel.is_main:
             preset = PRESETS[config.preset]
             log.info(

@@ -175,7 +175,7 @@ class Samples:
         config = self._config
         count = config.samples_per_step
         order = sample_order(len(self._conversations), step * count, count, config.seed)
-        chosen = [self._conversations[index] for index in order[self._parallel.rank :: self._parallel.world_size]]
+        chosen = [self._conversations[index] for index in order[self._parallel.data.rank :: self._parallel.data.size]]
         records = [conversation_tree(conversation, self._tokenizer) for conversation in chosen]
         fitting = [record for record in records if record.num_tokens <= config.max_tokens]
         for record in records:

@@ -126,8 +126,9 @@ async def marks(database: str, run: str) -> Marks:
 
 def parameters(folder: Path, run: str) -> dict[str, torch.Tensor]:
     """Those of the last publication."""
-    (path,) = (folder / run / "versions").glob(f"step-{MAX_STEPS:06d}-*")
-    return load_file(path / "model.safetensors")
+    published = (folder / run / "versions").glob(f"step-{MAX_STEPS:06d}-*")  # again by each start after a kill
+    newest = max(published, key=lambda path: int(path.name.rpartition("-")[2]))
+    return load_file(newest / "model.safetensors")
 
 
 @contextmanager
