@@ -5,7 +5,10 @@
         rng-0.pt …      random states, one file per rank
         state.json      {"step": 120, "world_size": 2, "accounting": {...}}
 
-A kill at any byte leaves the older checkpoints as they were. A resume continues bit by bit on the same number of ranks.
+    save ─▶ copy in memory ─▶ files, by a thread, while the next steps are computed ─▶ settle: on disk everywhere? then the name
+
+A kill at any byte, or a full disk, leaves the older checkpoints as they were. A resume continues bit by bit on the same
+number of ranks.
 """
 
 import json
@@ -14,15 +17,17 @@ import random
 import re
 import shutil
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
+from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import torch
+import torch.distributed as dist
 from torch.distributed import checkpoint as dcp
-from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_dict, set_state_dict
 
 from shared.errors import ConfigError, DataError
 from trainer.atomic import publish_directory, remove_leftovers, temporary_directory
@@ -33,6 +38,8 @@ log = logging.getLogger(__name__)
 
 COMPLETE = re.compile(r"step-(\d{6,})")
 STATE_FILE = "state.json"
+# The optimizer's state by parameter name: its groups differ where parameters are cut over other meshes.
+BY_NAME = StateDictOptions(flatten_optimizer_state_dict=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,39 +50,130 @@ class Resumed:
     accounting: dict[str, Any]
 
 
-def save(
-    learner: Learner, root: Path, accounting: Mapping[str, Any], parallel: Parallel, *, keep_last: int = 2
-) -> Path:
-    """Write the checkpoint of `learner.steps_done` and remove all but the last `keep_last`. Every rank must call it.
+@dataclass(frozen=True, slots=True)
+class _Write:
+    """A checkpoint on its way to the disk."""
 
-    `accounting` must be JSON. A step that is saved already is left as it is.
+    step: int
+    beside: Path
+    files: Future[Any]
+    problem: str | None  # what this rank could not write itself
+    since: float
+
+
+class Checkpoints:
+    """The checkpoints under `root`. Every rank must call every method, in the same order.
+
+    `asynchronous`: `save` returns once the state is copied in memory, which needs room for one more copy of this rank's
+    shards; until `settle` finds it written, a kill falls back to the checkpoint before.
+    `keep_also` names further steps, beside the last `keep_last`, whose checkpoints are not removed; rank 0 asks it.
     """
-    if keep_last < 1:
-        raise ConfigError(f"keep_last is {keep_last}; expected at least 1")
-    started = time.monotonic()
-    target = root / f"step-{learner.steps_done:06d}"
-    beside = parallel.broadcast_object(_begin(root, target) if parallel.is_main else None)
-    if beside is None:
-        return target
-    model, optimizer = get_state_dict(learner.lm, learner.optimizer)
-    dcp.save({"model": model, "optimizer": optimizer}, checkpoint_id=beside)
-    torch.save(_rng_state(parallel.device), beside / f"rng-{parallel.rank}.pt")
-    parallel.barrier()  # every rank's files are written before the name says so
-    if parallel.is_main:
-        state = {"step": learner.steps_done, "world_size": parallel.world_size, "accounting": accounting}
-        (beside / STATE_FILE).write_text(json.dumps(state) + "\n", encoding="utf-8")
-        publish_directory(beside, target)
-        for old in complete(root)[:-keep_last]:
-            shutil.rmtree(old)
-        log.info("checkpoint saved path=%s seconds=%.2f", target, time.monotonic() - started)
-    parallel.barrier()  # nobody goes on, and nobody answers for the data of this step, before it is durable
-    return target
 
+    def __init__(
+        self,
+        root: Path,
+        parallel: Parallel,
+        *,
+        keep_last: int = 2,
+        asynchronous: bool = False,
+        keep_also: Callable[[], Collection[int]] = tuple,
+    ) -> None:
+        if keep_last < 1:
+            raise ConfigError(f"keep_last is {keep_last}; expected at least 1")
+        self._root = root
+        self._parallel = parallel
+        self._keep_last = keep_last
+        self._asynchronous = asynchronous
+        self._keep_also = keep_also
+        # The thread that writes speaks to its peers too, so it must not share a group with the steps computed meanwhile.
+        self._group = dist.new_group(backend="gloo")
+        self._write: _Write | None = None
 
-def _begin(root: Path, target: Path) -> Path | None:
-    root.mkdir(parents=True, exist_ok=True)
-    remove_leftovers(root, "step-*")
-    return None if target.exists() else temporary_directory(target)
+    def save(self, learner: Learner, accounting: Mapping[str, Any]) -> None:
+        """Begin the checkpoint of `learner.steps_done`, and end it unless asynchronous. One that is there stays as it is.
+
+        `accounting` must be JSON. Raises DataError as `settle` does.
+        """
+        self.settle(wait=True)  # the one before
+        step, since = learner.steps_done, time.monotonic()
+        beside, refused = self._parallel.broadcast_object(self._begin(step) if self._parallel.is_main else None)
+        if refused:
+            self._refuse(step, None, refused)
+        if beside is None:
+            return
+        problem = self._write_small_files(beside, step, accounting)
+        model, optimizer = get_state_dict(learner.lm, learner.optimizer, options=BY_NAME)
+        files = dcp.async_save(
+            {"model": model, "optimizer": optimizer}, checkpoint_id=beside, process_group=self._group
+        )
+        assert isinstance(files, Future)
+        self._write = _Write(step, beside, files, problem, since)
+        if not self._asynchronous:
+            self.settle(wait=True)
+
+    def settle(self, *, wait: bool = False) -> int | None:
+        """Give the checkpoint under way its name if every rank has written its part; its step, None if there is nothing new.
+
+        `wait`: until it is written. Raises DataError where it could not be; the checkpoints before are as good as they were.
+        """
+        write = self._write
+        if write is None:
+            return None
+        if wait:
+            write.files.exception()
+        elif self._parallel.everyone.sum_scalars([float(write.files.done())])[0] < self._parallel.world_size:
+            return None
+        self._write = None
+        failure = write.problem or write.files.exception()
+        if failures := [text for text in self._parallel.everyone.gather_objects(failure and str(failure)) if text]:
+            self._refuse(write.step, write.beside, failures[0])
+        if self._parallel.is_main:
+            target = self._target(write.step)
+            publish_directory(write.beside, target)
+            self._remove_old()
+            log.info("checkpoint saved path=%s seconds=%.2f", target, time.monotonic() - write.since)
+        self._parallel.barrier()  # nobody goes on, and nobody answers for the data of this step, before it is durable
+        return write.step
+
+    def _begin(self, step: int) -> tuple[Path | None, str | None]:
+        """(a new directory, or None where the checkpoint is there already; why there can be none)."""
+        try:
+            self._root.mkdir(parents=True, exist_ok=True)
+            remove_leftovers(self._root, "step-*")
+            target = self._target(step)
+            return (None if target.exists() else temporary_directory(target)), None
+        except OSError as exc:
+            return None, str(exc)
+
+    def _write_small_files(self, beside: Path, step: int, accounting: Mapping[str, Any]) -> str | None:
+        """Returns what went wrong: all ranks learn of it together, in `settle`."""
+        try:
+            if self._parallel.is_main:
+                state = {"step": step, "world_size": self._parallel.world_size, "accounting": accounting}
+                (beside / STATE_FILE).write_text(json.dumps(state) + "\n", encoding="utf-8")
+            torch.save(_rng_state(self._parallel.device), beside / f"rng-{self._parallel.rank}.pt")
+        except (OSError, RuntimeError) as exc:  # torch's own writer says RuntimeError where the disk is full
+            return str(exc)
+        return None
+
+    def _target(self, step: int) -> Path:
+        return self._root / f"step-{step:06d}"
+
+    def _remove_old(self) -> None:
+        kept = set(self._keep_also())
+        for old in complete(self._root)[: -self._keep_last]:
+            if step_of(old) not in kept:
+                shutil.rmtree(old)
+
+    def _refuse(self, step: int, beside: Path | None, reason: str) -> NoReturn:
+        if self._parallel.is_main and beside is not None:
+            shutil.rmtree(beside)  # what is there of it may be what filled the disk
+        newest = latest(self._root)
+        good = f"{newest} is good" if newest else "there is none before it"
+        raise DataError(
+            f"the checkpoint of step {step} could not be written to {self._root}: {reason.strip().splitlines()[-1]}; "
+            f"{good}; make room and start again, which continues from there"
+        )
 
 
 def complete(root: Path) -> list[Path]:
@@ -83,7 +181,12 @@ def complete(root: Path) -> list[Path]:
     if not root.is_dir():
         return []
     found = [path for path in root.iterdir() if COMPLETE.fullmatch(path.name) and path.is_dir()]
-    return sorted(found, key=lambda path: int(path.name.removeprefix("step-")))
+    return sorted(found, key=step_of)
+
+
+def step_of(path: Path) -> int:
+    """The step of a checkpoint, by its name."""
+    return int(path.name.removeprefix("step-"))
 
 
 def latest(root: Path) -> Path | None:
@@ -102,11 +205,15 @@ def load(learner: Learner, path: Path, parallel: Parallel) -> Resumed:
         state = json.loads((path / STATE_FILE).read_text(encoding="utf-8"))
     except (OSError, json.JSONDecodeError) as exc:
         raise DataError(f"{path}: no readable {STATE_FILE}; expected a complete checkpoint") from exc
-    model, optimizer = get_state_dict(learner.lm, learner.optimizer)
+    model, optimizer = get_state_dict(learner.lm, learner.optimizer, options=BY_NAME)
     wanted: dict[str, Any] = {"model": model, "optimizer": optimizer}
     dcp.load(wanted, checkpoint_id=path)
     set_state_dict(
-        learner.lm, learner.optimizer, model_state_dict=wanted["model"], optim_state_dict=wanted["optimizer"]
+        learner.lm,
+        learner.optimizer,
+        model_state_dict=wanted["model"],
+        optim_state_dict=wanted["optimizer"],
+        options=BY_NAME,
     )
     learner.steps_done = int(state["step"])
     _restore_rng(path, parallel)

@@ -66,9 +66,17 @@ class TrainerConfig(ServiceConfig, LossConfig):
     device: str = Field("auto", description="auto, cpu or cuda.")
     num_threads: int = Field(0, ge=0, description="CPU threads a process; 0: the cores shared among processes.")
 
+    tp_size: Positive = Field(
+        1, description="Processes that share each layer (tensor parallelism); the rest of them share the data."
+    )
+
     # keeping
     save_steps: Positive = Field(10, description="Checkpoint every so many steps, and at the end.")
-    keep_checkpoints: Positive = Field(2, description="Checkpoints to keep.")
+    keep_checkpoints: Positive = Field(2, description="Checkpoints to keep: the last ones.")
+    async_checkpoints: bool = Field(
+        True,
+        description="Write checkpoints while the next steps are computed; needs host memory for one more copy of the state.",
+    )
     keep_versions: Annotated[int, Field(ge=2)] = Field(
         4, description="Published versions to keep on disk; engines may still be loading the last ones."
     )

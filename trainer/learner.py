@@ -10,11 +10,13 @@ ranks: each loss is multiplied by it. A gradient that is not finite never reache
 import logging
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 from transformers import PreTrainedModel
@@ -28,6 +30,7 @@ from trainer.model import layer_classes, load_model
 from trainer.packing import Row
 from trainer.parallel import Parallel, shard_model
 from trainer.schedule import Schedule, learning_rate
+from trainer.tensor_parallel import cut_layers
 
 log = logging.getLogger(__name__)
 
@@ -80,6 +83,7 @@ def open_learner(
         causal_lm = load_model(
             directory, dtype=dtype, attn_implementation=implementation, gradient_checkpointing=checkpointing
         )
+        cut_layers(causal_lm, parallel.mesh["tp"], parallel.device)
         return TreeLM(causal_lm)
 
     lm = load(model_directory, checkpointing=parallel.settings.activation_checkpointing)
@@ -194,38 +198,53 @@ class Learner:
         return rate
 
     def _global_counts(self, own: Denominators) -> Denominators:
-        tokens, trajectories = self._parallel.sum_scalars([own.num_tokens, own.num_trajectories])
+        tokens, trajectories = self._parallel.data.sum_scalars([own.num_tokens, own.num_trajectories])
         return Denominators(int(tokens), int(trajectories), own.tokens_T.to(self._parallel.device))
 
     def _update(self) -> float:
         """Clip and step, unless the gradient is not finite; returns its norm before clipping."""
-        parameters = [p for p in self.lm.parameters() if p.grad is not None]
-        norm = torch.nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
-        if isinstance(norm, DTensor):
-            norm = norm.full_tensor()
-        value = float(norm)
-        if math.isfinite(value):
+        kinds = by_mesh(p for p in self.lm.parameters() if p.grad is not None)
+        norm = math.hypot(*(_norm([p.grad for p in kind if p.grad is not None]) for kind in kinds))
+        if math.isfinite(norm):
             if self.config.max_grad_norm > 0:
-                torch.nn.utils.clip_grads_with_norm_(parameters, self.config.max_grad_norm, norm)
+                for kind in kinds:
+                    torch.nn.utils.clip_grads_with_norm_(
+                        kind, self.config.max_grad_norm, torch.tensor(norm, dtype=torch.float64)
+                    )
             self.optimizer.step()
         else:
-            log.warning("step %d skipped: gradient norm is %s; the weights stay as they are", self.steps_done, value)
+            log.warning("step %d skipped: gradient norm is %s; the weights stay as they are", self.steps_done, norm)
         self.optimizer.zero_grad()
-        return value
+        return norm
 
     def _reduce(self, own: Measured) -> Measured:
         """Over ranks; their names differ where one has a source or an age that another has not."""
-        return combine(self._parallel.gather_objects(own))
+        return combine(self._parallel.data.gather_objects(own))
+
+
+def by_mesh(parameters: Iterable[nn.Parameter]) -> list[list[nn.Parameter]]:
+    """Parameters apart by the mesh they are cut over: operations on many at once want them alike."""
+    kinds: dict[DeviceMesh | None, list[nn.Parameter]] = {}
+    for parameter in parameters:
+        kinds.setdefault(parameter.device_mesh if isinstance(parameter, DTensor) else None, []).append(parameter)
+    return list(kinds.values())
+
+
+def _norm(gradients: Sequence[torch.Tensor]) -> float:
+    norm = torch.nn.utils.get_total_norm(gradients)
+    return float(norm.full_tensor() if isinstance(norm, DTensor) else norm)
 
 
 def _adamw(lm: TreeLM, config: OptimizerConfig, parallel: Parallel) -> torch.optim.AdamW:
-    named = [(name, p) for name, p in lm.named_parameters() if p.requires_grad]
+    trained = [p for p in lm.parameters() if p.requires_grad]
+    decays = {True: config.weight_decay, False: 0.0}
     groups = [
-        {"params": [p for _, p in named if p.ndim >= 2], "weight_decay": config.weight_decay},
-        {"params": [p for _, p in named if p.ndim < 2], "weight_decay": 0.0},
+        {"params": kind, "weight_decay": decay}
+        for is_matrix, decay in decays.items()
+        for kind in by_mesh(p for p in trained if (p.ndim >= 2) is is_matrix)
     ]
     return torch.optim.AdamW(
-        [group for group in groups if group["params"]],
+        groups,
         lr=config.learning_rate,
         betas=(config.adam_beta1, config.adam_beta2),
         eps=config.adam_epsilon,

@@ -42,10 +42,10 @@ HEARTBEAT_S = 2.0
 def train(config: TrainerConfig) -> None:
     """Train until `max_steps`, or until SIGTERM or Ctrl-C: then the step in hand is finished and saved."""
     with (
-        parallel_session(config.device, config.num_threads) as parallel,
+        parallel_session(config.device, config.num_threads, tp_size=config.tp_size) as parallel,
         StoreBridge(config.db_connection_string, config.run) as bridge,
     ):
-        _seed(config.seed + parallel.rank)
+        _seed(config.seed + parallel.data.rank)
         if config.preset is not None and parallel.is_main:
             preset = PRESETS[config.preset]
             log.info(
@@ -84,6 +84,12 @@ def _run(
     status: "Status",
 ) -> None:
     metrics_path = config.folder / "metrics.jsonl"
+    checkpoints = checkpoint.Checkpoints(
+        config.folder / "checkpoints",
+        parallel,
+        keep_last=config.keep_checkpoints,
+        asynchronous=config.async_checkpoints,
+    )
     with _metrics_log(metrics_path, learner.steps_done, config, parallel) as metrics_log:
         alarms = Alarms(metrics_path)
         for step in range(learner.steps_done + 1, config.max_steps + 1):
@@ -96,8 +102,9 @@ def _run(
             status.doing(f"step {step}", step=step - 1)
             result = learner.step_in_minibatches(batch.minibatches)
             stream.commit(step)
+            checkpoints.settle()
             if step % config.save_steps == 0 or step == config.max_steps:
-                _save(learner, config, parallel)
+                checkpoints.save(learner, _accounting(learner, config))
             published = publisher.publish(step)
             metrics = batch.metrics | result.metrics | published
             metrics |= {"step/skipped": float(result.skipped), "time/total_s": time.monotonic() - started}
@@ -110,7 +117,8 @@ def _run(
                 for alarm in raised:
                     log.warning("step %d alarm %s: %s", step, alarm.rule.name, alarm)
             status.doing(f"step {step} done", step=step, alarms=[str(alarm) for alarm in raised], **_headline(metrics))
-        _save(learner, config, parallel)
+        checkpoints.save(learner, _accounting(learner, config))  # where a signal ended the run between two of them
+        checkpoints.settle(wait=True)
 
 
 def _resume(learner: Learner, config: TrainerConfig, parallel: Parallel) -> None:
@@ -136,9 +144,13 @@ def _begin(bridge: StoreBridge, config: TrainerConfig, parallel: Parallel, step:
     return int(parallel.broadcast_object(incarnation))
 
 
-def _save(learner: Learner, config: TrainerConfig, parallel: Parallel) -> None:
-    accounting = {"run": config.run, "policy": config.policy, "step": learner.steps_done}
-    checkpoint.save(learner, config.folder / "checkpoints", accounting, parallel, keep_last=config.keep_checkpoints)
+def _accounting(learner: Learner, config: TrainerConfig) -> dict[str, Any]:
+    return {
+        "run": config.run,
+        "policy": config.policy,
+        "step": learner.steps_done,
+        "model_name_or_path": str(config.model_name_or_path.resolve()),
+    }
 
 
 def _seed(seed: int) -> None:

@@ -4,6 +4,9 @@ Accelerate launches the processes, holds their state and carries the FSDP2 setti
 through its plugin). The sharding is one function over PyTorch's `fully_shard`, the same for gloo on CPU and NCCL on GPU
 and for one process: Accelerate's own FSDP path does not exist on CPU, where it would silently train independent copies.
 
+    mesh        "shard" × "tp": parameters are cut over both, rows are dealt over "shard" alone; the processes of one "tp" line
+                work on the same rows, each with its part of every layer (`trainer/tensor_parallel.py`)
+
 Promise: either as many processes train together as were launched, or the start is refused.
 """
 
@@ -49,14 +52,47 @@ class ShardSettings:
 
 
 @dataclass(frozen=True, slots=True)
-class Parallel:
-    """This process among its peers. The collectives below must be called by every rank, in the same order."""
+class Peers:
+    """Processes that do something together, this one among them. Every one must make the same calls, in the same order."""
 
     rank: int
-    world_size: int
+    size: int
     device: torch.device
-    mesh: DeviceMesh
+    group: dist.ProcessGroup | None = None  # None: all that were launched
+
+    def sum_scalars(self, values: list[float]) -> list[float]:
+        """Sums over the peers, in float64."""
+        tensor = torch.tensor(values, dtype=torch.float64, device=self.device)
+        dist.all_reduce(tensor, group=self.group)
+        return tensor.tolist()
+
+    def gather_objects(self, value: Any) -> list[Any]:
+        """What every one gave, in order of rank, on every one. For small plain values: they are pickled."""
+        values: list[Any] = [None] * self.size
+        dist.all_gather_object(values, value, group=self.group)
+        return values
+
+
+@dataclass(frozen=True, slots=True)
+class Parallel:
+    """This process among those launched. The collectives below must be called by every rank, in the same order.
+
+    `data`: one process of each part of the data; those of the same `data.rank` have the same rows.
+    """
+
+    everyone: Peers
+    data: Peers
+    device: torch.device
+    mesh: DeviceMesh  # "shard" × "tp"
     settings: ShardSettings
+
+    @property
+    def rank(self) -> int:
+        return self.everyone.rank
+
+    @property
+    def world_size(self) -> int:
+        return self.everyone.size
 
     @property
     def is_main(self) -> bool:
@@ -64,25 +100,13 @@ class Parallel:
 
     def barrier(self) -> None:
         """Return when every rank has come here; stated as a sum, which both backends carry on the device in use."""
-        self.sum_scalars([0.0])
-
-    def sum_scalars(self, values: list[float]) -> list[float]:
-        """Sums over ranks, in float64."""
-        tensor = torch.tensor(values, dtype=torch.float64, device=self.device)
-        dist.all_reduce(tensor)
-        return tensor.tolist()
+        self.everyone.sum_scalars([0.0])
 
     def max_int(self, value: int) -> int:
         """The largest value that any rank gave."""
         tensor = torch.tensor([value], dtype=torch.int64, device=self.device)
         dist.all_reduce(tensor, op=dist.ReduceOp.MAX)
         return int(tensor.item())
-
-    def gather_objects(self, value: Any) -> list[Any]:
-        """What every rank gave, in rank order, on every rank. For small plain values: they are pickled."""
-        values: list[Any] = [None] * self.world_size
-        dist.all_gather_object(values, value)
-        return values
 
     def broadcast_object(self, value: Any) -> Any:
         """Rank 0's value on every rank."""
@@ -92,11 +116,11 @@ class Parallel:
 
 
 @contextmanager
-def parallel_session(device: str = "auto", num_threads: int = 0) -> Iterator[Parallel]:
+def parallel_session(device: str = "auto", num_threads: int = 0, *, tp_size: int = 1) -> Iterator[Parallel]:
     """Join the processes that the launcher started (or be one alone), and leave the group cleanly at the end.
 
     `device` is auto, cpu or cuda. `num_threads` is for CPU work per process; 0 follows OMP_NUM_THREADS, and is one without
-    it. Raises LaunchError when fewer processes came up than were launched.
+    it. Raises LaunchError when fewer processes came up than were launched, or when `tp_size` does not divide them.
     """
     world_size = _launched_processes(os.environ)
     if device == "auto":
@@ -109,15 +133,30 @@ def parallel_session(device: str = "auto", num_threads: int = 0) -> Iterator[Par
     try:
         state = PartialState(cpu=device == "cpu")
         _check_world_size(state, world_size)
-        mesh = init_device_mesh(device, (world_size,), mesh_dim_names=("shard",))
-        parallel = Parallel(dist.get_rank(), world_size, state.device, mesh, read_shard_settings(os.environ))
+        parallel = _described(state.device, world_size, tp_size)
         if parallel.is_main:
-            log.info("parallel world_size=%d device=%s settings=%s", world_size, device, parallel.settings)
+            log.info(
+                "parallel world_size=%d tp_size=%d device=%s settings=%s",
+                world_size,
+                tp_size,
+                device,
+                parallel.settings,
+            )
         yield parallel
         parallel.barrier()  # leave together: a peer that closes its connections early can end the others with an abort
     finally:
         dist.destroy_process_group()
         PartialState._reset_state()  # Accelerate's singleton would outlive the group it describes
+
+
+def _described(device: torch.device, world_size: int, tp_size: int) -> Parallel:
+    if world_size % tp_size:
+        raise LaunchError(f"tp_size is {tp_size}, but {world_size} processes came up; expected a multiple of it")
+    mesh = init_device_mesh(device.type, (world_size // tp_size, tp_size), mesh_dim_names=("shard", "tp"))
+    everyone = Peers(dist.get_rank(), world_size, device)
+    shard = mesh["shard"]
+    data = everyone if tp_size == 1 else Peers(shard.get_local_rank(), shard.size(), device, shard.get_group())
+    return Parallel(everyone, data, device, mesh, read_shard_settings(os.environ))
 
 
 def end_process(status: int) -> NoReturn:
@@ -212,7 +251,7 @@ def shard_model(
         raise ValueError(f"no layer of class {', '.join(names) or '(none named)'} to shard; the model has {found}")
     if not settings.offload_params:
         model.to(parallel.device)
-    options: dict[str, Any] = {"mesh": parallel.mesh, "reshard_after_forward": settings.reshard_after_forward}
+    options: dict[str, Any] = {"mesh": parallel.mesh["shard"], "reshard_after_forward": settings.reshard_after_forward}
     param_dtype = PRECISIONS[settings.precision]
     if param_dtype is not None:
         options["mp_policy"] = MixedPrecisionPolicy(param_dtype=param_dtype, reduce_dtype=torch.float32)

@@ -130,6 +130,7 @@ def train(config: SftConfig, parallel: Parallel) -> Path:
 
 
 def _steps(config: SftConfig, learner: Learner, samples: "Samples", max_steps: int, parallel: Parallel) -> None:
+    checkpoints = checkpoint.Checkpoints(config.output_dir / "checkpoints", parallel, keep_last=config.save_total_limit)
     with ExitStack() as stack:
         reporter = stack.enter_context(_Reporter(config, learner.steps_done, max_steps)) if parallel.is_main else None
         for step, (rows, denominators) in samples.ahead(learner.steps_done, max_steps):
@@ -137,9 +138,7 @@ def _steps(config: SftConfig, learner: Learner, samples: "Samples", max_steps: i
             if reporter:
                 reporter.report(step, result.metrics | {"sft/left_out_samples": float(samples.left_out)})
             if config.save_steps and learner.steps_done % config.save_steps == 0:
-                checkpoint.save(
-                    learner, config.output_dir / "checkpoints", {}, parallel, keep_last=config.save_total_limit
-                )
+                checkpoints.save(learner, {})
 
 
 class Samples:
@@ -176,7 +175,7 @@ class Samples:
         config = self._config
         count = config.samples_per_step
         order = sample_order(len(self._conversations), step * count, count, config.seed)
-        chosen = [self._conversations[index] for index in order[self._parallel.rank :: self._parallel.world_size]]
+        chosen = [self._conversations[index] for index in order[self._parallel.data.rank :: self._parallel.data.size]]
         records = [conversation_tree(conversation, self._tokenizer) for conversation in chosen]
         fitting = [record for record in records if record.num_tokens <= config.max_tokens]
         for record in records:

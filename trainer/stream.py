@@ -98,7 +98,7 @@ class RecordStream:
 
     def _load(self, groups: Sequence[Group]) -> tuple[Minibatch, list[TokenTree], list[DBRecordData]]:
         """This rank's share of the groups of one update."""
-        mine = share_out(groups, self._parallel.world_size)[self._parallel.rank]
+        mine = share_out(groups, self._parallel.data.size)[self._parallel.data.rank]
         trees, data = self._read(mine)
         rows = pack(trees, self._config.max_tokens_per_row, one_sequence_per_row=self._linear)
         tokens_T = torch.cat(
@@ -157,8 +157,10 @@ class RecordStream:
                 fresh.append(Group(row["_id"], sorted(row["records"]), row["num_tokens"], staleness))
         return fresh
 
-    def _lag(self, version: int, step: int) -> int:
-        """Steps between `version` and the weights that `step` starts from."""
+    def _lag(self, version: int | None, step: int) -> int:
+        """Steps between `version` and the weights that `step` starts from. None, a group without trained tokens: 0."""
+        if version is None:
+            return 0
         if version not in self._versions:
             known = self._bridge(self._store.versions.all(self._config.policy))
             self._versions = {v.version: v for v in known}
@@ -205,11 +207,11 @@ class RecordStream:
             "data/tokens_trained": float(sum(d.num_trained_tokens for d in data)),
             "data/rows": float(len(rows)),
         }
-        totals = dict(zip(own, self._parallel.sum_scalars(list(own.values())), strict=True))
+        totals = dict(zip(own, self._parallel.data.sum_scalars(list(own.values())), strict=True))
         totals |= _rewards(
             [
                 row
-                for part in self._parallel.gather_objects([(d.source, d.task, d.reward) for d in data])
+                for part in self._parallel.data.gather_objects([(d.source, d.task, d.reward) for d in data])
                 for row in part
             ]
         )

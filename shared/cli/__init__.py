@@ -1,11 +1,11 @@
-"""`tandem`: import tasks, watch a run, read its episodes, audit it, trace a step; start a MongoDB on this machine.
+"""`tandem`: import tasks, watch a run, read its episodes, audit it, trace a step, export its model; start a MongoDB here.
 
 Exit codes: 0 all is well, 1 a problem was found or the database does not answer, 2 wrong usage or input, 130 Ctrl-C.
 """
 
 import typer
 
-from shared.cli import audit, server, show, status, tasks, trace
+from shared.cli import audit, export, server, show, status, tasks, trace
 
 app = typer.Typer(
     name="tandem",
@@ -21,6 +21,7 @@ app.command("status", epilog=status.EXAMPLES)(status.status)
 app.command("show", epilog=show.EXAMPLES)(show.show)
 app.command("audit", epilog=audit.EXAMPLES)(audit.audit_run)
 app.command("trace", epilog=trace.EXAMPLES)(trace.trace)
+app.command("export-model", epilog=export.EXAMPLES)(export.export_model)
 app.command("mongod", epilog=server.EXAMPLES)(server.mongod)
 
 

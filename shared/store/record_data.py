@@ -46,7 +46,10 @@ class RecordDataVerbs:
     # ------------------------------------------------------------------ the trainer's stream
 
     async def ready_groups(self, policy: str, limit: int) -> list[dict[str, Any]]:
-        """Whole groups that nobody has borrowed, oldest first: [{"task", "seq", "min_version", "records": [ids], ...}]."""
+        """Whole groups that nobody has borrowed, oldest first: [{"_id": task, "seq", "min_version", "records": [ids], ...}].
+
+        `min_version` is None where nothing of the group is trained: it has no age.
+        """
         cursor = await self._data.aggregate(
             [
                 {"$match": {"policy": policy, "status": DataStatus.READY, "claim": None}},
@@ -56,7 +59,7 @@ class RecordDataVerbs:
                         "_id": "$task",
                         "seq": {"$first": "$seq"},
                         "group_size": {"$first": "$group_size"},
-                        "min_version": {"$min": "$min_version"},
+                        "min_version": {"$min": {"$cond": [{"$gte": ["$min_version", 0]}, "$min_version", None]}},
                         "num_tokens": {"$sum": "$num_tokens"},
                         "records": {"$push": "$_id"},
                     }

@@ -63,6 +63,6 @@ def launch(*arguments: str, **environment: str) -> subprocess.CompletedProcess[s
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        timeout=120,
+        timeout=300,  # 20 s on an idle machine
         check=False,
     )

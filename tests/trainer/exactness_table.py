@@ -138,7 +138,7 @@ def found(cases: Mapping[str, LossConfig], parallel: Parallel) -> dict[str, dict
 
 def _step(lm: TreeLM, frozen: TreeLM, config: LossConfig, merging: Merging, count: int, parallel: Parallel) -> Step:
     trees = [merge(records, staleness=STALENESS[: len(records)], merging=merging) for records in step_groups()]
-    own, everything = trees[parallel.rank :: parallel.world_size], counts(trees)
+    own, everything = trees[parallel.data.rank :: parallel.data.size], counts(trees)
     rows = rows_in(own, count)
     totals = Denominators(everything.num_tokens, everything.num_trajectories, counts(own).tokens_T)
     reference = frozen if config.kl_coefficient else None
@@ -150,7 +150,7 @@ def _step(lm: TreeLM, frozen: TreeLM, config: LossConfig, merging: Merging, coun
             padded = [*rows, *[empty_row()] * (rounds - len(rows))]
             proximal = [row_logprobs(frozen, row, chunk=7)[0] for row in padded]
     measured, _ = accumulator.run(Minibatch(rows, counts(own)), totals, proximal)
-    loss = combine(parallel.gather_objects(measured)).sums["loss/loss"]
+    loss = combine(parallel.data.gather_objects(measured)).sums["loss/loss"]
     gradients = {}
     for name, parameter in lm.causal_lm.named_parameters():
         assert isinstance(parameter.grad, DTensor), f"{name} has no sharded gradient"

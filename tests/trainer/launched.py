@@ -16,7 +16,7 @@ from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_
 from tests.trainer import exactness_table
 from tests.trainer.builders import random_group
 from tests.trainer.loss_cases import LOSSES
-from trainer import checkpoint
+from trainer.checkpoint import Checkpoints
 from trainer.exact import exact_norms
 from trainer.learner import Learner, OptimizerConfig, open_learner
 from trainer.losses import Denominators, LossConfig, LossName
@@ -39,7 +39,7 @@ def exact_learner(model_directory: Path, parallel: Parallel, loss: LossName = Lo
 def rows_of_step(step: int, max_tokens: int, parallel: Parallel) -> tuple[list[Row], Denominators]:
     """This rank's rows: the groups of the step are dealt to the ranks. A row budget of 12 makes many rows, 10000 one."""
     seeds = range(step * GROUPS_PER_STEP, (step + 1) * GROUPS_PER_STEP)
-    trees = [merge(random_group(seed)) for seed in seeds][parallel.rank :: parallel.world_size]
+    trees = [merge(random_group(seed)) for seed in seeds][parallel.data.rank :: parallel.data.size]
     counts = [torch.zeros(0, dtype=torch.int64), *(torch.from_numpy(tree.trained_tokens_T) for tree in trees)]
     return pack(trees, max_tokens), Denominators.count(torch.cat(counts))
 
@@ -62,12 +62,12 @@ def full_parameters(learner: Learner) -> dict[str, Tensor]:
 def main() -> None:
     out, model_directory = Path(sys.argv[1]), Path(sys.argv[2])
     with parallel_session("cpu") as parallel:
-        report = {"world_size": parallel.world_size, "seen": parallel.gather_objects(parallel.rank)}
+        report = {"world_size": parallel.world_size, "seen": parallel.everyone.gather_objects(parallel.rank)}
         report["settings"] = asdict(parallel.settings)
         (out / f"rank-{parallel.rank}.json").write_text(json.dumps(report))
         learner = exact_learner(model_directory, parallel)
         take_steps(learner, SAVED_STEP, 30, parallel)
-        checkpoint.save(learner, out / "checkpoints", {"seen": SAVED_STEP}, parallel)
+        Checkpoints(out / "checkpoints", parallel).save(learner, {"seen": SAVED_STEP})
         metrics = take_steps(learner, LAST_STEP, 30, parallel)
         parameters = full_parameters(learner)
         if parallel.is_main:

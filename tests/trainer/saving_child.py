@@ -19,9 +19,10 @@ def save_for_ever(root: Path, model_directory: Path) -> None:
         if path := checkpoint.latest(root):
             resumed = checkpoint.load(learner, path, parallel)
             assert resumed.accounting == {"records": resumed.step * 3}, f"{path}: {resumed}"
+        checkpoints = checkpoint.Checkpoints(root, parallel, asynchronous=True)
         while True:
             learner.steps_done += 1
-            checkpoint.save(learner, root, {"records": learner.steps_done * 3}, parallel, keep_last=2)
+            checkpoints.save(learner, {"records": learner.steps_done * 3})
 
 
 def main() -> None:

@@ -2,6 +2,7 @@
 
 import os
 import random
+import resource
 import signal
 import subprocess
 import sys
@@ -27,16 +28,19 @@ def draws() -> list[float]:
     return [float(torch.rand(1)), float(np.random.rand()), random.random()]
 
 
+@pytest.mark.parametrize("asynchronous", [False, True])
 def test_a_resumed_run_equals_the_uninterrupted_one_bit_by_bit(
-    tmp_path: Path, model_directory: Path, alone: Parallel
+    tmp_path: Path, model_directory: Path, alone: Parallel, asynchronous: bool
 ) -> None:
     learner = exact_learner(model_directory, alone)
     take_steps(learner, SAVED_STEP, 30, alone)
     torch.manual_seed(5)
     draws()
-    checkpoint.save(learner, tmp_path, {"seen": ["a", 1]}, alone)
+    checkpoints = checkpoint.Checkpoints(tmp_path, alone, asynchronous=asynchronous)
+    checkpoints.save(learner, {"seen": ["a", 1]})
     expected_metrics, expected_draws = take_steps(learner, LAST_STEP, 30, alone), draws()
     draws()
+    checkpoints.settle(wait=True)
 
     resumed = exact_learner(model_directory, alone)
     path = checkpoint.latest(tmp_path)
@@ -70,16 +74,62 @@ def test_only_the_last_checkpoints_are_kept_and_only_complete_ones_count(
     leftover.mkdir()
     (leftover / checkpoint.STATE_FILE).write_text('{"step": 99')
     assert checkpoint.latest(tmp_path) is None
-    for step in (1, 2, 3):
+    checkpoints = checkpoint.Checkpoints(tmp_path, alone, keep_last=2, keep_also=lambda: [1])
+    for step in (1, 2, 3, 4):
         learner.steps_done = step
-        checkpoint.save(learner, tmp_path, {}, alone, keep_last=2)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["step-000002", "step-000003"]
-    assert checkpoint.save(learner, tmp_path, {}, alone) == checkpoint.latest(tmp_path)
+        checkpoints.save(learner, {})
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["step-000001", "step-000003", "step-000004"]
+    written = (tmp_path / "step-000004" / checkpoint.STATE_FILE).stat().st_mtime_ns
+    checkpoints.save(learner, {})
+    assert (tmp_path / "step-000004" / checkpoint.STATE_FILE).stat().st_mtime_ns == written
     with pytest.raises(ConfigError, match="keep_last is 0"):
-        checkpoint.save(learner, tmp_path, {}, alone, keep_last=0)
+        checkpoint.Checkpoints(tmp_path, alone, keep_last=0)
     (tmp_path / "step-000003" / checkpoint.STATE_FILE).write_text("")
     with pytest.raises(DataError, match=r"step-000003: no readable state\.json"):
         checkpoint.load(learner, tmp_path / "step-000003", alone)
+
+
+def test_a_checkpoint_under_way_counts_only_when_it_is_written(
+    tmp_path: Path, model_directory: Path, alone: Parallel
+) -> None:
+    learner = exact_learner(model_directory, alone)
+    checkpoints = checkpoint.Checkpoints(tmp_path, alone, asynchronous=True)
+    for step in (1, 2):
+        learner.steps_done = step
+        checkpoints.save(learner, {})
+        before = checkpoint.latest(tmp_path)
+        assert before is None or checkpoint.step_of(before) == step - 1, "the save of a step ends the one before it"
+    while checkpoints.settle() is None:
+        time.sleep(0.01)
+    assert checkpoint.latest(tmp_path) == tmp_path / "step-000002"
+    assert checkpoints.settle(wait=True) is None
+
+
+def test_a_full_disk_is_said_and_leaves_the_last_checkpoint_good(
+    tmp_path: Path, model_directory: Path, alone: Parallel
+) -> None:
+    learner = exact_learner(model_directory, alone)
+    checkpoints = checkpoint.Checkpoints(tmp_path, alone)
+    learner.steps_done = 1
+    checkpoints.save(learner, {})
+    for room in (
+        0,
+        100,
+        5_000,
+        20_000,
+    ):  # bytes that any one file may have: another of the files cannot be written each time
+        learner.steps_done += 1
+        before = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (room, before[1]))
+        try:
+            with pytest.raises(DataError, match=r"step \d could not be written .*step-000001 is good; make room"):
+                checkpoints.save(learner, {})
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        assert [path.name for path in tmp_path.iterdir()] == ["step-000001"]
+    assert checkpoint.load(exact_learner(model_directory, alone), tmp_path / "step-000001", alone).step == 1
+    checkpoints.save(learner, {})
+    assert checkpoint.latest(tmp_path) == tmp_path / "step-000005"
 
 
 def test_a_kill_at_any_instant_of_a_save_leaves_the_last_checkpoint_good(tmp_path: Path, model_directory: Path) -> None:

@@ -39,7 +39,7 @@ def test_one_process_needs_no_launcher_and_leaves_no_group_behind() -> None:
     for _ in range(2):
         with parallel_session("cpu", num_threads=1) as parallel:
             assert (parallel.rank, parallel.world_size, parallel.is_main) == (0, 1, True)
-            assert parallel.sum_scalars([2.5]) == [2.5]
+            assert parallel.data.sum_scalars([2.5]) == [2.5]
             assert parallel.broadcast_object({"a": 1}) == {"a": 1}
         assert not dist.is_initialized()
 

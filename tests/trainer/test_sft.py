@@ -4,7 +4,7 @@ import dataclasses
 import json
 import random
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,9 @@ from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast, Qwen3Con
 
 from shared.errors import ConfigError
 from tests.trainer.conftest import ROOT
-from trainer import checkpoint, sft
+from trainer import sft
+from trainer.checkpoint import Checkpoints
+from trainer.learner import Learner
 from trainer.parallel import Parallel
 from trainer.sft_data import Conversation, conversation_tree, read_conversations, sample_order, spans
 
@@ -208,15 +210,14 @@ def test_a_run_that_was_killed_ends_as_one_that_was_not(
     tmp_path: Path, train: Callable[..., bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     expected = train("whole", save_steps=2)
-    keep = checkpoint.save
+    keep = Checkpoints.save
 
-    def killed_after_saving(*args: Any, **kwargs: Any) -> Path:
-        path = keep(*args, **kwargs)
-        if path.name == "step-000004":
+    def killed_after_saving(self: Checkpoints, learner: Learner, accounting: Mapping[str, Any]) -> None:
+        keep(self, learner, accounting)
+        if learner.steps_done == 4:
             raise KeyboardInterrupt
-        return path
 
-    monkeypatch.setattr(checkpoint, "save", killed_after_saving)
+    monkeypatch.setattr(Checkpoints, "save", killed_after_saving)
     with pytest.raises(KeyboardInterrupt):
         train("killed", save_steps=2)
     monkeypatch.undo()

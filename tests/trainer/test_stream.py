@@ -127,6 +127,21 @@ def test_groups_beyond_max_staleness_are_set_aside_with_their_reason_and_not_tra
     assert {d.reason for d in stale} == {"4 steps behind step 5; at most 2"}
 
 
+def test_a_record_without_trained_tokens_has_no_age(bridge: StoreBridge, alone: Parallel) -> None:
+    publish(bridge, range(5))
+    add_groups(bridge, range(1), version=3)
+    add_groups(bridge, range(1, 2), version=3)
+    silent = make_data(make_task(2), 0, min_version=-1)  # as of a record whose tokens are all of others
+    bridge(bridge.store.data.write_group([silent, make_data(make_task(2), 1, version=1)]))
+    bridge(bridge.store.database["record_data"].update_many({"seq": 1}, {"$set": {"min_version": -1}}))
+    stream = start(bridge, alone, max_staleness=2)
+    batch = stream.next_batch(5)
+    assert batch is not None
+    assert {rid.split(":")[3] for rid in batch.record_ids} == {"t0", "t1"}, (
+        "t2 is 3 steps old, whatever its other record says"
+    )
+
+
 def test_the_older_of_two_trainers_of_a_policy_ends_instead_of_sharing_the_data(
     bridge: StoreBridge, alone: Parallel
 ) -> None:

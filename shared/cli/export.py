@@ -1,0 +1,56 @@
+"""`tandem export-model`: a run's checkpoint as a Hugging Face directory."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from shared.cli.connect import USAGE, RunName, complain
+
+EXAMPLES = """Examples:
+
+`tandem export-model demo`  the newest checkpoint of output/demo, to output/demo/export/step-000070
+
+`tandem export-model demo --step 40 --output_dir models/demo-40 --dtype bfloat16`
+"""
+
+COMPLETE = re.compile(r"step-(\d{6,})")  # a write in progress has another name
+
+
+def export_model(
+    run: RunName,
+    step: Annotated[int | None, typer.Option("--step", min=0, help="Which checkpoint. Default: the newest.")] = None,
+    output_dir: Annotated[
+        Path | None, typer.Option("--output_dir", help="Directory to write. Default: output/RUN/export/step-N.")
+    ] = None,
+    dtype: Annotated[
+        str | None, typer.Option("--dtype", help="float32, bfloat16 or float64. Default: that of the parameters.")
+    ] = None,
+    run_dir: Annotated[
+        Path | None, typer.Option("--run_dir", help="The trainer's output_dir. Default: output/RUN.")
+    ] = None,
+    model_name_or_path: Annotated[
+        Path | None,
+        typer.Option("--model_name_or_path", help="Where configuration and tokenizer are, if they have moved."),
+    ] = None,
+) -> None:
+    """Write a checkpoint as a directory that `transformers` and SGLang load.
+
+    Needs no database: it reads the checkpoints that the trainer wrote, of any number of processes, and torch.
+    """
+    folder = (run_dir or Path("output") / run) / "checkpoints"
+    kept = {int(m[1]): path for path in folder.glob("step-*") if (m := COMPLETE.fullmatch(path.name))}
+    if not kept or (step is not None and step not in kept):
+        there = ", ".join(map(str, sorted(kept))) or "none"
+        wanted = "a checkpoint" if step is None else f"the checkpoint of step {step}"
+        complain(f"{folder}: expected {wanted}; there are those of steps: {there} (--run_dir names another place)")
+        raise typer.Exit(USAGE)
+    chosen = max(kept) if step is None else step
+    target = output_dir or folder.parent / "export" / f"step-{chosen:06d}"
+    command = [sys.executable, "-m", "trainer.export", "--checkpoint", str(kept[chosen]), "--output_dir", str(target)]
+    command += ["--dtype", dtype] if dtype else []
+    command += ["--model_name_or_path", str(model_name_or_path)] if model_name_or_path else []
+    raise typer.Exit(subprocess.run(command, stdin=subprocess.DEVNULL, check=False).returncode)

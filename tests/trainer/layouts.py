@@ -1,0 +1,148 @@
+"""The same steps on any number of processes: python -m tests.trainer.layouts [--layouts 1x1,2x1,4x1,1x2,2x2]
+
+A layout is DATAxTP: so many parts of the data, so many processes for each layer. Every layout takes 5 float64 steps on the same
+groups, and 2 steps with a checkpoint that each other layout then continues to 5. Printed: the largest difference of any parameter
+from those of one process, relative to that parameter. Processes are forked from one, which spares each the import of torch.
+"""
+
+import argparse
+import os
+import sys
+import tempfile
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from rich.console import Console
+from rich.table import Table
+from torch import Tensor
+
+from shared.mongod import free_port
+from tests.trainer.builders import relative_difference, tiny_model
+from tests.trainer.launched import SAVED_STEP, exact_learner, full_parameters, take_steps
+from trainer import checkpoint
+from trainer.parallel import Parallel, parallel_session
+
+LAST_STEP = 5
+MAX_TOKENS = 30  # many rows, of another number on every rank
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    data: int
+    tp: int = 1
+
+    @property
+    def processes(self) -> int:
+        return self.data * self.tp
+
+    def __str__(self) -> str:
+        return f"{self.data}x{self.tp}"
+
+
+def run(layout: Layout, work: Callable[[Parallel], None]) -> None:
+    """`work` in as many forked processes as the layout has. Raises RuntimeError when one of them fails."""
+    port = str(free_port())
+    children = [_fork(rank, layout, port, work) for rank in range(layout.processes)]
+    statuses = [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in children]
+    if any(statuses):
+        raise RuntimeError(f"layout {layout}: the processes ended with {statuses}; see their messages above")
+
+
+def _fork(rank: int, layout: Layout, port: str, work: Callable[[Parallel], None]) -> int:
+    sys.stdout.flush()
+    pid = os.fork()
+    if pid:
+        return pid
+    status = 1
+    try:
+        place = {"RANK": rank, "WORLD_SIZE": layout.processes, "LOCAL_RANK": rank, "MASTER_PORT": port}
+        os.environ |= {name: str(value) for name, value in place.items()} | {"MASTER_ADDR": "127.0.0.1"}
+        with parallel_session("cpu", num_threads=1, tp_size=layout.tp) as parallel:
+            work(parallel)
+        status = 0
+    except BaseException:  # noqa: BLE001  # a forked process must never return into its parent's stack
+        traceback.print_exc()
+    finally:
+        sys.stderr.flush()
+        os._exit(status)
+
+
+class Comparison:
+    """Parameters after the steps, by layout."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._model = folder / "model"
+        tiny_model().save_pretrained(self._model)
+
+    def trained(self, layout: Layout) -> dict[str, Tensor]:
+        """After the last step, with a checkpoint left at `SAVED_STEP`."""
+
+        def work(parallel: Parallel) -> None:
+            learner = exact_learner(self._model, parallel)
+            take_steps(learner, SAVED_STEP, MAX_TOKENS, parallel)
+            checkpoint.Checkpoints(self._folder / str(layout), parallel).save(learner, {})
+            take_steps(learner, LAST_STEP, MAX_TOKENS, parallel)
+            self._write(full_parameters(learner), parallel)
+
+        return self._result(layout, work)
+
+    def continued(self, saved_by: Layout, layout: Layout) -> dict[str, Tensor]:
+        """From the checkpoint that `saved_by` left."""
+
+        def work(parallel: Parallel) -> None:
+            learner = exact_learner(self._model, parallel)
+            path = checkpoint.latest(self._folder / str(saved_by))
+            assert path
+            checkpoint.load(learner, path, parallel)
+            take_steps(learner, LAST_STEP, MAX_TOKENS, parallel)
+            self._write(full_parameters(learner), parallel)
+
+        return self._result(layout, work)
+
+    def _write(self, parameters: dict[str, Tensor], parallel: Parallel) -> None:
+        if parallel.is_main:
+            torch.save(parameters, self._folder / "result.pt")
+
+    def _result(self, layout: Layout, work: Callable[[Parallel], None]) -> dict[str, Tensor]:
+        (self._folder / "result.pt").unlink(missing_ok=True)
+        run(layout, work)
+        found: dict[str, Tensor] = torch.load(self._folder / "result.pt", weights_only=True)
+        return found
+
+
+@contextmanager
+def comparison() -> Iterator[Comparison]:
+    with tempfile.TemporaryDirectory() as folder:
+        yield Comparison(Path(folder))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument(
+        "--layouts", default="1x1,2x1,4x1,1x2,2x2", help="the first is compared with (default: %(default)s)"
+    )
+    args = parser.parse_args()
+    layouts = [Layout(*map(int, text.split("x"))) for text in args.layouts.split(",")]
+    with comparison() as compared:
+        trained = {layout: compared.trained(layout) for layout in layouts}
+        expected = trained[layouts[0]]
+        table = Table(
+            "layout (data x tp)", "processes", "from the start", *(f"from {saved}'s checkpoint" for saved in layouts)
+        )
+        worst = 0.0
+        for layout in layouts:
+            found = [trained[layout], *(compared.continued(saved, layout) for saved in layouts)]
+            differences = [relative_difference(parameters, expected) for parameters in found]
+            table.add_row(str(layout), str(layout.processes), *(f"{d:.1e}" for d in differences))
+            worst = max(worst, *differences)
+    Console().print(table)
+    sys.exit(0 if worst <= 1e-9 else 1)
+
+
+if __name__ == "__main__":
+    main()

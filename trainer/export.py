@@ -1,0 +1,101 @@
+"""A checkpoint as a Hugging Face directory that transformers and SGLang load: `tandem export-model RUN` runs this.
+
+    python -m trainer.export --checkpoint output/RUN/checkpoints/step-000070 --output_dir models/my-model
+
+Needs no database, no GPU and one process, whatever number of processes wrote the checkpoint: memory for the model once.
+Configuration, tokenizer and template come from the directory that the run started from.
+"""
+
+import json
+import logging
+import sys
+from pathlib import Path
+from typing import ClassVar, Literal
+
+from pydantic import Field
+from rich.console import Console
+from torch.distributed import checkpoint as dcp
+from torch.distributed.checkpoint.state_dict import get_model_state_dict, set_model_state_dict
+
+from shared.config import ServiceConfig
+from shared.errors import ConfigError, DataError, TandemError
+from trainer.checkpoint import STATE_FILE
+from trainer.forward import TreeLM
+from trainer.model import load_model
+from trainer.parallel import end_process, parallel_session
+from trainer.weights import WrittenWeights, write_weights
+
+
+class ExportConfig(ServiceConfig):
+    """Writes a checkpoint's weights as a Hugging Face directory."""
+
+    section: ClassVar[str] = "export"
+    program: ClassVar[str] = "python -m trainer.export"
+
+    checkpoint: Path = Field(description="A complete checkpoint: output/RUN/checkpoints/step-000070.")
+    output_dir: Path = Field(description="Directory to write; it must not exist.")
+    model_name_or_path: Path | None = Field(
+        None, description="Where configuration and tokenizer are. None: the directory that the run started from."
+    )
+    dtype: Literal["float32", "bfloat16", "float64"] | None = Field(
+        None, description="Of the written weights. None: that of the parameters."
+    )
+
+
+def export(config: ExportConfig) -> WrittenWeights:
+    """Raises DataError for a checkpoint that cannot be read, ConfigError where the output exists or the model is gone."""
+    if config.output_dir.exists():
+        raise ConfigError(f"{config.output_dir} exists; expected a new directory: a written model is never changed")
+    source = config.model_name_or_path or _source(config.checkpoint)
+    with parallel_session("cpu") as parallel:
+        lm = TreeLM(load_model(source, dtype=_stored_dtype(config.checkpoint)))
+        wanted = {"model": get_model_state_dict(lm)}
+        dcp.load(wanted, checkpoint_id=config.checkpoint)
+        set_model_state_dict(lm, wanted["model"])
+        return write_weights(lm.causal_lm, source, config.output_dir, parallel, dtype=config.dtype)
+
+
+def _source(checkpoint: Path) -> Path:
+    try:
+        state = json.loads((checkpoint / STATE_FILE).read_text(encoding="utf-8"))
+        source = Path(state["accounting"]["model_name_or_path"])
+    except (OSError, ValueError, KeyError) as exc:
+        raise DataError(
+            f"{checkpoint}: {STATE_FILE} does not say which model the run started from ({exc}); expected a complete "
+            "checkpoint of the trainer, or --model_name_or_path"
+        ) from exc
+    if not (source / "config.json").is_file():
+        raise ConfigError(f"{checkpoint}: the run started from {source}, which is gone; pass --model_name_or_path")
+    return source
+
+
+def _stored_dtype(checkpoint: Path) -> str:
+    """Of the parameters as they were saved, so that the written bits are theirs."""
+    tensors = dcp.FileSystemReader(checkpoint).read_metadata().state_dict_metadata
+    dtypes = {
+        str(found.properties.dtype).removeprefix("torch.")
+        for name, found in tensors.items()
+        if name.startswith("model.") and isinstance(found, dcp.metadata.TensorStorageMetadata)
+    }
+    floating = sorted(dtypes & {"float32", "bfloat16", "float64"})
+    if len(floating) != 1:
+        raise DataError(f"{checkpoint}: its parameters are of {sorted(dtypes)}; expected one floating dtype")
+    return floating[0]
+
+
+def main() -> None:
+    config = ExportConfig.load_or_exit()
+    logging.basicConfig(level="WARNING")
+    console = Console(stderr=True, highlight=False)
+    try:
+        with console.status(f"exporting {config.checkpoint}"):
+            written = export(config)
+    except TandemError as exc:
+        console.print(f"{config.program}: {exc}", soft_wrap=True, markup=False)
+        end_process(1)
+    sys.stdout.write(f"{written.path}  ({written.total_bytes:,} bytes, {written.seconds:.1f} s)\n")
+    end_process(0)
+
+
+if __name__ == "__main__":
+    main()
