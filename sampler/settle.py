@@ -47,13 +47,13 @@ async def settle(store: Store, task: Task, config: SamplerConfig) -> None:
 
 async def _write_data(store: Store, task: Task, scored: list[Slot], advantages: dict[str, float]) -> None:
     dispatches = await store.records.dispatches_of(list(advantages))
-    results: dict[str, tuple[float, float]] = {}
+    by_dispatch: dict[str, float] = {}
     group = []
     for slot in scored:
         rid = _record_id(slot)
         group.append(_data(task, slot, dispatches[rid], advantages[rid], len(scored)))
-        results |= {d.id: (_score(slot), advantages[rid]) for d in dispatches[rid]}
-    await store.records.set_dispatch_results(results)
+        by_dispatch |= {d.id: advantages[rid] for d in dispatches[rid]}
+    await store.records.set_advantages(by_dispatch)
     await store.data.write_group(group)
 
 

@@ -198,7 +198,7 @@ class DispatchedSamplingTask(Document):
     status: DispatchStatus = DispatchStatus.PENDING
     error: str | None = None
     continuations: int = 0  # how often the reply was continued after an abort
-    score: float | None = None
+    score: float | None = None  # what this turn earned of the episode's score, where the sampler said so
     advantage: float | None = None
     usage: dict[str, int] = {}  # prompt, cached, completion
     created_at: datetime | None = None

@@ -197,7 +197,8 @@ def _print_dispatch(out: Console, d: DispatchedSamplingTask) -> None:
     )
     _field(out, "service", d.service)
     if d.advantage is not None:
-        _field(out, "advantage", f"{_number(d.advantage)} (score {_number(d.score)})")
+        earned = "" if d.score is None else f" (earned {_number(d.score)})"
+        _field(out, "advantage", f"{_number(d.advantage)}{earned}")
     _field(out, "error", d.error, style="red")
 
 

@@ -51,7 +51,7 @@ async def test_a_group_becomes_record_data_with_its_advantages(store: Store) -> 
     records = await store.records.get_many([d.id for d in data])
     assert {r.status for r in records.values()} == {RecordStatus.READY}
     dispatches = await store.records.dispatches_of([data[0].id])
-    assert [(d.score, d.advantage) for d in dispatches[data[0].id]] == [(1.0, 0.5), (1.0, 0.5)]
+    assert [d.advantage for d in dispatches[data[0].id]] == [0.5, 0.5]
 
 
 async def test_a_failed_slot_is_no_part_of_the_statistics(store: Store) -> None:
@@ -95,7 +95,7 @@ async def test_settling_twice_changes_nothing(store: Store) -> None:
     assert await everything(store) == before
 
 
-@pytest.mark.parametrize("verb", ["set_dispatch_results", "write_group", "settle_group", "finish_settlement"])
+@pytest.mark.parametrize("verb", ["set_advantages", "write_group", "settle_group", "finish_settlement"])
 async def test_a_settler_that_dies_at_any_verb_is_replaced_with_the_same_result(
     store: Store, verb: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -107,7 +107,7 @@ async def test_a_settler_that_dies_at_any_verb_is_replaced_with_the_same_result(
     async def die(*_: object, **__: object) -> None:
         raise Died
 
-    owner = {"set_dispatch_results": store.records, "settle_group": store.records, "write_group": store.data}.get(
+    owner = {"set_advantages": store.records, "settle_group": store.records, "write_group": store.data}.get(
         verb, store.tasks
     )
     with monkeypatch.context() as patch:
