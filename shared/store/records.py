@@ -85,14 +85,21 @@ class RecordVerbs:
                 raise IllegalMove(f"record {record_id}: {found and found['status']} -> {to}; not among the legal moves")
 
     async def settle_group(
-        self, task_id: str, statuses: Mapping[str, RecordStatus], advantages: Mapping[str, float]
+        self,
+        task_id: str,
+        statuses: Mapping[str, RecordStatus],
+        advantages: Mapping[str, float],
+        reasons: Mapping[str, str],
     ) -> None:
-        """Give the group's records their last state and advantage; every other attempt of the task is abandoned.
+        """Give the group's records their last state, advantage and reason; every other attempt of the task is abandoned.
 
         With them go the requests that a process which died had sent and never closed.
         """
         updates = [
-            UpdateOne({"_id": rid}, {"$set": {"status": status.value, "advantage": advantages.get(rid)}})
+            UpdateOne(
+                {"_id": rid},
+                {"$set": {"status": status.value, "advantage": advantages.get(rid), "reason": reasons.get(rid)}},
+            )
             for rid, status in statuses.items()
         ]
         if updates:

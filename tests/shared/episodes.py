@@ -122,7 +122,7 @@ async def settle(store: Store) -> None:
             ]
         )
         await store.records.set_advantages({f"{rid}:{k}": a for rid, a in advantages.items() for k in range(3)})
-        await store.records.settle_group(task.id, {rid: RecordStatus.READY for rid in records}, advantages)
+        await store.records.settle_group(task.id, {rid: RecordStatus.READY for rid in records}, advantages, {})
         await store.tasks.finish_settlement(task, "ready", abandoned=False)
 
 
