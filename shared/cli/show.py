@@ -145,6 +145,7 @@ def _print_episode(episode: Episode, spell: Callable[[int], str] | None) -> None
             _print_tokens(out, dispatch, spell)
     out.print(Rule("outcome"))
     _field(out, "ended", f"{record.termination or 'not yet'}" + (f"; {record.error}" if record.error else ""))
+    _field(out, "settled", record.reason)
     _field(out, "answer", record.answer)
     _field(out, "score", _number(record.score))
     _field(out, "details", record.reward_details or None)
