@@ -5,13 +5,16 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
+from sampler.group_config import GroupConfig
 from shared.config import ServiceConfig
 
 Positive = Annotated[int, Field(gt=0)]
 Seconds = Annotated[float, Field(gt=0)]
 
 
-class SamplerConfig(ServiceConfig):
+class SamplerConfig(ServiceConfig, GroupConfig):
+    """What becomes of completed groups is set by the fields of `GroupConfig`, by the same names."""
+
     section: ClassVar[str] = "sampler"
     program: ClassVar[str] = "python -m sampler"
 
@@ -58,13 +61,6 @@ class SamplerConfig(ServiceConfig):
     max_tool_result_chars: Positive = Field(64_000, description="The same by characters, before tokens are counted.")
     max_raw_result_chars: Positive = Field(16_000, description="Kept of an answer that the model did not read whole.")
     episode_timeout_s: Seconds = Field(3600.0, description="One episode; longer is a plumbing failure.")
-
-    # groups
-    advantage: Literal["mean", "zscore", "leave_one_out"] = Field(
-        "mean",
-        description="Group baseline: reward minus the mean (MINIRL), its z-score (GRPO), or leave-one-out (RLOO).",
-    )
-    min_group_size: Positive = Field(2, description="A group with fewer scored episodes is abandoned.")
 
     # the queue
     max_concurrent_episodes: Positive = Field(256, description="Episodes this process plays at once, at most.")

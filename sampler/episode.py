@@ -65,6 +65,7 @@ async def _finish(sampler: AsyncSampler, termination: Termination, score: Score)
         "reward_details": dict(score.details),
     }
     store = sampler.resources.store
+    await store.records.set_turn_scores(sampler.episode.turn_scores)
     await store.records.move(sampler.claim.record_id, RecordStatus.SCORED, values)
     await store.tasks.finish_slot(sampler.claim, score.value)
 

@@ -7,7 +7,7 @@
 Every id is copied from the dispatches; nothing is encoded or decoded.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -37,22 +37,43 @@ class _Chain:
     versions: IntArray
 
 
-def flatten(record_id: str, dispatches: Sequence[DispatchedSamplingTask], advantage: float) -> RecordTree:
-    """The tree of a record's answered dispatches. Raises DataError when they contradict each other."""
-    answered = [d for d in dispatches if d.status not in UNANSWERED and d.response is not None]
-    if not answered:
+def answered(dispatches: Sequence[DispatchedSamplingTask]) -> list[DispatchedSamplingTask]:
+    """Those of a record's dispatches that are in its tree."""
+    return [d for d in dispatches if d.status not in UNANSWERED and d.response is not None]
+
+
+def flatten(
+    record_id: str,
+    dispatches: Sequence[DispatchedSamplingTask],
+    advantages: Mapping[str, float],
+    *,
+    trained: bool = True,
+) -> RecordTree:
+    """The tree of a record's answered dispatches, each with its entry of `advantages`. Without `trained` none has a loss.
+
+    Raises DataError when the dispatches contradict each other, or none was answered.
+    """
+    in_tree = answered(dispatches)
+    if not in_tree:
         raise DataError(f"record {record_id}: none of its {len(dispatches)} dispatches was answered")
     nodes_of: dict[str, IntArray] = {}
     chains: list[_Chain] = []
     created = 0
-    for index, dispatch in enumerate(answered):
+    for index, dispatch in enumerate(in_tree):
         shared = _shared_nodes(dispatch, nodes_of)
         chain = _chain(dispatch, index, int(shared[-1]) if len(shared) else -1)
         chains.append(chain)
         new = np.arange(created, created + len(chain.token_ids))
         nodes_of[dispatch.id] = np.concatenate([shared, new])
         created += len(new)
-    return _assemble(record_id, chains, answered, advantage)
+    return _assemble(
+        record_id,
+        chains,
+        tuple(
+            TreeDispatch(d.id, d.turn, advantages[d.id], float(d.sampling_params["temperature"]), trained)
+            for d in in_tree
+        ),
+    )
 
 
 def _shared_nodes(dispatch: DispatchedSamplingTask, nodes_of: dict[str, IntArray]) -> IntArray:
@@ -83,13 +104,11 @@ def _chain(dispatch: DispatchedSamplingTask, index: int, parent: int) -> _Chain:
     return _Chain(parent, np.concatenate([prompt, output]), index, len(prompt), logprobs, versions)
 
 
-def _assemble(
-    record_id: str, chains: Sequence[_Chain], answered: Sequence[DispatchedSamplingTask], advantage: float
-) -> RecordTree:
+def _assemble(record_id: str, chains: Sequence[_Chain], in_tree: tuple[TreeDispatch, ...]) -> RecordTree:
     token_ids = np.concatenate([c.token_ids for c in chains])
     total = len(token_ids)
     parents = np.arange(-1, total - 1, dtype=np.int64)
-    dispatches = np.full(total, -1, dtype=np.int32)
+    sampled_by = np.full(total, -1, dtype=np.int32)
     logprobs = np.zeros(total, dtype=np.float32)
     versions = np.full(total, -1, dtype=np.int32)
     start = 0
@@ -97,7 +116,7 @@ def _assemble(
         first_output, end = start + chain.num_prompt, start + len(chain.token_ids)
         if end > start:
             parents[start] = chain.parent
-        dispatches[first_output:end] = chain.dispatch
+        sampled_by[first_output:end] = chain.dispatch
         logprobs[first_output:end] = chain.logprobs
         versions[first_output:end] = chain.versions
         start = end
@@ -109,12 +128,10 @@ def _assemble(
         record_id=record_id,
         token_ids_N=token_ids[order].astype(np.int32),
         parents_N=np.where(moved < 0, -1, place[moved]).astype(np.int32),
-        dispatches_N=dispatches[order],
+        dispatches_N=sampled_by[order],
         logprobs_N=logprobs[order],
         versions_N=versions[order],
-        dispatches=tuple(
-            TreeDispatch(d.id, d.turn, advantage, float(d.sampling_params["temperature"])) for d in answered
-        ),
+        dispatches=in_tree,
     )
 
 

@@ -16,6 +16,7 @@ left to rise: the slot is retried, and they never become a reward.
 import hashlib
 import json
 import logging
+import math
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -75,6 +76,7 @@ class EpisodeLog:
     versions: set[int] = field(default_factory=set)
     last_reply: str = ""
     answer: str | None = None
+    turn_scores: dict[str, float] = field(default_factory=dict)  # by dispatch
 
     def values(self) -> dict[str, Any]:
         return {
@@ -155,6 +157,17 @@ class AsyncSampler(ABC):
         """What came of the last reply. It is written with the next request, or at the end of the episode."""
         update = {"tool_calls": list(tool_calls), **({} if status is None else {"status": status})}
         self._unwritten[-1] = self._unwritten[-1].model_copy(update=update)
+
+    def score_turn(self, turn: Turn, score: float) -> None:
+        """Say that `turn` earned `score`, which is a part of the episode's score; said again, it is replaced.
+
+        `run` may say it, or `evaluate_record`. The episode's score stays the whole: what is left of it is earned by the last
+        turn. Only advantages by turn look at it (`reward_to_go`, `gigpo`). Raises ValueError for another episode's turn
+        and for what is no number.
+        """
+        if turn.dispatch_id not in self.episode.dispatches or not math.isfinite(score):
+            raise ValueError(f"score {score} of turn {turn.dispatch_id}: expected a number, for a turn of this episode")
+        self.episode.turn_scores[turn.dispatch_id] = float(score)
 
     async def finish_turn(self, unanswered: DispatchStatus = DispatchStatus.FAILED) -> None:
         """Write what came of the last reply, if that has not been done; `unanswered`: what a request without a reply is."""

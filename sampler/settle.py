@@ -1,24 +1,40 @@
-"""Settlement: a completed group becomes training data.
+"""Settlement: a completed group becomes training data. docs/groups.md tells what happens to a group, rule by rule.
 
-    slots' records ─▶ advantages ─▶ token trees ─▶ record_data, dispatch results, record states ─▶ task settled | abandoned
+    slots' records ─▶ rules ─▶ advantages ─▶ token trees ─▶ dispatches, record_data, records ─▶ task settled | abandoned
 
-Idempotent: everything is computed from what the group's slots say, and every id is derived. A settler that dies is replaced
-when its lease ends, and the work is done again, with the same result.
+Idempotent: everything is computed from what the group's documents say, and every id is derived. A settler that dies is
+replaced when its lease ends, and the work is done again, with the same result. What is dropped is written too, with its reason.
 """
 
 import logging
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
-from sampler.advantages import ESTIMATORS
+from sampler.advantages import group_advantages
 from sampler.config import SamplerConfig
 from sampler.flatten import flatten
+from sampler.group_config import Advantage
+from sampler.groups import Episode, read_episode
+from sampler.rules import Verdict, judge
 from shared.documents import DBRecordData, DispatchedSamplingTask, Slot, Task
-from shared.states import RecordStatus, SlotStatus
+from shared.states import DataStatus, RecordStatus, SlotStatus
 from shared.store import Store
 
 log = logging.getLogger(__name__)
 
 TRAIN_SPLIT = "train"
 SETTLE_LEASE_S = 30.0
+MASKED = "over-long: in the group's baseline, without a loss"
+
+
+@dataclass(frozen=True, slots=True)
+class Settlement:
+    """What the rules say of a group, and the advantages of what they keep, per dispatch."""
+
+    verdict: Verdict
+    advantages: Mapping[str, Mapping[str, float]]  # {record: {dispatch: advantage}}
+    masked: frozenset[str]
 
 
 async def settle_next(store: Store, worker: str, config: SamplerConfig) -> Task | None:
@@ -31,60 +47,92 @@ async def settle_next(store: Store, worker: str, config: SamplerConfig) -> Task 
 
 async def settle(store: Store, task: Task, config: SamplerConfig) -> None:
     """Settle a completed group; doing it again changes nothing."""
-    scored = [slot for slot in task.slots if slot.status is SlotStatus.SCORED]
+    scored = {_record_id(slot): _score(slot) for slot in task.slots if slot.status is SlotStatus.SCORED}
     if task.split != TRAIN_SPLIT:
-        await _close(store, task, scored, RecordStatus.SCORED, {}, "evaluated", abandoned=False)
-    elif len(scored) < min(config.min_group_size, task.num_generations):
-        outcome = f"abandoned: {len(scored)} of {task.num_generations} episodes have a score"
-        await _close(store, task, scored, RecordStatus.ABANDONED, {}, outcome, abandoned=True)
-    else:
-        advantages = dict(
-            zip(map(_record_id, scored), ESTIMATORS[config.advantage](list(map(_score, scored))), strict=True)
-        )
-        await _write_data(store, task, scored, advantages)
-        await _close(store, task, scored, RecordStatus.READY, advantages, "ready", abandoned=False)
+        await store.records.settle_group(task.id, dict.fromkeys(scored, RecordStatus.SCORED), {}, {})
+        await _finish(store, task, "evaluated", abandoned=False)
+        return
+    dispatches = await store.records.dispatches_of(list(scored))
+    records = await store.records.get_many(list(scored))
+    by_observation = config.advantage is Advantage.GIGPO
+    episodes = [
+        read_episode(records[rid], score, dispatches[rid], observations=by_observation) for rid, score in scored.items()
+    ]
+    settlement = decide(episodes, task.num_generations, config)
+    await store.records.set_advantages(
+        {d: a for of_record in settlement.advantages.values() for d, a in of_record.items()}
+    )
+    await store.data.write_group([_data(task, e, dispatches[e.record], settlement) for e in episodes if e.turns])
+    await _write_records(store, task, settlement)
+    refusal = settlement.verdict.refusal
+    await _finish(store, task, _outcome(settlement, len(episodes)), abandoned=refusal is not None)
 
 
-async def _write_data(store: Store, task: Task, scored: list[Slot], advantages: dict[str, float]) -> None:
-    dispatches = await store.records.dispatches_of(list(advantages))
-    results: dict[str, tuple[float, float]] = {}
-    group = []
-    for slot in scored:
-        rid = _record_id(slot)
-        group.append(_data(task, slot, dispatches[rid], advantages[rid], len(scored)))
-        results |= {d.id: (_score(slot), advantages[rid]) for d in dispatches[rid]}
-    await store.records.set_dispatch_results(results)
-    await store.data.write_group(group)
+def decide(episodes: Sequence[Episode], num_generations: int, config: SamplerConfig) -> Settlement:
+    """The rules and the estimator on one group: a pure function."""
+    verdict = judge(episodes, num_generations, config)
+    advantages = group_advantages(verdict.kept, verdict.rewards, config) if verdict.kept else []
+    return Settlement(
+        verdict,
+        {
+            e.record: {turn.dispatch: a for turn, a in zip(e.turns, of_turns, strict=True)}
+            for e, of_turns in zip(verdict.kept, advantages, strict=True)
+        },
+        frozenset(e.record for e in verdict.kept if config.mask_overlong and e.over_long),
+    )
 
 
 def _data(
-    task: Task, slot: Slot, dispatches: list[DispatchedSamplingTask], advantage: float, group_size: int
+    task: Task, episode: Episode, dispatches: Sequence[DispatchedSamplingTask], settlement: Settlement
 ) -> DBRecordData:
-    tree = flatten(_record_id(slot), dispatches, advantage)
+    """The record's tree. What is dropped is of no group: its `group_size` is 0, and its advantages are."""
+    verdict, rid = settlement.verdict, episode.record
+    reason = verdict.dropped.get(rid)
+    advantages = settlement.advantages.get(rid) or {turn.dispatch: 0.0 for turn in episode.turns}
+    tree = flatten(rid, dispatches, advantages, trained=rid not in settlement.masked)
+    shaping = dict(zip((e.record for e in verdict.kept), verdict.shaping, strict=True))
     return DBRecordData(
-        id=_record_id(slot),
+        id=rid,
         task=task.id,
-        group_size=group_size,
+        group_size=0 if reason is not None else len(verdict.kept),
         seq=task.seq,
         policy=task.policy,
         split=task.split,
         source=task.source,
-        reward=_score(slot),
+        reward=episode.score,
+        shaping=shaping.get(rid, 0.0),
+        status=DataStatus.READY if reason is None else DataStatus.DROPPED,
+        reason=reason,
         **DBRecordData.tree_fields(tree),
     )
 
 
-async def _close(
-    store: Store,
-    task: Task,
-    scored: list[Slot],
-    status: RecordStatus,
-    advantages: dict[str, float],
-    outcome: str,
-    *,
-    abandoned: bool,
-) -> None:
-    await store.records.settle_group(task.id, {_record_id(slot): status for slot in scored}, advantages)
+async def _write_records(store: Store, task: Task, settlement: Settlement) -> None:
+    verdict = settlement.verdict
+    statuses = dict.fromkeys(settlement.advantages, RecordStatus.READY)
+    statuses |= dict.fromkeys(verdict.dropped, RecordStatus.ABANDONED)
+    advantages = {rid: _mean(list(of_record.values())) for rid, of_record in settlement.advantages.items()}
+    reasons = verdict.dropped | dict.fromkeys(settlement.masked, MASKED)
+    await store.records.settle_group(task.id, statuses, advantages, reasons)
+
+
+def _mean(advantages: Sequence[float]) -> float:
+    """Exactly the advantage of every turn where they are equal."""
+    alike = min(advantages) == max(advantages)
+    return advantages[0] if alike else math.fsum(advantages) / len(advantages)
+
+
+def _outcome(settlement: Settlement, num_scored: int) -> str:
+    verdict = settlement.verdict
+    if verdict.refusal is not None:
+        return f"abandoned: {verdict.refusal}"
+    dropped, masked = len(verdict.dropped), len(settlement.masked)
+    changes = [f"{dropped} of {num_scored} dropped"] if dropped else []
+    changes += [f"{masked} without a loss"] if masked else []
+    return "; ".join(["ready", *changes])
+
+
+async def _finish(store: Store, task: Task, outcome: str, *, abandoned: bool) -> None:
     await store.tasks.finish_settlement(task, outcome, abandoned=abandoned)
     log.info("settled task=%s outcome=%s scores=%s", task.id, outcome, [slot.score for slot in task.slots])
 

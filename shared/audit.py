@@ -7,13 +7,14 @@ It reads documents as stored and derives every token sequence a second time, fro
 no code with the sampler that wrote the trees.
 """
 
+import math
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
 
 from shared.audit_report import AuditReport, Check
 from shared.audit_tokens import audit_tokens
 from shared.documents import DBRecordData, DispatchedSamplingTask, Record, Slot, Task
-from shared.states import SlotStatus
+from shared.states import RecordStatus, SlotStatus
 from shared.store import Store
 
 TASK_BATCH = 500
@@ -32,11 +33,13 @@ async def audit(
     """
     report = AuditReport(store.run)
     if running:
-        for check in (Check.SURVIVING, Check.MARKS):
+        for check in (Check.SURVIVING, Check.MARKS, Check.DROPPED, Check.GROUPS):
             report.results[check].note = "not examined while running"
     async for batch in _in_batches(store.questions.opened_tasks(), TASK_BATCH):
         await _audit_tasks(store, report, batch, running=running)
     await _audit_once(store, report)
+    if not running:
+        await _audit_groups(store, report)
     limits = await _limits(store, max_trained_count)
     newest = await _newest_steps(store, newest_step)
     async for batch in _in_batches(store.questions.all_data(), DATA_BATCH):
@@ -145,6 +148,16 @@ async def _audit_once(store: Store, report: AuditReport) -> None:
             report.look(Check.ONCE, False, f"one slot has {len(ids)} {what}: {', '.join(ids)}")
 
 
+async def _audit_groups(store: Store, report: AuditReport) -> None:
+    async for group in store.questions.groups():
+        found, sizes = group["records"], sorted(group["sizes"])
+        report.look(
+            Check.GROUPS,
+            sizes == [found],
+            f"{group['_id']}: {found} sets of training data; its group was settled with {' or '.join(map(str, sizes))}",
+        )
+
+
 # ---------------------------------------------------------------------- training data
 
 
@@ -171,8 +184,27 @@ async def _audit_data(
         report.look(Check.OWNED, wrong is None, f"{data.id}: {wrong}")
         limit, newest_step = limits.get(data.policy, 1), newest.get(data.policy, 0)
         _audit_steps(report, data, records.get(data.id), limit, newest_step, running=running)
+        if not running and data.id in records:
+            _audit_settled(report, data, records[data.id])
         read = [report.read(DispatchedSamplingTask, d) for d in dispatches[data.id]]
         audit_tokens(report, data, {d.id: d for d in read if d is not None})
+
+
+def _audit_settled(report: AuditReport, data: DBRecordData, record: Mapping[str, Any]) -> None:
+    """What settlement wrote on the record, beside its training data."""
+    found = record["advantage"]
+    if data.group_size == 0:
+        right = data.reason is not None and found is None and not any(d.advantage for d in data.dispatches)
+        right = right and (record["status"], record.get("reason")) == (RecordStatus.ABANDONED, data.reason)
+        report.look(
+            Check.DROPPED,
+            right,
+            f"{data.id}: dropped ({data.reason}); its record is {record['status']} ({record.get('reason')}), advantage {found}",
+        )
+        return
+    mean = math.fsum(d.advantage for d in data.dispatches) / len(data.dispatches)
+    right = found is not None and math.isclose(found, mean, rel_tol=1e-9, abs_tol=1e-12)
+    report.look(Check.ADVANTAGES, right, f"{data.id}: record has advantage {found}; the mean of its turns is {mean}")
 
 
 def _count(report: AuditReport, data: DBRecordData) -> None:

@@ -30,7 +30,9 @@ class Check(StrEnum):
     STEPS = "trained_steps are unique and at most max_trained_count"
     MARKS = "records carry the marks of their training data"
     SURVIVING = "no trained step is above the newest announced one"
-    ADVANTAGES = "advantages are those on the dispatches"
+    ADVANTAGES = "advantages are those on the dispatches, and a record's is their mean"
+    DROPPED = "what settlement dropped has a reason and no advantage, and its record is abandoned"
+    GROUPS = "a group's training data is whole"
 
 
 @dataclass(slots=True)

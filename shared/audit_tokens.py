@@ -54,7 +54,8 @@ def audit_tokens(report: AuditReport, data: DBRecordData, dispatches: Mapping[st
         except DataError as exc:
             report.look(Check.TOKENS, False, f"{data.id}: {exc}")
             continue
-        _audit_advantage(report, used.id, used.advantage, dispatches[used.id].advantage)
+        if data.group_size > 0:
+            _audit_advantage(report, used.id, used.advantage, dispatches[used.id].advantage)
         nodes = np.flatnonzero(tree.dispatches_N == k)
         if len(nodes) == 0:
             found = int(np.count_nonzero(expected.sources == k))

@@ -95,7 +95,9 @@ class Task(Document):
     last_claimed: int | None = None  # slot that the last claim gave out; -1: it found only exhausted ones
     scores: list[float | None] = []  # by slot once settled; None: failed
     free_at: datetime  # least of the slots' while any is open; the claim's index
-    outcome: str | None = None  # how settlement ended: "ready", "evaluated", or why it was abandoned
+    outcome: str | None = (
+        None  # how settlement ended: "ready" (and how many were dropped), "evaluated", or why it was abandoned
+    )
     settler: str | None = None
     created_at: datetime | None = None
     completed_at: datetime | None = None
@@ -142,8 +144,9 @@ class Record(Document):
     answer: str | None = None
     score: float | None = None
     reward_details: dict[str, Any] = {}
-    advantage: float | None = None
+    advantage: float | None = None  # mean over its turns
     error: str | None = None
+    reason: str | None = None  # why settlement dropped it, or gave it no loss
     policy_versions: list[int] = []  # every weight version that sampled one of its tokens
     trained_count: int = 0
     last_trained_step: int | None = None
@@ -198,7 +201,7 @@ class DispatchedSamplingTask(Document):
     status: DispatchStatus = DispatchStatus.PENDING
     error: str | None = None
     continuations: int = 0  # how often the reply was continued after an abort
-    score: float | None = None
+    score: float | None = None  # what this turn earned of the episode's score, where the sampler said so
     advantage: float | None = None
     usage: dict[str, int] = {}  # prompt, cached, completion
     created_at: datetime | None = None
@@ -227,7 +230,7 @@ class DBRecordData(Document):
 
     id: str = Field(alias="_id")
     task: str
-    group_size: int  # records that the group was settled with; the trainer takes whole groups only
+    group_size: int  # records of the group that are trained on, always together; 0: settlement dropped this one
     seq: int
     policy: str
     split: str
@@ -236,7 +239,8 @@ class DBRecordData(Document):
     max_version: int
     num_tokens: int
     num_trained_tokens: int
-    reward: float
+    reward: float  # the record's score
+    shaping: float = 0.0  # what settlement added to it before it took advantages
     status: DataStatus = DataStatus.READY
     reason: str | None = None
     trained_count: int = 0

@@ -30,7 +30,7 @@ class RecordStatus(StrEnum):
     SCORED = "scored"  # has its score, waits for its group
     READY = "ready"  # its record_data is written
     FAILED = "failed"  # the plumbing failed; `error` says how
-    ABANDONED = "abandoned"  # lost its lease, or its group gave no training data
+    ABANDONED = "abandoned"  # lost its lease, or settlement dropped it; `reason` says why
 
 
 class DispatchStatus(StrEnum):
@@ -61,7 +61,7 @@ class DataStatus(StrEnum):
     READY = "ready"  # may be claimed by the trainer
     TRAINED = "trained"  # used `max_trained_count` times
     STALE = "stale"  # too old when it was looked at; kept, counted, never trained
-    DROPPED = "dropped"  # filtered out; `reason` says why
+    DROPPED = "dropped"  # left out by a rule of settlement; `reason` says which
 
 
 class ServiceStatus(StrEnum):

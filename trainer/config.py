@@ -6,6 +6,7 @@ from typing import Annotated, Any, ClassVar
 from pydantic import Field, model_validator
 
 from shared.config import ServiceConfig
+from trainer.advantages import AdvantageNormalization
 from trainer.learner import OptimizerConfig
 from trainer.losses import LossConfig, LossName
 from trainer.presets import PRESETS
@@ -33,6 +34,11 @@ class TrainerConfig(ServiceConfig, LossConfig):
     max_trained_count: Positive = Field(1, description="How often one record may be trained.")
     drop_zero_advantage: bool = Field(
         True, description="Spare the forward of records whose advantages are all 0: their gradient is 0 anyway."
+    )
+    advantage_normalization: AdvantageNormalization = Field(
+        AdvantageNormalization.NONE,
+        description="Over the step's batch: none, batch_std (divide by the rewards' standard deviation), or source (mean 0 "
+        "and standard deviation 1 over the trained tokens of each source).",
     )
     max_tokens_per_row: Positive = Field(1024, description="Token budget of one forward (micro-batch).")
     logprob_chunk: Positive = Field(1024, description="Log-probs computed at a time: bounds the logits in memory.")

@@ -20,7 +20,9 @@ import torch
 from shared.documents import DataClaim, DBRecordData, PolicyVersion
 from shared.errors import LeaseLost
 from shared.states import DataStatus
+from shared.trees import RecordTree
 from trainer.accumulate import Minibatch
+from trainer.advantages import normalize
 from trainer.bridge import StoreBridge
 from trainer.config import TrainerConfig
 from trainer.losses import Denominators
@@ -87,24 +89,40 @@ class RecordStream:
         minibatches: list[Minibatch] = []
         trees: list[TokenTree] = []
         data: list[DBRecordData] = []
-        for part in in_parts(groups, self._config.updates_per_step):
-            minibatch, part_trees, part_data = self._load(part)
+        shares = [
+            share_out(part, self._parallel.data.size)[self._parallel.data.rank]
+            for part in in_parts(groups, self._config.updates_per_step)
+        ]
+        data_of = [self._read(share) for share in shares]
+        records_of, normalized_by = self._normalize(data_of)
+        for share, part_data, records in zip(shares, data_of, records_of, strict=True):
+            minibatch, part_trees = self._load(share, part_data, records)
             minibatches.append(minibatch)
             trees += part_trees
             data += part_data
-        metrics = self._metrics(groups, trees, data, [row for m in minibatches for row in m.rows])
+        metrics = normalized_by | self._metrics(groups, trees, data, [row for m in minibatches for row in m.rows])
         metrics |= {"time/wait_s": waited, "time/load_s": time.monotonic() - started - waited}
         return Batch(minibatches, metrics, [d.id for d in data])
 
-    def _load(self, groups: Sequence[Group]) -> tuple[Minibatch, list[TokenTree], list[DBRecordData]]:
+    def _normalize(self, parts: Sequence[Sequence[DBRecordData]]) -> tuple[list[list[RecordTree]], dict[str, float]]:
+        """The trees of each part, their advantages normalized over the whole batch, and what by."""
+        data = [d for part in parts for d in part]
+        trees, metrics = normalize(
+            data, [d.tree() for d in data], self._config.advantage_normalization, self._parallel.data.gather_objects
+        )
+        found = iter(trees)
+        return [[next(found) for _ in part] for part in parts], metrics
+
+    def _load(
+        self, groups: Sequence[Group], data: Sequence[DBRecordData], records: Sequence[RecordTree]
+    ) -> tuple[Minibatch, list[TokenTree]]:
         """This rank's share of the groups of one update."""
-        mine = share_out(groups, self._parallel.data.size)[self._parallel.data.rank]
-        trees, data = self._read(mine)
+        trees = self._merge(groups, records)
         rows = pack(trees, self._config.max_tokens_per_row, one_sequence_per_row=self._linear)
         tokens_T = torch.cat(
             [torch.from_numpy(t.trained_tokens_T) for t in trees] or [torch.zeros(0, dtype=torch.long)]
         )
-        return Minibatch(rows, Denominators.count(tokens_T), [d.source for d in data]), trees, data
+        return Minibatch(rows, Denominators.count(tokens_T), [d.source for d in data]), trees
 
     def commit(self, step: int) -> None:
         """The step is taken: its records are spent. Called by every rank, done by rank 0."""
@@ -177,22 +195,21 @@ class RecordStream:
 
     # ------------------------------------------------------------------ reading
 
-    def _read(self, groups: Sequence[Group]) -> tuple[list[TokenTree], list[DBRecordData]]:
+    def _read(self, groups: Sequence[Group]) -> list[DBRecordData]:
         ids = [rid for group in groups for rid in group.records]
-        found = iter(self._bridge(self._store.data.load(ids)))
-        trees, everything = [], []
-        for group in groups:
-            data = [next(found) for _ in group.records]
-            everything += data
-            trees.append(
-                merge(
-                    [d.tree() for d in data],
-                    staleness=[float(group.staleness)] * len(data),
-                    drop_zero_advantage=self._config.drop_zero_advantage,
-                    merging=Merging.LINEAR if self._linear else Merging.TREE,
-                )
+        return self._bridge(self._store.data.load(ids))
+
+    def _merge(self, groups: Sequence[Group], records: Sequence[RecordTree]) -> list[TokenTree]:
+        found = iter(records)
+        return [
+            merge(
+                [next(found) for _ in group.records],
+                staleness=[float(group.staleness)] * len(group.records),
+                drop_zero_advantage=self._config.drop_zero_advantage,
+                merging=Merging.LINEAR if self._linear else Merging.TREE,
             )
-        return trees, everything
+            for group in groups
+        ]
 
     def _metrics(
         self, groups: Sequence[Group], trees: Sequence[TokenTree], data: Sequence[DBRecordData], rows: Sequence[Row]

@@ -145,6 +145,7 @@ def _print_episode(episode: Episode, spell: Callable[[int], str] | None) -> None
             _print_tokens(out, dispatch, spell)
     out.print(Rule("outcome"))
     _field(out, "ended", f"{record.termination or 'not yet'}" + (f"; {record.error}" if record.error else ""))
+    _field(out, "settled", record.reason)
     _field(out, "answer", record.answer)
     _field(out, "score", _number(record.score))
     _field(out, "details", record.reward_details or None)
@@ -197,7 +198,8 @@ def _print_dispatch(out: Console, d: DispatchedSamplingTask) -> None:
     )
     _field(out, "service", d.service)
     if d.advantage is not None:
-        _field(out, "advantage", f"{_number(d.advantage)} (score {_number(d.score)})")
+        earned = "" if d.score is None else f" (earned {_number(d.score)})"
+        _field(out, "advantage", f"{_number(d.advantage)}{earned}")
     _field(out, "error", d.error, style="red")
 
 

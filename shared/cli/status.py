@@ -47,6 +47,7 @@ class RunStatus:
     run: str
     state: str
     tasks: dict[str, dict[str, int]]
+    abandoned: dict[str, int]  # {why: groups}
     slots: dict[str, dict[str, int]]
     records: dict[str, int]
     record_data: dict[str, int]
@@ -100,6 +101,7 @@ async def look(store: Store) -> RunStatus:
         run=store.run,
         state=run.state.value if run else "unknown",
         tasks=tasks,
+        abandoned=await store.questions.abandoned_tasks(),
         slots={split: await store.tasks.count_slots(split) for split in tasks},
         records=await store.records.count_by_status(),
         record_data=await store.data.count_by_status(),
@@ -178,6 +180,7 @@ def _render(now: RunStatus) -> Group:
     rates = ", ".join(f"{name} {value:.3g}" for name, value in now.rates.items())
     parts: list[Any] = [f"run [bold]{escape(now.run)}[/bold] is {now.state}; {escape(rates)}"]
     parts.append(_counts("tasks", now.tasks, [s.value for s in TaskStatus]))
+    parts += [f"  {n} × {escape(outcome)}" for outcome, n in sorted(now.abandoned.items())]
     parts.append(_counts("slots of opened tasks", now.slots, [*(s.value for s in SlotStatus), "failures"]))
     parts.append(_counts("records", {"records": now.records}, [s.value for s in RecordStatus]))
     parts.append(_counts("training data", {"record_data": now.record_data}, [s.value for s in DataStatus]))

@@ -55,11 +55,21 @@ class QuestionVerbs:
             counts.setdefault(row["_id"]["status"], {})[row["_id"].get("reason") or "no reason given"] = row["n"]
         return counts
 
+    async def abandoned_tasks(self) -> dict[str, int]:
+        """{outcome: groups} of those that gave no training data."""
+        cursor = await self._tasks.aggregate(
+            [
+                {"$match": {"status": TaskStatus.ABANDONED}},
+                {"$group": {"_id": "$outcome", "n": {"$sum": 1}}},
+            ]
+        )
+        return {row["_id"] or "no reason given": row["n"] async for row in cursor}
+
     async def ready_versions(self, policy: str) -> dict[int, int]:
-        """{oldest weight version: records} of what waits for the trainer."""
+        """{oldest weight version: records} of what waits for the trainer and has a loss."""
         cursor = await self._data.aggregate(
             [
-                {"$match": {"policy": policy, "status": DataStatus.READY}},
+                {"$match": {"policy": policy, "status": DataStatus.READY, "num_trained_tokens": {"$gt": 0}}},
                 {"$group": {"_id": "$min_version", "n": {"$sum": 1}}},
                 {"$sort": {"_id": 1}},
             ]
@@ -116,6 +126,12 @@ class QuestionVerbs:
         async for document in self._dispatches.find({"record": {"$in": list(record_ids)}}):
             found[document["record"]].append(document)
         return found
+
+    async def groups(self) -> AsyncIterator[Document]:
+        """Of every task that has training data not dropped in settlement: {"_id", "records": how many, "sizes": [group_size]}."""
+        group = {"_id": "$task", "records": {"$sum": 1}, "sizes": {"$addToSet": "$group_size"}}
+        async for row in await self._data.aggregate([{"$match": {"group_size": {"$gt": 0}}}, {"$group": group}]):
+            yield row
 
     async def slots_trained_twice(self) -> list[list[str]]:
         """Ids of trained records, for every slot that has more than one."""

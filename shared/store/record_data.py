@@ -17,6 +17,7 @@ from shared.store.pipelines import NOW
 from shared.store.retry import survives_outages
 
 Document = dict[str, Any]
+_HAS_LOSS: Document = {"$gt": ["$num_trained_tokens", 0]}
 
 
 @survives_outages
@@ -59,7 +60,11 @@ class RecordDataVerbs:
                         "_id": "$task",
                         "seq": {"$first": "$seq"},
                         "group_size": {"$first": "$group_size"},
+<<<<<<< HEAD
                         "min_version": {"$min": {"$cond": [{"$gte": ["$min_version", 0]}, "$min_version", None]}},
+=======
+                        "min_version": {"$min": {"$cond": [_HAS_LOSS, "$min_version", None]}},
+>>>>>>> settle
                         "num_tokens": {"$sum": "$num_tokens"},
                         "records": {"$push": "$_id"},
                     }
@@ -136,10 +141,16 @@ class RecordDataVerbs:
     # ------------------------------------------------------------------ questions
 
     async def count_discarded_groups(self, policy: str) -> int:
-        """Groups that the trainer set aside: they do not use up its appetite."""
+        """Groups that the trainer set aside: they do not use up its appetite. (What settlement dropped is of no group.)"""
         cursor = await self._data.aggregate(
             [
-                {"$match": {"policy": policy, "status": {"$in": [DataStatus.STALE, DataStatus.DROPPED]}}},
+                {
+                    "$match": {
+                        "policy": policy,
+                        "status": {"$in": [DataStatus.STALE, DataStatus.DROPPED]},
+                        "group_size": {"$gt": 0},
+                    }
+                },
                 {"$group": {"_id": "$task"}},
                 {"$count": "n"},
             ]

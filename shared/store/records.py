@@ -85,14 +85,21 @@ class RecordVerbs:
                 raise IllegalMove(f"record {record_id}: {found and found['status']} -> {to}; not among the legal moves")
 
     async def settle_group(
-        self, task_id: str, statuses: Mapping[str, RecordStatus], advantages: Mapping[str, float]
+        self,
+        task_id: str,
+        statuses: Mapping[str, RecordStatus],
+        advantages: Mapping[str, float],
+        reasons: Mapping[str, str],
     ) -> None:
-        """Give the group's records their last state and advantage; every other attempt of the task is abandoned.
+        """Give the group's records their last state, advantage and reason; every other attempt of the task is abandoned.
 
         With them go the requests that a process which died had sent and never closed.
         """
         updates = [
-            UpdateOne({"_id": rid}, {"$set": {"status": status.value, "advantage": advantages.get(rid)}})
+            UpdateOne(
+                {"_id": rid},
+                {"$set": {"status": status.value, "advantage": advantages.get(rid), "reason": reasons.get(rid)}},
+            )
             for rid, status in statuses.items()
         ]
         if updates:
@@ -107,16 +114,18 @@ class RecordVerbs:
             )
             await self._records.update_many({"_id": {"$in": lost}}, {"$set": {"status": RecordStatus.ABANDONED.value}})
 
-    async def set_dispatch_results(self, results: Mapping[str, tuple[float, float]]) -> None:
-        """{dispatch id: (score, advantage)}."""
-        if results:
-            await self._dispatches.bulk_write(
-                [
-                    UpdateOne({"_id": did}, {"$set": {"score": score, "advantage": advantage}})
-                    for did, (score, advantage) in results.items()
-                ],
-                ordered=False,
-            )
+    async def set_turn_scores(self, scores: Mapping[str, float]) -> None:
+        """{dispatch id: what that turn earned}."""
+        await self._set_on_dispatches("score", scores)
+
+    async def set_advantages(self, advantages: Mapping[str, float]) -> None:
+        """{dispatch id: advantage}."""
+        await self._set_on_dispatches("advantage", advantages)
+
+    async def _set_on_dispatches(self, name: str, values: Mapping[str, float]) -> None:
+        if values:
+            updates = [UpdateOne({"_id": did}, {"$set": {name: value}}) for did, value in values.items()]
+            await self._dispatches.bulk_write(updates, ordered=False)
 
     async def get(self, record_id: str) -> Record | None:
         document = await self._records.find_one({"_id": record_id})

@@ -5,7 +5,7 @@ from typing import Any
 
 from shared.documents import Claim, DispatchedSamplingTask, SampledResponse
 from shared.packed import pack_floats, pack_ints
-from shared.states import DispatchStatus, RecordStatus
+from shared.states import DispatchStatus, RecordStatus, Termination
 from shared.store import Store
 
 
@@ -46,17 +46,43 @@ def make_dispatch(
     )
 
 
-async def play_episode(store: Store, claim: Claim, score: float, *, version: int = 0) -> None:
-    """A two-turn episode: [1 2] 3 4 | [5] 6 7, whose tokens depend a little on the slot."""
+async def play_episode(
+    store: Store,
+    claim: Claim,
+    score: float,
+    *,
+    version: int = 0,
+    turns: int = 2,
+    termination: Termination = Termination.ANSWERED,
+    turn_scores: Sequence[float | None] = (),
+    told: Sequence[str] = (),
+) -> None:
+    """An episode of some turns: [1 2] 3 4 | [5] 6 7 | [8] 9 10 …, whose tokens depend a little on the slot.
+
+    `turn_scores` and `told` (what the model is told before a turn) are those of the first turns.
+    """
     await store.records.start(claim, "w")
     rid, x = claim.record_id, 10 * claim.traj_id
-    dispatches = [
-        make_dispatch(rid, 0, [1, 2], [3 + x, 4], version=version),
-        make_dispatch(rid, 1, [5], [6 + x, 7], parent=0, shared_length=4, version=version),
-    ]
+    dispatches = []
+    for t in range(turns):
+        prompt = [1, 2] if t == 0 else [2 + 3 * t]
+        before = {} if t == 0 else {"parent": t - 1, "shared_length": 1 + 3 * t}
+        words = told[t] if t < len(told) else "q"
+        message = {"role": "tool", "tool_call_id": f"c{t}{claim.traj_id}", "content": words}
+        dispatches.append(
+            make_dispatch(rid, t, prompt, [3 * t + 3 + x, 3 * t + 4], version=version, messages=[message], **before)
+        )
     for dispatch in dispatches:
         await store.records.open_dispatch(dispatch)
         await store.records.close_dispatches([dispatch])
-    values = {"score": score, "traj": [d.id for d in dispatches], "num_turns": 2, "policy_versions": [version]}
+    earned = zip(dispatches, turn_scores, strict=False)
+    await store.records.set_turn_scores({d.id: s for d, s in earned if s is not None})
+    values = {
+        "score": score,
+        "traj": [d.id for d in dispatches],
+        "num_turns": turns,
+        "termination": termination.value,
+        "policy_versions": [version],
+    }
     await store.records.move(rid, RecordStatus.SCORED, values)
     await store.tasks.finish_slot(claim, score)

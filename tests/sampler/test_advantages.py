@@ -7,9 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sampler.advantages import ESTIMATORS, leave_one_out, mean_baseline, zscore
+from sampler.advantages import ESTIMATORS, leave_one_out, maxrl, mean_baseline, returns, zscore
+from sampler.group_config import Advantage
+from sampler.groups import Episode, Turn, turn_rewards
 
 REWARDS = st.lists(st.floats(-10, 10, allow_nan=False), min_size=1, max_size=16)
+SCORES = st.lists(st.integers(0, 1000).map(lambda n: n / 1000), min_size=1, max_size=16)
 
 
 @given(REWARDS)
@@ -30,12 +33,41 @@ def test_leave_one_out_subtracts_the_mean_of_the_others(rewards: list[float]) ->
     assert leave_one_out(rewards) == pytest.approx(expected, abs=1e-6)
 
 
+@given(SCORES)
+def test_maxrl_divides_by_the_mean_and_learns_nothing_where_nothing_succeeds(rewards: list[float]) -> None:
+    mean = statistics.fmean(rewards)
+    expected = [(r - mean) / mean if mean > 0 else 0.0 for r in rewards]
+    assert maxrl(rewards) == pytest.approx(expected, abs=1e-9)
+    assert maxrl([-1.0, 0.0]) == [0.0, 0.0]
+
+
+def episode(scores: list[float | None]) -> Episode:
+    turns = tuple(Turn(f"r:{t}", score, "") for t, score in enumerate(scores))
+    return Episode("r", 0.0, len(turns), False, turns)
+
+
+def test_what_turns_earn_adds_up_to_the_reward_and_the_rest_is_the_last_ones() -> None:
+    assert turn_rewards(episode([None, None]), 1.0) == [0.0, 1.0]
+    assert turn_rewards(episode([0.25, None, 0.5]), 1.0) == [0.25, 0.0, 0.75]
+    assert turn_rewards(episode([-0.5, None]), 0.5) == [-0.5, 1.0]
+
+
+def test_a_return_is_the_discounted_sum_of_what_comes() -> None:
+    assert returns(episode([1.0, None, None]), 3.0, 0.5) == [1.5, 1.0, 2.0]
+    assert returns(episode([1.0, None, None]), 3.0, 1.0) == [3.0, 2.0, 2.0]
+
+
 @pytest.mark.parametrize("name", sorted(ESTIMATORS))
-def test_equal_rewards_give_exactly_zero(name: str) -> None:
+def test_one_episode_alone_has_no_advantage(name: Advantage) -> None:
+    assert ESTIMATORS[name]([0.7]) == [0.0]
+
+
+@pytest.mark.parametrize("name", sorted(ESTIMATORS))
+def test_equal_rewards_give_exactly_zero(name: Advantage) -> None:
     assert ESTIMATORS[name]([0.1] * 7) == [0.0] * 7
 
 
 @pytest.mark.parametrize("name", sorted(ESTIMATORS))
-@given(rewards=REWARDS)
-def test_advantages_of_a_group_sum_to_zero(name: str, rewards: list[float]) -> None:
+@given(rewards=SCORES)
+def test_advantages_of_a_group_sum_to_zero(name: Advantage, rewards: list[float]) -> None:
     assert math.fsum(ESTIMATORS[name](rewards)) == pytest.approx(0.0, abs=1e-6)

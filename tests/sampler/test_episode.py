@@ -9,7 +9,7 @@ import pytest
 
 from sampler.episode import play, retry_delay_s
 from sampler.mcp_sampler import MCPSampler
-from sampler.sampler import AsyncSampler
+from sampler.sampler import AsyncSampler, Turn
 from sampler.scorers import Score, ScoringRequest, register_scorer
 from shared.documents import TaskPayload
 from shared.mongod import free_port
@@ -46,6 +46,25 @@ class Slow(AsyncSampler):
         return Termination.ANSWERED
 
 
+class Walk(AsyncSampler):
+    """Two turns, of which `run` scores the first and `evaluate_record` the last: 0.25 + 0.75 = 1."""
+
+    async def run(self) -> Termination:
+        messages = [{"role": "user", "content": "Where to?"}]
+        self.turns: list[Turn] = []
+        for _ in range(2):
+            turn = await self.create_chat_completions(messages)
+            assert turn is not None
+            self.turns.append(turn)
+        self.score_turn(self.turns[0], 0.5)
+        self.score_turn(self.turns[0], 0.25)
+        return Termination.ANSWERED
+
+    async def evaluate_record(self) -> Score:
+        self.score_turn(self.turns[1], 0.75)
+        return Score(1.0)
+
+
 class Buggy(AsyncSampler):
     async def run(self) -> Termination:
         raise RuntimeError("a bug of ours")
@@ -65,6 +84,19 @@ async def test_an_episode_that_ends_by_itself_is_scored_and_every_request_is_clo
     assert [d.status for d in dispatches] == [DispatchStatus.COMPLETED] * 2
     assert all(d.finished_at is not None and d.created_at is not None for d in dispatches)
     assert record.traj == [d.id for d in dispatches]
+
+
+async def test_a_turn_keeps_the_last_score_that_the_sampler_gave_it(store: Store) -> None:
+    await import_tasks(store, 1, num_generations=2)
+    async with resources(store, says(ANSWER)) as shared:
+        first, second = Walk(shared, await claim(store)), Walk(shared, await claim(store))
+        assert await play(first) == 1.0
+        _, _, dispatches = await ended(store, first)
+        assert [d.score for d in dispatches] == [0.25, 0.75]
+        with pytest.raises(ValueError, match="for a turn of this episode"):
+            second.score_turn(first.turns[0], 1.0)
+        with pytest.raises(ValueError, match="expected a number"):
+            first.score_turn(first.turns[0], float("nan"))
 
 
 async def test_a_request_is_visible_while_it_runs_and_the_one_before_it_is_closed(store: Store) -> None:

@@ -13,6 +13,8 @@ from shared.states import DispatchStatus
 from shared.trees import RecordTree
 from tests.sampler.builders import make_dispatch
 
+ADVANTAGES = {f"r:{turn}": turn / 2 for turn in range(10)}
+
 
 def sequence_of(dispatches: list[DispatchedSamplingTask], index: int) -> list[int]:
     """Prompt and output of a dispatch, by the rule of the documents alone."""
@@ -30,11 +32,17 @@ def end_of(tree: RecordTree, index: int) -> int:
 
 def test_a_growing_context_is_a_chain() -> None:
     dispatches = [make_dispatch("r", 0, [1, 2], [3, 4]), make_dispatch("r", 1, [5], [6], parent=0, shared_length=4)]
-    tree = flatten("r", dispatches, advantage=0.5)
+    tree = flatten("r", dispatches, ADVANTAGES)
     assert tree.token_ids_N.tolist() == [1, 2, 3, 4, 5, 6]
     assert tree.parents_N.tolist() == [-1, 0, 1, 2, 3, 4]
     assert tree.dispatches_N.tolist() == [-1, -1, 0, 0, -1, 1]
-    assert [d.advantage for d in tree.dispatches] == [0.5, 0.5]
+    assert [d.advantage for d in tree.dispatches] == [0.0, 0.5]
+
+
+def test_an_episode_without_a_loss_keeps_its_tokens_and_trains_none() -> None:
+    tree = flatten("r", [make_dispatch("r", 0, [1, 2], [3, 4])], ADVANTAGES, trained=False)
+    assert tree.dispatches_N.tolist() == [-1, -1, 0, 0]
+    assert not tree.trained_N.any()
 
 
 def test_a_rewritten_history_is_a_branch_in_depth_first_order() -> None:
@@ -43,7 +51,7 @@ def test_a_rewritten_history_is_a_branch_in_depth_first_order() -> None:
         make_dispatch("r", 1, [5], [6], parent=0, shared_length=2),  # forgets the first reply
         make_dispatch("r", 2, [7], [8], parent=0, shared_length=4),  # goes on from it
     ]
-    tree = flatten("r", dispatches, 1.0)
+    tree = flatten("r", dispatches, ADVANTAGES)
     assert [tree.token_ids_N[tree.path(leaf)].tolist() for leaf in tree.leaves()] == [
         [1, 2, 3, 4, 7, 8],
         [1, 2, 5, 6],
@@ -52,24 +60,24 @@ def test_a_rewritten_history_is_a_branch_in_depth_first_order() -> None:
 
 def test_a_reply_in_parts_keeps_the_version_of_each_token() -> None:
     dispatch = make_dispatch("r", 0, [1], [2, 3, 4], weight_versions=[(7, 1), (8, 2)])
-    assert flatten("r", [dispatch], 1.0).versions_N.tolist() == [-1, 7, 8, 8]
+    assert flatten("r", [dispatch], ADVANTAGES).versions_N.tolist() == [-1, 7, 8, 8]
 
 
 def test_a_request_without_an_answer_is_no_part_of_the_tree() -> None:
     failed = make_dispatch("r", 1, [9], [9], parent=0, shared_length=3, status=DispatchStatus.FAILED)
-    assert flatten("r", [make_dispatch("r", 0, [1], [2, 3]), failed], 1.0).token_ids_N.tolist() == [1, 2, 3]
+    assert flatten("r", [make_dispatch("r", 0, [1], [2, 3]), failed], ADVANTAGES).token_ids_N.tolist() == [1, 2, 3]
 
 
 def test_missing_logprobs_are_an_error_and_not_zeros() -> None:
     dispatch = make_dispatch("r", 0, [1], [2, 3], weight_versions=[(0, 1)])
     with pytest.raises(DataError, match=r"r:0.*1 weight versions for 2 tokens"):
-        flatten("r", [dispatch], 1.0)
+        flatten("r", [dispatch], ADVANTAGES)
 
 
 def test_sharing_more_than_the_parent_has_is_an_error() -> None:
     dispatches = [make_dispatch("r", 0, [1], [2]), make_dispatch("r", 1, [3], [4], parent=0, shared_length=9)]
     with pytest.raises(DataError, match=r"shares 9 tokens with r:0, which has 2 tokens"):
-        flatten("r", dispatches, 1.0)
+        flatten("r", dispatches, ADVANTAGES)
 
 
 @st.composite
@@ -90,7 +98,7 @@ def episodes(draw: st.DrawFn) -> list[DispatchedSamplingTask]:
 def test_the_path_to_every_dispatch_is_its_sequence_with_its_own_logprobs(
     dispatches: list[DispatchedSamplingTask],
 ) -> None:
-    tree = flatten("r", dispatches, 1.0)
+    tree = flatten("r", dispatches, ADVANTAGES)
     for index, dispatch in enumerate(dispatches):
         path = tree.path(end_of(tree, index))
         assert tree.token_ids_N[path].tolist() == sequence_of(dispatches, index)

@@ -121,10 +121,8 @@ async def settle(store: Store) -> None:
                 for rid, advantage in advantages.items()
             ]
         )
-        await store.records.set_dispatch_results(
-            {f"{rid}:{k}": (1.0, a) for rid, a in advantages.items() for k in range(3)}
-        )
-        await store.records.settle_group(task.id, {rid: RecordStatus.READY for rid in records}, advantages)
+        await store.records.set_advantages({f"{rid}:{k}": a for rid, a in advantages.items() for k in range(3)})
+        await store.records.settle_group(task.id, {rid: RecordStatus.READY for rid in records}, advantages, {})
         await store.tasks.finish_settlement(task, "ready", abandoned=False)
 
 

@@ -25,7 +25,10 @@ async def test_a_whole_run_keeps_every_promise_and_is_counted(store: Store) -> N
     await whole_run(store)
     report = await audit(store)
     assert report.ok, report
-    assert [c for c, r in report.results.items() if r.examined == 0] == [Check.FAILED]  # nothing failed here
+    assert [c for c, r in report.results.items() if r.examined == 0] == [
+        Check.FAILED,
+        Check.DROPPED,
+    ], "nothing failed or was dropped here"
     assert report.counts == {
         "tasks opened": 2,
         "slots scored": 4,
@@ -119,6 +122,13 @@ CORRUPTIONS: dict[str, tuple[Check, Corruption]] = {
         Check.TOKENS,
         ("record_data", {"_id": RECORD}, _tree_with("parents_N", 2, 5)),
     ),
+    "another advantage than the mean of its turns": (
+        Check.ADVANTAGES,
+        ("records", {"_id": RECORD}, {"$set": {"advantage": 0.5}}),
+    ),
+    "a group that lacks a record": (Check.GROUPS, ("record_data", {"_id": RECORD}, {})),
+    "a group of another size": (Check.GROUPS, ("record_data", {"task": TASK}, {"$set": {"group_size": 3}})),
+    "dropped without a reason": (Check.DROPPED, ("record_data", {"_id": RECORD}, {"$set": {"group_size": 0}})),
     "a wrong token count": (Check.SUMMARY, ("record_data", {"_id": RECORD}, {"$set": {"num_trained_tokens": 7}})),
     "a wrong oldest version": (Check.SUMMARY, ("record_data", {"_id": RECORD}, {"$set": {"min_version": 4}})),
     "a step counted twice": (

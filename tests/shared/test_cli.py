@@ -205,6 +205,22 @@ def test_status_as_json_is_for_programs(tandem: Command, played: str) -> None:
     assert now["policies"][0]["version"] == 1
 
 
+def test_what_settlement_dropped_is_shown_with_its_reason(tandem: Command, mongod: Mongod, played: str) -> None:
+    record, why = "main:train:0:t1:0:1", "zero variance: scores differ by less than 0.1"
+    with pymongo.MongoClient(mongod.connection_string) as client:
+        run = client[played]
+        task, before = run["tasks"].find_one({"tid": "t1"}), run["records"].find_one({"_id": record})
+        run["tasks"].update_one({"tid": "t1"}, {"$set": {"status": "abandoned", "outcome": f"abandoned: {why}"}})
+        run["records"].update_one({"_id": record}, {"$set": {"status": "abandoned", "reason": why}})
+        try:
+            assert f"1 × abandoned: {why}" in tandem("status", played).stdout
+            assert json.loads(tandem("status", played, "--json").stdout)["abandoned"] == {f"abandoned: {why}": 1}
+            assert why in tandem("show", played, record).stdout
+        finally:
+            run["tasks"].replace_one({"tid": "t1"}, task)
+            run["records"].replace_one({"_id": record}, before)
+
+
 def test_the_age_of_ready_data_is_counted_in_optimizer_steps(tandem: Command, mongod: Mongod, played: str) -> None:
     with pymongo.MongoClient(mongod.connection_string) as client:
         data = client[played]["record_data"]

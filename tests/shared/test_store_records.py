@@ -83,7 +83,7 @@ async def test_settling_a_group_abandons_every_attempt_that_was_overtaken(store:
     await store.records.start(zombie, "zombie")
     heir = await claim(store)
     await play(store, heir, 1.0)
-    await store.records.settle_group(heir.task.id, {heir.record_id: RecordStatus.READY}, {heir.record_id: 0.5})
+    await store.records.settle_group(heir.task.id, {heir.record_id: RecordStatus.READY}, {heir.record_id: 0.5}, {})
     assert (await get(store, heir.record_id)).advantage == 0.5
     assert (await get(store, zombie.record_id)).status is RecordStatus.ABANDONED
 

@@ -77,6 +77,58 @@ def test_denominators_count_every_trained_token_also_of_records_without_a_gradie
     assert sum(row.num_entries for row in minibatch.rows) == 6
 
 
+def test_advantages_are_normalized_over_the_whole_step_whatever_its_updates_and_nothing_is_written(
+    bridge: StoreBridge, alone: Parallel
+) -> None:
+    publish(bridge, range(1))
+    add_groups(bridge, range(3))
+    data = bridge.store.database["record_data"]
+    rewards = [0.0, 1.0, 1.0, 1.0, 0.0, 0.0]
+    for k, found in enumerate(bridge(bridge.store.data.find({}))):
+        advantage = {"dispatches.0.advantage": rewards[k] - 0.5}
+        bridge(data.update_one({"_id": found.id}, {"$set": {**advantage, "reward": rewards[k]}}))
+    before = bridge(bridge.store.data.find({}))
+    config = {"groups_per_step": 3, "updates_per_step": 3, "advantage_normalization": "batch_std"}
+    batch = start(bridge, alone, **config).next_batch(1)
+    assert batch is not None
+    std = 0.3**0.5  # of three times 0 and three times 1, of a sample
+    assert batch.metrics["advantage/batch_reward_std"] == pytest.approx(std)
+    found = [a for m in batch.minibatches for row in m.rows for a in row.advantage_E.tolist()]
+    assert sorted(set(found)) == pytest.approx([-0.5 / std, 0.5 / std], rel=1e-5)
+    assert [d.dispatches for d in bridge(bridge.store.data.find({}))] == [d.dispatches for d in before]
+
+
+def test_a_record_of_advantage_0_is_forwarded_where_its_source_has_another_mean(
+    bridge: StoreBridge, alone: Parallel
+) -> None:
+    publish(bridge, range(1))
+    add_groups(bridge, range(1))
+    rid = bridge(bridge.store.data.find({}))[0].id
+    data = bridge.store.database["record_data"]
+    bridge(data.update_one({"_id": rid}, {"$set": {"dispatches.0.advantage": 0.0}}))
+    batch = start(bridge, alone, groups_per_step=1, advantage_normalization="source").next_batch(1)
+    assert batch is not None
+    (row,) = batch.minibatches[0].rows
+    assert sorted(set(row.advantage_E.tolist())) == pytest.approx([-1.0, 1.0], abs=1e-5)
+
+
+def test_a_record_without_a_loss_makes_its_group_no_older_and_counts_in_no_denominator(
+    bridge: StoreBridge, alone: Parallel
+) -> None:
+    publish(bridge, range(1))
+    task = make_task(0)
+    masked = {"num_trained_tokens": 0, "min_version": -1, "max_version": -1}
+    group = [make_data(task, 0), make_data(task, 1)]
+    without_loss = [d.model_copy(update={"trained": False}) for d in group[1].dispatches]
+    group[1] = group[1].model_copy(update={**masked, "dispatches": without_loss})
+    bridge(bridge.store.data.write_group(group))
+    batch = start(bridge, alone, groups_per_step=1).next_batch(1)
+    assert batch is not None
+    (minibatch,) = batch.minibatches
+    assert (minibatch.denominators.num_tokens, minibatch.denominators.num_trajectories) == (2, 1)
+    assert batch.metrics["data/staleness_max"] == 0.0
+
+
 def test_a_step_of_several_updates_has_as_many_parts_of_whole_groups(bridge: StoreBridge, alone: Parallel) -> None:
     publish(bridge, range(1))
     add_groups(bridge, range(3))

@@ -1,0 +1,64 @@
+"""A completed group as plain values: what the rules and the estimators look at, read once from its documents.
+
+A turn here is an answered request to the engine, as in the token tree; requests without an answer have no advantage.
+"""
+
+import hashlib
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sampler.flatten import answered
+from shared.documents import DispatchedSamplingTask, Record
+from shared.states import Termination
+
+CORRECT_FROM = 0.5  # a score of this or more is a correct episode
+OVER_LONG = {Termination.LENGTH_LIMIT.value, Termination.TURNS_LIMIT.value}
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """`score` is what the sampler says this turn earned, None where it says nothing. `observation` names what the model saw."""
+
+    dispatch: str
+    score: float | None
+    observation: str
+
+
+@dataclass(frozen=True, slots=True)
+class Episode:
+    """One scored episode. Without a turn (its first prompt was too long, say) there is nothing to train on."""
+
+    record: str
+    score: float
+    num_turns: int
+    over_long: bool
+    turns: tuple[Turn, ...]
+
+    @property
+    def correct(self) -> bool:
+        return self.score >= CORRECT_FROM
+
+
+def read_episode(
+    record: Record, score: float, dispatches: Sequence[DispatchedSamplingTask], *, observations: bool
+) -> Episode:
+    """`observations`: whether anybody will look at them (hashing them takes 2 ms for 160 turns)."""
+    turns = tuple(Turn(d.id, d.score, observation(d) if observations else "") for d in answered(dispatches))
+    return Episode(record.id, score, record.num_turns, record.termination in OVER_LONG, turns)
+
+
+def observation(dispatch: DispatchedSamplingTask) -> str:
+    """A hash of what the model was told since its last reply: roles, names and contents, no ids of calls."""
+    replies = [k for k, message in enumerate(dispatch.messages) if message.get("role") == "assistant"]
+    told = dispatch.messages[replies[-1] + 1 :] if replies else dispatch.messages
+    seen = [[message.get(name) for name in ("role", "name", "content")] for message in told]
+    return hashlib.sha256(json.dumps(seen).encode()).hexdigest()
+
+
+def turn_rewards(episode: Episode, reward: float) -> list[float]:
+    """What each turn earned: its own score, and the last turn what is left of `reward`. They add up to `reward`."""
+    earned = [turn.score or 0.0 for turn in episode.turns]
+    earned[-1] += reward - math.fsum(earned)
+    return earned
