@@ -10,8 +10,8 @@ import logging
 
 from sampler.advantages import ESTIMATORS
 from sampler.config import SamplerConfig
-from sampler.flatten import flatten
-from shared.documents import DBRecordData, DispatchedSamplingTask, Slot, Task
+from shared.documents import DBRecordData, DispatchTokens, Slot, Task
+from shared.flatten import data_fields, flatten
 from shared.states import RecordStatus, SlotStatus
 from shared.store import Store
 
@@ -46,7 +46,7 @@ async def settle(store: Store, task: Task, config: SamplerConfig) -> None:
 
 
 async def _write_data(store: Store, task: Task, scored: list[Slot], advantages: dict[str, float]) -> None:
-    dispatches = await store.records.dispatches_of(list(advantages))
+    dispatches = await store.records.tokens_of(list(advantages))
     results: dict[str, tuple[float, float]] = {}
     group = []
     for slot in scored:
@@ -57,9 +57,7 @@ async def _write_data(store: Store, task: Task, scored: list[Slot], advantages: 
     await store.data.write_group(group)
 
 
-def _data(
-    task: Task, slot: Slot, dispatches: list[DispatchedSamplingTask], advantage: float, group_size: int
-) -> DBRecordData:
+def _data(task: Task, slot: Slot, dispatches: list[DispatchTokens], advantage: float, group_size: int) -> DBRecordData:
     tree = flatten(_record_id(slot), dispatches, advantage)
     return DBRecordData(
         id=_record_id(slot),
@@ -70,7 +68,7 @@ def _data(
         split=task.split,
         source=task.source,
         reward=_score(slot),
-        **DBRecordData.tree_fields(tree),
+        **data_fields(tree),
     )
 
 

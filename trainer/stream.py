@@ -19,6 +19,7 @@ import torch
 
 from shared.documents import DataClaim, DBRecordData, PolicyVersion
 from shared.errors import LeaseLost
+from shared.flatten import tree_of
 from shared.states import DataStatus
 from trainer.accumulate import Minibatch
 from trainer.bridge import StoreBridge
@@ -178,13 +179,14 @@ class RecordStream:
     def _read(self, groups: Sequence[Group]) -> tuple[list[TokenTree], list[DBRecordData]]:
         ids = [rid for group in groups for rid in group.records]
         found = iter(self._bridge(self._store.data.load(ids)))
+        tokens = self._bridge(self._store.records.tokens_of(ids))
         trees, everything = [], []
         for group in groups:
             data = [next(found) for _ in group.records]
             everything += data
             trees.append(
                 merge(
-                    [d.tree() for d in data],
+                    [tree_of(d, tokens[d.id]) for d in data],
                     staleness=[float(group.staleness)] * len(data),
                     drop_zero_advantage=self._config.drop_zero_advantage,
                     merging=Merging.LINEAR if self._linear else Merging.TREE,

@@ -18,6 +18,7 @@ from sampler.episode import play
 from sampler.settle import settle_next
 from shared.audit import audit
 from shared.documents import Record
+from shared.flatten import tree_of
 from shared.mongod import free_port
 from shared.states import DataStatus, RecordStatus, TaskStatus
 from shared.store import Store
@@ -68,7 +69,8 @@ async def settled_data(store: Store, ids: list[int]) -> tuple[list[int], list[fl
         for _ in range(2):
             assert await play(Chat(shared, await claim(store))) is not None
     await settle_next(store, "w", CONFIG)
-    tree = (await store.data.find({}))[0].tree()
+    data = (await store.data.find({}))[0]
+    tree = tree_of(data, (await store.records.tokens_of([data.id]))[data.id])
     return tree.token_ids_N[tree.trained_N].tolist(), tree.logprobs_N[tree.trained_N].tolist()
 
 

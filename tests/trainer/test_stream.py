@@ -9,7 +9,7 @@ from shared.documents import Admission
 from shared.errors import LeaseLost
 from shared.mongod import Mongod
 from shared.states import DataStatus
-from tests.shared.builders import make_data, make_task
+from tests.shared.builders import make_answer, make_data, make_task
 from trainer.bridge import StoreBridge
 from trainer.config import TrainerConfig
 from trainer.parallel import Parallel
@@ -40,7 +40,10 @@ def start(bridge: StoreBridge, parallel: Parallel, **fields: object) -> RecordSt
 def add_groups(bridge: StoreBridge, seqs: range, *, version: int = 0) -> None:
     for seq in seqs:
         task = make_task(seq)
-        bridge(bridge.store.data.write_group([make_data(task, k, version=version) for k in range(2)]))
+        group = [make_data(task, k, version=version) for k in range(2)]
+        for data in group:
+            bridge(bridge.store.records.open_dispatch(make_answer(data.id, version=version)))
+        bridge(bridge.store.data.write_group(group))
 
 
 def publish(bridge: StoreBridge, steps: range) -> None:

@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sampler.flatten import flatten
 from shared.documents import DispatchedSamplingTask
 from shared.errors import DataError
+from shared.flatten import flatten
 from shared.packed import unpack_floats, unpack_ints
 from shared.states import DispatchStatus
 from shared.trees import RecordTree
