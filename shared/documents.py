@@ -162,12 +162,11 @@ class ToolCallResult(Document):
 
 
 class SampledResponse(Document):
-    """The engine's answer. `output_ids` int32 and `output_logprobs` float32 are packed, one entry per sampled token."""
+    """The engine's answer. `output_ids` int32 and `output_logprobs` float32 are packed, one entry per sampled token.
+    `message` is what was parsed of `text`, without content and reasoning that stand in it word for word."""
 
     text: str
-    message: dict[
-        str, Any
-    ]  # what was parsed of `text`; without the content and the reasoning that stand in it word for word
+    message: dict[str, Any]
     output_ids: bytes
     output_logprobs: bytes
     finish_reason: str
@@ -177,8 +176,7 @@ class DispatchedSamplingTask(Document):
     """One request to the engine and its answer.
 
     Its prompt is the first `shared_length` tokens of the parent's prompt + response, then `prompt_ids`; so storage grows
-    linearly with the turns of an episode. `messages` are only those that are new since the parent. A field that is not stored
-    has its default, as written below.
+    linearly with the turns of an episode. `messages` are only the new ones. A field that is not stored has its default.
     """
 
     id: str = Field(alias="_id")
@@ -210,6 +208,8 @@ class DispatchedSamplingTask(Document):
 
 
 class SampledTokens(Document):
+    """The part of a `SampledResponse` that is trained."""
+
     output_ids: bytes
     output_logprobs: bytes
 
