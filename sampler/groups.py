@@ -9,8 +9,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sampler.flatten import answered
 from shared.documents import DispatchedSamplingTask, Record
+from shared.flatten import answered
 from shared.states import Termination
 
 CORRECT_FROM = 0.5  # a score of this or more is a correct episode

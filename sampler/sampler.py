@@ -39,6 +39,7 @@ from shared.store import Store
 log = logging.getLogger(__name__)
 
 Message = dict[str, Any]
+PROSE = ("content", "reasoning_content")
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,7 +252,7 @@ class AsyncSampler(ABC):
                 },
                 "response": SampledResponse(
                     text=text,
-                    message=message,
+                    message=_beyond(text, message),
                     output_ids=pack_ints(generation.output_ids),
                     output_logprobs=pack_floats(generation.logprobs),
                     finish_reason=generation.finish_reason,
@@ -301,6 +302,11 @@ def _message(parsed: ParsedReply) -> Message:
             for call in parsed.tool_calls
         ]
     return message
+
+
+def _beyond(text: str, message: Message) -> Message:
+    """The message without those of its texts that stand in `text` word for word: stored once is enough."""
+    return {name: value for name, value in message.items() if name not in PROSE or value not in text}
 
 
 def _hash(tools: Sequence[ToolSchema] | None) -> str:

@@ -13,11 +13,11 @@ from dataclasses import dataclass
 
 from sampler.advantages import group_advantages
 from sampler.config import SamplerConfig
-from sampler.flatten import flatten
 from sampler.group_config import Advantage
 from sampler.groups import Episode, read_episode
 from sampler.rules import Verdict, judge
 from shared.documents import DBRecordData, DispatchedSamplingTask, Slot, Task
+from shared.flatten import data_fields, flatten
 from shared.states import DataStatus, RecordStatus, SlotStatus
 from shared.store import Store
 
@@ -103,7 +103,7 @@ def _data(
         shaping=shaping.get(rid, 0.0),
         status=DataStatus.READY if reason is None else DataStatus.DROPPED,
         reason=reason,
-        **DBRecordData.tree_fields(tree),
+        **data_fields(tree),
     )
 
 

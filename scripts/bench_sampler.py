@@ -9,6 +9,9 @@ without tools. Parts:
 
     load      turns/s, CPU per turn of the sampler and of mongod, commands and bytes to and from MongoDB, at steady load
     turns     10, 30 and 60 turns a record, played to the end: commands per turn and per record (slope and rest), data stored
+              ("B/token": bytes of BSON as stored, before the server compresses them, of tasks, records, dispatches and
+              record_data, less the texts of replies and of messages, each counted once; by sampled tokens.
+              "B/token on disk": what these collections take on disk, the texts included, as the server compressed them)
     many      1,000 episodes at once in one process: peak memory
     adaptive  an engine with 16 places: fixed numbers of episodes against adaptive concurrency
 """
@@ -27,6 +30,7 @@ import time
 from collections.abc import Iterator
 from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass, field
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +40,7 @@ import psutil
 from rich.console import Console
 from rich.table import Table
 
+from scripts.bench_replies import make_tokenizer
 from shared.documents import InferenceService, Slot, Task, TaskPayload, task_id
 from shared.mongod import Mongod, free_port
 from shared.states import ServiceStatus
@@ -43,7 +48,8 @@ from shared.store import Store
 from shared.store.pipelines import EPOCH
 
 ROOT = Path(__file__).parents[1]
-MODEL = ROOT / "assets" / "example" / "model"
+EXAMPLE = ROOT / "assets" / "example" / "model"
+COLLECTIONS = ("tasks", "records", "dispatched_sampling_tasks", "record_data")
 TOOL_CALL = '<tool_call>\n{"name": "calculator", "arguments": {"expression": "1+1"}}\n</tool_call>'
 GROUP = 8
 # What the clock sends (workers, engines, the run's state) is not counted: it does not depend on the work.
@@ -62,6 +68,7 @@ class Bench:
     mongod: Mongod
     store: Store
     folder: Path
+    model: Path
     tools_url: str
     turns: int = 10
     tokens: int = 20
@@ -76,7 +83,7 @@ class Bench:
 
     async def fill(self, groups: int) -> None:
         """Nothing but `groups` new tasks, and an engine that is up."""
-        for name in ("tasks", "records", "dispatched_sampling_tasks", "record_data", "inference_services"):
+        for name in (*COLLECTIONS, "inference_services"):
             await self.store.database.drop_collection(name)
         await self.store.ensure_indexes()
         await self.store.tasks.insert_new([_task(seq) for seq in range(groups)])
@@ -96,7 +103,7 @@ class Bench:
     @contextmanager
     def engine(self) -> Iterator[None]:
         self.engine_port = free_port()
-        flags = {"model-path": str(MODEL), "port": self.engine_port, "tokens": self.tokens, "turns": self.turns}
+        flags = {"model-path": str(self.model), "port": self.engine_port, "tokens": self.tokens, "turns": self.turns}
         flags |= {"tool-call": TOOL_CALL if self.kind == "mcp" else "", **self.engine_flags}
         with _child("scripts.stub_engine", {name: value for name, value in flags.items() if value}, self.folder):
             _wait_for_port(self.engine_port)
@@ -107,7 +114,7 @@ class Bench:
         flags: dict[str, object] = {
             "run": self.store.run,
             "db_connection_string": self.mongod.connection_string,
-            "model_name_or_path": MODEL,
+            "model_name_or_path": self.model,
             "max_concurrent_episodes": at_once,
             "max_turns": self.turns,
             "max_new_tokens": self.tokens,
@@ -133,7 +140,7 @@ class Bench:
     async def played(self) -> int:
         return int((await self.stats()).get("/generate", 0))
 
-    async def until(self, ready: Any, timeout_s: float = 60.0) -> None:
+    async def until(self, ready: Any, timeout_s: float = 180.0) -> None:
         deadline = time.monotonic() + timeout_s
         while not await ready():
             if time.monotonic() > deadline:
@@ -181,7 +188,7 @@ def _child(module: str, flags: dict[str, object], folder: Path) -> Iterator[subp
             process.wait(60)
 
 
-def _wait_for_port(port: int, timeout_s: float = 20.0) -> None:
+def _wait_for_port(port: int, timeout_s: float = 60.0) -> None:
     deadline = time.monotonic() + timeout_s
     while True:
         try:
@@ -253,36 +260,41 @@ async def to_the_end(bench: Bench, groups: int, at_once: int) -> Row:
                 peak = max(peak, _peak_memory(sampler))
                 await asyncio.sleep(0.5)
             took_s = time.monotonic() - began
-    sizes = {
-        name: (await bench.store.database.command("collStats", name))["size"]
-        for name in ("tasks", "records", "dispatched_sampling_tasks", "record_data")
-    }
-    texts = {
-        "r": {"$strLenBytes": "$response.text"},
-        "m": {"$strLenBytes": {"$ifNull": ["$response.message.content", ""]}},
-    }
-    cursor = await bench.store.database["dispatched_sampling_tasks"].aggregate(
-        [{"$project": texts}, {"$group": {"_id": None, "n": {"$sum": {"$add": ["$r", "$m"]}}}}]
-    )
-    (text,) = await cursor.to_list()
+    await bench.store.client.admin.command("fsync")
+    sizes = {name: await bench.store.database.command("collStats", name) for name in COLLECTIONS}
+    stored = {name: found["size"] for name, found in sizes.items()}
+    text = await _text_bytes(bench.store)
     records = groups * GROUP
     commands = len(EPISODE_COMMANDS.findall(log.read_text()))
     tokens = bench.tokens * bench.turns * records
-    episodes = sizes["tasks"] + sizes["records"] + sizes["dispatched_sampling_tasks"]
     return {
         "episodes": bench.kind,
         "tokens": bench.tokens,
         "turns": bench.turns,
         "records": records,
         "commands/record": commands / records,
-        "KB/record": (episodes + sizes["record_data"]) / records / 1e3,
-        "KB dispatches": sizes["dispatched_sampling_tasks"] / records / 1e3,
-        "KB record_data": sizes["record_data"] / records / 1e3,
-        "bytes/token": (episodes - text["n"]) / tokens,
-        "bytes/token record_data": sizes["record_data"] / tokens,
+        "KB/record": sum(stored.values()) / records / 1e3,
+        "KB dispatches": stored["dispatched_sampling_tasks"] / records / 1e3,
+        "KB record_data": stored["record_data"] / records / 1e3,
+        "B/token": (sum(stored.values()) - text) / tokens,
+        "B/token text": text / tokens,
+        "B/token on disk": sum(found["storageSize"] for found in sizes.values()) / tokens,
         "peak MiB": peak / 2**20,
         "seconds": took_s,
     }
+
+
+async def _text_bytes(store: Store) -> int:
+    """Bytes of the texts that people read: every reply, and every message that is new with a request."""
+    sizes = {"$map": {"input": "$messages", "in": {"$strLenBytes": {"$ifNull": ["$$this.content", ""]}}}}
+    cursor = await store.database["dispatched_sampling_tasks"].aggregate(
+        [
+            {"$project": {"n": {"$add": [{"$strLenBytes": "$response.text"}, {"$sum": sizes}]}}},
+            {"$group": {"_id": None, "n": {"$sum": "$n"}}},
+        ]
+    )
+    (row,) = await cursor.to_list()
+    return int(row["n"])
 
 
 def _peak_memory(process: psutil.Process) -> int:
@@ -308,7 +320,7 @@ async def adaptive(bench: Bench, at_once: int, is_adaptive: bool, seconds: float
         common = {
             "run": bench.store.run,
             "db_connection_string": bench.mongod.connection_string,
-            "model_name_or_path": MODEL,
+            "model_name_or_path": bench.model,
         }
         with (
             _child("sampler.engine.keeper", {**common, "engine_url": bench.engine_url}, bench.folder),
@@ -344,18 +356,20 @@ async def run(options: argparse.Namespace) -> dict[str, list[Row]]:
         port = free_port()
         stack.enter_context(_tool_server(port, folder))
 
+        model = make_tokenizer(EXAMPLE, folder / "model")
+
         def bench(**fields: Any) -> Bench:
-            return Bench(mongod, store, folder, f"http://127.0.0.1:{port}/mcp", **fields)
+            return Bench(mongod, store, folder, model, f"http://127.0.0.1:{port}/mcp", **fields)
 
         parts = options.parts.split(",")
         if "load" in parts:
             cases = [(k, t, n) for k in options.tools.split(",") for t in numbers["tokens"] for n in numbers["at_once"]]
             rows["load"] = [await load(bench(kind=k, tokens=t), n, options.seconds) for k, t, n in cases]
         if "turns" in parts:
-            for kind in options.tools.split(","):
-                found = [await to_the_end(bench(kind=kind, tokens=500, turns=t), 2, 16) for t in (10, 30, 60)]
-                rows[f"turns {kind}"] = found
-                rows[f"commands {kind}"] = [per_turn_and_record(found)]
+            for kind, n in product(options.tools.split(","), numbers["tokens"]):
+                found = [await to_the_end(bench(kind=kind, tokens=n, turns=t), 2, 16) for t in (10, 30, 60)]
+                rows[f"turns {kind} {n}"] = found
+                rows[f"commands {kind} {n}"] = [per_turn_and_record(found)]
         if "many" in parts:
             slow = {"token-ms": "20"}  # 10 s a turn: all are in flight at once
             rows["many"] = [await to_the_end(bench(tokens=500, engine_flags=slow), 125, 1000)]
@@ -381,7 +395,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--parts", default="load,turns,many,adaptive")
     parser.add_argument("--at-once", default="1,8,64,256", help="episodes at once, of `load`")
-    parser.add_argument("--tokens", default="20,500", help="of a reply, of `load`")
+    parser.add_argument("--tokens", default="20,500", help="of a reply, of `load` and `turns`")
     parser.add_argument("--tools", default="chat,mcp", help="kinds of episodes, of `load` and `turns`")
     parser.add_argument("--seconds", type=float, default=6.0, help="of one row of `load` (default: %(default)s)")
     parser.add_argument("--json", type=Path, help="also write all rows to this file")

@@ -4,26 +4,30 @@
                                   [--slots 0] [--token-ms 0] [--fail 500 | --fail hang]
 
 Turn 1 … turns-1 are answered with a tool call (or plain text), the last turn with `<answer>…</answer>`; every reply has exactly
-`--tokens` tokens, log-probs as long as a real engine's, and the version that was set last. `--slots` bounds the requests that run
+`--tokens` tokens, words and log-probs like a real model's (`scripts.bench_replies`; 64 different replies take turns), and the
+version that was set last. `--slots` bounds the requests that run
 at once, the others queue, first come first served; a running request takes `--token-ms` per token. `GET /stats` counts.
 """
 
 import argparse
 import asyncio
 import json
-import math
-import random
 import re
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 from tokenizers import Tokenizer
 
+from scripts.bench_replies import draw_ids, draw_logprobs
+
 TURN_END = "<|im_end|>"
-FILLER = " 1"
+REPLIES = 64
 KV_TOKENS_PER_SLOT = 4096
 TURN_IN_RID = re.compile(rb'"rid": ?"[^"]*:(\d+)-[0-9a-f]{32}"')
 INPUT_IDS = re.compile(rb'"input_ids": ?\[([^\]]*)\]')
@@ -43,33 +47,43 @@ class Reply:
         )  # fmt: skip
 
 
-def prepare(tokenizer: Tokenizer, text: str, n_tokens: int) -> Reply:
-    """`text` behind as much filler as makes `n_tokens`, the end of the turn included. Raises ValueError if it is too long."""
+def prepare(tokenizer: Tokenizer, text: str, n_tokens: int) -> list[Reply]:
+    """`text` behind as many words as make `n_tokens`, the end of the turn included. Raises ValueError if it is too long."""
     ids = tokenizer.encode(text, add_special_tokens=False).ids
-    filler = tokenizer.encode(FILLER, add_special_tokens=False).ids
     room = n_tokens - len(ids) - 1
     if room < 0:
         raise ValueError(f"{text!r} has {len(ids)} tokens and an end of turn; expected at most {n_tokens}")
-    ids = [*(filler * room)[:room], *ids, tokenizer.token_to_id(TURN_END)]
-    rng = random.Random(n_tokens)
-    logprobs = [[-math.log1p(rng.expovariate(1.0)), token, None] for token in ids]
+    rng = np.random.default_rng(n_tokens)
+    words = draw_ids(rng, word_ids(tokenizer), REPLIES * room).reshape(REPLIES, room).tolist()
+    logprobs = draw_logprobs(rng, REPLIES * n_tokens).reshape(REPLIES, n_tokens).tolist()
+    end = [*ids, tokenizer.token_to_id(TURN_END)]
+    return [_reply([*row, *end], scores) for row, scores in zip(words, logprobs, strict=True)]
+
+
+def _reply(ids: list[int], logprobs: list[float]) -> Reply:
     head = b'{"text": "", "output_ids": %s, "meta_info": {' % json.dumps(ids).encode()
     tail = json.dumps(
         {
             "finish_reason": {"type": "stop", "matched": ids[-1]},
             "completion_tokens": len(ids),
-            "output_token_logprobs": logprobs,
+            "output_token_logprobs": [[score, token, None] for score, token in zip(logprobs, ids, strict=True)],
             "weight_versions": [{"version": "@", "start": 0, "end": len(ids)}],
         }
     )
     return Reply(head, tail[1:].encode() + b"}")
 
 
+def word_ids(tokenizer: Tokenizer) -> npt.NDArray[np.int64]:
+    """Tokens that are a word of letters and the blank before it, in the order of the vocabulary."""
+    found = (i for token, i in tokenizer.get_vocab().items() if token.startswith("Ġ") and token[1:].isalpha())
+    return np.array(sorted(found), dtype=np.int64)
+
+
 class StubEngine:
     def __init__(self, model_path: Path, options: argparse.Namespace) -> None:
         tokenizer = Tokenizer.from_file(str(model_path / "tokenizer.json"))
-        self._step = prepare(tokenizer, options.tool_call or "1", options.tokens)
-        self._last = prepare(tokenizer, "<answer>4</answer>", options.tokens)
+        self._steps = cycle(prepare(tokenizer, options.tool_call or "1", options.tokens))
+        self._lasts = cycle(prepare(tokenizer, "<answer>4</answer>", options.tokens))
         self._options = options
         self._model_path = str(model_path)
         self._version = "0"
@@ -99,7 +113,7 @@ class StubEngine:
         found, ids = TURN_IN_RID.search(body), INPUT_IDS.search(body)
         turn = int(found[1]) if found else 0
         prompt_tokens = ids[1].count(b",") + 1 if ids else 0
-        reply = self._last if turn % self._options.turns == self._options.turns - 1 else self._step
+        reply = next(self._lasts if turn % self._options.turns == self._options.turns - 1 else self._steps)
         if self._options.token_ms:
             await self._take_time(prompt_tokens + self._options.tokens)
         self._counts["tokens"] += self._options.tokens

@@ -1,22 +1,24 @@
-"""The audit's look at tokens: what the dispatches say was asked and sampled, against the tree that the trainer reads.
+"""The audit's look at tokens: what the dispatches say was asked and sampled, against the tree that the trainer makes of them.
 
-A dispatch's prompt is the first `shared_length` tokens of its parent's prompt + reply, then its own `prompt_ids`. The path
-to its last sampled node must be that prompt and its reply: ids, who sampled them, log-probs bit for bit, versions.
+The tree must have the digest of settlement. A dispatch's prompt is the first `shared_length` tokens of its parent's prompt +
+reply, then its own `prompt_ids`; the path to its last sampled node must be that prompt and its reply: ids, who sampled them,
+log-probs bit for bit, versions.
 
     record   dispatch 0:  p p p | a a        tree  p-p-p-a-a-t-t-b
              dispatch 1:  (5 shared) t t | b        0..4 sampled by 0, 7 by 1
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from shared.audit_report import AuditReport, Check
-from shared.documents import DBRecordData, DispatchedSamplingTask, SampledResponse
+from shared.documents import DBRecordData, DispatchedSamplingTask
 from shared.errors import DataError
+from shared.flatten import data_fields, tree_of
 from shared.packed import unpack_floats, unpack_ints
 from shared.trees import Float32, Int32, RecordTree
 
@@ -37,39 +39,39 @@ class TokenRow:
 
 
 def audit_tokens(report: AuditReport, data: DBRecordData, dispatches: Mapping[str, DispatchedSamplingTask]) -> None:
-    """Compare one record's tree with its dispatches."""
+    """One record's dispatches still give the tree it was settled with, and that tree is what they say."""
     try:
-        tree = data.tree()
-    except ValueError as exc:
-        report.look(Check.TOKENS, False, f"{data.id}: its tree contradicts itself: {exc}")
+        tree = tree_of(data, list(dispatches.values()))
+    except (DataError, ValueError) as exc:
+        report.look(Check.TOKENS, False, str(exc))
         return
     _audit_summary(report, data, tree)
+    for used in data.dispatches if data.group_size > 0 else ():
+        _audit_advantage(report, used.id, used.advantage, dispatches[used.id].advantage)
+    compare(report, tree, [dispatches[used.id] for used in data.dispatches])
+
+
+def compare(report: AuditReport, tree: RecordTree, dispatches: Sequence[DispatchedSamplingTask]) -> None:
+    """The tree against what each of its dispatches says, which is put together here in another way."""
     ends = _run_starts(tree)
     covered_N = np.zeros(tree.num_tokens, dtype=bool)
     rows: dict[str, TokenRow] = {}
-    sources = {d.id: k for k, d in enumerate(data.dispatches)}
-    for k, used in enumerate(data.dispatches):
-        try:
-            expected = _row_of(used.id, dispatches, sources, rows)
-        except DataError as exc:
-            report.look(Check.TOKENS, False, f"{data.id}: {exc}")
-            continue
-        if data.group_size > 0:
-            _audit_advantage(report, used.id, used.advantage, dispatches[used.id].advantage)
+    for k, dispatch in enumerate(dispatches):
+        rows[dispatch.id] = expected = _row_of(dispatch, k, rows)
         nodes = np.flatnonzero(tree.dispatches_N == k)
         if len(nodes) == 0:
             found = int(np.count_nonzero(expected.sources == k))
-            report.look(Check.SAMPLED, found == 0, f"{used.id}: {found} sampled tokens, and none in the tree")
+            report.look(Check.SAMPLED, found == 0, f"{dispatch.id}: {found} sampled tokens, and none in the tree")
             continue
         path = _path(tree, ends, int(nodes[-1]))
         covered_N[path] = True
-        _compare(report, used.id, k, expected, _row_of_path(tree, path), nodes, path)
+        _compare(report, dispatch.id, k, expected, _row_of_path(tree, path), nodes, path)
     extra = int(np.count_nonzero(~covered_N))
-    report.look(Check.TOKENS, extra == 0, f"{data.id}: {extra} tokens of the tree lead to no dispatch's reply")
+    report.look(Check.TOKENS, extra == 0, f"{tree.record_id}: {extra} tokens of the tree lead to no dispatch's reply")
 
 
 def _audit_summary(report: AuditReport, data: DBRecordData, tree: RecordTree) -> None:
-    expected = DBRecordData.tree_fields(tree)
+    expected = data_fields(tree)
     for name in ("num_tokens", "num_trained_tokens", "min_version", "max_version"):
         found = getattr(data, name)
         report.look(Check.SUMMARY, found == expected[name], f"{data.id}: {name} {found}; the tree has {expected[name]}")
@@ -83,59 +85,29 @@ def _audit_advantage(report: AuditReport, dispatch_id: str, used: float, stored:
 # ---------------------------------------------------------------------- what the dispatches say
 
 
-def _row_of(
-    dispatch_id: str,
-    dispatches: Mapping[str, DispatchedSamplingTask],
-    sources: Mapping[str, int],
-    rows: dict[str, TokenRow],
-) -> TokenRow:
-    """Prompt and reply of a dispatch, joined along its parents; `rows` keeps those made. Raises DataError."""
-    wanted: list[DispatchedSamplingTask] = []
-    at: str | None = dispatch_id
-    while at is not None and at not in rows:
-        if at not in dispatches:
-            raise DataError(f"dispatch {at} does not exist in this record, and {dispatch_id} needs it")
-        if len(wanted) > len(dispatches):
-            raise DataError(f"the parents of dispatch {dispatch_id} go in a circle")
-        wanted.append(dispatches[at])
-        at = dispatches[at].parent
-    for dispatch in reversed(wanted):
-        parent = rows[dispatch.parent] if dispatch.parent is not None else None
-        rows[dispatch.id] = _joined(dispatch, parent, sources.get(dispatch.id, NOBODY))
-    return rows[dispatch_id]
-
-
-def _joined(dispatch: DispatchedSamplingTask, parent: TokenRow | None, source: int) -> TokenRow:
-    known = 0 if parent is None else len(parent.token_ids)
-    if not 0 <= dispatch.shared_length <= known:
-        raise DataError(f"dispatch {dispatch.id} shares {dispatch.shared_length} tokens; its parent has {known}")
-    parts = [] if parent is None else [parent.head(dispatch.shared_length)]
+def _row_of(dispatch: DispatchedSamplingTask, source: int, rows: Mapping[str, TokenRow]) -> TokenRow:
+    """Prompt and reply of a dispatch behind what it shares with its parent, which is in `rows`."""
+    parts = [] if dispatch.parent is None else [rows[dispatch.parent].head(dispatch.shared_length)]
     prompt_ids = unpack_ints(dispatch.prompt_ids)
     nobody = np.full(len(prompt_ids), NOBODY, dtype=np.int32)
     parts.append(TokenRow(prompt_ids, nobody, np.zeros(len(prompt_ids), dtype=np.float32), nobody))
-    if dispatch.response is not None:
-        parts.append(_reply(dispatch, dispatch.response, source))
+    assert dispatch.response is not None, "a tree is made of answered dispatches"
+    output_ids = unpack_ints(dispatch.response.output_ids)
+    versions = [np.full(n, version, dtype=np.int32) for version, n in dispatch.weight_versions]
+    parts.append(
+        TokenRow(
+            output_ids,
+            np.full(len(output_ids), source, dtype=np.int32),
+            unpack_floats(dispatch.response.output_logprobs),
+            np.concatenate([np.empty(0, dtype=np.int32), *versions]),
+        )
+    )
     return TokenRow(
         np.concatenate([p.token_ids for p in parts]),
         np.concatenate([p.sources for p in parts]),
         np.concatenate([p.logprobs for p in parts]),
         np.concatenate([p.versions for p in parts]),
     )
-
-
-def _reply(dispatch: DispatchedSamplingTask, response: SampledResponse, source: int) -> TokenRow:
-    output_ids, logprobs = unpack_ints(response.output_ids), unpack_floats(response.output_logprobs)
-    runs = [np.full(n, version, dtype=np.int32) for version, n in dispatch.weight_versions]
-    versions = np.concatenate([np.empty(0, dtype=np.int32), *runs])
-    if not len(output_ids) == len(logprobs) == len(versions):
-        raise DataError(
-            f"dispatch {dispatch.id}: {len(output_ids)} output ids, {len(logprobs)} log-probs, "
-            f"{len(versions)} tokens in weight_versions"
-        )
-    sources = np.full(len(output_ids), source, dtype=np.int32)
-    if source == NOBODY:  # its reply is no training data, only context of a later one
-        return TokenRow(output_ids, sources, np.zeros_like(logprobs), sources)
-    return TokenRow(output_ids, sources, logprobs, versions)
 
 
 # ---------------------------------------------------------------------- what the tree says

@@ -11,16 +11,14 @@ Ids are derived from what they name, so that every write may be repeated:
     version   "policy:version"                   main:12
 
 Times are UTC datetimes set by the server (`$$NOW`). Token arrays are packed binaries (`shared.packed`) with readable text
-beside them.
+beside them, and each is stored once: in the dispatch that sampled it.
 """
 
 from datetime import datetime
 from typing import Any, Literal, Self
 
-import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
-from shared.packed import pack_tree, unpack_tree
 from shared.states import (
     BranchCause,
     DataStatus,
@@ -31,10 +29,9 @@ from shared.states import (
     SlotStatus,
     TaskStatus,
 )
-from shared.trees import RecordTree, TreeDispatch
 from shared.weights import FileEntry
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 
 
 class Document(BaseModel):
@@ -168,7 +165,8 @@ class ToolCallResult(Document):
 
 
 class SampledResponse(Document):
-    """The engine's answer. `output_ids` int32 and `output_logprobs` float32 are packed, one entry per sampled token."""
+    """The engine's answer. `output_ids` int32 and `output_logprobs` float32 are packed, one entry per sampled token.
+    `message` is what was parsed of `text`, without content and reasoning that stand in it word for word."""
 
     text: str
     message: dict[str, Any]
@@ -181,7 +179,7 @@ class DispatchedSamplingTask(Document):
     """One request to the engine and its answer.
 
     Its prompt is the first `shared_length` tokens of the parent's prompt + response, then `prompt_ids`; so storage grows
-    linearly with the turns of an episode. `messages` are only those that are new since the parent.
+    linearly with the turns of an episode. `messages` are only the new ones. A field that is not stored has its default.
     """
 
     id: str = Field(alias="_id")
@@ -207,6 +205,32 @@ class DispatchedSamplingTask(Document):
     created_at: datetime | None = None
     finished_at: datetime | None = None
 
+    def to_mongo(self) -> dict[str, Any]:
+        """Without defaults: with 20 tokens a reply, names of empty fields would be most of what is stored."""
+        return self.model_dump(by_alias=True, exclude_defaults=True) | {"status": self.status}
+
+
+class SampledTokens(Document):
+    """The part of a `SampledResponse` that is trained."""
+
+    output_ids: bytes
+    output_logprobs: bytes
+
+
+class DispatchTokens(Document):
+    """The part of a dispatch that its record's token tree is made of: no text, no messages, no tool results."""
+
+    id: str = Field(alias="_id")
+    record: str
+    turn: int
+    parent: str | None
+    shared_length: int
+    prompt_ids: bytes
+    sampling_params: dict[str, Any]
+    response: SampledTokens | None = None
+    weight_versions: list[tuple[int, int]] = []
+    status: DispatchStatus
+
 
 class DataDispatch(Document):
     """One entry of `DBRecordData.dispatches`; see `shared.trees.TreeDispatch`."""
@@ -226,7 +250,10 @@ class DataClaim(Document):
 
 
 class DBRecordData(Document):
-    """One record flattened into a token tree, depth first: what the trainer reads. `_id` is the record's."""
+    """One record as training data: the token tree of `dispatches`, which `shared.flatten` makes. `_id` is the record's.
+
+    The tokens stay in the dispatches. `digest` is that of the tree at settlement: nothing else is ever trained.
+    """
 
     id: str = Field(alias="_id")
     task: str
@@ -248,43 +275,8 @@ class DBRecordData(Document):
     last_trained_step: int | None = None
     claim: DataClaim | None = None
     dispatches: list[DataDispatch]
-    token_ids: bytes
-    runs: bytes  # parents, dispatches and weight versions of the tokens; see `shared.packed`
-    logprobs: bytes
+    digest: str
     created_at: datetime | None = None
-
-    @classmethod
-    def tree_fields(cls, tree: RecordTree) -> dict[str, Any]:
-        """The fields that hold `tree`; the inverse of `tree()`."""
-        trained_N = tree.trained_N
-        return {
-            "dispatches": [
-                DataDispatch(id=d.id, turn=d.turn, advantage=d.advantage, temperature=d.temperature, trained=d.trained)
-                for d in tree.dispatches
-            ],
-            **pack_tree(tree.token_ids_N, tree.parents_N, tree.dispatches_N, tree.logprobs_N, tree.versions_N),
-            "num_tokens": tree.num_tokens,
-            "num_trained_tokens": int(np.count_nonzero(trained_N)),
-            "min_version": int(tree.versions_N[trained_N].min()) if trained_N.any() else -1,
-            "max_version": int(tree.versions_N[trained_N].max()) if trained_N.any() else -1,
-        }
-
-    def tree(self) -> RecordTree:
-        """Raises ValueError where the stored arrays contradict each other."""
-        token_ids_N, parents_N, dispatches_N, logprobs_N, versions_N = unpack_tree(
-            self.token_ids, self.runs, self.logprobs
-        )
-        return RecordTree(
-            record_id=self.id,
-            token_ids_N=token_ids_N,
-            parents_N=parents_N,
-            dispatches_N=dispatches_N,
-            logprobs_N=logprobs_N,
-            versions_N=versions_N,
-            dispatches=tuple(
-                TreeDispatch(d.id, d.turn, d.advantage, d.temperature, d.trained) for d in self.dispatches
-            ),
-        )
 
 
 class PolicyVersion(Document):

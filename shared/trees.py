@@ -1,4 +1,4 @@
-"""One episode as a token tree: the arrays that `record_data` stores, and the promise they keep.
+"""One episode as a token tree: the arrays that `shared.flatten` makes of its dispatches, and the promise they keep.
 
 An episode whose context only grows is a chain. Where a context policy rewrites history, the new request shares a shorter
 prefix with an older one: a branch. Nodes stand in depth-first pre-order, so a node's parent always comes before it and its

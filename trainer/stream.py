@@ -19,6 +19,7 @@ import torch
 
 from shared.documents import DataClaim, DBRecordData, PolicyVersion
 from shared.errors import LeaseLost
+from shared.flatten import tree_of
 from shared.states import DataStatus
 from shared.trees import RecordTree
 from trainer.accumulate import Minibatch
@@ -93,8 +94,9 @@ class RecordStream:
             share_out(part, self._parallel.data.size)[self._parallel.data.rank]
             for part in in_parts(groups, self._config.updates_per_step)
         ]
-        data_of = [self._read(share) for share in shares]
-        records_of, normalized_by = self._normalize(data_of)
+        parts = [self._read(share) for share in shares]
+        data_of = [part_data for part_data, _ in parts]
+        records_of, normalized_by = self._normalize(data_of, [records for _, records in parts])
         for share, part_data, records in zip(shares, data_of, records_of, strict=True):
             minibatch, part_trees = self._load(share, part_data, records)
             minibatches.append(minibatch)
@@ -104,14 +106,18 @@ class RecordStream:
         metrics |= {"time/wait_s": waited, "time/load_s": time.monotonic() - started - waited}
         return Batch(minibatches, metrics, [d.id for d in data])
 
-    def _normalize(self, parts: Sequence[Sequence[DBRecordData]]) -> tuple[list[list[RecordTree]], dict[str, float]]:
+    def _normalize(
+        self, data_of: Sequence[Sequence[DBRecordData]], records_of: Sequence[Sequence[RecordTree]]
+    ) -> tuple[list[list[RecordTree]], dict[str, float]]:
         """The trees of each part, their advantages normalized over the whole batch, and what by."""
-        data = [d for part in parts for d in part]
         trees, metrics = normalize(
-            data, [d.tree() for d in data], self._config.advantage_normalization, self._parallel.data.gather_objects
+            [data for part in data_of for data in part],
+            [tree for part in records_of for tree in part],
+            self._config.advantage_normalization,
+            self._parallel.data.gather_objects,
         )
         found = iter(trees)
-        return [[next(found) for _ in part] for part in parts], metrics
+        return [[next(found) for _ in part] for part in records_of], metrics
 
     def _load(
         self, groups: Sequence[Group], data: Sequence[DBRecordData], records: Sequence[RecordTree]
@@ -195,9 +201,12 @@ class RecordStream:
 
     # ------------------------------------------------------------------ reading
 
-    def _read(self, groups: Sequence[Group]) -> list[DBRecordData]:
+    def _read(self, groups: Sequence[Group]) -> tuple[list[DBRecordData], list[RecordTree]]:
+        """The groups' data, and the tree of each record from what its dispatches hold."""
         ids = [rid for group in groups for rid in group.records]
-        return self._bridge(self._store.data.load(ids))
+        data = self._bridge(self._store.data.load(ids))
+        tokens = self._bridge(self._store.records.tokens_of(ids))
+        return data, [tree_of(d, tokens[d.id]) for d in data]
 
     def _merge(self, groups: Sequence[Group], records: Sequence[RecordTree]) -> list[TokenTree]:
         found = iter(records)

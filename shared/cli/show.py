@@ -191,8 +191,8 @@ def _print_dispatch(out: Console, d: DispatchedSamplingTask) -> None:
         _field(out, verdict, f"{call.result}  [{call.duration_s:.2f} s]", style="red" if call.is_error else "magenta")
     versions = ", ".join(f"v{version} × {n}" for version, n in d.weight_versions)
     finish = f", {d.response.finish_reason}" if d.response is not None else ""
-    prompt = d.usage.get("prompt", d.shared_length + len(d.prompt_ids) // 4)
-    sampled = len(d.response.output_ids) // 4 if d.response is not None else 0
+    prompt = d.usage.get("prompt", d.shared_length + len(unpack_ints(d.prompt_ids)))
+    sampled = len(unpack_ints(d.response.output_ids)) if d.response is not None else 0
     _field(
         out, "tokens", f"{prompt} prompt ({d.usage.get('cached', 0)} cached), {sampled} sampled [{versions}]{finish}"
     )

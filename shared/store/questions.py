@@ -183,7 +183,7 @@ def chain_pipeline(where: Mapping[str, Any]) -> list[Document]:
                 "weight_versions": "$dispatch.weight_versions",
                 "advantage": "$dispatch.advantage",
                 "service": "$dispatch.service",
-                "tool_calls": "$dispatch.tool_calls",
+                "tool_calls": {"$ifNull": ["$dispatch.tool_calls", []]},
             }
         },
         {"$sort": {"record": 1, "turn": 1, "_id": 1}},

@@ -60,11 +60,7 @@ class RecordDataVerbs:
                         "_id": "$task",
                         "seq": {"$first": "$seq"},
                         "group_size": {"$first": "$group_size"},
-<<<<<<< HEAD
-                        "min_version": {"$min": {"$cond": [{"$gte": ["$min_version", 0]}, "$min_version", None]}},
-=======
                         "min_version": {"$min": {"$cond": [_HAS_LOSS, "$min_version", None]}},
->>>>>>> settle
                         "num_tokens": {"$sum": "$num_tokens"},
                         "records": {"$push": "$_id"},
                     }

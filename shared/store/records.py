@@ -4,20 +4,21 @@ A record's id holds its attempt, so an attempt that lost its lease can only ever
 reads: settlement follows the slots' `record_id`.
 """
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, TypeVar
 
 from pymongo import UpdateOne
 from pymongo.asynchronous.collection import AsyncCollection
 from pymongo.asynchronous.database import AsyncDatabase
 
-from shared.documents import Claim, DispatchedSamplingTask, Record
+from shared.documents import Claim, DispatchedSamplingTask, DispatchTokens, Record
 from shared.errors import IllegalMove
 from shared.states import RECORD_MOVES, DispatchStatus, RecordStatus, origins
 from shared.store.pipelines import NOW, literals
 from shared.store.retry import survives_outages
 
 Document = dict[str, Any]
+D = TypeVar("D", DispatchedSamplingTask, DispatchTokens)
 WRITTEN_WITH_THE_ANSWER = {
     "status",
     "error",
@@ -28,6 +29,10 @@ WRITTEN_WITH_THE_ANSWER = {
     "usage",
     "tool_calls",
 }
+TOKENS = [
+    *("record", "turn", "parent", "shared_length", "status", "sampling_params", "prompt_ids", "weight_versions"),
+    *("response.output_ids", "response.output_logprobs"),
+]
 
 
 @survives_outages
@@ -137,14 +142,13 @@ class RecordVerbs:
 
     async def dispatches_of(self, record_ids: Sequence[str]) -> dict[str, list[DispatchedSamplingTask]]:
         """{record id: its dispatches in order}."""
-        cursor = self._dispatches.find({"record": {"$in": list(record_ids)}}).sort([("record", 1), ("_id", 1)])
-        found: dict[str, list[DispatchedSamplingTask]] = {rid: [] for rid in record_ids}
-        async for document in cursor:
-            dispatch = DispatchedSamplingTask.from_mongo(document)
-            found[dispatch.record].append(dispatch)
-        for dispatches in found.values():
-            dispatches.sort(key=lambda d: int(d.id.rsplit(":", 1)[1]))
-        return found
+        found = self._dispatches.find({"record": {"$in": list(record_ids)}})
+        return _in_order(record_ids, [DispatchedSamplingTask.from_mongo(d) async for d in found])
+
+    async def tokens_of(self, record_ids: Sequence[str]) -> dict[str, list[DispatchTokens]]:
+        """{record id: the tokens of its dispatches in order}: what `shared.flatten` needs, without the texts."""
+        found = self._dispatches.find({"record": {"$in": list(record_ids)}}, TOKENS)
+        return _in_order(record_ids, [DispatchTokens.from_mongo(d) async for d in found])
 
     async def recent(self, limit: int, *, split: str | None = None) -> list[Record]:
         """The records that ended last."""
@@ -157,6 +161,15 @@ class RecordVerbs:
         return {row["_id"]: row["n"] async for row in cursor}
 
 
+def _in_order(record_ids: Sequence[str], dispatches: Iterable[D]) -> dict[str, list[D]]:
+    found: dict[str, list[D]] = {rid: [] for rid in record_ids}
+    for dispatch in dispatches:
+        found[dispatch.record].append(dispatch)
+    for those in found.values():
+        those.sort(key=lambda d: int(d.id.rsplit(":", 1)[1]))
+    return found
+
+
 def _insert_once(document: Document) -> list[Document]:
     """An upsert that inserts with the server's time; repeated, it changes nothing."""
     values = {name: value for name, value in document.items() if name not in ("_id", "created_at")}
@@ -165,5 +178,5 @@ def _insert_once(document: Document) -> list[Document]:
 
 
 def _close(dispatch: DispatchedSamplingTask) -> UpdateOne:
-    values = dispatch.model_dump(include=WRITTEN_WITH_THE_ANSWER)
+    values = dispatch.model_dump(include=WRITTEN_WITH_THE_ANSWER, exclude_defaults=True)
     return UpdateOne({"_id": dispatch.id}, {"$set": values, "$currentDate": {"finished_at": True}})

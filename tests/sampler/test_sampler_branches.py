@@ -21,6 +21,7 @@ from sampler.template import ChatTemplate
 from sampler.tools import ToolCatalog
 from sampler.turn_format import turn_format
 from shared.audit import audit
+from shared.flatten import tree_of
 from shared.packed import unpack_ints
 from shared.states import BranchCause, DispatchStatus, Termination
 from shared.store import Store
@@ -97,7 +98,7 @@ async def test_branches_are_stored_counted_flattened_and_audited(store: Store) -
         "Four.<|im_end|>\n<|im_start|>user\nSure?"
     )
     assert template.decode(unpack_ints(third.prompt_ids).tolist()).startswith("ay yes.")  # "S" is shared with "Sure?"
-    tree = data.tree()
+    tree = tree_of(data, [first, second, third])
     assert len(tree.leaves()) == 3
     assert int((tree.dispatches_N >= 0).sum()) == sum(len(template.encode(text)) + 1 for text in REPLIES)
     report = await audit(store, running=True)

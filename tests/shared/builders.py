@@ -2,10 +2,12 @@
 
 from typing import Any
 
-from shared.documents import DBRecordData, Slot, Task, TaskPayload, task_id
+from shared.documents import DBRecordData, DispatchedSamplingTask, SampledResponse, Slot, Task, TaskPayload, task_id
+from shared.flatten import data_fields, flatten
+from shared.packed import pack_floats, pack_ints
+from shared.states import DispatchStatus
 from shared.store import Store
 from shared.store.pipelines import EPOCH
-from shared.trees import RecordTree, TreeDispatch
 
 
 def make_task(seq: int, *, num_generations: int = 2, split: str = "train", epoch: int = 0, **fields: Any) -> Task:
@@ -26,17 +28,28 @@ def make_task(seq: int, *, num_generations: int = 2, split: str = "train", epoch
     )
 
 
-def make_tree(record_id: str, *, version: int = 0, advantage: float = 1.0) -> RecordTree:
-    import numpy as np
-
-    return RecordTree(
-        record_id=record_id,
-        token_ids_N=np.array([1, 2, 3, 4], dtype=np.int32),
-        parents_N=np.array([-1, 0, 1, 2], dtype=np.int32),
-        dispatches_N=np.array([-1, -1, 0, 0], dtype=np.int32),
-        logprobs_N=np.array([0, 0, -0.5, -0.25], dtype=np.float32),
-        versions_N=np.array([-1, -1, version, version], dtype=np.int32),
-        dispatches=(TreeDispatch(f"{record_id}:0", 0, advantage),),
+def make_answer(record_id: str, *, version: int = 0) -> DispatchedSamplingTask:
+    """A record's only request: 1 2 | 3 4."""
+    response = SampledResponse(
+        text="",
+        message={"role": "assistant"},
+        output_ids=pack_ints([3, 4]),
+        output_logprobs=pack_floats([-0.5, -0.25]),
+        finish_reason="stop",
+    )
+    return DispatchedSamplingTask(
+        id=f"{record_id}:0",
+        record=record_id,
+        turn=0,
+        parent=None,
+        shared_length=0,
+        prompt_ids=pack_ints([1, 2]),
+        messages=[],
+        tools_hash="",
+        sampling_params={"temperature": 1.0},
+        response=response,
+        weight_versions=[(version, 2)],
+        status=DispatchStatus.COMPLETED,
     )
 
 
@@ -51,7 +64,7 @@ def make_data(task: Task, traj_id: int, *, group_size: int = 2, version: int = 0
         split=task.split,
         source=task.source,
         reward=1.0,
-        **{**DBRecordData.tree_fields(make_tree(rid, version=version)), **fields},
+        **{**data_fields(flatten(rid, [answer := make_answer(rid, version=version)], {answer.id: 1.0})), **fields},
     )
 
 

@@ -16,6 +16,7 @@ from shared.documents import (
     SampledResponse,
     ToolCallResult,
 )
+from shared.flatten import data_fields
 from shared.packed import pack_floats, pack_ints
 from shared.states import RecordStatus, Termination
 from shared.store import Store
@@ -116,7 +117,7 @@ async def settle(store: Store) -> None:
                     split=task.split,
                     source=task.source,
                     reward=1.0,
-                    **DBRecordData.tree_fields(make_episode_tree(rid, advantage)),
+                    **data_fields(make_episode_tree(rid, advantage)),
                 )
                 for rid, advantage in advantages.items()
             ]

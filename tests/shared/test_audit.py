@@ -1,19 +1,22 @@
 """Each promise of the audit: a whole run keeps it, and a database that breaks it is found out."""
 
 import asyncio
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
 from shared.audit import Check, audit
-from shared.documents import DBRecordData
+from shared.audit_report import AuditReport
+from shared.audit_tokens import compare
+from shared.flatten import data_fields
 from shared.mongod import Mongod
-from shared.packed import pack_floats, pack_ints, pack_tree
+from shared.packed import pack_floats, pack_ints
 from shared.states import DataStatus
 from shared.store import Store
 from tests.shared.builders import claim, make_task
-from tests.shared.episodes import make_episode_tree, play, settle, train, whole_run
+from tests.shared.episodes import make_dispatches, make_episode_tree, play, settle, train, whole_run
 
 TASK = "main:train:0:t0"
 RECORD = f"{TASK}:0:1"
@@ -45,17 +48,12 @@ async def test_an_empty_run_is_in_order(store: Store) -> None:
     assert (await audit(store)).ok
 
 
-def _tree_with(name: str, at: int, value: float) -> dict[str, Any]:
-    """The update that puts a tree with one changed entry into the training data."""
-    tree = make_episode_tree("r", 1.0)
-    arrays = {
-        n: getattr(tree, n).copy() for n in ("token_ids_N", "parents_N", "dispatches_N", "logprobs_N", "versions_N")
-    }
-    arrays[name][at] = value
-    return {"$set": pack_tree(**arrays)}
+NEXT_FLOAT = float(np.nextafter(np.float32(-0.9), np.float32(0)))
 
 
-NEXT_FLOAT = float(np.nextafter(np.float32(-0.4), np.float32(0)))
+def _dispatch(index: int, **values: Any) -> Corruption:
+    return "dispatched_sampling_tasks", {"_id": f"{RECORD}:{index}"}, {"$set": values}
+
 
 CORRUPTIONS: dict[str, tuple[Check, Corruption]] = {
     "a leased slot": (Check.ENDED, ("tasks", {"_id": TASK}, {"$set": {"slots.0.status": "leased"}})),
@@ -81,47 +79,22 @@ CORRUPTIONS: dict[str, tuple[Check, Corruption]] = {
     "training data of another task": (Check.OWNED, ("record_data", {"_id": RECORD}, {"$set": {"task": "other"}})),
     "an unknown field": (Check.READABLE, ("records", {"_id": RECORD}, {"$set": {"surprise": 1}})),
     "a task without a query": (Check.READABLE, ("tasks", {"_id": TASK}, {"$unset": {"payload.query": 1}})),
-    "a changed prompt token": (Check.TOKENS, ("record_data", {"_id": RECORD}, _tree_with("token_ids_N", 1, 99))),
-    "a changed tool token": (Check.TOKENS, ("record_data", {"_id": RECORD}, _tree_with("token_ids_N", 7, 99))),
-    "a changed sampled token": (Check.SAMPLED, ("record_data", {"_id": RECORD}, _tree_with("token_ids_N", 4, 99))),
+    "a changed prompt token": (Check.TOKENS, _dispatch(0, prompt_ids=pack_ints([1, 99, 3]))),
+    "a changed tool token": (Check.TOKENS, _dispatch(1, prompt_ids=pack_ints([7, 99]))),
+    "a changed sampled token": (Check.TOKENS, _dispatch(1, **{"response.output_ids": pack_ints([9, 11])})),
     "a log-prob that differs in its last bit": (
-        Check.LOGPROBS,
-        ("record_data", {"_id": RECORD}, _tree_with("logprobs_N", 3, NEXT_FLOAT)),
-    ),
-    "another weight version": (Check.VERSIONS, ("record_data", {"_id": RECORD}, _tree_with("versions_N", 8, 4))),
-    "another reply than the tree's": (
         Check.TOKENS,
-        (
-            "dispatched_sampling_tasks",
-            {"_id": f"{RECORD}:1"},
-            {"$set": {"response.output_ids": pack_ints([9, 11])}},
-        ),
+        _dispatch(1, **{"response.output_logprobs": pack_floats([NEXT_FLOAT, -1.0])}),
     ),
-    "a shorter shared prefix": (
-        Check.TOKENS,
-        ("dispatched_sampling_tasks", {"_id": f"{RECORD}:2"}, {"$set": {"shared_length": 4}}),
-    ),
-    "a shared prefix longer than the parent": (
-        Check.TOKENS,
-        ("dispatched_sampling_tasks", {"_id": f"{RECORD}:1"}, {"$set": {"shared_length": 60}}),
-    ),
+    "another weight version": (Check.TOKENS, _dispatch(1, weight_versions=[(3, 2)])),
+    "a reply that is gone": (Check.TOKENS, _dispatch(2, response=None)),
+    "a shorter shared prefix": (Check.TOKENS, _dispatch(2, shared_length=4)),
+    "a shared prefix longer than the parent": (Check.TOKENS, _dispatch(1, shared_length=60)),
     "a dispatch that is gone": (Check.TOKENS, ("dispatched_sampling_tasks", {"_id": f"{RECORD}:0"}, {})),
-    "parents that go in a circle": (
-        Check.TOKENS,
-        ("dispatched_sampling_tasks", {"_id": f"{RECORD}:0"}, {"$set": {"parent": f"{RECORD}:1"}}),
-    ),
-    "fewer log-probs than ids": (
-        Check.TOKENS,
-        (
-            "dispatched_sampling_tasks",
-            {"_id": f"{RECORD}:1"},
-            {"$set": {"response.output_logprobs": pack_floats([-1.0])}},
-        ),
-    ),
-    "a tree that contradicts itself": (
-        Check.TOKENS,
-        ("record_data", {"_id": RECORD}, _tree_with("parents_N", 2, 5)),
-    ),
+    "parents that go in a circle": (Check.TOKENS, _dispatch(0, parent=f"{RECORD}:1")),
+    "fewer log-probs than ids": (Check.TOKENS, _dispatch(1, **{"response.output_logprobs": pack_floats([-1.0])})),
+    "a tree that begins with a sampled token": (Check.TOKENS, _dispatch(0, prompt_ids=b"")),
+    "another digest": (Check.TOKENS, ("record_data", {"_id": RECORD}, {"$set": {"digest": "0" * 16}})),
     "another advantage than the mean of its turns": (
         Check.ADVANTAGES,
         ("records", {"_id": RECORD}, {"$set": {"advantage": 0.5}}),
@@ -206,42 +179,43 @@ async def test_the_audit_finds_a_slot_that_was_trained_twice(store: Store) -> No
     assert report.results[Check.ONCE].examples[0] == f"one slot has 2 trained records: {RECORD}, {TASK}:0:2"
 
 
-async def test_a_tree_with_tokens_that_no_dispatch_asked_for_is_found(store: Store) -> None:
-    await whole_run(store, tasks=1)
+@pytest.mark.parametrize(
+    ("name", "at", "value", "check"),
+    [
+        ("token_ids_N", 1, 99, Check.TOKENS),
+        ("token_ids_N", 7, 99, Check.TOKENS),
+        ("token_ids_N", 4, 99, Check.SAMPLED),
+        ("dispatches_N", 4, 1, Check.SAMPLED),
+        ("logprobs_N", 3, np.nextafter(np.float32(-0.4), np.float32(0)), Check.LOGPROBS),
+        ("versions_N", 8, 4, Check.VERSIONS),
+        ("parents_N", 10, 5, Check.TOKENS),
+    ],
+)
+def test_a_tree_that_was_put_together_wrongly_is_found(name: str, at: int, value: float, check: Check) -> None:
+    """Also where its digest is the right one: the audit puts every prompt and reply together in its own way."""
+    tree, dispatches = make_episode_tree("r", 1.0), make_dispatches("r")
+    report = AuditReport("r")
+    compare(report, tree, dispatches)
+    assert report.ok, report
+    array = getattr(tree, name).copy()
+    array[at] = value
+    compare(report, replace(tree, **{name: array}), dispatches)
+    assert report.results[check].violations, report
+
+
+def test_a_tree_with_tokens_that_no_dispatch_asked_for_is_found() -> None:
     tree = make_episode_tree("r", 1.0)
-    extra = pack_tree(
-        token_ids_N=np.array([*range(1, 13), 13], dtype=np.int32),
-        parents_N=np.array([-1, 0, 1, 2, 3, 4, 5, 6, 7, 8, 4, 10, 11], dtype=np.int32),
-        dispatches_N=np.array([-1, -1, -1, 0, 0, 0, -1, -1, 1, 1, -1, 2, -1], dtype=np.int32),
-        logprobs_N=np.append(tree.logprobs_N, np.float32(0.0)),
+    more = replace(
+        tree,
+        token_ids_N=np.append(tree.token_ids_N, np.int32(13)),
+        parents_N=np.append(tree.parents_N, np.int32(11)),
+        dispatches_N=np.append(tree.dispatches_N, np.int32(-1)),
+        logprobs_N=np.append(tree.logprobs_N, np.float32(0)),
         versions_N=np.append(tree.versions_N, np.int32(-1)),
     )
-    await store.database["record_data"].update_one({"_id": RECORD}, {"$set": extra})
-    report = await audit(store)
+    report = AuditReport("r")
+    compare(report, more, make_dispatches("r"))
     assert "1 tokens of the tree lead to no dispatch's reply" in report.results[Check.TOKENS].examples[0]
-
-
-async def test_a_reply_that_is_context_only_is_compared_as_context(store: Store) -> None:
-    """A dispatch outside the training data may still be the parent of one inside."""
-    await whole_run(store, tasks=1)
-    tree = make_episode_tree(RECORD, 1.0)
-    keep = np.array([0, 1, 2, 3, 4, 10, 11])  # the branch alone: of turn 0's reply two tokens, now as context
-    fields = {
-        **pack_tree(
-            token_ids_N=tree.token_ids_N[keep],
-            parents_N=np.arange(-1, 6, dtype=np.int32),
-            dispatches_N=np.array([-1, -1, -1, -1, -1, -1, 0], dtype=np.int32),
-            logprobs_N=np.array([0, 0, 0, 0, 0, 0, tree.logprobs_N[11]], dtype=np.float32),
-            versions_N=np.array([-1, -1, -1, -1, -1, -1, 4], dtype=np.int32),
-        ),
-        "dispatches": [{"id": f"{RECORD}:2", "turn": 2, "advantage": 1.0, "temperature": 1.0, "trained": True}],
-        "num_tokens": 7,
-        "num_trained_tokens": 1,
-        "min_version": 4,
-    }
-    await store.database["record_data"].update_one({"_id": RECORD}, {"$set": fields})
-    report = await audit(store)
-    assert report.ok, report
 
 
 async def test_while_it_runs_open_slots_and_unannounced_steps_are_no_violation(store: Store) -> None:
@@ -290,5 +264,5 @@ async def test_a_slot_failed_by_plumbing_has_no_part_in_the_data(store: Store) -
 
 
 def test_the_builders_tree_is_a_valid_one() -> None:
-    fields = DBRecordData.tree_fields(make_episode_tree("r", 1.0))
+    fields = data_fields(make_episode_tree("r", 1.0))
     assert (fields["num_tokens"], fields["num_trained_tokens"]) == (12, 6)

@@ -3,7 +3,7 @@
 import pytest
 from pymongo.errors import DuplicateKeyError
 
-from shared.documents import Admission, DataClaim, Record
+from shared.documents import SCHEMA_VERSION, Admission, DataClaim, Record
 from shared.errors import ConfigError, DataError, IllegalMove
 from shared.mongod import Mongod
 from shared.states import DataStatus, RecordStatus
@@ -218,3 +218,9 @@ async def test_a_run_that_must_exist_is_not_made_by_asking(mongod: Mongod, store
                 pass
     async with Store.open(mongod.connection_string, store.run, must_exist=True) as again:
         assert again.run in await again.questions.run_names()
+
+
+async def test_a_run_of_another_schema_is_refused_with_a_remedy(store: Store) -> None:
+    await store.database["runs"].update_one({"_id": "run"}, {"$set": {"schema_version": SCHEMA_VERSION - 1}})
+    with pytest.raises(DataError, match=r"written with schema 1, this program knows 2; use the version that wrote it"):
+        await store.runs.ensure()

@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pydantic import ConfigDict
 
 from shared.documents import DBRecordData
+from shared.flatten import data_fields
 from shared.trees import RecordTree, TreeDispatch
 from tests.shared.builders import make_task
 from trainer.advantages import AdvantageNormalization, normalize
@@ -17,9 +19,14 @@ from trainer.advantages import AdvantageNormalization, normalize
 BATCH_STD, SOURCE = AdvantageNormalization.BATCH_STD, AdvantageNormalization.SOURCE
 
 
-def record(
-    k: int, source: str, reward: float, turns: Sequence[tuple[float, int]], *, trained: bool = True
-) -> DBRecordData:
+class Settled(DBRecordData):
+    """Training data, and the tree that its dispatches would give."""
+
+    model_config = ConfigDict(arbitrary_types_allowed=True)
+    tree: RecordTree
+
+
+def record(k: int, source: str, reward: float, turns: Sequence[tuple[float, int]], *, trained: bool = True) -> Settled:
     """`turns` are (advantage, sampled tokens), one token of prompt before each."""
     source_N = np.concatenate([[-1] + [t] * n for t, (_, n) in enumerate(turns)]).astype(np.int32)
     size = len(source_N)
@@ -33,7 +40,7 @@ def record(
         dispatches=tuple(TreeDispatch(f"{k}:{t}", t, a, trained=trained) for t, (a, _) in enumerate(turns)),
     )
     task = make_task(k)
-    return DBRecordData(
+    return Settled(
         id=tree.record_id,
         task=task.id,
         group_size=1,
@@ -43,11 +50,12 @@ def record(
         source=source,
         reward=reward,
         shaping=0.125,
-        **DBRecordData.tree_fields(tree),
+        tree=tree,
+        **data_fields(tree),
     )
 
 
-def random_batch(rng: Random) -> list[DBRecordData]:
+def random_batch(rng: Random) -> list[Settled]:
     same = rng.random() < 0.2
     return [
         record(
@@ -66,14 +74,14 @@ def alone(value: Any) -> list[Any]:
 
 
 def on_two_ranks(
-    data: Sequence[DBRecordData], kind: AdvantageNormalization, split: int
+    data: Sequence[Settled], kind: AdvantageNormalization, split: int
 ) -> tuple[list[RecordTree], list[dict[str, float]]]:
     """Each rank's half, with what the other one gathered; the order of ranks is that of the list."""
     halves = [list(data[:split]), list(data[split:])]
     said: list[Any] = []
     for half in halves:
-        normalize(half, [d.tree() for d in half], kind, lambda value: [said.append(value) or value])
-    found = [normalize(half, [d.tree() for d in half], kind, lambda value: said) for half in halves]
+        normalize(half, [d.tree for d in half], kind, lambda value: [said.append(value) or value])
+    found = [normalize(half, [d.tree for d in half], kind, lambda value: said) for half in halves]
     return [tree for trees, _ in found for tree in trees], [metrics for _, metrics in found]
 
 
@@ -81,9 +89,9 @@ def advantages(trees: Sequence[RecordTree]) -> list[list[float]]:
     return [[d.advantage for d in tree.dispatches] for tree in trees]
 
 
-def by_tokens(data: Sequence[DBRecordData], kind: AdvantageNormalization) -> list[list[float]]:
+def by_tokens(data: Sequence[Settled], kind: AdvantageNormalization) -> list[list[float]]:
     """The formulas with an advantage for every token."""
-    trees = [d.tree() for d in data]
+    trees = [d.tree for d in data]
     if kind is BATCH_STD:
         rewards = np.array([d.reward + 0.125 for d in data])
         std = rewards.std(ddof=1) if len(rewards) > 1 else 0.0
@@ -111,7 +119,7 @@ def by_tokens(data: Sequence[DBRecordData], kind: AdvantageNormalization) -> lis
 @given(rng=st.randoms(use_true_random=False))
 def test_a_batch_is_normalized_as_the_formulas_say(kind: AdvantageNormalization, rng: Random) -> None:
     data = random_batch(rng)
-    trees, _ = normalize(data, [d.tree() for d in data], kind, alone)
+    trees, _ = normalize(data, [d.tree for d in data], kind, alone)
     for found, expected in zip(advantages(trees), by_tokens(data, kind), strict=True):
         assert found == pytest.approx(expected, abs=1e-8)
 
@@ -121,7 +129,7 @@ def test_a_batch_is_normalized_as_the_formulas_say(kind: AdvantageNormalization,
 @given(rng=st.randoms(use_true_random=False))
 def test_two_ranks_come_to_the_very_numbers_of_one(kind: AdvantageNormalization, rng: Random) -> None:
     data = random_batch(rng)
-    trees, metrics = normalize(data, [d.tree() for d in data], kind, alone)
+    trees, metrics = normalize(data, [d.tree for d in data], kind, alone)
     shared, of_ranks = on_two_ranks(data, kind, rng.randint(0, len(data)))
     assert advantages(shared) == advantages(trees)
     assert of_ranks == [metrics, metrics]
@@ -133,7 +141,7 @@ def test_each_source_gets_mean_0_and_deviation_1_over_its_tokens() -> None:
         record(1, "a", 0.0, [(-0.5, 4)]),
         record(2, "b", 1.0, [(9.0, 2)]),
     ]
-    trees, metrics = normalize(data, [d.tree() for d in data], SOURCE, alone)
+    trees, metrics = normalize(data, [d.tree for d in data], SOURCE, alone)
     tokens = np.repeat([a for row in advantages(trees[:2]) for a in row], [3, 1, 4])
     assert tokens.mean() == pytest.approx(0.0, abs=1e-12)
     assert tokens.std() == pytest.approx(1.0, abs=1e-5)
@@ -143,6 +151,6 @@ def test_each_source_gets_mean_0_and_deviation_1_over_its_tokens() -> None:
 
 def test_without_normalization_the_stored_advantages_are_used() -> None:
     data = random_batch(Random(3))
-    trees, metrics = normalize(data, [d.tree() for d in data], AdvantageNormalization.NONE, alone)
-    assert advantages(trees) == advantages([d.tree() for d in data])
+    trees, metrics = normalize(data, [d.tree for d in data], AdvantageNormalization.NONE, alone)
+    assert advantages(trees) == advantages([d.tree for d in data])
     assert metrics == {}

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from shared.documents import Admission
+from shared.documents import Admission, DBRecordData
 from shared.errors import LeaseLost
 from shared.mongod import Mongod
 from shared.states import DataStatus
-from tests.shared.builders import make_data, make_task
+from tests.shared.builders import make_answer, make_data, make_task
 from trainer.bridge import StoreBridge
 from trainer.config import TrainerConfig
 from trainer.parallel import Parallel
@@ -40,7 +40,13 @@ def start(bridge: StoreBridge, parallel: Parallel, **fields: object) -> RecordSt
 def add_groups(bridge: StoreBridge, seqs: range, *, version: int = 0) -> None:
     for seq in seqs:
         task = make_task(seq)
-        bridge(bridge.store.data.write_group([make_data(task, k, version=version) for k in range(2)]))
+        write(bridge, [make_data(task, k, version=version) for k in range(2)], version=version)
+
+
+def write(bridge: StoreBridge, group: list[DBRecordData], *, version: int = 0) -> None:
+    for data in group:
+        bridge(bridge.store.records.open_dispatch(make_answer(data.id, version=version)))
+    bridge(bridge.store.data.write_group(group))
 
 
 def publish(bridge: StoreBridge, steps: range) -> None:
@@ -121,7 +127,7 @@ def test_a_record_without_a_loss_makes_its_group_no_older_and_counts_in_no_denom
     group = [make_data(task, 0), make_data(task, 1)]
     without_loss = [d.model_copy(update={"trained": False}) for d in group[1].dispatches]
     group[1] = group[1].model_copy(update={**masked, "dispatches": without_loss})
-    bridge(bridge.store.data.write_group(group))
+    write(bridge, group)
     batch = start(bridge, alone, groups_per_step=1).next_batch(1)
     assert batch is not None
     (minibatch,) = batch.minibatches
@@ -177,21 +183,6 @@ def test_groups_beyond_max_staleness_are_set_aside_with_their_reason_and_not_tra
     assert batch.metrics["data/staleness_max"] == 1.0
     stale = bridge(bridge.store.data.find({"status": DataStatus.STALE}))
     assert {d.reason for d in stale} == {"4 steps behind step 5; at most 2"}
-
-
-def test_a_record_without_trained_tokens_has_no_age(bridge: StoreBridge, alone: Parallel) -> None:
-    publish(bridge, range(5))
-    add_groups(bridge, range(1), version=3)
-    add_groups(bridge, range(1, 2), version=3)
-    silent = make_data(make_task(2), 0, min_version=-1)  # as of a record whose tokens are all of others
-    bridge(bridge.store.data.write_group([silent, make_data(make_task(2), 1, version=1)]))
-    bridge(bridge.store.database["record_data"].update_many({"seq": 1}, {"$set": {"min_version": -1}}))
-    stream = start(bridge, alone, max_staleness=2)
-    batch = stream.next_batch(5)
-    assert batch is not None
-    assert {rid.split(":")[3] for rid in batch.record_ids} == {"t0", "t1"}, (
-        "t2 is 3 steps old, whatever its other record says"
-    )
 
 
 def test_the_older_of_two_trainers_of_a_policy_ends_instead_of_sharing_the_data(

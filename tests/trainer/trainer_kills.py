@@ -20,7 +20,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -29,11 +29,13 @@ from rich.console import Console
 from rich.progress import Progress
 from safetensors.torch import load_file
 
-from shared.documents import DBRecordData
+from shared.documents import DispatchedSamplingTask
+from shared.flatten import data_fields, flatten
 from shared.mongod import Mongod
 from shared.store import Store
+from tests.sampler.builders import make_dispatch
 from tests.shared.builders import make_data, make_task
-from tests.trainer.builders import random_record, tiny_model
+from tests.trainer.builders import tiny_model
 from tests.trainer.training_child import GROUPS_PER_STEP, MAX_STEPS, PHASES
 
 ROOT = Path(__file__).parents[2]
@@ -100,22 +102,33 @@ class Nursery:
         self._process.stdout.close()
 
 
-def random_data() -> list[list[DBRecordData]]:
-    """Groups of small random trees, enough for every step, sampled by version 0."""
-    rng, groups = np.random.default_rng(7), []
-    for seq in range(MAX_STEPS * GROUPS_PER_STEP):
-        task, group = make_task(seq), []
-        for k in range(GROUP_SIZE):
-            tree = random_record(rng, f"{task.id}:{k}:1", [7, 8, 9, 10])
-            tree = replace(tree, versions_N=np.where(tree.dispatches_N >= 0, 0, -1).astype(np.int32))
-            group.append(make_data(task, k, group_size=GROUP_SIZE, **DBRecordData.tree_fields(tree)))
-        groups.append(group)
-    return groups
+def random_episode(rng: np.random.Generator, record: str) -> list[DispatchedSamplingTask]:
+    """Up to four requests, each continuing the last one or an earlier place of it, sampled by version 0."""
+    dispatches: list[DispatchedSamplingTask] = []
+    length = 0
+    for turn in range(rng.integers(1, 5)):
+        shared = int(rng.integers(1, length + 1)) if turn else 0
+        prompt = rng.integers(5, 12, size=rng.integers(1, 5)).tolist()
+        reply = rng.integers(0, 5, size=rng.integers(1, 6)).tolist()
+        parent = turn - 1 if turn else None
+        dispatches.append(make_dispatch(record, turn, prompt, reply, parent=parent, shared_length=shared))
+        length = shared + len(prompt) + len(reply)
+    return dispatches
 
 
 async def fill(database: str, run: str) -> None:
+    """Groups enough for every step; the same for every run."""
+    rng = np.random.default_rng(7)
     async with Store.open(database, run) as store:
-        for group in random_data():
+        for seq in range(MAX_STEPS * GROUPS_PER_STEP):
+            task, group = make_task(seq), []
+            for k in range(GROUP_SIZE):
+                episode = random_episode(rng, f"{task.id}:{k}:1")
+                advantages = {dispatch.id: float(rng.choice([1.3, -0.7, 0.4])) for dispatch in episode}
+                fields = data_fields(flatten(f"{task.id}:{k}:1", episode, advantages))
+                group.append(make_data(task, k, group_size=GROUP_SIZE, **fields))
+                for dispatch in episode:
+                    await store.records.open_dispatch(dispatch)
             await store.data.write_group(group)
 
 

@@ -5,10 +5,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sampler.flatten import flatten
-from shared.documents import DispatchedSamplingTask
+from shared.documents import DBRecordData, DispatchedSamplingTask
 from shared.errors import DataError
-from shared.packed import unpack_floats, unpack_ints
+from shared.flatten import data_fields, flatten, tree_of
+from shared.packed import pack_ints, unpack_floats, unpack_ints
 from shared.states import DispatchStatus
 from shared.trees import RecordTree
 from tests.sampler.builders import make_dispatch
@@ -80,6 +80,40 @@ def test_sharing_more_than_the_parent_has_is_an_error() -> None:
         flatten("r", dispatches, ADVANTAGES)
 
 
+def settled(dispatches: list[DispatchedSamplingTask]) -> DBRecordData:
+    fields = data_fields(flatten("r", dispatches, {d.id: 0.5 for d in dispatches}))
+    return DBRecordData(
+        id="r", task="t", group_size=1, seq=0, policy="main", split="train", source="s", reward=1.0, **fields
+    )
+
+
+def test_training_data_comes_back_from_its_dispatches_with_its_own_advantages() -> None:
+    dispatches = [make_dispatch("r", 0, [1, 2], [3, 4]), make_dispatch("r", 1, [5], [6], parent=0, shared_length=4)]
+    tree = tree_of(settled(dispatches), dispatches)
+    assert tree.token_ids_N.tolist() == [1, 2, 3, 4, 5, 6]
+    assert [(d.id, d.advantage) for d in tree.dispatches] == [("r:0", 0.5), ("r:1", 0.5)]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"prompt_ids": pack_ints([1, 9])},
+        {"weight_versions": [(1, 2)]},
+        {"response": make_dispatch("r", 0, [1, 2], [3, 5]).response},
+    ],
+)
+def test_what_was_changed_after_settlement_is_never_trained(change: dict[str, object]) -> None:
+    dispatch = make_dispatch("r", 0, [1, 2], [3, 4])
+    data = settled([dispatch])
+    with pytest.raises(DataError, match="Somebody changed a dispatch"):
+        tree_of(data, [dispatch.model_copy(update=change)])
+
+
+def test_training_data_whose_dispatch_is_gone_is_an_error() -> None:
+    with pytest.raises(DataError, match="r:0 does not exist"):
+        tree_of(settled([make_dispatch("r", 0, [1], [2])]), [])
+
+
 @st.composite
 def episodes(draw: st.DrawFn) -> list[DispatchedSamplingTask]:
     ids = st.lists(st.integers(0, 5), min_size=1, max_size=4)
@@ -99,6 +133,8 @@ def test_the_path_to_every_dispatch_is_its_sequence_with_its_own_logprobs(
     dispatches: list[DispatchedSamplingTask],
 ) -> None:
     tree = flatten("r", dispatches, ADVANTAGES)
+    for node in range(1, tree.num_tokens):  # depth first: every node continues the one before it, or one on its path
+        assert tree.parents_N[node] in [-1, *tree.path(node - 1)]
     for index, dispatch in enumerate(dispatches):
         path = tree.path(end_of(tree, index))
         assert tree.token_ids_N[path].tolist() == sequence_of(dispatches, index)
