@@ -1,7 +1,7 @@
 """One claim, played to one of its ends. Every end is written once, fenced by the claim's attempt.
 
 run ─▶ evaluate ─▶ record scored ─▶ slot scored                         the episode's own end
-  ├── plumbing: engine, tools, scorer, time-out ─▶ record failed ─▶ slot open again, later (or failed for good)
+  ├── plumbing: engine, tools, agents, scorer, time-out ─▶ record failed ─▶ slot open again, later (or failed for good)
   ├── cancelled (draining) ─▶ record abandoned ─▶ slot open again, at once
   └── the lease was lost ─▶ record abandoned; another worker has the slot
 """
@@ -11,7 +11,7 @@ import logging
 from typing import Any
 
 from sampler.config import SamplerConfig
-from sampler.errors import EngineError, ScorerFailed, ToolFailure
+from sampler.errors import AgentFailed, EngineError, ScorerFailed, ToolFailure
 from sampler.sampler import AsyncSampler
 from sampler.scorers import Score
 from shared.errors import ConfigError, IllegalMove, LeaseLost
@@ -37,7 +37,7 @@ async def play(sampler: AsyncSampler) -> float | None:
         return score.value
     except LeaseLost as exc:
         await _abandon(sampler, str(exc))
-    except (EngineError, ToolFailure, ScorerFailed, ConfigError, TimeoutError) as exc:
+    except (EngineError, ToolFailure, AgentFailed, ScorerFailed, ConfigError, TimeoutError) as exc:
         await _retry_later(sampler, exc)
     except BaseException as exc:  # cancelled, or a bug: give the slot back, then let it rise
         await asyncio.shield(asyncio.wait_for(_release(sampler, exc), CLEANUP_S))
@@ -108,6 +108,8 @@ async def _abandon(sampler: AsyncSampler, error: str) -> None:
 def _cause(exc: Exception) -> Termination:
     if isinstance(exc, ToolFailure):
         return Termination.TOOL_FAILURE
+    if isinstance(exc, AgentFailed):
+        return Termination.AGENT_FAILURE
     if isinstance(exc, ScorerFailed):
         return Termination.SCORER_FAILURE
     return Termination.TIME_LIMIT if isinstance(exc, TimeoutError) else Termination.ENGINE_FAILURE

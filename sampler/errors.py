@@ -10,9 +10,11 @@ TandemError
 ├── ToolFailure                a tool server failed. A tool that *answers* with an error is no failure
 │   ├── ToolServerDied         the connection ended, or the server lost the session
 │   └── ToolTimeout            it did not answer in time
+├── AgentFailed                no model of a helper agent (browse, judge) gave a usable answer
 └── ScorerFailed               the scorer crashed, or gave something that is no score
 """
 
+from shared.agent_use import AgentUse
 from shared.errors import TandemError
 
 
@@ -50,6 +52,14 @@ class ToolServerDied(ToolFailure):
 
 class ToolTimeout(ToolFailure):
     """A tool server did not answer in time."""
+
+
+class AgentFailed(TandemError):
+    """Every model of a helper agent failed or is left alone after failures. `use` says what each of them did."""
+
+    def __init__(self, message: str, use: AgentUse) -> None:
+        super().__init__(message)
+        self.use = use
 
 
 class ScorerFailed(TandemError):

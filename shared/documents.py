@@ -19,6 +19,7 @@ from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from shared.agent_use import AgentUse
 from shared.states import (
     BranchCause,
     DataStatus,
@@ -162,6 +163,7 @@ class ToolCallResult(Document):
     cut_chars: int = 0  # characters of the answer that `result` leaves out
     raw: str | None = None  # the answer as JSON text, bounded; None where `result` says all of it
     retries: int = 0
+    summarized_by: AgentUse | None = None  # `result` is this agent's summary; its model None: it failed
 
 
 class SampledResponse(Document):

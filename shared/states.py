@@ -40,7 +40,7 @@ class DispatchStatus(StrEnum):
     RUNNING = "running"  # sent to the engine
     COMPLETED = "completed"  # answered, tools called
     FAILED = "failed"  # the engine failed it
-    TOOL_FAILED = "toolfailed"  # a tool server died or timed out
+    TOOL_FAILED = "toolfailed"  # a tool server died or timed out, or its result could not be summarized
     FORMAT_ERROR = "formaterror"  # the reply's tool calls could not be parsed; the model was told
     REPEAT_ERROR = "repeaterror"  # the reply repeats itself
     CANCELLED = "cancelled"  # the episode was cancelled
@@ -87,7 +87,8 @@ class Termination(StrEnum):
     TIME_LIMIT = "time_limit"  # `episode_timeout_s` passed
     TOOL_FAILURE = "tool_failure"  # a tool server failed: plumbing
     ENGINE_FAILURE = "engine_failure"  # no engine answered: plumbing
-    SCORER_FAILURE = "scorer_failure"  # the scorer crashed or its judges failed: plumbing
+    SCORER_FAILURE = "scorer_failure"  # the scorer crashed: plumbing
+    AGENT_FAILURE = "agent_failure"  # no model of the browse or the scorer agent answered: plumbing
     CANCELLED = "cancelled"  # drained, or the lease was lost
 
 

@@ -17,7 +17,6 @@ Beside the standard keys an entry may have `timeout_s` (of its tools), `tool_tim
 
 import json
 import os
-import re
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -25,6 +24,7 @@ from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
+from sampler.environment import expand
 from shared.errors import ConfigError
 
 Transport = Literal["stdio", "http", "sse", "mcpapi"]
@@ -43,7 +43,6 @@ _REMOTE_TRANSPORTS: Mapping[str, Remote] = {
     "sse": "sse",
     "mcpapi": "mcpapi",
 }
-_VARIABLE = re.compile(r"\$\{(\w+)\}")
 _TOKEN_VARIABLE = "MCP_BEARER_TOKEN"
 
 
@@ -205,11 +204,4 @@ def _seconds(value: Any, key: str, where: str) -> float:
 
 
 def _expand(text: str, where: str) -> str:
-    def value_of(match: re.Match[str]) -> str:
-        name = match.group(1)
-        value = os.environ.get(name, sys.executable if name == "PYTHON" else None)
-        if value is None:
-            raise ConfigError(f"{where}: environment variable {name} is not set")
-        return value
-
-    return _VARIABLE.sub(value_of, text)
+    return expand(text, where, {"PYTHON": sys.executable})

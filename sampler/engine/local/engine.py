@@ -24,7 +24,8 @@ from sampler.engine.local.protocol import Limits
 from sampler.engine.local.runner import LoadedModel, UnsupportedModelError, load
 from sampler.engine.local.scheduler import Scheduler, UpdateRefusedError
 from sampler.engine.local.weights import by_model_names, copy_into, expect, read_checkpoint
-from shared.errors import DataError
+from sampler.template import ChatTemplate
+from shared.errors import ConfigError, DataError
 
 log = logging.getLogger(__name__)
 
@@ -39,6 +40,7 @@ class Engine:
     def __init__(self, model_path: Path, loaded: LoadedModel, weight_version: str) -> None:
         self._loaded = loaded
         self._tokenizer = _tokenizer(model_path)
+        self.chat_template = _chat_template(model_path)
         self._expected = expect(loaded.model, model_path)
         self._updating = asyncio.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -163,6 +165,14 @@ def _tokenizer(model_path: Path) -> Tokenizer:
     if not file.is_file():
         raise UnsupportedModelError(f"{model_path}: no tokenizer.json there; the local engine needs a fast tokenizer")
     return Tokenizer.from_file(str(file))
+
+
+def _chat_template(model_path: Path) -> ChatTemplate | None:
+    try:
+        return ChatTemplate.from_dir(model_path)
+    except ConfigError as error:  # it has none: all routes but the chat's do without
+        log.info("no chat route: %s", error)
+        return None
 
 
 def _eos_ids(loaded: LoadedModel, model_path: Path, tokenizer: Tokenizer) -> frozenset[int]:

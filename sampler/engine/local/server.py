@@ -1,5 +1,5 @@
-"""The HTTP side: SGLang's routes over the engine. Every answer a client can get is made in this file, `answers`, or
-`errors`; nothing here computes.
+"""The HTTP side: SGLang's routes over the engine. Every answer a client can get is made in this file, `answers`, `chat`
+or `errors`; nothing here computes.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response, Strea
 from starlette.routing import Route
 
 from sampler.engine.local import answers
+from sampler.engine.local.chat import chat_json, parse_chat
 from sampler.engine.local.engine import Engine
 from sampler.engine.local.errors import ApiError, bad_field, field, parse_json
 from sampler.engine.local.generation import Generation, SamplingParams
@@ -73,17 +74,30 @@ async def generate(engine: Engine, request: Request) -> Response:
         raise
     if generations[0].stream:
         return StreamingResponse(_events(engine, generations[0]), media_type="text/event-stream")
+    if not await _complete(engine, request, generations):
+        return Response(status_code=499)  # nobody reads it
+    found = [answers.generation_json(g, engine.decode) for g in generations]
+    return JSONResponse(found if as_list else found[0])
+
+
+async def chat_completions(engine: Engine, request: Request) -> Response:
+    body = await _body(request)
+    generations = parse_chat(body, engine.chat_template, engine.limits)
+    if not await _complete(engine, request, generations):
+        return Response(status_code=499)
+    return JSONResponse(chat_json(body, generations, engine.decode))
+
+
+async def _complete(engine: Engine, request: Request, generations: list[Generation]) -> bool:
+    """Generate to the end; False when the client hung up before."""
     done = asyncio.Event()
     for g in generations:
         g.notify = lambda: done.set() if all(g.finish for g in generations) else None
     engine.submit(generations)
     try:
-        if not await _finished_before_hang_up(request, done):
-            return Response(status_code=499)  # nobody reads it
-        found = [answers.generation_json(g, engine.decode) for g in generations]
+        return await _finished_before_hang_up(request, done)
     finally:
         await engine.retire(generations)
-    return JSONResponse(found if as_list else found[0])
 
 
 async def _finished_before_hang_up(request: Request, done: asyncio.Event) -> bool:
@@ -241,6 +255,7 @@ async def tokenize(engine: Engine, request: Request) -> Response:
 
 _ROUTES: list[tuple[str, Handler, list[str]]] = [
     ("/generate", generate, ["POST"]),
+    ("/v1/chat/completions", chat_completions, ["POST"]),
     ("/abort_request", abort_request, ["POST"]),
     ("/pause_generation", pause_generation, ["POST"]),
     ("/continue_generation", continue_generation, ["POST"]),

@@ -1,0 +1,42 @@
+"""Helper agents of the sampler: language models that summarize long tool results and judge answers. None of them is trained.
+
+config (the YAML file) ─▶ browse  ┐
+                       └▶ judge   ┴─▶ pool (failover, retries) ─▶ breaker, endpoint (one request)
+                            └─▶ verdict
+
+Promise: who answered, what failed before and how long it took is part of every answer, and goes into the documents; when
+nobody answered that is `AgentFailed`, a failure of the plumbing.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+from sampler.agents.browse import BrowseAgent
+from sampler.agents.config import read_agents_config
+from sampler.agents.judge import Judge
+from sampler.tools.results import Borders
+
+
+@dataclass(frozen=True)
+class Agents:
+    """Those of one process; None where the file configures none."""
+
+    browse: BrowseAgent | None = None
+    judge: Judge | None = None
+
+    @classmethod
+    def from_file(cls, path: Path | None, borders: Borders) -> Self:
+        """Those that the file configures; None of both without a file. Raises ConfigError."""
+        if path is None:
+            return cls()
+        config = read_agents_config(path)
+        return cls(
+            BrowseAgent(config.browse_agent, borders) if config.browse_agent else None,
+            Judge(config.scorer_agent) if config.scorer_agent else None,
+        )
+
+    async def close(self) -> None:
+        for agent in (self.browse, self.judge):
+            if agent is not None:
+                await agent.close()

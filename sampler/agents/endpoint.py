@@ -1,0 +1,147 @@
+"""One model behind an OpenAI-compatible endpoint: one request, one reply, or `RequestFailed` with what to do about it.
+
+Foreign errors are translated here and nowhere else. The client's own retries are off: patience is the pool's business. The API
+key goes into the request's header only: an endpoint that repeats it in an error message is quoted without it.
+"""
+
+import asyncio
+import email.utils
+import json
+import math
+import re
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from sampler.agents.config import ModelConfig
+
+if TYPE_CHECKING:
+    from openai import APIStatusError, AsyncOpenAI
+
+Message = Mapping[str, Any]
+
+# Statuses after which the same request may succeed; above 499 all of them.
+_PASSING = frozenset({408, 409, 425, 429})
+# The request itself is refused: another may be taken, so they say nothing about the model's health.
+_REQUESTS_OWN = frozenset({400, 413, 422})
+_MAX_TOLD_CHARS = 300
+_NO_KEY = "none"  # the client insists on one; a service that asks for none ignores it
+_THOUGHT = re.compile(r"\A.*</think>", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """`text` is without the reasoning before it, and not blank. Token counts: None where the endpoint does not say."""
+
+    text: str
+    prompt_tokens: int | None
+    completion_tokens: int | None
+
+
+class RequestFailed(Exception):
+    """Nothing usable came. `may_pass`: the same request may succeed later. `is_own`: the request is to blame."""
+
+    def __init__(self, told: str, *, may_pass: bool, is_own: bool = False, retry_after_s: float | None = None) -> None:
+        super().__init__(told)
+        self.may_pass = may_pass
+        self.is_own = is_own
+        self.retry_after_s = retry_after_s
+
+
+class Endpoint:
+    def __init__(self, config: ModelConfig, timeout_s: float) -> None:
+        self.config = config
+        self._timeout_s = timeout_s
+        self._client: AsyncOpenAI | None = None
+
+    async def ask(self, messages: Sequence[Message]) -> Reply:
+        """Raises RequestFailed."""
+        import openai  # half a second, which only a sampler that asks an agent pays
+
+        if self._client is None:
+            self._client = openai.AsyncOpenAI(
+                api_key=self._key or _NO_KEY, base_url=self.config.base_url, timeout=self._timeout_s, max_retries=0
+            )
+        try:
+            # The client's own time-out starts anew with every byte; this one does not.
+            async with asyncio.timeout(self._timeout_s):
+                response = await self._client.chat.completions.with_raw_response.create(**self._request(messages))
+        except (openai.APITimeoutError, TimeoutError) as exc:
+            raise RequestFailed(f"no answer within {self._timeout_s:g} s", may_pass=True) from exc
+        except openai.APIStatusError as exc:
+            raise self._refused(exc) from exc
+        except openai.APIConnectionError as exc:
+            raise RequestFailed(self._quoted(f"connection failed: {exc.__cause__ or exc}"), may_pass=True) from exc
+        return self._read(response.http_response.text)
+
+    async def close(self) -> None:
+        if self._client is not None:
+            await self._client.close()
+
+    @property
+    def _key(self) -> str | None:
+        return self.config.api_key.get_secret_value() if self.config.api_key else None
+
+    def _request(self, messages: Sequence[Message]) -> dict[str, Any]:
+        config = self.config
+        request: dict[str, Any] = {"model": config.model, "messages": list(messages)}
+        if config.temperature is not None:
+            request["temperature"] = config.temperature
+        if config.max_tokens is not None:
+            request["max_tokens"] = config.max_tokens
+        return {**request, **({"extra_body": config.extra_body} if config.extra_body else {})}
+
+    def _refused(self, exc: "APIStatusError") -> RequestFailed:
+        status = exc.status_code
+        return RequestFailed(
+            self._quoted(f"status {status}: {exc.response.text}"),
+            may_pass=status in _PASSING or status >= 500,
+            is_own=status in _REQUESTS_OWN,
+            retry_after_s=_retry_after_s(exc.response.headers),
+        )
+
+    def _read(self, body: str) -> Reply:
+        """Everything that an answer with status 200 may lack is checked here: the client checks nothing of it."""
+        try:
+            found = json.loads(body)
+        except (ValueError, RecursionError) as exc:
+            raise RequestFailed(self._quoted(f"the answer is not JSON: {body!r}"), may_pass=True) from exc
+        try:
+            choice = found["choices"][0]
+            text, finish = choice["message"]["content"], choice.get("finish_reason")
+        except (KeyError, IndexError, TypeError, AttributeError) as exc:
+            raise RequestFailed(self._quoted(f"the answer has no choices[0].message.content: {body}"), may_pass=True) from exc
+        text = _THOUGHT.sub("", text).strip() if isinstance(text, str) else ""
+        if finish not in ("stop", "length", "eos", None):  # aborted, filtered: what came is no answer
+            raise RequestFailed(self._quoted(f"the answer ended by {finish!r}"), may_pass=True)
+        if not text:
+            raise RequestFailed(f"the answer has no text (it ended by {finish!r})", may_pass=True)
+        usage = found.get("usage")
+        return Reply(text, _count(usage, "prompt_tokens"), _count(usage, "completion_tokens"))
+
+    def _quoted(self, text: str) -> str:
+        """Short, on one line, without the key."""
+        clean = text.replace(self._key, "***") if self._key else text
+        line = " ".join(clean.split())
+        return line if len(line) <= _MAX_TOLD_CHARS else line[: _MAX_TOLD_CHARS - 1] + "…"
+
+
+def _retry_after_s(headers: Mapping[str, str]) -> float | None:
+    """Seconds, from seconds or a date (RFC 9110, section 10.2.3); None where there is none, or it cannot be read."""
+    value = headers.get("retry-after")
+    if value is None:
+        return None
+    try:
+        seconds = float(value)
+    except ValueError:
+        try:
+            seconds = email.utils.parsedate_to_datetime(value).timestamp() - time.time()
+        except ValueError:
+            return None
+    return max(0.0, seconds) if math.isfinite(seconds) else None
+
+
+def _count(usage: Any, name: str) -> int | None:
+    value = usage.get(name) if isinstance(usage, dict) else None
+    return value if isinstance(value, int) else None
