@@ -52,7 +52,16 @@ class SamplerConfig(ServiceConfig, GroupConfig):
     chat_template_kwargs: dict[str, Any] = Field(
         {}, description='Variables for the chat template, such as {"enable_thinking": false}.'
     )
-    default_scorer: str = Field("exact_match", description="Scorer of tasks that name none.")
+    default_scorer: str | None = Field(
+        None,
+        description="Scorer of tasks that name none. None: agentcpm where agent_config_path has a scorer_agent, "
+        "else exact_match.",
+    )
+    scorer_modules: list[str] = Field([], description="Modules to import, whose scorers are registered by that.")
+    agent_config_path: Path | None = Field(
+        None,
+        description="YAML file of the agents that summarize long tool results (browse) and judge answers (scorer).",
+    )
     exclude_tools: list[str] = Field([], description="Tools that no task may use: names or patterns (`files.write_*`).")
     tool_timeout_s: Seconds = Field(
         60.0, description="One tool call without a sign of life; longer is a plumbing failure."

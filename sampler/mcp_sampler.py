@@ -1,19 +1,23 @@
 """The standard sampler: multi-turn episodes with MCP tools.
 
     question ─▶ [ reply ─▶ tool calls over MCP ─▶ their results ]* ─▶ a reply without a tool call: the answer
+                                                    └─▶ summarized by the browse agent, where it is configured and they are long
 
 A tool that answers with an error, an unknown tool and a call that cannot be parsed are told to the model and are part of the
-episode. A tool server that dies or hangs is a failure of the plumbing: the slot is retried.
+episode. A tool server that dies or hangs is a failure of the plumbing: the slot is retried; so is a summary that nobody wrote.
 """
 
 from collections.abc import Sequence
 
-from sampler.errors import ToolFailure
-from sampler.parsers import ParsedReply
+from sampler.errors import AgentFailed, ToolFailure
+from sampler.parsers import ParsedReply, ToolCall
 from sampler.sampler import AsyncSampler, Message, Turn, make_call_id
-from sampler.tools import TokenBorders, ToolLimits, ToolSession
+from sampler.tools import TokenBorders, ToolLimits, ToolResult, ToolSession
+from shared.agent_use import AgentUse
 from shared.documents import ToolCallResult
 from shared.states import DispatchStatus, Termination
+
+MAX_SHOWN_PURPOSE_CHARS = 200
 
 
 class MCPSampler(AsyncSampler):
@@ -63,20 +67,43 @@ class MCPSampler(AsyncSampler):
             except ToolFailure:
                 self.add_tool_calls(results, status=DispatchStatus.TOOL_FAILED)
                 raise
-            results.append(
-                ToolCallResult(
-                    name=call.name,
-                    arguments=dict(call.arguments),
-                    result=result.text,
-                    is_error=result.is_error,
-                    duration_s=round(result.duration_s, 4),
-                    cut_chars=result.cut_chars,
-                    raw=result.raw,
-                    retries=result.retries,
-                )
-            )
+            try:
+                result, summarized_by = await self._summarized(tools, call, result)
+            except AgentFailed as exc:
+                results.append(_document(call, result, exc.use))
+                self.add_tool_calls(results, status=DispatchStatus.TOOL_FAILED)
+                raise
+            results.append(_document(call, result, summarized_by))
         self.add_tool_calls(results)
         return [*_tool_messages(turn.parsed, results), *_error_messages(turn)]
+
+    async def _summarized(
+        self, tools: ToolSession, call: ToolCall, result: ToolResult
+    ) -> tuple[ToolResult, AgentUse | None]:
+        """What the model reads of the result, and the agent that wrote it: None where it reads the result itself."""
+        agent = self.resources.agents.browse
+        if agent is None or result.is_error:
+            return result, None
+        purpose = await agent.purpose_for(call.name, call.arguments.get("purpose"), result.whole)
+        if purpose is None:
+            return result, None
+        summary = await agent.summary_of(result.whole, purpose)
+        head = f"[summary of {len(result.whole)} characters; purpose: {purpose[:MAX_SHOWN_PURPOSE_CHARS]}]"
+        return tools.with_summary(result, f"{head}\n{summary.text}"), summary.use
+
+
+def _document(call: ToolCall, result: ToolResult, summarized_by: AgentUse | None) -> ToolCallResult:
+    return ToolCallResult(
+        name=call.name,
+        arguments=dict(call.arguments),
+        result=result.text,
+        is_error=result.is_error,
+        duration_s=round(result.duration_s, 4),
+        cut_chars=result.cut_chars,
+        raw=result.raw,
+        retries=result.retries,
+        summarized_by=summarized_by,
+    )
 
 
 def _tool_messages(parsed: ParsedReply, results: Sequence[ToolCallResult]) -> list[Message]:

@@ -9,8 +9,8 @@
 
 `create_chat_completions` takes only the messages that are new; it builds the prompt (previous ids + what the template adds),
 asks an engine, and writes request and answer to the database. `run` plays, `evaluate_record` scores; leases, retries,
-settlement and shutdown are the service's business. Errors of the plumbing (`EngineError`, `ToolFailure`, `ScorerFailed`) are
-left to rise: the slot is retried, and they never become a reward.
+settlement and shutdown are the service's business. Errors of the plumbing (`EngineError`, `ToolFailure`, `AgentFailed`,
+`ScorerFailed`) are left to rise: the slot is retried, and they never become a reward.
 """
 
 import hashlib
@@ -23,12 +23,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from sampler.agents import Agents
 from sampler.answers import extract_answer
 from sampler.config import SamplerConfig
 from sampler.context import Context, Prompt
 from sampler.engine.pool import EnginePool
 from sampler.parsers import MAX_CALLS, ParsedReply, Parser
-from sampler.scorers import Score, ScoringRequest, score_answer
+from sampler.scorers import Score, ScoringRequest, default_scorer, score_answer
 from sampler.template import ChatTemplate, ToolSchema
 from sampler.tools import ToolCatalog, ToolServer
 from shared.documents import Claim, DispatchedSamplingTask, SampledResponse, Task, ToolCallResult
@@ -54,6 +55,7 @@ class Resources:
     tool_servers: Sequence[ToolServer]
     tool_catalog: ToolCatalog
     parser: Parser
+    agents: Agents = field(default_factory=Agents)
     branch_causes: Counter[str] = field(default_factory=Counter)  # requests by `BranchCause`, for the worker's stats
 
 
@@ -113,7 +115,7 @@ class AsyncSampler(ABC):
 
     async def evaluate_record(self) -> Score:
         """Score the episode: the task's scorer over the answer in the last reply."""
-        payload = self.task.payload
+        payload, judge = self.task.payload, self.resources.agents.judge
         reply = self.episode.last_reply
         request = ScoringRequest(
             answer=extract_answer(reply, payload.answer_schema),
@@ -121,9 +123,10 @@ class AsyncSampler(ABC):
             query=payload.query,
             reply=reply,
             payload=payload.model_dump(mode="json"),
+            judge=judge,
         )
         self.episode.answer = request.answer
-        return await score_answer(payload.scorer or self.config.default_scorer, request)
+        return await score_answer(payload.scorer or default_scorer(self.config.default_scorer, judge), request)
 
     # ------------------------------------------------------------------ what `run` uses
 

@@ -23,6 +23,7 @@ from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
+from sampler.agents import Agents
 from sampler.concurrency import Concurrency, Pressure
 from sampler.config import SamplerConfig
 from sampler.engine.client import EngineClient, EngineTimeouts
@@ -31,9 +32,10 @@ from sampler.engine.pool import Service as PoolService
 from sampler.episode import play
 from sampler.parsers import get_parser
 from sampler.sampler import AsyncSampler, Resources
+from sampler.scorers import default_scorer, import_scorers, require_scorer
 from sampler.settle import TRAIN_SPLIT, settle_next
 from sampler.template import ChatTemplate
-from sampler.tools import ToolCatalog, parse_servers
+from sampler.tools import TokenBorders, ToolCatalog, parse_servers
 from shared.documents import Admission, Claim, InferenceService, Worker
 from shared.errors import ConfigError, LeaseLost
 from shared.states import RunState, ServiceStatus
@@ -61,6 +63,7 @@ class View:
 async def run_service(config: SamplerConfig) -> None:
     """Run until SIGTERM or SIGINT. Raises ExceptionGroup when a loop fails."""
     sampler_class = load_sampler(config.sampler)
+    import_scorers(config.scorer_modules)
     host, pid = socket.gethostname(), os.getpid()
     worker = f"sampler:{host}:{pid}"
     async with (
@@ -108,15 +111,19 @@ class SamplerService:
         self._rewards: deque[float] = deque(maxlen=256)
         self._token_marks: deque[tuple[float, int]] = deque()
         self._eval_looked_at = 0.0
+        template = ChatTemplate.from_dir(config.model_name_or_path, config.chat_template_kwargs)
+        agents = Agents.from_file(config.agent_config_path, TokenBorders(template))
+        require_scorer(default_scorer(config.default_scorer, agents.judge), agents.judge)
         self._resources = Resources(
             store=store,
             config=config,
             worker=worker,
-            template=ChatTemplate.from_dir(config.model_name_or_path, config.chat_template_kwargs),
+            template=template,
             pool=EnginePool(client, self._pool_services, PoolLimits(refresh_s=config.poll_s)),
             tool_servers=parse_servers(config.mcp_manager_url),
             tool_catalog=ToolCatalog(),
             parser=get_parser(config.tool_call_parser),
+            agents=agents,
         )
 
     async def run(self) -> None:
@@ -145,6 +152,7 @@ class SamplerService:
                     helper.cancel()
         finally:
             await self._resources.pool.close()
+            await self._resources.agents.close()
             await self._store.workers.leave(self._worker)
 
     # ------------------------------------------------------------------ view

@@ -160,10 +160,10 @@ class ToolCallResult(Document):
     result: str
     is_error: bool
     duration_s: float
-    cut_chars: int = 0  # characters of the answer that `result` leaves out
+    cut_chars: int = 0  # characters of the answer that `result` leaves out; all of them where it is a summary
     raw: str | None = None  # the answer as JSON text, bounded; None where `result` says all of it
     retries: int = 0
-    summarized_by: AgentUse | None = None  # `result` is this agent's summary; its model None: it failed
+    summarized_by: AgentUse | None = None  # whose summary `result` is; its model None: nobody wrote it
 
 
 class SampledResponse(Document):

@@ -70,7 +70,10 @@ class BrowseAgent:
         least = self.config.min_prompt_length
         if len(text.encode()) <= least:  # no token is shorter than a byte
             return False
-        return len(self._borders(text[: least * _MAX_CHARS_PER_TOKEN + 1])) > least or len(text) > least * _MAX_CHARS_PER_TOKEN
+        return (
+            len(self._borders(text[: least * _MAX_CHARS_PER_TOKEN + 1])) > least
+            or len(text) > least * _MAX_CHARS_PER_TOKEN
+        )
 
     def _bounded(self, text: str) -> str:
         most = self.config.max_prompt_length

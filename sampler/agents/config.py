@@ -76,7 +76,9 @@ class ModelConfig(_Section):
         if value is None:
             return None
         if not isinstance(value, str) or not VARIABLE.fullmatch(value):
-            raise ValueError("expected ${NAME}, the environment variable that holds the key; the key itself is refused here")
+            raise ValueError(
+                "expected ${NAME}, the environment variable that holds the key; the key itself is refused here"
+            )
         return SecretStr(expand(value, value))
 
 

@@ -111,7 +111,9 @@ class Endpoint:
             choice = found["choices"][0]
             text, finish = choice["message"]["content"], choice.get("finish_reason")
         except (KeyError, IndexError, TypeError, AttributeError) as exc:
-            raise RequestFailed(self._quoted(f"the answer has no choices[0].message.content: {body}"), may_pass=True) from exc
+            raise RequestFailed(
+                self._quoted(f"the answer has no choices[0].message.content: {body}"), may_pass=True
+            ) from exc
         text = _THOUGHT.sub("", text).strip() if isinstance(text, str) else ""
         if finish not in ("stop", "length", "eos", None):  # aborted, filtered: what came is no answer
             raise RequestFailed(self._quoted(f"the answer ended by {finish!r}"), may_pass=True)

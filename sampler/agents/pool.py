@@ -65,9 +65,7 @@ class ModelPool:
         self._agent = agent
         self._config = config
         self._members = [
-            _Member(
-                Endpoint(model, config.timeout_of(model)), Breaker(config.breaker_failures, config.breaker_pause_s)
-            )
+            _Member(Endpoint(model, config.timeout_of(model)), Breaker(config.breaker_failures, config.breaker_pause_s))
             for model in config.models
         ]
 
@@ -95,7 +93,10 @@ class ModelPool:
         asked: list[Message] = list(messages)
         for attempt in range(self._config.max_retries + 1):
             if (left_s := breaker.enter()) > 0:
-                told.add(endpoint, f"left alone for {left_s:.1f} s more, after {self._config.breaker_failures} failures in a row")
+                told.add(
+                    endpoint,
+                    f"left alone for {left_s:.1f} s more, after {self._config.breaker_failures} failures in a row",
+                )
                 return None
             try:
                 reply = await endpoint.ask(asked)

@@ -7,7 +7,7 @@ text says less than the answer did, `raw` keeps the answer, bounded.
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from mcp_types import (
@@ -34,7 +34,8 @@ _MAX_RAW_TEXT_CHARS = 2000
 class ToolResult:
     """`is_error`: the tool answered, with an error; that is part of the episode. `cut_chars`: how much was left out.
 
-    `raw`: the answer as JSON text, where `text` does not say all of it.
+    `raw`: the answer as JSON text, where `text` does not say all of it. `whole`: the text before it was bounded, and `answer`
+    what it was made of; they are not stored.
     """
 
     text: str
@@ -43,6 +44,8 @@ class ToolResult:
     cut_chars: int = 0
     raw: str | None = None
     retries: int = 0
+    whole: str = field(default="", repr=False)
+    answer: CallToolResult | None = field(default=None, repr=False)
 
 
 def to_result(
@@ -53,10 +56,20 @@ def to_result(
         text = json.dumps(answer.structured_content, ensure_ascii=False)
     if not text and answer.is_error:
         text = "the tool failed without a message"
-    kept, cut_chars = bounded(_storable(text), limits, borders)
+    whole = _storable(text)
+    kept, cut_chars = bounded(whole, limits, borders)
     plain = all(isinstance(block, TextContent) for block in answer.content) and answer.structured_content is None
     raw = None if plain and not cut_chars else raw_text(answer, limits.max_raw_chars)
-    return ToolResult(kept, bool(answer.is_error), duration_s, cut_chars, raw, retries)
+    return ToolResult(kept, bool(answer.is_error), duration_s, cut_chars, raw, retries, whole, answer)
+
+
+def with_summary(result: ToolResult, summary: str, limits: ToolLimits, borders: Borders | None = None) -> ToolResult:
+    """The same result, of which the model reads `summary`; so `raw` keeps the answer."""
+    kept, _ = bounded(_storable(summary), limits, borders)
+    raw = result.raw
+    if raw is None and result.answer is not None:
+        raw = raw_text(result.answer, limits.max_raw_chars)
+    return replace(result, text=kept, cut_chars=len(result.whole), raw=raw)
 
 
 def bounded(text: str, limits: ToolLimits, borders: Borders | None = None) -> tuple[str, int]:

@@ -24,7 +24,7 @@ from sampler.tools.limits import ToolLimits
 from sampler.tools.link import Link
 from sampler.tools.names import chosen, unique_names
 from sampler.tools.offered import OfferedTool
-from sampler.tools.results import Borders, ToolResult, bounded, to_result
+from sampler.tools.results import Borders, ToolResult, bounded, to_result, with_summary
 from sampler.tools.servers import ToolServer
 
 
@@ -101,3 +101,7 @@ class ToolSession:
             return ToolResult(text, True, 0.0, cut_chars)
         answer, retries = await self._owners[name].call(tool, arguments, timeout_s)
         return to_result(answer, time.monotonic() - began, self._limits, self._borders, retries)
+
+    def with_summary(self, result: ToolResult, summary: str) -> ToolResult:
+        """`result` as somebody summarized it, within the limits."""
+        return with_summary(result, summary, self._limits, self._borders)

@@ -7,17 +7,25 @@ from collections.abc import AsyncIterator
 import pytest
 import pytest_asyncio
 
-from sampler import scorers
 from sampler.errors import ScorerFailed
 from sampler.math_checker import MathChecker
-from sampler.scorers import Score, ScoringRequest, register_scorer, score_answer, scorer_names
+from sampler.scorers import (
+    Score,
+    ScoringRequest,
+    mathematics,
+    register_scorer,
+    registry,
+    score_answer,
+    scorer_names,
+    text,
+)
 from shared.errors import ConfigError
 
 
 @pytest_asyncio.fixture(loop_scope="module", scope="module")
 async def math_process() -> AsyncIterator[None]:
     yield
-    await scorers._CHECKER.close()
+    await mathematics._CHECKER.close()
 
 
 def request(answer: str | None, *accepted: str) -> ScoringRequest:
@@ -96,7 +104,7 @@ async def test_concurrent_questions_get_their_own_answers() -> None:
 
 @pytest.mark.parametrize("kind", ["raises", "no number", "nan", "slow"])
 async def test_a_scorer_that_fails_gives_no_score(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scorers, "_SCORERS", dict(scorers._SCORERS))
+    monkeypatch.setattr(registry, "_SCORERS", dict(registry._SCORERS))
 
     @register_scorer("shaky", needs_answer=False)
     async def shaky(request: ScoringRequest) -> Score:
@@ -111,11 +119,11 @@ async def test_a_scorer_that_fails_gives_no_score(kind: str, monkeypatch: pytest
 
 async def test_an_unknown_scorer_names_the_known_ones() -> None:
     assert {"exact_match", "math"} <= set(scorer_names())
-    with pytest.raises(ConfigError, match="'maths' is unknown; expected one of exact_match, math"):
+    with pytest.raises(ConfigError, match="'maths' is unknown; expected one of agentcpm, exact_match, f1"):
         await score_answer("maths", request("5", "5"))
 
 
 def test_a_name_is_registered_once() -> None:
-    register_scorer("math")(scorers.math_equal)
+    register_scorer("math")(mathematics.math_equal)
     with pytest.raises(ConfigError, match="twice"):
-        register_scorer("math")(scorers.exact_match)
+        register_scorer("math")(text.exact_match)

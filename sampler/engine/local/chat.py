@@ -73,7 +73,9 @@ def _content(content: object, at: int) -> str:
         return content or ""
     parts = content if isinstance(content, list) else [content]
     if not all(isinstance(part, dict) and isinstance(part.get("text"), str) for part in parts):
-        raise bad_value(f"messages[{at}].content: expected a text or parts of type text; the local engine takes no other.")
+        raise bad_value(
+            f"messages[{at}].content: expected a text or parts of type text; the local engine takes no other."
+        )
     return "".join(part["text"] for part in parts)
 
 

@@ -1,0 +1,42 @@
+"""Scorers by name: a task names its scorer, the scorer turns an answer into a number. `docs/scorers.md` is the guide.
+
+    @register_scorer("close_enough")
+    async def close_enough(request: ScoringRequest) -> Score: ...
+
+    score = await score_answer("close_enough", request, timeout_s=60)
+
+registry     names, and how a scorer is called                text          exact_match, includes, f1
+factory      scorers with AgentRL's signature                 mathematics   math
+llm_judge    agentcpm                                         structured    json_schema
+"""
+
+from sampler.scorers import llm_judge, mathematics, structured, text
+from sampler.scorers.factory import MCPScorerFactory
+from sampler.scorers.registry import (
+    Score,
+    Scorer,
+    ScoringRequest,
+    default_scorer,
+    import_scorers,
+    register_scorer,
+    require_scorer,
+    score_answer,
+    scorer_names,
+)
+
+__all__ = [
+    "MCPScorerFactory",
+    "Score",
+    "Scorer",
+    "ScoringRequest",
+    "default_scorer",
+    "import_scorers",
+    "llm_judge",
+    "mathematics",
+    "register_scorer",
+    "require_scorer",
+    "score_answer",
+    "scorer_names",
+    "structured",
+    "text",
+]

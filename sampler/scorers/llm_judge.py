@@ -1,0 +1,23 @@
+"""The scorer `agentcpm`: the scorer agent says whether the answer is right."""
+
+from sampler.errors import ScorerFailed
+from sampler.scorers.registry import Score, ScoringRequest, register_scorer
+
+_MAX_SHOWN_CHARS = 2000
+
+
+@register_scorer("agentcpm", needs_judge=True)
+async def agentcpm(request: ScoringRequest) -> Score:
+    """1 when the judge calls the answer correct, else 0. Who judged, and what failed before, is in the details."""
+    assert request.judge is not None, "needs_judge"
+    if not any(one.strip() for one in request.accepted):
+        raise ScorerFailed("agentcpm: the task has no answer to compare with; give it one, or another scorer")
+    verdict = await request.judge.verdict(request.query, " or ".join(request.accepted), request.answer or "")
+    return Score(
+        float(verdict.is_correct),
+        {
+            "verdict": "correct" if verdict.is_correct else "incorrect",
+            "reply": verdict.reply[:_MAX_SHOWN_CHARS],
+            "judged_by": verdict.use.model_dump(),
+        },
+    )

@@ -1,0 +1,45 @@
+"""The scorer `math`: numbers are compared exactly, everything else by math-verify in a process of its own."""
+
+import re
+from fractions import Fraction
+
+from sampler.math_checker import MathChecker
+from sampler.scorers.registry import Score, ScoringRequest, register_scorer
+
+
+@register_scorer("math")
+async def math_equal(request: ScoringRequest) -> Score:
+    """1 when the answer is mathematically equal to an accepted one (math-verify); numbers are compared exactly first."""
+    answer = request.answer or ""
+    quick = [_numerically_equal(answer, one) for one in request.accepted]
+    if True in quick:
+        return Score(1.0, {"by": "number"})
+    if quick and all(equal is False for equal in quick):
+        return Score(0.0, {"by": "number"})
+    equal, why = await _CHECKER.equal(answer, list(request.accepted))
+    return Score(float(equal), {"by": "math-verify", **({"reason": why} if why else {})})
+
+
+_CHECKER = MathChecker()
+_NUMBER = re.compile(r"([+-]?)(\d{1,3}(?:,\d{3}){1,12}|\d{1,60})(?:\.(\d{1,60}))?")
+_RATIO = re.compile(r"([+-]?\d{1,60})\s*/\s*(\d{1,60})")
+
+
+def _numerically_equal(left: str, right: str) -> bool | None:
+    """None when this cannot decide: unequal decimals may still be a rounding, which math-verify allows."""
+    a, b = _number(left), _number(right)
+    if a is None or b is None:
+        return None
+    if a == b:
+        return True
+    return False if a.denominator == b.denominator == 1 else None
+
+
+def _number(text: str) -> Fraction | None:
+    plain = text.strip().strip("$").strip()
+    if match := _NUMBER.fullmatch(plain):
+        sign, whole, decimals = match.groups()
+        return Fraction(f"{sign}{whole.replace(',', '')}.{decimals or '0'}")
+    if (match := _RATIO.fullmatch(plain)) and int(match.group(2)):
+        return Fraction(int(match.group(1)), int(match.group(2)))
+    return None

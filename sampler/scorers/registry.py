@@ -1,0 +1,122 @@
+"""Scorers by name, and how one is called: whatever a scorer does, the outcome is a number, or `ScorerFailed`.
+
+Promise: a missing answer is score 0 with the detail "no answer"; a scorer that crashes, hangs or returns no finite number is
+`ScorerFailed`, a judge that gives no verdict `AgentFailed`: failures of the plumbing, and never score 0.
+"""
+
+import asyncio
+import importlib
+import math
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from sampler.agents import Judge
+from sampler.errors import AgentFailed, ScorerFailed
+from shared.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class ScoringRequest:
+    """`answer`: extracted, None when there was none; `accepted`: any of these is right; `reply`: the last reply's text.
+
+    `payload` is the task's own, `messages` the whole conversation, `judge` the scorer agent, where one is configured.
+    """
+
+    answer: str | None
+    accepted: tuple[str, ...]
+    query: str = ""
+    reply: str = ""
+    payload: Mapping[str, Any] = field(default_factory=dict)
+    messages: tuple[Mapping[str, Any], ...] = ()
+    judge: Judge | None = None
+
+
+@dataclass(frozen=True)
+class Score:
+    """`details` is stored with the record, for people."""
+
+    value: float
+    details: Mapping[str, Any] = field(default_factory=dict)
+
+
+Scorer = Callable[[ScoringRequest], Awaitable[Score]]
+
+
+@dataclass(frozen=True)
+class _Registered:
+    scorer: Scorer
+    needs_answer: bool
+    needs_judge: bool
+
+
+_SCORERS: dict[str, _Registered] = {}
+
+
+def register_scorer(name: str, *, needs_answer: bool = True, needs_judge: bool = False) -> Callable[[Scorer], Scorer]:
+    """Decorator. `needs_answer=False` for scorers that judge the whole reply even where no answer was found.
+
+    `needs_judge`: `request.judge` is never None; such a scorer has no time-out but the judge's own. Registering the same
+    function again is harmless; another one under a known name is a ConfigError.
+    """
+
+    def register(scorer: Scorer) -> Scorer:
+        known = _SCORERS.get(name)
+        if known is not None and known.scorer is not scorer:
+            raise ConfigError(f"scorer {name!r} is registered twice; give one of them another name")
+        _SCORERS[name] = _Registered(scorer, needs_answer, needs_judge)
+        return scorer
+
+    return register
+
+
+def import_scorers(modules: Sequence[str]) -> None:
+    """Import modules that register scorers. Raises ConfigError."""
+    for name in modules:
+        try:
+            importlib.import_module(name)
+        except Exception as exc:  # a module is the user's code: whatever it raises, the start is over
+            raise ConfigError(
+                f"scorer_modules: {name!r} cannot be imported: {type(exc).__name__}: {exc}; expected a module on Python's "
+                "path (the working directory is on it)"
+            ) from exc
+
+
+def scorer_names() -> list[str]:
+    return sorted(_SCORERS)
+
+
+def default_scorer(configured: str | None, judge: Judge | None) -> str:
+    """Of tasks that name none: the configured one, else the judge, where there is one, else an exact comparison."""
+    return configured or ("exact_match" if judge is None else "agentcpm")
+
+
+def require_scorer(name: str, judge: Judge | None = None) -> None:
+    """Raises ConfigError for an unknown name, and for a scorer that needs a judge where there is none."""
+    if name not in _SCORERS:
+        raise ConfigError(
+            f"scorer {name!r} is unknown; expected one of {', '.join(scorer_names())}, "
+            "or register it with @register_scorer in a module that scorer_modules names"
+        )
+    if judge is None and _SCORERS[name].needs_judge:
+        raise ConfigError(f"scorer {name!r} needs a judge; give --agent_config_path a file with a scorer_agent")
+
+
+async def score_answer(name: str, request: ScoringRequest, timeout_s: float = 120.0) -> Score:
+    """Raises ConfigError for an unknown scorer, AgentFailed when no judge answered, ScorerFailed for one that fails."""
+    require_scorer(name, request.judge)
+    registered = _SCORERS[name]
+    if request.answer is None and registered.needs_answer:
+        return Score(0.0, {"reason": "no answer"})
+    try:
+        async with asyncio.timeout(None if registered.needs_judge else timeout_s):
+            score = await registered.scorer(request)
+    except (ScorerFailed, AgentFailed):
+        raise
+    except TimeoutError as exc:
+        raise ScorerFailed(f"scorer {name!r} gave no score within {timeout_s:g} s") from exc
+    except Exception as exc:  # a scorer is the user's code: whatever it raises is the plumbing's failure, not a score
+        raise ScorerFailed(f"scorer {name!r} crashed: {type(exc).__name__}: {exc}") from exc
+    if not isinstance(score, Score) or not isinstance(score.value, int | float) or not math.isfinite(score.value):
+        raise ScorerFailed(f"scorer {name!r} returned {score!r}; expected Score(value=<finite number>)")
+    return score

@@ -1,0 +1,57 @@
+"""The scorer `json_schema`: is the answer JSON, and does it satisfy the task's schema?"""
+
+import json
+import re
+from typing import Any, NoReturn
+
+from sampler.errors import ScorerFailed
+from sampler.scorers.registry import Score, ScoringRequest, register_scorer
+
+SCHEMA_KEY = "json_schema"  # in the task's metadata
+_FENCE = re.compile(r"\A```\w*\s*\n(.*)\n\s*```\Z", re.DOTALL)
+_MAX_REASON_CHARS = 300
+
+
+@register_scorer("json_schema")
+async def json_schema(request: ScoringRequest) -> Score:
+    """1 when the answer, without a code fence around it, is JSON that satisfies `metadata.json_schema`; else 0, with the reason.
+
+    Drafts 3 to 2020-12, by `$schema`; without one the newest. A missing or invalid schema is the task's fault: ScorerFailed.
+    """
+    validator = _validator(request)
+    try:
+        value = json.loads(_bare(request.answer or ""), parse_constant=_refuse_constant)
+    except (ValueError, RecursionError) as exc:
+        return Score(0.0, {"reason": f"not JSON: {exc}"[:_MAX_REASON_CHARS]})
+    try:
+        error = next(validator.iter_errors(value), None)
+    except RecursionError:
+        return Score(0.0, {"reason": "nested too deeply"})
+    if error is None:
+        return Score(1.0)
+    return Score(0.0, {"reason": f"{error.json_path}: {error.message}"[:_MAX_REASON_CHARS]})
+
+
+def _validator(request: ScoringRequest) -> Any:
+    import jsonschema  # a quarter of a second, which only tasks of this scorer pay
+    import referencing
+
+    schema = (request.payload.get("metadata") or {}).get(SCHEMA_KEY)
+    if not isinstance(schema, dict):
+        raise ScorerFailed(f"json_schema: the task has no schema; expected an object in metadata.{SCHEMA_KEY}")
+    kind = jsonschema.validators.validator_for(schema, default=jsonschema.Draft202012Validator)
+    try:
+        kind.check_schema(schema)
+    except jsonschema.SchemaError as exc:
+        raise ScorerFailed(f"json_schema: metadata.{SCHEMA_KEY} is no schema: {exc.json_path}: {exc.message}") from exc
+    return kind(schema, registry=referencing.Registry())  # an own registry: nothing is fetched from the network
+
+
+def _bare(answer: str) -> str:
+    text = answer.strip()
+    match = _FENCE.match(text)
+    return match[1] if match else text
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no JSON number")

@@ -1,0 +1,68 @@
+"""Scorers that compare texts: exact_match, includes, f1. Letter case, white space and Unicode compatibility forms never count."""
+
+import re
+import unicodedata
+from collections import Counter
+
+from sampler.scorers.registry import Score, ScoringRequest, register_scorer
+
+# Scripts that are written without spaces between words: each character counts as a word.
+_SPACELESS = "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
+_LETTER = rf"[^\W{_SPACELESS}]"
+_WORD = re.compile(rf"[{_SPACELESS}]|{_LETTER}+")
+_ARTICLE = re.compile(r"\b(?:a|an|the)\b")
+
+
+@register_scorer("exact_match")
+async def exact_match(request: ScoringRequest) -> Score:
+    """1 when the answer equals an accepted one."""
+    given = _normalized(request.answer or "")
+    return Score(float(any(given == _normalized(one) for one in request.accepted)))
+
+
+@register_scorer("includes")
+async def includes(request: ScoringRequest) -> Score:
+    """1 when an accepted answer stands in the answer as whole words; a number not as a part of another number."""
+    given = _normalized(request.answer or "")
+    for one in request.accepted:
+        if (wanted := _normalized(one)) and re.search(_as_whole(wanted), given):
+            return Score(1.0, {"found": one})
+    return Score(0.0)
+
+
+def _as_whole(wanted: str) -> str:
+    """A pattern for `wanted` between borders of words."""
+    before = rf"(?<!{_LETTER})" if re.match(_LETTER, wanted[0]) else ""
+    after = rf"(?!{_LETTER})" if re.match(_LETTER, wanted[-1]) else ""
+    if wanted[0].isdigit():
+        before += r"(?<!\d[.,])(?:(?<![-\u2212])|(?<=\w[-\u2212]))"  # 5 is neither in 1.5 nor in -5, but in 3-5
+    if wanted[-1].isdigit():
+        after += r"(?![.,]\d)"
+    return before + re.escape(wanted) + after
+
+
+@register_scorer("f1")
+async def f1(request: ScoringRequest) -> Score:
+    """Harmonic mean of precision and recall over the words that answer and accepted answer share, the best accepted one.
+
+    The evaluation of SQuAD (Rajpurkar et al. 2016, section 6): without punctuation and articles. A character of a script
+    without spaces counts as a word.
+    """
+    given = _words(request.answer or "")
+    return Score(max((_f1(given, _words(one)) for one in request.accepted), default=0.0))
+
+
+def _f1(given: Counter[str], wanted: Counter[str]) -> float:
+    if not given or not wanted:
+        return float(given == wanted)
+    shared = (given & wanted).total()
+    return 2 * shared / (given.total() + wanted.total())
+
+
+def _words(text: str) -> Counter[str]:
+    plain = "".join(char for char in _normalized(text) if not unicodedata.category(char).startswith("P"))
+    return Counter(_WORD.findall(_ARTICLE.sub(" ", plain)))
+
+
+def _normalized(text: str) -> str:
+    return " ".join(unicodedata.normalize("NFKC", text).casefold().split())

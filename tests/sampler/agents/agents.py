@@ -1,0 +1,33 @@
+"""Agents over endpoints, with little patience."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from sampler.agents.browse import BrowseAgent
+from sampler.agents.config import BrowseAgentConfig, ModelConfig, ScorerAgentConfig
+from sampler.agents.judge import Judge
+from tests.sampler.agents.endpoints import Service
+
+# Seconds: of one request, before a retry.
+QUICK: dict[str, Any] = {"timeout": 0.4, "retry_delay": 0.01, "max_retries": 1, "breaker_failures": 20}
+
+
+def models(services: Sequence[Service], **fields: Any) -> list[ModelConfig]:
+    """Called m1, m2, … in their order."""
+    return [
+        ModelConfig.model_validate({"model": f"m{number}", "base_url": service.url} | fields)
+        for number, service in enumerate(services, start=1)
+    ]
+
+
+def judge(*services: Service, **config: Any) -> Judge:
+    return Judge(ScorerAgentConfig.model_validate(QUICK | {"models": models(services)} | config))
+
+
+def words(text: str) -> list[tuple[int, int]]:
+    """Borders of a tokenizer for which a character is a token."""
+    return [(at, at + 1) for at in range(len(text))]
+
+
+def browser(*services: Service, **config: Any) -> BrowseAgent:
+    return BrowseAgent(BrowseAgentConfig.model_validate(QUICK | {"models": models(services)} | config), words)

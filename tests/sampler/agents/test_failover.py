@@ -1,0 +1,253 @@
+"""Models are asked in order until one answers usably; what failed before is in the answer; nobody is a failure, never a score."""
+
+import asyncio
+import logging
+import re
+
+import pytest
+
+from sampler.agents.breaker import Breaker
+from sampler.agents.config import read_agents_config
+from sampler.agents.endpoint import _retry_after_s
+from sampler.errors import AgentFailed
+from shared.mongod import free_port
+from tests.sampler.agents.agents import browser, judge
+from tests.sampler.agents.endpoints import BAD, Service, endpoint
+
+MAY_PASS = {
+    "status 500": "status 500",
+    "status 503": "status 503",
+    "status 429": "status 429",
+    "hangs": "no answer within 0.4 s",
+    "drips": "no answer within 0.4 s",
+    "closes": "connection failed",
+    "is cut": "connection failed",
+    "garbage": "not JSON",
+    "half JSON": "not JSON",
+    "no text": "no text",
+    "blank": "no text",
+    "no choices": "no choices",
+    "a list": "no choices",
+    "aborted": "ended by 'abort'",
+    "says I would not like to decide.": "unusable reply",
+}
+CANNOT_PASS = {"status 400": "status 400", "status 401": "status 401", "status 404": "status 404"}
+
+
+def test_every_misbehavior_of_an_endpoint_is_tried() -> None:
+    assert set(BAD) <= set(MAY_PASS)
+
+
+@pytest.mark.parametrize("behavior", [*MAY_PASS, *CANNOT_PASS])
+async def test_the_next_model_answers_and_the_answer_says_what_failed_before(behavior: str) -> None:
+    async with endpoint(behavior) as bad, endpoint("judges") as good:
+        agent = judge(bad, good)
+        verdict = await agent.verdict("2+2?", "4", "It is 4.")
+        wrong = await agent.verdict("2+2?", "4", "It is 5.")
+        await agent.close()
+    assert (verdict.is_correct, wrong.is_correct) == (True, False)
+    assert (verdict.use.model, verdict.use.service) == ("m2", good.url)
+    assert (verdict.use.prompt_tokens, verdict.use.completion_tokens) == (11, 2)
+    asked = 2 if behavior in MAY_PASS else 1
+    assert len(bad.requests) == 2 * asked
+    assert [(f.model, f.service) for f in verdict.use.failures] == [("m1", bad.url)] * asked
+    for failure in verdict.use.failures:
+        assert (MAY_PASS | CANNOT_PASS)[behavior] in failure.error
+    assert verdict.use.duration_s > 0
+
+
+@pytest.mark.parametrize("behavior", MAY_PASS)
+async def test_a_failure_that_passes_is_asked_again_and_needs_no_other_model(behavior: str) -> None:
+    async with endpoint(behavior, "judges") as service, endpoint("judges") as other:
+        agent = judge(service, other)
+        verdict = await agent.verdict("2+2?", "4", "4")
+        await agent.close()
+    assert (verdict.is_correct, verdict.use.model, len(verdict.use.failures)) == (True, "m1", 1)
+    assert (len(service.requests), len(other.requests)) == (2, 0)
+
+
+async def test_a_judge_that_babbles_is_told_so_and_asked_a_bounded_number_of_times() -> None:
+    async with endpoint("says Hm, hard to say.") as service:
+        agent = judge(service, max_retries=3)
+        with pytest.raises(AgentFailed, match="Hm, hard to say"):
+            await agent.verdict("2+2?", "4", "4")
+        await agent.close()
+    assert len(service.requests) == 4
+    roles = [[m["role"] for m in body["messages"]] for _, body in service.requests]
+    assert roles == [["user"]] + [["user", "assistant", "user"]] * 3
+    assert "one word" in service.prompts()[1]
+
+
+async def test_when_every_model_fails_the_error_names_each_and_carries_all_failures() -> None:
+    nobody = Service([], f"http://127.0.0.1:{free_port()}/v1")
+    async with endpoint("status 500") as one, endpoint("garbage") as two:
+        agent = judge(one, two, nobody)
+        with pytest.raises(AgentFailed, match=r"no model of scorer_agent gave an answer: m1 at .*m2 at .*m3 at ") as caught:
+            await agent.verdict("2+2?", "4", "4")
+        await agent.close()
+    use = caught.value.use
+    assert (use.model, [f.model for f in use.failures]) == (None, ["m1", "m1", "m2", "m2", "m3", "m3"])
+
+
+async def test_a_short_retry_after_is_waited_for_and_a_long_one_leads_to_the_next_model() -> None:
+    async with endpoint("status 429 retry-after 0.3", "judges") as short, endpoint("judges") as other:
+        agent = judge(short, other)
+        verdict = await agent.verdict("2+2?", "4", "4")
+        await agent.close()
+    assert (verdict.use.model, len(verdict.use.failures)) == ("m1", 1)
+    assert verdict.use.duration_s >= 0.3
+    async with endpoint("status 429 retry-after 100", "judges") as long, endpoint("judges") as other:
+        agent = judge(long, other, max_retries=5)
+        verdicts = [await agent.verdict("2+2?", "4", "4") for _ in range(2)]
+        await agent.close()
+    assert [v.use.model for v in verdicts] == ["m2", "m2"]
+    assert len(long.requests) == 1, "it asked to be left alone"
+    assert "left alone for" in verdicts[1].use.failures[0].error
+
+
+def test_retry_after_is_read_as_seconds_and_as_a_date_and_otherwise_not_at_all() -> None:
+    assert _retry_after_s({"retry-after": "2.5"}) == 2.5
+    assert _retry_after_s({"retry-after": "Wed, 21 Oct 2015 07:28:00 GMT"}) == 0.0
+    assert [_retry_after_s({"retry-after": odd}) for odd in ("soon", "inf", "nan", "")] == [None] * 4
+    assert _retry_after_s({"retry-after": "-3"}) == 0.0
+
+
+async def test_a_model_that_failed_n_times_in_a_row_is_skipped() -> None:
+    async with endpoint("status 500") as bad, endpoint("judges") as good:
+        agent = judge(bad, good, max_retries=0, breaker_failures=3, breaker_pause_s=100)
+        verdicts = [await agent.verdict("2+2?", "4", "4") for _ in range(6)]
+        await agent.close()
+    assert all(v.is_correct and v.use.model == "m2" for v in verdicts)
+    assert len(bad.requests) == 3
+    assert re.search("left alone for [0-9.]+ s more, after 3 failures", verdicts[5].use.failures[0].error)
+
+
+async def test_a_model_that_is_well_again_is_asked_again_after_its_pause() -> None:
+    async with endpoint("status 500", "status 500", "judges") as sick, endpoint("judges") as good:
+        agent = judge(sick, good, max_retries=0, breaker_failures=2, breaker_pause_s=0.2)
+        before = [(await agent.verdict("2+2?", "4", "4")).use.model for _ in range(3)]
+        await asyncio.sleep(0.25)
+        after = [(await agent.verdict("2+2?", "4", "4")).use.model for _ in range(2)]
+        await agent.close()
+    assert (before, after) == (["m2", "m2", "m2"], ["m1", "m1"])
+
+
+def test_after_a_pause_one_caller_tries_and_the_others_wait_for_what_comes_of_it() -> None:
+    now = 0.0
+    breaker = Breaker(2, 10.0, clock=lambda: now)
+    assert breaker.enter() == 0
+    breaker.failed()
+    assert breaker.enter() == 0
+    breaker.failed()
+    assert breaker.enter() == 10
+    now = 10.0
+    assert [breaker.enter(), breaker.enter()] == [0, 10]
+    breaker.failed()
+    now = 19.0
+    assert breaker.enter() == 1
+    now = 20.0
+    assert breaker.enter() == 0
+    breaker.succeeded()
+    assert [breaker.enter(), breaker.enter()] == [0, 0]
+
+
+async def test_a_refused_request_says_nothing_about_the_model_and_does_not_trip_its_breaker() -> None:
+    async with endpoint("status 400", "status 400", "judges") as service:
+        agent = judge(service, breaker_failures=1, breaker_pause_s=100)
+        for _ in range(2):
+            with pytest.raises(AgentFailed, match="status 400"):
+                await agent.verdict("2+2?", "4", "4")
+        assert (await agent.verdict("2+2?", "4", "4")).is_correct
+        await agent.close()
+
+
+async def test_a_key_goes_to_its_endpoint_and_nowhere_else(
+    tmp_path: object, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Not into the record, an error, a log line, the configuration's text; also where the endpoint says it aloud."""
+    monkeypatch.setenv("JUDGE_KEY", "sk-very-secret")
+    caplog.set_level(logging.DEBUG)
+    async with endpoint("status 500") as loud, endpoint("judges") as good:
+        path = tmp_path / "agents.yml"  # type: ignore[operator]  # pytest's Path
+        entry = "{{model: m, base_url: '{}', api_key: '${{JUDGE_KEY}}'}}"
+        both = ", ".join(entry.format(service.url) for service in (loud, good))
+        path.write_text(f"scorer_agent: {{retry_delay: 0.01, models: [{both}]}}")
+        config = read_agents_config(path).scorer_agent
+        assert config is not None
+        agent = judge(models=config.models)
+        verdict = await agent.verdict("2+2?", "4", "4")
+        await agent.close()
+    assert loud.requests[0][0]["authorization"] == "Bearer sk-very-secret"
+    assert "your key is ***" in verdict.use.failures[0].error
+    assert "sk-very-secret" not in str(verdict) + repr(config) + config.model_dump_json() + caplog.text
+
+
+async def test_settings_of_a_model_are_sent_and_an_unset_one_is_not() -> None:
+    async with endpoint("judges") as service:
+        fields = {"model": "m", "base_url": service.url}
+        extra = {"chat_template_kwargs": {"enable_thinking": False}}
+        sets = [{"temperature": 0.3, "max_tokens": 9, "extra_body": extra}, {"temperature": None}, {}]
+        for settings in sets:
+            agent = judge(models=[fields | settings])
+            await agent.verdict("2+2?", "4", "4")
+            await agent.close()
+    bodies = [{k: v for k, v in body.items() if k not in ("messages", "model")} for _, body in service.requests]
+    assert bodies == [{"temperature": 0.3, "max_tokens": 9, **extra}, {}, {"temperature": 0.0}]
+    assert service.requests[0][0]["authorization"] == "Bearer none"
+
+
+async def test_an_endless_answer_is_judged_shortened_instead_of_refused_for_its_length() -> None:
+    async with endpoint("says Incorrect") as service:
+        agent = judge(service)
+        assert not (await agent.verdict("2+2?", "4", "x" * 1_000_000)).is_correct
+        await agent.close()
+    assert len(service.prompts()[0]) < 20_000
+    assert "984000 characters left out" in service.prompts()[0]
+
+
+async def test_braces_of_question_and_answer_are_taken_as_they_are() -> None:
+    async with endpoint("says Correct") as service:
+        agent = judge(service, judge_prompt_template="{question}|{labeled_answer}|{pred_answer}|{{x}}")
+        await agent.verdict("{pred_answer}", "{0}", "{question}")
+        await agent.close()
+    assert service.prompts() == ["{pred_answer}|{0}|{question}|{x}"]
+
+
+async def test_a_summary_is_for_its_purpose_and_fails_over_too() -> None:
+    text = "Rome has hills.\nParis has towers.\n" * 50
+    async with endpoint("status 503") as bad, endpoint("summarizes") as good:
+        agent = browser(bad, good)
+        summary = await agent.summary_of(text, "What about Paris?")
+        assert await agent.summarize(text, "What about Rome?") == "\n".join(["Rome has hills."] * 50)
+        await agent.close()
+    assert set(summary.text.splitlines()) == {"Paris has towers."}
+    assert (summary.use.agent, summary.use.model, len(summary.use.failures)) == ("browse_agent", "m2", 2)
+
+
+async def test_a_text_above_the_bound_keeps_beginning_and_end() -> None:
+    async with endpoint("says ok") as service:
+        agent = browser(service, min_prompt_length=10, max_prompt_length=400)
+        await agent.summarize("BEGIN" + "x" * 5000 + "END", "all")
+        await agent.close()
+    prompt = service.prompts()[0]
+    assert "BEGIN" in prompt
+    assert "END" in prompt
+    assert "characters left out" in prompt
+    assert prompt.count("x") < 500
+
+
+async def test_only_long_results_of_browse_tools_are_summarized_and_for_the_purpose_that_is_given() -> None:
+    agent = browser(
+        models=[{"model": "m", "base_url": "http://x"}],
+        browse_tools=["visit", "files_*"],
+        default_purpose={"visit": "Look around."},
+        min_prompt_length=10,
+    )
+    assert await agent.purpose_for("visit", "Find the price. ", "x" * 11) == "Find the price."
+    assert await agent.purpose_for("visit", None, "x" * 11) == "Look around."
+    assert await agent.purpose_for("visit", ["no text"], "x" * 11) == "Look around."
+    assert await agent.purpose_for("files_read", None, "x" * 11) == "Find out what this says."
+    assert await agent.purpose_for("visit", None, "x" * 10) is None
+    assert await agent.purpose_for("search", "p", "x" * 999) is None
+    off = browser(models=agent.config.models, browse_tools=["visit"], min_prompt_length=1, status=False)
+    assert await off.purpose_for("visit", None, "x" * 99) is None
