@@ -1,4 +1,4 @@
-"""The answer in a reply's text, by the task's `answer_schema`: the last one given, or None.
+"""The answer in a reply's text, by the task's `answer_schema`: the last one that is not blank, or None.
 
 answer    <answer>…</answer>
 boxed     \\boxed{…} or \\fbox{…}, braces nested
@@ -14,21 +14,23 @@ _BOX_PARTS = re.compile(r"\\(?:boxed|fbox)\s*\{|\\.|[{}]", re.DOTALL)
 
 
 def extract_answer(text: str, schema: str) -> str | None:
-    """None when there is no answer, or a blank one. Linear in the length of `text`. Raises ConfigError."""
+    """None when there is no answer, or blank ones only. Linear in the length of `text`. Raises ConfigError."""
     if schema not in ANSWER_SCHEMAS:
         raise ConfigError(f"answer_schema is {schema!r}; expected {' or '.join(map(repr, ANSWER_SCHEMAS))}")
     found = ANSWER_SCHEMAS[schema](text)
-    return (found.strip() or None) if found is not None else None
+    return None if found is None else found.strip()
 
 
 def _tagged(text: str) -> str | None:
-    end = text.rfind(_CLOSE)
-    start = text.rfind(_OPEN, 0, end) if end >= 0 else -1
-    return text[start + len(_OPEN) : end] if start >= 0 else None
+    start = len(text)
+    while (end := text.rfind(_CLOSE, 0, start)) >= 0 and (start := text.rfind(_OPEN, 0, end)) >= 0:
+        if (found := text[start + len(_OPEN) : end]).strip():
+            return found
+    return None
 
 
 def _boxed(text: str) -> str | None:
-    """The box that opens last among those whose braces balance."""
+    """The box that opens last among those whose braces balance, and that are not blank."""
     open_braces: list[tuple[int, bool]] = []  # where the content begins, and whether a box opened it
     best: tuple[int, int] | None = None
     for match in _BOX_PARTS.finditer(text):
@@ -37,7 +39,7 @@ def _boxed(text: str) -> str | None:
             if not open_braces:
                 continue
             start, is_box = open_braces.pop()
-            if is_box and (best is None or start > best[0]):
+            if is_box and (best is None or start > best[0]) and text[start : match.start()].strip():
                 best = (start, match.start())
         elif token.endswith("{") and token != "\\{":
             open_braces.append((match.end(), token != "{"))

@@ -20,6 +20,12 @@ from shared.errors import ConfigError
         ("<answer>two\nlines</answer>", "two\nlines"),
         ("</answer><answer>", None),
         ("<answer> </answer>", None),
+        ("<answer>5</answer> I wrote it in <answer></answer>", "5"),
+        ("<answer> \n</answer> <answer>\t</answer>", None),
+        ("<answer>北京</answer>", "北京"),
+        ("<answer>\u202f½ €\u00a0</answer>", "½ €"),
+        ("<answer>4</answer><answer>5</answer>", "5"),
+        ("<answer>a</b></answer>", "a</b>"),
         ("5", None),
     ],
 )
@@ -38,6 +44,12 @@ def test_the_last_tagged_answer_counts(text: str, answer: str | None) -> None:
         (r"\boxed{1 \boxed{2}", "2"),
         (r"\boxed{\boxed{3}}", "3"),
         (r"\boxed{\{1, 2\}}", r"\{1, 2\}"),
+        (r"\boxed{5}, as asked for in \boxed{}", "5"),
+        (r"\boxed{ } \fbox{}", None),
+        (r"\boxed{\boxed{}5}", r"\boxed{}5"),
+        (r"\boxed{\left\{x^{2_{i}}\right\}}", r"\left\{x^{2_{i}}\right\}"),
+        (r"\boxed{\text{北京, ½ €}}", r"\text{北京, ½ €}"),
+        (r"\boxed{1}, \boxed{2}, \boxed{3}", "3"),
         (r"}} { \boxed{7} ", "7"),
         (r"\boxed{x}{y}", "x"),
         (r"\boxedx{5}", None),
@@ -60,7 +72,7 @@ def test_any_balanced_content_is_found_whatever_comes_before(before: str, conten
     assert extract_answer(f"{before} \\boxed{{{content}}}", "boxed") == content.strip()
 
 
-@pytest.mark.parametrize("unit", ["\\boxed{", "{", "}", "\\boxed   ", "<answer>", "</answer>", "\\"])
+@pytest.mark.parametrize("unit", ["\\boxed{", "\\boxed{}", "\\boxed{ ", "<answer></answer>", "<answer> ", "{", "}", "\\boxed   ", "<answer>", "</answer>", "\\"])
 def test_time_is_linear_in_the_length(unit: str) -> None:
     text = unit * (1_000_000 // len(unit))
     began = time.process_time()

@@ -8,14 +8,23 @@ from sampler.agents.config import BrowseAgentConfig, ModelConfig, ScorerAgentCon
 from sampler.agents.judge import Judge
 from tests.sampler.agents.endpoints import Service
 
-# Seconds: of one request, before a retry.
-QUICK: dict[str, Any] = {"timeout": 0.4, "retry_delay": 0.01, "max_retries": 1, "breaker_failures": 20}
+QUICK: dict[str, Any] = {"timeout": 20, "retry_delay": 0.01, "max_retries": 1, "breaker_failures": 20}
+# Endpoints that let one wait, and for how long; the others answer at once, however slow the machine is.
+SLOW_S = 0.5
+SLOW = ("hangs", "drips")
 
 
 def models(services: Sequence[Service], **fields: Any) -> list[ModelConfig]:
     """Called m1, m2, … in their order."""
     return [
-        ModelConfig.model_validate({"model": f"m{number}", "base_url": service.url} | fields)
+        ModelConfig.model_validate(
+            {
+                "model": f"m{number}",
+                "base_url": service.url,
+                "timeout": SLOW_S if set(service.behaviors) & set(SLOW) else None,
+            }
+            | fields
+        )
         for number, service in enumerate(services, start=1)
     ]
 

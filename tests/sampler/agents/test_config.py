@@ -1,0 +1,100 @@
+"""The agent config file: what it accepts, and that each error names the file, the line and the field, and never a key."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from sampler.agents.config import JUDGE_PROMPT, read_agents_config
+from shared.errors import ConfigError
+
+ROOT = Path(__file__).parents[3]
+EXAMPLE = ROOT / "assets" / "agent_config_example.yml"
+MODELS = "models: [{model: m, base_url: http://x/v1}]"
+
+
+def read(folder: Path, text: str) -> str:
+    """The error of a file, without its folder."""
+    path = folder / "agents.yml"
+    path.write_text(text)
+    with pytest.raises(ConfigError) as caught:
+        read_agents_config(path)
+    return str(caught.value).replace(f"{folder}/", "")
+
+
+def test_the_example_loads_once_its_keys_are_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    with pytest.raises(ConfigError, match=r"agent_config_example.yml:\d+: browse_agent.models.0.api_key: .*OPENAI_API_KEY is not set"):
+        read_agents_config(EXAMPLE)
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-1")
+    config = read_agents_config(EXAMPLE)
+    assert config.browse_agent is not None
+    assert config.scorer_agent is not None
+    assert config.browse_agent.min_prompt_length == 1500
+    assert set(config.browse_agent.default_purpose) <= set(config.browse_agent.browse_tools)
+    assert "{pred_answer}" in config.scorer_agent.judge_prompt_template
+    key = config.scorer_agent.models[0].api_key
+    assert key is not None
+    assert key.get_secret_value() == "sk-1"
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        ("scorer_agent:\n  models:\n  - model: m\n    base_url: http://x\n  max_retry: 3\n",
+         "agents.yml:5: scorer_agent.max_retry: unknown key; expected one of backoff_factor, breaker_failures"),
+        ("browse_agent:\n  models:\n  - model: m\n    base_url: http://x\n    temprature: 0\n",
+         "agents.yml:5: browse_agent.models.0.temprature: unknown key; expected one of api_key, base_url, extra_body, max_tokens"),
+        ("scorer_agents: {}", "agents.yml:1: scorer_agents: unknown key; expected one of browse_agent, scorer_agent"),
+        ("\nscorer_agent:\n  models: []", "agents.yml:3: scorer_agent.models: List should have at least 1 item"),
+        ("scorer_agent:\n  max_retries: 1", "agents.yml:1: scorer_agent.models: is missing"),
+        ("scorer_agent:\n  models:\n  - base_url: http://x", "agents.yml:3: scorer_agent.models.0.model: is missing"),
+        ("scorer_agent:\n  models:\n  - model: m\n    base_url: x.org/v1",
+         "agents.yml:4: scorer_agent.models.0.base_url: expected http://… or https://…"),
+        ("scorer_agent:\n  models:\n  - model: m\n    base_url: http://me:pw@x/v1",
+         "agents.yml:4: scorer_agent.models.0.base_url: expected a URL without user name"),
+        ("scorer_agent:\n  models:\n  - model: m\n    base_url: http://x\n    api_key: sk-literal",
+         "agents.yml:5: scorer_agent.models.0.api_key: expected ${NAME}, the environment variable that holds the key"),
+        ("scorer_agent:\n  models:\n  - model: m\n    base_url: http://x\n    api_key: ${NOT_SET_HERE}",
+         "agents.yml:5: scorer_agent.models.0.api_key: ${NOT_SET_HERE}: environment variable NOT_SET_HERE is not set"),
+        (f"scorer_agent:\n  timeout: soon\n  {MODELS}", "agents.yml:2: scorer_agent.timeout: Input should be a valid number"),
+        (f"scorer_agent:\n  timeout: 0\n  {MODELS}", "agents.yml:2: scorer_agent.timeout: Input should be greater than 0"),
+        (f"scorer_agent:\n  {MODELS}\n  judge_prompt_template: |\n    {{question}} {{answer}}",
+         "agents.yml:3: scorer_agent.judge_prompt_template: placeholder {answer} is unknown; expected {question}, {labeled_answer}"),
+        (f"scorer_agent:\n  {MODELS}\n  judge_prompt_template: '{{labeled_answer}}'",
+         "agents.yml:3: scorer_agent.judge_prompt_template: placeholder {pred_answer} is missing"),
+        (f"scorer_agent:\n  {MODELS}\n  judge_prompt_template: 'a {{ b'",
+         "agents.yml:3: scorer_agent.judge_prompt_template: expected '}' before end of string; a brace of the text itself"),
+        (f"browse_agent:\n  {MODELS}\n  min_prompt_length: 9\n  max_prompt_length: 8",
+         "agents.yml:1: browse_agent: min_prompt_length 9 is above max_prompt_length 8"),
+        (f"browse_agent:\n  {MODELS}\n  browse_tools: [visit]\n  default_purpose: {{vist: x}}",
+         "agents.yml:1: browse_agent: default_purpose names 'vist'; expected entries of browse_tools"),
+        ("scorer_agent: [", "agents.yml: not YAML"),
+        ("- a", "agents.yml: expected browse_agent, scorer_agent, or both"),
+        ("", "agents.yml: expected browse_agent, scorer_agent, or both"),
+    ],
+)  # fmt: skip
+def test_an_error_names_the_file_the_line_and_the_field(tmp_path: Path, text: str, error: str) -> None:
+    assert read(tmp_path, text).startswith(error)
+
+
+def test_all_errors_are_told_at_once_and_no_key_is_among_their_words(tmp_path: Path) -> None:
+    text = "scorer_agent:\n  models:\n  - model: m\n    base_url: http://x\n    api_key: sk-very-secret\n    max_tokens: 0\n"
+    found = read(tmp_path, text)
+    assert len(found.splitlines()) == 2
+    assert "sk-very" not in found
+
+
+def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"none.yml: cannot be read \(.*No such file"):
+        read_agents_config(tmp_path / "none.yml")
+
+
+def test_the_default_prompt_of_the_judge_has_its_placeholders() -> None:
+    assert JUDGE_PROMPT.format(question="Q!", labeled_answer="L!", pred_answer="P!").count("!") == 3
+
+
+def test_a_sampler_without_agents_does_not_import_the_client() -> None:
+    code = "import sampler.service, sampler.mcp_sampler, sys; sys.exit('openai' in sys.modules or 'jsonschema' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, timeout=60, check=False).returncode == 0
