@@ -19,7 +19,8 @@ from trainer.sft import SftConfig
 ROOT = Path(__file__).parents[1]
 SERVICES: list[type[ServiceConfig]] = [TrainerConfig, SftConfig, SamplerConfig, KeeperConfig, LaunchConfig]
 ACCELERATE = sorted((ROOT / "assets").glob("fsdp2*.yml"))
-EXAMPLES = sorted(set((ROOT / "assets").glob("*.yml")) - set(ACCELERATE))
+AGENTS = ROOT / "assets" / "agent_config_example.yml"  # tests/sampler/agents/test_config.py
+EXAMPLES = sorted(set((ROOT / "assets").glob("*.yml")) - {*ACCELERATE, AGENTS})
 
 
 def arguments(service: type[ServiceConfig], path: Path) -> list[str]:

@@ -10,6 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
+from sampler.agents import Agents
 from sampler.config import SamplerConfig
 from sampler.engine.client import EngineClient
 from sampler.engine.pool import EnginePool, PoolLimits, Service
@@ -21,6 +22,8 @@ from sampler.tools import ToolCatalog, ToolServer
 from shared.documents import DispatchedSamplingTask
 from shared.states import DispatchStatus, RecordStatus, Termination
 from shared.store import Store
+from tests.sampler.agents.agents import browser
+from tests.sampler.agents.endpoints import endpoint
 from tests.sampler.chats import chat
 from tests.sampler.engines import STOP, Engines, Up, answer
 from tests.shared.builders import claim, import_tasks
@@ -29,6 +32,7 @@ TEMPLATE = chat("qwen")
 BOX = ToolServer(
     name="box", command=sys.executable, args=(str(Path(__file__).parent / "tool_servers" / "box.py"), "stdio")
 )
+NO_AGENTS = Agents()
 END = TEMPLATE.encode("<|im_end|>")
 
 
@@ -42,7 +46,9 @@ def calls(name: str, **arguments: Any) -> str:
 
 
 @asynccontextmanager
-async def resources(store: Store, replies: Sequence[str], **options: Any) -> AsyncIterator[tuple[Resources, Engines]]:
+async def resources(
+    store: Store, replies: Sequence[str], agents: Agents, **options: Any
+) -> AsyncIterator[tuple[Resources, Engines]]:
     left = list(replies)
 
     async def behave(request: httpx.Request) -> httpx.Response:
@@ -56,18 +62,22 @@ async def resources(store: Store, replies: Sequence[str], **options: Any) -> Asy
     async with EngineClient(transport=httpx.MockTransport(engines)) as client:
         pool = EnginePool(client, services, PoolLimits())
         parser = get_parser(config.tool_call_parser)
-        yield Resources(store, config, "w", TEMPLATE, pool, [BOX], ToolCatalog(), parser), engines
+        yield Resources(store, config, "w", TEMPLATE, pool, [BOX], ToolCatalog(), parser, agents), engines
         await pool.close()
 
 
 async def episode(
-    store: Store, replies: Sequence[str], payload: dict[str, Any] | None = None, **options: Any
+    store: Store,
+    replies: Sequence[str],
+    payload: dict[str, Any] | None = None,
+    agents: Agents = NO_AGENTS,
+    **options: Any,
 ) -> tuple[float | None, list[DispatchedSamplingTask], Engines]:
     await import_tasks(store, 1, num_generations=1)
     if payload:
         await store.database["tasks"].update_many({}, {"$set": {f"payload.{k}": v for k, v in payload.items()}})
     got = await claim(store)
-    async with resources(store, replies, **options) as (shared, engines):
+    async with resources(store, replies, agents, **options) as (shared, engines):
         score = await play(MCPSampler(shared, got))
     return score, (await store.records.dispatches_of([got.record_id]))[got.record_id], engines
 
@@ -130,3 +140,43 @@ async def test_a_tool_server_that_dies_or_hangs_gives_no_score_and_the_slot_is_o
     task = await store.tasks.get("main:train:0:t0")
     assert task is not None
     assert (task.slots[0].status.value, task.slots[0].failures) == ("open", 1)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "purpose"),
+    [({}, "How does it end?"), ({"purpose": "Which digit comes first?"}, "Which digit comes first?")],
+    ids=["default purpose", "purpose of the call"],
+)
+async def test_a_long_result_is_summarized_for_its_purpose_and_the_call_says_by_whom(
+    store: Store, arguments: dict[str, str], purpose: str
+) -> None:
+    replies = [calls("big", n_chars=4000, **arguments) + "\n" + calls("add", a=2, b=3), "<answer>5</answer>"]
+    async with endpoint("status 503") as bad, endpoint("says In END.") as good:
+        agent = browser(bad, good, browse_tools=["b*"], default_purpose={"b*": "How does it end?"}, min_prompt_length=50)
+        score, dispatches, _ = await episode(store, replies, agents=Agents(browse=agent), max_raw_result_chars=9000)
+        await agent.close()
+    assert score is not None
+    big, add = dispatches[0].tool_calls
+    assert big.result == f"[summary of 4000 characters; purpose: {purpose}]\nIn END."
+    assert big.summarized_by is not None
+    assert (big.summarized_by.model, len(big.summarized_by.failures), big.cut_chars) == ("m2", 2, 4000)
+    assert len(json.loads(big.raw or "")["content"][0]["text"]) == 4000
+    assert f"Purpose: {purpose}" in good.prompts()[0]
+    assert (add.result, add.summarized_by) == ("5", None)
+    assert dispatches[1].messages[0]["content"] == big.result
+
+
+async def test_a_result_that_nobody_summarizes_gives_no_score_and_the_call_says_what_failed(store: Store) -> None:
+    async with endpoint("garbage") as bad:
+        agent = browser(bad, browse_tools=["big"], min_prompt_length=50)
+        agents = Agents(browse=agent)
+        score, (dispatch,), _ = await episode(store, [calls("big", n_chars=4000)], agents=agents)
+        await agent.close()
+    assert score is None
+    assert dispatch.status is DispatchStatus.TOOL_FAILED
+    (call,) = dispatch.tool_calls
+    assert call.summarized_by is not None
+    assert (call.summarized_by.model, len(call.summarized_by.failures)) == (None, 2)
+    record = (await store.records.get_many([dispatch.record]))[dispatch.record]
+    assert (record.status, record.termination, record.score) == (RecordStatus.FAILED, Termination.AGENT_FAILURE, None)
+    assert "no model of browse_agent gave an answer: m1 at" in (record.error or "")

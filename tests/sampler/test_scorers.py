@@ -3,15 +3,20 @@
 import asyncio
 import time
 from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import pytest_asyncio
 
-from sampler.errors import ScorerFailed
+from sampler.errors import AgentFailed, ScorerFailed
 from sampler.math_checker import MathChecker
 from sampler.scorers import (
+    MCPScorerFactory,
     Score,
     ScoringRequest,
+    default_scorer,
+    import_scorers,
     mathematics,
     register_scorer,
     registry,
@@ -20,6 +25,8 @@ from sampler.scorers import (
     text,
 )
 from shared.errors import ConfigError
+from tests.sampler.agents.agents import judge
+from tests.sampler.agents.endpoints import endpoint
 
 
 @pytest_asyncio.fixture(loop_scope="module", scope="module")
@@ -127,3 +134,188 @@ def test_a_name_is_registered_once() -> None:
     register_scorer("math")(mathematics.math_equal)
     with pytest.raises(ConfigError, match="twice"):
         register_scorer("math")(text.exact_match)
+
+
+# ---------------------------------------------------------------------- texts
+
+
+@pytest.mark.parametrize(
+    ("answer", "accepted", "value"),
+    [
+        ("It is Paris, of course.", "paris", 1),
+        ("Parisian", "Paris", 0),
+        ("The answer is 5.", "5", 1),
+        ("15", "5", 0),
+        ("5.2", "5", 0),
+        ("1.5", "5", 0),
+        ("1,500", "500", 0),
+        ("-5", "5", 0),
+        ("x = -5", "5", 0),
+        ("x = -5", "-5", 1),
+        ("pages 3-5", "5", 1),
+        ("the  United\nStates", "united states", 1),
+        ("答案是北京。", "北京", 1),
+        ("a (b) c", "(b)", 1),
+        ("no", "yes", 0),
+        ("anything", " ", 0),
+    ],
+)
+async def test_includes_finds_whole_words_and_whole_numbers(answer: str, accepted: str, value: float) -> None:
+    assert (await score_answer("includes", request(answer, "zzz", accepted))).value == value
+
+
+@pytest.mark.parametrize(
+    ("answer", "accepted", "value"),
+    [
+        ("The Eiffel Tower!", "eiffel tower", 1),
+        ("the tower in Paris", "Eiffel Tower", 2 * 1 / (3 + 2)),
+        ("cat cat dog", "cat dog dog", 2 * 2 / (3 + 3)),
+        ("北京市", "北京", 2 * 2 / (3 + 2)),
+        ("Rome", "Paris", 0),
+        ("the", "a", 1),
+        ("the", "Paris", 0),
+    ],
+)
+async def test_f1_is_two_shared_words_over_all_words(answer: str, accepted: str, value: float) -> None:
+    assert (await score_answer("f1", request(answer, "zzz", accepted))).value == pytest.approx(value)
+
+
+# ---------------------------------------------------------------------- JSON
+
+SCHEMA = {
+    "type": "object",
+    "properties": {"n": {"type": "integer", "minimum": 1}, "child": {"$ref": "#"}},
+    "required": ["n"],
+    "additionalProperties": False,
+}
+
+
+def json_request(answer: str, schema: object = SCHEMA) -> ScoringRequest:
+    return ScoringRequest(answer=answer, accepted=(), payload={"metadata": {"json_schema": schema}})
+
+
+@pytest.mark.parametrize(
+    ("answer", "value", "reason"),
+    [
+        ('{"n": 3}', 1, None),
+        ('```json\n{"n": 3, "child": {"n": 1}}\n```', 1, None),
+        ('{"n": 0}', 0, "$.n: 0 is less than the minimum of 1"),
+        ('{"n": 1, "child": {}}', 0, "$.child: 'n' is a required property"),
+        ('{"n": 1, "x": 1}', 0, "$: Additional properties"),
+        ('{"n": 1', 0, "not JSON"),
+        ('{"n": NaN}', 0, "NaN is no JSON number"),
+        ("three", 0, "not JSON"),
+        ("[" * 100_000, 0, "not JSON"),
+        ('{"n": 1, "child": ' * 900 + '{"n": 1}' + "}" * 900, 0, "nested too deeply"),
+    ],
+)
+async def test_json_schema_is_1_for_json_that_satisfies_the_tasks_schema(
+    answer: str, value: float, reason: str | None
+) -> None:
+    score = await score_answer("json_schema", json_request(answer))
+    assert score.value == value
+    assert (reason or "") in score.details.get("reason", "")
+
+
+@pytest.mark.parametrize("schema", [None, "x", {"type": "objekt"}, {"$ref": "http://127.0.0.1:1/schema.json"}])
+async def test_a_schema_that_is_missing_wrong_or_elsewhere_is_no_score(schema: object) -> None:
+    """Nothing is fetched: a task that refers to the network is wrong."""
+    with pytest.raises(ScorerFailed, match="json_schema"):
+        await score_answer("json_schema", json_request("{}", schema))
+
+
+# ---------------------------------------------------------------------- a judge, and scorers of one's own
+
+
+@pytest.fixture
+def own_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Names that a test registers are forgotten with it."""
+    monkeypatch.setattr(registry, "_SCORERS", dict(registry._SCORERS))
+
+
+async def test_agentcpm_takes_the_judges_verdict_and_shows_who_gave_it() -> None:
+    async with endpoint("status 500", "status 500", "judges") as one, endpoint("judges") as two:
+        own = judge(one, two)
+        scores = [
+            await score_answer("agentcpm", ScoringRequest(answer, ("4",), "2+2?", judge=own))
+            for answer in ("It is 4", "It is 5", None)
+        ]
+        await own.close()
+    assert [score.value for score in scores] == [1.0, 0.0, 0.0]
+    assert scores[0].details["verdict"] == "correct"
+    assert scores[0].details["judged_by"]["model"] == "m2"
+    assert len(scores[0].details["judged_by"]["failures"]) == 2
+    assert scores[1].details["judged_by"]["model"] == "m1"
+    assert scores[2].details == {"reason": "no answer"}
+
+
+async def test_agentcpm_without_a_verdict_without_a_judge_or_without_a_truth_is_no_score() -> None:
+    async with endpoint("status 500") as service:
+        own = judge(service)
+        with pytest.raises(AgentFailed, match="no model of scorer_agent"):
+            await score_answer("agentcpm", ScoringRequest("4", ("4",), judge=own))
+        with pytest.raises(ScorerFailed, match="no answer to compare with"):
+            await score_answer("agentcpm", ScoringRequest("4", (" ",), judge=own))
+        await own.close()
+    with pytest.raises(ConfigError, match="'agentcpm' needs a judge; give --agent_config_path"):
+        await score_answer("agentcpm", request("4", "4"))
+
+
+async def test_the_judge_is_the_default_where_there_is_one() -> None:
+    own = judge(models=[{"model": "m", "base_url": "http://x"}])
+    names = [default_scorer(None, None), default_scorer(None, own), default_scorer("math", own)]
+    assert names == ["exact_match", "agentcpm", "math"]
+
+
+@pytest.mark.usefixtures("own_names")
+async def test_the_factory_takes_functions_of_the_answer_and_the_truth() -> None:
+    async def two(model_answer: str, ground_truth: dict[str, str]) -> float:
+        return float(model_answer == ground_truth["answer"] and ground_truth["query"] == "q")
+
+    async def three(model_answer: str, ground_truth: dict[str, str], scorer_agent_config: dict[str, object]) -> float:
+        return 0.5 if scorer_agent_config.get("models") else 0.25
+
+    async def one(request: ScoringRequest) -> Score:
+        return Score(0.75, {"reply": request.reply})
+
+    for name, function in (("two", two), ("three", three), ("one", one)):
+        MCPScorerFactory.register_scorer(name, function)
+        MCPScorerFactory.register_scorer(name, function)
+    asked = ScoringRequest("4", ("4",), "q", "<answer>4</answer>")
+    judged = replace(asked, judge=judge(models=[{"model": "m", "base_url": "http://x"}]))
+    values = [(await score_answer(name, asked)).value for name in ("two", "three", "one")]
+    assert values == [1.0, 0.25, 0.75]
+    assert (await score_answer("three", judged)).value == 0.5
+    with pytest.raises(ConfigError, match="'two' is registered twice"):
+        MCPScorerFactory.register_scorer("two", three)
+
+
+@pytest.mark.usefixtures("own_names")
+async def test_the_factory_refuses_what_it_cannot_call_and_never_turns_a_failure_into_a_number() -> None:
+    with pytest.raises(ConfigError, match="expected an async function of"):
+        MCPScorerFactory.register_scorer("plain", lambda a, b: 1.0)
+
+    async def none(model_answer: str, ground_truth: dict[str, str]) -> None:
+        return None
+
+    MCPScorerFactory.register_scorer("none", none)  # type: ignore[arg-type]  # what is tested
+    with pytest.raises(ScorerFailed, match="none"):
+        await score_answer("none", request("4", "4"))
+
+
+@pytest.mark.usefixtures("own_names")
+async def test_modules_of_the_configuration_register_their_scorers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "tests_own_scorers.py").write_text(
+        "from sampler.scorers import Score, ScoringRequest, register_scorer\n\n"
+        "@register_scorer('own')\nasync def own(request: ScoringRequest) -> Score:\n    return Score(0.5)\n"
+    )
+    (tmp_path / "tests_broken_scorers.py").write_text("1 / 0\n")
+    import_scorers(["tests_own_scorers"])
+    assert (await score_answer("own", request("x"))).value == 0.5
+    with pytest.raises(ConfigError, match="scorer_modules: 'tests_no_scorers' cannot be imported: ModuleNotFoundError"):
+        import_scorers(["tests_no_scorers"])
+    with pytest.raises(ConfigError, match="scorer_modules: 'tests_broken_scorers' cannot be imported: ZeroDivisionError"):
+        import_scorers(["tests_broken_scorers"])
