@@ -27,7 +27,8 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 MAX_REST_S = 600.0  # whatever Retry-After says
-_MAX_SHOWN_CHARS = 2000
+_MAX_ERROR_CHARS = 2000
+_MAX_REPEATED_CHARS = 300  # of an unusable reply, which the model is shown again: the prompt must not grow too long
 
 
 class Unreadable(Exception):
@@ -79,7 +80,7 @@ class ModelPool:
                 return Answer(value, reply.text, self._use(told, member.endpoint, reply))
         use = self._use(told)
         failures = "; ".join(f"{f.model} at {f.service}: {f.error}" for f in use.failures)
-        raise AgentFailed(f"no model of {self._agent} gave an answer: {failures[:_MAX_SHOWN_CHARS]}", use)
+        raise AgentFailed(f"no model of {self._agent} gave an answer: {failures[:_MAX_ERROR_CHARS]}", use)
 
     async def close(self) -> None:
         for member in self._members:
@@ -109,7 +110,7 @@ class ModelPool:
                 except Unreadable as exc:
                     told.add(endpoint, f"unusable reply: {reply.text[:200]!r}")
                     breaker.failed()
-                    asked = [*messages, {"role": "assistant", "content": reply.text[:_MAX_SHOWN_CHARS]}]
+                    asked = [*messages, {"role": "assistant", "content": reply.text[:_MAX_REPEATED_CHARS]}]
                     asked.append({"role": "user", "content": str(exc)})
                     wait_s = self._backoff_s(attempt)
                 else:

@@ -72,7 +72,22 @@ def test_any_balanced_content_is_found_whatever_comes_before(before: str, conten
     assert extract_answer(f"{before} \\boxed{{{content}}}", "boxed") == content.strip()
 
 
-@pytest.mark.parametrize("unit", ["\\boxed{", "\\boxed{}", "\\boxed{ ", "<answer></answer>", "<answer> ", "{", "}", "\\boxed   ", "<answer>", "</answer>", "\\"])
+@pytest.mark.parametrize(
+    "unit",
+    [
+        "\\boxed{",
+        "\\boxed{}",
+        "\\boxed{ ",
+        "<answer></answer>",
+        "<answer> ",
+        "{",
+        "}",
+        "\\boxed   ",
+        "<answer>",
+        "</answer>",
+        "\\",
+    ],
+)
 def test_time_is_linear_in_the_length(unit: str) -> None:
     text = unit * (1_000_000 // len(unit))
     began = time.process_time()

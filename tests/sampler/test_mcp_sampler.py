@@ -152,7 +152,9 @@ async def test_a_long_result_is_summarized_for_its_purpose_and_the_call_says_by_
 ) -> None:
     replies = [calls("big", n_chars=4000, **arguments) + "\n" + calls("add", a=2, b=3), "<answer>5</answer>"]
     async with endpoint("status 503") as bad, endpoint("says In END.") as good:
-        agent = browser(bad, good, browse_tools=["b*"], default_purpose={"b*": "How does it end?"}, min_prompt_length=50)
+        agent = browser(
+            bad, good, browse_tools=["b*"], default_purpose={"b*": "How does it end?"}, min_prompt_length=50
+        )
         score, dispatches, _ = await episode(store, replies, agents=Agents(browse=agent), max_raw_result_chars=9000)
         await agent.close()
     assert score is not None

@@ -317,5 +317,7 @@ async def test_modules_of_the_configuration_register_their_scorers(
     assert (await score_answer("own", request("x"))).value == 0.5
     with pytest.raises(ConfigError, match="scorer_modules: 'tests_no_scorers' cannot be imported: ModuleNotFoundError"):
         import_scorers(["tests_no_scorers"])
-    with pytest.raises(ConfigError, match="scorer_modules: 'tests_broken_scorers' cannot be imported: ZeroDivisionError"):
+    with pytest.raises(
+        ConfigError, match="scorer_modules: 'tests_broken_scorers' cannot be imported: ZeroDivisionError"
+    ):
         import_scorers(["tests_broken_scorers"])

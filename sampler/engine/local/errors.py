@@ -55,7 +55,7 @@ def parse_json(raw: bytes, content_type: str) -> dict[str, Any]:
 
 
 def field(body: dict[str, Any], name: str, kind: type, default: Any = ...) -> Any:
-    """A typed field of a control request; `...` as default means required."""
+    """A typed field of a request; `...` as default means required."""
     if name not in body or (body[name] is None and default is not ...):
         if default is ...:
             shown = str(body)[:200]
@@ -64,7 +64,7 @@ def field(body: dict[str, Any], name: str, kind: type, default: Any = ...) -> An
         return default
     value = body[name]
     if not isinstance(value, kind):
-        words = {str: "string", bool: "boolean"}[kind]
+        words = {str: "string", bool: "boolean", list: "list", dict: "dictionary"}[kind]
         raise bad_field(f"{{'type': '{words}_type', 'loc': ('body', '{name}'), 'msg': 'Input should be a valid "
                         f"{words}', 'input': {value!r}}}")  # fmt: skip
     return value

@@ -1,7 +1,7 @@
 """OpenAI-compatible endpoints over real HTTP that behave well or badly, as told request by request.
 
-    async with endpoint("status 500", "judges") as service:      # the first request fails; from the second on it judges
-        ... service.url, service.requests
+async with endpoint("status 500", "judges") as service:      # the first request fails; from the second on it judges
+    ... service.url, service.requests
 """
 
 import asyncio

@@ -25,7 +25,9 @@ def read(folder: Path, text: str) -> str:
 
 def test_the_example_loads_once_its_keys_are_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
-    with pytest.raises(ConfigError, match=r"agent_config_example.yml:\d+: browse_agent.models.0.api_key: .*OPENAI_API_KEY is not set"):
+    with pytest.raises(
+        ConfigError, match=r"agent_config_example.yml:\d+: browse_agent.models.0.api_key: .*OPENAI_API_KEY is not set"
+    ):
         read_agents_config(EXAMPLE)
     monkeypatch.setenv("OPENAI_API_KEY", "sk-1")
     config = read_agents_config(EXAMPLE)

@@ -82,7 +82,9 @@ async def test_when_every_model_fails_the_error_names_each_and_carries_all_failu
     nobody = Service([], f"http://127.0.0.1:{free_port()}/v1")
     async with endpoint("status 500") as one, endpoint("garbage") as two:
         agent = judge(one, two, nobody)
-        with pytest.raises(AgentFailed, match=r"no model of scorer_agent gave an answer: m1 at .*m2 at .*m3 at ") as caught:
+        with pytest.raises(
+            AgentFailed, match=r"no model of scorer_agent gave an answer: m1 at .*m2 at .*m3 at "
+        ) as caught:
             await agent.verdict("2+2?", "4", "4")
         await agent.close()
     use = caught.value.use

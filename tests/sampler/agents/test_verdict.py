@@ -39,7 +39,9 @@ def test_any_text_is_read_without_an_error(text: str, word: str) -> None:
     assert read_verdict(text + word) in (True, False, None)
 
 
-@pytest.mark.parametrize("unit", ["correct", "correct ", "correct:", "*", " ", "not ", "- ", "verdict ", '" ', "is ", "\n"])
+@pytest.mark.parametrize(
+    "unit", ["correct", "correct ", "correct:", "*", " ", "not ", "- ", "verdict ", '" ', "is ", "\n"]
+)
 def test_time_is_bounded_whatever_the_reply(unit: str) -> None:
     began = time.process_time()
     read_verdict(unit * 200_000)
