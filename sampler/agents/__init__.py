@@ -17,6 +17,8 @@ from sampler.agents.config import read_agents_config
 from sampler.agents.judge import Judge
 from sampler.tools.results import Borders
 
+__all__ = ["Agents", "BrowseAgent", "Judge"]
+
 
 @dataclass(frozen=True)
 class Agents:

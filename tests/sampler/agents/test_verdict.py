@@ -9,21 +9,63 @@ from hypothesis import strategies as st
 from sampler.agents.verdict import read_verdict
 
 CORRECT = [
-    "Correct", "correct.", "**Correct**", "# Verdict\nCorrect", "Final Decision: Correct", "Answer: correct", '"Correct"', "- Correct",
-    '{"verdict": "Correct", "why": "both are 4"}', '```json\n{"correct": true}\n```', "correct: yes\nconfidence: 90%",
-    "The two agree.\n\n**Verdict:** Correct", "Correct — the same city.", "Correct. Both are four.", "Yes", "The predicted answer is correct.",
-    "Both say 4.\nTherefore, the model's answer is **correct**.", "extracted: 4\nis_correct: True", "Judgement: right", "Equivalent: yes",
-]  # fmt: skip
+    "Correct",
+    "correct.",
+    "**Correct**",
+    "# Verdict\nCorrect",
+    "Final Decision: Correct",
+    "Answer: correct",
+    '"Correct"',
+    "- Correct",
+    '{"verdict": "Correct", "why": "both are 4"}',
+    '```json\n{"correct": true}\n```',
+    "correct: yes\nconfidence: 90%",
+    "The two agree.\n\n**Verdict:** Correct",
+    "Correct — the same city.",
+    "Correct. Both are four.",
+    "Yes",
+    "The predicted answer is correct.",
+    "Both say 4.\nTherefore, the model's answer is **correct**.",
+    "extracted: 4\nis_correct: True",
+    "Judgement: right",
+    "Equivalent: yes",
+]
 INCORRECT = [
-    "Incorrect", "INCORRECT!", "__Incorrect__", "not correct", "Not  Correct.", "Verdict: **Incorrect**.", '{"is_correct": false}', "No.",
-    "Incorrect, because 5 is not 4.", "reasoning: the labeled answer is 4.\ncorrect: no", "The answer is not correct.", "Wrong",
-    "The labeled answer is 4.\nThe predicted answer is 5.\nIncorrect", "Judgment: incorrect",
-]  # fmt: skip
+    "Incorrect",
+    "INCORRECT!",
+    "__Incorrect__",
+    "not correct",
+    "Not  Correct.",
+    "Verdict: **Incorrect**.",
+    '{"is_correct": false}',
+    "No.",
+    "Incorrect, because 5 is not 4.",
+    "reasoning: the labeled answer is 4.\ncorrect: no",
+    "The answer is not correct.",
+    "Wrong",
+    "The labeled answer is 4.\nThe predicted answer is 5.\nIncorrect",
+    "Judgment: incorrect",
+]
 NEITHER = [
-    "", "4", "Correct or Incorrect?", "Correct\nIncorrect", "It isn't correct", "Correct. But it is incorrect in part.", "maybe", "[]",
-    "I cannot say whether it is correct.", "Correct answer would be 4, and the prediction says 5.", "Respond with Correct or Incorrect",
-    '{"correct": true, "verdict": "incorrect"}', "It would be correct if", "incorrectly", "correctness", '{"verdict": "unsure"}', "C", "判断",
-]  # fmt: skip
+    "",
+    "4",
+    "Correct or Incorrect?",
+    "Correct\nIncorrect",
+    "It isn't correct",
+    "Correct. But it is incorrect in part.",
+    "maybe",
+    "[]",
+    "I cannot say whether it is correct.",
+    "Correct answer would be 4, and the prediction says 5.",
+    "Respond with Correct or Incorrect",
+    '{"correct": true, "verdict": "incorrect"}',
+    "It would be correct if",
+    "incorrectly",
+    "correctness",
+    '{"verdict": "unsure"}',
+    "C",
+    "判断",
+]
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,59 @@
+"""The examples of docs/scorers.md do what the page says."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+
+from sampler.config import SamplerConfig
+from sampler.scorers import ScoringRequest, registry, score_answer
+from shared.documents import TaskPayload
+
+PAGE = (Path(__file__).parents[2] / "docs" / "scorers.md").read_text()
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", PAGE, re.DOTALL)
+
+
+@pytest.fixture
+def registered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry, "_SCORERS", dict(registry._SCORERS))
+    for block in blocks("python"):
+        exec(block, {})
+
+
+@pytest.mark.usefixtures("registered")
+async def test_scorers_of_the_page_register_and_score() -> None:
+    values = [
+        (await score_answer(name, ScoringRequest(answer, (accepted,)))).value
+        for name, answer, accepted in (
+            ("close_enough", "100.5", "100"),
+            ("close_enough", "103", "100"),
+            ("close_enough", "many", "100"),
+            ("same", "a", "a"),
+            ("same", "a", "b"),
+        )
+    ]
+    assert values == [1, 0, 0, 1, 0]
+
+
+async def test_tasks_and_settings_of_the_page_are_accepted() -> None:
+    lines = [json.loads(line) for block in blocks("json") for line in block.splitlines()]
+    scores = []
+    for line, answer in zip(lines, ["It was Goethe.", '{"x": 1, "y": 2}'], strict=True):
+        payload = TaskPayload.model_validate({k: v for k, v in line.items() if k != "id"})
+        request = ScoringRequest(answer, (payload.answer or "",), payload=payload.model_dump())
+        scores.append((await score_answer(payload.scorer or "", request)).value)
+    assert scores == [1, 1]
+    for block in blocks("yaml"):
+        given = yaml.safe_load(block)["sampler"]
+        config = SamplerConfig(run="r", db_connection_string="x", model_name_or_path=Path("."), **given)
+        assert config.scorer_modules == ["my_pkg.scorers"]
+
+
+def test_every_scorer_is_on_the_page() -> None:
+    own = {name for name, entry in registry._SCORERS.items() if entry.scorer.__module__.startswith("sampler.scorers")}
+    assert own == set(re.findall(r"^\| `(\w+)` \|", PAGE, re.MULTILINE))
