@@ -71,12 +71,10 @@ def _messages(body: dict[str, Any]) -> list[Message]:
 def _content(content: object, at: int) -> str:
     if content is None or isinstance(content, str):
         return content or ""
-    parts = content if isinstance(content, list) else [content]
-    if not all(isinstance(part, dict) and isinstance(part.get("text"), str) for part in parts):
-        raise bad_value(
-            f"messages[{at}].content: expected a text or parts of type text; the local engine takes no other."
-        )
-    return "".join(part["text"] for part in parts)
+    texts = [part.get("text") for part in content if isinstance(part, dict)] if isinstance(content, list) else []
+    if not isinstance(content, list) or len(texts) < len(content) or not all(isinstance(text, str) for text in texts):
+        raise bad_value(f"messages[{at}].content: expected a text or parts of type text; the local engine takes no other.")
+    return "".join(map(str, texts))
 
 
 def _as_openai(error: ApiError) -> ApiError:
