@@ -131,19 +131,15 @@ class SamplerService:
             asyncio.get_running_loop().add_signal_handler(sig, self._stop.set)
         await self._look()
         loops = {
-            "view": self._look,
-            "renew": self._renew,
-            "beat": self._beat,
+            "view": (self._look, self._config.poll_s),
+            "renew": (self._renew, self._config.renew_s),
+            "beat": (self._beat, self._config.heartbeat_s),
         }
         try:
             async with asyncio.TaskGroup() as group:
                 helpers = [
                     group.create_task(self._every(work, period_s), name=name)
-                    for (name, work), period_s in zip(
-                        loops.items(),
-                        (self._config.poll_s, self._config.renew_s, self._config.heartbeat_s),
-                        strict=True,
-                    )
+                    for name, (work, period_s) in loops.items()
                 ]
                 helpers.append(group.create_task(self._settle_loop(), name="settle"))
                 await self._claim_loop(group)

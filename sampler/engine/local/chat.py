@@ -73,7 +73,9 @@ def _content(content: object, at: int) -> str:
         return content or ""
     texts = [part.get("text") for part in content if isinstance(part, dict)] if isinstance(content, list) else []
     if not isinstance(content, list) or len(texts) < len(content) or not all(isinstance(text, str) for text in texts):
-        raise bad_value(f"messages[{at}].content: expected a text or parts of type text; the local engine takes no other.")
+        raise bad_value(
+            f"messages[{at}].content: expected a text or parts of type text; the local engine takes no other."
+        )
     return "".join(map(str, texts))
 
 
