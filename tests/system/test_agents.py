@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import pytest
 
 from shared.documents import InferenceService, Task, TaskPayload
 from shared.mongod import Mongod, free_port
@@ -20,6 +21,8 @@ from shared.store import Store
 from tests.sampler.agents.endpoints import Service, endpoint
 from tests.shared.builders import make_task
 from tests.system.processes import MODEL, ROOT
+
+pytestmark = pytest.mark.slow
 
 BOX = ROOT / "tests" / "sampler" / "tool_servers" / "box.py"
 CALL = '<tool_call>{"name": "big", "arguments": {"n_chars": 3000}}</tool_call>'
