@@ -24,7 +24,7 @@ from datetime import datetime
 from typing import Literal
 
 from sampler.sampled_reply import SampledReply
-from sampler.template import ChatTemplate, Message, ToolSchema
+from sampler.template import MARK_END, ChatTemplate, Message, ToolSchema
 from sampler.turn_format import CALL_ID, turn_format
 from shared.errors import ConfigError
 from shared.states import BranchCause
@@ -174,17 +174,26 @@ class Context:
         return _Shown(start, self.format.end_of_turn(text, last), whole)
 
     def _reply_start(self, before: str, opener: str) -> int:
-        """Where in the text before a reply's first sentinel the reply began, by the end of the prompt it was sampled from."""
+        """Where in the text before a reply's first sentinel the reply began, by the end of the prompt it was sampled from.
+
+        Some templates end a prompt with other text than they show there later (no empty reasoning, other blanks): the reply
+        begins behind the last control token that both wrote alike, and the whole lines behind it that are the same.
+        """
         at = before.rfind(opener)
         if at >= 0:
             return at + len(opener)
         head = self.template.special_re.match(opener)
-        at = before.rfind(head.group()) if head else -1
-        if head is None or at < 0:
+        at = before.rfind(head.group()) if head else before.rfind(MARK_END) + 1
+        if at < 0:
             return len(before)
-        common = opener[: _common_length(opener, before[at:])]
-        ends = [m.end() for m in self.template.added_re.finditer(common)] + [common.rfind("\n") + 1, head.end()]
-        return at + max(ends)
+        shown, read, seen = before[at:], 0, 0
+        tokens = self.template.added_re.finditer
+        for mine, other in zip(tokens(opener), tokens(shown), strict=False):
+            if mine.group() != other.group():
+                break
+            read, seen = mine.end(), other.end()
+        common = opener[read : read + _common_length(opener[read:], shown[seen:])]
+        return at + seen + common.rfind("\n") + 1
 
     # ------------------------------------------------------------------ branches
 
