@@ -18,6 +18,7 @@ How a reply is spelled is no reason for a branch: a model that writes its JSON w
 though the template would write them with blanks. A branch comes only from what the template shows or hides.
 """
 
+import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -129,6 +130,13 @@ class Context:
             added = added[1:]
         self.ids = [*old, *added]
         return Prompt(len(old), added, BranchCause.CLEAN)
+
+    def fork(self) -> "Context":
+        """The same context, which goes on by itself: to look at a prompt that is perhaps never sent."""
+        twin = copy.copy(self)
+        twin.ids, twin._messages = list(self.ids), list(self._messages)
+        twin._replies, twin._places = list(self._replies), list(self._places)
+        return twin
 
     # ------------------------------------------------------------------ rendering
 

@@ -28,6 +28,7 @@ from sampler.config import SamplerConfig
 from sampler.context import Context, Prompt
 from sampler.engine.pool import EnginePool
 from sampler.parsers import MAX_CALLS, ParsedReply, Parser
+from sampler.policies.summarizer import Summarizer
 from sampler.scorers import Score, ScoringRequest, score_answer
 from sampler.template import ChatTemplate, ToolSchema
 from sampler.tools import ToolCatalog, ToolServer
@@ -54,6 +55,7 @@ class Resources:
     tool_servers: Sequence[ToolServer]
     tool_catalog: ToolCatalog
     parser: Parser
+    browse_agent: Summarizer | None = None  # writes summaries of contexts; None: there is none
     branch_causes: Counter[str] = field(default_factory=Counter)  # requests by `BranchCause`, for the worker's stats
 
 
@@ -153,6 +155,17 @@ class AsyncSampler(ABC):
         await self.resources.store.records.open_dispatch(dispatch, closing=answered)
         del self._unwritten[: len(answered)]
         return await self._ask(dispatch, prompt, params)
+
+    def prompt_tokens(self, messages: Sequence[Message], *, restart: bool = False) -> int:
+        """How long the prompt of `create_chat_completions` with these messages would be; nothing is asked or changed."""
+        assert self._context is not None, "asked after the first reply"
+        fork = self._context.fork()
+        self._next_prompt(fork, messages, restart)
+        return len(fork.ids)
+
+    def mark(self, status: DispatchStatus) -> None:
+        """What the last reply is; written as its tool calls are."""
+        self._unwritten[-1] = self._unwritten[-1].model_copy(update={"status": status})
 
     def add_tool_calls(self, tool_calls: Sequence[ToolCallResult], *, status: DispatchStatus | None = None) -> None:
         """What came of the last reply. It is written with the next request, or at the end of the episode."""

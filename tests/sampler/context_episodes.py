@@ -1,0 +1,117 @@
+"""Long episodes that make a context policy act: a real tool server, a real database; the policy's replies are scripted."""
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from sampler.config import SamplerConfig
+from sampler.engine.client import EngineClient
+from sampler.engine.pool import EnginePool, PoolLimits, Service
+from sampler.episode import play
+from sampler.mcp_sampler import MCPSampler
+from sampler.parsers import get_parser
+from sampler.policies.history import SUMMARY_REQUEST
+from sampler.sampler import Resources
+from sampler.settle import settle_next
+from sampler.template import ChatTemplate
+from sampler.tools import ToolCatalog
+from sampler.turn_format import turn_format
+from shared.documents import DBRecordData, DispatchedSamplingTask, Record, TaskPayload
+from shared.packed import unpack_ints
+from shared.store import Store
+from tests.sampler.chats import chat
+from tests.sampler.engines import LENGTH, STOP, Up, answer
+from tests.sampler.test_mcp_sampler import BOX, calls
+from tests.shared.builders import claim, make_task
+
+QUERY = "What is the code?"
+SUMMARY = "I looked at three pages. The code is 1234. Next: answer."
+PAGES = [f"Page {n}.\n" + calls("big", n_chars=size) for n, size in enumerate((500, 700, 900, 1100, 600))]
+ANSWER = "<answer>1234</answer>"
+
+
+class FirstLines:
+    """A summarizer without a model: the first line of everything."""
+
+    async def summarize(self, text: str, purpose: str) -> str:
+        return "\n".join(part.splitlines()[0][:60] for part in text.split("\n\n") if part.strip())
+
+
+@dataclass(frozen=True)
+class Played:
+    """One episode, settled. `prompts`: what the engine was sent, in order."""
+
+    record: Record
+    dispatches: list[DispatchedSamplingTask]
+    data: DBRecordData
+    prompts: list[list[int]]
+    outputs: list[list[int]]
+
+
+async def played(
+    store: Store,
+    replies: Sequence[str],
+    *,
+    number: int = 0,
+    template: ChatTemplate | None = None,
+    parser: str = "hermes",
+    summary: str = SUMMARY,
+    **options: Any,
+) -> Played:
+    """`replies` in order; a request for a summary gets SUMMARY. A reply that ends with … is cut there by its length."""
+    template = template or chat("qwen")
+    end = turn_format(template).end_ids[0]
+    left, prompts, outputs = list(replies), list[list[int]](), list[list[int]]()
+
+    async def engine(request: httpx.Request) -> httpx.Response:
+        prompt = json.loads(request.content)["input_ids"]
+        prompts.append(prompt)
+        text = summary if SUMMARY_REQUEST[-80:] in template.decode(prompt[-200:]) else left.pop(0)
+        cut = text.endswith("…")
+        outputs.append(template.encode(text.removesuffix("…")) + ([] if cut else [end]))
+        return answer(outputs[-1], LENGTH if cut else STOP | {"matched": end}, prompt_tokens=len(prompt))
+
+    async def services() -> Sequence[Service]:
+        return [Up("http://a:1")]
+
+    values = {"max_turns": 12, "max_tokens": 4000, "max_new_tokens": 400} | options
+    config = SamplerConfig(run=store.run, db_connection_string="x", model_name_or_path=Path("."), **values)
+    payload = TaskPayload(query=QUERY, answer="1234", tools=["add", "big"])
+    task = make_task(number, num_generations=1).model_copy(update={"payload": payload})
+    await store.tasks.insert_new([task])
+    got = await claim(store)
+    async with EngineClient(transport=httpx.MockTransport(engine)) as client:
+        pool = EnginePool(client, services, PoolLimits())
+        shared = Resources(
+            store, config, "w", template, pool, [BOX], ToolCatalog(), get_parser(parser), browse_agent=FirstLines()
+        )
+        assert await play(MCPSampler(shared, got)) is not None, "a plumbing failure"
+        await pool.close()
+    await settle_next(store, "w", config)
+    record = await store.records.get(got.record_id)
+    assert record is not None
+    (data,) = await store.data.find({"_id": record.id})
+    dispatches = (await store.records.dispatches_of([record.id]))[record.id]
+    return Played(record, dispatches, data, prompts, outputs)
+
+
+def check_token_exactness(episode: Played) -> None:
+    """What the engine was sent and sampled is what is stored and trained: every reply once, behind its own prompt."""
+    tree = episode.data.tree()
+    assert [unpack_ints(d.response.output_ids).tolist() for d in episode.dispatches if d.response] == episode.outputs
+    assert len(tree.dispatches) == len(episode.outputs)
+    for index, (prompt, output) in enumerate(zip(episode.prompts, episode.outputs, strict=True)):
+        places = [i for i, d in enumerate(tree.dispatches_N.tolist()) if d == index]
+        assert tree.token_ids_N[places].tolist() == output, f"reply {index} once"
+        path = tree.path(places[-1])
+        assert tree.token_ids_N[path].tolist() == [*prompt, *output], f"reply {index} behind what the engine read"
+    assert episode.data.num_trained_tokens == sum(map(len, episode.outputs))
+
+
+def num_messages(template: ChatTemplate, prompt: Sequence[int]) -> int:
+    return len(re.findall(r"<\|im_start\|>", template.decode(prompt))) - 1
