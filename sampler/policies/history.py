@@ -12,6 +12,7 @@ row are refused by some templates.
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 Message = dict[str, Any]
@@ -78,10 +79,14 @@ def discard_all_tools(history: History, tokens: Callable[[History], int], budget
     cleared = [one.cleared() for one in history.rounds]
     for newest, most in ((history.rounds[-1], budget // 2), (history.rounds[-1], budget), (cleared[-1], budget // 2)):
         tails = [replace(history, rounds=(*cleared[start:-1], newest)) for start in range(len(cleared))]
-        start = bisect_left(tails, True, key=lambda tail, most=most: tokens(tail) <= most)
+        start = bisect_left(tails, True, key=partial(_fits, tokens, most))
         if start < len(tails):
             return tails[start]
     return replace(history, rounds=())
+
+
+def _fits(tokens: Callable[[History], int], most: int, history: History) -> bool:
+    return tokens(history) <= most
 
 
 def discard_all(history: History, summary: str) -> History:

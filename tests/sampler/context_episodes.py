@@ -1,7 +1,6 @@
 """Long episodes that make a context policy act: a real tool server, a real database; the policy's replies are scripted."""
 
 import json
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,14 +18,14 @@ from sampler.policies.history import SUMMARY_REQUEST
 from sampler.sampler import Resources
 from sampler.settle import settle_next
 from sampler.template import ChatTemplate
-from sampler.tools import ToolCatalog
+from sampler.tools import ToolCatalog, ToolServer
 from sampler.turn_format import turn_format
 from shared.documents import DBRecordData, DispatchedSamplingTask, Record, TaskPayload
 from shared.packed import unpack_ints
 from shared.store import Store
 from tests.sampler.chats import chat
 from tests.sampler.engines import LENGTH, STOP, Up, answer
-from tests.sampler.test_mcp_sampler import BOX, calls
+from tests.sampler.test_mcp_sampler import calls
 from tests.shared.builders import claim, make_task
 
 QUERY = "What is the code?"
@@ -55,6 +54,7 @@ class Played:
 
 async def played(
     store: Store,
+    box: ToolServer,
     replies: Sequence[str],
     *,
     number: int = 0,
@@ -63,7 +63,7 @@ async def played(
     summary: str = SUMMARY,
     **options: Any,
 ) -> Played:
-    """`replies` in order; a request for a summary gets SUMMARY. A reply that ends with … is cut there by its length."""
+    """`box` serves the tools. `replies` in order, a request for a summary gets `summary`; one that ends with … is cut there."""
     template = template or chat("qwen")
     end = turn_format(template).end_ids[0]
     left, prompts, outputs = list(replies), list[list[int]](), list[list[int]]()
@@ -88,7 +88,7 @@ async def played(
     async with EngineClient(transport=httpx.MockTransport(engine)) as client:
         pool = EnginePool(client, services, PoolLimits())
         shared = Resources(
-            store, config, "w", template, pool, [BOX], ToolCatalog(), get_parser(parser), browse_agent=FirstLines()
+            store, config, "w", template, pool, [box], ToolCatalog(), get_parser(parser), browse_agent=FirstLines()
         )
         assert await play(MCPSampler(shared, got)) is not None, "a plumbing failure"
         await pool.close()
@@ -111,7 +111,3 @@ def check_token_exactness(episode: Played) -> None:
         path = tree.path(places[-1])
         assert tree.token_ids_N[path].tolist() == [*prompt, *output], f"reply {index} behind what the engine read"
     assert episode.data.num_trained_tokens == sum(map(len, episode.outputs))
-
-
-def num_messages(template: ChatTemplate, prompt: Sequence[int]) -> int:
-    return len(re.findall(r"<\|im_start\|>", template.decode(prompt))) - 1

@@ -1,6 +1,7 @@
 """Context policies on whole episodes: what the model sees afterwards, and that nothing of what it said is lost or added."""
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import pytest
@@ -13,9 +14,10 @@ from sampler.policies.repetition import MIN_LOOP_CHARS, tail_repeats
 from shared.states import BranchCause, DispatchStatus
 from shared.store import Store
 from tests.sampler.chats import chat
-from tests.sampler.context_episodes import ANSWER, PAGES, QUERY, SUMMARY, check_token_exactness, played
+from tests.sampler.context_episodes import ANSWER, PAGES, QUERY, SUMMARY, Played, check_token_exactness, played
 from tests.sampler.families import FAMILIES, Call, Reply
 from tests.sampler.test_mcp_sampler import calls
+from tests.sampler.test_tools import Box, start_box
 
 TEMPLATE = chat("qwen")
 BUDGET = {"context_budget_tokens": 1600}
@@ -26,6 +28,22 @@ SAME = "Once more.\n" + calls("add", a=1, b=2)
 OTHER = "And this.\n" + calls("add", a=3, b=4)
 LOOP = "I think so. " + "again and again, " * 30 + "…"
 COMPRESS = {"repetition_early_stop_times": 3, "enable_repetition_compress": True}
+
+
+Play = Callable[..., Awaitable[Played]]
+
+
+@pytest.fixture(scope="module")
+def box() -> Iterator[Box]:
+    box = start_box()
+    yield box
+    box.kill()
+
+
+@pytest.fixture
+def play(store: Store, box: Box) -> Play:
+    """`played` with a real database and a real tool server."""
+    return partial(played, store, box.server)
 
 
 def shown(prompt: Sequence[int]) -> str:
@@ -40,15 +58,15 @@ def result(size: int) -> str:
 # ---------------------------------------------------------------------- too long
 
 
-async def test_without_a_policy_the_context_grows_to_its_end(store: Store) -> None:
-    episode = await played(store, [*PAGES, ANSWER])
+async def test_without_a_policy_the_context_grows_to_its_end(play: Play) -> None:
+    episode = await play([*PAGES, ANSWER])
     assert episode.record.termination == "length_limit"
     assert {d.branch_cause for d in episode.dispatches} == {BranchCause.CLEAN}
     check_token_exactness(episode)
 
 
-async def test_discard_all_tools_keeps_replies_and_only_the_results_that_were_not_read_yet(store: Store) -> None:
-    episode = await played(store, [*PAGES, ANSWER], **TOOLS)
+async def test_discard_all_tools_keeps_replies_and_only_the_results_that_were_not_read_yet(play: Play) -> None:
+    episode = await play([*PAGES, ANSWER], **TOOLS)
     assert (episode.record.termination, episode.record.answer) == ("answered", "1234")
     assert all(len(prompt) <= BUDGET["context_budget_tokens"] for prompt in episode.prompts)
     first = next(i for i, d in enumerate(episode.dispatches) if d.branch_cause is BranchCause.CONTEXT_POLICY)
@@ -66,8 +84,8 @@ async def test_discard_all_tools_keeps_replies_and_only_the_results_that_were_no
     check_token_exactness(episode)
 
 
-async def test_the_summary_of_discard_all_is_a_reply_like_any_other_and_then_all_that_is_seen(store: Store) -> None:
-    episode = await played(store, [*PAGES, ANSWER], **ALL)
+async def test_the_summary_of_discard_all_is_a_reply_like_any_other_and_then_all_that_is_seen(play: Play) -> None:
+    episode = await play([*PAGES, ANSWER], **ALL)
     assert (episode.record.termination, episode.record.answer) == ("answered", "1234")
     at = next(i for i, d in enumerate(episode.dispatches) if d.branch_cause is BranchCause.CONTEXT_POLICY)
     asked, branch = episode.dispatches[at - 1], episode.dispatches[at]
@@ -83,8 +101,8 @@ async def test_the_summary_of_discard_all_is_a_reply_like_any_other_and_then_all
     check_token_exactness(episode)
 
 
-async def test_a_browse_agents_summary_costs_the_policy_no_reply(store: Store) -> None:
-    episode = await played(store, [*PAGES, ANSWER], **BROWSE)
+async def test_a_browse_agents_summary_costs_the_policy_no_reply(play: Play) -> None:
+    episode = await play([*PAGES, ANSWER], **BROWSE)
     assert episode.record.termination == "answered"
     assert len(episode.outputs) == len(PAGES) + 1
     at = next(i for i, d in enumerate(episode.dispatches) if d.branch_cause is BranchCause.CONTEXT_POLICY)
@@ -92,18 +110,18 @@ async def test_a_browse_agents_summary_costs_the_policy_no_reply(store: Store) -
     check_token_exactness(episode)
 
 
-async def test_a_summary_is_no_answer_and_a_history_that_does_not_fit_ends_the_episode(store: Store) -> None:
+async def test_a_summary_is_no_answer_and_a_history_that_does_not_fit_ends_the_episode(play: Play) -> None:
     summary = "<answer>9</answer>" + "5" * 380
     options = {"new_context": "discard_all", "context_budget_tokens": 600}
-    episode = await played(store, [*PAGES, ANSWER], summary=summary, **options)
+    episode = await play([*PAGES, ANSWER], summary=summary, **options)
     assert (episode.record.termination, episode.record.answer) == ("length_limit", None)
     assert [d.response.text for d in episode.dispatches if d.response] == [PAGES[0], summary]
     check_token_exactness(episode)
 
 
-async def test_where_no_reply_fits_behind_the_newest_results_the_summary_is_asked_without_them(store: Store) -> None:
+async def test_where_no_reply_fits_behind_the_newest_results_the_summary_is_asked_without_them(play: Play) -> None:
     pages = [calls("big", n_chars=600), calls("big", n_chars=2000), ANSWER]
-    episode = await played(store, pages, new_context="discard_all", max_tokens=3000)
+    episode = await play(pages, new_context="discard_all", max_tokens=3000)
     assert CLEARED in shown(episode.prompts[2])
     assert episode.record.termination == "answered"
     check_token_exactness(episode)
@@ -112,7 +130,7 @@ async def test_where_no_reply_fits_behind_the_newest_results_the_summary_is_aske
 @pytest.mark.parametrize("options", [TOOLS, ALL], ids=["discard_all_tools", "discard_all"])
 @pytest.mark.parametrize("name", ["qwen3", "mistral_nemo", "deepseek_v31", "glm45", "kimi_k2", "llama31"])
 async def test_every_template_takes_the_new_history_token_for_token(
-    store: Store, name: str, options: dict[str, Any]
+    play: Play, name: str, options: dict[str, Any]
 ) -> None:
     family = FAMILIES[name]
     mode = next(iter(family.modes))
@@ -120,8 +138,7 @@ async def test_every_template_takes_the_new_history_token_for_token(
     thought = "Let me see." if mode in family.thinks else ""
     said = [Reply("", thought, [Call(family.call_id(n, "big"), "big", {"n_chars": 500})]) for n in range(4)]
     replies = [family.written(mode, question, [], reply).text for reply in said]
-    episode = await played(
-        store,
+    episode = await play(
         [*replies, f"{thought}</think>{ANSWER}" if thought else ANSWER],
         template=family.template(mode),
         parser=family.parser,
@@ -135,8 +152,8 @@ async def test_every_template_takes_the_new_history_token_for_token(
 # ---------------------------------------------------------------------- in circles
 
 
-async def test_a_reply_that_is_said_too_often_ends_the_episode_and_its_tools_are_not_called(store: Store) -> None:
-    episode = await played(store, [SAME, OTHER, SAME, SAME], repetition_early_stop_times=3)
+async def test_a_reply_that_is_said_too_often_ends_the_episode_and_its_tools_are_not_called(play: Play) -> None:
+    episode = await play([SAME, OTHER, SAME, SAME], repetition_early_stop_times=3)
     assert episode.record.termination == "repetition"
     done, repeated = DispatchStatus.COMPLETED, DispatchStatus.REPEAT_ERROR
     assert [d.status for d in episode.dispatches] == [done, done, repeated, repeated]
@@ -145,9 +162,9 @@ async def test_a_reply_that_is_said_too_often_ends_the_episode_and_its_tools_are
 
 
 @pytest.mark.parametrize("options", [TOOLS, ALL], ids=["discard_all_tools", "discard_all"])
-async def test_compressing_shows_no_repetition_and_goes_on(store: Store, options: dict[str, Any]) -> None:
+async def test_compressing_shows_no_repetition_and_goes_on(play: Play, options: dict[str, Any]) -> None:
     replies = [SAME, OTHER, SAME, SAME, OTHER, ANSWER]
-    episode = await played(store, replies, **options, **COMPRESS)
+    episode = await play(replies, **options, **COMPRESS)
     assert (episode.record.termination, episode.record.answer) == ("answered", "1234")
     branches = [i for i, d in enumerate(episode.dispatches) if d.branch_cause is BranchCause.CONTEXT_POLICY]
     after = shown(episode.prompts[branches[0]])
@@ -168,9 +185,9 @@ async def test_compressing_shows_no_repetition_and_goes_on(store: Store, options
     ids=["not looked for", "early stop", "not so often", "discard_all_tools", "discard_all"],
 )
 async def test_a_reply_that_never_ends_because_it_repeats_itself(
-    store: Store, options: dict[str, Any], termination: str
+    play: Play, options: dict[str, Any], termination: str
 ) -> None:
-    episode = await played(store, [LOOP, ANSWER], **options)
+    episode = await play([LOOP, ANSWER], **options)
     assert episode.record.termination == termination
     if termination == "answered":
         assert episode.prompts[1] == episode.prompts[0], "asked again, as if it had not been said"
