@@ -73,7 +73,7 @@ async def played(
         prompts.append(prompt)
         text = summary if SUMMARY_REQUEST[-80:] in template.decode(prompt[-200:]) else left.pop(0)
         cut = text.endswith("…")
-        outputs.append(template.encode(text.removesuffix("…")) + ([] if cut else [end]))
+        outputs.append(_spelled(template, text.removesuffix("…")) + ([] if cut else [end]))
         return answer(outputs[-1], LENGTH if cut else STOP | {"matched": end}, prompt_tokens=len(prompt))
 
     async def services() -> Sequence[Service]:
@@ -98,6 +98,16 @@ async def played(
     (data,) = await store.data.find({"_id": record.id})
     dispatches = (await store.records.dispatches_of([record.id]))[record.id]
     return Played(record, dispatches, data, prompts, outputs)
+
+
+def _spelled(template: ChatTemplate, text: str) -> list[int]:
+    """Ids that the tokenizer would not give: every three characters by themselves. Who encodes them again gets others."""
+    texts, tokens = template.added_re.split(text), [*template.added_re.findall(text), ""]
+    ids: list[int] = []
+    for piece, token in zip(texts, tokens, strict=True):
+        ids += [i for at in range(0, len(piece), 3) for i in template.encode(piece[at : at + 3])]
+        ids += template.encode(token)
+    return ids
 
 
 def check_token_exactness(episode: Played) -> None:

@@ -114,8 +114,8 @@ def _where_they_part(template: ChatTemplate, prompt: str, shown: str) -> int:
         if mine.group() != other.group():
             break
         before, after = mine.end(), other.end()
-    rest, other = (tokens.split(text, maxsplit=1)[0] for text in (prompt[before:], shown[after:]))
-    return after + next((at for at in range(len(rest)) if rest[at] != other[at : at + 1]), len(rest))
+    left, right = (tokens.split(text, maxsplit=1)[0] for text in (prompt[before:], shown[after:]))
+    return after + next((at for at in range(len(left)) if left[at] != right[at : at + 1]), len(left))
 
 
 # Where published templates lie that stand in for ours, under the same names. See `template_table --published`.
