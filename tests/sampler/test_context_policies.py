@@ -5,7 +5,7 @@ from functools import partial
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from sampler.config import SamplerConfig
@@ -63,6 +63,17 @@ async def test_without_a_policy_the_context_grows_to_its_end(play: Play) -> None
     assert episode.record.termination == "length_limit"
     assert {d.branch_cause for d in episode.dispatches} == {BranchCause.CLEAN}
     check_token_exactness(episode)
+
+
+async def test_looking_at_the_next_prompt_changes_nothing_and_gives_its_very_length(play: Play) -> None:
+    alone = await play([*PAGES[:3], ANSWER])
+    watched = await play([*PAGES[:3], ANSWER], number=1, new_context="discard_all")
+    assert watched.prompts == alone.prompts
+    longest = len(alone.prompts[-1])
+    fits = await play([*PAGES[:3], ANSWER], number=2, new_context="discard_all", context_budget_tokens=longest)
+    assert fits.prompts == alone.prompts
+    over = await play([*PAGES[:3], ANSWER], number=3, new_context="discard_all", context_budget_tokens=longest - 1)
+    assert over.prompts != alone.prompts
 
 
 async def test_discard_all_tools_keeps_replies_and_only_the_results_that_were_not_read_yet(play: Play) -> None:
@@ -195,7 +206,10 @@ async def test_a_reply_that_never_ends_because_it_repeats_itself(
     check_token_exactness(episode)
 
 
-@given(st.text("ab", max_size=30), st.text("abc", min_size=1, max_size=40), st.integers(1, 12), st.integers(0, 39))
+@given(st.text("ab", max_size=30), st.text("abc", min_size=1, max_size=12), st.integers(1, 60), st.integers(0, 11))
+@example("x", "abc", 70, 1)
+@example("", "a", MIN_LOOP_CHARS, 0)
+@example("x", "abc" * 30, 2, 20)
 def test_repeats_at_the_end_are_those_that_a_plain_search_finds(head: str, piece: str, times: int, cut: int) -> None:
     text = head + piece * times + piece[: cut % len(piece)]
     most = 1

@@ -243,3 +243,16 @@ def test_a_context_policy_shares_what_it_can_and_keeps_the_ids_of_replies_it_kee
     assert prompt.shared_length > at + len(output)
     assert context.restart([*QUESTION, reply, *AGAIN, last, summary]).cause is BranchCause.CONTEXT_POLICY
     assert "Six.<|im_end|>" in context.template.decode(context.ids)
+
+
+def test_a_fork_goes_on_by_itself_and_leaves_its_context_as_it_was() -> None:
+    alone, watched = (Context(FAMILIES["qwen3"].template("on"), TOOLS) for _ in range(2))
+    for context in (alone, watched):
+        context.start(QUESTION)
+    for text in ("Five.", "Six.", "Seven."):
+        output = as_spelled(alone, f"<think>\nhm\n</think>\n\n{text}")
+        fork = watched.fork()
+        looked = fork.extend(output, AGAIN)
+        watched.fork().restart(QUESTION, output)
+        assert alone.extend(output, AGAIN) == watched.extend(output, AGAIN) == looked
+        assert alone.ids == watched.ids == fork.ids
