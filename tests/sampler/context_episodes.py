@@ -21,8 +21,10 @@ from sampler.template import ChatTemplate
 from sampler.tools import ToolCatalog, ToolServer
 from sampler.turn_format import turn_format
 from shared.documents import DBRecordData, DispatchedSamplingTask, Record, TaskPayload
+from shared.flatten import tree_of
 from shared.packed import unpack_ints
 from shared.store import Store
+from shared.trees import RecordTree
 from tests.sampler.chats import chat
 from tests.sampler.engines import LENGTH, STOP, Up, answer
 from tests.sampler.test_mcp_sampler import calls
@@ -50,6 +52,11 @@ class Played:
     data: DBRecordData
     prompts: list[list[int]]
     outputs: list[list[int]]
+
+    @property
+    def tree(self) -> RecordTree:
+        """What is trained; made of the dispatches, and its digest is that of the settlement."""
+        return tree_of(self.data, self.dispatches)
 
 
 async def played(
@@ -112,7 +119,7 @@ def _spelled(template: ChatTemplate, text: str) -> list[int]:
 
 def check_token_exactness(episode: Played) -> None:
     """What the engine was sent and sampled is what is stored and trained: every reply once, behind its own prompt."""
-    tree = episode.data.tree()
+    tree = episode.tree
     assert [unpack_ints(d.response.output_ids).tolist() for d in episode.dispatches if d.response] == episode.outputs
     assert len(tree.dispatches) == len(episode.outputs)
     for index, (prompt, output) in enumerate(zip(episode.prompts, episode.outputs, strict=True)):

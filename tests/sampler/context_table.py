@@ -50,7 +50,7 @@ def lines(name: str, episode: Played) -> Iterator[tuple[str, ...]]:
             name = ""
     check_token_exactness(episode)
     record, data = episode.record, episode.data
-    totals = (len(episode.prompts), len(data.tree().leaves()), data.num_trained_tokens, data.num_tokens, "yes")
+    totals = (len(episode.prompts), len(episode.tree.leaves()), data.num_trained_tokens, data.num_tokens, "yes")
     yield (name, *[""] * 5, record.termination or "", *map(str, totals))
 
 

@@ -103,7 +103,7 @@ async def test_the_summary_of_discard_all_is_a_reply_like_any_other_and_then_all
     assert asked.branch_cause is BranchCause.CLEAN
     assert asked.response is not None
     assert asked.response.text == SUMMARY
-    tree = episode.data.tree()
+    tree = episode.tree
     assert int((tree.trained_N & (tree.dispatches_N == at - 1)).sum()) == len(episode.outputs[at - 1]), "trained"
     assert f"{QUERY}\n\n{NOTES}\n{SUMMARY}<|im_end|>" in shown(episode.prompts[at])
     assert "Page" not in shown(episode.prompts[at])
@@ -202,7 +202,7 @@ async def test_a_reply_that_never_ends_because_it_repeats_itself(
     assert episode.record.termination == termination
     if termination == "answered":
         assert episode.prompts[1] == episode.prompts[0], "asked again, as if it had not been said"
-        assert len(episode.data.tree().leaves()) == 2
+        assert len(episode.tree.leaves()) == 2
     check_token_exactness(episode)
 
 
