@@ -1,10 +1,11 @@
 """The sampler's configuration: `python -m sampler --help` prints it."""
 
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
+from sampler.context_config import ContextConfig, NewContext
 from sampler.group_config import GroupConfig
 from shared.config import ServiceConfig
 
@@ -12,8 +13,8 @@ Positive = Annotated[int, Field(gt=0)]
 Seconds = Annotated[float, Field(gt=0)]
 
 
-class SamplerConfig(ServiceConfig, GroupConfig):
-    """What becomes of completed groups is set by the fields of `GroupConfig`, by the same names."""
+class SamplerConfig(ServiceConfig, ContextConfig, GroupConfig):
+    """Long contexts are set by the fields of `ContextConfig`, completed groups by those of `GroupConfig`, by the same names."""
 
     section: ClassVar[str] = "sampler"
     program: ClassVar[str] = "python -m sampler"
@@ -91,3 +92,17 @@ class SamplerConfig(ServiceConfig, GroupConfig):
         False, description="Open every task at once, without waiting for a trainer: evaluation or data generation only."
     )
     log_level: str = Field("INFO", description="DEBUG, INFO, WARNING or ERROR.")
+
+    @property
+    def budget_tokens(self) -> int:
+        """The longest prompt before the context policy acts."""
+        return self.context_budget_tokens or self.max_tokens - self.max_new_tokens
+
+    @model_validator(mode="after")
+    def a_whole_reply_fits_behind_the_context_budget(self) -> Self:
+        most = self.max_tokens - self.max_new_tokens
+        if self.new_context is not NewContext.DISABLED and not 0 < self.budget_tokens <= most:
+            raise ValueError(
+                f"context_budget_tokens is {self.budget_tokens}; expected at most max_tokens - max_new_tokens = {most}"
+            )
+        return self

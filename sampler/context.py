@@ -18,13 +18,14 @@ How a reply is spelled is no reason for a branch: a model that writes its JSON w
 though the template would write them with blanks. A branch comes only from what the template shows or hides.
 """
 
+import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal
 
 from sampler.sampled_reply import SampledReply
-from sampler.template import ChatTemplate, Message, ToolSchema
+from sampler.template import MARK_END, ChatTemplate, Message, ToolSchema
 from sampler.turn_format import CALL_ID, turn_format
 from shared.errors import ConfigError
 from shared.states import BranchCause
@@ -130,6 +131,13 @@ class Context:
         self.ids = [*old, *added]
         return Prompt(len(old), added, BranchCause.CLEAN)
 
+    def fork(self) -> "Context":
+        """The same context, which goes on by itself: to look at a prompt that is perhaps never sent."""
+        twin = copy.copy(self)
+        twin.ids, twin._messages = list(self.ids), list(self._messages)
+        twin._replies, twin._places = list(self._replies), list(self._places)
+        return twin
+
     # ------------------------------------------------------------------ rendering
 
     def _add_reply(self, reply: SampledReply, following: Sequence[Message]) -> None:
@@ -174,17 +182,26 @@ class Context:
         return _Shown(start, self.format.end_of_turn(text, last), whole)
 
     def _reply_start(self, before: str, opener: str) -> int:
-        """Where in the text before a reply's first sentinel the reply began, by the end of the prompt it was sampled from."""
+        """Where in the text before a reply's first sentinel the reply began, by the end of the prompt it was sampled from.
+
+        Some templates end a prompt with other text than they show there later (no empty reasoning, other blanks): the reply
+        begins behind the last control token that both wrote alike, and the whole lines behind it that are the same.
+        """
         at = before.rfind(opener)
         if at >= 0:
             return at + len(opener)
         head = self.template.special_re.match(opener)
-        at = before.rfind(head.group()) if head else -1
-        if head is None or at < 0:
+        at = before.rfind(head.group()) if head else before.rfind(MARK_END) + 1
+        if at < 0:
             return len(before)
-        common = opener[: _common_length(opener, before[at:])]
-        ends = [m.end() for m in self.template.added_re.finditer(common)] + [common.rfind("\n") + 1, head.end()]
-        return at + max(ends)
+        shown, read, seen = before[at:], 0, 0
+        tokens = self.template.added_re.finditer
+        for mine, other in zip(tokens(opener), tokens(shown), strict=False):
+            if mine.group() != other.group():
+                break
+            read, seen = mine.end(), other.end()
+        common = opener[read : read + _common_length(opener[read:], shown[seen:])]
+        return at + seen + common.rfind("\n") + 1
 
     # ------------------------------------------------------------------ branches
 

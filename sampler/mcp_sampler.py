@@ -2,6 +2,7 @@
 
     question ─▶ [ reply ─▶ tool calls over MCP ─▶ their results ]* ─▶ a reply without a tool call: the answer
                                                     └─▶ summarized by the browse agent, where it is configured and they are long
+                  ▲ a context policy may show it another history: docs/context.md
 
 A tool that answers with an error, an unknown tool and a call that cannot be parsed are told to the model and are part of the
 episode. A tool server that dies or hangs is a failure of the plumbing: the slot is retried; so is a summary that nobody wrote.
@@ -11,6 +12,7 @@ from collections.abc import Sequence
 
 from sampler.errors import AgentFailed, ToolFailure
 from sampler.parsers import ParsedReply, ToolCall
+from sampler.policies.conversation import Conversation
 from sampler.sampler import AsyncSampler, Message, Turn, make_call_id
 from sampler.tools import TokenBorders, ToolLimits, ToolResult, ToolSession
 from shared.agent_use import AgentUse
@@ -40,16 +42,22 @@ class MCPSampler(AsyncSampler):
             return await self._converse(tools)
 
     async def _converse(self, tools: ToolSession) -> Termination:
-        messages = self._opening()
-        schemas = tools.list_tools()
+        talk = Conversation(self, self._opening(), tools.list_tools(), self.resources.agents.browse)
         for _ in range(self.config.max_turns):
-            turn = await self.create_chat_completions(messages, tools=schemas)
+            turn = await talk.reply()
+            if turn is None:
+                return Termination.LENGTH_LIMIT
+            if talk.is_repetition(turn):
+                if not self.config.enable_repetition_compress:
+                    return Termination.REPETITION
+                talk.compress()
+                continue
             ended = self.ended_by(turn)
-            if turn is None or ended is not None:
-                return ended or Termination.LENGTH_LIMIT
+            if ended is not None:
+                return ended
             if not turn.parsed.tool_calls and not turn.parsed.errors:
                 return Termination.ANSWERED
-            messages = await self._call_tools(tools, turn)
+            talk.answer(turn, await self._call_tools(tools, turn))
         return Termination.TURNS_LIMIT
 
     def _opening(self) -> list[Message]:

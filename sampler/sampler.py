@@ -157,6 +157,17 @@ class AsyncSampler(ABC):
         del self._unwritten[: len(answered)]
         return await self._ask(dispatch, prompt, params)
 
+    def prompt_tokens(self, messages: Sequence[Message], *, restart: bool = False) -> int:
+        """How long the prompt of `create_chat_completions` with these messages would be; nothing is asked or changed."""
+        assert self._context is not None, "asked after the first reply"
+        fork = self._context.fork()
+        self._next_prompt(fork, messages, restart)
+        return len(fork.ids)
+
+    def mark(self, status: DispatchStatus) -> None:
+        """What the last reply is; written as its tool calls are."""
+        self._unwritten[-1] = self._unwritten[-1].model_copy(update={"status": status})
+
     def add_tool_calls(self, tool_calls: Sequence[ToolCallResult], *, status: DispatchStatus | None = None) -> None:
         """What came of the last reply. It is written with the next request, or at the end of the episode."""
         update = {"tool_calls": list(tool_calls), **({} if status is None else {"status": status})}

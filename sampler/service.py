@@ -114,6 +114,8 @@ class SamplerService:
         template = ChatTemplate.from_dir(config.model_name_or_path, config.chat_template_kwargs)
         agents = Agents.from_file(config.agent_config_path, TokenBorders(template))
         require_scorer(default_scorer(config.default_scorer, agents.judge), agents.judge)
+        if config.context_summary == "browse_agent" and agents.browse is None:
+            raise ConfigError("context_summary is browse_agent; expected one in the file that agent_config_path names")
         self._resources = Resources(
             store=store,
             config=config,

@@ -42,7 +42,7 @@ class DispatchStatus(StrEnum):
     FAILED = "failed"  # the engine failed it
     TOOL_FAILED = "toolfailed"  # a tool server died or timed out, or its result could not be summarized
     FORMAT_ERROR = "formaterror"  # the reply's tool calls could not be parsed; the model was told
-    REPEAT_ERROR = "repeaterror"  # the reply repeats itself
+    REPEAT_ERROR = "repeaterror"  # the reply repeats itself or an earlier one
     CANCELLED = "cancelled"  # the episode was cancelled
     DROPPED = "dropped"  # answered, but no part of the training data
 
@@ -83,7 +83,7 @@ class Termination(StrEnum):
     ANSWERED = "answered"  # the model replied without a tool call
     TURNS_LIMIT = "turns_limit"  # `max_turns` replies
     LENGTH_LIMIT = "length_limit"  # a reply or the context reached its token budget
-    REPETITION = "repetition"  # the reply repeats itself
+    REPETITION = "repetition"  # a reply repeats itself or earlier ones, `repetition_early_stop_times` times
     TIME_LIMIT = "time_limit"  # `episode_timeout_s` passed
     TOOL_FAILURE = "tool_failure"  # a tool server failed: plumbing
     ENGINE_FAILURE = "engine_failure"  # no engine answered: plumbing

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from sampler.context import Context, Prompt
-from sampler.turn_format import turn_format
-from tests.sampler.families import Call, Family, Reply
+from sampler.template import ChatTemplate
+from tests.sampler.families import Call, Family, Reply, Written
 
 TOOLS = [
     {
@@ -60,7 +60,6 @@ def play(family: Family, mode: str, seed: int, turns: int = 7, **options: Any) -
     rng = random.Random(f"{family.name} {mode} {seed}")
     template = family.template(mode)
     context = Context(template, TOOLS, **options)
-    as_text = turn_format(template).arguments_as_text
     messages: list[dict[str, Any]] = [{"role": "system", "content": "Be brief. é"}] if rng.random() < 0.8 else []
     messages.append({"role": "user", "content": rng.choice(QUERIES)})
     prompt, before = context.start(messages), []
@@ -71,8 +70,8 @@ def play(family: Family, mode: str, seed: int, turns: int = 7, **options: Any) -
         thinks = mode in family.thinks and (family.after_result or not after_result)
         reply = _reply(rng, family, thinks, number)
         number += len(reply.calls)
-        output = _sampled(family, template, messages, family.write(reply, thinks), bool(reply.calls))
-        messages.append(family.message(reply, as_text))
+        output = _sampled(template, family.written(mode, messages, TOOLS, reply))
+        messages.append(family.message(mode, reply))
         new = [_result(rng, call) for call in reply.calls] or [{"role": "user", "content": rng.choice(QUERIES)}]
         before = [*context.ids, *output]
         prompt = context.extend(output, new)
@@ -93,14 +92,9 @@ def _result(rng: random.Random, call: Call) -> dict[str, Any]:
     return {"role": "tool", "name": call.name, "tool_call_id": call.id, "content": rng.choice(RESULTS)}
 
 
-def _sampled(family: Family, template: Any, messages: list[dict[str, Any]], text: str, calls: bool) -> list[int]:
+def _sampled(template: ChatTemplate, written: Written) -> list[int]:
     """The ids that a model samples which continues the prompt as its tokenizer would have cut the whole text."""
-    end = family.eos
-    if family.name == "glm45":
-        end = "<|observation|>" if calls else "<|user|>"
-    if family.name == "kimi_k2":
-        end = "<|im_end|>"
-    rendered = template.render_marked(messages, TOOLS, True)
-    prompt, whole = template.encode_marked(rendered), template.encode_marked(rendered + text + end)
+    prompt = template.encode_marked(written.before)
+    whole = template.encode_marked(written.before + written.text + written.end)
     assert whole[: len(prompt)] == prompt, "the small tokenizer merges over the border of a prompt and its reply"
     return whole[len(prompt) :]

@@ -1,10 +1,12 @@
 """Model families: their chat template (`templates/`), a small tokenizer with their special tokens, and how their models write.
 
-`write` gives the text that a model of the family samples for a reply when it writes exactly as its template would.
+`written` gives the text that a model of the family samples when it writes exactly as its template does: it is cut out of the
+template's own rendering, so that a template is tested with its own spelling, blanks and order.
 """
 
 import json
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -12,7 +14,8 @@ from typing import Any
 
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, trainers
 
-from sampler.template import ChatTemplate
+from sampler.template import MARK_END, MARK_START, ChatTemplate, Message
+from sampler.turn_format import turn_format
 from tests.sampler.chats import byte_level_tokenizer
 
 FOLDER = Path(__file__).parent / "templates"
@@ -36,20 +39,27 @@ class Reply:
     calls: Sequence[Call] = ()
 
 
-Writer = Callable[[Reply, bool], str]
+@dataclass(frozen=True)
+class Written:
+    """`before`: the rendering, marked, up to the reply; `text`: what the model samples; `end`: the token that ends it."""
+
+    before: str
+    text: str
+    end: str
 
 
 @dataclass(frozen=True)
 class Family:
     """`modes`: template variables by name of the mode; `thinks`: modes in which the model reasons; `after_result`: whether it
-    reasons after a tool's result too; `text_beside_call`: whether the template shows text beside a call."""
+    reasons after a tool's result too; `text_beside_call`: whether the template shows text beside a call; `ends`: what ends a
+    reply without and with calls, where that is not `eos`."""
 
     name: str
     parser: str
-    write: Writer
     special: tuple[str, ...]
     added: tuple[str, ...] = ()
     eos: str = "<|im_end|>"
+    ends: tuple[str, str] | None = None
     bos: str = ""
     modes: dict[str, dict[str, Any]] = field(default_factory=lambda: {"off": {}})
     thinks: tuple[str, ...] = ()
@@ -66,8 +76,9 @@ class Family:
     def call_id(self, number: int, name: str) -> str:
         return f"functions.{name}:{number}" if self.kimi_ids else f"c{number:08d}"
 
-    def message(self, reply: Reply, arguments_as_text: bool) -> dict[str, Any]:
+    def message(self, mode: str, reply: Reply) -> dict[str, Any]:
         """The reply as those send it who parse it, for a full rendering."""
+        as_text = turn_format(self.template(mode)).arguments_as_text
         message: dict[str, Any] = {"role": "assistant", "content": reply.content}
         if reply.reasoning:
             message[self.reasoning_key] = reply.reasoning
@@ -76,11 +87,35 @@ class Family:
                 {
                     "id": c.id,
                     "type": "function",
-                    "function": {"name": c.name, "arguments": c.json if arguments_as_text else c.arguments},
+                    "function": {"name": c.name, "arguments": c.json if as_text else c.arguments},
                 }
                 for c in reply.calls
             ]
         return message
+
+    def written(self, mode: str, messages: Sequence[Message], tools: Sequence[Message], reply: Reply) -> Written:
+        """Reasoning that a template hides stands where the model writes it, first."""
+        template = self.template(mode)
+        prompt = template.render_marked(messages, tools, True)
+        shown = template.render_marked([*messages, self.message(mode, reply)], tools)
+        start = _where_they_part(template, prompt, shown)
+        end = self.ends[bool(reply.calls)] if self.ends else self.eos
+        text = shown[start:].rpartition(end)[0] if end in shown[start:] else shown[start:]
+        hidden = reply.reasoning if reply.reasoning not in text else ""
+        return Written(shown[:start], hidden + text, end)
+
+
+def _where_they_part(template: ChatTemplate, prompt: str, shown: str) -> int:
+    """Where in `shown` that ends which it has in common with `prompt`: behind the last control token that both wrote alike,
+    and the text behind it that is the same. Some templates end a prompt with other blanks than they show later."""
+    tokens = re.compile(f"{MARK_START}.*?{MARK_END}|{template.added_re.pattern}", re.DOTALL)
+    before, after = 0, 0
+    for mine, other in zip(tokens.finditer(prompt), tokens.finditer(shown), strict=False):
+        if mine.group() != other.group():
+            break
+        before, after = mine.end(), other.end()
+    left, right = (tokens.split(text, maxsplit=1)[0] for text in (prompt[before:], shown[after:]))
+    return after + next((at for at in range(len(left)) if left[at] != right[at : at + 1]), len(left))
 
 
 # Where published templates lie that stand in for ours, under the same names. See `template_table --published`.
@@ -119,90 +154,6 @@ def sentencepiece_tokenizer(special: tuple[str, ...], added: tuple[str, ...]) ->
     return tokenizer
 
 
-# ---------------------------------------------------------------------- how each family writes
-
-
-def hermes_call(call: Call) -> str:
-    return f'<tool_call>\n{{"name": "{call.name}", "arguments": {call.json}}}\n</tool_call>'
-
-
-def coder_call(call: Call) -> str:
-    parameters = "".join(f"<parameter={k}>\n{_bare(v)}\n</parameter>\n" for k, v in call.arguments.items())
-    return f"<tool_call>\n<function={call.name}>\n{parameters}</function>\n</tool_call>"
-
-
-def _bare(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-
-
-def write_qwen(reply: Reply, thinking: bool) -> str:
-    thought = f"<think>\n{reply.reasoning}\n</think>\n\n" if thinking else ""
-    return thought + "\n".join([*([reply.content] if reply.content else []), *map(hermes_call, reply.calls)])
-
-
-def write_qwen3_coder(reply: Reply, thinking: bool) -> str:
-    gap = "\n\n" if reply.content and reply.calls else ""
-    return reply.content + gap + "\n".join(map(coder_call, reply.calls))
-
-
-def write_llama(reply: Reply, thinking: bool) -> str:
-    if not reply.calls:
-        return reply.content
-    return "; ".join(f'{{"name": "{c.name}", "parameters": {c.json}}}' for c in reply.calls)
-
-
-def write_mistral(reply: Reply, thinking: bool, opening: str = "[TOOL_CALLS][") -> str:
-    if not reply.calls:
-        return reply.content
-    calls = [f'{{"name": "{c.name}", "arguments": {c.json}, "id": "{c.id}"}}' for c in reply.calls]
-    return opening + ", ".join(calls) + "]"
-
-
-def write_mistral_small(reply: Reply, thinking: bool) -> str:
-    return write_mistral(reply, thinking, "[TOOL_CALLS] [")
-
-
-def write_deepseek_v3(reply: Reply, thinking: bool) -> str:
-    calls = [
-        f"<｜tool▁call▁begin｜>function<｜tool▁sep｜>{c.name}\n```json\n{c.json}\n```<｜tool▁call▁end｜>"
-        for c in reply.calls
-    ]
-    section = f"<｜tool▁calls▁begin｜>{chr(10).join(calls)}<｜tool▁calls▁end｜>" if calls else ""
-    return reply.content + section
-
-
-def write_deepseek_v31(reply: Reply, thinking: bool) -> str:
-    calls = "".join(f"<｜tool▁call▁begin｜>{c.name}<｜tool▁sep｜>{c.json}<｜tool▁call▁end｜>" for c in reply.calls)
-    section = f"<｜tool▁calls▁begin｜>{calls}<｜tool▁calls▁end｜>" if calls else ""
-    return (f"{reply.reasoning}</think>" if thinking else "") + reply.content + section
-
-
-def write_kimi(reply: Reply, thinking: bool) -> str:
-    calls = "".join(
-        f"<|tool_call_begin|>{c.id}<|tool_call_argument_begin|>{c.json}<|tool_call_end|>" for c in reply.calls
-    )
-    return reply.content + (f"<|tool_calls_section_begin|>{calls}<|tool_calls_section_end|>" if calls else "")
-
-
-def write_glm(reply: Reply, thinking: bool) -> str:
-    def call_text(call: Call) -> str:
-        pairs = [f"<arg_key>{k}</arg_key>\n<arg_value>{_bare(v)}</arg_value>\n" for k, v in call.arguments.items()]
-        return f"\n<tool_call>{call.name}\n{''.join(pairs)}</tool_call>"
-
-    thought = f"\n<think>{reply.reasoning}</think>" if thinking else ""
-    return thought + (f"\n{reply.content}" if reply.content else "") + "".join(map(call_text, reply.calls))
-
-
-def write_minicpm(reply: Reply, thinking: bool) -> str:
-    thought = f"<|thought_start|>\n{reply.reasoning}\n<|thought_end|>\n" if reply.reasoning else ""
-    lines = [
-        f"{c.name}({','.join(f'{k}={json.dumps(v, ensure_ascii=False)}' for k, v in c.arguments.items())})\n"
-        for c in reply.calls
-    ]
-    calls = f"<|tool_call_start|>\n```python\n{''.join(lines)}```\n<|tool_call_end|>\n" if lines else ""
-    return thought + calls + reply.content
-
-
 _CHATML = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 _QWEN_ADDED = ("<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>", "<think>", "</think>")
 _MISTRAL = ("<s>", "</s>", "[INST]", "[/INST]", "[TOOL_CALLS]", "[AVAILABLE_TOOLS]", "[/AVAILABLE_TOOLS]", "[TOOL_RESULTS]",
@@ -227,27 +178,33 @@ _BOTH: dict[str, dict[str, Any]] = {"on": {}, "off": {"enable_thinking": False}}
 FAMILIES = {
     family.name: family
     for family in (
-        Family("qwen25", "qwen25", write_qwen, _CHATML, _QWEN_ADDED[:4]),
-        Family("qwen3", "qwen", write_qwen, _CHATML, _QWEN_ADDED, modes=_BOTH, thinks=("on",)),
-        Family("qwen3_coder", "qwen3_coder", write_qwen3_coder, _CHATML, _QWEN_ADDED),
+        Family("qwen25", "qwen25", _CHATML, _QWEN_ADDED[:4]),
+        Family("qwen3", "qwen", _CHATML, _QWEN_ADDED, modes=_BOTH, thinks=("on",)),
+        Family("qwen3_coder", "qwen3_coder", _CHATML, _QWEN_ADDED),
         Family(
-            "llama31", "llama3", write_llama, _LLAMA, eos="<|eot_id|>", bos="<|begin_of_text|>",
+            "llama31", "llama3", _LLAMA, eos="<|eot_id|>", bos="<|begin_of_text|>",
             text_beside_call=False, most_calls=1,
         ),
-        Family("mistral_nemo", "mistral", write_mistral, _MISTRAL, eos="</s>", bos="<s>", text_beside_call=False),
+        Family("mistral_nemo", "mistral", _MISTRAL, eos="</s>", bos="<s>", text_beside_call=False),
         Family(
-            "mistral_small", "mistral", write_mistral_small, _MISTRAL, eos="</s>", bos="<s>", text_beside_call=False,
+            "mistral_small", "mistral", _MISTRAL, eos="</s>", bos="<s>", text_beside_call=False,
             sentencepiece=True,
         ),
-        Family("deepseek_v3", "deepseekv3", write_deepseek_v3, _DEEPSEEK, _DEEPSEEK_ADDED, eos=_DEEPSEEK[1], bos=_DEEPSEEK[0]),
+        Family("deepseek_v3", "deepseekv3", _DEEPSEEK, _DEEPSEEK_ADDED, eos=_DEEPSEEK[1], bos=_DEEPSEEK[0]),
         Family(
-            "deepseek_v31", "deepseekv3", write_deepseek_v31, _DEEPSEEK, _DEEPSEEK_ADDED, eos=_DEEPSEEK[1], bos=_DEEPSEEK[0],
+            "deepseek_v31", "deepseekv3", _DEEPSEEK, _DEEPSEEK_ADDED, eos=_DEEPSEEK[1], bos=_DEEPSEEK[0],
             modes={"on": {"thinking": True}, "off": {}}, thinks=("on",), after_result=False,
         ),
-        Family("kimi_k2", "kimi_k2", write_kimi, _KIMI, _KIMI_ADDED, eos="[EOS]", bos="[BOS]", kimi_ids=True),
-        Family("glm45", "glm45", write_glm, _GLM, _GLM_ADDED, eos="<|endoftext|>", modes=_BOTH, thinks=("on",)),
         Family(
-            "minicpm3", "minicpm", write_minicpm, _MINICPM, modes={"on": {}, "off": {}}, thinks=("on",),
+            "kimi_k2", "kimi_k2", _KIMI, _KIMI_ADDED, eos="[EOS]", ends=("<|im_end|>", "<|im_end|>"), bos="[BOS]",
+            kimi_ids=True,
+        ),
+        Family(
+            "glm45", "glm45", _GLM, _GLM_ADDED, eos="<|endoftext|>", ends=("<|user|>", "<|observation|>"), modes=_BOTH,
+            thinks=("on",),
+        ),
+        Family(
+            "minicpm3", "minicpm", _MINICPM, modes={"on": {}, "off": {}}, thinks=("on",),
             reasoning_key="thought", sentencepiece=True,
         ),
     )

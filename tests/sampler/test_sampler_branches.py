@@ -109,7 +109,8 @@ async def test_branches_are_stored_counted_flattened_and_audited(store: Store) -
 async def test_parsers_see_the_special_tokens_that_a_family_writes_its_calls_with(store: Store, name: str) -> None:
     family = FAMILIES[name]
     written = Reply(calls=[Call(family.call_id(0, "lookup"), "lookup", {"x": "A"})])
-    texts = (family.write(written, False), "It is 4.")
+    shown = family.written("off", [{"role": "user", "content": "What is A?"}], [], written)
+    texts = (shown.text, "It is 4.")
     await run_episodes(store, MCPSampler, family.template("off"), texts, family.parser)
     record = (await store.database["records"].find().to_list())[0]
     first, second = (await store.records.dispatches_of([record["_id"]]))[record["_id"]]

@@ -2,12 +2,15 @@
 template rewrites and nowhere else; what a family's model writes is what its parser reads."""
 
 import random
+from functools import cache
+from pathlib import Path
 
 import pytest
 
 from sampler.context import Context
 from sampler.parsers import get_parser
 from shared.states import BranchCause
+from tests.sampler import families
 from tests.sampler.conversations import SAYINGS, TOOLS, play
 from tests.sampler.families import FAMILIES, FOLDER, Call, Family, Reply
 
@@ -64,10 +67,36 @@ def test_a_parser_reads_what_its_family_writes(family: Family, mode: str) -> Non
             content = rng.choice(SAYINGS[:5]) if not calls or family.text_beside_call else ""
             thinks = mode in family.thinks
             written = Reply(content, "Let me see." if thinks else "", calls)
-            read = parse(family.write(written, thinks), TOOLS)
+            read = parse(family.written(mode, QUESTION, TOOLS, written).text, TOOLS)
             assert (read.content, read.reasoning) == (written.content, written.reasoning)
             assert [(c.name, c.arguments) for c in read.tool_calls] == [(c.name, c.arguments) for c in calls]
             assert read.errors == []
+
+
+def test_a_template_that_ends_prompts_with_other_blanks_than_it_shows_later_keeps_its_control_tokens(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a widely used text for DeepSeek-V3 does: blanks of its indentation, other ones at the end of a prompt."""
+    text = (FOLDER / "deepseek_v3.jinja").read_text()
+    for mine, blanks in (
+        (
+            '{%- if ns.in_results %}{{- "<｜tool▁outputs▁end｜>" }}',
+            '{%- if ns.in_results %}{{- "  <｜tool▁outputs▁end｜>" }}',
+        ),
+        (
+            '{{- "  <｜tool▁outputs▁end｜>" }}{%- endif %}\n{%- if add',
+            '{{- " <｜tool▁outputs▁end｜>\n" }}{%- endif %}\n{%- if add',
+        ),
+        ('{{- message.content or "" }}', '{{- "    " + message.content }}'),
+    ):
+        assert mine in text
+        text = text.replace(mine, blanks)
+    (tmp_path / "deepseek_v3.jinja").write_text(text)
+    monkeypatch.setattr(families, "PUBLISHED", [tmp_path])
+    monkeypatch.setattr(families, "_template", cache(families._template.__wrapped__))
+    for seed in range(SEEDS):
+        for check in play(FAMILIES["deepseek_v3"], "off", seed):
+            assert check.found == check.wanted
 
 
 def test_every_template_is_tested_and_named_in_the_readme() -> None:
@@ -178,7 +207,7 @@ def test_a_template_that_takes_one_call_a_turn_is_not_fatal_for_a_model_that_wri
     context = Context(family.template("off"), TOOLS)
     before = context.start(QUESTION).added
     calls = [Call(f"c{i:08d}", "lookup", {}) for i in range(2)]
-    output = as_spelled(context, family.write(Reply(calls=calls), False))
+    output = as_spelled(context, "; ".join('{"name": "lookup", "parameters": {}}' for _ in calls))
     results = [{"role": "tool", "name": "lookup", "tool_call_id": c.id, "content": c.id} for c in calls]
     prompt = context.extend(output, results)
     assert (prompt.cause, prompt.shared_length) == (BranchCause.CLEAN, len(before) + len(output))
@@ -214,3 +243,16 @@ def test_a_context_policy_shares_what_it_can_and_keeps_the_ids_of_replies_it_kee
     assert prompt.shared_length > at + len(output)
     assert context.restart([*QUESTION, reply, *AGAIN, last, summary]).cause is BranchCause.CONTEXT_POLICY
     assert "Six.<|im_end|>" in context.template.decode(context.ids)
+
+
+def test_a_fork_goes_on_by_itself_and_leaves_its_context_as_it_was() -> None:
+    alone, watched = (Context(FAMILIES["qwen3"].template("on"), TOOLS) for _ in range(2))
+    for context in (alone, watched):
+        context.start(QUESTION)
+    for text in ("Five.", "Six.", "Seven."):
+        output = as_spelled(alone, f"<think>\nhm\n</think>\n\n{text}")
+        fork = watched.fork()
+        looked = fork.extend(output, AGAIN)
+        watched.fork().restart(QUESTION, output)
+        assert alone.extend(output, AGAIN) == watched.extend(output, AGAIN) == looked
+        assert alone.ids == watched.ids == fork.ids
