@@ -19,7 +19,7 @@ from trainer.sft import SftConfig
 ROOT = Path(__file__).parents[1]
 SERVICES: list[type[ServiceConfig]] = [TrainerConfig, SftConfig, SamplerConfig, KeeperConfig, LaunchConfig]
 ACCELERATE = sorted((ROOT / "assets").glob("fsdp2*.yml"))
-EXAMPLES = sorted(set((ROOT / "assets").glob("*.yml")) - set(ACCELERATE))
+EXAMPLES = sorted(set((ROOT / "assets").rglob("*.yml")) - set(ACCELERATE))
 
 
 def arguments(service: type[ServiceConfig], path: Path) -> list[str]:
