@@ -10,6 +10,7 @@ from sampler.group_config import GroupConfig
 from shared.config import ServiceConfig
 
 Positive = Annotated[int, Field(gt=0)]
+Share = Annotated[float, Field(ge=0, le=1)]
 Seconds = Annotated[float, Field(gt=0)]
 
 
@@ -24,6 +25,11 @@ class SamplerConfig(ServiceConfig, ContextConfig, GroupConfig):
     db_connection_string: str = Field(description="MongoDB to use.", json_schema_extra={"secret": True})
     policy: str = Field("main", description="Which policy this process samples.")
     model_name_or_path: Path = Field(description="Hugging Face directory: tokenizer and chat template are read.")
+    other_policies: dict[str, Path] = Field(
+        {},
+        description="Policies that take turns in the episodes too, each trained by a job of its own, and their Hugging Face "
+        'directories: {"judge": "/models/judge"}. See docs/two_policies.md.',
+    )
     sampler: str = Field(
         "sampler.mcp_sampler:MCPSampler", description="The AsyncSampler subclass that plays episodes, as module:Class."
     )
@@ -37,6 +43,11 @@ class SamplerConfig(ServiceConfig, ContextConfig, GroupConfig):
     max_new_tokens: Positive = Field(512, description="Tokens of one reply.")
     max_prompt_tokens: Positive = Field(8192, description="Tokens of the first prompt; a longer task is failed.")
     max_tokens: Positive = Field(32768, description="Tokens of the whole context of an episode.")
+    turn_sources: dict[str, Share] = Field(
+        {},
+        description="Cross-policy sampling: shares of the training turns that are drawn from elsewhere, turn by turn: from "
+        '"lagging" (the policy\'s engines with follow_every > 1) or from another policy: {"lagging": 0.3}.',
+    )
     temperature: float = Field(1.0, ge=0, description="Of training episodes; log-probs are taken at it.")
     eval_temperature: float | None = Field(None, ge=0, description="Of evaluation episodes. None: the same.")
     system_prompt: str | None = Field(None, description="Put before every task that brings none of its own.")
@@ -106,3 +117,22 @@ class SamplerConfig(ServiceConfig, ContextConfig, GroupConfig):
                 f"context_budget_tokens is {self.budget_tokens}; expected at most max_tokens - max_new_tokens = {most}"
             )
         return self
+
+    @model_validator(mode="after")
+    def other_policies_are_others(self) -> "SamplerConfig":
+        if self.policy in self.other_policies:
+            raise ValueError(f"other_policies names {self.policy!r}, which is this process's own policy")
+        return self
+
+    @model_validator(mode="after")
+    def shares_of_turns_leave_the_rest_to_the_policy(self) -> "SamplerConfig":
+        if self.policy in self.turn_sources:
+            raise ValueError(f"turn_sources names {self.policy!r}: the policy itself has what the others leave")
+        if sum(self.turn_sources.values()) > 1:
+            raise ValueError(f"turn_sources add up to {sum(self.turn_sources.values()):g}; expected at most 1")
+        return self
+
+    @property
+    def policies(self) -> list[str]:
+        """Who takes turns in the episodes; the first owns the tasks."""
+        return [self.policy, *self.other_policies]

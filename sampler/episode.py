@@ -8,6 +8,7 @@ run ─▶ evaluate ─▶ record scored ─▶ slot scored                     
 
 import asyncio
 import logging
+import math
 from typing import Any
 
 from sampler.config import SamplerConfig
@@ -52,9 +53,14 @@ async def _play_and_score(sampler: AsyncSampler) -> tuple[Termination, Score]:
     if wanted is not None and sampler.episode.versions - {wanted}:
         raise WrongVersion(f"sampled by versions {sorted(sampler.episode.versions)}; expected {wanted} alone")
     try:
-        return termination, await sampler.evaluate_record()
+        score = await sampler.evaluate_record()
     except ConfigError as exc:  # a scorer or an answer schema that does not exist
         raise ScorerFailed(str(exc)) from exc
+    if not all(map(math.isfinite, (score.value, *score.others.values()))):
+        raise ScorerFailed(f"evaluate_record returned {score}; expected finite numbers")
+    if strangers := score.others.keys() - sampler.resources.others:
+        raise ScorerFailed(f"evaluate_record scored policies {sorted(strangers)}, which are not in other_policies")
+    return termination, score
 
 
 async def _finish(sampler: AsyncSampler, termination: Termination, score: Score) -> None:
@@ -62,6 +68,7 @@ async def _finish(sampler: AsyncSampler, termination: Termination, score: Score)
         **sampler.episode.values(),
         "termination": termination.value,
         "score": score.value,
+        "policy_scores": dict(score.others),
         "reward_details": dict(score.details),
     }
     store = sampler.resources.store

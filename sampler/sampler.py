@@ -17,22 +17,28 @@ import hashlib
 import json
 import logging
 import math
+import re
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeVar
+
+from pydantic import BaseModel
 
 from sampler.agents import Agents
 from sampler.answers import extract_answer
 from sampler.config import SamplerConfig
-from sampler.context import Context, Prompt
 from sampler.engine.pool import EnginePool
 from sampler.parsers import MAX_CALLS, ParsedReply, Parser
 from sampler.scorers import Score, ScoringRequest, default_scorer, score_answer
 from sampler.template import ChatTemplate, ToolSchema
 from sampler.tools import ToolCatalog, ToolServer
+from sampler.turn_sources import Source, draw
+from sampler.view import View
 from shared.documents import Claim, DispatchedSamplingTask, SampledResponse, Task, ToolCallResult
+from shared.errors import ConfigError
+from shared.own_payload import own_payload_problems
 from shared.packed import pack_floats, pack_ints
 from shared.states import DispatchStatus, Termination
 from shared.store import Store
@@ -41,11 +47,21 @@ log = logging.getLogger(__name__)
 
 Message = dict[str, Any]
 PROSE = ("content", "reasoning_content")
+PayloadT = TypeVar("PayloadT", bound=BaseModel)
+METRIC_NAME = re.compile(r"[A-Za-z0-9_-]+")
+
+
+@dataclass(frozen=True, slots=True)
+class Seat:
+    """What it takes to ask one policy."""
+
+    template: ChatTemplate
+    pool: EnginePool
 
 
 @dataclass(frozen=True, slots=True)
 class Resources:
-    """What the episodes of one process share."""
+    """What the episodes of one process share. `template` and `pool` are those of the process's own policy."""
 
     store: Store
     config: SamplerConfig
@@ -56,7 +72,18 @@ class Resources:
     tool_catalog: ToolCatalog
     parser: Parser
     agents: Agents = field(default_factory=Agents)
+    others: Mapping[str, Seat] = field(default_factory=dict)  # by policy: those that take turns too
+    sources: Sequence[Source] = ()  # where turns of the process's own policy may be drawn from instead
     branch_causes: Counter[str] = field(default_factory=Counter)  # requests by `BranchCause`, for the worker's stats
+
+    def seat(self, policy: str) -> Seat:
+        """Raises ConfigError for a policy that takes no part."""
+        if policy == self.config.policy:
+            return Seat(self.template, self.pool)
+        if policy not in self.others:
+            known = ", ".join([self.config.policy, *self.others])
+            raise ConfigError(f"policy {policy!r} takes no part; those that do: {known} (see other_policies)")
+        return self.others[policy]
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +107,7 @@ class EpisodeLog:
     last_reply: str = ""
     answer: str | None = None
     turn_scores: dict[str, float] = field(default_factory=dict)  # by dispatch
+    metrics: dict[str, float] = field(default_factory=dict)
 
     def values(self) -> dict[str, Any]:
         return {
@@ -88,6 +116,7 @@ class EpisodeLog:
             "num_tokens": self.num_tokens,
             "policy_versions": sorted(self.versions),
             "answer": self.answer,
+            "metrics": self.metrics,
         }
 
 
@@ -99,11 +128,8 @@ class AsyncSampler(ABC):
         self.config = resources.config
         self.claim = claim
         self.episode = EpisodeLog()
-        self._context: Context | None = None
-        self._last_output: list[int] = []
-        self._last_message: Message | None = None
+        self._views: dict[str, View] = {}  # by policy
         self._unwritten: list[DispatchedSamplingTask] = []  # requests as they ended; written with the next one
-        self._affinity: str | None = None
 
     @property
     def task(self) -> Task:
@@ -136,33 +162,36 @@ class AsyncSampler(ABC):
         *,
         tools: Sequence[ToolSchema] | None = None,
         restart: bool = False,
+        policy: str | None = None,
     ) -> Turn | None:
-        """Ask the policy for its next reply, after the messages that are new since the last one.
+        """Ask the policy for its next reply, after the messages that are new since its last one.
 
-        None when the context has no room for another token (`Termination.LENGTH_LIMIT`). `tools` counts with the first call.
+        None when its context has no room for another token (`Termination.LENGTH_LIMIT`). `tools` counts with its first call.
         `restart`: the messages are the whole history, as a context policy wants it from now on; a `Turn.message` of this
-        episode among them (the very object) keeps its sampled ids. Raises EngineError.
+        episode among them (the very object) keeps its sampled ids. `policy`: one of `other_policies` instead of the task's
+        own; each has its own view, and they take turns one at a time. Raises EngineError.
         """
-        dispatch, prompt = self._next_dispatch(new_messages, tools, restart)
+        view = self._view(policy or self.task.policy, tools)
+        dispatch, prompt = self._next_dispatch(view, new_messages, restart)
         room = min(self.config.max_new_tokens, self.config.max_tokens - len(prompt))
-        if room <= 0 or (not self.episode.dispatches and len(prompt) > self.config.max_prompt_tokens):
+        if room <= 0 or (view.last_dispatch is None and len(prompt) > self.config.max_prompt_tokens):
             return None
         params = {**dispatch.sampling_params, "max_new_tokens": room}
         dispatch = dispatch.model_copy(update={"status": DispatchStatus.RUNNING, "sampling_params": params})
         answered = list(self._unwritten)
         self.episode.dispatches.append(dispatch.id)
+        view.last_dispatch = dispatch.id
         self.resources.branch_causes[dispatch.branch_cause.value] += 1
         self._unwritten.append(dispatch)
         await self.resources.store.records.open_dispatch(dispatch, closing=answered)
         del self._unwritten[: len(answered)]
-        return await self._ask(dispatch, prompt, params)
+        return await self._ask(view, dispatch, prompt, params)
 
     def prompt_tokens(self, messages: Sequence[Message], *, restart: bool = False) -> int:
         """How long the prompt of `create_chat_completions` with these messages would be; nothing is asked or changed."""
-        assert self._context is not None, "asked after the first reply"
-        fork = self._context.fork()
-        self._next_prompt(fork, messages, restart)
-        return len(fork.ids)
+        fork = self._views[self.task.policy].fork()
+        fork.next_prompt(messages, restart=restart)
+        return len(fork.context.ids)
 
     def mark(self, status: DispatchStatus) -> None:
         """What the last reply is; written as its tool calls are."""
@@ -184,6 +213,24 @@ class AsyncSampler(ABC):
             raise ValueError(f"score {score} of turn {turn.dispatch_id}: expected a number, for a turn of this episode")
         self.episode.turn_scores[turn.dispatch_id] = float(score)
 
+    def add_metric(self, name: str, value: float) -> None:
+        """A number about this episode; said again, it is replaced. `tandem show` prints it with the record, `tandem status` its
+        mean by source, and the trainer logs `metric/NAME` and `metric_by_source/SOURCE/NAME`. Raises ValueError.
+        """
+        if not METRIC_NAME.fullmatch(name) or not math.isfinite(value):
+            raise ValueError(f"metric {name!r} is {value}: expected letters, digits, - and _, and a finite number")
+        self.episode.metrics[name] = float(value)
+
+    def own_payload(self, model: type[PayloadT]) -> PayloadT:
+        """The task's `metadata` as `model`, which is yours. Raises ConfigError naming the task and the field.
+
+        `tandem tasks import --payload_model` checks the same before anything is stored.
+        """
+        problems = list(own_payload_problems(model, self.task.payload.metadata))
+        if problems:
+            raise ConfigError(f"task {self.task.id}: {problems[0]}")
+        return model.model_validate(self.task.payload.metadata)
+
     async def finish_turn(self, unanswered: DispatchStatus = DispatchStatus.FAILED) -> None:
         """Write what came of the last reply, if that has not been done; `unanswered`: what a request without a reply is."""
         ended = [
@@ -201,62 +248,68 @@ class AsyncSampler(ABC):
 
     # ------------------------------------------------------------------ inside
 
+    def _view(self, policy: str, tools: Sequence[ToolSchema] | None) -> View:
+        if policy not in self._views:
+            template = self.resources.seat(policy).template
+            self._views[policy] = View(policy, template, tools, self.config.template_rewrites)
+        return self._views[policy]
+
     def _next_dispatch(
-        self, messages: Sequence[Message], tools: Sequence[ToolSchema] | None, restart: bool
+        self, view: View, messages: Sequence[Message], restart: bool
     ) -> tuple[DispatchedSamplingTask, list[int]]:
         """The document of the next request, and the whole prompt that it sends."""
         turn = len(self.episode.dispatches)
-        if self._context is None:
-            self._context = Context(self.resources.template, tools, self.config.template_rewrites)
-            prompt = self._context.start(messages)
-        else:
-            prompt = self._next_prompt(self._context, messages, restart)
-        self._last_output, self._last_message = [], None
+        prompt = view.next_prompt(messages, restart=restart)
         dispatch = DispatchedSamplingTask(
             id=f"{self.claim.record_id}:{turn}",
             record=self.claim.record_id,
+            policy=view.policy,
             turn=turn,
-            parent=self.episode.dispatches[-1] if self.episode.dispatches else None,
+            parent=view.last_dispatch,
             shared_length=prompt.shared_length,
             branch_cause=prompt.cause,
             prompt_ids=pack_ints(prompt.added),
             messages=list(messages),
-            tools_hash=_hash(self._context.tools),
-            sampling_params=self._sampling_params(),
+            tools_hash=_hash(view.context.tools),
+            sampling_params=self._sampling_params(view),
         )
-        return dispatch, list(self._context.ids)
+        return dispatch, list(view.context.ids)
 
-    def _next_prompt(self, context: Context, messages: Sequence[Message], restart: bool) -> Prompt:
-        output, reply = self._last_output, self._last_message
-        return context.restart(messages, output, reply) if restart else context.extend(output, messages, reply)
-
-    def _sampling_params(self) -> dict[str, Any]:
+    def _sampling_params(self, view: View) -> dict[str, Any]:
         """Only what leaves log-probs meaning the policy's own: no top-p, no top-k, no penalties."""
         temperature = self.config.temperature
         if self.task.split != "train" and self.config.eval_temperature is not None:
             temperature = self.config.eval_temperature
-        assert self._context is not None
         return {
             "temperature": temperature,
             "top_p": 1.0,
-            "stop_token_ids": list(self._context.format.end_ids),
+            "stop_token_ids": list(view.context.format.end_ids),
             "skip_special_tokens": False,
         }
 
-    async def _ask(self, dispatch: DispatchedSamplingTask, prompt: list[int], params: Mapping[str, Any]) -> Turn:
-        reply = await self.resources.pool.generate(
-            prompt, params, rid=dispatch.id, affinity=self._affinity, timeout_s=self.config.engine_timeout_s
+    async def _ask(
+        self, view: View, dispatch: DispatchedSamplingTask, prompt: list[int], params: Mapping[str, Any]
+    ) -> Turn:
+        mixed = view.policy == self.config.policy and self.task.split == "train"
+        source = await draw(self.resources.seat(view.policy).pool, self.resources.sources if mixed else ())
+        reply = await source.pool.generate(
+            prompt,
+            params,
+            rid=dispatch.id,
+            affinity=view.affinity.get(source.name),
+            timeout_s=self.config.engine_timeout_s,
         )
         generation = reply.generation
-        self._affinity = generation.url
-        self._last_output = list(generation.output_ids)
-        text = self._reply_text(generation.output_ids)
-        parsed = _with_ids(self.resources.parser(text, self._context_tools()), dispatch.turn)
-        message = self._last_message = _message(parsed)
+        view.affinity[source.name] = generation.url
+        text = view.text_of(generation.output_ids)
+        parsed = _with_ids(self.resources.parser(text, view.context.tools or ()), dispatch.turn)
+        message = _message(parsed)
+        view.add_reply(generation.output_ids, message)
         self._unwritten[-1] = dispatch.model_copy(
             update={
                 "status": DispatchStatus.FORMAT_ERROR if parsed.errors else DispatchStatus.COMPLETED,
                 "service": generation.url,
+                "sampled_by": source.policy,
                 "continuations": len(reply.continuations),
                 "weight_versions": [(version, n) for version, n in generation.version_runs],
                 "usage": {
@@ -274,22 +327,11 @@ class AsyncSampler(ABC):
             }
         )
         self.episode.num_tokens += len(generation.output_ids)
-        self.episode.versions |= {version for version, _ in generation.version_runs}
-        self.episode.last_reply = text
+        if view.policy == self.task.policy:
+            self.episode.last_reply = text
+            if source.policy is None:
+                self.episode.versions |= {version for version, _ in generation.version_runs}
         return Turn(dispatch.id, text, message, parsed, generation.finish_reason)
-
-    def _context_tools(self) -> Sequence[ToolSchema]:
-        assert self._context is not None
-        return self._context.tools or ()
-
-    def _reply_text(self, output_ids: Sequence[int]) -> str:
-        """For people and parsers, without the token that ended the turn; what is trained and continued are the ids.
-
-        Every other special token stays: several families write their tool calls with them.
-        """
-        assert self._context is not None
-        ended = bool(output_ids) and output_ids[-1] in self._context.format.end_ids
-        return self.resources.template.decode(output_ids[:-1] if ended else output_ids)
 
 
 def make_call_id(kind: str, number: int) -> str:

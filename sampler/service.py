@@ -20,25 +20,24 @@ import signal
 import socket
 import time
 from collections import Counter, deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
+from sampler.admission import TRAIN_SPLIT, seq_limit
 from sampler.agents import Agents
 from sampler.concurrency import Concurrency, Pressure
 from sampler.config import SamplerConfig
 from sampler.engine.client import EngineClient, EngineTimeouts
-from sampler.engine.pool import EnginePool, PoolLimits
-from sampler.engine.pool import Service as PoolService
+from sampler.engines import Engines
 from sampler.episode import play
 from sampler.parsers import get_parser
 from sampler.sampler import AsyncSampler, Resources
 from sampler.scorers import default_scorer, import_scorers, require_scorer
-from sampler.settle import TRAIN_SPLIT, settle_next
-from sampler.template import ChatTemplate
+from sampler.settle import settle_next
 from sampler.tools import TokenBorders, ToolCatalog, parse_servers
-from shared.documents import Admission, Claim, InferenceService, Worker
+from shared.documents import Claim, Run, Worker
 from shared.errors import ConfigError, LeaseLost
-from shared.states import RunState, ServiceStatus
+from shared.states import RunState
 from shared.store import Store
 
 log = logging.getLogger(__name__)
@@ -55,8 +54,6 @@ class View:
 
     paused: bool = False
     seq_limit: int | None = 0
-    served_versions: tuple[int, ...] = ()
-    services: tuple[InferenceService, ...] = ()
     doing: str = "starting"
 
 
@@ -111,17 +108,19 @@ class SamplerService:
         self._rewards: deque[float] = deque(maxlen=256)
         self._token_marks: deque[tuple[float, int]] = deque()
         self._eval_looked_at = 0.0
-        template = ChatTemplate.from_dir(config.model_name_or_path, config.chat_template_kwargs)
-        agents = Agents.from_file(config.agent_config_path, TokenBorders(template))
+        self._engines = Engines(store, client, config)
+        own = self._engines.seats[config.policy]
+        agents = Agents.from_file(config.agent_config_path, TokenBorders(own.template))
         require_scorer(default_scorer(config.default_scorer, agents.judge), agents.judge)
-        if config.context_summary == "browse_agent" and agents.browse is None:
-            raise ConfigError("context_summary is browse_agent; expected one in the file that agent_config_path names")
+        agents.require(config.context_summary)
         self._resources = Resources(
             store=store,
             config=config,
             worker=worker,
-            template=template,
-            pool=EnginePool(client, self._pool_services, PoolLimits(refresh_s=config.poll_s)),
+            template=own.template,
+            pool=own.pool,
+            others={policy: seat for policy, seat in self._engines.seats.items() if policy != config.policy},
+            sources=self._engines.sources,
             tool_servers=parse_servers(config.mcp_manager_url),
             tool_catalog=ToolCatalog(),
             parser=get_parser(config.tool_call_parser),
@@ -149,31 +148,25 @@ class SamplerService:
                 for helper in helpers:
                     helper.cancel()
         finally:
-            await self._resources.pool.close()
+            await self._engines.close()
             await self._resources.agents.close()
             await self._store.workers.leave(self._worker)
 
     # ------------------------------------------------------------------ view
 
     async def _look(self) -> None:
-        store, policy = self._store, self._config.policy
-        run = await store.runs.get()
-        services = await store.services.live(policy, self._config.service_ttl_s)
-        seq_limit, doing = await self._seq_limit(run.admission.get(policy) if run else None)
-        self._view = View(
-            paused=run is None or run.state is RunState.PAUSED,
-            seq_limit=seq_limit,
-            served_versions=tuple(sorted({s.version for s in services if s.status is ServiceStatus.UP})),
-            services=tuple(services),
-            doing=doing,
-        )
+        run = await self._store.runs.get()
+        await self._engines.look()
+        limit, doing = await self._seq_limit(run)
+        doing = doing if self._engines.ready() else "waiting for an engine of every policy that takes turns"
+        paused = run is None or run.state is RunState.PAUSED
+        self._view = View(paused=paused, seq_limit=limit, doing=doing)
         if self._concurrency.update(self._pressure(), len(self._episodes)) > len(self._episodes):
             self._place_free.set()
 
     def _pressure(self) -> Pressure:
         """What the engines that are up reported last, and how long our own requests took since the last look."""
-        up = [service for service in self._view.services if service.status is ServiceStatus.UP]
-        stats = self._resources.pool.stats
+        up, stats = self._engines.up(), self._engines.stats()
         seconds, tokens = stats.engine_s - self._engine_mark[0], stats.output_tokens - self._engine_mark[1]
         self._engine_mark = (stats.engine_s, stats.output_tokens)
         return Pressure(
@@ -185,22 +178,11 @@ class SamplerService:
             token_latency_s=seconds / tokens if tokens else None,
         )
 
-    async def _seq_limit(self, admission: Admission | None) -> tuple[int | None, str]:
+    async def _seq_limit(self, run: Run | None) -> tuple[int | None, str]:
         """The admission gate, and what to say about it."""
         if self._config.open_all_tasks:
             return None, "sampling without a gate"
-        if admission is None:
-            return 0, "waiting for a trainer to declare its appetite"
-        store, policy = self._store, self._config.policy
-        newest = await store.versions.newest(policy)
-        discarded = await store.tasks.count_abandoned(policy, TRAIN_SPLIT)
-        discarded += await store.data.count_discarded_groups(policy)
-        limit = await store.tasks.admission_limit(policy, admission, newest.step if newest else 0, discarded)
-        return limit, "sampling"
-
-    async def _pool_services(self) -> Sequence[PoolService]:
-        """An engine under update holds its requests and answers after it: as good as up."""
-        return [_seen(service) for service in self._view.services]
+        return await seq_limit(self._store, self._config.policies, run.admission if run else {})
 
     # ------------------------------------------------------------------ claim
 
@@ -218,7 +200,7 @@ class SamplerService:
 
     async def _claim(self) -> Claim | None:
         """Evaluation first: it is small, and somebody waits for its version."""
-        if self._view.paused or not self._view.services:
+        if self._view.paused or not self._engines.ready():
             return None
         if time.monotonic() - self._eval_looked_at > self._config.poll_s:
             claim = await self._claim_of(EVAL_SPLIT, None)
@@ -234,7 +216,7 @@ class SamplerService:
             split=split,
             lease_s=self._config.lease_s,
             seq_limit=seq_limit,
-            served_versions=self._view.served_versions,
+            served_versions=self._engines.served_versions(),
             max_failures=self._config.max_failures,
         )
 
@@ -290,7 +272,7 @@ class SamplerService:
                 self._counts["settled"] += 1
 
     async def _beat(self) -> None:
-        stats = self._resources.pool.stats
+        stats = self._engines.stats()
         now = time.monotonic()
         self._token_marks.append((now, stats.output_tokens))
         while now - self._token_marks[0][0] > RATE_WINDOW_S:
@@ -334,19 +316,3 @@ class SamplerService:
                 await event.wait()
         except TimeoutError:
             return
-
-
-@dataclass(frozen=True, slots=True)
-class _Seen:
-    """An engine as the pool reads it."""
-
-    url: str
-    version: int
-    status: str
-    running: int
-    capacity: int
-
-
-def _seen(service: InferenceService) -> _Seen:
-    status = ServiceStatus.UP if service.status is ServiceStatus.UPDATING else service.status
-    return _Seen(service.url, service.version, status.value, service.running, service.capacity)

@@ -1,6 +1,10 @@
 """Settlement: a completed group becomes training data. docs/groups.md tells what happens to a group, rule by rule.
 
-    slots' records ─▶ rules ─▶ advantages ─▶ token trees ─▶ dispatches, record_data, records ─▶ task settled | abandoned
+    slots' records ─▶ each policy's share ─▶ rules ─▶ advantages ─▶ token trees ─▶ dispatches, record_data, records
+                                                                                        ─▶ task settled | abandoned
+
+A policy's share of a group are the turns that it took, with its own scores; there are several only where policies take turns.
+What settlement says on a record is what it says of the share of the record's own policy.
 
 Idempotent: everything is computed from what the group's documents say, and every id is derived. A settler that dies is
 replaced when its lease ends, and the work is done again, with the same result. What is dropped is written too, with its reason.
@@ -11,21 +15,30 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from sampler.admission import TRAIN_SPLIT
 from sampler.advantages import group_advantages
 from sampler.config import SamplerConfig
 from sampler.group_config import Advantage
 from sampler.groups import Episode, read_episode
 from sampler.rules import Verdict, judge
-from shared.documents import DBRecordData, DispatchedSamplingTask, Slot, Task
-from shared.flatten import data_fields, flatten
+from shared.documents import DBRecordData, DispatchedSamplingTask, Record, Slot, Task, data_id
+from shared.flatten import answered, data_fields, flatten
 from shared.states import DataStatus, RecordStatus, SlotStatus
 from shared.store import Store
 
 log = logging.getLogger(__name__)
 
-TRAIN_SPLIT = "train"
 SETTLE_LEASE_S = 30.0
 MASKED = "over-long: in the group's baseline, without a loss"
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What one policy did in one record: its answered turns, and the score that it has for them."""
+
+    record: Record
+    score: float
+    dispatches: Sequence[DispatchedSamplingTask]
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,20 +65,43 @@ async def settle(store: Store, task: Task, config: SamplerConfig) -> None:
         await store.records.settle_group(task.id, dict.fromkeys(scored, RecordStatus.SCORED), {}, {})
         await _finish(store, task, "evaluated", abandoned=False)
         return
-    dispatches = await store.records.dispatches_of(list(scored))
+    parts = await _parts(store, task, scored)
+    settlements = {}
+    for policy, share in parts.items():
+        read = [_read(part, config) for part in share]
+        settlements[policy] = settlement = decide(read, task.num_generations, config)
+        advantages = {d: a for of_record in settlement.advantages.values() for d, a in of_record.items()}
+        await store.records.set_advantages(advantages)
+        data = [_data(task, policy, part, e, settlement) for part, e in zip(share, read, strict=True) if e.turns]
+        await store.data.write_group(data)
+    await _write_records(store, task, settlements[task.policy])
+    data_of = sorted(policy for policy, settlement in settlements.items() if settlement.verdict.refusal is None)
+    await _finish(store, task, _outcome(task, settlements, parts), abandoned=not data_of, data_of=data_of)
+
+
+async def _parts(store: Store, task: Task, scored: Mapping[str, float]) -> dict[str, list[Part]]:
+    """{policy: its part in each record}; of another policy than the task's only where it has one.
+
+    A part in which every turn was drawn from another policy's engine holds nothing of the policy's own: it counts as none.
+    """
     records = await store.records.get_many(list(scored))
+    dispatches = await store.records.dispatches_of(list(scored))
+    parts: dict[str, list[Part]] = {task.policy: []}
+    for rid, score in scored.items():
+        turns: dict[str, list[DispatchedSamplingTask]] = {task.policy: []}
+        for dispatch in answered(dispatches[rid]):
+            turns.setdefault(dispatch.policy or task.policy, []).append(dispatch)
+        for policy, taken in turns.items():
+            own = taken if any(dispatch.sampled_by is None for dispatch in taken) else []
+            if own or policy == task.policy:
+                part = Part(records[rid], records[rid].policy_scores.get(policy, score), own)
+                parts.setdefault(policy, []).append(part)
+    return parts
+
+
+def _read(part: Part, config: SamplerConfig) -> Episode:
     by_observation = config.advantage is Advantage.GIGPO
-    episodes = [
-        read_episode(records[rid], score, dispatches[rid], observations=by_observation) for rid, score in scored.items()
-    ]
-    settlement = decide(episodes, task.num_generations, config)
-    await store.records.set_advantages(
-        {d: a for of_record in settlement.advantages.values() for d, a in of_record.items()}
-    )
-    await store.data.write_group([_data(task, e, dispatches[e.record], settlement) for e in episodes if e.turns])
-    await _write_records(store, task, settlement)
-    refusal = settlement.verdict.refusal
-    await _finish(store, task, _outcome(settlement, len(episodes)), abandoned=refusal is not None)
+    return read_episode(part.record, part.score, part.dispatches, observations=by_observation)
 
 
 def decide(episodes: Sequence[Episode], num_generations: int, config: SamplerConfig) -> Settlement:
@@ -82,24 +118,25 @@ def decide(episodes: Sequence[Episode], num_generations: int, config: SamplerCon
     )
 
 
-def _data(
-    task: Task, episode: Episode, dispatches: Sequence[DispatchedSamplingTask], settlement: Settlement
-) -> DBRecordData:
-    """The record's tree. What is dropped is of no group: its `group_size` is 0, and its advantages are."""
+def _data(task: Task, policy: str, part: Part, episode: Episode, settlement: Settlement) -> DBRecordData:
+    """The policy's tree. What is dropped is of no group: its `group_size` is 0, and its advantages are."""
     verdict, rid = settlement.verdict, episode.record
     reason = verdict.dropped.get(rid)
     advantages = settlement.advantages.get(rid) or {turn.dispatch: 0.0 for turn in episode.turns}
-    tree = flatten(rid, dispatches, advantages, trained=rid not in settlement.masked)
+    identity = data_id(rid, policy, task.policy)
+    tree = flatten(identity, part.dispatches, advantages, trained=rid not in settlement.masked)
     shaping = dict(zip((e.record for e in verdict.kept), verdict.shaping, strict=True))
     return DBRecordData(
-        id=rid,
+        id=identity,
+        record=rid,
         task=task.id,
         group_size=0 if reason is not None else len(verdict.kept),
         seq=task.seq,
-        policy=task.policy,
+        policy=policy,
         split=task.split,
         source=task.source,
         reward=episode.score,
+        metrics=part.record.metrics,
         shaping=shaping.get(rid, 0.0),
         status=DataStatus.READY if reason is None else DataStatus.DROPPED,
         reason=reason,
@@ -122,7 +159,15 @@ def _mean(advantages: Sequence[float]) -> float:
     return advantages[0] if alike else math.fsum(advantages) / len(advantages)
 
 
-def _outcome(settlement: Settlement, num_scored: int) -> str:
+def _outcome(task: Task, settlements: Mapping[str, Settlement], parts: Mapping[str, Sequence[Part]]) -> str:
+    """Of each policy's share, named where they differ."""
+    told = {policy: _outcome_of(settlement, len(parts[policy])) for policy, settlement in settlements.items()}
+    if len(set(told.values())) == 1:
+        return told[task.policy]
+    return "; ".join(f"{policy}: {outcome}" for policy, outcome in told.items())
+
+
+def _outcome_of(settlement: Settlement, num_scored: int) -> str:
     verdict = settlement.verdict
     if verdict.refusal is not None:
         return f"abandoned: {verdict.refusal}"
@@ -132,8 +177,8 @@ def _outcome(settlement: Settlement, num_scored: int) -> str:
     return "; ".join(["ready", *changes])
 
 
-async def _finish(store: Store, task: Task, outcome: str, *, abandoned: bool) -> None:
-    await store.tasks.finish_settlement(task, outcome, abandoned=abandoned)
+async def _finish(store: Store, task: Task, outcome: str, *, abandoned: bool, data_of: Sequence[str] = ()) -> None:
+    await store.tasks.finish_settlement(task, outcome, abandoned=abandoned, data_of=data_of)
     log.info("settled task=%s outcome=%s scores=%s", task.id, outcome, [slot.score for slot in task.slots])
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from shared.audit_report import AuditReport, Check
 from shared.audit_tokens import audit_tokens
-from shared.documents import DBRecordData, DispatchedSamplingTask, Record, Slot, Task
+from shared.documents import DBRecordData, DispatchedSamplingTask, Record, Slot, Task, data_id
 from shared.states import RecordStatus, SlotStatus
 from shared.store import Store
 
@@ -150,11 +150,12 @@ async def _audit_once(store: Store, report: AuditReport) -> None:
 
 async def _audit_groups(store: Store, report: AuditReport) -> None:
     async for group in store.questions.groups():
-        found, sizes = group["records"], sorted(group["sizes"])
+        whose, found, sizes = group["_id"], group["records"], sorted(group["sizes"])
         report.look(
             Check.GROUPS,
             sizes == [found],
-            f"{group['_id']}: {found} sets of training data; its group was settled with {' or '.join(map(str, sizes))}",
+            f"{whose['task']}: {found} sets of training data for policy {whose['policy']}; its group was settled with "
+            f"{' or '.join(map(str, sizes))}",
         )
 
 
@@ -170,7 +171,7 @@ async def _audit_data(
     *,
     running: bool,
 ) -> None:
-    ids = [document["_id"] for document in batch]
+    ids = [document.get("record", document["_id"]) for document in batch]
     records = await store.questions.records(ids)
     dispatches = await store.questions.dispatches(ids)
     tasks = await store.questions.tasks([document["task"] for document in batch])
@@ -180,14 +181,17 @@ async def _audit_data(
         if data is None:
             continue
         _count(report, data)
-        wrong = _wrong_owner(data, records.get(data.id), tasks.get(data.task))
+        record = records.get(data.record)
+        wrong = _wrong_owner(data, record, tasks.get(data.task))
         report.look(Check.OWNED, wrong is None, f"{data.id}: {wrong}")
         limit, newest_step = limits.get(data.policy, 1), newest.get(data.policy, 0)
-        _audit_steps(report, data, records.get(data.id), limit, newest_step, running=running)
-        if not running and data.id in records:
-            _audit_settled(report, data, records[data.id])
-        read = [report.read(DispatchedSamplingTask, d) for d in dispatches[data.id]]
-        audit_tokens(report, data, {d.id: d for d in read if d is not None})
+        _audit_steps(report, data, record, limit, newest_step, running=running)
+        if not running and record is not None and record["policy"] == data.policy:
+            _audit_settled(report, data, record)
+        read = {d.id: d for document in dispatches[data.record] if (d := report.read(DispatchedSamplingTask, document))}
+        if record is not None:
+            _audit_policy(report, data, record["policy"], read)
+        audit_tokens(report, data, read)
 
 
 def _audit_settled(report: AuditReport, data: DBRecordData, record: Mapping[str, Any]) -> None:
@@ -224,10 +228,26 @@ def _wrong_owner(data: DBRecordData, record: dict[str, Any] | None, task: dict[s
         return f"its record is of task {record['task']}; expected {data.task}"
     for slot in task["slots"]:
         if slot["traj_id"] == record["traj_id"]:
-            if (slot["status"], slot["record_id"]) == (SlotStatus.SCORED, data.id):
+            if (slot["status"], slot["record_id"]) == (SlotStatus.SCORED, data.record):
                 return None
             return f"its slot is {slot['status']} with record {slot['record_id']}"
     return f"its task has no slot {record['traj_id']}"
+
+
+def _audit_policy(
+    report: AuditReport, data: DBRecordData, owner: str, dispatches: Mapping[str, DispatchedSamplingTask]
+) -> None:
+    """Its id says whose it is, and what it is made of are that policy's turns."""
+    expected = data_id(data.record, data.policy, owner)
+    report.look(Check.POLICIES, data.id == expected, f"{data.id}: of policy {data.policy}; expected id {expected}")
+    for used in data.dispatches:
+        dispatch = dispatches.get(used.id)
+        if dispatch is None:
+            continue  # which is another check's business
+        whose, sampler = dispatch.policy or owner, dispatch.sampled_by or data.policy
+        right = whose == data.policy and (sampler == data.policy or not used.trained)
+        text = f"{used.id}, a turn of policy {whose}, was sampled by policy {sampler}"
+        report.look(Check.POLICIES, right, f"{data.id}: trains {text}" if used.trained else f"{data.id}: has {text}")
 
 
 def _audit_steps(
@@ -246,6 +266,8 @@ def _audit_steps(
         return
     late = [step for step in steps if step > newest]
     report.look(Check.SURVIVING, not late, f"{data.id}: trained in step {late}; the newest announced is {newest}")
+    if record is not None and record["policy"] != data.policy:
+        return  # the record carries the marks of its own policy's data
     marks = (data.trained_count, data.last_trained_step)
     found = (record["trained_count"], record["last_trained_step"]) if record else None
     report.look(Check.MARKS, found == marks, f"{data.id}: record has (count, last step) {found}; its data {marks}")

@@ -8,6 +8,7 @@ Ids are derived from what they name, so that every write may be repeated:
     task      "policy:split:epoch:tid"           main:train:0:arith-00017
     record    "task:traj_id:attempt"             main:train:0:arith-00017:3:1
     dispatch  "record:index"                     main:train:0:arith-00017:3:1:0
+    data      "record", of another policy than the task's "record:policy"
     version   "policy:version"                   main:12
 
 Times are UTC datetimes set by the server (`$$NOW`). Token arrays are packed binaries (`shared.packed`) with readable text
@@ -93,6 +94,7 @@ class Task(Document):
     last_claimed: int | None = None  # slot that the last claim gave out; -1: it found only exhausted ones
     scores: list[float | None] = []  # by slot once settled; None: failed
     free_at: datetime  # least of the slots' while any is open; the claim's index
+    data_of: list[str] = []  # policies for which settlement made training data of it
     outcome: str | None = (
         None  # how settlement ended: "ready" (and how many were dropped), "evaluated", or why it was abandoned
     )
@@ -104,6 +106,11 @@ class Task(Document):
 
 def task_id(policy: str, split: str, epoch: int, tid: str) -> str:
     return f"{policy}:{split}:{epoch}:{tid}"
+
+
+def data_id(record: str, policy: str, owner: str) -> str:
+    """Of a record's training data for `policy`; the task is `owner`'s."""
+    return record if policy == owner else f"{record}:{policy}"
 
 
 def record_id(task: str, traj_id: int, attempt: int) -> str:
@@ -141,11 +148,13 @@ class Record(Document):
     termination: str | None = None
     answer: str | None = None
     score: float | None = None
+    policy_scores: dict[str, float] = {}  # of other policies that took part, where theirs differ
     reward_details: dict[str, Any] = {}
+    metrics: dict[str, float] = {}  # numbers of the sampler's own; the trainer averages them by source
     advantage: float | None = None  # mean over its turns
     error: str | None = None
     reason: str | None = None  # why settlement dropped it, or gave it no loss
-    policy_versions: list[int] = []  # every weight version that sampled one of its tokens
+    policy_versions: list[int] = []  # every version of its own policy's weights that sampled one of its tokens
     trained_count: int = 0
     last_trained_step: int | None = None
     created_at: datetime | None = None
@@ -186,6 +195,7 @@ class DispatchedSamplingTask(Document):
 
     id: str = Field(alias="_id")
     record: str
+    policy: str | None = None  # whose turn it was; None: the record's
     turn: int
     parent: str | None
     shared_length: int
@@ -195,6 +205,7 @@ class DispatchedSamplingTask(Document):
     tools_hash: str
     sampling_params: dict[str, Any]
     service: str | None = None
+    sampled_by: str | None = None  # another policy, whose engine this turn was drawn from; None: `policy` itself
     response: SampledResponse | None = None
     weight_versions: list[tuple[int, int]] = []  # runs: (version, tokens)
     tool_calls: list[ToolCallResult] = []
@@ -229,6 +240,7 @@ class DispatchTokens(Document):
     shared_length: int
     prompt_ids: bytes
     sampling_params: dict[str, Any]
+    sampled_by: str | None = None
     response: SampledTokens | None = None
     weight_versions: list[tuple[int, int]] = []
     status: DispatchStatus
@@ -252,12 +264,14 @@ class DataClaim(Document):
 
 
 class DBRecordData(Document):
-    """One record as training data: the token tree of `dispatches`, which `shared.flatten` makes. `_id` is the record's.
+    """One record as training data of `policy`: the token tree of `dispatches`, which `shared.flatten` makes. Where several
+    policies took turns, each has its own, of its own conversation.
 
     The tokens stay in the dispatches. `digest` is that of the tree at settlement: nothing else is ever trained.
     """
 
     id: str = Field(alias="_id")
+    record: str
     task: str
     group_size: int  # records of the group that are trained on, always together; 0: settlement dropped this one
     seq: int
@@ -269,6 +283,7 @@ class DBRecordData(Document):
     num_tokens: int
     num_trained_tokens: int
     reward: float  # the record's score
+    metrics: dict[str, float] = {}  # the record's
     shaping: float = 0.0  # what settlement added to it before it took advantages
     status: DataStatus = DataStatus.READY
     reason: str | None = None
@@ -330,6 +345,7 @@ class InferenceService(Document):
     url: str
     policy: str
     version: int
+    follow_every: int = 1  # versions from one update to the next; above 1 it is a "lagging" one
     status: ServiceStatus
     kind: str = "sglang"
     capacity: int = 0  # requests it runs at once

@@ -4,8 +4,9 @@
     dispatch 1   shared: all of 0 ─▶ prompt_ids      output        continues it
     dispatch 2   shared: part of 0 ─▶ prompt_ids     output        a branch
 
-Every id and log-prob is copied from the dispatches; nothing is encoded or decoded. Settlement flattens to count, and keeps the
-tree's `digest` in the record's data; whoever reads the data flattens again and must come to the same tree, bit for bit.
+A turn that another policy's engine sampled is context: it has no loss. Every id and log-prob is copied from the dispatches;
+nothing is encoded or decoded. Settlement flattens to count, and keeps the tree's `digest` in the record's data; whoever reads the
+data flattens again and must come to the same tree, bit for bit.
 """
 
 import hashlib
@@ -36,7 +37,11 @@ def answered(dispatches: Sequence[DispatchT]) -> list[DispatchT]:
 
 
 def flatten(
-    record_id: str, dispatches: Sequence[AnyDispatch], advantages: Mapping[str, float], *, trained: bool = True
+    record_id: str,
+    dispatches: Sequence[AnyDispatch],
+    advantages: Mapping[str, float],
+    *,
+    trained: bool = True,
 ) -> RecordTree:
     """The tree of a record's answered dispatches, each with its entry of `advantages`. Without `trained` none has a loss.
 
@@ -46,7 +51,10 @@ def flatten(
     if not in_tree:
         raise DataError(f"record {record_id}: none of its {len(dispatches)} dispatches was answered")
     used = [
-        TreeDispatch(d.id, d.turn, advantages[d.id], float(d.sampling_params["temperature"]), trained) for d in in_tree
+        TreeDispatch(
+            d.id, d.turn, advantages[d.id], float(d.sampling_params["temperature"]), trained and d.sampled_by is None
+        )
+        for d in in_tree
     ]
     return _tree(record_id, in_tree, used)
 

@@ -16,10 +16,11 @@ from typing import Any, NoReturn
 
 import bson
 import bson.errors
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from shared.documents import Slot, Task, TaskPayload, task_id
 from shared.errors import ConfigError
+from shared.own_payload import own_payload_problems, shown
 from shared.store import Store
 from shared.store.pipelines import EPOCH
 
@@ -73,6 +74,7 @@ class Target:
     epochs: Sequence[int] = (0,)
     num_generations: int = 8
     at_version: int | None = None
+    payload_model: type[BaseModel] | None = None  # what the sampler makes of a line's metadata; None: anything
 
     def __post_init__(self) -> None:
         for name, value in (("split", self.split), ("policy", self.policy)):
@@ -173,9 +175,9 @@ def _name_problems(values: Mapping[str, Any]) -> Iterator[str]:
     if "id" not in values:
         yield '"id" is missing; expected a text that no other line of the file has'
     elif not isinstance(values["id"], str) or not values["id"].strip():
-        yield f'"id" is {_shown(values["id"])}; expected a text that is not empty'
+        yield f'"id" is {shown(values["id"])}; expected a text that is not empty'
     if not isinstance(values.get("source", ""), str):
-        yield f'"source" is {_shown(values["source"])}; expected a text (the name that scores are reported under)'
+        yield f'"source" is {shown(values["source"])}; expected a text (the name that scores are reported under)'
 
 
 def _payload_problems(payload: Mapping[str, Any]) -> Iterator[str]:
@@ -208,12 +210,7 @@ def _explain(error: Any) -> str:
     where = ".".join(map(str, error["loc"]))
     if error["type"] == "missing":
         return f'"{where}" is missing; expected {EXPECTED[name]}'
-    return f'"{where}" is {_shown(error["input"])}; expected {EXPECTED[name]}'
-
-
-def _shown(value: Any) -> str:
-    text = json.dumps(value, ensure_ascii=False, default=str)
-    return text if len(text) <= 60 else text[:57] + "..."
+    return f'"{where}" is {shown(error["input"])}; expected {EXPECTED[name]}'
 
 
 def _kind(value: Any) -> str:
@@ -223,13 +220,15 @@ def _kind(value: Any) -> str:
 # ---------------------------------------------------------------------- the whole file
 
 
-def _checked(path: Path) -> Iterator[TaskLine]:
+def _checked(path: Path, payload_model: type[BaseModel] | None = None) -> Iterator[TaskLine]:
     """Valid lines; at the end, or at the 20th error, raises TaskFileError if there were any."""
     errors: list[LineError] = []
     seen: dict[str, int] = {}
     for line in read_task_file(path):
         if isinstance(line, LineError):
             errors.append(line)
+        elif payload_model and (problems := list(own_payload_problems(payload_model, line.payload.metadata))):
+            errors += [LineError(str(path), line.number, text) for text in problems]
         elif (first := seen.setdefault(line.tid, line.number)) != line.number:
             errors.append(LineError(str(path), line.number, f'"id" is "{line.tid}", which line {first} has already'))
         else:
@@ -262,7 +261,7 @@ def _batches(lines: Iterable[TaskLine]) -> Iterator[list[TaskLine]]:
 async def _check_stored(store: Store, path: Path, target: Target, report: Callable[[int], None]) -> None:
     """The first pass: the file's own errors, then tasks that are stored with another payload."""
     conflicts: list[LineError] = []
-    for batch in _batches(_checked(path)):
+    for batch in _batches(_checked(path, target.payload_model)):
         for epoch in target.epochs:
             stored = await store.tasks.existing_payloads([_id(target, epoch, line) for line in batch])
             conflicts += _conflicts(path, batch, target, epoch, stored)

@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[1]
 SERVICES: list[type[ServiceConfig]] = [TrainerConfig, SftConfig, SamplerConfig, KeeperConfig, LaunchConfig]
 ACCELERATE = sorted((ROOT / "assets").glob("fsdp2*.yml"))
 AGENTS = ROOT / "assets" / "agent_config_example.yml"  # tests/sampler/agents/test_config.py
-EXAMPLES = sorted(set((ROOT / "assets").glob("*.yml")) - {*ACCELERATE, AGENTS})
+EXAMPLES = sorted(set((ROOT / "assets").rglob("*.yml")) - {*ACCELERATE, AGENTS})
 
 
 def arguments(service: type[ServiceConfig], path: Path) -> list[str]:

@@ -26,7 +26,9 @@ class TrainerConfig(ServiceConfig, LossConfig):
     db_connection_string: str = Field(description="MongoDB to use.", json_schema_extra={"secret": True})
     policy: str = Field("main", description="Which policy this job trains.")
     model_name_or_path: Path = Field(description="Hugging Face directory with the weights the run starts from.")
-    output_dir: Path | None = Field(None, description="Checkpoints, versions, metrics. None: output/RUN.")
+    output_dir: Path | None = Field(
+        None, description="Checkpoints, versions, metrics. None: output/RUN, or output/RUN/POLICY where it is not main."
+    )
 
     # data
     groups_per_step: Positive = Field(16, description="Groups (tasks) that one optimizer step consumes.")
@@ -127,7 +129,8 @@ class TrainerConfig(ServiceConfig, LossConfig):
 
     @property
     def folder(self) -> Path:
-        return self.output_dir or Path("output") / self.run
+        run = Path("output") / self.run
+        return self.output_dir or (run if self.policy == "main" else run / self.policy)
 
     def loss(self) -> LossConfig:
         return LossConfig(**{name: getattr(self, name) for name in LossConfig.model_fields})

@@ -10,7 +10,7 @@ the step starts from.
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -205,8 +205,8 @@ class RecordStream:
         """The groups' data, and the tree of each record from what its dispatches hold."""
         ids = [rid for group in groups for rid in group.records]
         data = self._bridge(self._store.data.load(ids))
-        tokens = self._bridge(self._store.records.tokens_of(ids))
-        return data, [tree_of(d, tokens[d.id]) for d in data]
+        tokens = self._bridge(self._store.records.tokens_of([d.record for d in data]))
+        return data, [tree_of(d, tokens[d.record]) for d in data]
 
     def _merge(self, groups: Sequence[Group], records: Sequence[RecordTree]) -> list[TokenTree]:
         found = iter(records)
@@ -234,13 +234,10 @@ class RecordStream:
             "data/rows": float(len(rows)),
         }
         totals = dict(zip(own, self._parallel.data.sum_scalars(list(own.values())), strict=True))
-        totals |= _rewards(
-            [
-                row
-                for part in self._parallel.data.gather_objects([(d.source, d.task, d.reward) for d in data])
-                for row in part
-            ]
-        )
+        rows_of_all = self._parallel.data.gather_objects([(d.source, d.task, d.reward, d.metrics) for d in data])
+        records = [row for part in rows_of_all for row in part]
+        totals |= _rewards([(source, task, reward) for source, task, reward, _ in records])
+        totals |= _own_metrics([(source, metrics) for source, _, _, metrics in records])
         totals["data/merge_ratio"] = totals["data/tokens_flat"] / max(totals["data/tokens_tree"], 1.0)
         totals["data/split_overhead"] = totals["data/tokens_computed"] / max(totals["data/tokens_tree"], 1.0) - 1.0
         ages = [g.staleness for g in groups]
@@ -265,6 +262,16 @@ def _rewards(rows: Sequence[tuple[str, str, float]]) -> dict[str, float]:
     result["data/effective_groups"] = float(effective)
     result["data/zero_variance_fraction"] = 1.0 - effective / len(groups)
     return result
+
+
+def _own_metrics(rows: Sequence[tuple[str, Mapping[str, float]]]) -> dict[str, float]:
+    """Means of what the samplers said of their records, each over those that say it; in all and by source."""
+    values: dict[str, list[float]] = {}
+    for source, metrics in rows:
+        for name, value in metrics.items():
+            values.setdefault(f"metric/{name}", []).append(value)
+            values.setdefault(f"metric_by_source/{source}/{name}", []).append(value)
+    return {key: float(np.mean(found)) for key, found in sorted(values.items())}
 
 
 def in_parts(groups: Sequence[Group], count: int) -> list[list[Group]]:

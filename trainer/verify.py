@@ -84,10 +84,10 @@ async def verify(store: Store, config: VerifyConfig) -> list[Verified]:
     if not kept:
         raise DataError(f"policy {config.policy}: the files of every version are pruned; nothing to compare with")
     data = await _newest(store, config, kept)
-    stored = await store.records.tokens_of([d.id for d in data])
+    stored = await store.records.tokens_of([d.record for d in data])
     results = []
     for version, published in sorted(kept.items()):
-        trees = [tree_of(d, stored[d.id]) for d in data if d.min_version <= version <= d.max_version]
+        trees = [tree_of(d, stored[d.record]) for d in data if d.min_version <= version <= d.max_version]
         if trees:
             lm = TreeLM(load_model(Path(published.path))).to(config.device)
             tokens, largest = largest_difference(lm, trees, version, config.device)

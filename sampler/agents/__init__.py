@@ -16,6 +16,7 @@ from sampler.agents.browse import BrowseAgent
 from sampler.agents.config import read_agents_config
 from sampler.agents.judge import Judge
 from sampler.tools.results import Borders
+from shared.errors import ConfigError
 
 __all__ = ["Agents", "BrowseAgent", "Judge"]
 
@@ -37,6 +38,11 @@ class Agents:
             BrowseAgent(config.browse_agent, borders) if config.browse_agent else None,
             Judge(config.scorer_agent) if config.scorer_agent else None,
         )
+
+    def require(self, context_summary: str) -> None:
+        """Raises ConfigError where summaries of contexts are to be written by a browse agent that is not configured."""
+        if context_summary == "browse_agent" and self.browse is None:
+            raise ConfigError("context_summary is browse_agent; expected one in the file that agent_config_path names")
 
     async def close(self) -> None:
         for agent in (self.browse, self.judge):

@@ -67,6 +67,12 @@ class KeeperConfig(ServiceConfig):
         description="Requests in flight at an update: kept, their cache computed anew (retract); cut, and continued by the "
         "sampler (abort); or waited for, so that each reply is of one version (drain).",
     )
+    follow_every: int = Field(
+        1,
+        gt=0,
+        description="Versions from one update to the next. Above 1 the engine lags on purpose: samplers ask it only for the "
+        'turns that their turn_sources give to "lagging".',
+    )
     drain_s: float = Field(600.0, ge=0, description="Mode drain: requests that take longer are retracted.")
     poll_s: float = Field(0.25, gt=0, description="How often the newest version is looked for.")
     heartbeat_s: float = Field(1.0, gt=0, description="How often the engine's load is read and written.")
@@ -186,6 +192,8 @@ class Keeper:
         newest = await self._store.versions.newest(self._config.policy)
         if newest is None or newest.version in (self._serving, self._refused):
             return
+        if 0 <= self._serving <= newest.version < self._serving + self._config.follow_every:
+            return  # it lags on purpose
         try:
             await asyncio.to_thread(check_files, newest, self._layout)
             self._status = ServiceStatus.UPDATING
@@ -229,6 +237,7 @@ class Keeper:
                 url=self.url,
                 policy=self._config.policy,
                 version=self._serving,
+                follow_every=self._config.follow_every,
                 status=self._status,
                 kind="local" if self._child and self._config.engine_command is None else "sglang",
                 capacity=self._capacity,

@@ -242,6 +242,11 @@ class EnginePool:
         )
         return Reply(whole, tuple(progress.continuations), progress.failures, duration_s)
 
+    async def is_up(self) -> bool:
+        """Is there an engine that takes requests now?"""
+        await self._refresh_if_old()
+        return any(service.status == "UP" and not self._is_suspect(service.url) for service in self._services)
+
     async def _choose(self, affinity: str | None) -> str:
         """The service for the next request; waits, up to `wait_s`, until one is up and not suspect."""
         deadline = time.monotonic() + self._limits.wait_s

@@ -34,10 +34,12 @@ class ScoringRequest:
 
 @dataclass(frozen=True)
 class Score:
-    """`details` is stored with the record, for people."""
+    """`details` is stored with the record, for people. `others`: scores of other policies that took part; one that is not in
+    it has the same as the task's own policy."""
 
     value: float
     details: Mapping[str, Any] = field(default_factory=dict)
+    others: Mapping[str, float] = field(default_factory=dict)
 
 
 Scorer = Callable[[ScoringRequest], Awaitable[Score]]

@@ -7,8 +7,11 @@ be repeated after any interruption.
 import asyncio
 from pathlib import Path
 
+from pydantic import BaseModel
+
 from scripts.launch.settings import ROOT, LaunchConfig
 from shared.documents import task_id
+from shared.own_payload import load_payload_model
 from shared.states import TaskStatus
 from shared.store import Store
 from shared.task_files import Target, TaskLine, import_task_file, read_task_file
@@ -25,9 +28,14 @@ async def import_train(store: Store, config: LaunchConfig) -> int:
         policy=config.policy,
         epochs=range(config.train_epochs),
         num_generations=config.num_generations,
+        payload_model=payload_model(config),
     )
     result = await import_task_file(store, ROOT / config.train_file, target)
     return result.inserted
+
+
+def payload_model(config: LaunchConfig) -> type[BaseModel] | None:
+    return None if config.payload_model is None else load_payload_model(config.payload_model)
 
 
 class EvalRound:
@@ -69,6 +77,7 @@ class EvalRound:
             epochs=(self.version,),
             num_generations=self._config.eval_generations,
             at_version=self.version,
+            payload_model=payload_model(self._config),
         )
         await import_task_file(self._store, ROOT / self._config.eval_file, target)
         waiting = list(self._ids)

@@ -54,6 +54,9 @@ class LaunchConfig(ServiceConfig):
     model: Path = Field(EXAMPLE / "model", description="Hugging Face directory with the weights to start from.")
     train_file: Path = Field(EXAMPLE / "train.jsonl", description="Tasks to train on, JSONL.")
     eval_file: Path = Field(EXAMPLE / "eval.jsonl", description="Held-out tasks, played before and after training.")
+    payload_model: str | None = Field(
+        None, description="Pydantic model that every task's metadata must fit, as module:Class. None: no check."
+    )
     policy: str = Field("main", description="Name of the policy.")
     num_generations: int = Field(8, gt=0, description="Episodes per training task (the group).")
     eval_generations: int = Field(1, gt=0, description="Episodes per eval task.")

@@ -37,7 +37,7 @@ class Episode:
     record: Record
     task: Task | None
     dispatches: Sequence[DispatchedSamplingTask]
-    data: DBRecordData | None
+    data: Sequence[DBRecordData]  # one for each policy that took turns
 
 
 def show(
@@ -116,9 +116,9 @@ def _print_records(title: str, records: Sequence[Record], last: Callable[[Record
 
 
 async def _episode(store: Store, record: Record) -> Episode:
-    data = await store.data.find({"_id": record.id}, limit=1)
+    data = await store.data.find({"record": record.id})
     dispatches = await store.records.dispatches_of([record.id])
-    return Episode(record, await store.tasks.get(record.task), dispatches[record.id], data[0] if data else None)
+    return Episode(record, await store.tasks.get(record.task), dispatches[record.id], data)
 
 
 async def _speller(store: Store, policy: str) -> Callable[[int], str]:
@@ -140,7 +140,7 @@ def _print_episode(episode: Episode, spell: Callable[[int], str] | None) -> None
         _print_task(out, episode.task)
     _field(out, "record", f"{record.id}: {record.status.value}, {record.num_turns} turns, {record.num_tokens} tokens")
     for dispatch in episode.dispatches:
-        _print_dispatch(out, dispatch)
+        _print_dispatch(out, dispatch, record.policy)
         if spell is not None:
             _print_tokens(out, dispatch, spell)
     out.print(Rule("outcome"))
@@ -148,15 +148,20 @@ def _print_episode(episode: Episode, spell: Callable[[int], str] | None) -> None
     _field(out, "settled", record.reason)
     _field(out, "answer", record.answer)
     _field(out, "score", _number(record.score))
+    for policy, score in record.policy_scores.items():
+        _field(out, "score", f"{_number(score)} of policy {policy}")
     _field(out, "details", record.reward_details or None)
+    _field(out, "metrics", ", ".join(f"{name} {value:g}" for name, value in record.metrics.items()) or None)
     _field(out, "advantage", _number(record.advantage))
     _field(out, "versions", ", ".join(map(str, record.policy_versions)) or None)
-    _field(out, "training", _training(episode.data))
+    for data in episode.data:
+        whose = "" if data.policy == record.policy else f"policy {data.policy}: "
+        _field(out, "training", whose + _training(data))
+    if not episode.data:
+        _field(out, "training", "no training data")
 
 
-def _training(data: DBRecordData | None) -> str:
-    if data is None:
-        return "no training data"
+def _training(data: DBRecordData) -> str:
     steps = ", ".join(map(str, data.trained_steps)) or "none yet"
     reason = f" ({data.reason})" if data.reason else ""
     counts = f"{data.num_trained_tokens} of {data.num_tokens} tokens have a loss"
@@ -176,8 +181,9 @@ def _print_task(out: Console, task: Task) -> None:
     _field(out, "status", f"{task.status.value}{outcome}, seq {task.seq}, {task.num_generations} episodes")
 
 
-def _print_dispatch(out: Console, d: DispatchedSamplingTask) -> None:
-    title = f"turn {d.turn}: {d.status.value}"
+def _print_dispatch(out: Console, d: DispatchedSamplingTask, owner: str) -> None:
+    whose = "" if d.policy in (None, owner) else f" of policy {d.policy}"
+    title = f"turn {d.turn}{whose}: {d.status.value}"
     if d.parent is not None:
         title += f", after {d.parent.rsplit(':', 1)[-1]} (shares {d.shared_length} tokens)"
     out.print(Rule(escape(title), align="left"))

@@ -52,6 +52,7 @@ class RunStatus:
     records: dict[str, int]
     record_data: dict[str, int]
     set_aside: dict[str, dict[str, int]]
+    metrics: dict[str, dict[str, dict[str, float]]]  # {split: {source: {name: mean of the last records}}}
     policies: list[PolicyStatus]
     services: list[dict[str, Any]]
     workers: list[dict[str, Any]]
@@ -106,6 +107,7 @@ async def look(store: Store) -> RunStatus:
         records=await store.records.count_by_status(),
         record_data=await store.data.count_by_status(),
         set_aside=await store.questions.set_aside(),
+        metrics={split: await store.questions.own_metrics(split) for split in tasks},
         policies=[await _policy(store, policy) for policy in await store.questions.policies()],
         services=await _services(store),
         workers=workers,
@@ -186,6 +188,8 @@ def _render(now: RunStatus) -> Group:
     parts.append(_counts("training data", {"record_data": now.record_data}, [s.value for s in DataStatus]))
     for status_, reasons in now.set_aside.items():
         parts += [f"  {status_}: {n} × {escape(reason)}" for reason, n in sorted(reasons.items())]
+    if any(now.metrics.values()):
+        parts.append(_metrics(now.metrics))
     parts.append(_policies(now.policies))
     parts.append(_rows("engines", now.services, ("url", "policy", "version", "status", "running", "waiting", "heard")))
     parts.append(_rows("workers", now.workers, ("kind", "process", "doing", "heard", "stats")))
@@ -199,6 +203,14 @@ def _counts(title: str, rows: Mapping[str, Mapping[str, int]], names: list[str])
     made = table("", *(f"{name} #" for name in names), title=title)
     for label, counts in sorted(rows.items()):
         made.add_row(escape(label), *(f"{counts.get(name, 0):,}" for name in names))
+    return made
+
+
+def _metrics(metrics: Mapping[str, Mapping[str, Mapping[str, float]]]) -> Table:
+    made = table("split", "source", "mean of the last records", title="samplers' own metrics")
+    for split, sources in metrics.items():
+        for source, means in sources.items():
+            made.add_row(escape(split), escape(source), _cell(means))
     return made
 
 

@@ -1,5 +1,6 @@
 """`tandem tasks import`: a task file into a run."""
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -8,6 +9,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColum
 
 from shared.cli.connect import Connection, RunName, answer, console, with_store
 from shared.errors import ConfigError
+from shared.own_payload import load_payload_model
 from shared.store import Store
 from shared.task_files import ImportResult, Target, import_task_file
 
@@ -16,6 +18,8 @@ EXAMPLES = """Examples:
 `tandem tasks import demo train.jsonl`  the training tasks, eight episodes each
 
 `tandem tasks import demo train.jsonl --epochs 3`  three times over, as epochs 0, 1 and 2
+
+`tandem tasks import grid train.jsonl --payload_model assets.gridworld.world:GridTask`  checking a custom sampler's metadata
 
 `tandem tasks import demo eval.jsonl --split eval --num_generations 1`  what evaluation plays
 """
@@ -44,6 +48,14 @@ def import_(
     at_version: Annotated[
         int | None, typer.Option("--at_version", min=0, help="Only engines that serve this policy version play them.")
     ] = None,
+    payload_model: Annotated[
+        str | None,
+        typer.Option(
+            "--payload_model",
+            metavar="MODULE:CLASS",
+            help="A pydantic model that every line's metadata must fit, such as a custom sampler's own.",
+        ),
+    ] = None,
     db_connection_string: Connection = None,
 ) -> None:
     """Check a task file and import it.
@@ -60,7 +72,9 @@ def import_(
     chosen = range(epochs) if epoch is None else (epoch,)
 
     async def work(store: Store) -> ImportResult:
-        target = Target(split, policy, chosen, num_generations, at_version)
+        sys.path.insert(0, str(Path.cwd()))  # as `python -m` has it: the model is the user's own
+        model = None if payload_model is None else load_payload_model(payload_model)
+        target = Target(split, policy, chosen, num_generations, at_version, model)
         with _bars() as progress:
             bars: dict[str, TaskID] = {}
 

@@ -35,7 +35,7 @@ def trace(
     """
     if (step is None) == (record is None):
         answer(_refuse())
-    where: Document = {"_id": record} if record is not None else {"trained_steps": step}
+    where: Document = {"record": record} if record is not None else {"trained_steps": step}
 
     async def work(store: Store) -> tuple[list[Document], list[PolicyVersion]]:
         rows = await store.questions.chain(where)
@@ -61,28 +61,29 @@ async def _refuse() -> None:
 
 
 def _print(run: str, rows: list[Document], versions: list[PolicyVersion]) -> None:
-    names = ("record", "turn #", "weights", "advantage #", "reward #", "steps", "tool calls")
+    names = ("record", "turn #", "policy", "weights", "advantage #", "reward #", "steps", "tool calls")
     chain = table(*names, title=f"run {escape(run)}")
-    last = ""
+    seen: set[tuple[str, ...]] = set()
     for row in rows:
-        new = row["record"] != last
-        last = row["record"]
+        record, data = (row["record"],), (row["record"], row["policy"])
         chain.add_row(
-            escape(row["record"]) if new else "",
+            escape(row["record"]) if record not in seen else "",
             str(row["turn"]),
+            escape(row["policy"]),
             " ".join(f"v{version}×{n}" for version, n in row["weight_versions"]),
             "–" if row["advantage"] is None else f"{row['advantage']:+.4f}",
-            f"{row['reward']:g}" if new else "",
-            ", ".join(map(str, row["trained_steps"])) or "none yet" if new else "",
+            f"{row['reward']:g}" if data not in seen else "",
+            ", ".join(map(str, row["trained_steps"])) or "none yet" if data not in seen else "",
             escape("; ".join(_call(call) for call in row["tool_calls"])),
         )
+        seen |= {record, data}
     out = console()
     out.print(chain)
-    records = {row["record"]: row for row in rows}
-    out.print(f"{len(records)} records of {len({r['task'] for r in records.values()})} tasks, {len(rows)} dispatches")
-    steps = sorted({s for r in records.values() for s in r["trained_steps"]})
-    for step in steps:
-        out.print(f"step {step}: {_published(step, versions)}", soft_wrap=True, markup=False)
+    records, tasks = {row["record"] for row in rows}, {row["task"] for row in rows}
+    out.print(f"{len(records)} records of {len(tasks)} tasks, {len(rows)} dispatches")
+    for policy, step in sorted({(row["policy"], step) for row in rows for step in row["trained_steps"]}):
+        of_policy = [version for version in versions if version.policy == policy]
+        out.print(f"step {step} of policy {policy}: {_published(step, of_policy)}", soft_wrap=True, markup=False)
 
 
 def _call(call: Document) -> str:

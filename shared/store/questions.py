@@ -9,7 +9,7 @@ from typing import Any
 
 from pymongo.asynchronous.database import AsyncDatabase
 
-from shared.states import DataStatus, TaskStatus
+from shared.states import DataStatus, RecordStatus, TaskStatus
 from shared.store.pipelines import NOW
 
 Document = dict[str, Any]
@@ -90,6 +90,25 @@ class QuestionVerbs:
         rows = await cursor.to_list()
         return (int(rows[0]["episodes"]), int(rows[0]["tokens"])) if rows else (0, 0)
 
+    async def own_metrics(self, split: str, limit: int = 1000) -> dict[str, dict[str, float]]:
+        """{source: {name: mean}} of the samplers' own metrics, over the last `limit` scored records of a split."""
+        scored = {"$in": [RecordStatus.SCORED, RecordStatus.READY]}
+        cursor = await self._records.aggregate(
+            [
+                {"$match": {"split": split, "status": scored}},
+                {"$sort": {"finished_at": -1}},
+                {"$limit": limit},
+                {"$project": {"source": 1, "metric": {"$objectToArray": "$metrics"}}},
+                {"$unwind": "$metric"},
+                {"$group": {"_id": {"source": "$source", "name": "$metric.k"}, "mean": {"$avg": "$metric.v"}}},
+                {"$sort": {"_id": 1}},
+            ]
+        )
+        means: dict[str, dict[str, float]] = {}
+        async for row in cursor:
+            means.setdefault(row["_id"]["source"], {})[row["_id"]["name"]] = row["mean"]
+        return means
+
     # ------------------------------------------------------------------ show
 
     async def tasks_called(self, name: str) -> list[Document]:
@@ -114,8 +133,8 @@ class QuestionVerbs:
 
     async def with_data(self, record_ids: Sequence[str]) -> set[str]:
         """Those of `record_ids` that have training data."""
-        cursor = self._data.find({"_id": {"$in": list(record_ids)}}, {"_id": 1})
-        return {d["_id"] async for d in cursor}
+        cursor = self._data.find({"record": {"$in": list(record_ids)}}, {"record": 1})
+        return {d["record"] async for d in cursor}
 
     def all_data(self) -> AsyncIterator[Document]:
         """Every record's training data, a few at a time: they are large."""
@@ -128,8 +147,14 @@ class QuestionVerbs:
         return found
 
     async def groups(self) -> AsyncIterator[Document]:
-        """Of every task that has training data not dropped in settlement: {"_id", "records": how many, "sizes": [group_size]}."""
-        group = {"_id": "$task", "records": {"$sum": 1}, "sizes": {"$addToSet": "$group_size"}}
+        """Of every task and policy with training data not dropped in settlement: {"_id": {"task", "policy"}, "records": how many,
+        "sizes": [group_size]}.
+        """
+        group = {
+            "_id": {"task": "$task", "policy": "$policy"},
+            "records": {"$sum": 1},
+            "sizes": {"$addToSet": "$group_size"},
+        }
         async for row in await self._data.aggregate([{"$match": {"group_size": {"$gt": 0}}}, {"$group": group}]):
             yield row
 
@@ -139,8 +164,10 @@ class QuestionVerbs:
         return await self._more_than_one("records", [{"$match": {"trained_count": {"$gt": 0}}}, {"$group": group}])
 
     async def slots_with_two_data(self) -> list[list[str]]:
-        """Ids of training data, for every slot that has more than one. The id without its attempt names the slot."""
-        slot = {"$regexFind": {"input": "$_id", "regex": "^(.*):"}}
+        """Ids of training data, for every slot that has more than one for a policy. A record's id without its attempt names the
+        slot.
+        """
+        slot = {"slot": {"$regexFind": {"input": "$record", "regex": "^(.*):"}}, "policy": "$policy"}
         return await self._more_than_one("record_data", [{"$group": {"_id": slot, "ids": {"$push": "$_id"}}}])
 
     async def _more_than_one(self, collection: str, stages: Sequence[Document]) -> list[list[str]]:
@@ -161,7 +188,7 @@ def chain_pipeline(where: Mapping[str, Any]) -> list[Document]:
     """From training data to what it was made of, as a person may paste it into Compass (collection `record_data`)."""
     return [
         {"$match": dict(where)},
-        {"$project": {"task": 1, "policy": 1, "reward": 1, "trained_steps": 1, "used": "$dispatches.id"}},
+        {"$project": {"record": 1, "task": 1, "policy": 1, "reward": 1, "trained_steps": 1, "used": "$dispatches.id"}},
         {
             "$lookup": {
                 "from": "dispatched_sampling_tasks",
@@ -174,7 +201,7 @@ def chain_pipeline(where: Mapping[str, Any]) -> list[Document]:
         {
             "$project": {
                 "_id": "$dispatch._id",
-                "record": "$_id",
+                "record": 1,
                 "task": 1,
                 "policy": 1,
                 "reward": 1,

@@ -17,7 +17,6 @@ from shared.store.pipelines import NOW
 from shared.store.retry import survives_outages
 
 Document = dict[str, Any]
-_HAS_LOSS: Document = {"$gt": ["$num_trained_tokens", 0]}
 
 
 @survives_outages
@@ -32,6 +31,7 @@ class RecordDataVerbs:
         await self._data.create_index([("policy", 1), ("last_trained_step", 1)], name="trained")
         await self._data.create_index([("trained_steps", 1)], name="steps")
         await self._data.create_index([("task", 1)], name="group")
+        await self._data.create_index([("record", 1)], name="record")
 
     # ------------------------------------------------------------------ settlement
 
@@ -60,7 +60,7 @@ class RecordDataVerbs:
                         "_id": "$task",
                         "seq": {"$first": "$seq"},
                         "group_size": {"$first": "$group_size"},
-                        "min_version": {"$min": {"$cond": [_HAS_LOSS, "$min_version", None]}},
+                        "min_version": {"$min": {"$cond": [{"$gte": ["$min_version", 0]}, "$min_version", None]}},
                         "num_tokens": {"$sum": "$num_tokens"},
                         "records": {"$push": "$_id"},
                     }
@@ -96,7 +96,8 @@ class RecordDataVerbs:
     async def commit_step(self, policy: str, claim: DataClaim, *, max_trained_count: int) -> list[str]:
         """After the optimizer step: everything borrowed for it is marked as used. Repeating it changes nothing.
 
-        Returns the ids of what the step used. Records get the same marks, so that a person can ask either collection.
+        Returns the ids of what the step used. Records of the policy's own tasks get the same marks, so that a person can ask
+        either collection; of an episode of several policies only the task's own marks the record.
         """
         await self._data.update_many(
             {"policy": policy, "claim": claim.to_mongo()},
@@ -105,11 +106,17 @@ class RecordDataVerbs:
         return await self._copy_marks({"policy": policy, "last_trained_step": claim.step})
 
     async def _copy_marks(self, where: Document) -> list[str]:
-        """Write the marks of the data that `where` finds to its records; returns the ids."""
-        marks = await self._data.find(where, {"trained_count": 1, "last_trained_step": 1}).to_list()
-        if marks:
-            await self._records.bulk_write([UpdateOne({"_id": m.pop("_id")}, {"$set": m}) for m in map(dict, marks)])
-        return [m["_id"] for m in marks]
+        """Write the marks of the data that `where` finds to its records, as far as they are its policy's; returns the ids."""
+        marks = ("trained_count", "last_trained_step")
+        found = await self._data.find(where, ["record", "policy", *marks]).to_list()
+        if found:
+            await self._records.bulk_write(
+                [
+                    UpdateOne({"_id": d["record"], "policy": d["policy"]}, {"$set": {name: d[name] for name in marks}})
+                    for d in found
+                ]
+            )
+        return [d["_id"] for d in found]
 
     async def release_claims(self, policy: str, incarnation: int) -> int:
         """Give back what earlier incarnations of the trainer had borrowed; returns how many records."""

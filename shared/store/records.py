@@ -23,6 +23,7 @@ WRITTEN_WITH_THE_ANSWER = {
     "status",
     "error",
     "service",
+    "sampled_by",
     "response",
     "weight_versions",
     "continuations",
@@ -31,7 +32,7 @@ WRITTEN_WITH_THE_ANSWER = {
 }
 TOKENS = [
     *("record", "turn", "parent", "shared_length", "status", "sampling_params", "prompt_ids", "weight_versions"),
-    *("response.output_ids", "response.output_logprobs"),
+    *("sampled_by", "response.output_ids", "response.output_logprobs"),
 ]
 
 

@@ -216,8 +216,11 @@ class TaskVerbs:
         )
         return None if document is None else Task.from_mongo(document)
 
-    async def finish_settlement(self, task: Task, outcome: str, *, abandoned: bool) -> bool:
-        """Write how the group ended. False when another settler did it already: its result is the same."""
+    async def finish_settlement(
+        self, task: Task, outcome: str, *, abandoned: bool, data_of: Sequence[str] = ()
+    ) -> bool:
+        """Write how the group ended, and whose training data it became. False when another settler did it already: its result
+        is the same."""
         result = await self._tasks.update_one(
             {"_id": task.id, "status": TaskStatus.COMPLETED},
             [
@@ -225,6 +228,7 @@ class TaskVerbs:
                     "$set": {
                         "status": TaskStatus.ABANDONED if abandoned else TaskStatus.SETTLED,
                         "outcome": literal(outcome),
+                        "data_of": literal(list(data_of)),
                         "settled_at": NOW,
                         "scores": map_slots("$$s.score"),
                     }
@@ -246,8 +250,10 @@ class TaskVerbs:
             ahead = min(ahead, admission.num_steps)
         return ahead * admission.groups_per_step + discarded
 
-    async def count_abandoned(self, policy: str, split: str) -> int:
-        return await self._tasks.count_documents({"policy": policy, "split": split, "status": TaskStatus.ABANDONED})
+    async def count_without_data(self, owner: str, split: str, policy: str) -> int:
+        """Ended groups of `owner`'s tasks that gave `policy` nothing to train on."""
+        nothing = [{"status": TaskStatus.ABANDONED}, {"status": TaskStatus.SETTLED, "data_of": {"$ne": policy}}]
+        return await self._tasks.count_documents({"policy": owner, "split": split, "$or": nothing})
 
     async def get(self, task_id: str) -> Task | None:
         document = await self._tasks.find_one({"_id": task_id})

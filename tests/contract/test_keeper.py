@@ -128,6 +128,23 @@ async def keeping(
             await kept.pool.close()
 
 
+async def test_an_engine_that_lags_on_purpose_takes_only_every_nth_version(
+    engine: Engine, store: Store, until: Until
+) -> None:
+    async with keeping(engine, store, until, wire := Wire(), follow_every=2) as kept:
+        await kept.announce(engine.weights(1))
+        loads, before = wire.asked.count("/v1/loads"), wire.asked.count("/update_weights_from_disk")
+
+        async def has_looked() -> bool:  # its two loops have the same period
+            return wire.asked.count("/v1/loads") > loads + 10
+
+        await until(has_looked)
+        assert ((await kept.service()).version, (await kept.service()).follow_every) == (0, 2)
+        await kept.announce(engine.weights(2))
+        await kept.serves(2)
+        assert wire.asked.count("/update_weights_from_disk") == before + 1
+
+
 async def test_retract_keeps_requests_and_names_both_versions(engine: Engine, store: Store, until: Until) -> None:
     async with keeping(engine, store, until, weight_update_mode="retract") as kept:
         flight = await kept.fly()

@@ -6,6 +6,7 @@ from typing import Any
 
 import httpx
 import pytest
+from pydantic import BaseModel
 
 from sampler.episode import play, retry_delay_s
 from sampler.mcp_sampler import MCPSampler
@@ -65,6 +66,23 @@ class Walk(AsyncSampler):
         return Score(1.0)
 
 
+class Level(BaseModel):
+    level: int
+
+
+class Measured(Chat):
+    """Chats, if its task brings a level; says two numbers, one of them again."""
+
+    async def run(self) -> Termination:
+        self.add_metric("level", self.own_payload(Level).level)
+        self.add_metric("turns", 0)
+        return await super().run()
+
+    async def evaluate_record(self) -> Score:
+        self.add_metric("turns", len(self.episode.dispatches))
+        return Score(1.0)
+
+
 class Buggy(AsyncSampler):
     async def run(self) -> Termination:
         raise RuntimeError("a bug of ours")
@@ -97,6 +115,30 @@ async def test_a_turn_keeps_the_last_score_that_the_sampler_gave_it(store: Store
             second.score_turn(first.turns[0], 1.0)
         with pytest.raises(ValueError, match="expected a number"):
             first.score_turn(first.turns[0], float("nan"))
+
+
+async def test_numbers_that_a_sampler_adds_stand_in_the_record(store: Store) -> None:
+    payload = TaskPayload(query="2+2?", metadata={"level": 3})
+    await store.tasks.insert_new([make_task(0, num_generations=1).model_copy(update={"payload": payload})])
+    async with resources(store, says(ANSWER)) as shared:
+        sampler = Measured(shared, await claim(store))
+        for name, value in (("a.b", 1.0), ("", 1.0), ("level", float("nan"))):
+            with pytest.raises(ValueError, match="finite number"):
+                sampler.add_metric(name, value)
+        await play(sampler)
+    record, _, _ = await ended(store, sampler)
+    assert record.metrics == {"level": 3.0, "turns": 2.0}
+    assert await store.questions.own_metrics("train") == {"test": {"level": 3.0, "turns": 2.0}}
+
+
+async def test_metadata_that_does_not_fit_the_sampler_fails_the_slot_and_names_the_field(store: Store) -> None:
+    await import_tasks(store, 1, num_generations=1)
+    async with resources(store, says(ANSWER), max_failures=1) as shared:
+        sampler = Measured(shared, await claim(store))
+        assert await play(sampler) is None
+    _, slot, _ = await ended(store, sampler)
+    assert (slot.status, slot.score) == (SlotStatus.FAILED, None)
+    assert slot.error == 'ConfigError: task main:train:0:t0: "metadata.level" is missing; Level expects it'
 
 
 async def test_a_request_is_visible_while_it_runs_and_the_one_before_it_is_closed(store: Store) -> None:

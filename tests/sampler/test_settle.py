@@ -30,6 +30,13 @@ async def test_a_group_becomes_record_data_with_its_advantages(store: Store) -> 
     assert [d.advantage for d in dispatches[data[0].id]] == [0.5, 0.5]
 
 
+async def test_training_data_carries_the_metrics_of_its_record(store: Store) -> None:
+    task = await completed_group(store, [1.0, 0.0])
+    await store.database["records"].update_one({"_id": f"{task.id}:1:1"}, {"$set": {"metrics": {"lost": 2.0}}})
+    await settle(store, task, CONFIG)
+    assert [d.metrics for d in await store.data.find({})] == [{}, {"lost": 2.0}]
+
+
 async def test_a_failed_slot_is_no_part_of_the_statistics(store: Store) -> None:
     task = await completed_group(store, [1.0, None, 0.0])
     await settle(store, task, CONFIG)
@@ -164,7 +171,7 @@ async def test_a_dropped_group_opens_one_replacement_and_a_group_in_part_dropped
     config = make_config({"zero_variance_tolerance": 1e-6, "balance_sample": True})
 
     async def limit() -> int:
-        discarded = await store.tasks.count_abandoned("main", "train")
+        discarded = await store.tasks.count_without_data("main", "train", "main")
         discarded += await store.data.count_discarded_groups("main")
         return await store.tasks.admission_limit("main", Admission(groups_per_step=2, max_staleness=1), 0, discarded)
 

@@ -57,6 +57,7 @@ def make_data(task: Task, traj_id: int, *, group_size: int = 2, version: int = 0
     rid = f"{task.id}:{traj_id}:1"
     return DBRecordData(
         id=rid,
+        record=rid,
         task=task.id,
         group_size=group_size,
         seq=task.seq,

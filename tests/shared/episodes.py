@@ -110,6 +110,7 @@ async def settle(store: Store) -> None:
             [
                 DBRecordData(
                     id=rid,
+                    record=rid,
                     task=task.id,
                     group_size=len(records),
                     seq=task.seq,
@@ -124,7 +125,7 @@ async def settle(store: Store) -> None:
         )
         await store.records.set_advantages({f"{rid}:{k}": a for rid, a in advantages.items() for k in range(3)})
         await store.records.settle_group(task.id, {rid: RecordStatus.READY for rid in records}, advantages, {})
-        await store.tasks.finish_settlement(task, "ready", abandoned=False)
+        await store.tasks.finish_settlement(task, "ready", abandoned=False, data_of=[task.policy])
 
 
 async def announce(store: Store, step: int) -> PolicyVersion:

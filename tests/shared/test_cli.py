@@ -268,7 +268,7 @@ def test_trace_gives_the_chain_and_a_query_that_gives_the_same(tandem: Command, 
 
 
 def test_trace_of_a_record_says_which_steps_used_it(tandem: Command, played: str) -> None:
-    assert "step 1: first in main:1" in tandem("trace", played, "--record", RECORD).stdout
+    assert "step 1 of policy main: first in main:1" in tandem("trace", played, "--record", RECORD).stdout
     assert "none yet" in tandem("trace", played, "--record", "main:train:0:t1:0:1").stdout
 
 

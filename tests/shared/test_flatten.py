@@ -83,7 +83,16 @@ def test_sharing_more_than_the_parent_has_is_an_error() -> None:
 def settled(dispatches: list[DispatchedSamplingTask]) -> DBRecordData:
     fields = data_fields(flatten("r", dispatches, {d.id: 0.5 for d in dispatches}))
     return DBRecordData(
-        id="r", task="t", group_size=1, seq=0, policy="main", split="train", source="s", reward=1.0, **fields
+        id="r",
+        record="r",
+        task="t",
+        group_size=1,
+        seq=0,
+        policy="main",
+        split="train",
+        source="s",
+        reward=1.0,
+        **fields,
     )
 
 

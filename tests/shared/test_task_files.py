@@ -11,6 +11,7 @@ from typing import Any
 
 import pymongo
 import pytest
+from pydantic import BaseModel, Field
 
 from shared.errors import ConfigError
 from shared.mongod import Mongod
@@ -53,6 +54,27 @@ WRONG: dict[str, tuple[Any, str]] = {
     "a number that is too large": (line(1, metadata={"x": 2**70}), "MongoDB cannot store it"),
     "a null character in a key": (line(1, metadata={"a\0b": 1}), "MongoDB cannot store it"),
 }
+
+
+class Maze(BaseModel):
+    size: int = Field(ge=2)
+    start: tuple[int, int]
+
+
+async def test_metadata_that_does_not_fit_the_samplers_own_model_is_refused_by_line_and_field(
+    store: Store, tmp_path: Path
+) -> None:
+    mazes: list[dict[str, Any]] = [{"size": 3, "start": [0, 1]}, {"size": 1, "start": [0, "east"]}, {"start": [0, 0]}]
+    path = write(tmp_path / "mazes.jsonl", [line(k, metadata=maze) for k, maze in enumerate(mazes)])
+    with pytest.raises(TaskFileError) as caught:
+        await import_task_file(store, path, Target(payload_model=Maze))
+    assert [str(e).removeprefix(f"{path}:") for e in caught.value.errors] == [
+        '2: "metadata.size" is 1; Input should be greater than or equal to 2',
+        '2: "metadata.start.1" is "east"; Input should be a valid integer, unable to parse string as an integer',
+        '3: "metadata.size" is missing; Maze expects it',
+    ]
+    assert await store.tasks.get("main:train:0:t0") is None
+    assert (await import_task_file(store, path, Target())).inserted == 3  # nobody said whose they are
 
 
 @pytest.mark.parametrize("what", WRONG)

@@ -42,6 +42,7 @@ def record(k: int, source: str, reward: float, turns: Sequence[tuple[float, int]
     task = make_task(k)
     return Settled(
         id=tree.record_id,
+        record=tree.record_id,
         task=task.id,
         group_size=1,
         seq=k,

@@ -67,6 +67,18 @@ def test_a_step_takes_the_oldest_whole_groups_and_the_next_step_the_next(bridge:
     assert sorted(marks.values()) == [[1]] * 4 + [[2]] * 4
 
 
+def test_the_samplers_own_metrics_are_averaged_in_all_and_by_source(bridge: StoreBridge, alone: Parallel) -> None:
+    publish(bridge, range(1))
+    for seq, (source, lost) in enumerate((("maze", (1.0, 2.0)), ("field", (6.0, None)))):
+        task = make_task(seq).model_copy(update={"source": source})
+        metrics = [{} if value is None else {"lost": value} for value in lost]
+        write(bridge, [make_data(task, k, metrics=metrics[k]) for k in range(2)])
+    batch = start(bridge, alone).next_batch(1)
+    assert batch is not None
+    own = {key: value for key, value in batch.metrics.items() if key.startswith("metric")}
+    assert own == {"metric/lost": 3.0, "metric_by_source/maze/lost": 1.5, "metric_by_source/field/lost": 6.0}
+
+
 def test_denominators_count_every_trained_token_also_of_records_without_a_gradient(
     bridge: StoreBridge, alone: Parallel
 ) -> None:

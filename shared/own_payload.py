@@ -1,0 +1,44 @@
+"""The part of a task that belongs to its sampler: the line's `metadata`, checked against a pydantic model of the sampler's own.
+
+Promise: what is wrong is named by its field, in the same words when a file is imported and when a task is played.
+"""
+
+import importlib
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+
+from shared.errors import ConfigError
+
+
+def load_payload_model(path: str) -> type[BaseModel]:
+    """The pydantic model that `module:Class` names. Raises ConfigError."""
+    module_name, _, class_name = path.partition(":")
+    try:
+        found = getattr(importlib.import_module(module_name), class_name)
+    except (ImportError, AttributeError, ValueError) as exc:
+        raise ConfigError(f"payload_model is {path!r}: {exc}; expected package.module:Class") from exc
+    if not (isinstance(found, type) and issubclass(found, BaseModel)):
+        raise ConfigError(f"payload_model is {path!r}: {found!r} is no pydantic model")
+    return found
+
+
+def own_payload_problems(model: type[BaseModel], metadata: Mapping[str, Any]) -> Iterator[str]:
+    """One text for each thing that is wrong with `metadata`."""
+    try:
+        model.model_validate(dict(metadata))
+    except ValidationError as exc:
+        for error in exc.errors(include_url=False):
+            where = ".".join(map(str, ("metadata", *error["loc"])))
+            if error["type"] == "missing":
+                yield f'"{where}" is missing; {model.__name__} expects it'
+            else:
+                yield f'"{where}" is {shown(error["input"])}; {error["msg"]}'
+
+
+def shown(value: Any) -> str:
+    """A wrong value as JSON, cut: for messages."""
+    text = json.dumps(value, ensure_ascii=False, default=str)
+    return text if len(text) <= 60 else text[:57] + "..."

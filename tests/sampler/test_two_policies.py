@@ -1,0 +1,317 @@
+"""Several policies in one episode, and turns drawn from several sources: each policy trains on its own turns, with its own
+scores, counts and versions.
+"""
+
+import random
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import httpx
+import pytest
+
+from sampler.admission import seq_limit
+from sampler.config import SamplerConfig
+from sampler.engine.client import EngineClient
+from sampler.engine.pool import EnginePool
+from sampler.episode import play
+from sampler.sampler import AsyncSampler, Resources, Seat
+from sampler.scorers import Score
+from sampler.settle import settle_next
+from sampler.turn_sources import Source, check_tokenizers
+from shared.audit import Check, audit
+from shared.documents import Admission, DataClaim, DBRecordData
+from shared.errors import ConfigError
+from shared.flatten import tree_of
+from shared.packed import unpack_ints
+from shared.states import SlotStatus, TaskStatus, Termination
+from shared.store import Store
+from tests.sampler.engines import Engines, Up
+from tests.sampler.episodes import LIMITS, TEMPLATE, ended, resources, says
+from tests.shared.builders import claim, import_tasks, make_task
+
+TASK = "main:train:0:t0"
+
+
+class Debate(AsyncSampler):
+    """Two rounds: the solver answers, the judge hears the answer alone. Even slots are right, and the judge is so in slot 0."""
+
+    async def run(self) -> Termination:
+        for k in range(2):
+            turn = await self.create_chat_completions([{"role": "user", "content": f"round {k}"}])
+            assert turn is not None
+            await self.create_chat_completions([{"role": "user", "content": f"heard {turn.text}"}], policy="judge")
+        return Termination.ANSWERED
+
+    async def evaluate_record(self) -> Score:
+        return Score(1.0 - self.claim.traj_id % 2, others={"judge": float(self.claim.traj_id == 0)})
+
+
+class Stranger(Debate):
+    async def run(self) -> Termination:
+        await self.create_chat_completions([{"role": "user", "content": "who?"}], policy="nobody")
+        return Termination.ANSWERED
+
+
+class Talk(AsyncSampler):
+    async def run(self) -> Termination:
+        for k in range(self.config.max_turns):
+            await self.create_chat_completions([{"role": "user", "content": f"turn {k}"}])
+        return Termination.ANSWERED
+
+    async def evaluate_record(self) -> Score:
+        return Score(float(self.claim.traj_id))
+
+
+@asynccontextmanager
+async def pools(**said: tuple[str, str]) -> AsyncIterator[dict[str, EnginePool]]:
+    """Pools of one engine each, by name: (what it always says, its weight version)."""
+    behaviors = {name: says(text, version) for name, (text, version) in said.items()}
+    async with EngineClient(transport=httpx.MockTransport(Engines(behaviors))) as client:
+
+        def pool(name: str) -> EnginePool:
+            async def services() -> list[Up]:
+                return [Up(f"http://{name}", version=int(said[name][1]))]
+
+            return EnginePool(client, services, LIMITS)
+
+        made = {name: pool(name) for name in said}
+        yield made
+        for one in made.values():
+            await one.close()
+
+
+@asynccontextmanager
+async def debate(store: Store) -> AsyncIterator[Resources]:
+    """What the episodes of a solver (policy main, weights 3) and a judge (weights 8) share."""
+    async with pools(main=("four", "3"), judge=("no", "8")) as made, resources(store, says("")) as shared:
+        seats = {"judge": Seat(TEMPLATE, made["judge"])}
+        yield Resources(**{**fields_of(shared), "pool": made["main"], "others": seats})
+
+
+def fields_of(shared: Resources) -> dict[str, Any]:
+    return {name: getattr(shared, name) for name in Resources.__dataclass_fields__}
+
+
+async def debated(store: Store, num_generations: int = 2) -> list[DBRecordData]:
+    """A whole group, played and settled; its training data, by id."""
+    await import_tasks(store, 1, num_generations=num_generations)
+    async with debate(store) as shared:
+        for _ in range(num_generations):
+            assert await play(Debate(shared, await claim(store))) is not None
+        await settle_next(store, "w", shared.config)
+    return sorted(await store.data.find({}), key=lambda data: data.id)
+
+
+# ---------------------------------------------------------------------- the episode
+
+
+async def test_each_policy_has_a_conversation_of_its_own(store: Store) -> None:
+    await import_tasks(store, 1)
+    async with debate(store) as shared:
+        sampler = Debate(shared, await claim(store))
+        await play(sampler)
+    record, _, dispatches = await ended(store, sampler)
+    assert [d.policy for d in dispatches] == ["main", "judge", "main", "judge"]
+    assert [d.parent for d in dispatches] == [None, None, dispatches[0].id, dispatches[1].id]
+    assert [d.service for d in dispatches] == ["http://main", "http://judge"] * 2
+    heard = TEMPLATE.decode(unpack_ints(dispatches[1].prompt_ids).tolist())
+    assert "heard four" in heard
+    assert "round 0" not in heard
+    assert (record.score, record.policy_scores, record.policy_versions) == (1.0, {"judge": 1.0}, [3])
+    assert record.traj == [d.id for d in dispatches]
+
+
+@pytest.mark.parametrize(
+    ("sampler", "text"),
+    [
+        (Stranger, "policy 'nobody' takes no part; those that do: main, judge"),
+        (type("Unknown", (Debate,), {"evaluate_record": lambda self: _score({"ref": 1.0})}), "scored policies ['ref']"),
+        (type("Nan", (Debate,), {"evaluate_record": lambda self: _score({"judge": float("nan")})}), "finite numbers"),
+    ],
+)
+async def test_a_policy_that_takes_no_part_or_has_no_number_for_a_score_fails_the_slot(
+    store: Store, sampler: type[AsyncSampler], text: str
+) -> None:
+    await import_tasks(store, 1)
+    async with debate(store) as shared:
+        playing = sampler(shared, await claim(store))
+        assert await play(playing) is None
+    _, slot, _ = await ended(store, playing)
+    assert slot.status is SlotStatus.OPEN
+    assert slot.error is not None
+    assert text in slot.error
+
+
+async def _score(others: dict[str, float]) -> Score:
+    return Score(1.0, others=others)
+
+
+# ---------------------------------------------------------------------- its training data
+
+
+async def test_every_policy_gets_a_group_of_its_own_turns_with_its_own_scores(store: Store) -> None:
+    data = await debated(store, num_generations=4)
+    of = {p: [d for d in data if d.policy == p] for p in ("main", "judge")}
+    assert [d.id for d in of["main"]] == [f"{TASK}:{k}:1" for k in range(4)]
+    assert [d.id for d in of["judge"]] == [f"{TASK}:{k}:1:judge" for k in range(4)]
+    assert [d.reward for d in of["main"]] == [1.0, 0.0, 1.0, 0.0]
+    assert [d.reward for d in of["judge"]] == [1.0, 0.0, 0.0, 0.0]
+    assert [d.dispatches[0].advantage for d in of["judge"]] == [0.75, -0.25, -0.25, -0.25]
+    assert {(d.policy, d.group_size, d.min_version, d.max_version) for d in data} == {
+        ("main", 4, 3, 3),
+        ("judge", 4, 8, 8),
+    }
+    assert {d.policy: [x.turn for x in d.dispatches] for d in data} == {"main": [0, 2], "judge": [1, 3]}
+    task = await store.tasks.get(TASK)
+    assert task is not None
+    assert (task.outcome, task.data_of) == ("ready", ["judge", "main"])
+    report = await audit(store)
+    assert report.ok, report
+    assert report.results[Check.POLICIES].examined == 8 + 16
+
+
+async def test_each_trainer_marks_its_own_data_and_the_record_has_the_marks_of_its_own_policy(store: Store) -> None:
+    await debated(store)
+    for policy, step in (("judge", 7), ("main", 2)):
+        (group,) = await store.data.ready_groups(policy, 10)
+        borrowed = DataClaim(incarnation=1, step=step)
+        assert await store.data.claim(group["records"], borrowed) == 2
+        assert len(await store.data.commit_step(policy, borrowed, max_trained_count=1)) == 2
+    for step in range(8):
+        await store.versions.announce("judge", step, f"/judge/{step}", {})
+        await store.versions.announce("main", step, f"/main/{step}", {})
+    record = await store.records.get(f"{TASK}:0:1")
+    assert record is not None
+    assert (record.trained_count, record.last_trained_step) == (1, 2)
+    rows = await store.questions.chain({"record": record.id})
+    assert [(row["policy"], row["trained_steps"]) for row in rows] == [("main", [2]), ("judge", [7])] * 2
+    report = await audit(store)
+    assert report.ok, report.to_json()["checks"]
+    assert await store.data.rewind("judge", 0, max_trained_count=1) == 2
+    assert {(d.policy, d.trained_count) for d in await store.data.find({})} == {("judge", 0), ("main", 1)}
+    report = await audit(store)
+    assert report.ok, report.to_json()["checks"]
+
+
+@pytest.mark.parametrize(
+    ("collection", "where", "update", "found"),
+    [
+        ("dispatched_sampling_tasks", f"{TASK}:0:1:1", {"policy": "main"}, Check.POLICIES),
+        ("dispatched_sampling_tasks", f"{TASK}:0:1:0", {"sampled_by": "judge"}, Check.POLICIES),
+        ("record_data", f"{TASK}:0:1:judge", {"policy": "main"}, Check.ONCE),
+        ("record_data", f"{TASK}:0:1:judge", {"record": f"{TASK}:1:1"}, Check.POLICIES),
+    ],
+    ids=["another's turn", "a turn another sampled", "two sets for one policy", "another record's"],
+)
+async def test_the_audit_finds_data_that_trains_what_is_not_its_policys(
+    store: Store, collection: str, where: str, update: dict[str, Any], found: Check
+) -> None:
+    await debated(store)
+    await store.database[collection].update_one({"_id": where}, {"$set": update})
+    assert (await audit(store)).results[found].violations > 0
+
+
+# ---------------------------------------------------------------------- admission
+
+
+async def test_a_task_is_opened_only_while_every_policy_that_has_steps_to_take_wants_it(store: Store) -> None:
+    eager = Admission(groups_per_step=4, max_staleness=2, num_steps=3)
+    slow = Admission(groups_per_step=2, max_staleness=1, num_steps=9)
+    both = {"main": eager, "judge": slow}
+    assert await seq_limit(store, ["main", "judge"], {"main": eager}) == (
+        0,
+        "waiting for a trainer of policy judge to declare its appetite",
+    )
+    assert await seq_limit(store, ["main"], both) == (12, "sampling")
+    assert (await seq_limit(store, ["main", "judge"], both))[0] == 4  # the judge's (0 + 1 + 1) · 2
+    tasks = [make_task(seq).model_copy(update={"status": TaskStatus.SETTLED, "data_of": ["main"]}) for seq in range(3)]
+    await store.tasks.insert_new(tasks)
+    assert (await seq_limit(store, ["main", "judge"], both))[0] == 7  # three groups gave the judge nothing
+    for step in range(3):
+        await store.versions.announce("judge", step, f"/{step}", {})
+    assert (await seq_limit(store, ["main", "judge"], both))[0] == 11
+    for step in range(4):
+        await store.versions.announce("main", step, f"/main/{step}", {})
+    assert (await seq_limit(store, ["main", "judge"], both))[0] == 11  # main has taken its steps, the judge has not
+    for step in range(3, 10):
+        await store.versions.announce("judge", step, f"/{step}", {})
+    assert (await seq_limit(store, ["main", "judge"], both))[0] == 12
+
+
+# ---------------------------------------------------------------------- turns from several sources
+
+
+async def test_turns_are_drawn_by_their_shares_and_only_those_of_the_policy_itself_are_trained(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chances = iter([0.9, 0.1, 0.4, 0.6] * 2)
+    monkeypatch.setattr(random, "random", lambda: next(chances))
+    await import_tasks(store, 1)
+    async with (
+        pools(main=("new", "5"), old=("old", "2"), other=("other", "7")) as made,
+        resources(store, says(""), max_turns=4) as shared,
+    ):
+        sources = [Source("lagging", None, 0.3, made["old"]), Source("other", "other", 0.2, made["other"])]
+        mixed = Resources(**{**fields_of(shared), "pool": made["main"], "sources": sources})
+        for _ in range(2):
+            await play(Talk(mixed, await claim(store)))
+        await settle_next(store, "w", shared.config)
+    first, second = await store.data.find({})
+    dispatches = (await store.records.dispatches_of([first.record]))[first.record]
+    assert [(d.service, d.sampled_by, d.weight_versions[0][0]) for d in dispatches] == [
+        ("http://main", None, 5),
+        ("http://old", None, 2),
+        ("http://other", "other", 7),
+        ("http://main", None, 5),
+    ]
+    assert [d.trained for d in first.dispatches] == [True, True, False, True]
+    tree = tree_of(first, dispatches)
+    assert set(tree.versions_N[tree.trained_N].tolist()) == {5, 2}
+    assert (first.min_version, first.max_version, first.policy) == (2, 5, "main")
+    assert [d.advantage for d in second.dispatches] == [0.5] * 4
+    record = await store.records.get(first.record)
+    assert record is not None
+    assert record.policy_versions == [2, 5]
+    report = await audit(store)
+    assert report.ok, report
+
+
+async def test_a_source_without_an_engine_leaves_its_turns_to_the_policy_and_evaluation_never_asks_one(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(random, "random", lambda: 0.0)
+    await store.tasks.insert_new([make_task(0), make_task(0, split="eval")])
+    async with pools(main=("new", "5"), old=("old", "2")) as made, resources(store, says("")) as shared:
+
+        async def none() -> list[Up]:
+            return []
+
+        async with EngineClient() as client:
+            for split, pool in (("train", EnginePool(client, none, LIMITS)), ("eval", made["old"])):
+                mixed = {"pool": made["main"], "sources": [Source("lagging", None, 1.0, pool)]}
+                sampler = Talk(Resources(**{**fields_of(shared), **mixed}), await claim(store, split=split))
+                await play(sampler)
+                assert {d.service for d in (await ended(store, sampler))[2]} == {"http://main"}
+
+
+async def test_turns_are_not_drawn_from_a_policy_with_another_tokenizer(store: Store) -> None:
+    for policy, digest in (("main", "a"), ("same", "a"), ("other", "b")):
+        entry = {"sha256": digest, "bytes": 1}
+        await store.versions.ensure_first(policy, f"/{policy}", {"tokenizer.json": entry})  # type: ignore[dict-item]
+    await check_tokenizers(store, "main", "same")
+    with pytest.raises(ConfigError, match="of policy other differs"):
+        await check_tokenizers(store, "main", "other")
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"turn_sources": {"lagging": 0.7, "b": 0.4}}, "add up to 1.1"),
+        ({"turn_sources": {"main": 0.5}}, "has what the others leave"),
+        ({"other_policies": {"main": "."}}, "this process's own policy"),
+    ],
+)
+def test_options_that_contradict_each_other_are_refused(options: dict[str, Any], text: str) -> None:
+    with pytest.raises(ValueError, match=text):
+        SamplerConfig(run="r", db_connection_string="x", model_name_or_path=".", **options)
