@@ -297,14 +297,21 @@ class DBRecordData(Document):
 
 
 class PolicyVersion(Document):
-    """Published weights. A resume from an older step withdraws what came after it: `withdrawn_to` is that step."""
+    """Published weights. A resume from an older step withdraws what came after it: `withdrawn_to` is that step.
+
+    `files` are those of the complete directory. Where `kind` is "full" they lie in `path`. Where `base` is set, `path` also holds
+    the changes since that version (`shared.deltas`), from which `shared.assembly` makes the same directory.
+    """
 
     id: str = Field(alias="_id")
     policy: str
     version: int  # grows with every publication, never used twice
     step: int  # optimizer steps behind these weights
+    kind: Literal["full", "delta"] = "full"
     path: str
     files: dict[str, FileEntry]
+    base: int | None = None
+    delta: FileEntry | None = None  # of the file with the changes since `base`
     withdrawn_to: int | None = None
     pruned: bool = False  # its files are deleted
     created_at: datetime | None = None
@@ -354,6 +361,7 @@ class InferenceService(Document):
     token_usage: float = 0.0  # share of its KV cache in use
     keeper: str | None = None
     error: str | None = None
+    wants_full: int | None = None  # the version that could not be put together: a full one at or after it would help
     heartbeat: datetime | None = None
 
 

@@ -12,6 +12,8 @@ from typing_extensions import TypedDict  # pydantic needs this one below Python 
 from shared.errors import DataError
 
 CHUNK_BYTES = 1 << 20
+WEIGHTS_FILE = "model.safetensors"  # as the trainer writes it
+DELTA_FILE = "weights.delta"  # its changes since the version before
 
 
 class FileEntry(TypedDict):
@@ -21,10 +23,15 @@ class FileEntry(TypedDict):
     bytes: int
 
 
+def entry_of(path: Path) -> FileEntry:
+    """Checksum and size of one file."""
+    return {"sha256": sha256_of(path), "bytes": path.stat().st_size}
+
+
 def manifest_of(directory: Path) -> dict[str, FileEntry]:
     """Checksums and sizes of every file directly in `directory`, by name."""
     files = sorted(path for path in directory.iterdir() if path.is_file())
-    return {path.name: {"sha256": sha256_of(path), "bytes": path.stat().st_size} for path in files}
+    return {path.name: entry_of(path) for path in files}
 
 
 def verify_files(directory: Path, manifest: Mapping[str, FileEntry]) -> None:

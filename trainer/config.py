@@ -1,7 +1,7 @@
 """The trainer's configuration: `python -m trainer --help` prints it."""
 
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
@@ -86,7 +86,22 @@ class TrainerConfig(ServiceConfig, LossConfig):
         description="Write checkpoints while the next steps are computed; needs host memory for one more copy of the state.",
     )
     keep_versions: Annotated[int, Field(ge=2)] = Field(
-        4, description="Published versions to keep on disk; engines may still be loading the last ones."
+        4,
+        description="Published versions to keep on disk, with what they are put together from; engines may still be loading "
+        "the last ones.",
+    )
+
+    # publishing
+    publish_mode: Literal["full", "delta"] = Field(
+        "full",
+        description="Every version as a complete directory, or as the changed bytes with a complete one now and then; "
+        "docs/publishing.md says when that is less.",
+    )
+    full_every: Positive = Field(
+        20, description="publish_mode delta: every so many versions is a complete directory too."
+    )
+    publish_dtype: Literal["bfloat16", "float32", "float64"] | None = Field(
+        None, description="Of published weights: what engines serve. None: that of the parameters."
     )
     report_to: list[str] | None = Field(
         None,

@@ -4,7 +4,8 @@
        waits for samplers                                                                engines follow by themselves
 
 Order matters: a checkpoint of step s is written after the commit of s, so a checkpoint's marks are always complete; marks
-above the newest checkpoint are undone by a resume. Nothing here starts, calls or waits for a sampler or an engine.
+above the newest checkpoint are undone by a resume. Nothing here starts, calls or waits for a sampler or an engine; while there is
+no data, an engine's request for complete weights (a document of its own) is answered.
 """
 
 import asyncio
@@ -95,6 +96,8 @@ def _run(
         for step in range(learner.steps_done + 1, config.max_steps + 1):
             started = time.monotonic()
             status.doing(f"waiting for the data of step {step}", step=step - 1)
+            while not stream.wait(step):
+                publisher.answer_requests()
             batch = stream.next_batch(step)
             if batch is None:
                 log.info("stopped before step %d", step)

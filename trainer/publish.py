@@ -1,24 +1,43 @@
 """Publishing: weights written beside and renamed, checksummed, announced in `policy_versions`. Engines follow by themselves.
 
     OUTPUT/versions/step-000012-3/   the weights after 12 steps, published by the trainer's third start
+        model.safetensors, config.json, …   the complete directory, and
+        weights.delta                       the changes since the version before: either of them, or both
 
-A resume from an older step withdraws what came after it, and publishes its own weights again, under a new number.
+`publish_mode: delta` writes changes, and every `full_every` versions the complete directory beside them. The first version of
+every start of the trainer is complete, that of the last step is (nobody would answer a request after it), and so is the next one
+after an engine could not put a version together, which it says in its `inference_services` document; while the trainer waits for
+data it answers such a request, since that data may depend on it. A resume from an older step withdraws what came after it, and
+publishes its own weights again, under a new number.
 """
 
 import logging
 import shutil
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
+import torch
+
+from shared.assembly import ancestors
+from shared.deltas import DeltaSize
 from shared.documents import PolicyVersion
 from shared.errors import LeaseLost
-from shared.weights import manifest_of
+from shared.weights import DELTA_FILE, WEIGHTS_FILE, FileEntry, manifest_of
+from trainer.atomic import write_directory_atomically
 from trainer.bridge import StoreBridge
 from trainer.config import TrainerConfig
 from trainer.learner import Learner
+from trainer.model import DTYPES
 from trainer.parallel import Parallel
-from trainer.weights import write_weights
+from trainer.snapshot import FileLayout, Snapshot, State
+from trainer.weights import gather_state, write_files
 
 log = logging.getLogger(__name__)
+
+KEEPER_TTL_S = 30.0  # requests of keepers that were not heard of for so long are not answered
 
 
 class Publisher:
@@ -40,6 +59,10 @@ class Publisher:
         self._learner = learner
         self._incarnation = incarnation
         self._folder = config.folder / "versions"
+        self._last: Snapshot | None = None  # of the version published last, by this process; rank 0 in mode delta
+        self._newest_full = -1
+        self._answered_at = -1  # step whose weights were published again
+        self._since_full = 0
 
     def begin(self) -> None:
         """Make the surviving history's newest version the one that the learner holds."""
@@ -57,33 +80,105 @@ class Publisher:
         )
         if newest is None or newest.step != step:
             self.publish(step)
+        elif newest.kind == "full":
+            self._newest_full = newest.version
+
+    def answer_requests(self) -> None:
+        """Publish the weights again, complete, if an engine could not put together what was published last. Once a step."""
+        step = self._learner.steps_done
+        wanted = self._parallel.is_main and self._answered_at != step and self._full_is_wanted()
+        if self._parallel.broadcast_object(wanted):
+            self._answered_at = step
+            log.warning("an engine could not put the last version together: publishing step=%d again, complete", step)
+            self.publish(step)
 
     def publish(self, step: int) -> dict[str, float]:
-        """Write, announce, prune. Returns seconds and bytes. Raises LeaseLost when another trainer has started."""
-        written = write_weights(
-            self._learner.causal_lm,
-            self._config.model_name_or_path,
-            self._folder / f"step-{step:06d}-{self._incarnation}",
-            self._parallel,
-        )
-        if self._parallel.is_main:
-            if not self._bridge(self._store.runs.is_current_trainer(self._config.policy, self._incarnation)):
-                raise LeaseLost(
-                    f"policy {self._config.policy}: another trainer has started; step {step} stays unannounced"
-                )
-            version = self._bridge(
-                self._store.versions.announce(self._config.policy, step, str(written.path.resolve()), written.manifest)
+        """Write, announce, prune. Returns seconds, bytes and kind. Raises LeaseLost when another trainer has started."""
+        started = time.monotonic()
+        dtype = DTYPES[self._config.publish_dtype] if self._config.publish_dtype else None
+        state = gather_state(self._learner.causal_lm, self._parallel, dtype)
+        metrics = self._publish_main(step, state) if self._parallel.is_main else {}
+        result: dict[str, float] = self._parallel.broadcast_object(metrics)
+        return result | {"publish/seconds": time.monotonic() - started}
+
+    # ------------------------------------------------------------------ rank 0
+
+    def _publish_main(self, step: int, state: State) -> dict[str, float]:
+        due = self._since_full + 1 >= self._config.full_every or step == self._config.max_steps
+        full = self._last is None or due or self._full_is_wanted()
+        written = self._write(self._new_folder(step), state, full=full)
+        version = self._announce(step, written)
+        self._since_full = 0 if full else self._since_full + 1
+        if full:
+            self._newest_full = version.version
+        if self._config.publish_mode == "delta":
+            kept = {name: tensor.clone() for name, tensor in state.items()} if self._aliases else state
+            layout = FileLayout.read(written.path / WEIGHTS_FILE) if self._last is None else self._last.layout
+            self._last = Snapshot(version.version, kept, layout, version.files)
+        self._prune()
+        return {
+            "publish/bytes": float(written.bytes),
+            "publish/full": float(full),
+            **({"publish/changed_fraction": written.changed_fraction} if written.delta else {}),
+        }
+
+    @property
+    def _aliases(self) -> bool:
+        """On the CPU a gathered tensor may be the parameter itself, which the next step changes."""
+        return self._parallel.device.type == "cpu"
+
+    def _new_folder(self, step: int) -> Path:
+        name = f"step-{step:06d}-{self._incarnation}"
+        again = len(list(self._folder.glob(f"{name}-again-[0-9]*"))) + 1
+        return self._folder / (f"{name}-again-{again}" if (self._folder / name).exists() else name)
+
+    def _write(self, target: Path, state: State, *, full: bool) -> "_Written":
+        size = DeltaSize(0, 0, 0)
+
+        def fill(beside: Path) -> None:
+            nonlocal size
+            if full:
+                write_files(beside, self._config.model_name_or_path, self._learner.causal_lm, dict(state))
+            if self._last is not None:
+                size = self._last.write_changes(beside / DELTA_FILE, state, torch.get_num_threads())
+
+        write_directory_atomically(target, fill)
+        manifest = manifest_of(target)
+        delta = manifest.pop(DELTA_FILE, None)
+        files: Mapping[str, FileEntry] = manifest
+        if not full:
+            assert self._last is not None, "without a version before it, a version is complete"
+            files = {**self._last.files, WEIGHTS_FILE: self._last.entry_with(state)}
+        written = sum(path.stat().st_size for path in target.iterdir())
+        return _Written(target, "full" if full else "delta", files, delta, written, size.changed / max(size.items, 1))
+
+    def _announce(self, step: int, written: "_Written") -> PolicyVersion:
+        if not self._bridge(self._store.runs.is_current_trainer(self._config.policy, self._incarnation)):
+            raise LeaseLost(f"policy {self._config.policy}: another trainer has started; step {step} stays unannounced")
+        version = self._bridge(
+            self._store.versions.announce(
+                self._config.policy,
+                step,
+                str(written.path.resolve()),
+                written.files,
+                kind=written.kind,
+                base=self._last.version if self._last and written.delta else None,
+                delta=written.delta,
             )
-            log.info("published version=%d step=%d bytes=%d", version.version, step, written.total_bytes)
-            self._prune()
-        return {"time/publish_s": written.seconds, "publish/bytes": float(written.total_bytes)}
+        )
+        log.info("published version=%d step=%d kind=%s bytes=%d", version.version, step, version.kind, written.bytes)
+        return version
+
+    def _full_is_wanted(self) -> bool:
+        wanted = self._bridge(self._store.services.wants_full(self._config.policy, KEEPER_TTL_S))
+        return wanted is not None and wanted >= self._newest_full
 
     def _prune(self) -> None:
-        """Delete the files of all but the last `keep_versions`; their documents stay."""
+        """Delete the files of all but the last `keep_versions` and what those are put together from; the documents stay."""
         versions = self._bridge(self._store.versions.all(self._config.policy))
-        mine = [v for v in versions if not v.pruned and self._owns(v)]
-        surviving = [v for v in mine if v.withdrawn_to is None]
-        old = [v for v in mine if v.withdrawn_to is not None] + surviving[: -self._config.keep_versions]
+        surviving = [v for v in versions if not v.pruned and v.withdrawn_to is None]
+        needed = needed_for(surviving[-self._config.keep_versions :], versions)
+        old = [v for v in versions if not v.pruned and v.version not in needed and self._owns(v)]
         for version in old:
             shutil.rmtree(version.path, ignore_errors=True)
         if old:
@@ -91,3 +186,26 @@ class Publisher:
 
     def _owns(self, version: PolicyVersion) -> bool:
         return Path(version.path).parent == self._folder.resolve()
+
+
+def needed_for(kept: Sequence[PolicyVersion], versions: Sequence[PolicyVersion]) -> set[int]:
+    """The kept versions, and of each the changes that lead to it, back to a complete one."""
+    needed = set()
+    for version in kept:
+        for ancestor in ancestors(version, versions):
+            needed.add(ancestor.version)
+            if ancestor.kind == "full":
+                break
+    return needed
+
+
+@dataclass(frozen=True, slots=True)
+class _Written:
+    """A version's directory before it is announced. `files` are those of the complete one, `bytes` those that were written."""
+
+    path: Path
+    kind: Literal["full", "delta"]
+    files: Mapping[str, FileEntry]
+    delta: FileEntry | None
+    bytes: int
+    changed_fraction: float

@@ -13,6 +13,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
+from typing import Literal
 
 import numpy as np
 import torch
@@ -47,6 +48,9 @@ class Group:
     staleness: int
 
 
+Found = list[Group] | Literal["stop"] | None  # None: not enough yet
+
+
 @dataclass(frozen=True, slots=True)
 class Batch:
     """One optimizer step's data of this rank. `metrics` are of the whole step and meant for rank 0."""
@@ -75,18 +79,34 @@ class RecordStream:
         self._incarnation = incarnation
         self._linear = linear
         self._versions: dict[int, PolicyVersion] = {}
+        self._found: Found = None
+        self._waiting_since: float | None = None
         self.stopping = False  # set by a signal on rank 0; every rank learns of it in `next_batch`
+
+    def wait(self, step: int) -> bool:
+        """Wait for a while; True when `next_batch` will return at once. Every rank must call it.
+
+        Raises LeaseLost when another trainer of this policy has started meanwhile.
+        """
+        if self._waiting_since is None:
+            self._waiting_since = time.monotonic()
+        found = self._wait_for_groups(step) if self._parallel.is_main else None
+        self._found = self._parallel.broadcast_object(found)
+        return self._found is not None
 
     def next_batch(self, step: int) -> Batch | None:
         """Borrow `groups_per_step` fresh groups for `step` and wait until there are as many. None: stop was asked for.
 
         Every rank must call it. Raises LeaseLost when another trainer of this policy has started meanwhile.
         """
-        started = time.monotonic()
-        groups = self._agree_on_groups(step)
-        if groups is None:
+        while self._found is None:
+            self.wait(step)
+        groups, self._found = self._found, None
+        if isinstance(groups, str):
             return None
-        waited = time.monotonic() - started
+        assert self._waiting_since is not None, "what was found was waited for"
+        started = time.monotonic()
+        waited, self._waiting_since = started - self._waiting_since, None
         minibatches: list[Minibatch] = []
         trees: list[TokenTree] = []
         data: list[DBRecordData] = []
@@ -103,7 +123,7 @@ class RecordStream:
             trees += part_trees
             data += part_data
         metrics = normalized_by | self._metrics(groups, trees, data, [row for m in minibatches for row in m.rows])
-        metrics |= {"time/wait_s": waited, "time/load_s": time.monotonic() - started - waited}
+        metrics |= {"time/wait_s": waited, "time/load_s": time.monotonic() - started}
         return Batch(minibatches, metrics, [d.id for d in data])
 
     def _normalize(
@@ -142,31 +162,21 @@ class RecordStream:
 
     # ------------------------------------------------------------------ choosing groups
 
-    def _agree_on_groups(self, step: int) -> list[Group] | None:
-        while True:
-            found = self._wait_for_groups(step) if self._parallel.is_main else None
-            kind, groups = self._parallel.broadcast_object(found)
-            if kind == "stop":
-                return None
-            if kind == "groups":
-                return list(groups)
-
-    def _wait_for_groups(self, step: int) -> tuple[str, list[Group]]:
-        """("groups", them), ("wait", []) after a while without enough, or ("stop", [])."""
+    def _wait_for_groups(self, step: int) -> Found:
         deadline = time.monotonic() + TELL_PEERS_EVERY_S
         while time.monotonic() < deadline:
             if self.stopping:
-                return "stop", []
+                return "stop"
             groups = self._fresh_groups(step)
             if len(groups) >= self._config.groups_per_step:
                 chosen = groups[: self._config.groups_per_step]
                 self._borrow(chosen, step)
-                return "groups", chosen
+                return chosen
             time.sleep(POLL_S)
         if not self._bridge(self._store.runs.is_current_trainer(self._config.policy, self._incarnation)):
             raise LeaseLost(f"policy {self._config.policy}: another trainer has started; this one ends")
         log.info("waiting for data step=%d ready_groups=%d of %d", step, len(groups), self._config.groups_per_step)
-        return "wait", []
+        return None
 
     def _fresh_groups(self, step: int) -> list[Group]:
         rows = self._bridge(self._store.data.ready_groups(self._config.policy, 4 * self._config.groups_per_step))

@@ -3,13 +3,14 @@
     python -m trainer.verify --run RUN --db_connection_string URI --records 64
 
 What an engine said and what the trainer computes must agree to float error: a wrong position, a lost token or a stale cache
-shows here at once. Needs the files of the versions in question (the newest ones are kept). Exit status 1 when a record differs
-by more than the tolerance.
+shows here at once. Needs the files of the versions in question (the newest ones are kept), and puts together what was published
+as changes. Exit status 1 when a record differs by more than the tolerance.
 """
 
 import asyncio
 import logging
 import sys
+import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +22,7 @@ from pydantic import Field
 from rich.console import Console
 from rich.table import Table
 
+from shared.assembly import Assembly
 from shared.config import ServiceConfig
 from shared.documents import DBRecordData, PolicyVersion
 from shared.errors import DataError, TandemError
@@ -79,19 +81,24 @@ def largest_difference(lm: TreeLM, trees: Sequence[RecordTree], version: int, de
 
 
 async def verify(store: Store, config: VerifyConfig) -> list[Verified]:
-    """Compare the newest records, version by version. Raises DataError when no version's files are left."""
-    kept = {v.version: v for v in await store.versions.all(config.policy) if not v.pruned}
+    """Compare the newest records, version by version. Raises DataError when no version's files are left, or they are damaged."""
+    published = await store.versions.all(config.policy)
+    kept = {v.version: v for v in published if not v.pruned}
     if not kept:
         raise DataError(f"policy {config.policy}: the files of every version are pruned; nothing to compare with")
     data = await _newest(store, config, kept)
     stored = await store.records.tokens_of([d.record for d in data])
     results = []
-    for version, published in sorted(kept.items()):
-        trees = [tree_of(d, stored[d.record]) for d in data if d.min_version <= version <= d.max_version]
-        if trees:
-            lm = TreeLM(load_model(Path(published.path))).to(config.device)
-            tokens, largest = largest_difference(lm, trees, version, config.device)
-            results.append(Verified(version, published.step, len(trees), tokens, largest))
+    with tempfile.TemporaryDirectory(prefix="tandem-verify-") as cache:
+        assembly = Assembly(Path(cache))
+        for number, version in sorted(kept.items()):
+            trees = [tree_of(d, stored[d.record]) for d in data if d.min_version <= number <= d.max_version]
+            if trees:
+                reached = assembly.reach(version, published, newer_than=number)
+                lm = TreeLM(load_model(reached.folder)).to(config.device)
+                tokens, largest = largest_difference(lm, trees, number, config.device)
+                results.append(Verified(number, version.step, len(trees), tokens, largest))
+                assembly.keep_only(number)
     return results
 
 

@@ -19,14 +19,13 @@ from torch import nn
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
 from transformers import PreTrainedModel
 
-from shared.weights import FileEntry, manifest_of
+from shared.weights import WEIGHTS_FILE, FileEntry, manifest_of
 from trainer.atomic import write_directory_atomically
 from trainer.model import DTYPES
 from trainer.parallel import Parallel
 
 log = logging.getLogger(__name__)
 
-WEIGHTS_FILE = "model.safetensors"
 # Everything else of the source directory goes along: tokenizer, template, generation config.
 WEIGHT_SUFFIXES = (".safetensors", ".bin", ".pt", ".pth", ".index.json", ".gguf", ".h5", ".msgpack")
 
@@ -52,7 +51,7 @@ def write_weights(
     state = gather_state(model, parallel, DTYPES[dtype] if dtype else None)
     written: WrittenWeights | None = None
     if parallel.is_main:
-        write_directory_atomically(target, lambda beside: _write_files(beside, source, model, state))
+        write_directory_atomically(target, lambda beside: write_files(beside, source, model, state))
         manifest = manifest_of(target)
         total = sum(entry["bytes"] for entry in manifest.values())
         written = WrittenWeights(target, manifest, total, time.monotonic() - started)
@@ -89,7 +88,8 @@ def _tied_away(model: nn.Module) -> set[str]:
     return away
 
 
-def _write_files(beside: Path, source: Path, model: PreTrainedModel, state: dict[str, torch.Tensor]) -> None:
+def write_files(beside: Path, source: Path, model: PreTrainedModel, state: dict[str, torch.Tensor]) -> None:
+    """The files of a Hugging Face directory with the weights `state`, into the directory `beside`."""
     for path in sorted(source.iterdir()):
         if path.is_file() and not path.name.endswith(WEIGHT_SUFFIXES) and not path.name.startswith("."):
             shutil.copyfile(path, beside / path.name)

@@ -1,14 +1,16 @@
 """The engine keeper: looks after one inference engine of a run.
 
     start (a child, or a given URL) ─▶ register ─▶ ┌ beat: load and state into `inference_services`          ┐
-                                                   └ follow: newest policy version ─▶ check files ─▶ pause ─▶ │
+                                                   └ follow: newest policy version ─▶ put together ─▶ pause ─▶│
                                                      update ─▶ what does the engine report? ─▶ continue       ┘
 
     python -m sampler.engine.keeper --run RUN --db_connection_string URI --model_name_or_path DIR [--engine_url URL]
 
-Promise: an engine is UP only under the version that it reports itself (`update.py` says how it gets there). Files are checked
-before an engine sees them: their checksums, and the names, shapes and dtypes of their tensors. An engine that joins late, or was
-started again, begins with the newest version; the trainer knows nothing of it.
+Promise: an engine is UP only under the version that it reports itself (`update.py` says how it gets there). What was published as
+changes is put together here first (`shared.assembly`). Files are checked before an engine sees them: their checksums, and the
+names, shapes and dtypes of their tensors. An engine that joins late, or was started again, begins with the newest version; the
+trainer knows nothing of it. Where a version cannot be put together, the engine stays at, or goes to, the newest that can, and
+`wants_full` in its document asks for a complete one.
 
 `/health` is never asked: SGLang's runs a generation, and says 503 after 20 s while it is paused.
 """
@@ -19,17 +21,21 @@ import os
 import signal
 import socket
 import sys
+import tempfile
+import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import ClassVar, Literal
 
 from pydantic import Field, model_validator
 
+from sampler.engine.cache import own_folder
 from sampler.engine.child import EngineChild
 from sampler.engine.client import EngineClient, EngineLoad
-from sampler.engine.layout import read_layout
-from sampler.engine.update import check_files, drain, update
+from sampler.engine.layout import check_layout, read_layout
+from sampler.engine.update import drain, update
 from sampler.errors import EngineError, EngineRefused, EngineUnavailable
+from shared.assembly import Assembly, Reached
 from shared.config import ServiceConfig
 from shared.documents import InferenceService, PolicyVersion, Worker
 from shared.errors import DataError, TandemError
@@ -73,6 +79,11 @@ class KeeperConfig(ServiceConfig):
         description="Versions from one update to the next. Above 1 the engine lags on purpose: samplers ask it only for the "
         'turns that their turn_sources give to "lagging".',
     )
+    cache_dir: Path | None = Field(
+        None,
+        description="Where weights that were published as changes are put together; the engine must see it under this path. "
+        "None: a folder of the run in the system's temporary one.",
+    )
     drain_s: float = Field(600.0, ge=0, description="Mode drain: requests that take longer are retracted.")
     poll_s: float = Field(0.25, gt=0, description="How often the newest version is looked for.")
     heartbeat_s: float = Field(1.0, gt=0, description="How often the engine's load is read and written.")
@@ -96,10 +107,13 @@ class KeeperConfig(ServiceConfig):
 
 
 class Keeper:
-    def __init__(self, store: Store, client: EngineClient, config: KeeperConfig) -> None:
+    """`assembly`: over a folder of this keeper's own."""
+
+    def __init__(self, store: Store, client: EngineClient, config: KeeperConfig, assembly: Assembly) -> None:
         self._store = store
         self._client = client
         self._config = config
+        self._assembly = assembly
         self._child = (
             None
             if config.engine_url
@@ -110,6 +124,8 @@ class Keeper:
         self._id = f"keeper:{socket.gethostname()}:{os.getpid()}"
         self._serving = -1  # version that the engine reported last
         self._refused = -1  # version whose files or update failed: not tried again until a newer one comes
+        self._wants_full: int | None = None  # version that could not be put together
+        self._update_stats: dict[str, float] = {}  # of the last update: seconds by phase, bytes that were read
         self._status = ServiceStatus.DOWN
         self._error: str | None = None
         self._capacity = config.capacity
@@ -195,9 +211,10 @@ class Keeper:
         if 0 <= self._serving <= newest.version < self._serving + self._config.follow_every:
             return  # it lags on purpose
         try:
-            await asyncio.to_thread(check_files, newest, self._layout)
+            reached = await self._put_together(newest)
+            await asyncio.to_thread(check_layout, reached.folder, self._layout)
             self._status = ServiceStatus.UPDATING
-            await self._update(newest)
+            await self._update(reached)
         except (DataError, EngineRefused) as exc:
             log.error("version not served version=%d %s", newest.version, exc)
             self._refused, self._error = newest.version, str(exc)
@@ -206,17 +223,42 @@ class Keeper:
             log.warning("engine not updated url=%s %s", self.url, exc)
             self._serving, self._status, self._error = -1, ServiceStatus.DOWN, str(exc)
         else:
-            self._serving, self._status, self._error = newest.version, ServiceStatus.UP, None
-            log.info("serving version=%d step=%d url=%s", newest.version, newest.step, self.url)
+            self._serving, self._status = reached.version.version, ServiceStatus.UP
+            self._error = "; ".join(reached.problems) or None
+            if reached.problems:
+                self._refused = newest.version
+                log.error("version not served version=%d instead=%d %s", newest.version, self._serving, self._error)
+            log.info(
+                "serving version=%d step=%d url=%s %s",
+                self._serving,
+                reached.version.step,
+                self.url,
+                " ".join(f"{name}={value:.3g}" for name, value in self._update_stats.items()),
+            )
+            await asyncio.to_thread(self._assembly.keep_only, self._serving)
         await self._beat()
 
-    async def _update(self, version: PolicyVersion) -> None:
+    async def _put_together(self, newest: PolicyVersion) -> Reached:
+        """The files of `newest`, or of the newest on the way to it that the engine does not serve yet. Raises DataError."""
+        published = await self._store.versions.all(self._config.policy)
+        self._wants_full = newest.version
+        reached = await asyncio.to_thread(self._assembly.reach, newest, published, self._serving)
+        if not reached.problems:
+            self._wants_full = None
+        return reached
+
+    async def _update(self, reached: Reached) -> None:
+        started = time.monotonic()
         mode = self._config.weight_update_mode
         if mode == "drain":
             await self._beat()  # says UPDATING, and samplers send nothing more
             await drain(self._client, self.url, self._config.drain_s, self._config.poll_s)
+        paused = time.monotonic()
         async with self._changing:
-            await update(self._client, self.url, version, "abort" if mode == "abort" else "retract")
+            wanted = reached.version.version
+            await update(self._client, self.url, reached.folder, wanted, "abort" if mode == "abort" else "retract")
+        seconds = {**reached.seconds, "drain": paused - started, "engine": time.monotonic() - paused}
+        self._update_stats = {"update_bytes": float(reached.bytes)} | {f"update_{n}_s": s for n, s in seconds.items()}
 
     # ------------------------------------------------------------------ reports
 
@@ -246,6 +288,7 @@ class Keeper:
                 token_usage=load.token_usage,
                 keeper=self._id,
                 error=self._error,
+                wants_full=self._wants_full,
             )
         )
         await self._store.workers.heartbeat(
@@ -255,7 +298,12 @@ class Keeper:
                 host=socket.gethostname(),
                 pid=os.getpid(),
                 doing=f"{self.url} {self._status} version {self._serving}",
-                stats={"running": load.running, "waiting": load.waiting, "restarts": self._restarts},
+                stats={
+                    "running": load.running,
+                    "waiting": load.waiting,
+                    "restarts": self._restarts,
+                    **self._update_stats,
+                },
             )
         )
 
@@ -274,9 +322,11 @@ async def keep(config: KeeperConfig) -> None:
     stop = asyncio.Event()
     for sig in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(sig, stop.set)
-    async with Store.open(config.db_connection_string, config.run) as store, EngineClient() as client:
-        await store.runs.save_config("keeper", config.snapshot())
-        await Keeper(store, client, config).run(stop)
+    cache = config.cache_dir or Path(tempfile.gettempdir()) / f"tandem-{config.run}-{config.policy}"
+    with own_folder(cache.resolve()) as folder:
+        async with Store.open(config.db_connection_string, config.run) as store, EngineClient() as client:
+            await store.runs.save_config("keeper", config.snapshot())
+            await Keeper(store, client, config, Assembly(folder)).run(stop)
 
 
 def main() -> None:

@@ -15,22 +15,13 @@ from pathlib import Path
 from typing import Literal
 
 from sampler.engine.client import EngineClient
-from sampler.engine.layout import Layout, check_layout
 from sampler.engine.pool import PoolLimits
 from sampler.errors import CacheNotFlushed, EngineRefused, EngineUnavailable
-from shared.documents import PolicyVersion
-from shared.weights import verify_files
 
 log = logging.getLogger(__name__)
 
 # Samplers may send requests this long after a service ceased to be UP: they have read the list of services just before.
 SETTLE_S = 1.25 * PoolLimits().refresh_s
-
-
-def check_files(version: PolicyVersion, expected: Layout) -> None:
-    """Return when an engine of this layout would survive loading `version`, and mean it. Raises DataError."""
-    verify_files(Path(version.path), version.files)
-    check_layout(Path(version.path), expected)
 
 
 async def drain(client: EngineClient, url: str, limit_s: float, poll_s: float) -> None:
@@ -46,41 +37,41 @@ async def drain(client: EngineClient, url: str, limit_s: float, poll_s: float) -
     log.warning("not drained limit_s=%g url=%s: what still runs is retracted", limit_s, url)
 
 
-async def update(client: EngineClient, url: str, version: PolicyVersion, mode: Literal["retract", "abort"]) -> None:
-    """Serve `version`. Raises EngineRefused where nothing was changed and the engine goes on as before.
+async def update(client: EngineClient, url: str, folder: Path, version: int, mode: Literal["retract", "abort"]) -> None:
+    """Serve the weights in `folder`, which were checked, as `version`.
 
-    Raises EngineUnavailable where that is not known.
+    Raises EngineRefused where nothing was changed and the engine goes on as before, EngineUnavailable where that is not known.
     """
     await client.pause(url, mode)
     try:
-        await _load(client, url, version)
+        await _load(client, url, folder, version)
     except EngineRefused:
         await client.resume(url)
         raise
     await client.resume(url)
 
 
-async def _load(client: EngineClient, url: str, version: PolicyVersion) -> None:
+async def _load(client: EngineClient, url: str, folder: Path, version: int) -> None:
     """New weights, their label and an empty cache, in a paused engine."""
     try:
-        await client.update_weights_from_disk(url, version.path, version.version)
+        await client.update_weights_from_disk(url, str(folder), version)
     except CacheNotFlushed as exc:
         log.warning("weights are live over a stale cache: retracting all requests, updating again cause=%s", exc)
-        await _load_over_stale_cache(client, url, version)
+        await _load_over_stale_cache(client, url, folder, version)
     reported = (await client.model_info(url)).weight_version
-    if reported != str(version.version):
-        raise EngineUnavailable(f"{url} reports version {reported!r} after an update to {version.version}")
+    if reported != str(version):
+        raise EngineUnavailable(f"{url} reports version {reported!r} after an update to {version}")
 
 
-async def _load_over_stale_cache(client: EngineClient, url: str, version: PolicyVersion) -> None:
+async def _load_over_stale_cache(client: EngineClient, url: str, folder: Path, version: int) -> None:
     """What holds the cache is retracted; then everything again. The tokens that were being sampled when the weights changed
     (one for each running request) keep the new label: SGLang has counted them already.
     """
     try:
         await client.pause(url, "retract")
         await client.flush_cache(url)
-        await client.update_weights_from_disk(url, version.path, version.version)
+        await client.update_weights_from_disk(url, str(folder), version)
     except EngineRefused as exc:
         raise EngineUnavailable(
-            f"{url} holds weights {version.version} under an older label and a stale cache; it stays paused: {exc}"
+            f"{url} holds weights {version} under an older label and a stale cache; it stays paused: {exc}"
         ) from exc

@@ -1,7 +1,7 @@
 """Verbs on published weights and on the engines that serve them."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from pymongo.asynchronous.collection import AsyncCollection
 from pymongo.asynchronous.database import AsyncDatabase
@@ -25,15 +25,30 @@ class VersionVerbs:
     async def ensure_indexes(self) -> None:
         await self._versions.create_index([("policy", 1), ("version", -1)], name="newest", unique=True)
 
-    async def announce(self, policy: str, step: int, path: str, files: Mapping[str, FileEntry]) -> PolicyVersion:
-        """Announce weights whose files are complete; engines follow by themselves. The version is the next free number."""
+    async def announce(
+        self,
+        policy: str,
+        step: int,
+        path: str,
+        files: Mapping[str, FileEntry],
+        *,
+        kind: Literal["full", "delta"] = "full",
+        base: int | None = None,
+        delta: FileEntry | None = None,
+    ) -> PolicyVersion:
+        """Announce weights whose files are complete; engines follow by themselves. The version is the next free number.
+
+        `delta` describes the file in `path` with the changes since version `base`; without it `kind` is "full".
+        """
+        assert (base is None) == (delta is None), "changes are changes since a version"
+        assert kind == "full" or delta is not None, "a version is complete, or changes something that is"
         while True:
             last = await self._versions.find_one({"policy": policy}, sort=[("version", -1)])
             if last is not None and last["path"] == path:
                 return PolicyVersion.from_mongo(last)  # announced before; the answer was lost on the way
             version = 0 if last is None else int(last["version"]) + 1
             try:
-                return await self._insert(policy, version, step, path, files)
+                return await self._insert(policy, version, step, path, files, kind=kind, base=base, delta=delta)
             except DuplicateKeyError:
                 continue  # somebody else took that number: take the next
 
@@ -51,7 +66,7 @@ class VersionVerbs:
         return found
 
     async def _insert(
-        self, policy: str, version: int, step: int, path: str, files: Mapping[str, FileEntry]
+        self, policy: str, version: int, step: int, path: str, files: Mapping[str, FileEntry], **how: Any
     ) -> PolicyVersion:
         new = PolicyVersion(
             id=f"{policy}:{version}",
@@ -60,6 +75,7 @@ class VersionVerbs:
             step=step,
             path=path,
             files=dict(files),
+            **how,
         )
         await self._versions.insert_one(new.to_mongo())
         await self._versions.update_one({"_id": new.id}, [{"$set": {"created_at": NOW}}])
@@ -129,6 +145,18 @@ class ServiceVerbs:
             }
         )
         return [InferenceService.from_mongo(d) async for d in cursor]
+
+    async def wants_full(self, policy: str, ttl_s: float) -> int | None:
+        """The newest version that some engine could not put together, among keepers heard of within `ttl_s`; None: all can."""
+        found = await self._services.find_one(
+            {
+                "policy": policy,
+                "wants_full": {"$ne": None},
+                "$expr": {"$gte": ["$heartbeat", {"$subtract": [NOW, round(ttl_s * 1000)]}]},
+            },
+            sort=[("wants_full", -1)],
+        )
+        return None if found is None else int(found["wants_full"])
 
     async def all(self) -> list[InferenceService]:
         return [InferenceService.from_mongo(d) async for d in self._services.find().sort([("_id", 1)])]

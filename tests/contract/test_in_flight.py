@@ -11,17 +11,12 @@ from sampler.engine.client import EngineClient
 from sampler.engine.pool import EnginePool, Reply
 from sampler.engine.update import update
 from sampler.errors import CacheNotFlushed, EngineRefused
-from shared.documents import PolicyVersion
 from tests.contract.engines import Engine
 
 PROMPTS = [[20 + (11 * i + j) % 300 for j in range(16 + i)] for i in range(8)]
 LENGTH = 600  # tokens: about a second at either engine, alone on an idle machine
 LONG: dict[str, Any] = {"max_new_tokens": LENGTH, "temperature": 1.0, "ignore_eos": True}
 Until = Callable[[Callable[[], Awaitable[bool]]], Awaitable[None]]
-
-
-def version_of(engine: Engine, label: int) -> PolicyVersion:
-    return PolicyVersion(id="x", policy="x", version=label, step=1, path=str(engine.weights(label)), files={})
 
 
 class Flight:
@@ -218,7 +213,7 @@ async def test_an_update_over_a_held_cache_is_a_400_after_which_the_engines_diff
         await load_next(engine, client)
     assert (await client.model_info(engine.url)).weight_version == str(engine.label)
     label = engine.label + 1
-    await update(client, engine.url, version_of(engine, label), "retract")
+    await update(client, engine.url, engine.weights(label), label, "retract")
     for prompt, reply in zip(PROMPTS, await flight.come_down(), strict=False):
         (old, before), (new, after) = reply.generation.version_runs
         assert (old, new, before + after) == (engine.label, label, LENGTH)
@@ -230,7 +225,7 @@ async def test_an_update_of_an_engine_that_somebody_paused_in_place_is_truthful(
     engine, client = flight.engine, flight.client
     await flight.take_off(3)
     await client.pause(engine.url, "in_place")
-    await update(client, engine.url, version_of(engine, engine.label + 1), "retract")
+    await update(client, engine.url, engine.weights(engine.label + 1), engine.label + 1, "retract")
     for reply in await flight.land():
         assert [version for version, _ in reply.generation.version_runs] == [engine.label, engine.label + 1]
 

@@ -3,129 +3,21 @@ nothing that would hang while the engine is paused.
 """
 
 import asyncio
-import json
 import shutil
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
 from sampler.engine.client import EngineClient
-from sampler.engine.keeper import Keeper, KeeperConfig
-from sampler.engine.pool import EnginePool, PoolLimits, Reply, Service
-from shared.documents import InferenceService
 from shared.states import ServiceStatus
 from shared.store import Store
 from shared.weights import manifest_of
 from tests.contract.engines import Engine
-
-POLICY = "main"
-LENGTH = 600
-LONG: dict[str, Any] = {"max_new_tokens": LENGTH, "temperature": 1.0, "ignore_eos": True}
-SHORT: dict[str, Any] = {"max_new_tokens": 8, "temperature": 1.0, "ignore_eos": True}
-PROMPTS = [[20 + (11 * i + j) % 300 for j in range(16 + i)] for i in range(6)]
-Until = Callable[[Callable[[], Awaitable[bool]]], Awaitable[None]]
-
-
-class Wire(httpx.AsyncBaseTransport):
-    """The real transport; keeps which routes were asked. `tamper` may change a body on its way."""
-
-    def __init__(self, tamper: Callable[[str, dict[str, Any]], dict[str, Any]] | None = None) -> None:
-        self.asked: list[str] = []
-        self._tamper = tamper
-        self._inner = httpx.AsyncHTTPTransport()
-
-    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        self.asked.append(request.url.path)
-        if self._tamper and request.content:
-            body = self._tamper(request.url.path, json.loads(request.content))
-            request = httpx.Request(request.method, request.url, json=body, extensions=request.extensions)
-        return await self._inner.handle_async_request(request)
-
-    async def aclose(self) -> None:
-        await self._inner.aclose()
-
-
-class Kept:
-    """An engine with a keeper, as samplers see it: through the database. Version 0 and every even one is `models[0]`."""
-
-    def __init__(self, engine: Engine, store: Store, pool: EnginePool, until: Until) -> None:
-        self.engine, self.store, self.pool, self._until = engine, store, pool, until
-
-    async def service(self) -> InferenceService:
-        (found,) = await self.store.services.live(POLICY, ttl_s=30)
-        return found
-
-    async def serves(self, version: int) -> None:
-        async def ask() -> bool:
-            services = await self.store.services.live(POLICY, ttl_s=30)
-            return [(s.version, s.status) for s in services] == [(version, ServiceStatus.UP)]
-
-        await self._until(ask)
-
-    async def announce(self, folder: Path) -> int:
-        return (await self.store.versions.announce(POLICY, 1, str(folder), manifest_of(folder))).version
-
-    async def fly(self) -> list[asyncio.Task[Reply]]:
-        """Long requests, seen to run."""
-        flight = [
-            asyncio.create_task(self.pool.generate(prompt, LONG, rid=f"kept-{i}")) for i, prompt in enumerate(PROMPTS)
-        ]
-
-        async def all_run() -> bool:
-            return (await self.service()).running == len(PROMPTS)
-
-        await self._until(all_run)
-        assert not any(request.done() for request in flight), "too fast to be caught"
-        return flight
-
-    async def land(self, flight: list[asyncio.Task[Reply]]) -> list[Reply]:
-        """All replies, whole, and every token exact under the version that it names."""
-        replies = list(await asyncio.wait_for(asyncio.gather(*flight), 120))
-        for prompt, reply in zip(PROMPTS, replies, strict=True):
-            assert len(reply.generation.output_ids) == LENGTH
-            self.engine.reference.assert_truthful(prompt, reply.generation)
-        return replies
-
-    async def ask(self) -> Reply:
-        reply = await asyncio.wait_for(self.pool.generate(PROMPTS[0], SHORT, rid="short"), 60)
-        self.engine.reference.assert_truthful(PROMPTS[0], reply.generation)
-        return reply
-
-
-@asynccontextmanager
-async def keeping(
-    engine: Engine, store: Store, until: Until, wire: Wire | None = None, **options: Any
-) -> AsyncIterator[Kept]:
-    config = KeeperConfig(
-        run=store.run,
-        db_connection_string="(open already)",
-        model_name_or_path=engine.models[0],
-        engine_url=engine.url,
-        poll_s=0.05,
-        heartbeat_s=0.05,
-        **options,
-    )
-
-    async def refresh() -> Sequence[Service]:
-        return await store.services.live(POLICY, ttl_s=30)
-
-    stop = asyncio.Event()
-    async with EngineClient(transport=wire) as keepers, EngineClient() as samplers:
-        kept = Kept(engine, store, EnginePool(samplers, refresh, PoolLimits(refresh_s=0.05, wait_s=60)), until)
-        task = asyncio.create_task(Keeper(store, keepers, config).run(stop), name="keeper")
-        try:
-            await kept.serves(0)
-            yield kept
-        finally:
-            stop.set()
-            await asyncio.wait_for(task, 60)
-            await kept.pool.close()
+from tests.contract.kept import LENGTH, POLICY, PROMPTS, SHORT, Until, Wire, keeping
 
 
 async def test_an_engine_that_lags_on_purpose_takes_only_every_nth_version(

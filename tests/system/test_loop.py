@@ -20,9 +20,12 @@ async def queue_tasks(run: Run, num_generations: int = 4) -> None:
         await import_task_file(store, TRAIN_FILE, Target(num_generations=num_generations))
 
 
-@pytest.mark.parametrize("trainer_processes", [1, 2])
-async def test_a_run_trains_by_itself_and_every_stored_promise_holds(tmp_path: Path, trainer_processes: int) -> None:
+@pytest.mark.parametrize(("trainer_processes", "publish_mode"), [(1, "full"), (2, "delta")])
+async def test_a_run_trains_by_itself_and_every_stored_promise_holds(
+    tmp_path: Path, trainer_processes: int, publish_mode: str
+) -> None:
     with Run(tmp_path, max_steps=3) as run:
+        run.trainer_flags["publish_mode"] = publish_mode
         await queue_tasks(run)
         run.start_all(samplers=2, trainer_processes=trainer_processes)
         assert run.wait("trainer") == 0, run.log("trainer")
@@ -33,6 +36,7 @@ async def test_a_run_trains_by_itself_and_every_stored_promise_holds(tmp_path: P
             assert report.ok, report
             versions = await store.versions.all("main")
             assert [v.step for v in versions] == [0, 1, 2, 3]
+            assert [v.kind for v in versions] == ["full", "full", "full" if publish_mode == "full" else "delta", "full"]
             trained = await store.data.find({"status": "trained"})
         assert {step for d in trained for step in d.trained_steps} == {1, 2, 3}
         lines = [json.loads(line) for line in (tmp_path / "out" / "metrics.jsonl").read_text().splitlines()]

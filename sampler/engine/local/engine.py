@@ -12,6 +12,7 @@ import logging
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from tokenizers import Tokenizer
 from transformers import GenerationConfig
@@ -133,6 +134,12 @@ class Engine:
         )
         suffix = f" Weight version updated to {version}." if version is not None else ""
         return "Succeeded to update model weights." + suffix
+
+    def weights_by_name(self, name: str, rows: int) -> list[Any] | None:
+        """The first `rows` of a parameter as it is now; None where the model has none of that name."""
+        parameter = self._loaded.model.state_dict().get(name)
+        found: list[Any] | None = None if parameter is None else parameter[:rows].tolist()
+        return found
 
     def _post(self, notices: list[Callable[[], None]]) -> None:
         """From the scheduler's thread: run the notices on the event loop."""

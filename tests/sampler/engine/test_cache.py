@@ -1,0 +1,18 @@
+"""Folders for weights that are put together: never shared, never left behind for good."""
+
+from pathlib import Path
+
+from sampler.engine.cache import own_folder
+
+
+def test_no_folder_has_two_holders_and_what_a_killed_one_left_is_found_by_the_next(tmp_path: Path) -> None:
+    (tmp_path / "0").mkdir()
+    (tmp_path / "0" / "left").touch()
+    with own_folder(tmp_path) as first, own_folder(tmp_path) as second:
+        assert (first.name, second.name) == ("0", "1")
+        assert (first / "left").exists()
+        with own_folder(tmp_path) as third:
+            assert third.name == "2"
+    assert not any(path.is_dir() for path in tmp_path.iterdir())
+    with own_folder(tmp_path) as again:
+        assert again.name == "0"

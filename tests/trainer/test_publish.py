@@ -1,0 +1,210 @@
+"""Versions as the trainer publishes them: complete or as changes, whole for whoever follows, kept as long as they are needed."""
+
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from shared.assembly import Assembly, Reached
+from shared.documents import Admission, InferenceService, PolicyVersion
+from shared.errors import DataError
+from shared.mongod import Mongod
+from shared.states import ServiceStatus
+from shared.weights import DELTA_FILE, WEIGHTS_FILE, manifest_of
+from tests.trainer.builders import tiny_model
+from trainer.bridge import StoreBridge
+from trainer.config import TrainerConfig
+from trainer.learner import OptimizerConfig, open_learner
+from trainer.losses import LossConfig
+from trainer.parallel import Parallel
+from trainer.publish import Publisher
+from trainer.weights import write_weights
+
+RUN = "publish-test"
+
+
+class Trained:
+    """A publisher over a tiny float32 model that a test nudges by hand; beside every version the same weights in full."""
+
+    def __init__(self, bridge: StoreBridge, parallel: Parallel, folder: Path, **options: Any) -> None:
+        tiny_model().float().save_pretrained(folder / "model")
+        self.bridge, self.parallel, self.folder = bridge, parallel, folder
+        self.config = TrainerConfig(
+            run=RUN,
+            db_connection_string="given",
+            model_name_or_path=folder / "model",
+            output_dir=folder / "out",
+            publish_mode="delta",
+            **options,
+        )
+        self.learner = open_learner(self.config.model_name_or_path, LossConfig(), OptimizerConfig(), parallel)
+        self.assembly = Assembly(folder / "cache")
+        self.start()
+
+    def start(self) -> None:
+        admission = Admission(groups_per_step=1, max_staleness=1)
+        incarnation = self.bridge(self.bridge.store.runs.start_trainer("main", admission))
+        self.publisher = Publisher(self.bridge, self.config, self.parallel, self.learner, incarnation=incarnation)
+        self.publisher.begin()
+
+    def step(self, step: int) -> dict[str, float]:
+        """Change one number in ten of every tensor a little; publish."""
+        torch.manual_seed(step)
+        with torch.no_grad():
+            for parameter in self.learner.causal_lm.parameters():
+                local: torch.Tensor = parameter.to_local()  # type: ignore[attr-defined]  # FSDP2 made it a DTensor
+                local.mul_(torch.where(torch.rand_like(local) < 0.1, 1.01, 1.0))
+        expected = self.folder / "expected" / str(step)
+        shutil.rmtree(expected, ignore_errors=True)
+        write_weights(
+            self.learner.causal_lm,
+            self.config.model_name_or_path,
+            expected,
+            self.parallel,
+            dtype=self.config.publish_dtype,
+        )
+        return self.publisher.publish(step)
+
+    def versions(self) -> list[PolicyVersion]:
+        return self.bridge(self.bridge.store.versions.all("main"))
+
+    def reach(self, number: int, newer_than: int = -1) -> Reached:
+        versions = self.versions()
+        return self.assembly.reach(versions[number], versions, newer_than)
+
+    def assert_whole(self, reached: Reached) -> None:
+        expected = manifest_of(self.folder / "expected" / str(reached.version.step))
+        assert {name: manifest_of(reached.folder)[name] for name in expected} == expected
+
+    def ask_for_full(self, version: int) -> None:
+        service = InferenceService(
+            id="e", url="e", policy="main", version=-1, status=ServiceStatus.DOWN, wants_full=version
+        )
+        self.bridge(self.bridge.store.services.heartbeat(service))
+
+
+@pytest.fixture
+def trained(mongod: Mongod, alone: Parallel, tmp_path: Path) -> Iterator[Callable[..., Trained]]:
+    with StoreBridge(mongod.connection_string, RUN) as bridge:
+        yield lambda **options: Trained(bridge, alone, tmp_path, **options)
+        bridge(bridge.store.client.drop_database(RUN))
+
+
+def test_the_version_of_the_last_step_is_complete(trained: Callable[..., Trained]) -> None:
+    run = trained(max_steps=3)
+    assert [run.step(step)["publish/full"] for step in (1, 2, 3)] == [1, 0, 1]
+
+
+@pytest.mark.parametrize("dtype", [None, "bfloat16"])
+def test_changes_put_together_are_the_complete_files_byte_for_byte(
+    trained: Callable[..., Trained], dtype: str | None
+) -> None:
+    run = trained(full_every=3, keep_versions=50, publish_dtype=dtype)
+    metrics = [run.step(step) for step in range(1, 8)]
+    assert [v.kind for v in run.versions()] == ["full", "full", "delta", "delta", "full", "delta", "delta", "full"]
+    assert [v.base for v in run.versions()] == [None, None, 1, 2, 3, 4, 5, 6]
+    for number in (7, 3, 6, 2):
+        reached = run.reach(number)
+        assert reached.version.version == number
+        run.assert_whole(reached)
+    assert [m["publish/full"] for m in metrics] == [1, 0, 0, 1, 0, 0, 1]
+    assert 0.02 < metrics[1]["publish/changed_fraction"] < 0.11
+    assert metrics[1]["publish/bytes"] < metrics[0]["publish/bytes"] / 2
+
+
+def test_an_older_complete_version_and_its_changes_stand_in_for_a_damaged_newer_one(
+    trained: Callable[..., Trained],
+) -> None:
+    run = trained(full_every=3, keep_versions=50)
+    for step in range(1, 7):
+        run.step(step)
+    newest_full = Path(run.versions()[4].path) / WEIGHTS_FILE
+    damaged = bytearray(newest_full.read_bytes())
+    damaged[-100] ^= 4
+    newest_full.write_bytes(damaged)
+    reached = run.reach(6)
+    assert reached.version.version == 6
+    run.assert_whole(reached)
+
+
+@pytest.mark.parametrize("damage", ["flipped bit", "cut", "missing"])
+def test_a_damaged_delta_is_passed_by_a_later_complete_version_and_never_over(
+    trained: Callable[..., Trained], damage: str
+) -> None:
+    run = trained(full_every=4, keep_versions=50)
+    for step in range(1, 5):
+        run.step(step)
+    delta = Path(run.versions()[3].path) / DELTA_FILE
+    data = bytearray(delta.read_bytes())
+    data[len(data) // 2] ^= 1
+    if damage == "missing":
+        delta.unlink()
+    else:
+        delta.write_bytes(data if damage == "flipped bit" else data[:-7])
+    part_way = run.reach(4)
+    assert part_way.version.version == 2
+    assert "weights.delta" in part_way.problems[0]
+    run.assert_whole(part_way)
+    with pytest.raises(DataError, match=r"version 4 cannot be put together: .*weights\.delta"):
+        run.reach(4, newer_than=2)
+    run.step(5)
+    reached = run.reach(5, newer_than=2)
+    assert (reached.version.version, reached.version.kind, reached.problems) == (5, "full", ())
+    run.assert_whole(reached)
+
+
+def test_a_damaged_cache_is_thrown_away(trained: Callable[..., Trained]) -> None:
+    run = trained(keep_versions=50)
+    for step in range(1, 4):
+        run.step(step)
+    cached = run.reach(2).folder / WEIGHTS_FILE
+    cached.write_bytes(cached.read_bytes()[:-1] + b"\x55")
+    run.step(4)
+    reached = run.reach(4)
+    assert reached.version.version == 4
+    run.assert_whole(reached)
+    assert not cached.exists()
+
+
+def test_pruning_keeps_what_the_kept_versions_are_put_together_from(trained: Callable[..., Trained]) -> None:
+    run = trained(full_every=4, keep_versions=2)
+    for step in range(1, 12):
+        run.step(step)
+        there = [v.version for v in run.versions()[1:] if Path(v.path).is_dir()]
+        assert there == [v.version for v in run.versions()[1:] if not v.pruned]
+        for number in range(max(1, step - 1), step + 1):
+            fresh = Assembly(run.folder / f"late-{step}-{number}")
+            run.assert_whole(fresh.reach(run.versions()[number], run.versions()))
+    assert [v.version for v in run.versions()[1:] if not v.pruned] == [9, 10, 11]
+
+
+def test_an_engine_that_asks_is_answered_with_a_complete_version_once(trained: Callable[..., Trained]) -> None:
+    run = trained(keep_versions=50)
+    run.step(1)
+    run.step(2)
+    run.publisher.answer_requests()
+    assert len(run.versions()) == 3, "nobody asked"
+    run.ask_for_full(2)
+    run.learner.steps_done = 2
+    run.publisher.answer_requests()
+    run.publisher.answer_requests()
+    again = run.versions()[3:]
+    assert [(v.version, v.step, v.kind, v.base) for v in again] == [(3, 2, "full", 2)]
+    run.assert_whole(Assembly(run.folder / "late").reach(again[0], again))
+    assert run.step(3)["publish/full"] == 0
+    run.ask_for_full(4)
+    assert run.step(4)["publish/full"] == 1
+
+
+def test_every_start_of_the_trainer_begins_with_a_complete_version(trained: Callable[..., Trained]) -> None:
+    run = trained(keep_versions=50)
+    run.step(1)
+    run.step(2)
+    run.start()  # from step 0 again: what came after is withdrawn
+    assert [v.withdrawn_to for v in run.versions()] == [None, 0, 0]
+    run.step(1)
+    assert [(v.kind, v.base) for v in run.versions()[3:]] == [("full", None)]
+    run.assert_whole(run.reach(3))

@@ -1,0 +1,71 @@
+"""The tensors of the version that was published last, kept on rank 0's host to say what has changed since.
+
+Costs as much host memory as one published copy of the weights. Nothing is written but the changes: the checksum of the complete
+file is that of its header (the same from version to version) and of the tensors in its order.
+"""
+
+import hashlib
+import json
+import struct
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from shared.deltas import DeltaSize, Region, write_delta
+from shared.weights import FileEntry
+
+State = Mapping[str, torch.Tensor]
+
+
+@dataclass(frozen=True, slots=True)
+class FileLayout:
+    """How a safetensors file is laid out. `tensors`: (name, offset in the file, bytes), in the order in which they lie there."""
+
+    header: bytes
+    tensors: tuple[tuple[str, int, int], ...]
+
+    @classmethod
+    def read(cls, file: Path) -> "FileLayout":
+        with file.open("rb") as opened:
+            length = opened.read(8)
+            header = length + opened.read(struct.unpack("<Q", length)[0])
+        offsets = {
+            name: entry["data_offsets"] for name, entry in json.loads(header[8:]).items() if name != "__metadata__"
+        }
+        tensors = sorted((start, end - start, name) for name, (start, end) in offsets.items())
+        return cls(header, tuple((name, len(header) + start, size) for start, size, name in tensors))
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """`version` as it was published: its tensors, and the complete files that it stands for."""
+
+    version: int
+    state: State
+    layout: FileLayout
+    files: Mapping[str, FileEntry]
+
+    def write_changes(self, target: Path, state: State, threads: int) -> DeltaSize:
+        """Write to the new file `target` what `state` changes; its tensors have the names, types and shapes of these."""
+        return write_delta(target, self._regions(state), threads)
+
+    def entry_with(self, state: State) -> FileEntry:
+        """What the complete weights file would be with `state`."""
+        digest = hashlib.sha256(self.layout.header)
+        for name, _, _ in self.layout.tensors:
+            digest.update(_bytes_of(state[name]))
+        return {"sha256": digest.hexdigest(), "bytes": sum(self.layout.tensors[-1][1:])}
+
+    def _regions(self, state: State) -> Iterator[Region]:
+        for name, offset, _ in self.layout.tensors:
+            old, new = self.state[name], state[name]
+            yield Region(offset, new.element_size(), _bytes_of(old), _bytes_of(new))
+
+
+def _bytes_of(tensor: torch.Tensor) -> NDArray[np.uint8]:
+    found: NDArray[np.uint8] = tensor.reshape(-1).view(torch.uint8).numpy()
+    return found
