@@ -89,7 +89,7 @@ def open_learner(
         return TreeLM(causal_lm)
 
     lm = load(model_directory)
-    checkpoint_layers(lm.causal_lm, memory, parallel.settings)
+    checkpoint_layers(lm.causal_lm, memory, parallel)
     linear = not prefix_trees or obstacle is not None
     if obstacle is not None and parallel.is_main:
         log.warning("%s: no prefix trees (%s): every sequence is forwarded on its own", model_directory, obstacle)

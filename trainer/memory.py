@@ -5,8 +5,8 @@
     optimizer_offload          parameters, gradients and optimizer states lie in host memory; a layer's parameters are on the
                                device while it computes, and the optimizer steps on the CPU (FSDP2's CPUOffloadPolicy)
 
-None of them changes a gradient. On a CPU the host's memory is the device's: checkpointing spares as much there, the two
-offloads spare nothing (activation_offload even copies), and optimizer_offload is not applied.
+None of them changes a gradient. On a CPU the host's memory is the device's: checkpointing spares as much there, and the two
+offloads have nothing to move and are not applied.
 """
 
 import dataclasses
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from transformers import PreTrainedModel
 
-from trainer.parallel import Parallel, ShardSettings
+from trainer.parallel import Parallel
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,15 +30,16 @@ class MemorySettings:
             raise ValueError("activation_offload moves what activation_checkpointing keeps; expected that on too")
 
 
-def checkpoint_layers(model: PreTrainedModel, memory: MemorySettings, launched: ShardSettings) -> None:
+def checkpoint_layers(model: PreTrainedModel, memory: MemorySettings, parallel: Parallel) -> None:
     """Recompute every decoder layer in the backward where `memory`, or the launcher's settings, ask for it.
 
     Raises ValueError for a model without support for it.
     """
-    if memory.activation_checkpointing or launched.activation_checkpointing:
+    if memory.activation_checkpointing or parallel.settings.activation_checkpointing:
         # non-reentrant: the only kind that passes keyword arguments (BlockMask, spans) and gradients of several inputs
         model.activation_checkpointing_enable(
-            activation_checkpointing_kwargs={"use_reentrant": False}, offload=memory.activation_offload
+            activation_checkpointing_kwargs={"use_reentrant": False},
+            offload=memory.activation_offload and parallel.device.type != "cpu",  # it pins, which needs an accelerator
         )
 
 

@@ -11,9 +11,10 @@ A row, depth first, is cut into spans: consecutive tokens that have the same anc
 
 What a span sees before itself (its path) it sees as a whole, so that is one call of PyTorch's flash kernel, and the inside
 another. Two results over disjoint keys are one by their log-sum-exp, exactly; and the kernel's backward, given the merged result
-and log-sum-exp, gives each call's part of the gradient (Dao et al. 2022, arXiv:2205.14135, section 3), so that parts just add up.
+and log-sum-exp, gives each call's part of the gradient, so that parts just add up: FlashAttention's algorithm 4,
+arXiv 2205.14135.
 
-    suffix _N  token of the row      legend of shapes: G query heads per key head, K key heads, N tokens, D head width
+    suffix _N  token of the row      _G  query heads per key head   _K  key heads   _D  head width
 """
 
 from collections.abc import Iterator, Sequence

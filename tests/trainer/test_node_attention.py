@@ -93,7 +93,7 @@ def test_bfloat16_is_as_near_to_float64_as_the_dense_mask_is() -> None:
     for attended in (by_node(*low[:3], spans), densely(*low[:3], row.ends_N)):
         grads = torch.autograd.grad(attended, low[:3], low[3])
         pairs = [(attended, expected), *zip(grads, expected_grads, strict=True)]
-        errors.append([float((a.double() - b).square().mean().sqrt()) for a, b in pairs])
+        errors.append([float((a.detach().double() - b.detach()).square().mean().sqrt()) for a, b in pairs])
     assert all(0 < ours < 1.5 * theirs for ours, theirs in zip(*errors, strict=True))
 
 
