@@ -1,21 +1,26 @@
 """Attention over trees: query q sees key k iff k <= q < ends[k], which is "k is q or an ancestor of q".
 
-The same line serves a tree and a row of many trees. Two ways to say it to a model of transformers:
+The same line serves a tree and a row of many trees. Three ways to say it to a model of transformers (`attn_implementation`):
 
-    sdpa            a dense bool mask (1, 1, N, N): exact everywhere, N² bytes. CPU, float64, short rows
-    flex_attention  a BlockMask built from the intervals without N×N: long rows on CUDA (its backward needs CUDA)
+    by_node         spans of the row (trainer/node_attention.py): memory linear in tokens, exact in every type. CPU
+    flex_attention  a BlockMask built from the intervals without N×N: CUDA (its backward needs CUDA)
+    sdpa            a dense bool mask (1, 1, N, N), N² bytes, and for a row that is one sequence none: anywhere
 
-A model that no tree can go through (`tree_obstacle`) gets rows of one sequence each, and its own causal attention.
+`auto` takes the first on a CPU and the second on CUDA. A model that no tree can go through (`tree_obstacle`) gets rows of one
+sequence each, and its own causal attention.
 
     suffix _N  token of the row      _B  block of BLOCK tokens      _QK  queries × keys
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask
+
+from trainer.node_attention import BY_NODE, Spans, spans_of_row
+from trainer.packing import Row
 
 BLOCK = 128  # FlexAttention's block; rows are padded to a multiple of it
 
@@ -32,32 +37,39 @@ STATE_SETTINGS = (  # of recurrent, state-space and convolutional layers, where 
 DROPOUT_SETTINGS = ("attention_dropout", "hidden_dropout", "resid_pdrop", "embd_pdrop", "attn_pdrop", "dropout")
 CAPACITY_SETTINGS = ("expert_capacity", "capacity_factor", "moe_capacity_factor")
 
-Mask = Tensor | BlockMask | None
-MaskBuilder = Callable[[Tensor], Mask]  # ends_N -> what the model takes as attention_mask
+Mask = Tensor | BlockMask | Spans | None
+MaskBuilder = Callable[[Tensor], Mask]  # ends_N -> what TreeLM takes
 
 
-def attn_implementation_for(wanted: str, device: torch.device | str) -> str:
-    """What to load a model with: `attn_implementation` of transformers, by the device where `auto` is wanted."""
+def attn_implementation_for(wanted: str, device: torch.device | str, *, obstacle: str | None = None) -> str:
+    """What to load a model with: where `auto` is wanted, by the device and by whether trees can go through the model."""
     if wanted != "auto":
         return wanted
-    return "flex_attention" if torch.device(device).type == "cuda" else "sdpa"
+    if torch.device(device).type == "cuda":
+        return "flex_attention"
+    return BY_NODE if obstacle is None else "sdpa"
 
 
 def choose(implementation: str, device: torch.device | str, *, linear: bool = False) -> MaskBuilder:
     """The mask builder for a model loaded with this `attn_implementation`; `linear`: for rows of one sequence each.
 
     Raises ValueError where attention would be wrong (eager adds a bool mask instead of applying it: logits off by
-    0.44, no error), impossible (flash attention takes no tree mask) or without a backward (FlexAttention on CPU).
+    0.44, no error), impossible (flash attention takes no tree mask) or without a kernel on the device.
     """
-    if implementation == "flex_attention" and torch.device(device).type != "cuda":
-        raise ValueError(f"attn_implementation 'flex_attention' has no backward on {device}; expected 'sdpa' there")
+    kind = torch.device(device).type
+    if implementation == "flex_attention" and kind != "cuda":
+        raise ValueError(f"attn_implementation 'flex_attention' has no backward on {device}; expected 'by_node' there")
+    if implementation == BY_NODE:
+        if kind != "cpu":
+            raise ValueError(f"attn_implementation 'by_node' is for CPUs; expected 'flex_attention' on {device}")
+        return spans_of_row
     if linear:
         return no_mask
     if implementation == "sdpa":
-        return dense_mask
+        return sdpa_mask
     if implementation != "flex_attention":
         raise ValueError(
-            f"attn_implementation is {implementation!r}; expected 'sdpa' or 'flex_attention' for token trees"
+            f"attn_implementation is {implementation!r}; expected 'by_node', 'flex_attention' or 'sdpa' for token trees"
         )
     return interval_block_mask
 
@@ -85,10 +97,19 @@ def tree_obstacle(config: Any) -> str | None:
 
 def no_mask(ends_N: Tensor) -> None:
     """For a row that is one sequence: the model's own causal attention. Raises ValueError for any other row."""
-    if not bool((ends_N == len(ends_N)).all()):
+    if not _is_one_sequence(ends_N):
         raise ValueError(
             "a row of several sequences for a model that takes one; use pack(…, one_sequence_per_row=True)"
         )
+
+
+def _is_one_sequence(ends_N: Tensor) -> bool:
+    return bool((ends_N == len(ends_N)).all())
+
+
+def sdpa_mask(ends_N: Tensor) -> Tensor | None:
+    """None for a row that is one sequence, for which SDPA has a causal kernel; else the dense mask."""
+    return None if _is_one_sequence(ends_N) else dense_mask(ends_N)
 
 
 def dense_mask(ends_N: Tensor) -> Tensor:
@@ -127,6 +148,21 @@ def block_rule(ends_N: Tensor) -> tuple[Tensor, Tensor]:
     some_QK = (key == query) | ((key < query) & (blocks.amax(1)[None, :] > query * BLOCK))
     full_QK = (key < query) & (blocks.amin(1)[None, :] >= (query + 1) * BLOCK)
     return some_QK, full_QK
+
+
+def mask_counts(rows: Sequence[Row], mask: MaskBuilder) -> list[float]:
+    """Over these rows: [tokens, padding tokens, blocks with a visible pair, blocks]; padding is FlexAttention's alone.
+
+    Blocks are those of BLOCK × BLOCK pairs; their density is what a kernel that skips empty blocks computes.
+    """
+    tokens = padding = visible = blocks = 0
+    for row in rows:
+        padded = row.padded(BLOCK)
+        some_QK, _ = block_rule(padded.ends_N)
+        tokens += row.num_tokens
+        padding += padded.num_tokens - row.num_tokens if mask is interval_block_mask else 0
+        visible, blocks = visible + int(some_QK.sum()), blocks + some_QK.numel()
+    return [float(tokens), float(padding), float(visible), float(blocks)]
 
 
 def _ordered(blocks_QK: Tensor) -> tuple[Tensor, Tensor]:

@@ -9,6 +9,7 @@ from shared.config import ServiceConfig
 from trainer.advantages import AdvantageNormalization
 from trainer.learner import OptimizerConfig
 from trainer.losses import LossConfig, LossName
+from trainer.memory import MemorySettings
 from trainer.presets import PRESETS
 from trainer.schedule import Schedule
 
@@ -67,9 +68,16 @@ class TrainerConfig(ServiceConfig, LossConfig):
 
     # model
     dtype: str = Field("float32", description="Of parameters and optimizer: float32, bfloat16 or float64.")
-    attn_implementation: str = Field("auto", description="sdpa, flex_attention, or auto: by the device.")
+    attn_implementation: str = Field("auto", description="by_node, flex_attention, sdpa, or auto: by the device.")
     prefix_trees: bool = Field(
         True, description="Forward shared prefixes once. False, or for models that forbid it: one sequence at a time."
+    )
+    activation_checkpointing: bool = Field(
+        False, description="Keep each layer's input alone and compute the layer again in the backward."
+    )
+    activation_offload: bool = Field(False, description="Keep those inputs in host memory.")
+    optimizer_offload: bool = Field(
+        False, description="Keep parameters and optimizer states in host memory, and step there. Nothing on a CPU."
     )
     device: str = Field("auto", description="auto, cpu or cuda.")
     num_threads: int = Field(0, ge=0, description="CPU threads a process; 0: the cores shared among processes.")
@@ -142,6 +150,11 @@ class TrainerConfig(ServiceConfig, LossConfig):
             )
         return self
 
+    @model_validator(mode="after")
+    def an_offload_of_activations_needs_their_checkpointing(self) -> "TrainerConfig":
+        self.memory()
+        return self
+
     @property
     def folder(self) -> Path:
         run = Path("output") / self.run
@@ -153,3 +166,6 @@ class TrainerConfig(ServiceConfig, LossConfig):
     def optimizer(self) -> OptimizerConfig:
         names = OptimizerConfig.__dataclass_fields__.keys() & type(self).model_fields.keys()
         return OptimizerConfig(**{name: getattr(self, name) for name in names})
+
+    def memory(self) -> MemorySettings:
+        return MemorySettings(self.activation_checkpointing, self.activation_offload, self.optimizer_offload)

@@ -15,6 +15,7 @@ from transformers import PreTrainedModel
 from trainer.attention import BLOCK, Mask, MaskBuilder, dense_mask, interval_block_mask, tree_obstacle
 from trainer.logprobs import token_logprobs
 from trainer.losses import LossBatch
+from trainer.node_attention import Spans
 from trainer.packing import Row
 
 
@@ -45,8 +46,9 @@ class TreeLM(nn.Module):
         """(logprob_E, entropy_E or None) of the row's entries; each distinct (token, temperature) is computed once."""
         if self.obstacle is not None and mask is not None:
             raise ValueError(f"{self.causal_lm.config.model_type}: {self.obstacle}; trees need full attention only")
+        attention = {"tree_spans": mask} if isinstance(mask, Spans) else {"attention_mask": mask}
         output = self.causal_lm.base_model(
-            input_ids=row.ids_N[None], position_ids=row.positions_N[None], attention_mask=mask, use_cache=False
+            input_ids=row.ids_N[None], position_ids=row.positions_N[None], use_cache=False, **attention
         )
         logprob_U, entropy_U = token_logprobs(
             output.last_hidden_state[0],

@@ -22,11 +22,12 @@ from torch.distributed.tensor import DTensor
 from transformers import PreTrainedModel
 
 from trainer.accumulate import Accumulator, Minibatch
-from trainer.attention import MaskBuilder, attn_implementation_for, choose
+from trainer.attention import MaskBuilder, attn_implementation_for, choose, mask_counts, tree_obstacle
 from trainer.forward import TreeLM
 from trainer.loss_metrics import Measured, combine, report
 from trainer.losses import Denominators, LossConfig
-from trainer.model import layer_classes, load_model
+from trainer.memory import MemorySettings, checkpoint_layers, with_optimizer_offload
+from trainer.model import layer_classes, load_config, load_model
 from trainer.packing import Row
 from trainer.parallel import Parallel, shard_model
 from trainer.schedule import Schedule, learning_rate
@@ -71,28 +72,30 @@ def open_learner(
     prefix_trees: bool = True,
     logprob_chunk: int = 512,
     with_entropy: bool = False,
+    memory: MemorySettings = MemorySettings(),
 ) -> "Learner":
     """Load, wrap, shard: a learner ready for its first step or for `checkpoint.load`.
 
     The frozen reference model, from `reference_directory` or the same weights, is loaded only where the loss has a KL term.
     `prefix_trees` False, or a model that they cannot go through: rows must be single sequences (`Learner.linear`).
     """
-    implementation = attn_implementation_for(attn_implementation, parallel.device)
+    obstacle = tree_obstacle(load_config(model_directory))
+    implementation = attn_implementation_for(attn_implementation, parallel.device, obstacle=obstacle)
+    parallel = with_optimizer_offload(parallel, memory)
 
-    def load(directory: Path, *, checkpointing: bool) -> TreeLM:
-        causal_lm = load_model(
-            directory, dtype=dtype, attn_implementation=implementation, gradient_checkpointing=checkpointing
-        )
+    def load(directory: Path) -> TreeLM:
+        causal_lm = load_model(directory, dtype=dtype, attn_implementation=implementation)
         cut_layers(causal_lm, parallel.mesh["tp"], parallel.device)
         return TreeLM(causal_lm)
 
-    lm = load(model_directory, checkpointing=parallel.settings.activation_checkpointing)
-    linear = not prefix_trees or lm.obstacle is not None
-    if lm.obstacle is not None and parallel.is_main:
-        log.warning("%s: no prefix trees (%s): every sequence is forwarded on its own", model_directory, lm.obstacle)
+    lm = load(model_directory)
+    checkpoint_layers(lm.causal_lm, memory, parallel)
+    linear = not prefix_trees or obstacle is not None
+    if obstacle is not None and parallel.is_main:
+        log.warning("%s: no prefix trees (%s): every sequence is forwarded on its own", model_directory, obstacle)
     reference = None
     if loss.kl_coefficient > 0:
-        reference = load(reference_directory or model_directory, checkpointing=False).requires_grad_(False).eval()
+        reference = load(reference_directory or model_directory).requires_grad_(False).eval()
         shard_model(reference, layer_classes(reference.causal_lm), parallel, frozen=True)
     shard_model(lm, layer_classes(lm.causal_lm), parallel)
     return Learner(
@@ -134,6 +137,7 @@ class Learner:
         self.steps_done = 0
         self.optimizer = _adamw(lm, config, parallel)
         self._parallel = parallel
+        self._mask = mask
         self._accumulator = Accumulator(lm, reference, loss, parallel, mask, logprob_chunk, with_entropy)
 
     @property
@@ -181,6 +185,7 @@ class Learner:
             "learner/trajectories": float(trajectories),
             "learner/step_s": time.monotonic() - started,
         }
+        metrics |= self._row_metrics([row for minibatch in minibatches for row in minibatch.rows])
         return StepResult(metrics, skipped=not moved)
 
     def _set_learning_rate(self) -> float:
@@ -216,6 +221,13 @@ class Learner:
             log.warning("step %d skipped: gradient norm is %s; the weights stay as they are", self.steps_done, norm)
         self.optimizer.zero_grad()
         return norm
+
+    def _row_metrics(self, rows: Sequence[Row]) -> dict[str, float]:
+        tokens, padding, visible, blocks = self._parallel.data.sum_scalars(mask_counts(rows, self._mask))
+        return {
+            "learner/pad_fraction": padding / max(tokens + padding, 1.0),
+            "learner/block_density": visible / max(blocks, 1.0),
+        }
 
     def _reduce(self, own: Measured) -> Measured:
         """Over ranks; their names differ where one has a source or an age that another has not."""

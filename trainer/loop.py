@@ -66,6 +66,7 @@ def train(config: TrainerConfig) -> None:
             prefix_trees=config.prefix_trees,
             logprob_chunk=config.logprob_chunk,
             with_entropy=config.with_entropy,
+            memory=config.memory(),
         )
         _resume(learner, config, parallel)
         incarnation = _begin(bridge, config, parallel, learner.steps_done)

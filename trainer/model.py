@@ -3,7 +3,14 @@
 from pathlib import Path
 
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    PretrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
 from transformers.utils.logging import disable_progress_bar
 
 from shared.errors import ConfigError
@@ -11,9 +18,16 @@ from shared.errors import ConfigError
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float64": torch.float64}
 
 
-def load_model(
-    directory: Path, *, dtype: str = "float32", attn_implementation: str = "sdpa", gradient_checkpointing: bool = False
-) -> PreTrainedModel:
+def load_config(directory: Path) -> PretrainedConfig:
+    """Raises ConfigError for a directory without a model."""
+    if not (directory / "config.json").is_file():
+        raise ConfigError(f"{directory}: no config.json; expected a local Hugging Face model directory")
+    config = AutoConfig.from_pretrained(directory, local_files_only=True)
+    assert isinstance(config, PretrainedConfig)
+    return config
+
+
+def load_model(directory: Path, *, dtype: str = "float32", attn_implementation: str = "sdpa") -> PreTrainedModel:
     """The model in training mode. `dtype` is that of parameters and optimizer: float32 unless memory forbids.
 
     Raises ConfigError for a directory without a model, an unknown dtype, and attention that would ignore a tree mask.
@@ -23,17 +37,13 @@ def load_model(
         raise ConfigError("attn_implementation is 'eager'; expected 'sdpa': eager misreads boolean masks")
     if dtype not in DTYPES:
         raise ConfigError(f"dtype is {dtype!r}; expected one of {', '.join(DTYPES)}")
-    if not (directory / "config.json").is_file():
-        raise ConfigError(f"{directory}: no config.json; expected a local Hugging Face model directory")
+    config = load_config(directory)
     disable_progress_bar()  # one bar per rank and load, among the lines of the log
-    config = AutoConfig.from_pretrained(directory, local_files_only=True)
     model = AutoModelForCausalLM.from_pretrained(
         directory, config=config, dtype=DTYPES[dtype], attn_implementation=attn_implementation, local_files_only=True
     )
     assert isinstance(model, PreTrainedModel)
     model.config.use_cache = False
-    if gradient_checkpointing:
-        model.activation_checkpointing_enable(activation_checkpointing_kwargs={"use_reentrant": False})
     model.train()
     return model
 

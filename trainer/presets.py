@@ -81,7 +81,7 @@ PRESETS: dict[str, Preset] = {
         | TOKEN_MEAN,
     ),
     "a3po": Preset(
-        "decoupled PPO with AReaL's prox_logp_method=loglinear: no forward for the proximal policy",
+        "arXiv 2512.06547, AReaL's prox_logp_method=loglinear: decoupled PPO without a forward for the proximal policy",
         "zscore",
         {"loss_calculater": "GRPO", "clip_anchor": "proximal", "proximal_logprobs": "loglinear"}
         | {"rollout_is": "token", "rollout_is_cap": 5.0, "token_mask_high": 5.0}

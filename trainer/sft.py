@@ -68,7 +68,7 @@ class SftConfig(ServiceConfig):
     tokens_per_row: int = Field(512, ge=2, description="Budget of one forward; on CPU short rows are fastest.")
     dtype: str = Field("float32", description="Of parameters and optimizer: float32, bfloat16 or float64.")
     output_dtype: str | None = Field(None, description="Of the written weights; none means that of the parameters.")
-    attn_implementation: str = Field("auto", description="sdpa, flex_attention, or auto: by the device.")
+    attn_implementation: str = Field("auto", description="by_node, flex_attention, sdpa, or auto: by the device.")
     device: str = Field("auto", description="auto, cpu or cuda.")
     num_threads: int = Field(0, ge=0, description="CPU threads per process; 0 follows OMP_NUM_THREADS, else one.")
     seed: int = Field(0, ge=0, description="Of the order of the samples.")

@@ -29,9 +29,9 @@ from shared.errors import DataError, TandemError
 from shared.flatten import tree_of
 from shared.store import Store
 from shared.trees import RecordTree
-from trainer.attention import choose
+from trainer.attention import attn_implementation_for, choose, tree_obstacle
 from trainer.forward import TreeLM, row_logprobs
-from trainer.model import load_model
+from trainer.model import load_config, load_model
 from trainer.packing import pack
 from trainer.tree import Merging, merge
 
@@ -67,7 +67,7 @@ def largest_difference(lm: TreeLM, trees: Sequence[RecordTree], version: int, de
     """(tokens of `version`, largest |stored − recomputed| over them)."""
     tokens, largest = 0, 0.0
     linear = lm.obstacle is not None
-    mask = choose("sdpa", device, linear=linear)
+    mask = choose(lm.causal_lm.config._attn_implementation, device, linear=linear)
     for tree in trees:
         merged = merge([tree], merging=Merging.LINEAR if linear else Merging.TREE)
         rows = pack([merged], max(merged.num_tree, 1), one_sequence_per_row=linear)
@@ -95,11 +95,16 @@ async def verify(store: Store, config: VerifyConfig) -> list[Verified]:
             trees = [tree_of(d, stored[d.record]) for d in data if d.min_version <= number <= d.max_version]
             if trees:
                 reached = assembly.reach(version, published, newer_than=number)
-                lm = TreeLM(load_model(reached.folder)).to(config.device)
+                lm = _load(reached.folder, config.device)
                 tokens, largest = largest_difference(lm, trees, number, config.device)
                 results.append(Verified(number, version.step, len(trees), tokens, largest))
                 assembly.keep_only(number)
     return results
+
+
+def _load(directory: Path, device: str) -> TreeLM:
+    implementation = attn_implementation_for("auto", device, obstacle=tree_obstacle(load_config(directory)))
+    return TreeLM(load_model(directory, attn_implementation=implementation)).to(device)
 
 
 async def _newest(store: Store, config: VerifyConfig, kept: dict[int, PolicyVersion]) -> list[DBRecordData]:

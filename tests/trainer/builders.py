@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 from transformers import PreTrainedModel, Qwen3Config, Qwen3ForCausalLM
 
 from shared.trees import RecordTree, TreeDispatch
@@ -222,3 +224,17 @@ def relative_difference(found: dict[str, Tensor], expected: dict[str, Tensor]) -
     """The largest difference in any parameter's gradient, relative to that parameter's largest gradient."""
     assert found.keys() == expected.keys()
     return max(float((found[k] - e).abs().max() / e.abs().max().clamp(min=1e-30)) for k, e in expected.items())
+
+
+class LargestTensor(TorchDispatchMode):
+    """Remembers the size of the largest tensor that any operation made."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.numel = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        made = [leaf.numel() for leaf in tree_leaves(result) if isinstance(leaf, Tensor)]
+        self.numel = max([self.numel, *made])
+        return result

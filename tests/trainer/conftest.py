@@ -8,8 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+import torch
+from transformers import PreTrainedModel
 
 from tests.trainer.builders import tiny_model
+from trainer.exact import exact_norms
 from trainer.parallel import Parallel, parallel_session
 
 ROOT = Path(__file__).parents[2]
@@ -29,6 +32,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if "two_processes" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.xdist_group("two_processes"))
+
+
+@pytest.fixture(scope="module")
+def model() -> Iterator[PreTrainedModel]:
+    """The tiny model in float64 throughout."""
+    torch.set_num_threads(1)
+    made = tiny_model()
+    with exact_norms(made):
+        yield made
 
 
 @pytest.fixture(scope="session")

@@ -1,5 +1,7 @@
 """The tree mask for FlexAttention is the tree mask, and attention that would be wrong is refused."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 import torch
@@ -24,10 +26,13 @@ from trainer.attention import (
     choose,
     dense_mask,
     interval_block_mask,
+    mask_counts,
     no_mask,
+    sdpa_mask,
     tree_obstacle,
 )
 from trainer.forward import TreeLM, row_logprobs
+from trainer.node_attention import spans_of_row
 from trainer.packing import Row, pack
 from trainer.tree import merge
 
@@ -75,19 +80,36 @@ def test_a_block_mask_needs_a_padded_row() -> None:
 
 
 def test_attention_that_would_be_wrong_or_has_no_backward_is_refused() -> None:
-    assert choose("sdpa", "cpu") is dense_mask
+    assert choose("by_node", "cpu") is spans_of_row
+    assert choose("sdpa", "cpu") is sdpa_mask
     assert choose("flex_attention", "cuda") is interval_block_mask
     for implementation in ("eager", "flash_attention_2"):
         with pytest.raises(ValueError, match="for token trees"):
             choose(implementation, "cpu")
     with pytest.raises(ValueError, match="no backward on cpu"):
         choose("flex_attention", "cpu")
+    with pytest.raises(ValueError, match="is for CPUs"):
+        choose("by_node", "cuda")
     assert choose("flash_attention_2", "cuda", linear=True) is no_mask
 
 
 def test_the_backend_follows_the_device_unless_it_is_named() -> None:
-    assert [attn_implementation_for("auto", device) for device in ("cpu", "cuda")] == ["sdpa", "flex_attention"]
+    assert [attn_implementation_for("auto", device) for device in ("cpu", "cuda")] == ["by_node", "flex_attention"]
+    assert attn_implementation_for("auto", "cpu", obstacle="sliding_window is 16") == "sdpa"
     assert attn_implementation_for("sdpa", "cuda") == "sdpa"
+
+
+def test_a_row_of_one_sequence_needs_no_mask_for_sdpa() -> None:
+    assert sdpa_mask(torch.full((5,), 5)) is None
+    assert sdpa_mask(torch.tensor([2, 2, 5, 5, 5])) is not None
+
+
+def test_block_density_and_padding_are_counted_over_rows() -> None:
+    chain, two = torch.full((256,), 256), torch.tensor([128] * 128 + [250] * 122)
+    (row,) = pack([merge([random_tree_record(np.random.default_rng(0), 250, 9)])], 1000)
+    rows = [dataclasses.replace(row, ids_N=torch.zeros_like(ends), ends_N=ends) for ends in (chain, two)]
+    assert mask_counts(rows, spans_of_row) == [506, 0, 3 + 2, 4 + 4]
+    assert mask_counts(rows, interval_block_mask) == [506, 6, 3 + 2, 4 + 4]
 
 
 LAYERS = {"num_hidden_layers": 2, "max_window_layers": 0}

@@ -1,22 +1,15 @@
 """Merged equals unmerged: the tree's loss and every parameter's gradient are those of one forward per sequence, in float64."""
 
-import dataclasses
 import itertools
-import os
-import subprocess
-import sys
-from collections.abc import Iterator, Sequence
-from pathlib import Path
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
-from transformers import DynamicCache, PreTrainedModel
+from transformers import PreTrainedModel
 
-from shared.trees import RecordTree
-from tests.trainer import exactness_table, fsdp_child
+from tests.trainer import exactness_table
 from tests.trainer.builders import (
     RecordBuilder,
     gradients,
@@ -26,33 +19,25 @@ from tests.trainer.builders import (
     tiny_model,
 )
 from tests.trainer.conftest import Launch
-from tests.trainer.formulas import reference_loss
+from tests.trainer.exactness import (
+    CONFIGS,
+    TOLERANCE,
+    ages,
+    assert_same,
+    backward,
+    every_loss,
+    forking_records,
+    merged,
+    one_by_one,
+    seeds,
+)
 from tests.trainer.loss_cases import LOSSES
-from trainer.attention import dense_mask
 from trainer.exact import exact_norms
-from trainer.forward import TreeLM, loss_batch, row_logprobs
-from trainer.losses import Denominators, LossConfig, LossName, compute
-from trainer.packing import Row, empty_row, pack
+from trainer.forward import TreeLM, row_logprobs
+from trainer.losses import Denominators, LossConfig
+from trainer.packing import empty_row, pack
 from trainer.parallel import Parallel
-from trainer.tree import TokenTree, merge
-
-TOLERANCE = 1e-9
-CONFIGS = {
-    "minirl": LossConfig(importance_weight_cap_ratio=1.5),
-    "grpo": LossConfig(loss_calculater=LossName.GRPO, out_of_date_decay=0.1),
-    "cross-entropy": LossConfig(loss_calculater=LossName.CROSS_ENTROPY),
-}
-STALENESS = [0.0, 1.0, 2.0, 3.0, 4.0]
-seeds = st.integers(0, 2**32 - 1)
-every_loss = pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS.keys())
-
-
-@pytest.fixture(scope="module")
-def model() -> Iterator[PreTrainedModel]:
-    torch.set_num_threads(1)
-    made = tiny_model()
-    with exact_norms(made):
-        yield made
+from trainer.tree import merge
 
 
 @pytest.fixture(scope="module")
@@ -65,40 +50,14 @@ def wanted(quick_cases: dict[str, LossConfig]) -> dict[str, exactness_table.Step
     return exactness_table.expected(quick_cases)
 
 
-def ages(records: Sequence[RecordTree]) -> list[float]:
-    return STALENESS[: len(records)]
-
-
-def one_by_one(
-    model: PreTrainedModel, records: Sequence[RecordTree], config: LossConfig
-) -> tuple[float, dict[str, Tensor]]:
-    """Loss and gradients of one forward per sequence, by the formulas; the token lists by record."""
-    model.zero_grad()
-    loss = reference_loss(logprobs_one_by_one(model, records), ages(records), config)
-    if loss.requires_grad:
-        loss.backward()
-    return loss.item(), gradients(model)
-
-
-def merged(
-    model: PreTrainedModel, trees: Sequence[TokenTree], config: LossConfig, max_tokens: int = 10_000, chunk: int = 7
-) -> tuple[float, dict[str, Tensor]]:
-    """The same through the trainer's code; one backward per row."""
-    model.zero_grad()
-    denominators = Denominators.count(torch.cat([torch.from_numpy(tree.trained_tokens_T) for tree in trees]))
-    total = sum(backward(model, row, denominators, config, chunk) for row in pack(trees, max_tokens))
-    return float(total), gradients(model)
-
-
-def backward(model: PreTrainedModel, row: Row, denominators: Denominators, config: LossConfig, chunk: int = 7) -> float:
-    logprob_E, _ = row_logprobs(TreeLM(model), row, chunk=chunk)
-    loss, _ = compute(loss_batch(row, logprob_E), denominators, config)
-    loss.backward()
-    return loss.item()
-
-
-def trained(records: Sequence[RecordTree]) -> bool:
-    return any(record.trained_N.any() for record in records)
+@settings(max_examples=25, deadline=None)
+@given(seed=seeds)
+def test_every_log_prob_is_that_of_one_forward_per_sequence(model: PreTrainedModel, seed: int) -> None:
+    records = random_group(seed)
+    wanted = [token.new for tokens in logprobs_one_by_one(model, records) for token in tokens]
+    for row in pack([merge(records)], 10_000):
+        found_E, _ = row_logprobs(TreeLM(model), row)
+        assert (found_E - torch.stack(wanted)).abs().max() < 1e-12
 
 
 @every_loss
@@ -112,13 +71,6 @@ def test_the_merged_step_has_the_loss_and_gradients_of_one_forward_per_sequence(
     loss, found = merged(model, [merge(records, staleness=ages(records))], config)
     assert loss == pytest.approx(expected_loss, rel=TOLERANCE, abs=1e-12)
     assert_same(found, expected)
-
-
-def assert_same(found: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
-    if not any(gradient.any() for gradient in expected.values()):  # everything clipped, or nothing trained
-        assert all(gradient.abs().max() < 1e-12 for gradient in found.values())
-        return
-    assert relative_difference(found, expected) < TOLERANCE
 
 
 @every_loss
@@ -152,20 +104,6 @@ def test_neither_packing_groups_together_nor_their_order_changes_the_gradient(
     assert shuffled_loss == pytest.approx(apart_loss, rel=TOLERANCE, abs=1e-12)
     assert_same(together, apart)
     assert_same(shuffled, apart)
-
-
-def forking_records() -> list[RecordTree]:
-    """Two records with one prompt and reply, then their own: every kind of sharing, and enough tokens to see an error."""
-    records = []
-    for name, reply, advantage in (("a", [1, 2, 0, 2], 1.3), ("b", [1, 2, 1, 1], -0.7)):
-        builder = RecordBuilder(name)
-        prompt = builder.context([7, 8, 9, 10])
-        logprobs = [-3.6 - 0.3 * len(records) + 0.2 * i for i in range(4)]
-        first = builder.reply(reply, prompt, logprobs=logprobs, advantage=advantage)
-        builder.reply([2, 0, 1], builder.context([3, 4], first), logprobs=[-3.6] * 3, advantage=advantage)
-        builder.reply([0, 0, 2], builder.context([4], prompt), logprobs=[-3.4] * 3, advantage=advantage)
-        records.append(builder.build())
-    return records
 
 
 def test_every_loss_has_the_gradient_of_one_forward_per_sequence_merged_or_not_in_one_row_or_many(
@@ -230,16 +168,6 @@ def test_an_untied_head_is_exact_too() -> None:
     assert relative_difference(found, expected) < TOLERANCE
 
 
-def test_gradient_checkpointing_does_not_change_the_gradient() -> None:
-    checkpointed = tiny_model()
-    with exact_norms(checkpointed):
-        tree = merge(forking_records())
-        _, expected = merged(checkpointed, [tree], CONFIGS["minirl"])
-        checkpointed.activation_checkpointing_enable(activation_checkpointing_kwargs={"use_reentrant": False})
-        _, found = merged(checkpointed, [tree], CONFIGS["minirl"])
-    assert relative_difference(found, expected) < TOLERANCE
-
-
 def test_an_empty_row_runs_forward_and_backward_and_adds_nothing(model: PreTrainedModel) -> None:
     model.zero_grad()
     denominators = Denominators(num_tokens=5, num_trajectories=2, tokens_T=torch.tensor([3, 2]))
@@ -253,47 +181,6 @@ def test_padding_a_row_does_not_change_its_log_probs(model: PreTrainedModel) -> 
     plain_E, _ = row_logprobs(TreeLM(model), row)
     padded_E, _ = row_logprobs(TreeLM(model), row.padded(128))
     torch.testing.assert_close(padded_E, plain_E, rtol=1e-12, atol=1e-12)
-
-
-def test_a_token_changes_its_descendants_and_nobody_else(model: PreTrainedModel) -> None:
-    (row,) = pack([merge(forking_records())], 1000)
-    changed_node = 4  # the first token of the shared reply
-    ids_N = row.ids_N.clone()
-    ids_N[changed_node] = 30
-    with torch.no_grad():
-        before_ND, after_ND = (
-            model.base_model(
-                input_ids=ids[None],
-                position_ids=row.positions_N[None],
-                attention_mask=dense_mask(row.ends_N),
-                use_cache=False,
-            ).last_hidden_state[0]
-            for ids in (row.ids_N, ids_N)
-        )
-    changed_N = (before_ND != after_ND).any(1)
-    index_N = torch.arange(row.num_tokens)
-    assert torch.equal(changed_N, (index_N >= changed_node) & (index_N < row.ends_N[changed_node]))
-
-
-def test_wrong_positions_a_plain_causal_mask_and_stock_norms_are_all_noticed(model: PreTrainedModel) -> None:
-    """Negative controls: if these passed, the equalities above would prove nothing."""
-    records = forking_records()
-    _, expected = one_by_one(model, records, CONFIGS["minirl"])
-    (row,) = pack([merge(records, staleness=ages(records))], 1000)
-    n = row.num_tokens
-    denominators = Denominators.count(torch.tensor([int(r.trained_N.sum()) for r in records]))
-    broken = {
-        "positions in the row": dataclasses.replace(row, positions_N=torch.arange(n)),
-        "plain causal mask": dataclasses.replace(row, ends_N=torch.full((n,), n)),
-        "predictor is the token before": dataclasses.replace(row, parents_N=torch.arange(-1, n - 1)),
-    }
-    for name, wrong in broken.items():
-        model.zero_grad()
-        backward(model, wrong, denominators, CONFIGS["minirl"])
-        assert relative_difference(gradients(model), expected) > 1e-3, name
-    stock = tiny_model()
-    backward(stock, row, denominators, CONFIGS["minirl"])
-    assert relative_difference(gradients(stock), expected) > TOLERANCE, "norms in float32"
 
 
 def test_in_bfloat16_the_merged_forward_is_as_near_to_float64_as_one_forward_per_sequence(
@@ -314,46 +201,6 @@ def test_in_bfloat16_the_merged_forward_is_as_near_to_float64_as_one_forward_per
     assert 1e-3 < merged < 1.5 * alone
 
 
-def test_a_prefix_whose_keys_and_values_are_detached_has_another_gradient(model: PreTrainedModel) -> None:
-    """Negative control: what a cache of a sampling engine would give; the shared prefix would not learn from its branches."""
-    records = forking_records()[:1]
-    leaf = records[0].leaves()[0]
-    path = records[0].path(leaf)
-    ids = torch.from_numpy(records[0].token_ids_N[path].astype("int64"))[None]
-    cut = 5
-    results = []
-    for detached in (False, True):
-        model.zero_grad()
-        with torch.set_grad_enabled(not detached):
-            prefix = model.base_model(input_ids=ids[:, :cut], past_key_values=DynamicCache(), use_cache=True)
-        rest = model.base_model(input_ids=ids[:, cut:], past_key_values=prefix.past_key_values, use_cache=True)
-        logits = model.get_output_embeddings()(rest.last_hidden_state[0, :-1])
-        (-logits.log_softmax(-1).gather(1, ids[0, cut + 1 :, None]).sum()).backward()
-        results.append(gradients(model))
-    assert relative_difference(results[1], results[0]) > 1e-2
-
-
-def test_clipping_the_sum_of_advantages_on_a_shared_token_is_another_loss(model: PreTrainedModel) -> None:
-    """The tempting shortcut: one entry per node, with the summed advantage and the mean old log-prob."""
-    records, config = forking_records(), LossConfig(loss_calculater=LossName.GRPO, skip_length_normalization=True)
-    _, expected = one_by_one(model, records, config)
-    (row,) = pack([merge(records, staleness=[0.0, 0.0])], 1000)
-    count_U = torch.bincount(row.edge_E)
-    zeros_U = torch.zeros(len(row.node_U))
-    shortcut = dataclasses.replace(
-        row,
-        edge_E=torch.arange(len(row.node_U)),
-        advantage_E=zeros_U.index_add(0, row.edge_E, row.advantage_E),
-        old_logprob_E=zeros_U.index_add(0, row.edge_E, row.old_logprob_E) / count_U,
-        trajectory_E=torch.zeros(len(row.node_U), dtype=torch.int64),
-        turn_E=torch.zeros(len(row.node_U), dtype=torch.int64),
-        staleness_E=zeros_U,
-    )
-    model.zero_grad()
-    backward(model, shortcut, Denominators.count(torch.tensor([int(r.trained_N.sum()) for r in records])), config)
-    assert relative_difference(gradients(model), expected) > 1e-2
-
-
 def test_norms_are_restored_after_an_exact_run() -> None:
     made = tiny_model()
     with exact_norms(made):
@@ -366,44 +213,3 @@ def test_a_model_whose_logits_are_not_one_product_is_refused() -> None:
     made.config.final_logit_softcapping = 30.0
     with pytest.raises(ValueError, match="final_logit_softcapping"):
         TreeLM(made)
-
-
-def test_two_sharded_ranks_together_have_the_gradient_of_one_unsharded_process(tmp_path: Path) -> None:
-    """fully_shard on gloo: tied and untied heads, the root freed between forward and backward, activations recomputed."""
-    output = tmp_path / "gradients.pt"
-    command = [sys.executable, "-m", "tests.trainer.fsdp_child"]
-    ranks = [
-        subprocess.Popen(
-            [*command, str(rank), "2", str(tmp_path / "store"), str(output)],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            env=os.environ | {"OMP_NUM_THREADS": "1"},
-            cwd=Path(__file__).parents[2],
-        )
-        for rank in range(2)
-    ]
-    try:
-        logs = [rank.communicate(timeout=120)[0] for rank in ranks]
-    finally:
-        for rank in ranks:
-            rank.kill()
-    assert [rank.returncode for rank in ranks] == [0, 0], "\n".join(logs)
-    assert_unsharded_gradients(torch.load(output))
-
-
-def test_one_sharded_rank_has_the_gradient_of_an_unsharded_process() -> None:
-    torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
-    try:
-        found = fsdp_child.every_case(rank=0, world_size=1)
-    finally:
-        torch.distributed.destroy_process_group()
-    assert_unsharded_gradients(found)
-
-
-def assert_unsharded_gradients(found: dict[str, dict[str, Tensor]]) -> None:
-    for case, (tied, _, _) in fsdp_child.CASES.items():
-        alone = tiny_model(tied=tied)
-        with exact_norms(alone):
-            _, expected = merged(alone, fsdp_child.step_trees(), LossConfig())
-        assert relative_difference(found[case], expected) < TOLERANCE, case

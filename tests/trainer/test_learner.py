@@ -19,6 +19,7 @@ from trainer.forward import TreeLM, row_logprobs
 from trainer.learner import open_learner
 from trainer.loss_metrics import Measured
 from trainer.losses import Denominators, LossConfig, LossName
+from trainer.node_attention import spans_of_row
 from trainer.packing import pack
 from trainer.parallel import Parallel
 from trainer.schedule import learning_rate
@@ -84,7 +85,7 @@ def test_the_proximal_policy_is_the_one_before_the_first_update_of_the_step(
     learner = open_learner(model_directory, loss, OPTIMIZER, alone, dtype="float64")
     parts = minibatches(2, alone)
     with torch.no_grad():
-        before = [row_logprobs(learner.lm, row)[0] for row in parts[1].rows]
+        before = [row_logprobs(learner.lm, row, attn=spans_of_row)[0] for row in parts[1].rows]
     first, later = learner._accumulator.proximal_logprobs(parts)
     assert first is None
     assert later is not None

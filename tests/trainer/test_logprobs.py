@@ -1,13 +1,10 @@
 """Log-probs in chunks are the log-probs, with their gradients, and never need the full logits."""
 
-from typing import Any
-
 import pytest
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
+from tests.trainer.builders import LargestTensor
 from trainer.logprobs import token_logprobs
 
 N, D, V, E = 9, 6, 23, 31
@@ -100,25 +97,11 @@ def test_bfloat16_inputs_are_multiplied_in_float32_and_get_bfloat16_gradients() 
         assert (found.grad.double() - reference.grad).abs().max() < 0.02 * reference.grad.abs().max()
 
 
-class _LargestTensor(TorchDispatchMode):
-    """Remembers the size of the largest tensor that any operation made."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.numel = 0
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        result = func(*args, **(kwargs or {}))
-        made = [leaf.numel() for leaf in tree_leaves(result) if isinstance(leaf, Tensor)]
-        self.numel = max([self.numel, *made])
-        return result
-
-
 def test_no_tensor_of_entries_times_vocabulary_is_ever_made() -> None:
     entries, vocabulary, chunk = 512, 1024, 16
     hidden_ND, weight_VD = torch.randn(8, 4, requires_grad=True), torch.randn(vocabulary, 4, requires_grad=True)
     index_E = torch.arange(entries)
-    with _LargestTensor() as largest:
+    with LargestTensor() as largest:
         logprob_E, _ = token_logprobs(
             hidden_ND, weight_VD, index_E % 8, index_E, torch.ones(entries), chunk, with_entropy=True
         )

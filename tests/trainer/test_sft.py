@@ -18,7 +18,7 @@ from tests.trainer.conftest import ROOT
 from trainer import sft
 from trainer.checkpoint import Checkpoints
 from trainer.learner import Learner
-from trainer.parallel import Parallel
+from trainer.parallel import Parallel, Peers
 from trainer.sft_data import Conversation, conversation_tree, read_conversations, sample_order, spans
 
 TOOL = {"type": "function", "function": {"name": "add", "parameters": {"properties": {"x": {}, "y": {}}}}}
@@ -158,7 +158,7 @@ def test_the_ranks_share_the_samples_of_each_step_and_an_epoch_sees_every_one(
     letters = "abcdefghijklmnop"
     conversations = [Conversation(x, [_user("q"), {"role": "assistant", "content": x}], None) for x in letters]
     config = sft.SftConfig(model_name_or_path=chat_model, train_file=tmp_path, output_dir=tmp_path, samples_per_step=8)
-    ranks = [dataclasses.replace(alone, rank=rank, world_size=2) for rank in (0, 1)]
+    ranks = [dataclasses.replace(alone, data=Peers(rank, 2, alone.device)) for rank in (0, 1)]
     seen: list[str] = []
     for rank in ranks:
         samples = sft.Samples(conversations, tokenizer, config, rank)

@@ -53,7 +53,8 @@ def proximal(batch: LossBatch, config: LossConfig) -> Tensor:
     """ℓp. Recomputed by the trainer, or sg(ℓ) in the first update of a batch, where both are the same number.
 
     loglinear: ℓp ≈ μ + α (sg(ℓ) − μ), α = s / (s + 1) at an age of s steps: log-probs move evenly from version to version, and
-    the new policy is one version after the proximal one. A-3PO, AReaL's `prox_logp_method=loglinear` (v_θ = v_prox + 1).
+    the new policy is one version after the proximal one. A-3PO, arXiv 2512.06547; AReaL's `prox_logp_method=loglinear`
+    (v_θ = v_prox + 1).
     """
     new_E = batch.new_logprob_E.detach()
     if config.proximal_logprobs is ProximalLogprobs.LOGLINEAR:
