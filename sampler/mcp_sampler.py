@@ -36,9 +36,10 @@ class MCPSampler(AsyncSampler):
             return await self._converse(tools)
 
     async def _converse(self, tools: ToolSession) -> Termination:
+        payload = self.task.payload
         messages = self._opening()
         schemas = tools.list_tools()
-        for _ in range(self.config.max_turns):
+        for _ in range(payload.max_turns or self.config.max_turns):
             turn = await self.create_chat_completions(messages, tools=schemas)
             ended = self.ended_by(turn)
             if turn is None or ended is not None:

@@ -221,6 +221,8 @@ class AsyncSampler(ABC):
         temperature = self.config.temperature
         if self.task.split != "train" and self.config.eval_temperature is not None:
             temperature = self.config.eval_temperature
+        if self.task.payload.temperature is not None:
+            temperature = self.task.payload.temperature
         assert self._context is not None
         return {
             "temperature": temperature,
@@ -231,7 +233,12 @@ class AsyncSampler(ABC):
 
     async def _ask(self, dispatch: DispatchedSamplingTask, prompt: list[int], params: Mapping[str, Any]) -> Turn:
         reply = await self.resources.pool.generate(
-            prompt, params, rid=dispatch.id, affinity=self._affinity, timeout_s=self.config.engine_timeout_s
+            prompt,
+            params,
+            rid=dispatch.id,
+            affinity=self._affinity,
+            timeout_s=self.config.engine_timeout_s,
+            version=self.task.at_version,
         )
         generation = reply.generation
         self._affinity = generation.url

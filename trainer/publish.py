@@ -79,11 +79,13 @@ class Publisher:
         return {"time/publish_s": written.seconds, "publish/bytes": float(written.total_bytes)}
 
     def _prune(self) -> None:
-        """Delete the files of all but the last `keep_versions`; their documents stay."""
+        """Delete the files of all but the last `keep_versions`, and of those still to be evaluated; their documents stay."""
         versions = self._bridge(self._store.versions.all(self._config.policy))
         mine = [v for v in versions if not v.pruned and self._owns(v)]
         surviving = [v for v in mine if v.withdrawn_to is None]
-        old = [v for v in mine if v.withdrawn_to is not None] + surviving[: -self._config.keep_versions]
+        awaited = self._bridge(self._store.evaluation.open_versions(self._config.policy))
+        old = [v for v in mine if v.withdrawn_to is not None]
+        old += [v for v in surviving[: -self._config.keep_versions] if v.version not in awaited]
         for version in old:
             shutil.rmtree(version.path, ignore_errors=True)
         if old:

@@ -82,7 +82,8 @@ async def test_an_evaluation_group_is_closed_without_training_data(store: Store)
     assert settled is not None
     assert (settled.status, settled.outcome) == (TaskStatus.SETTLED, "evaluated")
     assert await store.data.find({}) == []
-    assert await store.tasks.rewards_by_source("eval", 0) == {"test": (1.0, 1)}
+    figures = (await evaluation_round(store, "main", 0)).by_source["test"]
+    assert (figures.tasks, figures.pass_at[1].value) == (1, 1.0)
 
 
 @pytest.mark.parametrize("case", ["zscore", "reward_to_go, discounted", "gigpo, both"])

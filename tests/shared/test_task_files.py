@@ -15,7 +15,8 @@ import pytest
 from shared.errors import ConfigError
 from shared.mongod import Mongod
 from shared.store import Store
-from shared.task_files import ImportResult, Target, TaskFileError, check_task_file, import_task_file
+from shared.task_files import ImportResult, Target, import_task_file
+from shared.task_lines import TaskFileError, check_task_file
 from tests.conftest import ROOT
 
 
