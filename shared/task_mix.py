@@ -15,11 +15,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
 from math import lcm
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from shared.config import ServiceConfig
+from shared.errors import ConfigError
 from shared.store import Store
 from shared.store.evaluation import EVAL_SPLIT
 from shared.task_files import Entry, ImportResult, Progress, Target, batches, check_stored, import_entries
@@ -79,16 +80,18 @@ class TasksConfig(ServiceConfig):
     section: ClassVar[str] = "tasks"
     program: ClassVar[str] = "tandem tasks import"
 
-    sources: Annotated[list[TaskSource], Field(min_length=1)] = Field(description="The files and their settings.")
+    sources: list[TaskSource] = Field([], description="The files and their settings.")
     epochs: int = Field(
         1, gt=0, description="Length of the training sequence: as many places as the files have tasks, so often."
     )
 
     @model_validator(mode="after")
-    def names_are_unique(self) -> "TasksConfig":
-        names = [source.name for source in self.sources]
+    def names_are_unique_in_their_split(self) -> "TasksConfig":
+        names = [(source.split, source.name) for source in self.sources]
         if twice := sorted({name for name in names if names.count(name) > 1}):
-            raise ValueError(f"two sources are named {twice[0]!r}; every one needs a name of its own")
+            raise ValueError(
+                f"two sources of split {twice[0][0]} are named {twice[0][1]!r}; each needs a name of its own"
+            )
         return self
 
     def of_split(self, split: str) -> list[TaskSource]:
@@ -110,6 +113,8 @@ async def import_mix(
     `num_generations` is for sources that do not say. Tasks of split `eval` are bound to version 0: its round is the first
     point of the curve, and what later rounds copy.
     """
+    if not config.sources:
+        raise ConfigError(f"{config.config}: no sources in section tasks; see docs/tasks.md")
     chosen = [s for s in dict.fromkeys(source.split for source in config.sources) if splits is None or s in splits]
     mixes = [_Mix(config, split, policy, num_generations, root) for split in chosen]
     for mix in mixes:

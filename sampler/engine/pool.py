@@ -153,7 +153,8 @@ class EnginePool:
         """One whole reply to `prompt_ids`. `sampling_params` must say `max_new_tokens`.
 
         `version`: only engines that serve it are asked (evaluation). `timeout_s` bounds each request, not their sum. A
-        stop *string* that begins in one part and ends in the next is not seen; stop tokens are. Raises EngineRefused as it comes, EngineUnavailable when the retries are used up.
+        stop *string* that begins in one part and ends in the next is not seen; stop tokens are. Raises EngineRefused as
+        it comes, EngineUnavailable when the retries are used up.
         """
         budget = int(sampling_params["max_new_tokens"])
         progress, began = _Progress(), time.monotonic()

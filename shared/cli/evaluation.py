@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import Annotated
 
 import typer
+from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
@@ -41,12 +42,12 @@ def evaluation(
         typer.echo(json.dumps(report, ensure_ascii=False))
         return
     out = console()
-    out.print(curve_table(rounds, f"evaluation of run {escape(run)}, policy {escape(policy)}"))
+    print_wide(out, curve_table(rounds, f"evaluation of run {escape(run)}, policy {escape(policy)}"))
     shown = (
         [p for p in rounds if p.version == version] if version is not None else [p for p in rounds if p.complete][-1:]
     )
     for played in shown:
-        out.print(source_table(played))
+        print_wide(out, source_table(played))
         out.print(escape(ends_text(played.overall)), soft_wrap=True)
 
 
@@ -84,6 +85,11 @@ def source_table(played: EvaluationRound) -> Table:
             str(figures.failed),
         )
     return made
+
+
+def print_wide(out: Console, made: Table) -> None:
+    """Folded in a narrow terminal; whole in a file or a pipe, which have no width."""
+    out.print(made, width=out.width if out.is_terminal else 160, crop=False)
 
 
 def ends_text(figures: Figures) -> str:

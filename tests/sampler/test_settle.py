@@ -6,6 +6,7 @@ from sampler.groups import read_episode
 from sampler.settle import settle, settle_next
 from shared.audit import audit
 from shared.documents import Admission, DataClaim
+from shared.evaluation import evaluation_round
 from shared.states import DataStatus, RecordStatus, TaskStatus, Termination
 from shared.store import Store
 from tests.sampler.builders import play_episode
