@@ -13,6 +13,8 @@ from shared.cli.connect import AsJson, Connection, RunName, console, table, with
 from shared.evaluation import EvaluationRound, Figures, evaluation_rounds
 from shared.pass_rates import Estimate
 
+WIDE = 160
+
 EXAMPLES = """Examples:
 
 `tandem eval demo`  every round, by step, and the last complete one by source
@@ -89,7 +91,9 @@ def source_table(played: EvaluationRound) -> Table:
 
 def print_wide(out: Console, made: Table) -> None:
     """Folded in a narrow terminal; whole in a file or a pipe, which have no width."""
-    out.print(made, width=out.width if out.is_terminal else 160, crop=False)
+    if not out.is_terminal:
+        out.width = max(out.width, WIDE)
+    out.print(made)
 
 
 def ends_text(figures: Figures) -> str:
