@@ -3,8 +3,8 @@
 import asyncio
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
-from typing import cast
 
 import pytest
 
@@ -12,7 +12,7 @@ from shared.mongod import Mongod
 from shared.store import Store
 from tests.shared.builders import make_task
 from tests.shared.episodes import announce
-from tests.shared.test_evaluation import import_set, play
+from tests.shared.rounds import import_set, play
 from trainer.bridge import StoreBridge
 from trainer.config import TrainerConfig
 from trainer.evaluation import Evaluation
@@ -27,16 +27,9 @@ def bridge(mongod: Mongod, store: Store) -> Iterator[StoreBridge]:
         yield bridge
 
 
-class Main:
-    """What is asked of a `Parallel`: the rank."""
-
-    def __init__(self, is_main: bool = True) -> None:
-        self.is_main = is_main
-
-
-def evaluation(bridge: StoreBridge, *, eval_steps: int = 2, is_main: bool = True) -> Evaluation:
+def evaluation(bridge: StoreBridge, parallel: Parallel, *, eval_steps: int = 2) -> Evaluation:
     values = {"run": "r", "db_connection_string": "x", "model_name_or_path": "m", "eval_steps": eval_steps}
-    return Evaluation(bridge, TrainerConfig.model_validate(values), cast(Parallel, Main(is_main)))
+    return Evaluation(bridge, TrainerConfig.model_validate(values), parallel)
 
 
 async def publish(store: Store, evaluated: Evaluation, step: int) -> dict[str, float]:
@@ -45,11 +38,11 @@ async def publish(store: Store, evaluated: Evaluation, step: int) -> dict[str, f
 
 
 async def test_rounds_are_queued_in_their_turn_and_logged_once_when_they_have_ended(
-    store: Store, bridge: StoreBridge, tmp_path: Path
+    store: Store, bridge: StoreBridge, alone: Parallel, tmp_path: Path
 ) -> None:
     await announce(store, 0)
     await import_set(store)
-    evaluated = evaluation(bridge)
+    evaluated = evaluation(bridge, alone)
     await asyncio.to_thread(evaluated.begin, 0, tmp_path / "metrics.jsonl")
     assert await publish(store, evaluated, 1) == {}
     assert await store.evaluation.open_versions("main") == [0]
@@ -72,7 +65,7 @@ async def test_rounds_are_queued_in_their_turn_and_logged_once_when_they_have_en
 
 
 async def test_a_resume_gives_up_withdrawn_rounds_queues_what_a_death_left_out_and_logs_nothing_twice(
-    store: Store, bridge: StoreBridge, tmp_path: Path
+    store: Store, bridge: StoreBridge, alone: Parallel, tmp_path: Path
 ) -> None:
     for step in (0, 1, 2, 3, 4):
         await announce(store, step)
@@ -82,7 +75,7 @@ async def test_a_resume_gives_up_withdrawn_rounds_queues_what_a_death_left_out_a
     await store.versions.withdraw_after("main", 2)
     metrics = tmp_path / "metrics.jsonl"
     metrics.write_text(json.dumps({"step": 1, "eval/version": 0.0}) + "\n" + json.dumps({"step": 2}) + "\n")
-    evaluated = evaluation(bridge)
+    evaluated = evaluation(bridge, alone)
     await asyncio.to_thread(evaluated.begin, 2, metrics)
     assert await store.evaluation.open_versions("main") == [2]
     await play(store, SCORES, 2)
@@ -91,10 +84,11 @@ async def test_a_resume_gives_up_withdrawn_rounds_queues_what_a_death_left_out_a
 
 
 async def test_without_a_set_without_turns_and_on_other_ranks_nothing_is_queued(
-    store: Store, bridge: StoreBridge, tmp_path: Path
+    store: Store, bridge: StoreBridge, alone: Parallel, tmp_path: Path
 ) -> None:
+    other = replace(alone, rank=1)
     await announce(store, 0)
-    for silent in (evaluation(bridge), evaluation(bridge, eval_steps=0), evaluation(bridge, is_main=False)):
+    for silent in (evaluation(bridge, alone), evaluation(bridge, alone, eval_steps=0), evaluation(bridge, other)):
         await asyncio.to_thread(silent.begin, 0, tmp_path / "metrics.jsonl")
         assert await publish(store, silent, 2) == {}
         await store.tasks.insert_new([make_task(0, split="eval", at_version=0)])  # the set, from the second on
