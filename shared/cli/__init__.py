@@ -1,4 +1,4 @@
-"""`tandem`: import tasks, watch a run, read its episodes and evaluations, audit it, trace a step, export its model; start a MongoDB.
+"""`tandem`: import tasks, watch a run, read its episodes and evaluations, audit, trace, export its model; start a MongoDB.
 
 Exit codes: 0 all is well, 1 a problem was found or the database does not answer, 2 wrong usage or input, 130 Ctrl-C.
 """
