@@ -90,7 +90,7 @@ async def check_sources(store: Store) -> None:
     for record in records.values():
         assert record["num_turns"] <= SOURCES[record["source"]].get("max_turns", 5)
     assert {r["score"] for r in records.values() if r["source"] != "colors"} <= {0.0, 1.0}
-    async for dispatch in store.database["dispatched_sampling_tasks"].find({"record": {"$in": list(records)}}):
-        allowed = SOURCES[records[dispatch["record"]]["source"]].get("tools")
-        for call in dispatch["tool_calls"]:
-            assert allowed is None or call["name"] in allowed or call["is_error"], dispatch["_id"]
+    for record_id, dispatches in (await store.records.dispatches_of(list(records))).items():
+        allowed = SOURCES[records[record_id]["source"]].get("tools")
+        for call in [call for dispatch in dispatches for call in dispatch.tool_calls]:
+            assert allowed is None or call.name in allowed or call.is_error, record_id
