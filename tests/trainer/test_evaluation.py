@@ -86,7 +86,7 @@ async def test_a_resume_gives_up_withdrawn_rounds_queues_what_a_death_left_out_a
 async def test_without_a_set_without_turns_and_on_other_ranks_nothing_is_queued(
     store: Store, bridge: StoreBridge, alone: Parallel, tmp_path: Path
 ) -> None:
-    other = replace(alone, rank=1)
+    other = replace(alone, everyone=replace(alone.everyone, rank=1))
     await announce(store, 0)
     for silent in (evaluation(bridge, alone), evaluation(bridge, alone, eval_steps=0), evaluation(bridge, other)):
         await asyncio.to_thread(silent.begin, 0, tmp_path / "metrics.jsonl")
