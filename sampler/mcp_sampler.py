@@ -43,7 +43,7 @@ class MCPSampler(AsyncSampler):
 
     async def _converse(self, tools: ToolSession) -> Termination:
         talk = Conversation(self, self._opening(), tools.list_tools(), self.resources.agents.browse)
-        for _ in range(self.config.max_turns):
+        for _ in range(self.task.payload.max_turns or self.config.max_turns):
             turn = await talk.reply()
             if turn is None:
                 return Termination.LENGTH_LIMIT

@@ -280,6 +280,8 @@ class AsyncSampler(ABC):
         temperature = self.config.temperature
         if self.task.split != "train" and self.config.eval_temperature is not None:
             temperature = self.config.eval_temperature
+        if self.task.payload.temperature is not None:
+            temperature = self.task.payload.temperature
         return {
             "temperature": temperature,
             "top_p": 1.0,
@@ -298,6 +300,7 @@ class AsyncSampler(ABC):
             rid=dispatch.id,
             affinity=view.affinity.get(source.name),
             timeout_s=self.config.engine_timeout_s,
+            version=self.task.at_version if view.policy == self.task.policy else None,
         )
         generation = reply.generation
         view.affinity[source.name] = generation.url

@@ -178,6 +178,7 @@ def _outcome_of(settlement: Settlement, num_scored: int) -> str:
 
 
 async def _finish(store: Store, task: Task, outcome: str, *, abandoned: bool, data_of: Sequence[str] = ()) -> None:
+    await store.tasks.skip_next_epoch(task)  # before the end: a settler that dies here is replaced
     await store.tasks.finish_settlement(task, outcome, abandoned=abandoned, data_of=data_of)
     log.info("settled task=%s outcome=%s scores=%s", task.id, outcome, [slot.score for slot in task.slots])
 

@@ -1,6 +1,6 @@
 """Write the bundled example's data: tasks and registry (committed), or warm-start demonstrations (not committed).
 
-    python scripts/make_example.py                                    # assets/example/{train,eval}.jsonl, world.json
+    python scripts/make_example.py                                    # assets/example/{train,eval,mix/*}.jsonl, world.json
     python scripts/make_example.py --sft 40000 --out output/sft.jsonl  # 40,000 demonstrations
 
 Promise: the same arguments give the same bytes, on any machine.
@@ -17,7 +17,7 @@ EXAMPLE_DIR = Path(__file__).resolve().parent.parent / "assets" / "example"
 sys.path.insert(0, str(EXAMPLE_DIR))  # the example is a folder to copy, not an installed package
 
 from demonstrations import demonstrations  # noqa: E402
-from tasks import Example, build_example  # noqa: E402
+from tasks import Example, build_example, mixture  # noqa: E402
 
 
 def main() -> None:
@@ -31,14 +31,14 @@ def main() -> None:
         write_data(example, arguments.seed, arguments.out or EXAMPLE_DIR)
     else:
         path = arguments.out or Path("output/example_sft.jsonl")
-        path.parent.mkdir(parents=True, exist_ok=True)
         write_jsonl(path, demonstrations(example, arguments.sft, arguments.seed))
 
 
 def write_data(example: Example, seed: int, folder: Path) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
     write_jsonl(folder / "train.jsonl", example.train)
     write_jsonl(folder / "eval.jsonl", example.eval)
+    for name, tasks in mixture(example).items():
+        write_jsonl(folder / "mix" / f"{name}.jsonl", tasks)
     registry = {
         "seed": seed,
         "owners": example.world.owners,
@@ -48,6 +48,7 @@ def write_data(example: Example, seed: int, folder: Path) -> None:
 
 
 def write_jsonl(path: Path, lines: Iterable[dict[str, Any]]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w") as file:
         for line in lines:
             file.write(json.dumps(line) + "\n")

@@ -19,6 +19,7 @@ from shared.store import Store
 
 TASK_BATCH = 500
 DATA_BATCH = 32
+TRAIN_SPLIT = "train"
 __all__ = ["AuditReport", "Check", "audit"]
 
 
@@ -88,10 +89,30 @@ async def _audit_tasks(store: Store, report: AuditReport, batch: Sequence[dict[s
     ids = [slot.record_id for task in tasks for slot in task.slots if slot.record_id is not None]
     records = await store.questions.records(ids)
     with_data = await store.questions.with_data(ids)
+    await _audit_evaluation(store, report, [task for task in tasks if task.split != TRAIN_SPLIT], with_data)
     for task in tasks:
         report.add("tasks opened", 1)
         for slot in task.slots:
             _audit_slot(report, task, slot, records, with_data, running=running)
+
+
+async def _audit_evaluation(store: Store, report: AuditReport, tasks: Sequence[Task], with_data: set[str]) -> None:
+    """Scored slots of held-out tasks; the versions are those that the engine gave with every reply."""
+    scored = [
+        (task, slot.record_id)
+        for task in tasks
+        for slot in task.slots
+        if slot.status is SlotStatus.SCORED and slot.record_id is not None
+    ]
+    dispatches = await store.questions.dispatches([record for _, record in scored])
+    for task, record in scored:
+        versions = {version for d in dispatches[record] for version, _ in d["weight_versions"]}
+        report.look(
+            Check.EVALUATED,
+            task.at_version is None or versions <= {task.at_version},
+            f"{record}: sampled by versions {sorted(versions)}; expected {task.at_version} alone",
+        )
+        report.look(Check.EVALUATED, record not in with_data, f"{record}: split {task.split}, and has training data")
 
 
 def _audit_slot(

@@ -20,6 +20,7 @@ class Check(StrEnum):
     ENDED = "every slot of an opened task is scored or failed"
     FAILED = "a failed slot has no score and no training data"
     RECORDS = "a slot's record exists, is its own, and carries its score"
+    EVALUATED = "held-out episodes are of the version they judge, and no training data"
     ONCE = "no slot has two trained records, or two sets of training data for a policy"
     OWNED = "training data is that of a scored slot's own record"
     POLICIES = "each policy trains on its own turns"

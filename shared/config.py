@@ -27,7 +27,7 @@ from pydantic_settings import (
 
 from shared.errors import ConfigError
 
-SECTIONS = ("trainer", "sft", "export", "sampler", "keeper", "launch", "verify")
+SECTIONS = ("trainer", "sft", "export", "sampler", "keeper", "launch", "verify", "tasks")
 
 
 class ServiceConfig(BaseSettings):

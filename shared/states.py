@@ -11,6 +11,7 @@ class TaskStatus(StrEnum):
     COMPLETED = "completed"  # every slot is scored or failed; waits for settlement
     SETTLED = "settled"  # advantages are written, records are ready (or counted, for evaluation)
     ABANDONED = "abandoned"  # settled without training data; `outcome` says why
+    SKIPPED = "skipped"  # never to be opened (or, for an evaluation, never to be ended); `outcome` says why
 
 
 class SlotStatus(StrEnum):

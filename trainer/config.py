@@ -86,6 +86,11 @@ class TrainerConfig(ServiceConfig, LossConfig):
         1, description="Processes that share each layer (tensor parallelism); the rest of them share the data."
     )
 
+    # evaluation
+    eval_steps: int = Field(
+        0, ge=0, description="Queue the held-out tasks (split eval) at the weights of every so many steps. 0: never."
+    )
+
     # keeping
     save_steps: Positive = Field(10, description="Checkpoint every so many steps, and at the end.")
     keep_checkpoints: Positive = Field(2, description="Checkpoints to keep: the last ones.")

@@ -1,7 +1,8 @@
 """The trainer's driver.
 
     stream (fresh, borrowed) ─▶ merge ─▶ pack ─▶ forward ─▶ loss ─▶ step ─▶ commit ─▶ checkpoint ─▶ publish ─▶ log
-       waits for samplers                                                                engines follow by themselves
+       waits for samplers                                                                engines follow by themselves,
+                                                                                         a round of evaluation is queued
 
 Order matters: a checkpoint of step s is written after the commit of s, so a checkpoint's marks are always complete; marks
 above the newest checkpoint are undone by a resume. Nothing here starts, calls or waits for a sampler or an engine; while there is
@@ -28,6 +29,7 @@ from trainer import checkpoint
 from trainer.alarms import Alarms
 from trainer.bridge import StoreBridge
 from trainer.config import TrainerConfig
+from trainer.evaluation import Evaluation
 from trainer.learner import Learner, open_learner
 from trainer.metrics import MetricsLog
 from trainer.parallel import Parallel, parallel_session
@@ -72,15 +74,17 @@ def train(config: TrainerConfig) -> None:
         incarnation = _begin(bridge, config, parallel, learner.steps_done)
         stream = RecordStream(bridge, config, parallel, incarnation=incarnation, linear=learner.linear)
         publisher = Publisher(bridge, config, parallel, learner, incarnation=incarnation)
+        evaluation = Evaluation(bridge, config, parallel)
         with _stops_at_signals(stream), _status(bridge, config, parallel) as status:
             publisher.begin()
-            _run(learner, stream, publisher, config, parallel, status)
+            _run(learner, stream, publisher, evaluation, config, parallel, status)
 
 
 def _run(
     learner: Learner,
     stream: RecordStream,
     publisher: Publisher,
+    evaluation: Evaluation,
     config: TrainerConfig,
     parallel: Parallel,
     status: "Status",
@@ -94,6 +98,7 @@ def _run(
     )
     with _metrics_log(metrics_path, learner.steps_done, config, parallel) as metrics_log:
         alarms = Alarms(metrics_path)
+        evaluation.begin(learner.steps_done, metrics_path)
         for step in range(learner.steps_done + 1, config.max_steps + 1):
             started = time.monotonic()
             status.doing(f"waiting for the data of step {step}", step=step - 1)
@@ -110,7 +115,7 @@ def _run(
             if step % config.save_steps == 0 or step == config.max_steps:
                 checkpoints.save(learner, _accounting(learner, config))
             published = publisher.publish(step)
-            metrics = batch.metrics | result.metrics | published
+            metrics = batch.metrics | result.metrics | published | evaluation.after(step)
             metrics |= {"step/skipped": float(result.skipped), "time/total_s": time.monotonic() - started}
             metrics["perf/tokens_per_s"] = metrics["data/tokens_flat"] / metrics["time/total_s"]
             metrics["perf/idle_fraction"] = metrics["time/wait_s"] / metrics["time/total_s"]

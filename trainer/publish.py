@@ -174,10 +174,13 @@ class Publisher:
         return wanted is not None and wanted >= self._newest_full
 
     def _prune(self) -> None:
-        """Delete the files of all but the last `keep_versions` and what those are put together from; the documents stay."""
+        """Delete files, never documents. What stays: the last `keep_versions`, what is still to be evaluated, and what these are
+        put together from."""
         versions = self._bridge(self._store.versions.all(self._config.policy))
+        awaited = self._bridge(self._store.evaluation.open_versions(self._config.policy))
         surviving = [v for v in versions if not v.pruned and v.withdrawn_to is None]
-        needed = needed_for(surviving[-self._config.keep_versions :], versions)
+        last = surviving[-self._config.keep_versions :]
+        needed = needed_for([*last, *(v for v in surviving if v.version in awaited and v not in last)], versions)
         old = [v for v in versions if not v.pruned and v.version not in needed and self._owns(v)]
         for version in old:
             shutil.rmtree(version.path, ignore_errors=True)

@@ -13,6 +13,7 @@ from world import COLORS, World, calculate
 
 NUM_TRAIN_PER_FAMILY = 1_200
 NUM_EVAL_PER_FAMILY = 100
+NUM_MIX_TRAIN, NUM_MIX_EVAL = 200, 40  # of each source of the mixture
 
 
 @dataclass(frozen=True)
@@ -79,12 +80,35 @@ def _shuffled_tasks(
     return tasks
 
 
+def mixture(example: Example) -> dict[str, list[dict[str, str]]]:
+    """File name -> tasks: the two families one by one, and a third, one look-up each. Scorer and tools are the mixture's."""
+    files: dict[str, list[dict[str, str]]] = {}
+    for prefix, tasks, count in (("", example.train, NUM_MIX_TRAIN), ("eval_", example.eval, NUM_MIX_EVAL)):
+        for name, source in (("sums", "arithmetic"), ("boxes", "lookup")):
+            family = [task for task in tasks if task["source"] == source][:count]
+            files[f"{prefix}{name}"] = [{key: task[key] for key in ("id", "query", "answer")} for task in family]
+        boxes = [task["query"].removesuffix(" like?")[-4:] for task in files[f"{prefix}boxes"]]
+        files[f"{prefix}colors"] = [
+            {
+                "id": f"color-{prefix.replace('_', '-')}{number:05d}",
+                "query": color_question(example.world.box_owner(box)),
+                "answer": example.world.favorite_color(example.world.box_owner(box)),
+            }
+            for number, box in enumerate(boxes)
+        ]
+    return files
+
+
 def arithmetic_question(expression: str) -> str:
     return f"What is {expression}?"
 
 
 def lookup_question(box: str) -> str:
     return f"Which color does the owner of box {box} like?"
+
+
+def color_question(person: str) -> str:
+    return f"Which color does {person} like?"
 
 
 def random_sum(rng: random.Random) -> str:

@@ -1,7 +1,7 @@
 """The engine keeper: looks after one inference engine of a run.
 
     start (a child, or a given URL) ─▶ register ─▶ ┌ beat: load and state into `inference_services`          ┐
-                                                   └ follow: newest policy version ─▶ put together ─▶ pause ─▶│
+                                                   └ follow: the wanted version ─▶ put together ─▶ pause ─▶  │
                                                      update ─▶ what does the engine report? ─▶ continue       ┘
 
     python -m sampler.engine.keeper --run RUN --db_connection_string URI --model_name_or_path DIR [--engine_url URL]
@@ -10,7 +10,8 @@ Promise: an engine is UP only under the version that it reports itself (`update.
 changes is put together here first (`shared.assembly`). Files are checked before an engine sees them: their checksums, and the
 names, shapes and dtypes of their tensors. An engine that joins late, or was started again, begins with the newest version; the
 trainer knows nothing of it. Where a version cannot be put together, the engine stays at, or goes to, the newest that can, and
-`wants_full` in its document asks for a complete one.
+`wants_full` in its document asks for a complete one. While evaluation tasks of a version are open, one engine of the policy, the
+one whose URL sorts first of those that do not lag, serves that version until the last of them has ended; the others go on.
 
 `/health` is never asked: SGLang's runs a generation, and says 503 after 20 s while it is paused.
 """
@@ -45,9 +46,11 @@ from shared.weights import manifest_of
 
 log = logging.getLogger(__name__)
 
+EVALUATOR_TTL_S = 15.0  # an engine whose keeper is silent for so long leaves evaluation to the next
+
 
 class KeeperConfig(ServiceConfig):
-    """Looks after one engine: registers it, reports on it, keeps it on the newest version of a policy."""
+    """Looks after one engine: registers it, reports on it, keeps it on the version of a policy that is wanted."""
 
     section: ClassVar[str] = "keeper"
     program: ClassVar[str] = "python -m sampler.engine.keeper"
@@ -85,7 +88,7 @@ class KeeperConfig(ServiceConfig):
         "None: a folder of the run in the system's temporary one.",
     )
     drain_s: float = Field(600.0, ge=0, description="Mode drain: requests that take longer are retracted.")
-    poll_s: float = Field(0.25, gt=0, description="How often the newest version is looked for.")
+    poll_s: float = Field(0.25, gt=0, description="How often the wanted version is looked for.")
     heartbeat_s: float = Field(1.0, gt=0, description="How often the engine's load is read and written.")
     max_restarts: int = Field(
         5, ge=0, description="How often an engine that was started here and died is started again."
@@ -171,7 +174,7 @@ class Keeper:
         await self._wait_until_it_answers()
         info = await self._client.server_info(self.url)
         self._capacity = self._config.capacity or info.max_running_requests or 1
-        self._serving = -1  # whatever it was started with: follow sets the newest, and asks what it reports
+        self._serving = -1  # whatever it was started with: follow sets the wanted one, and asks what it reports
         await self._follow()
 
     async def _wait_until_it_answers(self) -> None:
@@ -203,21 +206,21 @@ class Keeper:
     # ------------------------------------------------------------------ weights
 
     async def _follow(self) -> None:
-        """Bring the engine to the newest version, if it is not there."""
+        """Bring the engine to the version that is wanted, if it is not there."""
         await self._restart_if_dead()
-        newest = await self._store.versions.newest(self._config.policy)
-        if newest is None or newest.version in (self._serving, self._refused):
+        wanted = await self._wanted()
+        if wanted is None or wanted.version in (self._serving, self._refused):
             return
-        if 0 <= self._serving <= newest.version < self._serving + self._config.follow_every:
+        if 0 <= self._serving <= wanted.version < self._serving + self._config.follow_every:
             return  # it lags on purpose
         try:
-            reached = await self._put_together(newest)
+            reached = await self._put_together(wanted)
             await asyncio.to_thread(check_layout, reached.folder, self._layout)
             self._status = ServiceStatus.UPDATING
             await self._update(reached)
         except (DataError, EngineRefused) as exc:
-            log.error("version not served version=%d %s", newest.version, exc)
-            self._refused, self._error = newest.version, str(exc)
+            log.error("version not served version=%d %s", wanted.version, exc)
+            self._refused, self._error = wanted.version, str(exc)
             self._status = ServiceStatus.UP if self._serving >= 0 else ServiceStatus.DOWN
         except EngineUnavailable as exc:
             log.warning("engine not updated url=%s %s", self.url, exc)
@@ -226,8 +229,8 @@ class Keeper:
             self._serving, self._status = reached.version.version, ServiceStatus.UP
             self._error = "; ".join(reached.problems) or None
             if reached.problems:
-                self._refused = newest.version
-                log.error("version not served version=%d instead=%d %s", newest.version, self._serving, self._error)
+                self._refused = wanted.version
+                log.error("version not served version=%d instead=%d %s", wanted.version, self._serving, self._error)
             log.info(
                 "serving version=%d step=%d url=%s %s",
                 self._serving,
@@ -238,11 +241,29 @@ class Keeper:
             await asyncio.to_thread(self._assembly.keep_only, self._serving)
         await self._beat()
 
-    async def _put_together(self, newest: PolicyVersion) -> Reached:
-        """The files of `newest`, or of the newest on the way to it that the engine does not serve yet. Raises DataError."""
+    async def _wanted(self) -> PolicyVersion | None:
+        """The newest version, or that of the oldest open evaluation round, if this is the engine that plays those.
+
+        The newest is read first: a round is queued before the next version is announced, so it cannot be missed.
+        """
+        store, policy = self._store, self._config.policy
+        newest = await store.versions.newest(policy)
+        awaited = None if newest is None else await store.evaluation.awaited_version(policy, before=newest.version)
+        if awaited is None or awaited == self._refused or self._config.follow_every > 1:
+            return newest
+        live = await store.services.live(policy, EVALUATOR_TTL_S)
+        others = [service.url for service in live if service.follow_every == 1]
+        if min([self.url, *others]) != self.url:
+            return newest
+        evaluated = await store.versions.get(policy, awaited)
+        return newest if evaluated.pruned or evaluated.withdrawn_to is not None else evaluated
+
+    async def _put_together(self, wanted: PolicyVersion) -> Reached:
+        """The files of `wanted`, or of the newest on the way to it that the engine does not serve yet. Raises DataError."""
         published = await self._store.versions.all(self._config.policy)
-        self._wants_full = newest.version
-        reached = await asyncio.to_thread(self._assembly.reach, newest, published, self._serving)
+        self._wants_full = wanted.version
+        before = min(self._serving, wanted.version - 1)  # an evaluation takes it back
+        reached = await asyncio.to_thread(self._assembly.reach, wanted, published, before)
         if not reached.problems:
             self._wants_full = None
         return reached

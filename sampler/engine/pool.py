@@ -148,16 +148,18 @@ class EnginePool:
         rid: str,
         affinity: str | None = None,
         timeout_s: float | None = None,
+        version: int | None = None,
     ) -> Reply:
         """One whole reply to `prompt_ids`. `sampling_params` must say `max_new_tokens`.
 
-        `timeout_s` bounds each request, not their sum. A stop *string* that begins in one part and ends in the next is
-        not seen; stop tokens are. Raises EngineRefused as it comes, EngineUnavailable when the retries are used up.
+        `version`: only engines that serve it are asked (evaluation). `timeout_s` bounds each request, not their sum. A
+        stop *string* that begins in one part and ends in the next is not seen; stop tokens are. Raises EngineRefused as
+        it comes, EngineUnavailable when the retries are used up.
         """
         budget = int(sampling_params["max_new_tokens"])
         progress, began = _Progress(), time.monotonic()
         while True:
-            service_url = await self._choose(affinity)
+            service_url = await self._choose(affinity, version)
             params = _remaining(sampling_params, len(progress.output_ids), budget)
             try:
                 part = await self._request(service_url, [*prompt_ids, *progress.output_ids], params, rid, timeout_s)
@@ -247,21 +249,25 @@ class EnginePool:
         await self._refresh_if_old()
         return any(service.status == "UP" and not self._is_suspect(service.url) for service in self._services)
 
-    async def _choose(self, affinity: str | None) -> str:
+    async def _choose(self, affinity: str | None, version: int | None) -> str:
         """The service for the next request; waits, up to `wait_s`, until one is up and not suspect."""
         deadline = time.monotonic() + self._limits.wait_s
         while True:
             await self._refresh_if_old()
             live = [
-                service for service in self._services if service.status == "UP" and not self._is_suspect(service.url)
+                service
+                for service in self._services
+                if service.status == "UP" and version in (None, service.version) and not self._is_suspect(service.url)
             ]
             if live:
                 return self._least_loaded(live, affinity)
             if time.monotonic() >= deadline:
                 states = ", ".join(
-                    f"{s.url} {s.status}{' (suspect)' * self._is_suspect(s.url)}" for s in self._services
+                    f"{s.url} {s.status} version {s.version}{' (suspect)' * self._is_suspect(s.url)}"
+                    for s in self._services
                 )
-                raise EngineUnavailable(f"no engine is up after {self._limits.wait_s:g} s; known: {states or 'none'}")
+                what = "no engine is up" if version is None else f"no engine is up that serves version {version}"
+                raise EngineUnavailable(f"{what} after {self._limits.wait_s:g} s; known: {states or 'none'}")
             await self._sleep(min(0.2, max(0.01, deadline - time.monotonic())))
 
     def _least_loaded(self, live: Sequence[Service], affinity: str | None) -> str:

@@ -3,13 +3,14 @@
     lock ─▶ database ─▶ tools ─▶ engine ─▶ samplers ─▶ trainer        (each only if it is not given)
          ─▶ evaluate version 0 ─▶ queue the tasks ─▶ train to the end ─▶ evaluate the result ─▶ summary
 
+With `only_evaluate` there is no trainer, and the evaluation of version 0 is all; then comes a report of it.
+
 Every step is idempotent: the same command continues an interrupted run. If a part dies, this says which, shows the end of
 its log, stops the rest and exits with 1. Ctrl-C stops all of it and exits with 130; a second one does not wait.
 """
 
 import asyncio
 import contextlib
-import json
 import logging
 import os
 import re
@@ -26,14 +27,16 @@ from urllib.parse import urlsplit
 
 from rich.console import Console
 
-from scripts.launch import commands, summary
+from scripts.launch import commands, report, summary
 from scripts.launch.children import POLL_S, Child, ChildDied, Children
+from scripts.launch.clock import PhaseClock
 from scripts.launch.display import Display
 from scripts.launch.figures import StepMetrics, take_snapshot
 from scripts.launch.lock import RunLock
-from scripts.launch.rounds import EvalRound, import_train, overall, setup_seconds
+from scripts.launch.rounds import EvalRound, import_eval, import_train, setup_seconds
 from scripts.launch.settings import ROOT, LaunchConfig
 from shared.errors import TandemError
+from shared.evaluation import EvaluationRound, evaluation_rounds
 from shared.mongod import Mongod
 from shared.states import ServiceStatus
 from shared.store import Store
@@ -55,7 +58,9 @@ def main() -> None:
                 install_sglang()
             launch = Launch(config, children, Display(config.run, console))
             status = asyncio.run(launch.until_done_or_interrupted())
-        if launch.figures is not None:
+        if launch.evaluated is not None:
+            report.show(console, config, launch.evaluated)
+        elif launch.figures is not None:
             summary.show(console, config, launch.figures, launch.metrics)
     except TandemError as exc:
         console.print(f"[bold red]{type(exc).__name__}[/bold red]", soft_wrap=True)
@@ -81,6 +86,7 @@ class Launch:
         self.clock = PhaseClock(config.folder / "seconds.json")
         self.database = config.db_connection_string or ""
         self.figures: dict[str, Any] | None = None  # the summary, once there is one
+        self.evaluated: EvaluationRound | None = None  # the same of a launch that only evaluates
         display.metrics = self.metrics
         children.tell = display.note
 
@@ -134,12 +140,15 @@ class Launch:
             tools_url = await self.start_tools()
             self.start_keepers()
             self.start_samplers(tools_url)
-            trainer = self.start_trainer()
+            trainer = None if config.only_evaluate else self.start_trainer()
             if not config.is_main:
-                return await self.follow(trainer)
+                return await self.follow(store, trainer)
+            await import_eval(store, config)
             await self.evaluate(store, 0, "eval_before")
-            await self.train(store, trainer)
-            await self.evaluate(store, await self._newest(store), "eval_after")
+            if trainer is not None:
+                await self.train(store, trainer)
+                for version in await self._still_to_evaluate(store):
+                    await self.evaluate(store, version, "eval_after")
             self.clock.end()
             await asyncio.to_thread(
                 self.children.stop, ("trainer", "sampler", "keeper", "tools")
@@ -149,23 +158,30 @@ class Launch:
     async def is_finished(self, store: Store) -> bool:
         """Is nothing left to do but to show the summary again? (In doubt no: every step notices that itself.)"""
         self.metrics.read()
-        wanted = self.config.max_steps()
+        wanted = 0 if self.config.only_evaluate else self.config.max_steps()
         if wanted is None or self.metrics.last_step < wanted:
             return False
-        versions = {0, await self._newest(store)}
-        return all([await EvalRound(store, self.config, version).is_complete() for version in versions])
+        await import_eval(store, self.config)  # the file may have grown
+        versions = {0, *await self._still_to_evaluate(store)}
+        return all([await EvalRound(store, self.config.policy, version).is_complete() for version in versions])
 
     async def finish(self, store: Store) -> int:
-        """The summary, from what the store and the metrics hold."""
+        """The summary, or the report, from what the store and the metrics hold."""
         self.metrics.read()
-        rounds = [EvalRound(store, self.config, version) for version in sorted({0, await self._newest(store)})]
+        rounds = await evaluation_rounds(store, self.config.policy)
+        if self.config.only_evaluate:
+            self.evaluated = rounds[0]
+            await asyncio.to_thread(report.write, self.config, self.evaluated, self.clock.seconds)
+            return 0
         self.figures = await summary.summarize(store, self.config, self.metrics, rounds, self.clock.seconds)
         await asyncio.to_thread(summary.write, self.config, self.figures, self.metrics)
         return 0
 
-    async def _newest(self, store: Store) -> int:
+    async def _still_to_evaluate(self, store: Store) -> list[int]:
+        """Versions whose round is under way, in order, and the newest."""
         newest = await store.versions.newest(self.config.policy)
-        return 0 if newest is None else newest.version
+        under_way = await store.evaluation.open_versions(self.config.policy)
+        return sorted({*under_way, 0 if newest is None else newest.version})
 
     async def start_database(self) -> None:
         if self.config.db_connection_string is None:
@@ -218,7 +234,7 @@ class Launch:
 
     async def evaluate(self, store: Store, version: int, phase: str) -> None:
         """Play the held-out tasks with one version, unless that was done before."""
-        played = EvalRound(store, self.config, version)
+        played = EvalRound(store, self.config.policy, version)
         if not await played.is_complete():
             self.clock.begin("start")
             self.display.begin_phase(f"waiting for an engine that serves version {version}")
@@ -226,8 +242,7 @@ class Launch:
             self.clock.begin(phase)
             self.display.begin_phase(f"evaluating version {version}", played.progress)
             await played.play()
-        reward, n = overall(await played.rewards())
-        self.display.note(f"held-out reward of version {version}: {reward:.3f} (n={n})")
+        self.display.note(f"held-out reward of version {version}: {await played.text()}")
 
     async def train(self, store: Store, trainer: Child) -> None:
         """Queue the tasks and wait for the trainer's own end. Raises ChildDied when that is not the last step's."""
@@ -242,10 +257,13 @@ class Launch:
             raise ChildDied(f"stopped at step {self.metrics.last_step} of {wanted}: {trainer.obituary()}")
         self.display.note(f"trained {self.metrics.last_step} steps")
 
-    async def follow(self, trainer: Child) -> int:
-        """A machine other than the first: its part of the work is over when its trainers end."""
+    async def follow(self, store: Store, trainer: Child | None) -> int:
+        """A machine other than the first: its part is over when its trainers end, or the evaluation."""
         self.display.begin_phase("working for machine 0")
-        return await self.children.wait_exit(trainer)
+        if trainer is not None:
+            return await self.children.wait_exit(trainer)
+        await EvalRound(store, self.config.policy, 0).wait()
+        return 0
 
     # ---------------------------------------------------------------- waiting and looking
 
@@ -286,32 +304,6 @@ class Launch:
             for child in self.children.losses():
                 self.display.note(f"the run goes on without {child.obituary()}")
             await asyncio.sleep(SNAPSHOT_S)
-
-
-class PhaseClock:
-    """Seconds by phase, kept in a file: those of all launches of a run add up."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self.seconds: dict[str, float] = json.loads(path.read_text()) if path.exists() else {}
-        self._phase: tuple[str, float] | None = None
-
-    def record(self, name: str, seconds: float | None) -> None:
-        if seconds is not None:
-            self.seconds[name] = seconds
-
-    def begin(self, phase: str) -> None:
-        self.end()
-        self._phase = (phase, time.monotonic())
-
-    def end(self) -> None:
-        """The phase is over; write what it took."""
-        if self._phase is not None:
-            phase, since = self._phase
-            self.seconds[phase] = self.seconds.get(phase, 0.0) + time.monotonic() - since
-            self._phase = None
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        self._path.write_text(json.dumps(self.seconds) + "\n")
 
 
 def _tools_url(child: Child) -> str | None:

@@ -7,9 +7,7 @@ import plotext
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from scripts.launch.figures import MOVING_STEPS, StepMetrics, moving_average
-
-EvalPoint = tuple[int, float]  # step, mean reward
+from scripts.launch.figures import MOVING_STEPS, EvalPoint, StepMetrics, moving_average
 
 
 def write_png(path: Path, metrics: StepMetrics, evals: Sequence[EvalPoint], title: str) -> None:
@@ -24,7 +22,10 @@ def write_png(path: Path, metrics: StepMetrics, evals: Sequence[EvalPoint], titl
         x, y = series(metrics, f"reward_by_source/{source}")
         axes.plot(x, moving_average(y), linewidth=1, linestyle="--", label=source)
     if evals:
-        axes.plot(*zip(*evals, strict=True), "o", color="black", label="held-out tasks")
+        rewards = [point.reward for point in evals]
+        beside = [[p.reward - p.low for p in evals], [p.high - p.reward for p in evals]]
+        steps = [point.step for point in evals]
+        axes.errorbar(steps, rewards, beside, fmt="o-", color="black", capsize=3, label="held-out tasks, 95 %")
     axes.set_xlabel("optimizer step")
     axes.set_ylabel("reward")
     axes.set_ylim(-0.02, 1.02)
@@ -43,7 +44,7 @@ def terminal_text(metrics: StepMetrics, evals: Sequence[EvalPoint], width: int =
     figure.plot_size(width, height)
     figure.draw(figure.signal(steps, moving_average(rewards), marker="braille").lines())
     if evals:
-        figure.draw(figure.signal([step for step, _ in evals], [reward for _, reward in evals], marker="o"))
+        figure.draw(figure.signal([p.step for p in evals], [p.reward for p in evals], marker="o"))
     figure.ruler("y").lim(0, 1)
     figure.label(f"reward by optimizer step (mean over {MOVING_STEPS}); o: held-out tasks", "x")
     return str(plotext.uncolorize(str(figure.build()))).rstrip()

@@ -85,6 +85,7 @@ class Display:
             ("step", f"{metrics.last_step}/{snapshot.max_steps or '?'}"),
             ("reward", number(metrics.moving("reward/mean"), ".3f")),
             *rewards,
+            ("held-out", number((metrics.column("eval/reward") or [math.nan])[-1], ".3f")),
             ("loss", number(last.get("loss/loss"), ".4f")),
             ("sampled tok/s", number(snapshot.total("tokens_per_s", live_only=True), ",.0f")),
             ("trained tok/s", number(last.get("perf/tokens_per_s"), ",.0f")),

@@ -9,11 +9,23 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 from shared.documents import InferenceService, Worker
 from shared.store import Store
 
 Line = dict[str, float]
+
+
+class EvalPoint(NamedTuple):
+    """Of the reward curve: the held-out tasks at the weights of one step, with the 95 % interval."""
+
+    step: int
+    reward: float
+    low: float
+    high: float
+
+
 MOVING_STEPS = 10
 WORKER_TTL_S = 15.0
 

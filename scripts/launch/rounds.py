@@ -1,7 +1,6 @@
 """Tasks into the queue, and evaluation rounds: the held-out tasks once, played by one weight version only.
 
-A round is an epoch of the split `eval`. Importing is idempotent and a complete round stays complete, so all of this may
-be repeated after any interruption.
+Importing is idempotent and a complete round stays complete, so all of this may be repeated after any interruption.
 """
 
 import asyncio
@@ -10,28 +9,38 @@ from pathlib import Path
 from pydantic import BaseModel
 
 from scripts.launch.settings import ROOT, LaunchConfig
-from shared.documents import task_id
+from shared.evaluation import evaluation_round
 from shared.own_payload import load_payload_model
-from shared.states import TaskStatus
 from shared.store import Store
-from shared.task_files import Target, TaskLine, import_task_file, read_task_file
+from shared.store.evaluation import EVAL_SPLIT
+from shared.task_files import Target, import_task_file
+from shared.task_mix import TRAIN_SPLIT, import_mix
 
-EVAL = "eval"
-TRAIN = "train"
 POLL_S = 0.5
 
 
 async def import_train(store: Store, config: LaunchConfig) -> int:
-    """Queue the training file; returns how many tasks are new."""
-    target = Target(
-        split=TRAIN,
-        policy=config.policy,
-        epochs=range(config.train_epochs),
-        num_generations=config.num_generations,
-        payload_model=payload_model(config),
-    )
-    result = await import_task_file(store, ROOT / config.train_file, target)
-    return result.inserted
+    """Queue the training tasks; returns how many are new."""
+    mix = config.mix()
+    if mix is not None and mix.of_split(TRAIN_SPLIT):
+        chosen = {"policy": config.policy, "num_generations": config.num_generations}
+        return (await import_mix(store, mix, **chosen, splits=(TRAIN_SPLIT,), root=ROOT)).inserted
+    epochs, model = range(config.train_epochs), payload_model(config)
+    target = Target(TRAIN_SPLIT, config.policy, epochs, config.num_generations, payload_model=model)
+    return (await import_task_file(store, ROOT / config.train_file, target)).inserted
+
+
+async def import_eval(store: Store, config: LaunchConfig) -> None:
+    """Queue the held-out tasks for version 0; what later rounds play are their copies."""
+    mix = config.mix()
+    if mix is not None and mix.of_split(EVAL_SPLIT):
+        chosen = {"policy": config.policy, "num_generations": config.eval_generations}
+        await import_mix(store, mix, **chosen, splits=(EVAL_SPLIT,), root=ROOT)
+        return
+    model = payload_model(config)
+    target = Target(EVAL_SPLIT, config.policy, (0,), config.eval_generations, at_version=0, payload_model=model)
+    for path in config.eval_file:
+        await import_task_file(store, ROOT / path, target)
 
 
 def payload_model(config: LaunchConfig) -> type[BaseModel] | None:
@@ -39,68 +48,37 @@ def payload_model(config: LaunchConfig) -> type[BaseModel] | None:
 
 
 class EvalRound:
-    """One pass over the held-out tasks at one weight version; `epoch` is that version."""
+    """One pass over the held-out tasks at one weight version."""
 
-    def __init__(self, store: Store, config: LaunchConfig, version: int) -> None:
+    def __init__(self, store: Store, policy: str, version: int) -> None:
         self._store = store
-        self._config = config
+        self._policy = policy
         self.version = version
-        path = ROOT / config.eval_file
-        self._ids = [
-            task_id(config.policy, EVAL, version, line.tid)
-            for line in read_task_file(path)
-            if isinstance(line, TaskLine)
-        ]
         self.done = 0
-
-    @property
-    def total(self) -> int:
-        return len(self._ids)
+        self.total = 0
 
     def progress(self) -> str:
         return f"{self.done}/{self.total} tasks"
 
     async def is_complete(self) -> bool:
         """Was it played to its end, now or in an earlier launch?"""
-        self.done = 0
-        for identity in self._ids:
-            if not await self._is_settled(identity):
-                return False
-            self.done += 1
-        return True
+        self.done, self.total = await self._store.evaluation.count_round(self._policy, self.version)
+        return 0 < self.total == self.done
 
     async def play(self) -> None:
         """Queue what is not queued and return when every task is settled: samplers do the rest."""
-        target = Target(
-            split=EVAL,
-            policy=self._config.policy,
-            epochs=(self.version,),
-            num_generations=self._config.eval_generations,
-            at_version=self.version,
-            payload_model=payload_model(self._config),
-        )
-        await import_task_file(self._store, ROOT / self._config.eval_file, target)
-        waiting = list(self._ids)
-        while waiting:
-            # in queue order: the first ones settle first, so nearly every question asked here is answered with yes
-            while waiting and await self._is_settled(waiting[0]):
-                waiting.pop(0)
-                self.done = self.total - len(waiting)
+        await self._store.evaluation.queue_round(self._policy, self.version)
+        await self.wait()
+
+    async def wait(self) -> None:
+        while True:
+            if await self.is_complete():
+                return
             await asyncio.sleep(POLL_S)
 
-    async def rewards(self) -> dict[str, tuple[float, int]]:
-        """{source: (mean score, scored episodes)}."""
-        return await self._store.tasks.rewards_by_source(EVAL, self.version)
-
-    async def _is_settled(self, identity: str) -> bool:
-        task = await self._store.tasks.get(identity)
-        return task is not None and task.status in (TaskStatus.SETTLED, TaskStatus.ABANDONED)
-
-
-def overall(rewards: dict[str, tuple[float, int]]) -> tuple[float, int]:
-    """Mean over all episodes, and how many they are."""
-    n = sum(count for _, count in rewards.values())
-    return (sum(mean * count for mean, count in rewards.values()) / n if n else float("nan")), n
+    async def text(self) -> str:
+        figures = (await evaluation_round(self._store, self._policy, self.version)).overall
+        return f"{figures.reward or 'none'} (n={figures.episodes})"
 
 
 def setup_seconds(venv: Path) -> float | None:

@@ -14,14 +14,16 @@ import yaml
 from pydantic import Field, field_validator, model_validator
 from pydantic_settings import CliPositionalArg, NoDecode
 
-from shared.config import ServiceConfig
+from shared.config import ServiceConfig, read_section
 from shared.store import check_run_name
+from shared.task_mix import TasksConfig
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLE = Path("assets/example")
 
 PLAIN_NAMES = (
     *("DB_CONNECTION_STRING", "MCP_MANAGER_URL", "ENGINE_URLS", "ENGINE", "MODEL", "TRAIN_FILE", "EVAL_FILE", "CONFIG"),
+    "EVAL_GENERATIONS",
     *("NUM_MACHINES", "MACHINE_RANK", "MASTER_ADDR", "MASTER_PORT", "NUM_PROCESSES", "NUM_SAMPLERS"),
 )
 
@@ -53,7 +55,12 @@ class LaunchConfig(ServiceConfig):
     # what is trained
     model: Path = Field(EXAMPLE / "model", description="Hugging Face directory with the weights to start from.")
     train_file: Path = Field(EXAMPLE / "train.jsonl", description="Tasks to train on, JSONL.")
-    eval_file: Path = Field(EXAMPLE / "eval.jsonl", description="Held-out tasks, played before and after training.")
+    eval_file: Annotated[list[Path], NoDecode] = Field(
+        [EXAMPLE / "eval.jsonl"],
+        description="Held-out tasks, files separated by commas; played before and after training, and during it with the "
+        "trainer's `eval_steps`.",
+    )
+    only_evaluate: bool = Field(False, description="Start no trainer: play the held-out tasks and report.")
     payload_model: str | None = Field(
         None, description="Pydantic model that every task's metadata must fit, as module:Class. None: no check."
     )
@@ -89,11 +96,11 @@ class LaunchConfig(ServiceConfig):
             for name in added:
                 del os.environ[name]
 
-    @field_validator("engine_urls", mode="before")
+    @field_validator("engine_urls", "eval_file", mode="before")
     @classmethod
-    def urls_are_separated_by_commas(cls, value: object) -> object:
+    def lists_are_separated_by_commas(cls, value: object) -> object:
         if isinstance(value, str):
-            return [url.strip() for url in value.split(",") if url.strip()]
+            return [part.strip() for part in value.split(",") if part.strip()]
         return value
 
     @field_validator("run")
@@ -109,11 +116,9 @@ class LaunchConfig(ServiceConfig):
                 f"MACHINE_RANK is {self.machine_rank}; expected 0 to {self.num_machines - 1} (NUM_MACHINES={self.num_machines})"
             )
         if self.num_machines > 1:
-            needed = {
-                "DB_CONNECTION_STRING": self.db_connection_string,
-                "MASTER_ADDR": self.master_addr,
-                "MASTER_PORT": self.master_port,
-            }
+            needed: dict[str, object] = {"DB_CONNECTION_STRING": self.db_connection_string}
+            if not self.only_evaluate:
+                needed |= {"MASTER_ADDR": self.master_addr, "MASTER_PORT": self.master_port}
             if missing := [name for name, value in needed.items() if not value]:
                 raise ValueError(f"NUM_MACHINES is {self.num_machines}, so {', '.join(missing)} must be given")
         return self
@@ -126,14 +131,29 @@ class LaunchConfig(ServiceConfig):
 
     @model_validator(mode="after")
     def files_exist(self) -> "LaunchConfig":
-        for name in ("train_file", "eval_file", "accelerate_config"):
-            if not (path := ROOT / getattr(self, name)).is_file():
+        files = [("train_file", self.train_file), ("accelerate_config", self.accelerate_config)]
+        for name, given in [*files, *(("eval_file", path) for path in self.eval_file)]:
+            if not (path := ROOT / given).is_file():
                 raise ValueError(f"{name.upper()} is {path}, which is no file")
         if not (ROOT / self.model / "config.json").is_file():
             raise ValueError(
                 f"MODEL is {ROOT / self.model}; expected a local Hugging Face directory (with config.json)"
             )
         return self
+
+    @model_validator(mode="after")
+    def tasks_come_from_files_or_from_sources(self) -> "LaunchConfig":
+        mix = self.mix()
+        for name, split in (("train_file", "train"), ("eval_file", "eval")):
+            if mix is not None and name in self.model_fields_set and mix.of_split(split):
+                raise ValueError(f"{name.upper()} and the sources of split {split} in {self.config} exclude each other")
+        return self
+
+    def mix(self) -> TasksConfig | None:
+        """The YAML's section `tasks`, if it has one. Raises ConfigError."""
+        if self.config is None or not read_section(ROOT / self.config, TasksConfig):
+            return None
+        return TasksConfig.load(["--config", str(ROOT / self.config)])
 
     def max_steps(self) -> int | None:
         """The trainer's `max_steps` where environment or YAML say it. Its own defaults need torch to be read."""

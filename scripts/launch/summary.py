@@ -10,29 +10,24 @@ from rich.console import Console
 from rich.table import Table
 
 from scripts.launch.display import format_s
-from scripts.launch.figures import Snapshot, StepMetrics, mean, take_snapshot
-from scripts.launch.rounds import EvalRound, overall
+from scripts.launch.figures import EvalPoint, Snapshot, StepMetrics, mean, take_snapshot
 from scripts.launch.settings import LaunchConfig
+from shared.evaluation import EvaluationRound, Figures
 from shared.store import Store
-
-Rewards = dict[str, tuple[float, int]]
-EvalPoint = tuple[int, float]  # step, mean reward
 
 
 async def summarize(
-    store: Store, config: LaunchConfig, metrics: StepMetrics, rounds: list[EvalRound], seconds: dict[str, float]
+    store: Store, config: LaunchConfig, metrics: StepMetrics, rounds: list[EvaluationRound], seconds: dict[str, float]
 ) -> dict[str, Any]:
-    """Every figure of the run so far. `seconds` by phase, all launches of the run together."""
+    """Every figure of the run so far. `rounds`: by step. `seconds` by phase, all launches of the run together."""
     snapshot = await take_snapshot(store, config.policy)
     newest = await store.versions.newest(config.policy)
     episodes, sampled = await store.questions.finished_within(None)
     checkpoints = sorted((config.folder / "checkpoints").glob("step-*[0-9]"))
     return {
         "run": config.run,
-        "eval": {
-            name: _eval_figures(await played.rewards(), played.version)
-            for name, played in zip(("before", "after"), rounds, strict=False)
-        },
+        "eval": {name: _eval_figures(played) for name, played in _ends(rounds).items()},
+        "eval_curve": [played.to_json() for played in rounds],
         "seconds": {name: round(value, 1) for name, value in seconds.items()},
         "steps": metrics.last_step,
         "episodes": episodes,
@@ -50,10 +45,24 @@ async def summarize(
     }
 
 
-def _eval_figures(rewards: Rewards, version: int) -> dict[str, Any]:
-    value, n = overall(rewards)
-    by_source = {source: {"reward": _clean(m), "n": k} for source, (m, k) in sorted(rewards.items())}
-    return {"version": version, "reward": _clean(value), "n": n, "by_source": by_source}
+def _ends(rounds: list[EvaluationRound]) -> dict[str, EvaluationRound]:
+    """The first round and the last."""
+    return dict(zip(("before", "after"), (rounds[:1] + rounds[1:][-1:]), strict=False))
+
+
+def _eval_figures(played: EvaluationRound) -> dict[str, Any]:
+    by_source = {source: _reward(figures) for source, figures in played.by_source.items()}
+    return {"version": played.version, **_reward(played.overall), "by_source": by_source}
+
+
+def _reward(figures: Figures) -> dict[str, Any]:
+    reward, first = figures.reward, figures.pass_at.get(1)
+    return {
+        "reward": None if reward is None else round(reward.value, 6),
+        "interval": None if reward is None else [round(reward.low, 6), round(reward.high, 6)],
+        "pass_at_1": None if first is None else round(first.value, 6),
+        "n": figures.episodes,
+    }
 
 
 def _token_figures(metrics: StepMetrics, sampled: int) -> dict[str, int]:
@@ -111,8 +120,9 @@ def write(config: LaunchConfig, summary: dict[str, Any], metrics: StepMetrics) -
 
 
 def eval_points(summary: dict[str, Any]) -> list[EvalPoint]:
-    steps = {"before": 0, "after": summary["steps"]}
-    return [(steps[name], e["reward"]) for name, e in summary["eval"].items() if e["reward"] is not None]
+    """Rounds that have a step and a reward."""
+    curve = [(e["step"], e["overall"]["reward"]) for e in summary["eval_curve"]]
+    return [EvalPoint(step, r["value"], r["low"], r["high"]) for step, r in curve if step is not None and r is not None]
 
 
 def show(console: Console, config: LaunchConfig, summary: dict[str, Any], metrics: StepMetrics) -> None:
@@ -121,6 +131,9 @@ def show(console: Console, config: LaunchConfig, summary: dict[str, Any], metric
     if metrics.lines:
         console.print(terminal_text(metrics, eval_points(summary), width=min(console.width, 100)), highlight=False)
     console.print(_eval_table(summary["eval"]))
+    if len(summary["eval_curve"]) > 2:
+        points = ", ".join(f"{p.step}: {p.reward:.3f}" for p in eval_points(summary))
+        console.print(f"held-out reward by step  {points}   (all figures: tandem eval {config.run})", soft_wrap=True)
     console.print(_figure_table(summary))
     console.print(_paths(config, summary), highlight=False, soft_wrap=True)
 
@@ -137,7 +150,8 @@ def _eval_table(evaluations: dict[str, Any]) -> Table:
 def _reward_text(figures: dict[str, Any] | None) -> str:
     if figures is None or figures["reward"] is None:
         return "–"
-    return f"{figures['reward']:.3f}  (n={figures['n']})"
+    low, high = figures["interval"]
+    return f"{figures['reward']:.3f} [{low:.3f}, {high:.3f}]  (n={figures['n']})"
 
 
 def _figure_table(summary: dict[str, Any]) -> Table:
@@ -173,7 +187,7 @@ def _paths(config: LaunchConfig, summary: dict[str, Any]) -> str:
         lines += [f"    .venv/bin/tandem mongod --folder {folder}/mongodb"]
     else:
         lines += ["", "Look at the data:"]
-    lines += [f"    .venv/bin/tandem {verb} {run}" for verb in ("status", "show", "audit")]
+    lines += [f"    .venv/bin/tandem {verb} {run}" for verb in ("status", "show", "eval", "audit")]
     return "\n".join(lines)
 
 

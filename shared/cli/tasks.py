@@ -1,17 +1,19 @@
-"""`tandem tasks import`: a task file into a run."""
+"""`tandem tasks import`: a task file, or a mixture of several, into a run."""
 
 import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, Progress, TaskID, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
 from shared.cli.connect import Connection, RunName, answer, console, with_store
 from shared.errors import ConfigError
 from shared.own_payload import load_payload_model
 from shared.store import Store
 from shared.task_files import ImportResult, Target, import_task_file
+from shared.task_files import Progress as Report
+from shared.task_mix import TasksConfig, import_mix
 
 EXAMPLES = """Examples:
 
@@ -22,6 +24,8 @@ EXAMPLES = """Examples:
 `tandem tasks import grid train.jsonl --payload_model assets.gridworld.world:GridTask`  checking a custom sampler's metadata
 
 `tandem tasks import demo eval.jsonl --split eval --num_generations 1`  what evaluation plays
+
+`tandem tasks import demo --config mix.yml`  several files, interleaved by weight: the section `tasks` of the YAML
 """
 
 app = typer.Typer(help="The tasks of a run.", no_args_is_help=True, rich_markup_mode="markdown")
@@ -35,13 +39,20 @@ def group() -> None:
 @app.command("import", epilog=EXAMPLES)
 def import_(
     run: RunName,
-    file: Annotated[Path, typer.Argument(metavar="FILE.jsonl", help="One task on a line.")],
-    split: Annotated[str, typer.Option("--split", help="Which tasks these are: train, eval, or a name of yours.")] = (
-        "train"
-    ),
+    file: Annotated[Path | None, typer.Argument(metavar="[FILE.jsonl]", help="One task on a line.")] = None,
+    config: Annotated[
+        Path | None,
+        typer.Option("--config", metavar="MIX.yml", help="Instead of FILE: the sources in its section `tasks`."),
+    ] = None,
+    split: Annotated[
+        str | None,
+        typer.Option("--split", help="Which tasks FILE holds: train, eval, or a name of yours. [default: train]"),
+    ] = None,
     policy: Annotated[str, typer.Option("--policy", help="The policy that plays them.")] = "main",
-    epochs: Annotated[int, typer.Option("--epochs", min=1, help="Import the file this often, one epoch each.")] = 1,
-    epoch: Annotated[int | None, typer.Option("--epoch", min=0, help="Import it once, as this epoch.")] = None,
+    epochs: Annotated[
+        int | None, typer.Option("--epochs", min=1, help="Import FILE this often, one epoch each. [default: 1]")
+    ] = None,
+    epoch: Annotated[int | None, typer.Option("--epoch", min=0, help="Import FILE once, as this epoch.")] = None,
     num_generations: Annotated[
         int, typer.Option("--num_generations", min=1, help="Episodes per task: the size of its group.")
     ] = 8,
@@ -58,37 +69,39 @@ def import_(
     ] = None,
     db_connection_string: Connection = None,
 ) -> None:
-    """Check a task file and import it.
+    """Check task files and import them.
 
     Each line is an object: **id** and **query**, and as you need them **answer**, **scorer**, **answer_schema**
-    ("answer" or "boxed"), **tools**, **system**, **metadata**, **source**.
+    ("answer" or "boxed"), **tools**, **exclude_tools**, **system**, **max_turns**, **temperature**, **metadata**, **source**.
 
-    The whole file is checked before anything is written. Importing again changes nothing: tasks that are there with the
+    Everything is checked before anything is written. Importing again changes nothing: tasks that are there with the
     same content stay, and an import that was killed goes on where it ended. A task that is there with other content is
-    an error. Tasks are opened in the order of the file, after those imported before.
+    an error. Tasks are opened in the order of the file (of a mixture: by weight), after those imported before.
     """
-    if epoch is not None and epochs != 1:
+    if (file is None) == (config is None):
+        answer(_refuse("give either FILE.jsonl or --config MIX.yml"))
+    if epoch is not None and epochs is not None:
         answer(_refuse("--epoch and --epochs exclude each other: one epoch by number, or several from 0 on"))
-    chosen = range(epochs) if epoch is None else (epoch,)
+    file_only: dict[str, object] = {"--split": split, "--epochs": epochs, "--epoch": epoch, "--at_version": at_version}
+    file_only["--payload_model"] = payload_model
+    if config is not None and (given := [name for name, value in file_only.items() if value is not None]):
+        answer(_refuse(f"{given[0]} is for a FILE; with --config it stands in {config}"))
 
     async def work(store: Store) -> ImportResult:
-        sys.path.insert(0, str(Path.cwd()))  # as `python -m` has it: the model is the user's own
-        model = None if payload_model is None else load_payload_model(payload_model)
-        target = Target(split, policy, chosen, num_generations, at_version, model)
         with _bars() as progress:
-            bars: dict[str, TaskID] = {}
-
-            def report(phase: str, done: int, total: int) -> None:
-                if phase not in bars:
-                    bars[phase] = progress.add_task(phase, total=total)
-                progress.update(bars[phase], completed=done)
-
+            report = _reporter(progress)
+            if file is None:
+                mix = TasksConfig.load(["--config", str(config)])
+                return await import_mix(store, mix, policy=policy, num_generations=num_generations, progress=report)
+            chosen = range(epochs or 1) if epoch is None else (epoch,)
+            sys.path.insert(0, str(Path.cwd()))  # as `python -m` has it: the model is the user's own
+            model = None if payload_model is None else load_payload_model(payload_model)
+            target = Target(split or "train", policy, chosen, num_generations, at_version, model)
             return await import_task_file(store, file, target, report)
 
     result = with_store(db_connection_string, run, work, must_exist=False)
-    console().print(
-        f"run {run}, split {split}: {result.inserted} inserted, {result.unchanged} unchanged", soft_wrap=True
-    )
+    what = f"split {split or 'train'}" if config is None else str(config)
+    console().print(f"run {run}, {what}: {result.inserted} inserted, {result.unchanged} unchanged", soft_wrap=True)
 
 
 async def _refuse(text: str) -> None:
@@ -96,6 +109,16 @@ async def _refuse(text: str) -> None:
 
 
 def _bars() -> Progress:
-    return Progress(
-        TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn(), console=console()
-    )
+    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
+    return Progress(*columns, console=console())
+
+
+def _reporter(progress: Progress) -> Report:
+    bars: dict[str, TaskID] = {}
+
+    def report(phase: str, done: int, total: int) -> None:
+        if phase not in bars:
+            bars[phase] = progress.add_task(phase, total=total)
+        progress.update(bars[phase], completed=done)
+
+    return report

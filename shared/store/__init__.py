@@ -16,6 +16,7 @@ from pymongo.asynchronous.database import AsyncDatabase
 from pymongo.errors import ConnectionFailure, ServerSelectionTimeoutError
 
 from shared.errors import ConfigError, StoreUnavailable
+from shared.store.evaluation import EvaluationVerbs
 from shared.store.policies import ServiceVerbs, VersionVerbs
 from shared.store.questions import QuestionVerbs
 from shared.store.record_data import RecordDataVerbs
@@ -38,6 +39,7 @@ class Store:
         self.run = run
         self.database = database
         self.tasks = TaskVerbs(database)
+        self.evaluation = EvaluationVerbs(database, self.tasks)
         self.records = RecordVerbs(database)
         self.data = RecordDataVerbs(database)
         self.runs = RunVerbs(database)

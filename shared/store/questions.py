@@ -122,8 +122,9 @@ class QuestionVerbs:
     # ------------------------------------------------------------------ audit
 
     def opened_tasks(self) -> AsyncIterator[Document]:
-        """Tasks of which at least one slot was ever claimed."""
-        return aiter(self._tasks.find({"status": {"$ne": TaskStatus.CREATED}}).sort([("_id", 1)]))
+        """Tasks of which at least one slot was ever claimed, and that were to be played to their end."""
+        never = [TaskStatus.CREATED.value, TaskStatus.SKIPPED.value]
+        return aiter(self._tasks.find({"status": {"$nin": never}}).sort([("_id", 1)]))
 
     async def records(self, ids: Sequence[str]) -> dict[str, Document]:
         return {d["_id"]: d async for d in self._records.find({"_id": {"$in": list(ids)}})}

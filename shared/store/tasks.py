@@ -12,8 +12,9 @@ from pymongo.asynchronous.collection import AsyncCollection
 from pymongo.asynchronous.database import AsyncDatabase
 from pymongo.errors import BulkWriteError
 
-from shared.documents import Admission, Claim, Task
+from shared.documents import Admission, Claim, Task, task_id
 from shared.errors import LeaseLost
+from shared.pass_rates import num_passed
 from shared.states import SlotStatus, TaskStatus
 from shared.store.pipelines import (
     LEAST_FREE_AT,
@@ -237,18 +238,64 @@ class TaskVerbs:
         )
         return result.modified_count == 1
 
+    # ------------------------------------------------------------------ the curriculum
+
+    async def skip_next_epoch(self, task: Task) -> bool:
+        """Skip the next epoch's task if its band does not hold the pass rate of this group; True where it is skipped now.
+
+        The band is [min_pass_rate, max_pass_rate] of the next task's payload, the rate that of this group's scored slots.
+        A task that was opened already is played, and so is one whose predecessor was skipped or has no score: what is
+        skipped in one epoch is looked at again in the one after.
+        """
+        scores = [slot.score for slot in task.slots if slot.status is SlotStatus.SCORED and slot.score is not None]
+        if not scores:
+            return False
+        rate = num_passed(scores) / len(scores)
+        outside = [{"payload.min_pass_rate": {"$gt": rate}}, {"payload.max_pass_rate": {"$lt": rate}}]
+        result = await self._tasks.update_one(
+            {
+                "_id": task_id(task.policy, task.split, task.epoch + 1, task.tid),
+                "status": TaskStatus.CREATED.value,
+                "$or": outside,
+            },
+            {
+                "$set": {
+                    "status": TaskStatus.SKIPPED.value,
+                    "outcome": f"skipped: {num_passed(scores)} of {len(scores)} episodes passed in epoch {task.epoch}",
+                },
+                "$currentDate": {"settled_at": True},
+            },
+        )
+        return result.modified_count == 1
+
+    async def ended_of(self, ids: Sequence[str]) -> list[Task]:
+        """Those of `ids` whose every slot is scored or failed."""
+        over = [TaskStatus.COMPLETED.value, TaskStatus.SETTLED.value, TaskStatus.ABANDONED.value]
+        cursor = self._tasks.find({"_id": {"$in": list(ids)}, "status": {"$in": over}})
+        return [Task.from_mongo(document) async for document in cursor]
+
     # ------------------------------------------------------------------ questions
 
     async def admission_limit(self, policy: str, admission: Admission, step: int, discarded: int) -> int:
         """`seq` below which train tasks may be opened: (step + 1 + max_staleness) · groups_per_step + discarded.
 
         AReaL's capacity inequality (arXiv 2505.24298), computed from what the documents say instead of a counter.
-        `discarded` are groups that gave the trainer nothing, so that they do not use up the appetite.
+        `discarded` are groups that gave the trainer nothing, so that they do not use up the appetite; nor do the tasks
+        below the limit that the curriculum skipped.
         """
         ahead = step + 1 + admission.max_staleness
         if admission.num_steps is not None:
             ahead = min(ahead, admission.num_steps)
-        return ahead * admission.groups_per_step + discarded
+        return await self._beyond_skipped(policy, ahead * admission.groups_per_step + discarded)
+
+    async def _beyond_skipped(self, policy: str, limit: int) -> int:
+        """`limit`, raised by the skipped tasks below it: those that come below by that count too."""
+        looked_at = 0
+        where: Document = {"policy": policy, "split": "train", "status": TaskStatus.SKIPPED.value}
+        while looked_at < limit:
+            found = await self._tasks.count_documents({**where, "seq": {"$gte": looked_at, "$lt": limit}})
+            looked_at, limit = limit, limit + found
+        return limit
 
     async def count_without_data(self, owner: str, split: str, policy: str) -> int:
         """Ended groups of `owner`'s tasks that gave `policy` nothing to train on."""
@@ -275,7 +322,8 @@ class TaskVerbs:
 
     async def count_slots(self, split: str | None = None) -> dict[str, int]:
         """{slot status: slots} over the tasks that were ever opened."""
-        match: Document = {"status": {"$ne": TaskStatus.CREATED}} | ({} if split is None else {"split": split})
+        never = [TaskStatus.CREATED.value, TaskStatus.SKIPPED.value]
+        match: Document = {"status": {"$nin": never}} | ({} if split is None else {"split": split})
         cursor = await self._tasks.aggregate(
             [
                 {"$match": match},
@@ -285,21 +333,3 @@ class TaskVerbs:
         )
         rows = await cursor.to_list()
         return {row["_id"]: row["n"] for row in rows} | {"failures": sum(row["failures"] for row in rows)}
-
-    async def open_tasks(self, policy: str, split: str) -> int:
-        """Tasks of a split that are not settled or abandoned yet."""
-        return await self._tasks.count_documents(
-            {"policy": policy, "split": split, "status": {"$nin": [TaskStatus.SETTLED, TaskStatus.ABANDONED]}}
-        )
-
-    async def rewards_by_source(self, split: str, epoch: int) -> dict[str, tuple[float, int]]:
-        """{source: (mean score, scored slots)} of one round of a split."""
-        cursor = await self._tasks.aggregate(
-            [
-                {"$match": {"split": split, "epoch": epoch}},
-                {"$unwind": "$slots"},
-                {"$match": {"slots.status": SlotStatus.SCORED}},
-                {"$group": {"_id": "$source", "mean": {"$avg": "$slots.score"}, "n": {"$sum": 1}}},
-            ]
-        )
-        return {row["_id"]: (row["mean"], row["n"]) async for row in cursor}

@@ -31,7 +31,10 @@ def evaluation(example_dir: Path) -> list[dict[str, str]]:
     return read_lines(example_dir / "eval.jsonl")
 
 
-@pytest.mark.parametrize("name", ["train.jsonl", "eval.jsonl", "world.json"])
+MIX = [f"mix/{part}{name}.jsonl" for part in ("", "eval_") for name in ("sums", "boxes", "colors")]
+
+
+@pytest.mark.parametrize("name", ["train.jsonl", "eval.jsonl", "world.json", *MIX])
 def test_committed_data_equal_what_the_script_writes(
     name: str, example: Any, example_dir: Path, tmp_path: Path
 ) -> None:
@@ -62,9 +65,13 @@ def test_task_ids_are_unique_across_both_files(train: list[dict[str, str]], eval
 
 
 def test_no_evaluation_box_owner_or_sum_is_in_training(
-    train: list[dict[str, str]], evaluation: list[dict[str, str]], example: Any
+    train: list[dict[str, str]], evaluation: list[dict[str, str]], example: Any, example_dir: Path
 ) -> None:
     train_text, eval_text = json.dumps(train), json.dumps(evaluation)
+    train_mix = "".join((example_dir / name).read_text() for name in MIX if "eval_" not in name)
+    eval_mix = "".join((example_dir / name).read_text() for name in MIX if "eval_" in name)
+    for pattern in (BOX, OWNER, SUM):
+        assert not set(pattern.findall(eval_mix)) & set(pattern.findall(train_mix))
     assert len(set(BOX.findall(eval_text))) == 100
     assert not set(BOX.findall(eval_text)) & set(BOX.findall(train_text))
     assert not set(SUM.findall(eval_text)) & set(SUM.findall(train_text))

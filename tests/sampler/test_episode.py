@@ -240,13 +240,13 @@ async def test_a_turn_sends_a_bounded_number_of_requests_to_an_engine_that_alway
 
 
 async def test_an_evaluation_by_other_weights_than_asked_for_is_no_evaluation(store: Store) -> None:
-    await store.tasks.insert_new([make_task(0, num_generations=1, split="eval", at_version=7)])
-    async with resources(store, says(ANSWER, version="8")) as shared:
-        sampler = Chat(shared, await claim(store, split="eval", served_versions=[7]))
+    await store.tasks.insert_new([make_task(0, num_generations=1, split="eval", at_version=3)])
+    async with resources(store, says(ANSWER, version="4")) as shared:  # registered as version 3
+        sampler = Chat(shared, await claim(store, split="eval", served_versions=[3]))
         assert await play(sampler) is None
     record, slot, _ = await ended(store, sampler)
     assert (record.status, slot.status, slot.score) == (RecordStatus.FAILED, SlotStatus.OPEN, None)
-    assert "sampled by versions [8]; expected 7 alone" in (record.error or "")
+    assert "sampled by versions [4]; expected 3 alone" in (record.error or "")
 
 
 async def test_a_prompt_without_room_ends_the_episode_without_a_request(store: Store) -> None:

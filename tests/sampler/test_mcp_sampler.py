@@ -112,6 +112,15 @@ async def test_calls_and_their_answers_become_part_of_the_record(store: Store) -
     assert '"name": "add"' in prompt
 
 
+async def test_turns_and_temperature_of_the_task_win_over_those_of_the_sampler(store: Store) -> None:
+    payload = {"max_turns": 1, "temperature": 0.25}
+    replies = [calls("add", a=2, b=3), "<answer>5</answer>"]
+    score, dispatches, engines = await episode(store, replies, payload, max_turns=4, temperature=1.0)
+    assert (score, len(dispatches), len(engines.bodies())) == (0.0, 1, 1)
+    assert engines.bodies()[0]["sampling_params"]["temperature"] == 0.25
+    assert dispatches[0].sampling_params["temperature"] == 0.25
+
+
 async def test_deny_lists_of_the_run_and_of_the_task_leave_tools_out_of_prompt_and_reach(store: Store) -> None:
     payload = {"tools": ["add", "echo", "big"], "exclude_tools": ["echo"]}
     replies = [calls("echo", text="x"), "<answer>5</answer>"]

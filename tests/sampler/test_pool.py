@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 
 import httpx
 import pytest
@@ -96,6 +97,14 @@ async def test_an_episode_stays_with_its_engine_unless_that_is_much_fuller_or_do
         services[0].running, services[0].status = 0, "DOWN"
         await asyncio.sleep(0.06)
         assert (await ask(pool, affinity=A)).generation.url == B
+
+
+async def test_a_request_that_is_bound_to_a_version_goes_only_where_that_is_served() -> None:
+    engines = Engines({"a": scripted(answer([9], STOP)), "b": scripted(answer([9], STOP))})
+    async with pool_of(engines, [Up(A, version=4), Up(B, running=9, version=3)], replace(QUICK, wait_s=0.1)) as pool:
+        assert (await ask(pool, version=3, affinity=A)).generation.url == B
+        with pytest.raises(EngineUnavailable, match=r"no engine is up that serves version 5 .*a:1 UP version 4"):
+            await ask(pool, version=5)
 
 
 async def test_a_failing_engine_is_left_alone_for_a_while_and_another_answers() -> None:

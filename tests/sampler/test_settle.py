@@ -5,7 +5,8 @@ import pytest
 from sampler.groups import read_episode
 from sampler.settle import settle, settle_next
 from shared.audit import audit
-from shared.documents import Admission, DataClaim
+from shared.documents import Admission, DataClaim, TaskPayload
+from shared.evaluation import evaluation_round
 from shared.states import DataStatus, RecordStatus, TaskStatus, Termination
 from shared.store import Store
 from tests.sampler.builders import play_episode
@@ -80,6 +81,18 @@ async def test_settling_twice_changes_nothing(store: Store) -> None:
     assert timeless(await everything(store)) == before
 
 
+async def test_settlement_skips_the_next_epoch_of_what_was_always_solved(store: Store) -> None:
+    payload = TaskPayload(query="2+2?", answer="4", max_pass_rate=0.9)
+    tasks = [make_task(epoch, epoch=epoch, tid="t").model_copy(update={"payload": payload}) for epoch in range(2)]
+    await store.tasks.insert_new(tasks)
+    for _ in range(2):
+        await play_episode(store, await claim(store), 1.0)
+    await settle_next(store, "w", CONFIG)
+    following = await store.tasks.get(tasks[1].id)
+    assert following is not None
+    assert following.status is TaskStatus.SKIPPED
+
+
 async def test_an_evaluation_group_is_closed_without_training_data(store: Store) -> None:
     await import_tasks(store, 1, num_generations=1, split="eval")
     await play_episode(store, await claim(store, split="eval"), 1.0)
@@ -89,7 +102,8 @@ async def test_an_evaluation_group_is_closed_without_training_data(store: Store)
     assert settled is not None
     assert (settled.status, settled.outcome) == (TaskStatus.SETTLED, "evaluated")
     assert await store.data.find({}) == []
-    assert await store.tasks.rewards_by_source("eval", 0) == {"test": (1.0, 1)}
+    figures = (await evaluation_round(store, "main", 0)).by_source["test"]
+    assert (figures.tasks, figures.pass_at[1].value) == (1, 1.0)
 
 
 @pytest.mark.parametrize("case", ["zscore", "reward_to_go, discounted", "gigpo, both"])

@@ -15,7 +15,7 @@ from shared.mongod import Mongod
 from shared.packed import pack_floats, pack_ints
 from shared.states import DataStatus
 from shared.store import Store
-from tests.shared.builders import claim, make_task
+from tests.shared.builders import claim, make_data, make_task
 from tests.shared.episodes import make_dispatches, make_episode_tree, play, settle, train, whole_run
 
 TASK = "main:train:0:t0"
@@ -28,10 +28,8 @@ async def test_a_whole_run_keeps_every_promise_and_is_counted(store: Store) -> N
     await whole_run(store)
     report = await audit(store)
     assert report.ok, report
-    assert [c for c, r in report.results.items() if r.examined == 0] == [
-        Check.FAILED,
-        Check.DROPPED,
-    ], "nothing failed or was dropped here"
+    unseen = {check for check, result in report.results.items() if result.examined == 0}
+    assert unseen == {Check.FAILED, Check.DROPPED, Check.EVALUATED}, "nothing failed, was dropped or held out here"
     assert report.counts == {
         "tasks opened": 2,
         "slots scored": 4,
@@ -42,6 +40,20 @@ async def test_a_whole_run_keeps_every_promise_and_is_counted(store: Store) -> N
         "tokens trained": 12,
     }
     assert report.results[Check.SAMPLED].examined == 24
+
+
+async def test_a_held_out_episode_of_other_weights_or_with_training_data_is_found_out(store: Store) -> None:
+    """The episodes of `play` are sampled by versions 3 and 4."""
+    await store.tasks.insert_new([make_task(0, split="eval", num_generations=1, at_version=4)])
+    held = await claim(store, split="eval", served_versions=[4])
+    await play(store, held, 1.0)
+    result = (await audit(store, running=True)).results[Check.EVALUATED]
+    assert result.examples == [f"{held.record_id}: sampled by versions [3, 4]; expected 4 alone"]
+    await store.database["tasks"].update_one({}, {"$set": {"at_version": None}})
+    assert (await audit(store, running=True)).results[Check.EVALUATED].violations == 0
+    await store.data.write_group([make_data(held.task, 0, group_size=1)])
+    result = (await audit(store, running=True)).results[Check.EVALUATED]
+    assert result.examples == [f"{held.record_id}: split eval, and has training data"]
 
 
 async def test_an_empty_run_is_in_order(store: Store) -> None:

@@ -16,7 +16,8 @@ from pydantic import BaseModel, Field
 from shared.errors import ConfigError
 from shared.mongod import Mongod
 from shared.store import Store
-from shared.task_files import ImportResult, Target, TaskFileError, check_task_file, import_task_file
+from shared.task_files import ImportResult, Target, import_task_file
+from shared.task_lines import TaskFileError, check_task_file
 from tests.conftest import ROOT
 
 
@@ -47,6 +48,8 @@ WRONG: dict[str, tuple[Any, str]] = {
     "a misspelt schema": (line(1, answer_schema="bxoed"), '"answer_schema" is "bxoed"; expected "answer" or "boxed"'),
     "tools as a text": (line(1, tools="calculator"), '"tools" is "calculator"; expected a list of tool names'),
     "a tool that is no text": (line(1, tools=["a", 3]), '"tools.1" is 3; expected a list of tool names'),
+    "no turns": (line(1, max_turns=0), '"max_turns" is 0; expected a whole number from 1 on, or null'),
+    "a rate in percent": (line(1, max_pass_rate=90), '"max_pass_rate" is 90; expected a number from 0 to 1, or null'),
     "metadata as a text": (line(1, metadata="x"), '"metadata" is "x"; expected an object'),
     "a source that is no text": (line(1, source=3), '"source" is 3; expected a text'),
     "an unknown key": (line(1, level=3), 'unknown key "level"; expected one of id, source, query'),
@@ -123,6 +126,10 @@ async def test_every_field_of_a_line_arrives(store: Store, tmp_path: Path) -> No
         tools=["a"],
         exclude_tools=["b"],
         system="be brief",
+        max_turns=3,
+        temperature=0.5,
+        min_pass_rate=0.1,
+        max_pass_rate=0.9,
         metadata={"$level": [1, {"a.b": 2}]},
     )
     path = write(tmp_path / "set.jsonl", [full, {"id": "bare", "query": "q"}])

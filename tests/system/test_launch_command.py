@@ -124,6 +124,22 @@ def test_messages_about_settings_say_what_is_missing(
     assert dict(os.environ) == before
 
 
+def test_held_out_tasks_may_be_several_files_or_sources_but_not_both(
+    monkeypatch: pytest.MonkeyPatch, broken_model: Path
+) -> None:
+    monkeypatch.setenv("MODEL", str(broken_model))
+    files = [Path("assets/example/eval.jsonl"), Path("assets/example/mix/eval_sums.jsonl")]
+    monkeypatch.setenv("EVAL_FILE", ", ".join(map(str, files)))
+    config = LaunchConfig.load(["demo", "--only_evaluate", "true"])
+    assert (config.eval_file, config.mix()) == (files, None)
+    with pytest.raises(ConfigError, match=r"EVAL_FILE and the sources of split eval in assets/mix\.yml exclude"):
+        LaunchConfig.load(["demo", "--config", "assets/mix.yml"])
+    monkeypatch.delenv("EVAL_FILE")
+    mix = LaunchConfig.load(["demo", "--config", "assets/mix.yml"]).mix()
+    assert mix is not None
+    assert len(mix.of_split("eval")) == 3
+
+
 def test_plain_names_flags_and_yaml_are_read_in_this_order(
     monkeypatch: pytest.MonkeyPatch, broken_model: Path, tmp_path: Path
 ) -> None:

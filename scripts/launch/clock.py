@@ -1,0 +1,29 @@
+"""Seconds by phase, kept in a file: those of all launches of a run add up."""
+
+import json
+import time
+from pathlib import Path
+
+
+class PhaseClock:
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self.seconds: dict[str, float] = json.loads(path.read_text()) if path.exists() else {}
+        self._phase: tuple[str, float] | None = None
+
+    def record(self, name: str, seconds: float | None) -> None:
+        if seconds is not None:
+            self.seconds[name] = seconds
+
+    def begin(self, phase: str) -> None:
+        self.end()
+        self._phase = (phase, time.monotonic())
+
+    def end(self) -> None:
+        """The phase is over; write what it took."""
+        if self._phase is not None:
+            phase, since = self._phase
+            self.seconds[phase] = self.seconds.get(phase, 0.0) + time.monotonic() - since
+            self._phase = None
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        self._path.write_text(json.dumps(self.seconds) + "\n")

@@ -1,0 +1,123 @@
+"""Verbs on evaluation rounds: the held-out tasks, once, by one weight version.
+
+The tasks of split `eval` in epoch 0 are the set. The round at version v is their copy: epoch v, `at_version` v, played only
+where that version is served. A round is queued by whoever wants it, as often as it likes; samplers do the rest.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+from pymongo.asynchronous.collection import AsyncCollection
+from pymongo.asynchronous.database import AsyncDatabase
+
+from shared.documents import Slot, Task, task_id
+from shared.states import TaskStatus
+from shared.store.pipelines import EPOCH
+from shared.store.retry import survives_outages
+from shared.store.slots import CLAIMABLE
+from shared.store.tasks import TaskVerbs
+
+Document = dict[str, Any]
+EVAL_SPLIT = "eval"
+BATCH = 1_000
+OVER = [TaskStatus.SETTLED.value, TaskStatus.ABANDONED.value, TaskStatus.SKIPPED.value]
+
+
+@survives_outages
+class EvaluationVerbs:
+    def __init__(self, database: AsyncDatabase[Document], tasks: TaskVerbs) -> None:
+        self._tasks: AsyncCollection[Document] = database["tasks"]
+        self._records: AsyncCollection[Document] = database["records"]
+        self._verbs = tasks
+
+    async def queue_round(self, policy: str, version: int) -> int:
+        """Queue the set for `version`; returns how many tasks are new. Repeating it queues only what lacks."""
+        wanted = await self._tasks.find(_round(policy, 0)).sort([("seq", 1)]).to_list()
+        inserted = 0
+        for start in range(0, len(wanted), BATCH):
+            inserted += await self._insert_copies([Task.from_mongo(d) for d in wanted[start : start + BATCH]], version)
+        return inserted
+
+    async def _insert_copies(self, tasks: Sequence[Task], version: int) -> int:
+        inserted = 0
+        while True:
+            ids = [task_id(task.policy, EVAL_SPLIT, version, task.tid) for task in tasks]
+            stored = await self._verbs.existing_payloads(ids)
+            missing = [task for task, identity in zip(tasks, ids, strict=True) if identity not in stored]
+            if not missing:
+                return inserted
+            first = await self._verbs.next_seq(tasks[0].policy, EVAL_SPLIT)
+            copies = [_copy(task, version, seq) for seq, task in enumerate(missing, start=first)]
+            inserted += await self._verbs.insert_new(copies, ordered=True)
+
+    async def awaited_version(self, policy: str, *, before: int) -> int | None:
+        """The version below `before` of the oldest round that is not played to its end: what an engine is kept on for."""
+        where = {**_open(policy), "at_version": {"$lt": before}}
+        document = await self._tasks.find_one(where, {"at_version": 1}, sort=[("seq", 1)])
+        return None if document is None else int(document["at_version"])
+
+    async def open_versions(self, policy: str) -> list[int]:
+        """Versions that a round still needs, so that their files must stay."""
+        found = await self._tasks.distinct("at_version", _open(policy))
+        return sorted(version for version in found if version is not None)
+
+    async def withdraw(self, policy: str, versions: Sequence[int]) -> int:
+        """Rounds at versions that a resume took back are not played on; returns how many tasks are skipped."""
+        result = await self._tasks.update_many(
+            {**_open(policy), "at_version": {"$in": list(versions)}},
+            {
+                "$set": {"status": TaskStatus.SKIPPED.value, "outcome": "skipped: its version was withdrawn"},
+                "$currentDate": {"settled_at": True},
+            },
+        )
+        return result.modified_count
+
+    # ------------------------------------------------------------------ questions
+
+    async def count_round(self, policy: str, epoch: int) -> tuple[int, int]:
+        """(tasks of a round that are over, all of its tasks)."""
+        over = await self._tasks.count_documents({**_round(policy, epoch), "status": {"$in": OVER}})
+        return over, await self._tasks.count_documents(_round(policy, epoch))
+
+    async def epochs(self, policy: str) -> list[int]:
+        """Of all rounds that were ever queued."""
+        return sorted(await self._tasks.distinct("epoch", {"policy": policy, "split": EVAL_SPLIT}))
+
+    async def round_tasks(self, policy: str, epoch: int) -> list[Task]:
+        """Every task of a round, in order."""
+        cursor = self._tasks.find(_round(policy, epoch)).sort([("seq", 1)])
+        return [Task.from_mongo(document) async for document in cursor]
+
+    async def round_records(self, record_ids: Sequence[str]) -> dict[str, Document]:
+        """{record id: {"termination", "num_turns", "num_tokens", "policy_versions"}}."""
+        names = dict.fromkeys(("termination", "num_turns", "num_tokens", "policy_versions"), 1)
+        found: dict[str, Document] = {}
+        for start in range(0, len(record_ids), BATCH):
+            cursor = self._records.find({"_id": {"$in": list(record_ids[start : start + BATCH])}}, names)
+            found |= {document["_id"]: document async for document in cursor}
+        return found
+
+
+def _round(policy: str, epoch: int) -> Document:
+    return {"policy": policy, "split": EVAL_SPLIT, "epoch": epoch}
+
+
+def _open(policy: str) -> Document:
+    return {"policy": policy, "split": EVAL_SPLIT, "status": {"$in": CLAIMABLE}}
+
+
+def _copy(task: Task, version: int, seq: int) -> Task:
+    return Task(
+        id=task_id(task.policy, EVAL_SPLIT, version, task.tid),
+        tid=task.tid,
+        split=EVAL_SPLIT,
+        epoch=version,
+        policy=task.policy,
+        seq=seq,
+        source=task.source,
+        at_version=version,
+        payload=task.payload,
+        num_generations=task.num_generations,
+        slots=[Slot(traj_id=k, free_at=EPOCH) for k in range(task.num_generations)],
+        free_at=EPOCH,
+    )

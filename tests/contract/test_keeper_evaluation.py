@@ -1,0 +1,79 @@
+"""A keeper while held-out tasks wait for a version: its engine stays there, or goes back, and moves on when they are over."""
+
+from collections.abc import Awaitable, Callable
+
+from shared.documents import InferenceService
+from shared.states import ServiceStatus
+from shared.store import Store
+from tests.contract.engines import Engine
+from tests.contract.test_keeper import POLICY, Kept, Until, Wire, keeping
+from tests.shared.builders import claim, make_task
+
+
+async def queue(store: Store, version: int, seq: int) -> None:
+    await store.tasks.insert_new([make_task(seq, split="eval", epoch=version, at_version=version, num_generations=1)])
+
+
+async def play(store: Store, version: int) -> None:
+    """The one episode of a round, from its claim to its end."""
+    held = await claim(store, split="eval", served_versions=[version])
+    assert held.task.at_version == version
+    await store.tasks.finish_slot(held, 1.0)
+
+
+def looked_again(wire: Wire) -> Callable[[], Awaitable[bool]]:
+    """Since now, the keeper has looked several times: it asks its engine for the load about as often."""
+    before = len(wire.asked)
+
+    async def ask() -> bool:
+        return len(wire.asked) > before + 10
+
+    return ask
+
+
+async def test_an_engine_stays_on_the_version_of_an_open_round_until_its_last_episode_has_ended(
+    engine: Engine, store: Store, until: Until
+) -> None:
+    wire = Wire()
+    async with keeping(engine, store, until, wire) as kept:
+        await queue(store, 0, seq=0)
+        newest = await kept.announce(engine.weights(1))
+        await until(looked_again(wire))
+        await kept.serves(0)
+        assert (await kept.ask()).generation.version_runs == [[0, 8]]
+        await play(store, 0)
+        await kept.serves(newest)
+
+
+async def test_rounds_are_served_one_after_the_other_also_those_that_the_engine_has_passed(
+    engine: Engine, store: Store, until: Until
+) -> None:
+    async with keeping(engine, store, until) as kept:
+        for number in (1, 2):
+            await kept.serves(await kept.announce(engine.weights(number)))
+        await queue(store, 0, seq=0)
+        await queue(store, 1, seq=1)
+        for version in (0, 1):
+            await kept.serves(version)
+            await play(store, version)
+        await kept.serves(2)
+
+
+async def test_of_several_engines_only_the_one_whose_url_sorts_first_stays_behind(
+    engine: Engine, store: Store, until: Until
+) -> None:
+    async with keeping(engine, store, until) as kept:
+        await register(store, "http://0.example")
+        await queue(store, 0, seq=0)
+        newest = await kept.announce(engine.weights(1))
+        await until(lambda: serves(kept, newest))
+
+
+async def register(store: Store, url: str) -> None:
+    other = InferenceService(id=url, url=url, policy=POLICY, version=0, status=ServiceStatus.UP)
+    await store.services.heartbeat(other)
+
+
+async def serves(kept: Kept, version: int) -> bool:
+    services = await kept.store.services.live(POLICY, ttl_s=30)
+    return any(s.url == kept.engine.url and (s.version, s.status) == (version, ServiceStatus.UP) for s in services)

@@ -1,0 +1,102 @@
+"""The curriculum: what the next epoch skips follows from the documents alone, once, in whatever order things happen."""
+
+from typing import Any
+
+import pytest
+
+from shared.documents import Admission, Task, TaskPayload, task_id
+from shared.states import TaskStatus
+from shared.store import Store
+from shared.task_files import Entry, Target, import_entries
+from shared.task_lines import TaskLine
+from tests.conftest import ROOT
+from tests.shared.builders import claim, make_task
+
+BAND: dict[str, Any] = {"min_pass_rate": 0.25, "max_pass_rate": 0.75}
+
+
+def in_epoch(epoch: int, seq: int, **band: Any) -> Task:
+    payload = TaskPayload(query="2+2?", answer="4", **(band or BAND))
+    return make_task(seq, epoch=epoch, tid="t", num_generations=4).model_copy(update={"payload": payload})
+
+
+async def play(store: Store, scores: list[float | None]) -> Task:
+    """The whole group of the first open task. None: the plumbing failed it."""
+    for score in scores:
+        held = await claim(store)
+        if score is None:
+            await store.tasks.retry_slot(held, "engine down", delay_s=0, max_failures=1)
+        else:
+            await store.tasks.finish_slot(held, score)
+    task = await store.tasks.get(held.task.id)
+    assert task is not None
+    return task
+
+
+async def status(store: Store, epoch: int) -> TaskStatus:
+    task = await store.tasks.get(task_id("main", "train", epoch, "t"))
+    assert task is not None
+    return task.status
+
+
+@pytest.mark.parametrize(
+    ("scores", "skipped"),
+    [
+        ([0, 0, 0, 0], True),
+        ([1, 0, 0, 0], False),  # the bounds belong to the band
+        ([1, 1, 1, 0], False),
+        ([1, 1, 1, 1], True),
+        ([1, 1, None, 0.5], False),  # 2 of 3: half a score is no pass, a failure no episode
+        ([1, 1, None, None], True),
+        ([None, None, None, None], False),
+    ],
+)
+async def test_a_task_is_skipped_when_the_pass_rate_of_the_epoch_before_is_outside_its_band(
+    store: Store, scores: list[float | None], skipped: bool
+) -> None:
+    await store.tasks.insert_new([in_epoch(0, 0), in_epoch(1, 1), in_epoch(2, 2)])
+    played = await play(store, scores)
+    assert await store.tasks.skip_next_epoch(played) is skipped
+    assert not await store.tasks.skip_next_epoch(played)  # again, as a second settler does: nothing changes
+    assert await status(store, 1) is (TaskStatus.SKIPPED if skipped else TaskStatus.CREATED)
+    assert await status(store, 2) is TaskStatus.CREATED
+
+
+async def test_what_was_skipped_is_never_claimed_and_comes_again_in_the_epoch_after(store: Store) -> None:
+    await store.tasks.insert_new([in_epoch(0, 0), in_epoch(1, 1), in_epoch(2, 2)])
+    await store.tasks.skip_next_epoch(await play(store, [1, 1, 1, 1]))
+    assert (await claim(store)).task.epoch == 2
+    skipped = await store.tasks.get(task_id("main", "train", 1, "t"))
+    assert skipped is not None
+    assert skipped.outcome == "skipped: 4 of 4 episodes passed in epoch 0"
+
+
+async def test_a_task_that_was_opened_already_or_has_no_band_is_played(store: Store) -> None:
+    await store.tasks.insert_new([in_epoch(0, 0), in_epoch(1, 1)])
+    played = await play(store, [0, 0, 0, 0])
+    assert (await claim(store)).task.epoch == 1
+    assert not await store.tasks.skip_next_epoch(played)
+    assert await status(store, 1) is TaskStatus.RUNNING
+    await store.database["tasks"].delete_many({})
+    await store.tasks.insert_new([in_epoch(0, 0), in_epoch(1, 1, max_pass_rate=None)])
+    assert not await store.tasks.skip_next_epoch(await play(store, [0, 0, 0, 0]))
+
+
+async def test_an_epoch_that_is_imported_after_the_one_before_was_played_is_skipped_alike(store: Store) -> None:
+    line = TaskLine(1, 1, "t", "test", in_epoch(0, 0).payload)
+    await store.tasks.insert_new([in_epoch(0, 0)])
+    await play(store, [1, 1, 1, 1])
+    for inserted in (1, 0):
+        entry = Entry(ROOT / "t.jsonl", line, Target(num_generations=4), 1)
+        assert await import_entries(store, [entry]) == inserted
+        assert await status(store, 1) is TaskStatus.SKIPPED
+
+
+async def test_skipped_tasks_do_not_use_up_the_appetite_nor_let_others_in_before_their_turn(store: Store) -> None:
+    """Ten tasks; 4, 5 and 7 are skipped. The limit is raised by those that lie below it, and by no other."""
+    await store.tasks.insert_new([make_task(seq) for seq in range(10)])
+    skipped = {"$set": {"status": TaskStatus.SKIPPED.value}}
+    await store.database["tasks"].update_many({"seq": {"$in": [4, 5, 7]}}, skipped)
+    admission = Admission(groups_per_step=1, max_staleness=0)
+    limits = [await store.tasks.admission_limit("main", admission, step, 0) for step in range(6)]
+    assert limits == [1, 2, 3, 4, 7, 9]

@@ -1,0 +1,90 @@
+"""Rounds of evaluation, from the documents: queued once, bound to their version, counted by task."""
+
+from shared.documents import PolicyVersion, TaskPayload
+from shared.evaluation import evaluation_round, evaluation_rounds
+from shared.pass_rates import pass_at_k, wilson
+from shared.states import TaskStatus
+from shared.store import Store
+from tests.shared.builders import claim, make_task
+from tests.shared.episodes import announce
+from tests.shared.rounds import SOURCES, import_set, play
+
+
+async def test_a_round_is_a_copy_of_the_set_bound_to_its_version_and_queued_once(store: Store) -> None:
+    await import_set(store)
+    payload = TaskPayload(query="2+2?", answer="4", max_turns=3, tools=["calculator"])
+    await store.database["tasks"].update_one({"tid": "t1"}, {"$set": {"payload": payload.model_dump()}})
+    await play(store, {tid: [1.0, 0.0] for tid in SOURCES}, 0)
+    assert [await store.evaluation.queue_round("main", 7) for _ in range(2)] == [3, 0]
+    await store.database["tasks"].delete_one({"_id": "main:eval:7:t1"})  # as a process that was killed leaves it
+    assert await store.evaluation.queue_round("main", 7) == 1
+    copies = await store.evaluation.round_tasks("main", 7)
+    assert {(c.at_version, c.status, c.num_generations, c.slots[0].attempt) for c in copies} == {
+        (7, TaskStatus.CREATED, 2, 0)
+    }
+    assert {c.tid: c.source for c in copies} == SOURCES
+    assert next(c.payload for c in copies if c.tid == "t1") == payload
+    assert await store.evaluation.queue_round("other", 7) == 0
+    assert await claim(store, split="eval", served_versions=[6]) is None
+
+
+async def test_the_oldest_open_round_is_awaited_and_its_version_kept(store: Store) -> None:
+    await import_set(store)
+    await store.evaluation.queue_round("main", 4)
+    await store.evaluation.queue_round("main", 2)
+    assert await store.evaluation.open_versions("main") == [0, 2, 4]
+    assert await store.evaluation.awaited_version("main", before=5) == 0
+    await play(store, {tid: [1.0, 1.0] for tid in SOURCES}, 0)
+    assert await store.evaluation.awaited_version("main", before=5) == 4  # queued before that of version 2
+    assert await store.evaluation.awaited_version("main", before=4) == 2
+    assert await store.evaluation.awaited_version("main", before=2) is None
+    assert await store.evaluation.count_round("main", 0) == (3, 3)
+
+
+async def test_rounds_of_withdrawn_versions_are_given_up_and_leave_the_curve(store: Store) -> None:
+    await import_set(store)
+    for step in (0, 5, 10):
+        await announce(store, step)
+    await play(store, {tid: [1.0, 1.0] for tid in SOURCES}, 0)
+    await store.evaluation.queue_round("main", 1)
+    await store.evaluation.queue_round("main", 2)
+    held = await claim(store, split="eval", served_versions=[2])
+    assert await store.versions.withdraw_after("main", 5) == 1
+    assert await store.evaluation.withdraw("main", [2]) == 3
+    await store.tasks.finish_slot(held, 1.0)  # an episode under way may end; nothing comes of it
+    assert await claim(store, split="eval", served_versions=[2]) is None
+    assert await store.evaluation.open_versions("main") == [1]
+    assert [played.step for played in await evaluation_rounds(store, "main")] == [0, 5]
+    everything = await evaluation_rounds(store, "main", withdrawn=True)
+    assert [(played.step, played.withdrawn, played.overall.episodes) for played in everything] == [
+        (0, False, 6),
+        (5, False, 0),
+        (10, True, 0),
+    ]
+
+
+async def test_a_task_counts_once_and_a_failure_of_the_plumbing_is_no_wrong_answer(store: Store) -> None:
+    await import_set(store, num_generations=4)
+    await play(store, {"t0": [1, 0, 0, 0], "t1": [0.5, 1, 1, 1], "t2": [0, 0, None, None]}, 0)
+    played = await evaluation_round(store, "main", 0)
+    assert (played.version, played.step, played.versions, played.complete) == (0, 0, (0,), True)
+    overall = played.overall
+    assert (overall.tasks, overall.episodes, overall.failed, overall.terminations) == (3, 10, 2, {"answered": 10})
+    assert (overall.turns_mean, overall.tokens_mean, overall.tokens) == (2, 10, 100)
+    assert overall.pass_at[1] == wilson([0.25, 0.75, 0.0])
+    assert overall.pass_at[2] == wilson([pass_at_k(4, 1, 2), 1.0, 0.0])
+    assert overall.pass_at[4] == wilson([1.0, 1.0])  # t2 has only two episodes
+    assert overall.reward is not None
+    assert overall.reward.value == (0.25 + 0.875 + 0) / 3
+    assert {name: (f.tasks, f.pass_at[1].value) for name, f in played.by_source.items()} == {
+        "sums": (1, 0.25),
+        "boxes": (2, 0.375),
+    }
+    assert played.to_json()["by_source"]["sums"]["pass_at"]["4"]["value"] == 1.0
+
+
+async def test_a_round_without_a_version_says_who_sampled_it(store: Store) -> None:
+    await store.tasks.insert_new([make_task(0, split="eval", num_generations=1)])
+    await play(store, {"t0": [1.0]}, 0, policy_versions=[3, 4])
+    played = await evaluation_round(store, "main", 0, dict[int, PolicyVersion]())
+    assert (played.version, played.step, played.versions) == (None, None, (3, 4))

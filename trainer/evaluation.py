@@ -1,0 +1,90 @@
+"""Evaluation while training: the trainer queues a round at every `eval_steps`-th version, and logs what earlier ones came to.
+
+    publish(step) ─▶ queue the held-out tasks at that version ─▶ samplers play them, whoever and wherever they are
+    later step    ─▶ a round has ended? ─▶ its figures go into this step's metrics, with `eval/step` saying whose they are
+
+Documents only: the trainer neither waits for a round nor knows who plays it. Called by every rank, done by rank 0.
+"""
+
+import json
+import logging
+from pathlib import Path
+
+from shared.evaluation import EvaluationRound, evaluation_round
+from trainer.bridge import StoreBridge
+from trainer.config import TrainerConfig
+from trainer.parallel import Parallel
+
+log = logging.getLogger(__name__)
+
+
+class Evaluation:
+    def __init__(self, bridge: StoreBridge, config: TrainerConfig, parallel: Parallel) -> None:
+        self._bridge = bridge
+        self._store = bridge.store
+        self._policy = config.policy
+        self._every = config.eval_steps
+        self._is_main = parallel.is_main
+        self._awaited: list[int] = []  # versions whose round is not logged yet, in order
+
+    def begin(self, step: int, metrics_path: Path) -> None:
+        """After `step` steps: give up rounds at versions that a resume took back; remember those not in `metrics_path` yet."""
+        if not self._is_main:
+            return
+        versions = self._bridge(self._store.versions.all(self._policy))
+        withdrawn = [version.version for version in versions if version.withdrawn_to is not None]
+        if skipped := self._bridge(self._store.evaluation.withdraw(self._policy, withdrawn)):
+            log.info("skipped %d evaluation tasks of withdrawn versions", skipped)
+        known = set(self._bridge(self._store.evaluation.epochs(self._policy))) - _logged_versions(metrics_path)
+        self._awaited = [version.version for version in versions if version.version in known - set(withdrawn)]
+        if self._every and step and step % self._every == 0:
+            self._queue(step)  # again: a trainer may have died between publishing and queueing
+
+    def after(self, step: int) -> dict[str, float]:
+        """Queue the round of the version just published, if it is its turn; the figures of the next round that has ended."""
+        if not self._is_main or self._every == 0:
+            return {}
+        if step % self._every == 0:
+            self._queue(step)
+        if not self._awaited:
+            return {}
+        over, total = self._bridge(self._store.evaluation.count_round(self._policy, self._awaited[0]))
+        if over < total:
+            return {}
+        return _metrics(self._bridge(evaluation_round(self._store, self._policy, self._awaited.pop(0))))
+
+    def _queue(self, step: int) -> None:
+        newest = self._bridge(self._store.versions.newest(self._policy))
+        assert newest is not None, "evaluation follows a publication"
+        queued = self._bridge(self._store.evaluation.queue_round(self._policy, newest.version))
+        _, total = self._bridge(self._store.evaluation.count_round(self._policy, newest.version))
+        if total == 0:
+            log.warning("no evaluation at step %d: split eval has no tasks; import some, or set eval_steps to 0", step)
+        elif queued:
+            self._awaited.append(newest.version)
+            log.info("evaluation queued version=%d step=%d tasks=%d", newest.version, step, queued)
+
+
+def _logged_versions(path: Path) -> set[int]:
+    """Of the lines that a resume kept."""
+    if not path.exists():
+        return set()
+    lines = (json.loads(line) for line in path.read_text(encoding="utf-8").splitlines())
+    return {int(line["eval/version"]) for line in lines if line.get("eval/version") is not None}
+
+
+def _metrics(played: EvaluationRound) -> dict[str, float]:
+    """`eval/step`: the optimizer steps behind the weights that were judged."""
+    if played.overall.reward is None or played.version is None or played.step is None:
+        return {}
+    result = {"eval/version": float(played.version), "eval/step": float(played.step)}
+    for name, estimate in (
+        ("reward", played.overall.reward),
+        *((f"pass_at_{k}", estimate) for k, estimate in played.overall.pass_at.items()),
+    ):
+        result |= {f"eval/{name}": estimate.value, f"eval/{name}_low": estimate.low, f"eval/{name}_high": estimate.high}
+    for source, figures in played.by_source.items():
+        if figures.reward is not None:
+            result[f"eval_reward_by_source/{source}"] = figures.reward.value
+            result[f"eval_pass_at_1_by_source/{source}"] = figures.pass_at[1].value
+    return result
