@@ -6,7 +6,7 @@ from shared.documents import InferenceService
 from shared.states import ServiceStatus
 from shared.store import Store
 from tests.contract.engines import Engine
-from tests.contract.test_keeper import POLICY, Kept, Until, Wire, keeping
+from tests.contract.kept import POLICY, Kept, Until, Wire, keeping
 from tests.shared.builders import claim, make_task
 
 
