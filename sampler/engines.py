@@ -14,7 +14,7 @@ from sampler.config import SamplerConfig
 from sampler.engine.client import EngineClient
 from sampler.engine.pool import EnginePool, PoolLimits, PoolStats
 from sampler.engine.pool import Service as PoolService
-from sampler.sampler import Seat
+from sampler.resources import Seat
 from sampler.template import ChatTemplate
 from sampler.turn_sources import LAGGING, Source, check_tokenizers
 from shared.documents import InferenceService

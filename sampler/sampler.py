@@ -19,29 +19,24 @@ import logging
 import math
 import re
 from abc import ABC, abstractmethod
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from pydantic import BaseModel
 
-from sampler.agents import Agents
 from sampler.answers import extract_answer
-from sampler.config import SamplerConfig
-from sampler.engine.pool import EnginePool
-from sampler.parsers import MAX_CALLS, ParsedReply, Parser
+from sampler.parsers import MAX_CALLS, ParsedReply
+from sampler.resources import Resources
 from sampler.scorers import Score, ScoringRequest, default_scorer, score_answer
-from sampler.template import ChatTemplate, ToolSchema
-from sampler.tools import ToolCatalog, ToolServer
-from sampler.turn_sources import Source, draw
+from sampler.template import ToolSchema
+from sampler.turn_sources import draw
 from sampler.view import View
 from shared.documents import Claim, DispatchedSamplingTask, SampledResponse, Task, ToolCallResult
 from shared.errors import ConfigError
 from shared.own_payload import own_payload_problems
 from shared.packed import pack_floats, pack_ints
 from shared.states import DispatchStatus, Termination
-from shared.store import Store
 
 log = logging.getLogger(__name__)
 
@@ -49,41 +44,6 @@ Message = dict[str, Any]
 PROSE = ("content", "reasoning_content")
 PayloadT = TypeVar("PayloadT", bound=BaseModel)
 METRIC_NAME = re.compile(r"[A-Za-z0-9_-]+")
-
-
-@dataclass(frozen=True, slots=True)
-class Seat:
-    """What it takes to ask one policy."""
-
-    template: ChatTemplate
-    pool: EnginePool
-
-
-@dataclass(frozen=True, slots=True)
-class Resources:
-    """What the episodes of one process share. `template` and `pool` are those of the process's own policy."""
-
-    store: Store
-    config: SamplerConfig
-    worker: str
-    template: ChatTemplate
-    pool: EnginePool
-    tool_servers: Sequence[ToolServer]
-    tool_catalog: ToolCatalog
-    parser: Parser
-    agents: Agents = field(default_factory=Agents)
-    others: Mapping[str, Seat] = field(default_factory=dict)  # by policy: those that take turns too
-    sources: Sequence[Source] = ()  # where turns of the process's own policy may be drawn from instead
-    branch_causes: Counter[str] = field(default_factory=Counter)  # requests by `BranchCause`, for the worker's stats
-
-    def seat(self, policy: str) -> Seat:
-        """Raises ConfigError for a policy that takes no part."""
-        if policy == self.config.policy:
-            return Seat(self.template, self.pool)
-        if policy not in self.others:
-            known = ", ".join([self.config.policy, *self.others])
-            raise ConfigError(f"policy {policy!r} takes no part; those that do: {known} (see other_policies)")
-        return self.others[policy]
 
 
 @dataclass(frozen=True, slots=True)

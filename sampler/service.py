@@ -31,7 +31,8 @@ from sampler.engine.client import EngineClient, EngineTimeouts
 from sampler.engines import Engines
 from sampler.episode import play
 from sampler.parsers import get_parser
-from sampler.sampler import AsyncSampler, Resources
+from sampler.resources import Resources
+from sampler.sampler import AsyncSampler
 from sampler.scorers import default_scorer, import_scorers, require_scorer
 from sampler.settle import settle_next
 from sampler.tools import TokenBorders, ToolCatalog, parse_servers

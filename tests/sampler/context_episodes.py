@@ -16,7 +16,7 @@ from sampler.episode import play
 from sampler.mcp_sampler import MCPSampler
 from sampler.parsers import get_parser
 from sampler.policies.history import SUMMARY_REQUEST
-from sampler.sampler import Resources
+from sampler.resources import Resources
 from sampler.settle import settle_next
 from sampler.template import ChatTemplate
 from sampler.tools import ToolCatalog, ToolServer

@@ -17,7 +17,7 @@ from sampler.engine.pool import EnginePool, PoolLimits, Service
 from sampler.episode import play
 from sampler.mcp_sampler import MCPSampler
 from sampler.parsers import get_parser
-from sampler.sampler import Resources
+from sampler.resources import Resources
 from sampler.tools import ToolCatalog, ToolServer
 from shared.documents import DispatchedSamplingTask
 from shared.states import DispatchStatus, RecordStatus, Termination

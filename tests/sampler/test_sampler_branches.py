@@ -14,7 +14,8 @@ from sampler.engine.pool import EnginePool, PoolLimits
 from sampler.episode import play
 from sampler.mcp_sampler import MCPSampler
 from sampler.parsers import get_parser
-from sampler.sampler import AsyncSampler, Resources
+from sampler.resources import Resources
+from sampler.sampler import AsyncSampler
 from sampler.scorers import Score
 from sampler.settle import settle_next
 from sampler.template import ChatTemplate

@@ -15,7 +15,8 @@ from sampler.config import SamplerConfig
 from sampler.engine.client import EngineClient
 from sampler.engine.pool import EnginePool
 from sampler.episode import play
-from sampler.sampler import AsyncSampler, Resources, Seat
+from sampler.resources import Resources, Seat
+from sampler.sampler import AsyncSampler
 from sampler.scorers import Score
 from sampler.settle import settle_next
 from sampler.turn_sources import Source, check_tokenizers

@@ -1,0 +1,50 @@
+"""What the episodes of one sampler process share: the database, engines, tools, agents."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from sampler.agents import Agents
+from sampler.config import SamplerConfig
+from sampler.engine.pool import EnginePool
+from sampler.parsers import Parser
+from sampler.template import ChatTemplate
+from sampler.tools import ToolCatalog, ToolServer
+from sampler.turn_sources import Source
+from shared.errors import ConfigError
+from shared.store import Store
+
+
+@dataclass(frozen=True, slots=True)
+class Seat:
+    """What it takes to ask one policy."""
+
+    template: ChatTemplate
+    pool: EnginePool
+
+
+@dataclass(frozen=True, slots=True)
+class Resources:
+    """What the episodes of one process share. `template` and `pool` are those of the process's own policy."""
+
+    store: Store
+    config: SamplerConfig
+    worker: str
+    template: ChatTemplate
+    pool: EnginePool
+    tool_servers: Sequence[ToolServer]
+    tool_catalog: ToolCatalog
+    parser: Parser
+    agents: Agents = field(default_factory=Agents)
+    others: Mapping[str, Seat] = field(default_factory=dict)  # by policy: those that take turns too
+    sources: Sequence[Source] = ()  # where turns of the process's own policy may be drawn from instead
+    branch_causes: Counter[str] = field(default_factory=Counter)  # requests by `BranchCause`, for the worker's stats
+
+    def seat(self, policy: str) -> Seat:
+        """Raises ConfigError for a policy that takes no part."""
+        if policy == self.config.policy:
+            return Seat(self.template, self.pool)
+        if policy not in self.others:
+            known = ", ".join([self.config.policy, *self.others])
+            raise ConfigError(f"policy {policy!r} takes no part; those that do: {known} (see other_policies)")
+        return self.others[policy]
