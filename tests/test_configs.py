@@ -35,7 +35,9 @@ def arguments(service: type[ServiceConfig], path: Path) -> list[str]:
         "train_file": "sft.jsonl",
         "output_dir": "output/demo",
     }
-    flags = [f"--{name}={values[name]}" for name, field in service.model_fields.items() if field.is_required()]
+    required = [name for name, field in service.model_fields.items() if field.is_required()]
+    names = [*required, "train_file"] if service is SftConfig else required  # or a run
+    flags = [f"--{name}={values[name]}" for name in names]
     return [*flags, "--config", str(path)]
 
 

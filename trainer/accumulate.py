@@ -11,6 +11,7 @@ between ranks only after the last. A trajectory is on one rank as a whole, so it
 """
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 
 import torch
@@ -24,6 +25,7 @@ from trainer.losses import ClipAnchor, Denominators, LossBatch, LossConfig, Outc
 from trainer.losses.settings import ProximalLogprobs
 from trainer.packing import Row, empty_row
 from trainer.parallel import Parallel
+from trainer.trainable import adapters_off
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +39,10 @@ class Minibatch:
 
 @dataclass(frozen=True, slots=True)
 class Accumulator:
-    """Model, reference model and loss of one rank. Both models are sharded already; every rank makes the same calls."""
+    """Model, reference model and loss of one rank. Both models are sharded already; every rank makes the same calls.
+
+    `reference` may be `lm` itself: then it is what lies below the adapters.
+    """
 
     lm: TreeLM
     reference: TreeLM | None
@@ -124,12 +129,16 @@ class Accumulator:
 
     def _batch(self, row: Row, proximal_E: Tensor | None) -> LossBatch:
         row = row.to(self.parallel.device)
+        reference_E = self._reference_logprobs(row)
         logprob_E, entropy_E = self._forward(row)
-        reference_E = None
-        if self.reference is not None:
-            with torch.no_grad():
-                reference_E, _ = row_logprobs(self.reference, row, chunk=self.chunk, attn=self.mask)
         return loss_batch(row, logprob_E, entropy_E, proximal_logprob_E=proximal_E, reference_logprob_E=reference_E)
+
+    def _reference_logprobs(self, row: Row) -> Tensor | None:
+        if self.reference is None:
+            return None
+        below = adapters_off(self.lm) if self.reference is self.lm else nullcontext()
+        with torch.no_grad(), below:
+            return row_logprobs(self.reference, row, chunk=self.chunk, attn=self.mask)[0]
 
     def _forward(self, row: Row) -> tuple[Tensor, Tensor | None]:
         return row_logprobs(

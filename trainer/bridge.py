@@ -19,9 +19,11 @@ T = TypeVar("T")
 class StoreBridge:
     """`bridge(store.tasks.get(...))` runs a coroutine of the store and returns its result."""
 
-    def __init__(self, connection_string: str, run: str) -> None:
+    def __init__(self, connection_string: str, run: str, *, must_exist: bool = False) -> None:
+        """`must_exist`: entering raises ConfigError where there is no such run, and makes none."""
         self._connection_string = connection_string
         self._run = run
+        self._must_exist = must_exist
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="store", daemon=True)
         self._stack = AsyncExitStack()
@@ -29,7 +31,8 @@ class StoreBridge:
 
     def __enter__(self) -> Self:
         self._thread.start()
-        self.store = self(self._stack.enter_async_context(Store.open(self._connection_string, self._run)))
+        opened = Store.open(self._connection_string, self._run, must_exist=self._must_exist)
+        self.store = self(self._stack.enter_async_context(opened))
         return self
 
     def __exit__(

@@ -1,4 +1,4 @@
-"""Checkpoints of a run: model, optimizer, step, random states of every rank, and the caller's accounting; all or nothing.
+"""Checkpoints of a run: what is trained of the model, optimizer, step, random states of every rank, and the caller's accounting.
 
     ROOT/step-000120/   complete, by its name     ROOT/step-000130.tmp-k3j/   a write in progress, or what a kill left of one
         __0_0.distcp …  sharded tensors (torch.distributed.checkpoint): any number of ranks may load them
@@ -7,8 +7,9 @@
 
     save ─▶ copy in memory ─▶ files, by a thread, while the next steps are computed ─▶ settle: on disk everywhere? then the name
 
-A kill at any byte, or a full disk, leaves the older checkpoints as they were. A resume continues bit by bit on the same
-number of ranks.
+All or nothing: a kill at any byte, or a full disk, leaves the older checkpoints as they were. A resume continues bit by bit on
+the same number of ranks. Frozen parameters (those below adapters, say) are not in a checkpoint: they come from the directory
+that the run started from, which must stay.
 """
 
 import json
@@ -26,7 +27,9 @@ from typing import Any, NoReturn
 import numpy as np
 import torch
 import torch.distributed as dist
+from torch import nn
 from torch.distributed import checkpoint as dcp
+from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_dict, set_state_dict
 
 from shared.errors import ConfigError, DataError
@@ -38,8 +41,9 @@ log = logging.getLogger(__name__)
 
 COMPLETE = re.compile(r"step-(\d{6,})")
 STATE_FILE = "state.json"
-# The optimizer's state by parameter name: its groups differ where parameters are cut over other meshes.
-BY_NAME = StateDictOptions(flatten_optimizer_state_dict=True)
+# The optimizer's state by parameter name: its groups differ where parameters are cut over other meshes. Not strict, since frozen
+# parameters are missing; `load` compares the names itself.
+TRAINED = StateDictOptions(flatten_optimizer_state_dict=True, ignore_frozen_params=True, strict=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,9 +106,11 @@ class Checkpoints:
         if beside is None:
             return
         problem = self._write_small_files(beside, step, accounting)
-        model, optimizer = get_state_dict(learner.lm, learner.optimizer, options=BY_NAME)
+        model, optimizer = get_state_dict(learner.lm, learner.optimizer, options=TRAINED)
         files = dcp.async_save(
-            {"model": model, "optimizer": optimizer}, checkpoint_id=beside, process_group=self._group
+            {"model": without_frozen(learner.lm, model), "optimizer": optimizer},
+            checkpoint_id=beside,
+            process_group=self._group,
         )
         assert isinstance(files, Future)
         self._write = _Write(step, beside, files, problem, since)
@@ -199,26 +205,52 @@ def load(learner: Learner, path: Path, parallel: Parallel) -> Resumed:
     """Put the learner where it was when `path` was saved, on any number of ranks. Every rank must call it.
 
     On another number of ranks the random states of the ranks beyond the saved ones start from rank 0's and their number.
-    Raises DataError for a directory that is not a complete checkpoint.
+    Raises DataError for a directory that is not a complete checkpoint, or one of other parameters than the learner trains.
     """
     try:
         state = json.loads((path / STATE_FILE).read_text(encoding="utf-8"))
     except (OSError, json.JSONDecodeError) as exc:
         raise DataError(f"{path}: no readable {STATE_FILE}; expected a complete checkpoint") from exc
-    model, optimizer = get_state_dict(learner.lm, learner.optimizer, options=BY_NAME)
-    wanted: dict[str, Any] = {"model": model, "optimizer": optimizer}
+    model, optimizer = get_state_dict(learner.lm, learner.optimizer, options=TRAINED)
+    wanted: dict[str, Any] = {"model": without_frozen(learner.lm, model), "optimizer": optimizer}
+    _check_names(path, wanted["model"])
     dcp.load(wanted, checkpoint_id=path)
     set_state_dict(
         learner.lm,
         learner.optimizer,
         model_state_dict=wanted["model"],
         optim_state_dict=wanted["optimizer"],
-        options=BY_NAME,
+        options=TRAINED,
     )
     learner.steps_done = int(state["step"])
     _restore_rng(path, parallel)
     log.info("checkpoint loaded path=%s step=%d saved_by_ranks=%d", path, learner.steps_done, state["world_size"])
     return Resumed(learner.steps_done, state["accounting"])
+
+
+def without_frozen(lm: nn.Module, state: Mapping[str, Any]) -> dict[str, Any]:
+    """What `TRAINED` leaves of frozen parameters: their other names, where they are tied."""
+    frozen = {name for name, p in lm.named_parameters(remove_duplicate=False) if not p.requires_grad}
+    return {name: value for name, value in state.items() if name not in frozen}
+
+
+def stored_tensors(path: Path) -> dict[str, TensorStorageMetadata]:
+    """The model's tensors of a checkpoint, by the names that a `TreeLM` gives them."""
+    stored = dcp.FileSystemReader(path).read_metadata().state_dict_metadata
+    tensors = {name.removeprefix("model."): found for name, found in stored.items() if name.startswith("model.")}
+    return {name: found for name, found in tensors.items() if isinstance(found, TensorStorageMetadata)}
+
+
+def _check_names(path: Path, model: Mapping[str, Any]) -> None:
+    stored = {name: tuple(found.size) for name, found in stored_tensors(path).items()}
+    wanted = {name: tuple(tensor.shape) for name, tensor in model.items()}
+    if differing := sorted(name for name in stored.keys() | wanted.keys() if stored.get(name) != wanted.get(name)):
+        name = differing[0]
+        raise DataError(
+            f"{path}: {len(differing)} tensors are not those that this start trains, such as {name}: "
+            f"{stored.get(name, 'absent')} there, {wanted.get(name, 'not trained')} here; expected the same lora_rank, "
+            "lora_target_modules and freeze"
+        )
 
 
 def _rng_state(device: torch.device) -> dict[str, Any]:

@@ -12,12 +12,13 @@ from trainer.losses import LossConfig, LossName
 from trainer.memory import MemorySettings
 from trainer.presets import PRESETS
 from trainer.schedule import Schedule
+from trainer.trainable import Trainable
 
 Positive = Annotated[int, Field(gt=0)]
 
 
-class TrainerConfig(ServiceConfig, LossConfig):
-    """The loss's settings are those of `LossConfig`, by the same names."""
+class TrainerConfig(ServiceConfig, LossConfig, Trainable):
+    """The loss's settings are those of `LossConfig`, by the same names; what is trained, those of `Trainable`."""
 
     section: ClassVar[str] = "trainer"
     program: ClassVar[str] = "python -m trainer"
@@ -52,7 +53,9 @@ class TrainerConfig(ServiceConfig, LossConfig):
         1, description="Optimizer updates per step, each on its own part of the step's groups."
     )
     reference_model: Path | None = Field(
-        None, description="Frozen model of the KL term; loaded only when kl_coefficient > 0. None: model_name_or_path."
+        None,
+        description="Frozen model of the KL term; loaded only when kl_coefficient > 0. None: model_name_or_path "
+        "(with adapters it is there already, below them).",
     )
 
     # optimizer
@@ -121,7 +124,6 @@ class TrainerConfig(ServiceConfig, LossConfig):
         description="Trackers: tensorboard, wandb, swanlab, mlflow, trackio, none. None: tensorboard where installed.",
     )
     with_entropy: bool = Field(True, description="Measure the policy's entropy (one more pass over the logits).")
-    seed: int = Field(0, description="Of everything random in the trainer.")
     log_level: str = Field("INFO", description="DEBUG, INFO, WARNING or ERROR.")
 
     @model_validator(mode="before")

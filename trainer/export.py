@@ -3,7 +3,8 @@
     python -m trainer.export --checkpoint output/RUN/checkpoints/step-000070 --output_dir models/my-model
 
 Needs no database, no GPU and one process, whatever number of processes wrote the checkpoint: memory for the model once.
-Configuration, tokenizer and template come from the directory that the run started from.
+Configuration, tokenizer and template come from the directory that the run started from, and so does what was frozen: adapters
+are merged into it.
 """
 
 import json
@@ -19,10 +20,11 @@ from torch.distributed.checkpoint.state_dict import get_model_state_dict, set_mo
 
 from shared.config import ServiceConfig
 from shared.errors import ConfigError, DataError, TandemError
-from trainer.checkpoint import STATE_FILE
+from trainer.checkpoint import STATE_FILE, TRAINED, stored_tensors, without_frozen
 from trainer.forward import TreeLM
 from trainer.model import load_model
 from trainer.parallel import end_process, parallel_session
+from trainer.trainable import Trainable
 from trainer.weights import WrittenWeights, write_weights
 
 
@@ -48,10 +50,11 @@ def export(config: ExportConfig) -> WrittenWeights:
         raise ConfigError(f"{config.output_dir} exists; expected a new directory: a written model is never changed")
     source = config.model_name_or_path or _source(config.checkpoint)
     with parallel_session("cpu") as parallel:
-        lm = TreeLM(load_model(source, dtype=_stored_dtype(config.checkpoint)))
-        wanted = {"model": get_model_state_dict(lm)}
+        trainable = _trainable(config.checkpoint)
+        lm = TreeLM(load_model(source, dtype=_stored_dtype(config.checkpoint), trainable=trainable))
+        wanted = {"model": without_frozen(lm, get_model_state_dict(lm, options=TRAINED))}
         dcp.load(wanted, checkpoint_id=config.checkpoint)
-        set_model_state_dict(lm, wanted["model"])
+        set_model_state_dict(lm, wanted["model"], options=TRAINED)
         return write_weights(lm.causal_lm, source, config.output_dir, parallel, dtype=config.dtype)
 
 
@@ -69,14 +72,14 @@ def _source(checkpoint: Path) -> Path:
     return source
 
 
+def _trainable(checkpoint: Path) -> Trainable:
+    state = json.loads((checkpoint / STATE_FILE).read_text(encoding="utf-8"))
+    return Trainable.model_validate(state["accounting"].get("trainable", {}))
+
+
 def _stored_dtype(checkpoint: Path) -> str:
     """Of the parameters as they were saved, so that the written bits are theirs."""
-    tensors = dcp.FileSystemReader(checkpoint).read_metadata().state_dict_metadata
-    dtypes = {
-        str(found.properties.dtype).removeprefix("torch.")
-        for name, found in tensors.items()
-        if name.startswith("model.") and isinstance(found, dcp.metadata.TensorStorageMetadata)
-    }
+    dtypes = {str(found.properties.dtype).removeprefix("torch.") for found in stored_tensors(checkpoint).values()}
     floating = sorted(dtypes & {"float32", "bfloat16", "float64"})
     if len(floating) != 1:
         raise DataError(f"{checkpoint}: its parameters are of {sorted(dtypes)}; expected one floating dtype")

@@ -32,6 +32,7 @@ from trainer.packing import Row
 from trainer.parallel import Parallel, shard_model
 from trainer.schedule import Schedule, learning_rate
 from trainer.tensor_parallel import cut_layers
+from trainer.trainable import EVERYTHING, Trainable
 
 log = logging.getLogger(__name__)
 
@@ -66,6 +67,7 @@ def open_learner(
     optimizer: OptimizerConfig,
     parallel: Parallel,
     *,
+    trainable: Trainable = EVERYTHING,
     reference_directory: Path | None = None,
     dtype: str = "float32",
     attn_implementation: str = "auto",
@@ -76,26 +78,29 @@ def open_learner(
 ) -> "Learner":
     """Load, wrap, shard: a learner ready for its first step or for `checkpoint.load`.
 
-    The frozen reference model, from `reference_directory` or the same weights, is loaded only where the loss has a KL term.
+    The frozen reference model, from `reference_directory` or the same weights, is loaded only where the loss has a KL term;
+    the same weights are not loaded twice where they are there already, below adapters.
     `prefix_trees` False, or a model that they cannot go through: rows must be single sequences (`Learner.linear`).
     """
     obstacle = tree_obstacle(load_config(model_directory))
     implementation = attn_implementation_for(attn_implementation, parallel.device, obstacle=obstacle)
     parallel = with_optimizer_offload(parallel, memory)
 
-    def load(directory: Path) -> TreeLM:
-        causal_lm = load_model(directory, dtype=dtype, attn_implementation=implementation)
+    def load(directory: Path, trained: Trainable) -> TreeLM:
+        causal_lm = load_model(directory, dtype=dtype, attn_implementation=implementation, trainable=trained)
         cut_layers(causal_lm, parallel.mesh["tp"], parallel.device)
         return TreeLM(causal_lm)
 
-    lm = load(model_directory)
+    lm = load(model_directory, trainable)
     checkpoint_layers(lm.causal_lm, memory, parallel)
     linear = not prefix_trees or obstacle is not None
     if obstacle is not None and parallel.is_main:
         log.warning("%s: no prefix trees (%s): every sequence is forwarded on its own", model_directory, obstacle)
     reference = None
-    if loss.kl_coefficient > 0:
-        reference = load(reference_directory or model_directory).requires_grad_(False).eval()
+    if loss.kl_coefficient > 0 and trainable.lora_rank and reference_directory is None:
+        reference = lm
+    elif loss.kl_coefficient > 0:
+        reference = load(reference_directory or model_directory, EVERYTHING).requires_grad_(False).eval()
         shard_model(reference, layer_classes(reference.causal_lm), parallel, frozen=True)
     shard_model(lm, layer_classes(lm.causal_lm), parallel)
     return Learner(
@@ -114,6 +119,7 @@ def open_learner(
 class Learner:
     """Model, optimizer and step count of one rank. `lm` and `reference` must be sharded already; see `open_learner`.
 
+    `reference` may be `lm` itself: then it is what lies below the adapters.
     `linear`: rows must be made with `Merging.LINEAR` and `one_sequence_per_row`.
     """
 

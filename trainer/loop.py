@@ -62,6 +62,7 @@ def train(config: TrainerConfig) -> None:
             config.loss(),
             config.optimizer(),
             parallel,
+            trainable=config.trainable(),
             reference_directory=config.reference_model,
             dtype=config.dtype,
             attn_implementation=config.attn_implementation,
@@ -159,6 +160,7 @@ def _accounting(learner: Learner, config: TrainerConfig) -> dict[str, Any]:
         "policy": config.policy,
         "step": learner.steps_done,
         "model_name_or_path": str(config.model_name_or_path.resolve()),
+        "trainable": config.trainable().model_dump(),
     }
 
 

@@ -1,9 +1,11 @@
-"""Supervised fine-tuning: conversations in, a Hugging Face directory out, on the way that records take in reinforcement learning.
+"""Supervised fine-tuning: conversations, or records of a run, in, a Hugging Face directory out, on the way that records take in
+reinforcement learning.
 
-    train_file ─▶ samples of a step ─▶ merge prefixes ─▶ pack rows ─▶ Learner.step (CrossEntropy) ─▶ metrics ─▶ checkpoint
-                  └─ prepared one step ahead in a thread ─┘
+    train_file | run ─▶ samples of a step ─▶ merge prefixes ─▶ pack rows ─▶ Learner.step (CrossEntropy) ─▶ metrics ─▶ checkpoint
+                        └─ prepared one step ahead in a thread ─┘
 
     python -m trainer.sft --model_name_or_path MODEL --train_file data.jsonl --output_dir output/sft --max_steps 500
+    python -m trainer.sft --model_name_or_path MODEL --run RUN --db_connection_string URI --min_score 1 --output_dir output/rft
     accelerate launch --config_file assets/fsdp2.yml --num_processes 2 -m trainer.sft ...
 
 Promise: the step's loss and gradient are those of its samples, whatever the row budget and the number of processes; a run that
@@ -13,22 +15,23 @@ was killed continues from its last checkpoint with the samples it would have see
 import logging
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, Protocol
 
 import torch
 from pydantic import Field, model_validator
 from rich.console import Console
 from rich.logging import RichHandler
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-from transformers import PreTrainedTokenizerBase
 
 from shared.config import ServiceConfig
 from shared.errors import TandemError
+from shared.trees import RecordTree
 from trainer import checkpoint
+from trainer.bridge import StoreBridge
 from trainer.learner import Learner, OptimizerConfig, open_learner
 from trainer.losses import Denominators, LossConfig, LossName
 from trainer.metrics import MetricsLog
@@ -36,27 +39,40 @@ from trainer.model import load_tokenizer
 from trainer.packing import Row, pack
 from trainer.parallel import Parallel, end_process, parallel_session
 from trainer.schedule import Schedule
-from trainer.sft_data import Conversation, conversation_tree, read_conversations, sample_order
+from trainer.sft_data import Conversations, read_conversations, sample_order
+from trainer.sft_records import RecordFilter, Records
+from trainer.trainable import Trainable
 from trainer.tree import Merging, merge
 from trainer.weights import write_weights
 
 log = logging.getLogger(__name__)
 
 
-class SftConfig(ServiceConfig):
-    """Supervised fine-tuning of a chat model on a JSONL file of conversations."""
+class Data(Protocol):
+    """What is trained on, sample by sample."""
+
+    def __len__(self) -> int: ...
+
+    def trees(self, indices: Sequence[int]) -> list[RecordTree]: ...
+
+
+class SftConfig(ServiceConfig, RecordFilter, Trainable):
+    """Supervised fine-tuning of a chat model on a JSONL file of conversations, or on the good records of a run."""
 
     section: ClassVar[str] = "sft"
     program: ClassVar[str] = "python -m trainer.sft"
 
     model_name_or_path: Path = Field(description="Hugging Face directory of the model to start from.")
-    train_file: Path = Field(
-        description='JSONL: one {"messages": [...], "tools": [...]} per line; the replies of the assistant are trained.'
+    train_file: Path | None = Field(
+        None,
+        description='JSONL: one {"messages": [...], "tools": [...]} per line; the replies of the assistant are trained.',
     )
     output_dir: Path = Field(description="Checkpoints, metrics.jsonl, and at the end final/, a Hugging Face directory.")
     max_steps: int = Field(0, ge=0, description="Optimizer steps; 0 means as many as `epochs` needs.")
-    epochs: float = Field(1.0, gt=0, description="Passes over the file when max_steps is 0.")
-    samples_per_step: int = Field(32, ge=1, description="Conversations per optimizer step, over all processes.")
+    epochs: float = Field(1.0, gt=0, description="Passes over the samples when max_steps is 0.")
+    samples_per_step: int = Field(
+        32, ge=1, description="Conversations or records per optimizer step, over all processes."
+    )
     learning_rate: float = Field(1e-5, gt=0, description="Peak learning rate of AdamW.")
     lr_schedule: Schedule = Field("cosine", description="After the warm-up: constant, linear or cosine decay.")
     warmup_steps: int = Field(0, ge=0, description="Steps over which the rate climbs linearly to its peak.")
@@ -64,14 +80,14 @@ class SftConfig(ServiceConfig):
     weight_decay: float = Field(0.0, ge=0, description="AdamW's, on matrices.")
     adam_beta2: float = Field(0.999, gt=0, lt=1, description="AdamW's second moment; 0.95 forgets faster.")
     max_grad_norm: float = Field(1.0, ge=0, description="Clip the global gradient norm; 0 turns it off.")
-    max_tokens: int = Field(4096, ge=2, description="Longer conversations are left out, counted and warned about.")
+    max_tokens: int = Field(4096, ge=2, description="Longer samples are left out, and counted.")
     tokens_per_row: int = Field(512, ge=2, description="Budget of one forward; on CPU short rows are fastest.")
     dtype: str = Field("float32", description="Of parameters and optimizer: float32, bfloat16 or float64.")
     output_dtype: str | None = Field(None, description="Of the written weights; none means that of the parameters.")
     attn_implementation: str = Field("auto", description="by_node, flex_attention, sdpa, or auto: by the device.")
     device: str = Field("auto", description="auto, cpu or cuda.")
     num_threads: int = Field(0, ge=0, description="CPU threads per process; 0 follows OMP_NUM_THREADS, else one.")
-    seed: int = Field(0, ge=0, description="Of the order of the samples.")
+    seed: int = Field(0, ge=0, description="Of the order of the samples, and of new adapters.")
     save_steps: int = Field(0, ge=0, description="Steps between checkpoints; 0 writes none.")
     save_total_limit: int = Field(2, ge=1, description="Checkpoints kept.")
     log_steps: int = Field(1, ge=1, description="Steps between lines of metrics.jsonl.")
@@ -81,6 +97,21 @@ class SftConfig(ServiceConfig):
     def output_must_be_new(self) -> "SftConfig":
         if (self.output_dir / "final").exists():
             raise ValueError(f"{self.output_dir / 'final'} exists: that run is complete; choose another output_dir")
+        return self
+
+    @model_validator(mode="after")
+    def data_is_a_file_or_a_run(self) -> "SftConfig":
+        if (self.train_file is None) == (self.run is None):
+            raise ValueError(
+                "expected either train_file, a JSONL file of conversations, or run, whose records are trained"
+            )
+        if (self.run is None) != (self.db_connection_string is None):
+            raise ValueError(
+                "run and db_connection_string belong together: the run whose records are trained, and its MongoDB"
+            )
+        chosen = (RecordFilter.model_fields.keys() - {"run", "db_connection_string"}) & self.model_fields_set
+        if self.run is None and chosen:
+            raise ValueError(f"{min(chosen)} chooses records of a run: give run, or leave it out")
         return self
 
     def optimizer(self, max_steps: int) -> OptimizerConfig:
@@ -104,20 +135,36 @@ def main(argv: list[str] | None = None) -> None:
 def train(config: SftConfig, parallel: Parallel) -> Path:
     """Run to the end, from the last checkpoint when there is one; returns the written Hugging Face directory."""
     torch.manual_seed(config.seed)
-    conversations = read_conversations(config.train_file)
-    max_steps = config.max_steps or max(1, round(config.epochs * len(conversations) / config.samples_per_step))
+    with _open_data(config, parallel) as data:
+        return _train(config, parallel, data)
+
+
+@contextmanager
+def _open_data(config: SftConfig, parallel: Parallel) -> Iterator[Data]:
+    if config.train_file is not None:
+        yield Conversations(read_conversations(config.train_file), load_tokenizer(config.model_name_or_path))
+        return
+    assert config.run is not None
+    assert config.db_connection_string is not None  # validators' promises
+    with StoreBridge(config.db_connection_string, config.run, must_exist=True) as bridge:
+        yield Records(bridge, config, config.output_dir, parallel, config.max_tokens)
+
+
+def _train(config: SftConfig, parallel: Parallel, data: Data) -> Path:
+    max_steps = config.max_steps or max(1, round(config.epochs * len(data) / config.samples_per_step))
     learner = open_learner(
         config.model_name_or_path,
         LossConfig(loss_calculater=LossName.CROSS_ENTROPY),
         config.optimizer(max_steps),
         parallel,
+        trainable=config.trainable(),
         dtype=config.dtype,
         attn_implementation=config.attn_implementation,
     )
     checkpoints = config.output_dir / "checkpoints"
     if path := checkpoint.latest(checkpoints):
         checkpoint.load(learner, path, parallel)
-    samples = Samples(conversations, load_tokenizer(config.model_name_or_path), config, parallel, linear=learner.linear)
+    samples = Samples(data, config, parallel, linear=learner.linear)
     _steps(config, learner, samples, max_steps, parallel)
     written = write_weights(
         learner.causal_lm,
@@ -131,6 +178,10 @@ def train(config: SftConfig, parallel: Parallel) -> Path:
 
 def _steps(config: SftConfig, learner: Learner, samples: "Samples", max_steps: int, parallel: Parallel) -> None:
     checkpoints = checkpoint.Checkpoints(config.output_dir / "checkpoints", parallel, keep_last=config.save_total_limit)
+    accounting = {
+        "model_name_or_path": str(config.model_name_or_path.resolve()),
+        "trainable": config.trainable().model_dump(),
+    }
     with ExitStack() as stack:
         reporter = stack.enter_context(_Reporter(config, learner.steps_done, max_steps)) if parallel.is_main else None
         for step, (rows, denominators) in samples.ahead(learner.steps_done, max_steps):
@@ -138,7 +189,7 @@ def _steps(config: SftConfig, learner: Learner, samples: "Samples", max_steps: i
             if reporter:
                 reporter.report(step, result.metrics | {"sft/left_out_samples": float(samples.left_out)})
             if config.save_steps and learner.steps_done % config.save_steps == 0:
-                checkpoints.save(learner, {})
+                checkpoints.save(learner, accounting)
 
 
 class Samples:
@@ -146,16 +197,14 @@ class Samples:
 
     def __init__(
         self,
-        conversations: list[Conversation],
-        tokenizer: PreTrainedTokenizerBase,
+        data: Data,
         config: SftConfig,
         parallel: Parallel,
         *,
         linear: bool = False,
     ) -> None:
         self.left_out = 0  # of this rank, until now
-        self._conversations = conversations
-        self._tokenizer = tokenizer
+        self._data = data
         self._config = config
         self._parallel = parallel
         self._linear = linear
@@ -174,9 +223,8 @@ class Samples:
         """Each rank takes every world_size-th sample; equal prefixes among them are computed once."""
         config = self._config
         count = config.samples_per_step
-        order = sample_order(len(self._conversations), step * count, count, config.seed)
-        chosen = [self._conversations[index] for index in order[self._parallel.data.rank :: self._parallel.data.size]]
-        records = [conversation_tree(conversation, self._tokenizer) for conversation in chosen]
+        order = sample_order(len(self._data), step * count, count, config.seed)
+        records = self._data.trees(order[self._parallel.data.rank :: self._parallel.data.size])
         fitting = [record for record in records if record.num_tokens <= config.max_tokens]
         for record in records:
             if record.num_tokens > config.max_tokens:

@@ -10,7 +10,7 @@ conversation goes on cannot be trained this way and is refused.
 
 import json
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -142,14 +142,29 @@ def conversation_tree(conversation: Conversation, tokenizer: PreTrainedTokenizer
     )
 
 
-def sample_order(num_conversations: int, first: int, count: int, seed: int) -> list[int]:
+class Conversations:
+    """Conversations as training data."""
+
+    def __init__(self, conversations: Sequence[Conversation], tokenizer: PreTrainedTokenizerBase) -> None:
+        self._conversations = conversations
+        self._tokenizer = tokenizer
+
+    def __len__(self) -> int:
+        return len(self._conversations)
+
+    def trees(self, indices: Sequence[int]) -> list[RecordTree]:
+        """Rendered and tokenized now. Raises ConfigError as `spans` does."""
+        return [conversation_tree(self._conversations[index], self._tokenizer) for index in indices]
+
+
+def sample_order(num_samples: int, first: int, count: int, seed: int) -> list[int]:
     """Which conversations are samples `first` … `first + count - 1`: epoch after epoch, each in an order of its own.
 
     A function of its arguments alone, so a resume needs no state.
     """
     order: list[int] = []
     while len(order) < count:
-        epoch, offset = divmod(first + len(order), num_conversations)
-        permutation = np.random.default_rng([seed, epoch]).permutation(num_conversations)
+        epoch, offset = divmod(first + len(order), num_samples)
+        permutation = np.random.default_rng([seed, epoch]).permutation(num_samples)
         order += permutation[offset : offset + count - len(order)].tolist()
     return order

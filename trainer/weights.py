@@ -1,6 +1,7 @@
 """Write the trained weights as a Hugging Face directory that transformers and SGLang load, or not at all.
 
-    gather full tensors on rank 0 ─▶ model.safetensors + config + tokenizer in DIR.tmp-xxxx ─▶ fsync ─▶ rename to DIR
+    gather full tensors on rank 0 ─▶ merge adapters ─▶ model.safetensors + config + tokenizer in DIR.tmp-xxxx
+        ─▶ fsync ─▶ rename to DIR
 
 A directory with the final name is complete: a kill at any instant leaves at most a temporary one beside it, which the
 next write of the same name removes.
@@ -23,6 +24,7 @@ from shared.weights import WEIGHTS_FILE, FileEntry, manifest_of
 from trainer.atomic import write_directory_atomically
 from trainer.model import DTYPES
 from trainer.parallel import Parallel
+from trainer.trainable import merged, scaling_of
 
 log = logging.getLogger(__name__)
 
@@ -62,7 +64,7 @@ def write_weights(
 
 
 def gather_state(model: nn.Module, parallel: Parallel, dtype: torch.dtype | None) -> dict[str, torch.Tensor]:
-    """Full tensors on rank 0 (elsewhere empty), on the CPU, under the names that the model's class loads.
+    """Full tensors on rank 0 (elsewhere empty), on the CPU, under the names that the model's class loads, adapters merged.
 
     Of tied parameters one is kept, the first: its class ties the other again when it loads.
     """
@@ -70,10 +72,10 @@ def gather_state(model: nn.Module, parallel: Parallel, dtype: torch.dtype | None
     if not parallel.is_main:
         return {}
     tied = _tied_away(model)
+    kept = {name: tensor for name, tensor in full.items() if name not in tied and isinstance(tensor, torch.Tensor)}
     return {
         name: (tensor.to(dtype) if dtype and tensor.is_floating_point() else tensor).contiguous()
-        for name, tensor in full.items()
-        if name not in tied and isinstance(tensor, torch.Tensor)
+        for name, tensor in merged(kept, scaling_of(model)).items()
     }
 
 

@@ -22,6 +22,7 @@ from trainer.learner import Learner, OptimizerConfig, open_learner
 from trainer.losses import Denominators, LossConfig, LossName
 from trainer.packing import Row, pack
 from trainer.parallel import Parallel, end_process, parallel_session
+from trainer.trainable import EVERYTHING, Trainable
 from trainer.tree import merge
 from trainer.weights import write_weights
 
@@ -32,8 +33,14 @@ OPTIMIZER = OptimizerConfig(
 )
 
 
-def exact_learner(model_directory: Path, parallel: Parallel, loss: LossName = LossName.MINIRL) -> Learner:
-    return open_learner(model_directory, LossConfig(loss_calculater=loss), OPTIMIZER, parallel, dtype="float64")
+def exact_learner(
+    model_directory: Path,
+    parallel: Parallel,
+    loss: LossName = LossName.MINIRL,
+    trainable: Trainable = EVERYTHING,
+) -> Learner:
+    config = LossConfig(loss_calculater=loss)
+    return open_learner(model_directory, config, OPTIMIZER, parallel, trainable=trainable, dtype="float64")
 
 
 def rows_of_step(step: int, max_tokens: int, parallel: Parallel) -> tuple[list[Row], Denominators]:

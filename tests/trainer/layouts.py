@@ -6,6 +6,7 @@ from those of one process, relative to that parameter. Processes are forked from
 """
 
 import argparse
+import gc
 import os
 import sys
 import tempfile
@@ -25,6 +26,7 @@ from tests.trainer.builders import relative_difference, tiny_model
 from tests.trainer.launched import SAVED_STEP, exact_learner, full_parameters, take_steps
 from trainer import checkpoint
 from trainer.parallel import Parallel, parallel_session
+from trainer.trainable import EVERYTHING, Trainable
 
 LAST_STEP = 5
 MAX_TOKENS = 30  # many rows, of another number on every rank
@@ -45,6 +47,7 @@ class Layout:
 
 def run(layout: Layout, work: Callable[[Parallel], None]) -> None:
     """`work` in as many forked processes as the layout has. Raises RuntimeError when one of them fails."""
+    gc.collect()  # groups of earlier sessions: a child that collects them waits forever for threads that it does not have
     port = str(free_port())
     children = [_fork(rank, layout, port, work) for rank in range(layout.processes)]
     statuses = [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in children]
@@ -57,6 +60,7 @@ def _fork(rank: int, layout: Layout, port: str, work: Callable[[Parallel], None]
     pid = os.fork()
     if pid:
         return pid
+    gc.freeze()
     status = 1
     try:
         place = {"RANK": rank, "WORLD_SIZE": layout.processes, "LOCAL_RANK": rank, "MASTER_PORT": port}
@@ -74,8 +78,9 @@ def _fork(rank: int, layout: Layout, port: str, work: Callable[[Parallel], None]
 class Comparison:
     """Parameters after the steps, by layout."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, trainable: Trainable) -> None:
         self._folder = folder
+        self._trainable = trainable
         self._model = folder / "model"
         tiny_model().save_pretrained(self._model)
 
@@ -83,7 +88,7 @@ class Comparison:
         """After the last step, with a checkpoint left at `SAVED_STEP`."""
 
         def work(parallel: Parallel) -> None:
-            learner = exact_learner(self._model, parallel)
+            learner = exact_learner(self._model, parallel, trainable=self._trainable)
             take_steps(learner, SAVED_STEP, MAX_TOKENS, parallel)
             checkpoint.Checkpoints(self._folder / str(layout), parallel).save(learner, {})
             take_steps(learner, LAST_STEP, MAX_TOKENS, parallel)
@@ -95,7 +100,7 @@ class Comparison:
         """From the checkpoint that `saved_by` left."""
 
         def work(parallel: Parallel) -> None:
-            learner = exact_learner(self._model, parallel)
+            learner = exact_learner(self._model, parallel, trainable=self._trainable)
             path = checkpoint.latest(self._folder / str(saved_by))
             assert path
             checkpoint.load(learner, path, parallel)
@@ -116,9 +121,9 @@ class Comparison:
 
 
 @contextmanager
-def comparison() -> Iterator[Comparison]:
+def comparison(trainable: Trainable = EVERYTHING) -> Iterator[Comparison]:
     with tempfile.TemporaryDirectory() as folder:
-        yield Comparison(Path(folder))
+        yield Comparison(Path(folder), trainable)
 
 
 def main() -> None:

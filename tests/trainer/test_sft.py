@@ -19,7 +19,7 @@ from trainer import sft
 from trainer.checkpoint import Checkpoints
 from trainer.learner import Learner
 from trainer.parallel import Parallel, Peers
-from trainer.sft_data import Conversation, conversation_tree, read_conversations, sample_order, spans
+from trainer.sft_data import Conversation, Conversations, conversation_tree, read_conversations, sample_order, spans
 
 TOOL = {"type": "function", "function": {"name": "add", "parameters": {"properties": {"x": {}, "y": {}}}}}
 CALL = {"type": "function", "function": {"name": "add", "arguments": '{"x": 1, "y": 2}'}}
@@ -161,7 +161,7 @@ def test_the_ranks_share_the_samples_of_each_step_and_an_epoch_sees_every_one(
     ranks = [dataclasses.replace(alone, data=Peers(rank, 2, alone.device)) for rank in (0, 1)]
     seen: list[str] = []
     for rank in ranks:
-        samples = sft.Samples(conversations, tokenizer, config, rank)
+        samples = sft.Samples(Conversations(conversations, tokenizer), config, rank)
         for _, (rows, denominators) in samples.ahead(0, 2):
             trained = "".join(tokenizer.decode(row.ids_N[row.node_E]) for row in rows)
             assert trained.count("<|im_end|>") == denominators.num_trajectories == 4

@@ -1,0 +1,178 @@
+"""What of a model is trained: all of it, all but what is frozen, or low-rank adapters beside its frozen matrices (LoRA).
+
+    lora_rank 0     every parameter that no pattern of `freeze` names
+    lora_rank r     y = W x + (lora_alpha / r) · B A x with W frozen, A: r × inputs, B: outputs × r; B starts at zero, so that
+                    the first step begins with the model as it was (Hu et al. 2021, arXiv 2106.09685; the layers are PEFT's)
+
+Whoever loads a model loads it with its `Trainable`; everything after that asks parameters for `requires_grad`. The adapters
+begin alike on every process, whatever its random state.
+"""
+
+import fnmatch
+import logging
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Protocol, Self
+
+import torch
+from pydantic import BaseModel, Field, model_validator
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from shared.errors import ConfigError
+
+log = logging.getLogger(__name__)
+
+ADAPTER = "default"  # PEFT names each adapter; there is one
+EVERY_LINEAR = "all-linear"
+
+
+class Trainable(BaseModel):
+    """The settings; `TrainerConfig` and `SftConfig` have them by the same names."""
+
+    lora_rank: int = Field(
+        0, ge=0, description="Train adapters of this rank instead of the model; 0: the model itself."
+    )
+    lora_alpha: float = Field(32.0, gt=0, description="The adapters' part is scaled by lora_alpha / lora_rank.")
+    lora_dropout: float = Field(0.0, description="0 only: the prefixes that records share are computed once for all.")
+    lora_target_modules: list[str] = Field(
+        [EVERY_LINEAR],
+        description='Linear layers that get an adapter, by the end of their names: ["q_proj", "v_proj"]; all-linear: '
+        "all but the head.",
+    )
+    freeze: list[str] = Field(
+        [], description='Parameters that are not trained, by patterns of their names: ["model.embed_tokens.*"].'
+    )
+    seed: int = Field(0, ge=0, description="Of everything random in the trainer.")
+
+    @model_validator(mode="after")
+    def dropout_would_give_each_record_a_model_of_its_own(self) -> Self:
+        if self.lora_dropout != 0.0:
+            raise ValueError(
+                f"lora_dropout is {self.lora_dropout}; expected 0: with dropout two records that share a prefix see different "
+                "values of it, and a prefix tree computes it once"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def adapters_leave_nothing_to_freeze(self) -> Self:
+        if self.lora_rank and self.freeze:
+            raise ValueError(
+                "lora_rank freezes the whole model already; leave freeze out, and choose layers by lora_target_modules"
+            )
+        if self.lora_rank and not self.lora_target_modules:
+            raise ValueError(f"lora_target_modules is empty; expected names of layers, or {EVERY_LINEAR}")
+        return self
+
+    def trainable(self) -> "Trainable":
+        """These settings alone, of whatever they are a part."""
+        return Trainable(**{name: getattr(self, name) for name in Trainable.model_fields})
+
+
+EVERYTHING = Trainable()
+
+
+class LoraLayer(Protocol):
+    """What is used of PEFT's layer around a `base_layer`."""
+
+    scaling: dict[str, float]
+
+    def set_scale(self, adapter: str, scale: float) -> None: ...
+
+
+def choose_trained(model: PreTrainedModel, trainable: Trainable) -> None:
+    """Add the adapters, or freeze the parameters, in place. Call before the model is sharded.
+
+    Raises ConfigError for a layer or pattern that names nothing, and where nothing is left to train.
+    """
+    if trainable.lora_rank:
+        _add_adapters(model, trainable)
+    else:
+        _freeze(model, trainable.freeze)
+
+
+def _freeze(model: nn.Module, patterns: Sequence[str]) -> None:
+    named = dict(model.named_parameters(remove_duplicate=False))
+    for pattern in patterns:
+        found = [name for name in named if fnmatch.fnmatchcase(name, pattern)]
+        if not found:
+            raise ConfigError(f"freeze: {pattern!r} is the name of no parameter; the model has {', '.join(named)}")
+        for name in found:
+            named[name].requires_grad_(False)
+            tied = [other for other in named if named[other] is named[name] and other not in found]
+            if tied:
+                log.warning("freeze: %s is tied to %s, which is frozen with it", name, ", ".join(tied))
+    if not any(parameter.requires_grad for parameter in named.values()):
+        raise ConfigError(f"freeze: {', '.join(map(repr, patterns))} leave nothing to train")
+
+
+def _add_adapters(model: PreTrainedModel, trainable: Trainable) -> None:
+    import peft  # here, since its import takes seconds that training without adapters need not wait
+
+    targets = _target_names(model, trainable.lora_target_modules)
+    config = peft.LoraConfig(
+        r=trainable.lora_rank, lora_alpha=trainable.lora_alpha, lora_dropout=0.0, target_modules=targets, bias="none"
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(trainable.seed)  # each process would begin with other adapters by its own random state
+        peft.inject_adapter_in_model(config, model, adapter_name=ADAPTER)
+    for parameter in model.parameters():
+        if parameter.requires_grad and parameter.dtype == torch.bfloat16:
+            parameter.data = parameter.data.float()  # small steps on a small matrix are lost in 8 bits
+
+
+def _target_names(model: PreTrainedModel, wanted: Sequence[str]) -> list[str]:
+    """Full names, so that none of them ends like another layer's that was not meant."""
+    head = model.get_output_embeddings()  # type: ignore[no-untyped-call]  # untyped in transformers
+    linear = {
+        name: layer for name, layer in model.named_modules() if isinstance(layer, nn.Linear) and layer is not head
+    }
+    if EVERY_LINEAR in wanted:
+        return list(linear)
+    found = {end: [name for name in linear if name == end or name.endswith(f".{end}")] for end in wanted}
+    for end, names in found.items():
+        if not names:
+            ends = sorted({name.rsplit(".", 1)[-1] for name in linear})
+            raise ConfigError(
+                f"lora_target_modules: {end!r} is no linear layer inside the model; expected {EVERY_LINEAR}, or names "
+                f"such as {', '.join(ends)} (embedding and head get no adapter)"
+            )
+    return list(dict.fromkeys(name for names in found.values() for name in names))
+
+
+def lora_layers(model: nn.Module) -> dict[str, LoraLayer]:
+    """The layers with an adapter, by name; none without LoRA."""
+    found: dict[str, Any] = {name: layer for name, layer in model.named_modules() if hasattr(layer, "lora_A")}
+    return found
+
+
+@contextmanager
+def adapters_off(model: nn.Module) -> Iterator[None]:
+    """The base model in here: W x + 0 · B A x. PEFT's own switch would change `requires_grad`, on which sharding relies."""
+    layers = lora_layers(model).values()
+    for layer in layers:
+        layer.set_scale(ADAPTER, 0.0)
+    try:
+        yield
+    finally:
+        for layer in layers:
+            layer.set_scale(ADAPTER, 1.0)
+
+
+def merged(state: dict[str, Tensor], scaling: dict[str, float]) -> dict[str, Tensor]:
+    """Full tensors as the model without adapters names them; `scaling` by layer.
+
+    W + s · B A in the dtype of W; of a bfloat16 W the sum is made in float32 and rounded once.
+    """
+    whole = {name: tensor for name, tensor in state.items() if ".lora_" not in name}
+    for layer, scale in scaling.items():
+        base = whole[f"{layer}.base_layer.weight"]
+        exact = torch.promote_types(base.dtype, torch.float32)
+        a, b = (state[f"{layer}.lora_{which}.{ADAPTER}.weight"].to(exact) for which in "AB")
+        whole[f"{layer}.base_layer.weight"] = (base.to(exact) + (b @ a) * scale).to(base.dtype)
+    return {name.replace(".base_layer.", "."): tensor for name, tensor in whole.items()}
+
+
+def scaling_of(model: nn.Module) -> dict[str, float]:
+    """lora_alpha / lora_rank of each layer with an adapter."""
+    return {name: layer.scaling[ADAPTER] for name, layer in lora_layers(model).items()}
