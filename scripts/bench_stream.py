@@ -298,12 +298,12 @@ def main() -> None:
             with StoreBridge(mongod.connection_string, run) as bridge:
                 bridge(fill(bridge.store, workload, 2 * workload.groups_per_step), 600)
                 answer["stages"] += stages(bridge, name, workload, server, args.repeats)
+            show("stages", [row for row in answer["stages"] if row["workload"] == name])
             for count in (int(n) for n in args.ranks.split(",") if n):
                 for prefetch in (False, True):
                     row = ranks(mongod.connection_string, run, name, workload, count, prefetch, args.steps, args.step_s)
                     answer["ranks"].append(row)
-    for title, rows in answer.items():
-        show(title, rows)
+            show("ranks", [row for row in answer["ranks"] if row["workload"] == name])
     if args.json:
         args.json.write_text(json.dumps(answer, indent=1) + "\n")
 
