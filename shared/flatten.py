@@ -96,7 +96,7 @@ def digest(tree: RecordTree) -> str:
     arrays = (tree.token_ids_N, tree.parents_N, tree.dispatches_N, tree.logprobs_N, tree.versions_N)
     found = hashlib.blake2b(digest_size=8)
     for array in arrays:
-        found.update(array.astype(array.dtype.newbyteorder("<"), copy=False).tobytes())
+        found.update(np.ascontiguousarray(array, array.dtype.newbyteorder("<")).data)
     return found.hexdigest()
 
 

@@ -7,6 +7,7 @@ from pydantic import Field, model_validator
 
 from shared.config import ServiceConfig
 from trainer.advantages import AdvantageNormalization
+from trainer.ages import StaleData
 from trainer.learner import OptimizerConfig
 from trainer.losses import LossConfig, LossName
 from trainer.memory import MemorySettings
@@ -35,9 +36,35 @@ class TrainerConfig(ServiceConfig, LossConfig, Trainable):
     # data
     groups_per_step: Positive = Field(16, description="Groups (tasks) that one optimizer step consumes.")
     max_staleness: int = Field(2, ge=0, description="Optimizer steps that data may lag behind; 0: synchronous.")
+    stale_data: StaleData = Field(
+        StaleData.DROP,
+        description="What is done with data that lags further: drop (set the group aside), mask (its old tokens have no loss, "
+        "the rest of the group trains), or keep.",
+    )
     max_trained_count: Positive = Field(1, description="How often one record may be trained.")
+    retrained_interval: Positive = Field(1, description="Steps from one use of a record to its next.")
+    prefetch: bool = Field(True, description="Read, merge and pack the next step's groups while this one is computed.")
+    data_run: str | None = Field(
+        None,
+        description="Train offline on what another run has recorded, max_trained_count times, until it is used up; nothing is "
+        "written there. Its versions say nothing here: every token has age 0. None: on what this run's samplers record.",
+    )
+    data_db: str | None = Field(
+        None,
+        description="MongoDB of data_run. None: db_connection_string.",
+        json_schema_extra={"secret": True},
+    )
     drop_zero_advantage: bool = Field(
         True, description="Spare the forward of records whose advantages are all 0: their gradient is 0 anyway."
+    )
+    minimal_advantage: float = Field(
+        0.0,
+        ge=0,
+        description="Dispatches with an advantage between -this and this have no loss; records of nothing else are not "
+        "forwarded. Denominators count them.",
+    )
+    skip_non_positive_advantage: bool = Field(
+        False, description="The same for dispatches with an advantage of 0 or less: learn from what went well only."
     )
     advantage_normalization: AdvantageNormalization = Field(
         AdvantageNormalization.NONE,
@@ -160,6 +187,16 @@ class TrainerConfig(ServiceConfig, LossConfig, Trainable):
     @model_validator(mode="after")
     def an_offload_of_activations_needs_their_checkpointing(self) -> "TrainerConfig":
         self.memory()
+        return self
+
+    @model_validator(mode="after")
+    def a_database_is_of_a_run(self) -> "TrainerConfig":
+        if self.data_db is not None and self.data_run is None:
+            raise ValueError("data_db says where a run's data is: set data_run, the name of that run")
+        if self.data_run == self.run and self.data_db is None:
+            raise ValueError(
+                f"data_run is {self.data_run!r}, this run itself: its trainer marks what it uses; expected another run name"
+            )
         return self
 
     @property

@@ -210,7 +210,9 @@ class Learner:
 
     def _global_counts(self, own: Denominators) -> Denominators:
         tokens, trajectories = self._parallel.data.sum_scalars([own.num_tokens, own.num_trajectories])
-        return Denominators(int(tokens), int(trajectories), own.tokens_T.to(self._parallel.device))
+        device = self._parallel.device
+        entries_T = None if own.entries_T is None else own.entries_T.to(device)
+        return Denominators(int(tokens), int(trajectories), own.tokens_T.to(device), entries_T)
 
     def _update(self) -> float:
         """Clip and step, unless the gradient is not finite; returns its norm before clipping."""

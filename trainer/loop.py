@@ -32,6 +32,7 @@ from trainer.config import TrainerConfig
 from trainer.evaluation import Evaluation
 from trainer.learner import Learner, open_learner
 from trainer.metrics import MetricsLog
+from trainer.offline import bring_in, check_source
 from trainer.parallel import Parallel, parallel_session
 from trainer.presets import PRESETS
 from trainer.publish import Publisher
@@ -76,7 +77,7 @@ def train(config: TrainerConfig) -> None:
         stream = RecordStream(bridge, config, parallel, incarnation=incarnation, linear=learner.linear)
         publisher = Publisher(bridge, config, parallel, learner, incarnation=incarnation)
         evaluation = Evaluation(bridge, config, parallel)
-        with _stops_at_signals(stream), _status(bridge, config, parallel) as status:
+        with stream, _stops_at_signals(stream), _status(bridge, config, parallel) as status:
             publisher.begin()
             _run(learner, stream, publisher, evaluation, config, parallel, status)
 
@@ -107,7 +108,7 @@ def _run(
                 publisher.answer_requests()
             batch = stream.next_batch(step)
             if batch is None:
-                log.info("stopped before step %d", step)
+                log.info("ended before step %d: %s", step, stream.end)
                 break
             status.doing(f"step {step}", step=step - 1)
             result = learner.step_in_minibatches(batch.minibatches)
@@ -146,10 +147,12 @@ def _begin(bridge: StoreBridge, config: TrainerConfig, parallel: Parallel, step:
     admission = Admission(
         groups_per_step=config.groups_per_step, max_staleness=config.max_staleness, num_steps=config.max_steps
     )
+    check_source(bridge, config)
     incarnation = bridge(store.runs.start_trainer(config.policy, admission))
+    bridge(store.runs.save_config(f"trainer-{config.policy}", config.snapshot()))
+    bring_in(bridge, config)
     released = bridge(store.data.release_claims(config.policy, incarnation))
     rewound = bridge(store.data.rewind(config.policy, step, max_trained_count=config.max_trained_count))
-    bridge(store.runs.save_config(f"trainer-{config.policy}", config.snapshot()))
     log.info("trainer start=%d step=%d released=%d rewound=%d", incarnation, step, released, rewound)
     return int(parallel.broadcast_object(incarnation))
 

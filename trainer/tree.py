@@ -13,6 +13,7 @@ A record's token is trained once, however many of the record's branches run thro
 independently sampled the same token give two entries on one node: they are two draws.
 """
 
+import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -21,8 +22,10 @@ import numpy as np
 import numpy.typing as npt
 
 from shared.trees import RecordTree
+from trainer.ages import Ages
 from trainer.trie import Int32, Int64, Layout, Trie, runs
 
+Bool = npt.NDArray[np.bool_]
 Float32 = npt.NDArray[np.float32]
 
 
@@ -44,6 +47,7 @@ class Entries:
     turn_E: Int64
     dispatch_E: Int64  # index into `dispatch_ids`
     staleness_E: Float32
+    version_E: Int64  # weights that sampled the token
 
     def __len__(self) -> int:
         return len(self.node_E)
@@ -57,8 +61,9 @@ class Entries:
 class TokenTree:
     """The merged tree of a group, in depth-first pre-order; see the module's picture. It may be a forest, or empty.
 
-    Records left out by `drop_zero_advantage` are absent from the nodes, the entries and the three counts of tokens below, so
-    that these compare; they are present in `record_ids` and `trained_tokens_T`, so that denominators do not change.
+    Records left out by their advantages are absent from the nodes, the entries and the three counts of tokens below, so that
+    these compare; they are present in `record_ids` and `trained_tokens_T`, so that denominators do not change. So are tokens
+    that have no entry although they are in the tree.
 
     num_flat    tokens if every request to the engine (prompt and reply) were one sequence, forwarded on its own
     num_linear  tokens if, inside a record, a request that continues an earlier one exactly were merged with it: one
@@ -86,12 +91,28 @@ class TokenTree:
         """Records of the group, those left out included."""
         return len(self.record_ids)
 
+    @property
+    def entries_T(self) -> Int64:
+        """Entries of each trajectory: `trained_tokens_T` less those without a loss."""
+        return np.bincount(self.entries.trajectory_E, minlength=self.num_trajectories).astype(np.int64)
+
+    def at(self, ages: Ages, age: int) -> "TokenTree":
+        """The tree of a group of this age, without the entries that are too old to have a loss."""
+        entries = self.entries
+        if ages.max_age is not None:
+            too_old = [v for v in np.unique(entries.version_E).tolist() if ages.too_old(v)]
+            entries = entries.take(~np.isin(entries.version_E, too_old))
+        staleness_E = np.full(len(entries), age, dtype=np.float32)
+        return dataclasses.replace(self, entries=dataclasses.replace(entries, staleness_E=staleness_E))
+
 
 def merge(
     records: Sequence[RecordTree],
     *,
     staleness: Sequence[float] | None = None,
     drop_zero_advantage: bool = False,
+    minimal_advantage: float = 0.0,
+    skip_non_positive_advantage: bool = False,
     merging: Merging = Merging.TREE,
 ) -> TokenTree:
     """Merge the records of a group. `staleness` has one value per record; None means that all are fresh.
@@ -100,15 +121,22 @@ def merge(
     first chain that has it.
 
     `drop_zero_advantage` leaves out records whose trained dispatches all have advantage 0: they add nothing to the
-    gradient of a policy-gradient loss (do not use it with cross entropy, which ignores advantages).
+    gradient of a policy-gradient loss (do not use it with cross entropy, which ignores advantages). Dispatches with an
+    advantage of less than `minimal_advantage`, or with `skip_non_positive_advantage` of 0 and less, have no loss of any kind:
+    no entries, and a record of nothing else is left out.
     """
     if staleness is not None and len(staleness) != len(records):
         raise ValueError(f"{len(staleness)} staleness values for {len(records)} records; expected one for each record")
-    kept = [t for t, record in enumerate(records) if not (drop_zero_advantage and _adds_nothing(record))]
+    lossy = [_has_loss(record, minimal_advantage, skip_non_positive_advantage) for record in records]
+    kept = [
+        t
+        for t, record in enumerate(records)
+        if not (drop_zero_advantage and _adds_nothing(record)) and (lossy[t].any() or not record.trained_N.any())
+    ]
     layout, node_of_token = _tree(records, kept) if merging is Merging.TREE else _chains(records, kept, merging)
     ages = [0.0] * len(records) if staleness is None else list(staleness)
     offsets = np.cumsum([0, *(len(record.dispatches) for record in records)])
-    parts = [_entries(records[t], node_of_token[t], t, int(offsets[t]), ages[t]) for t in kept]
+    parts = [_entries(records[t], lossy[t], node_of_token[t], t, int(offsets[t]), ages[t]) for t in kept]
     counts = [_sequence_counts(records[t]) for t in kept]
     return TokenTree(
         ids_N=layout.ids_N,
@@ -127,7 +155,7 @@ def merge(
 def concatenate(parts: Sequence[Entries]) -> Entries:
     """All entries, one part after the other; no part gives no entry."""
     ints, floats = np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.float32)
-    none = Entries(ints, floats, floats, floats, ints, ints, ints, floats)
+    none = Entries(ints, floats, floats, floats, ints, ints, ints, floats, ints)
     return Entries(
         *(np.concatenate([getattr(p, name) for p in (none, *parts)]) for name in Entries.__dataclass_fields__)
     )
@@ -171,10 +199,16 @@ def _adds_nothing(record: RecordTree) -> bool:
     return all(dispatch.advantage == 0.0 for dispatch in record.dispatches if dispatch.trained)
 
 
+def _has_loss(record: RecordTree, minimal: float, only_positive: bool) -> Bool:
+    """Of each token: it is trained, and its dispatch's advantage lets it have a loss."""
+    passes_D = [abs(d.advantage) >= minimal and (d.advantage > 0.0 or not only_positive) for d in record.dispatches]
+    return record.trained_N & np.array([*passes_D, False], dtype=bool)[record.dispatches_N]
+
+
 def _entries(
-    record: RecordTree, node_of_token: Int64, trajectory: int, first_dispatch: int, staleness: float
+    record: RecordTree, lossy_N: Bool, node_of_token: Int64, trajectory: int, first_dispatch: int, staleness: float
 ) -> Entries:
-    trained = np.flatnonzero(record.trained_N)
+    trained = np.flatnonzero(lossy_N)
     dispatch_E = record.dispatches_N[trained].astype(np.int64)
     advantage_D = np.array([d.advantage for d in record.dispatches], dtype=np.float32)
     temperature_D = np.array([d.temperature for d in record.dispatches], dtype=np.float32)
@@ -188,6 +222,7 @@ def _entries(
         turn_E=turn_D[dispatch_E],
         dispatch_E=dispatch_E + first_dispatch,
         staleness_E=np.full(len(trained), staleness, dtype=np.float32),
+        version_E=record.versions_N[trained].astype(np.int64),
     )
 
 

@@ -55,11 +55,17 @@ class Store:
     @classmethod
     @asynccontextmanager
     async def open(
-        cls, connection_string: str, run: str, *, timeout_s: float = 10.0, must_exist: bool = False
+        cls,
+        connection_string: str,
+        run: str,
+        *,
+        timeout_s: float = 10.0,
+        must_exist: bool = False,
+        read_only: bool = False,
     ) -> AsyncIterator["Store"]:
         """Connect, make the run's document and indexes if they are missing. Raises StoreUnavailable, ConfigError.
 
-        `must_exist`: a run that is not there is a ConfigError, and nothing is made.
+        `must_exist`: a run that is not there is a ConfigError, and nothing is made. `read_only`: likewise, and no index either.
         """
         check_run_name(run)
         client: AsyncMongoClient[dict[str, Any]] = AsyncMongoClient(
@@ -81,11 +87,14 @@ class Store:
                     f"MongoDB at {_without_password(connection_string)} did not answer within {timeout_s:g} s: {exc}. "
                     "Is it running? `tandem mongod` starts one on this machine."
                 ) from exc
-            if must_exist and await store.runs.get() is None:
+            if (must_exist or read_only) and await store.runs.get() is None:
                 names = ", ".join(await store.questions.run_names()) or "none"
                 raise ConfigError(f"no run {run!r} at {_without_password(connection_string)}; runs there: {names}")
-            await store.runs.ensure()
-            await store.ensure_indexes()
+            if read_only:
+                await store.runs.read()
+            else:
+                await store.runs.ensure()
+                await store.ensure_indexes()
             yield store
         finally:
             await client.close()

@@ -17,6 +17,8 @@ from shared.store.pipelines import NOW
 from shared.store.retry import survives_outages
 
 Document = dict[str, Any]
+GROUP_FIELDS = ["task", "seq", "group_size", "min_version", "max_version", "num_tokens"]
+READ_AT_ONCE = 500  # records; without it the second answer is all that waits, up to 16 MB
 
 
 @survives_outages
@@ -27,6 +29,9 @@ class RecordDataVerbs:
 
     async def ensure_indexes(self) -> None:
         await self._data.create_index([("policy", 1), ("status", 1), ("claim", 1), ("seq", 1)], name="stream")
+        await self._data.create_index(
+            [("policy", 1), ("status", 1), ("claim", 1), ("trained_count", 1), ("seq", 1)], name="epochs"
+        )
         await self._data.create_index([("policy", 1), ("claim.step", 1)], name="claimed")
         await self._data.create_index([("policy", 1), ("last_trained_step", 1)], name="trained")
         await self._data.create_index([("trained_steps", 1)], name="steps")
@@ -46,31 +51,31 @@ class RecordDataVerbs:
 
     # ------------------------------------------------------------------ the trainer's stream
 
-    async def ready_groups(self, policy: str, limit: int) -> list[dict[str, Any]]:
+    async def ready_groups(
+        self, policy: str, limit: int, *, trained_until: int | None = None, least_trained_first: bool = False
+    ) -> list[dict[str, Any]]:
         """Whole groups that nobody has borrowed, oldest first: [{"_id": task, "seq", "min_version", "records": [ids], ...}].
 
-        `min_version` is None where nothing of the group is trained: it has no age.
+        `min_version` and `max_version` are None where nothing of the group is trained: it has no age. `trained_until`: none
+        that a later step has trained. `least_trained_first`: before the oldest.
+
+        An index has the order, and reading ends with the last group asked for: what it costs does not grow with what waits.
         """
-        cursor = await self._data.aggregate(
-            [
-                {"$match": {"policy": policy, "status": DataStatus.READY, "claim": None}},
-                {"$sort": {"seq": 1}},
-                {
-                    "$group": {
-                        "_id": "$task",
-                        "seq": {"$first": "$seq"},
-                        "group_size": {"$first": "$group_size"},
-                        "min_version": {"$min": {"$cond": [{"$gte": ["$min_version", 0]}, "$min_version", None]}},
-                        "num_tokens": {"$sum": "$num_tokens"},
-                        "records": {"$push": "$_id"},
-                    }
-                },
-                {"$match": {"$expr": {"$eq": [{"$size": "$records"}, "$group_size"]}}},
-                {"$sort": {"seq": 1}},
-                {"$limit": limit},
-            ]
-        )
-        return await cursor.to_list()
+        match: Document = {"policy": policy, "status": DataStatus.READY, "claim": None}
+        if trained_until is not None:
+            match["$or"] = [{"last_trained_step": None}, {"last_trained_step": {"$lte": trained_until}}]
+        order = [("trained_count", 1), ("seq", 1)] if least_trained_first else [("seq", 1)]
+        found: dict[str, list[Document]] = {}
+        groups: list[dict[str, Any]] = []
+        async with self._data.find(match, GROUP_FIELDS).sort(order).batch_size(READ_AT_ONCE) as cursor:
+            async for document in cursor:
+                group = found.setdefault(document["task"], [])
+                group.append(document)
+                if len(group) == document["group_size"]:
+                    groups.append(_summary(group))
+                    if len(groups) == limit:
+                        break
+        return groups
 
     async def claim(self, record_ids: Sequence[str], claim: DataClaim) -> int:
         """Borrow records for a step; returns how many. Nobody else sees them until they are committed or given back."""
@@ -167,11 +172,29 @@ class RecordDataVerbs:
         return {row["_id"]: row["n"] async for row in cursor}
 
     async def count_ready_groups(self, policy: str) -> int:
-        return len(await self.ready_groups(policy, 10_000))
+        """How many whole groups wait; of the 10,000 oldest records, so that it costs little where a whole data set waits."""
+        match = {"policy": policy, "status": DataStatus.READY, "claim": None}
+        group = {"_id": "$task", "size": {"$first": "$group_size"}, "n": {"$sum": 1}}
+        oldest: list[Document] = [{"$match": match}, {"$sort": {"seq": 1}}, {"$limit": 10_000}, {"$group": group}]
+        cursor = await self._data.aggregate([*oldest, {"$match": {"$expr": {"$eq": ["$n", "$size"]}}}, {"$count": "n"}])
+        rows = await cursor.to_list()
+        return int(rows[0]["n"]) if rows else 0
 
     async def find(self, where: Mapping[str, Any], limit: int = 0) -> list[DBRecordData]:
         cursor = self._data.find(dict(where)).sort([("seq", 1), ("_id", 1)]).limit(limit)
         return [DBRecordData.from_mongo(d) async for d in cursor]
+
+
+def _summary(group: Sequence[Document]) -> dict[str, Any]:
+    with_loss = [d for d in group if d["min_version"] >= 0]
+    return {
+        "_id": group[0]["task"],
+        "seq": group[0]["seq"],
+        "min_version": min((d["min_version"] for d in with_loss), default=None),
+        "max_version": max((d["max_version"] for d in with_loss), default=None),
+        "num_tokens": sum(d["num_tokens"] for d in group),
+        "records": [d["_id"] for d in group],
+    }
 
 
 def _mark(steps: Document, max_trained_count: int) -> list[Document]:

@@ -34,6 +34,16 @@ class RunVerbs:
             return_document=ReturnDocument.AFTER,
         )
         assert document is not None  # upsert
+        return self._checked(document)
+
+    async def read(self) -> Run:
+        """The run's document, which must be there. Raises DataError as `ensure` does."""
+        document = await self._runs.find_one({"_id": RUN_ID})
+        if document is None:
+            raise DataError(f"run {self._name}: no run document; nothing was ever recorded under this name")
+        return self._checked(document)
+
+    def _checked(self, document: Document) -> Run:
         if document["schema_version"] != SCHEMA_VERSION:
             raise DataError(
                 f"run {self._name}: written with schema {document['schema_version']}, this program knows "

@@ -11,7 +11,10 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
+from shared.mongod import Mongod
 from tests.trainer.builders import tiny_model
+from tests.trainer.streams import RUN
+from trainer.bridge import StoreBridge
 from trainer.exact import exact_norms
 from trainer.parallel import Parallel, parallel_session
 
@@ -55,6 +58,13 @@ def alone() -> Iterator[Parallel]:
     """A session of one process, without a launcher."""
     with parallel_session("cpu", num_threads=1) as parallel:
         yield parallel
+
+
+@pytest.fixture
+def bridge(mongod: Mongod) -> Iterator[StoreBridge]:
+    with StoreBridge(mongod.connection_string, RUN) as bridge:
+        yield bridge
+        bridge(bridge.store.client.drop_database(RUN))
 
 
 @pytest.fixture(scope="session")

@@ -1,57 +1,15 @@
 """The stream against a real database: whole groups, fresh ones, borrowed, committed, and one trainer at a time."""
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 
-from shared.documents import Admission, DBRecordData
 from shared.errors import LeaseLost
-from shared.mongod import Mongod
 from shared.states import DataStatus
-from tests.shared.builders import make_answer, make_data, make_task
+from tests.shared.builders import make_data, make_task
+from tests.trainer.streams import add_groups, make_config, publish, start, write
 from trainer.bridge import StoreBridge
-from trainer.config import TrainerConfig
+from trainer.groups import Group, share_out
 from trainer.parallel import Parallel
-from trainer.stream import Group, RecordStream, share_out
-
-RUN = "stream-test"
-
-
-@pytest.fixture
-def bridge(mongod: Mongod) -> Iterator[StoreBridge]:
-    with StoreBridge(mongod.connection_string, RUN) as bridge:
-        yield bridge
-        bridge(bridge.store.client.drop_database(RUN))
-
-
-def make_config(**fields: object) -> TrainerConfig:
-    values = {"run": RUN, "db_connection_string": "given", "model_name_or_path": Path("."), "groups_per_step": 2}
-    return TrainerConfig(**{**values, **fields})
-
-
-def start(bridge: StoreBridge, parallel: Parallel, **fields: object) -> RecordStream:
-    config = make_config(**fields)
-    admission = Admission(groups_per_step=config.groups_per_step, max_staleness=config.max_staleness)
-    incarnation = bridge(bridge.store.runs.start_trainer("main", admission))
-    return RecordStream(bridge, config, parallel, incarnation=incarnation)
-
-
-def add_groups(bridge: StoreBridge, seqs: range, *, version: int = 0) -> None:
-    for seq in seqs:
-        task = make_task(seq)
-        write(bridge, [make_data(task, k, version=version) for k in range(2)], version=version)
-
-
-def write(bridge: StoreBridge, group: list[DBRecordData], *, version: int = 0) -> None:
-    for data in group:
-        bridge(bridge.store.records.open_dispatch(make_answer(data.id, version=version)))
-    bridge(bridge.store.data.write_group(group))
-
-
-def publish(bridge: StoreBridge, steps: range) -> None:
-    for step in steps:
-        bridge(bridge.store.versions.announce("main", step, f"step-{step}", {}))
+from trainer.stream import RecordStream
 
 
 def test_a_step_takes_the_oldest_whole_groups_and_the_next_step_the_next(bridge: StoreBridge, alone: Parallel) -> None:
@@ -215,7 +173,7 @@ def test_a_stop_that_was_asked_for_ends_the_wait_for_data(bridge: StoreBridge, a
 
 
 def test_groups_are_shared_out_whole_and_by_their_cost() -> None:
-    groups = [Group(f"t{i}", [f"r{i}"], tokens, 0) for i, tokens in enumerate([100, 10, 10, 10, 40, 30])]
+    groups = [Group(f"t{i}", (f"r{i}",), tokens) for i, tokens in enumerate([100, 10, 10, 10, 40, 30])]
     shares = share_out(groups, 2)
     assert sorted(g.task for share in shares for g in share) == [f"t{i}" for i in range(6)]
     assert [sum(g.num_tokens for g in share) for share in shares] == [100, 100]

@@ -1,9 +1,9 @@
 """Trainers killed at any instant: python -m tests.trainer.trainer_kills [--kills 30] [--seed 0]
 
 A run with its data already in the database is trained once without a break, and again and again with kills of -9: in the
-middle of loading a batch, an optimizer step, a commit, a checkpoint and a publication, by turns. Each trainer continues from
-what the one before it left. The last one's parameters must be those of the unbroken run bit for bit, and so must every
-record's marks.
+middle of loading a batch, of reading ahead, an optimizer step, a commit, a checkpoint and a publication, by turns. Each
+trainer continues from what the one before it left. The last one's parameters must be those of the unbroken run bit for bit,
+and so must every record's marks.
 """
 
 import argparse

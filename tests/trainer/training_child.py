@@ -16,12 +16,14 @@ from trainer.checkpoint import Checkpoints
 from trainer.config import TrainerConfig
 from trainer.learner import Learner
 from trainer.loop import train
+from trainer.prefetch import Prefetch
 from trainer.publish import Publisher
 from trainer.stream import RecordStream
 
 MAX_STEPS, GROUPS_PER_STEP, SAVE_STEPS = 12, 2, 2
 PHASES: dict[str, tuple[type, str]] = {
     "load": (RecordStream, "next_batch"),
+    "prefetch": (Prefetch, "fill"),
     "step": (Learner, "step_in_minibatches"),
     "commit": (RecordStream, "commit"),
     "checkpoint": (Checkpoints, "save"),

@@ -37,7 +37,7 @@ class Correction:
 
 def correction(t: Terms, log_x_E: Tensor, config: LossConfig) -> Correction:
     """Of every entry. `log_x_E` without gradient; whole trajectories unless only token-wise corrections are on."""
-    sum_T = trajectory_sum(log_x_E, t.trajectory_E, len(t.tokens_T))
+    sum_T = trajectory_sum(log_x_E, t.trajectory_E, len(t.entries_T))
     return Correction(
         weight_E=_weight(t, log_x_E, sum_T, config),
         dropped_token_E=_outside(log_x_E, config.token_mask_low, config.token_mask_high),
@@ -53,11 +53,11 @@ def _weight(t: Terms, log_x_E: Tensor, sum_T: Tensor, config: LossConfig) -> Ten
 
 
 def _dropped_sequences(t: Terms, log_x_E: Tensor, sum_T: Tensor, config: LossConfig) -> Tensor:
-    mean_T = sum_T / t.tokens_T.to(sum_T.dtype).clamp(min=1)
+    mean_T = sum_T / t.entries_T.to(sum_T.dtype).clamp(min=1)
     dropped_T = _outside(sum_T, config.sequence_mask_low, config.sequence_mask_high)
     dropped_T = dropped_T | _outside(mean_T, config.geometric_mask_low, config.geometric_mask_high)
     if config.k3_mask_high is not None:
-        k3_T = trajectory_mean(exp_ratio(log_x_E) - 1.0 - log_x_E, t.trajectory_E, t.tokens_T)
+        k3_T = trajectory_mean(exp_ratio(log_x_E) - 1.0 - log_x_E, t.trajectory_E, t.entries_T)
         dropped_T = dropped_T | (k3_T > config.k3_mask_high)
     if config.veto_low is not None:
         vetoes_T = trajectory_sum(_outside(log_x_E, config.veto_low, None).to(sum_T.dtype), t.trajectory_E, len(sum_T))
@@ -68,7 +68,7 @@ def _dropped_sequences(t: Terms, log_x_E: Tensor, sum_T: Tensor, config: LossCon
 def _opsm(t: Terms, config: LossConfig) -> Tensor:
     if config.opsm_threshold is None:
         return torch.zeros_like(t.trajectory_E, dtype=torch.bool)
-    drift_T = trajectory_mean(-t.log_r_E.detach(), t.trajectory_E, t.tokens_T)
+    drift_T = trajectory_mean(-t.log_r_E.detach(), t.trajectory_E, t.entries_T)
     return (t.advantage_E < 0) & (drift_T[t.trajectory_E] > config.opsm_threshold)
 
 

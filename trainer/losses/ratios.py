@@ -27,7 +27,7 @@ class Terms:
     low_E: Tensor
     high_E: Tensor
     trajectory_E: Tensor
-    tokens_T: Tensor
+    entries_T: Tensor
 
 
 def terms(batch: LossBatch, denominators: Denominators, config: LossConfig) -> Terms:
@@ -45,7 +45,7 @@ def terms(batch: LossBatch, denominators: Denominators, config: LossConfig) -> T
         low_E=low_E,
         high_E=high_E,
         trajectory_E=batch.trajectory_E,
-        tokens_T=denominators.tokens_T,
+        entries_T=denominators.whole_T,
     )
 
 
@@ -87,22 +87,23 @@ def trajectory_sum(values_E: Tensor, trajectory_E: Tensor, num_trajectories: int
     return values_E.new_zeros(num_trajectories).index_add(0, trajectory_E, values_E)
 
 
-def trajectory_mean(values_E: Tensor, trajectory_E: Tensor, tokens_T: Tensor) -> Tensor:
-    """Means over the trained tokens of each trajectory, with gradient; 0 where there is none.
+def trajectory_mean(values_E: Tensor, trajectory_E: Tensor, entries_T: Tensor) -> Tensor:
+    """Means over the entries of each trajectory, with gradient; 0 where there is none.
 
     `values_E` must hold whole trajectories: the divisor is the trajectory's own count.
     """
-    total_T = trajectory_sum(values_E, trajectory_E, len(tokens_T))
-    return total_T / tokens_T.to(values_E.dtype).clamp(min=1)
+    total_T = trajectory_sum(values_E, trajectory_E, len(entries_T))
+    return total_T / entries_T.to(values_E.dtype).clamp(min=1)
 
 
 def check_whole_trajectories(batch: LossBatch, denominators: Denominators) -> None:
     """Raises ValueError where a trajectory is present in part only: its ratio would be another number."""
-    found_T = torch.bincount(batch.trajectory_E, minlength=len(denominators.tokens_T))
-    partial = torch.nonzero((found_T > 0) & (found_T != denominators.tokens_T))[:, 0]
+    whole_T = denominators.whole_T
+    found_T = torch.bincount(batch.trajectory_E, minlength=len(whole_T))
+    partial = torch.nonzero((found_T > 0) & (found_T != whole_T))[:, 0]
     if len(partial):
         t = int(partial[0])
         raise ValueError(
-            f"trajectory {t}: {int(found_T[t])} of its {int(denominators.tokens_T[t])} trained tokens in this batch; a "
+            f"trajectory {t}: {int(found_T[t])} of its {int(whole_T[t])} trained tokens in this batch; a "
             "sequence-level loss needs all of them together: compute it over the whole step (the two-pass form)"
         )

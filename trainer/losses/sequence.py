@@ -16,7 +16,7 @@ def gspo(t: Terms, config: LossConfig) -> TokenLoss:
     seq-mean-token-mean the step's loss is the mean of l over trajectories. Where advantages differ between the turns of a
     trajectory their mean is used, as AReaL does; GSPO-token keeps them apart.
     """
-    mean_T = trajectory_mean(t.advantage_E, t.trajectory_E, t.tokens_T)
+    mean_T = trajectory_mean(t.advantage_E, t.trajectory_E, t.entries_T)
     whole = dataclasses.replace(t, log_r_E=_log_sigma(t), advantage_E=mean_T[t.trajectory_E])
     return grpo(whole, config)
 
@@ -31,4 +31,4 @@ def gspo_token(t: Terms, config: LossConfig) -> TokenLoss:
 
 
 def _log_sigma(t: Terms) -> Tensor:
-    return trajectory_mean(t.log_r_E, t.trajectory_E, t.tokens_T)[t.trajectory_E]
+    return trajectory_mean(t.log_r_E, t.trajectory_E, t.entries_T)[t.trajectory_E]

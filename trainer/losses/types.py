@@ -52,16 +52,25 @@ class Denominators:
 
     `tokens_T[t]` is how many trained tokens the trajectory has that the rows number t; it lies on their device. A
     trajectory without a trained token is no sequence and is not counted.
+
+    `entries_T[t]` is how many of them have a loss, where some have none (too old, say): what the mean of a trajectory's ratio
+    is over. ω is of all. None: all have one.
     """
 
     num_tokens: int
     num_trajectories: int
     tokens_T: Tensor
+    entries_T: Tensor | None = None
 
     @classmethod
-    def count(cls, tokens_T: Tensor) -> "Denominators":
+    def count(cls, tokens_T: Tensor, entries_T: Tensor | None = None) -> "Denominators":
         """Of one rank alone; sum `num_tokens` and `num_trajectories` over the ranks before use."""
-        return cls(int(tokens_T.sum()), int((tokens_T > 0).sum()), tokens_T)
+        return cls(int(tokens_T.sum()), int((tokens_T > 0).sum()), tokens_T, entries_T)
+
+    @property
+    def whole_T(self) -> Tensor:
+        """Entries that make a trajectory whole, if it has any."""
+        return self.tokens_T if self.entries_T is None else self.entries_T
 
 
 @dataclass(frozen=True, slots=True)

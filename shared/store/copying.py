@@ -1,0 +1,62 @@
+"""Copying whole groups from one run to another: for training offline on what the other has recorded.
+
+A group is its task, every attempt at its slots, their requests, and the training data. The data comes last, so that a copy which
+was killed in the middle is seen as missing, and made again.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from pymongo import UpdateOne
+
+from shared.states import DataStatus, TaskStatus
+
+if TYPE_CHECKING:
+    from shared.store import Store
+
+Document = dict[str, Any]
+GROUPS_AT_ONCE = 16
+WRITES_AT_ONCE = 500
+NO_MARKS: Document = {"trained_count": 0, "last_trained_step": None}
+
+
+async def copy_groups(source: "Store", target: "Store", policy: str) -> int:
+    """Every settled group of `policy` with training data that `target` has not; returns how many. `source` is only read.
+
+    The marks of `source` are not copied: what it has trained, or set aside as too old, is ready in `target`.
+    """
+    present = set(await target.database["record_data"].distinct("task", {"policy": policy}))
+    with_data = await source.database["record_data"].distinct("task", {"policy": policy, "group_size": {"$gt": 0}})
+    missing = [task for task in with_data if task not in present]
+    copied = 0
+    for start in range(0, len(missing), GROUPS_AT_ONCE):
+        copied += await _copy(source, target, missing[start : start + GROUPS_AT_ONCE])
+    return copied
+
+
+async def _copy(source: "Store", target: "Store", task_ids: Sequence[str]) -> int:
+    settled = {"_id": {"$in": list(task_ids)}, "status": TaskStatus.SETTLED}
+    tasks = await source.database["tasks"].find(settled).to_list()
+    of_tasks = {"task": {"$in": [task["_id"] for task in tasks]}}
+    records = await source.database["records"].find(of_tasks).to_list()
+    await _insert(target, "tasks", tasks)
+    await _insert(target, "records", (record | NO_MARKS for record in records))
+    for record in records:
+        dispatches = await source.database["dispatched_sampling_tasks"].find({"record": record["_id"]}).to_list()
+        await _insert(target, "dispatched_sampling_tasks", dispatches)
+    data = await source.database["record_data"].find(of_tasks).to_list()
+    await _insert(target, "record_data", map(_unmarked, data))
+    return len(tasks)
+
+
+def _unmarked(data: Document) -> Document:
+    used_up = data["status"] in (DataStatus.TRAINED, DataStatus.STALE)
+    again: Document = {"status": DataStatus.READY.value, "reason": None} if used_up else {}
+    return data | NO_MARKS | {"trained_steps": [], "claim": None} | again
+
+
+async def _insert(target: "Store", collection: str, documents: Iterable[Document]) -> None:
+    """Those that are not there yet."""
+    writes = [UpdateOne({"_id": d["_id"]}, {"$setOnInsert": d}, upsert=True) for d in documents]
+    for start in range(0, len(writes), WRITES_AT_ONCE):
+        await target.database[collection].bulk_write(writes[start : start + WRITES_AT_ONCE], ordered=False)

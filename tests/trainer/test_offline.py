@@ -1,0 +1,147 @@
+"""Offline training: another run's groups, trained here to the end, traced here, and nothing changed there."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+
+from shared.audit import audit
+from shared.errors import ConfigError, DataError
+from shared.mongod import Mongod
+from shared.states import DataStatus
+from shared.store import Store
+from tests.shared.episodes import announce, whole_run
+from trainer.bridge import StoreBridge
+from trainer.config import TrainerConfig
+from trainer.loop import train
+from trainer.offline import bring_in, check_source
+from trainer.parallel import Parallel
+from trainer.stream import RecordStream
+from trainer.verify import VerifyConfig, verify
+
+RUN, OTHER = "offline-test", "offline-other"
+T = TypeVar("T")
+
+
+def there(mongod: Mongod, work: Callable[[Store], Awaitable[T]], run: str = OTHER) -> T:
+    async def opened() -> T:
+        async with Store.open(mongod.connection_string, run) as store:
+            return await work(store)
+
+    return asyncio.run(opened())
+
+
+async def everything(store: Store) -> dict[str, list[dict[str, Any]]]:
+    names = sorted(await store.database.list_collection_names())
+    return {name: await store.database[name].find().sort([("_id", 1)]).to_list() for name in names}
+
+
+def make_config(mongod: Mongod, **fields: Any) -> TrainerConfig:
+    values = {"groups_per_step": 1, "data_run": OTHER, "model_name_or_path": Path("."), **fields}
+    return TrainerConfig(run=RUN, db_connection_string=mongod.connection_string, **values)
+
+
+@pytest.fixture
+def bridge(mongod: Mongod) -> Iterator[StoreBridge]:
+    there(mongod, lambda store: whole_run(store, tasks=3))  # the first of three groups is trained, in step 1
+    with StoreBridge(mongod.connection_string, RUN) as bridge:
+        yield bridge
+        for run in (RUN, OTHER):
+            bridge(bridge.store.client.drop_database(run))
+
+
+def used(bridge: StoreBridge, parallel: Parallel, config: TrainerConfig) -> tuple[list[str], str]:
+    """The task of every step until the data is used up, and what the stream says then."""
+    tasks = []
+    with RecordStream(bridge, config, parallel, incarnation=0) as stream:
+        while (batch := stream.next_batch(len(tasks) + 1)) is not None:
+            assert batch.metrics["data/staleness_max"] == 0.0
+            tasks.append(batch.record_ids[0].split(":")[3])
+            stream.commit(len(tasks))
+            bridge(announce(bridge.store, len(tasks)))
+        return tasks, stream.end
+
+
+def prepare(bridge: StoreBridge, config: TrainerConfig) -> None:
+    bridge(bridge.store.database["runs"].update_one({"_id": "run"}, {"$set": {"incarnations.main": 0}}))
+    bridge(bridge.store.runs.save_config("trainer-main", config.snapshot()))
+    bring_in(bridge, config)
+
+
+def test_every_group_of_the_other_run_is_trained_once_an_epoch_and_nothing_is_written_there(
+    bridge: StoreBridge, alone: Parallel, mongod: Mongod
+) -> None:
+    before = there(mongod, everything)
+    config = make_config(mongod, max_trained_count=2)
+    prepare(bridge, config)
+    tasks, end = used(bridge, alone, config)
+    assert tasks == ["t0", "t1", "t2"] * 2
+    assert end == f"run {OTHER} is used up: 0 groups left of the 1 that a step takes"
+    assert {tuple(d.trained_steps) for d in bridge(bridge.store.data.find({}))} == {(1, 4), (2, 5), (3, 6)}
+    assert there(mongod, everything) == before
+
+
+def test_a_run_that_trained_offline_passes_the_audit_and_its_steps_can_be_traced(
+    bridge: StoreBridge, alone: Parallel, mongod: Mongod
+) -> None:
+    config = make_config(mongod)
+    prepare(bridge, config)
+    used(bridge, alone, config)
+    report = bridge(audit(bridge.store))
+    assert report.ok, report
+    chain = bridge(bridge.store.questions.chain({"trained_steps": 2}))
+    assert {row["task"] for row in chain} == {"main:train:0:t1"}
+    with pytest.raises(DataError, match="verify that"):
+        bridge(verify(bridge.store, VerifyConfig(run=RUN, db_connection_string="given")))
+
+
+def test_a_copy_that_was_broken_off_is_completed_and_a_complete_one_is_left_alone(
+    bridge: StoreBridge, alone: Parallel, mongod: Mongod
+) -> None:
+    config = make_config(mongod)
+    prepare(bridge, config)
+    whole = bridge(everything(bridge.store))
+    bridge(bridge.store.database["record_data"].delete_many({"task": "main:train:0:t1"}))  # written last
+    bridge(bridge.store.database["dispatched_sampling_tasks"].delete_one({"_id": "main:train:0:t1:1:1:2"}))
+    bring_in(bridge, config)
+    assert bridge(everything(bridge.store)) == whole
+    used(bridge, alone, config)
+    bring_in(bridge, config)
+    assert {d.status for d in bridge(bridge.store.data.find({}))} == {DataStatus.TRAINED}
+
+
+def test_data_of_samplers_and_of_another_run_is_never_mixed(bridge: StoreBridge, mongod: Mongod) -> None:
+    config = make_config(mongod)
+    check_source(bridge, config)
+    prepare(bridge, config)
+    check_source(bridge, config)
+    with pytest.raises(ConfigError, match=f"has the data of run {OTHER}, and data_run is not set"):
+        check_source(bridge, make_config(mongod, data_run=None))
+    with pytest.raises(ConfigError, match="has the data of its own samplers"):
+        there(mongod, lambda store: asyncio.to_thread(_check_other, mongod))
+
+
+def _check_other(mongod: Mongod) -> None:
+    with StoreBridge(mongod.connection_string, OTHER) as bridge:
+        check_source(bridge, make_config(mongod, data_run="third"))
+
+
+def test_a_run_that_is_not_there_is_refused_and_not_made(bridge: StoreBridge, mongod: Mongod) -> None:
+    with pytest.raises(ConfigError, match="no run 'offline-missing'"):
+        bring_in(bridge, make_config(mongod, data_run="offline-missing"))
+    assert "offline-missing" not in bridge(bridge.store.questions.run_names())
+
+
+def test_a_trainer_ends_by_itself_when_the_data_is_used_up_and_has_saved(
+    bridge: StoreBridge, mongod: Mongod, tmp_path: Path, model_directory: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    config = make_config(
+        mongod, groups_per_step=2, model_name_or_path=model_directory, output_dir=tmp_path / "out", save_steps=100,
+        report_to=["none"], device="cpu", num_threads=1, dtype="float64",
+    )  # fmt: skip
+    with caplog.at_level("INFO"):
+        train(config)
+    assert f"ended before step 2: run {OTHER} is used up: 1 groups left of the 2 that a step takes" in caplog.text
+    assert [path.name for path in (tmp_path / "out" / "checkpoints").glob("step-*")] == ["step-000001"]

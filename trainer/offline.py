@@ -1,0 +1,45 @@
+"""Offline training: the groups that another run has recorded are copied into this one, and trained like its own.
+
+    run OTHER (read only) ─▶ tasks, records, dispatches, record data: copied once, without OTHER's marks ─▶ the stream
+
+So a step's records can be traced, audited and given back as ever, and OTHER may go on or be deleted. What OTHER gets later
+is copied when the trainer starts again. Its weight versions are not this run's: every token has age 0 here, and how far the
+policy has moved from the one that sampled it is seen in the mismatch (`loss/k3_mean`), not in an age.
+"""
+
+import logging
+
+from shared.errors import ConfigError
+from shared.store import Store
+from shared.store.copying import copy_groups
+from trainer.bridge import StoreBridge
+from trainer.config import TrainerConfig
+
+log = logging.getLogger(__name__)
+
+COPY_TIMEOUT_S = 24 * 3600.0
+
+
+def check_source(bridge: StoreBridge, config: TrainerConfig) -> None:
+    """A run has data of its own samplers or of one other run, never both. Raises ConfigError."""
+    run = bridge(bridge.store.runs.get())
+    before = (run.configs.get(f"trainer-{config.policy}", {}) if run else {}).get("data_run")
+    if before != config.data_run and bridge(bridge.store.data.count_by_status(config.policy)):
+        raise ConfigError(
+            f"run {config.run} has the data of {f'run {before}' if before else 'its own samplers'}, and data_run is "
+            f"{config.data_run or 'not set'}: their weight versions and marks would mix; choose another run name"
+        )
+
+
+def bring_in(bridge: StoreBridge, config: TrainerConfig) -> None:
+    """Copy what `data_run` has and this run has not; without `data_run` nothing. It may be repeated, and be killed."""
+    if config.data_run is not None:
+        copied = bridge(_copy(bridge.store, config), COPY_TIMEOUT_S)
+        log.info("offline data_run=%s copied_groups=%d", config.data_run, copied)
+
+
+async def _copy(target: Store, config: TrainerConfig) -> int:
+    assert config.data_run is not None
+    uri = config.data_db or config.db_connection_string
+    async with Store.open(uri, config.data_run, read_only=True) as source:
+        return await copy_groups(source, target, config.policy)
