@@ -5,7 +5,7 @@ Exit codes: 0 all is well, 1 a problem was found or the database does not answer
 
 import typer
 
-from shared.cli import audit, evaluation, export, server, show, status, tasks, trace
+from shared.cli import audit, data, evaluation, export, server, show, status, tasks, trace
 
 app = typer.Typer(
     name="tandem",
@@ -17,6 +17,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.add_typer(tasks.app, name="tasks")
+app.add_typer(data.app, name="data")
 app.command("status", epilog=status.EXAMPLES)(status.status)
 app.command("show", epilog=show.EXAMPLES)(show.show)
 app.command("eval", epilog=evaluation.EXAMPLES)(evaluation.evaluation)

@@ -1,10 +1,10 @@
-"""Copying whole groups from one run to another: for training offline on what the other has recorded.
+"""Copying whole groups from one run to another, or to a file: for training offline on what the other has recorded.
 
 A group is its task, every attempt at its slots, their requests, and the training data. The data comes last, so that a copy which
 was killed in the middle is seen as missing, and made again.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pymongo import UpdateOne
@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from shared.store import Store
 
 Document = dict[str, Any]
+Copied = tuple[str, Document]  # collection, document
+COLLECTIONS = ("tasks", "records", "dispatched_sampling_tasks", "record_data")  # in the order of writing
 GROUPS_AT_ONCE = 16
 WRITES_AT_ONCE = 500
 NO_MARKS: Document = {"trained_count": 0, "last_trained_step": None}
@@ -34,19 +36,36 @@ async def copy_groups(source: "Store", target: "Store", policy: str) -> int:
     return copied
 
 
+async def groups_of(source: "Store", policy: str) -> AsyncIterator[list[Copied]]:
+    """The documents of every settled group of `policy` with training data, some groups at a time, in the order of writing."""
+    task_ids = await source.database["record_data"].distinct("task", {"policy": policy, "group_size": {"$gt": 0}})
+    for start in range(0, len(task_ids), GROUPS_AT_ONCE):
+        yield await _read(source, task_ids[start : start + GROUPS_AT_ONCE])
+
+
+async def write(target: "Store", copied: Sequence[Copied]) -> int:
+    """Those that are not there yet; returns how many groups (tasks) they are of."""
+    for collection in COLLECTIONS:
+        await _insert(target, collection, (document for name, document in copied if name == collection))
+    return sum(name == "tasks" for name, _ in copied)
+
+
 async def _copy(source: "Store", target: "Store", task_ids: Sequence[str]) -> int:
+    return await write(target, await _read(source, task_ids))
+
+
+async def _read(source: "Store", task_ids: Sequence[str]) -> list[Copied]:
     settled = {"_id": {"$in": list(task_ids)}, "status": TaskStatus.SETTLED}
     tasks = await source.database["tasks"].find(settled).to_list()
     of_tasks = {"task": {"$in": [task["_id"] for task in tasks]}}
     records = await source.database["records"].find(of_tasks).to_list()
-    await _insert(target, "tasks", tasks)
-    await _insert(target, "records", (record | NO_MARKS for record in records))
+    copied: list[Copied] = [("tasks", task) for task in tasks]
+    copied += [("records", record | NO_MARKS) for record in records]
     for record in records:
-        dispatches = await source.database["dispatched_sampling_tasks"].find({"record": record["_id"]}).to_list()
-        await _insert(target, "dispatched_sampling_tasks", dispatches)
-    data = await source.database["record_data"].find(of_tasks).to_list()
-    await _insert(target, "record_data", map(_unmarked, data))
-    return len(tasks)
+        dispatches = source.database["dispatched_sampling_tasks"].find({"record": record["_id"]})
+        copied += [("dispatched_sampling_tasks", dispatch) async for dispatch in dispatches]
+    copied += [("record_data", _unmarked(data)) async for data in source.database["record_data"].find(of_tasks)]
+    return copied
 
 
 def _unmarked(data: Document) -> Document:

@@ -1,0 +1,71 @@
+"""Training data as a file: what comes back is what went out, and a damaged file changes nothing."""
+
+import gzip
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from shared.audit import audit
+from shared.data_file import export_data, import_data
+from shared.errors import ConfigError, DataError
+from shared.mongod import Mongod
+from shared.store import Store
+from shared.store.copying import COLLECTIONS, copy_groups
+from tests.shared.episodes import whole_run
+
+
+async def everything(store: Store) -> dict[str, list[dict[str, Any]]]:
+    return {name: await store.database[name].find().sort([("_id", 1)]).to_list() for name in COLLECTIONS}
+
+
+@pytest.fixture
+async def other(mongod: Mongod, store: Store) -> Any:
+    async with Store.open(mongod.connection_string, store.run + "-other") as other:
+        yield other
+        await other.client.drop_database(other.run)
+
+
+async def test_a_file_brings_what_copying_from_the_run_brings(
+    store: Store, other: Store, mongod: Mongod, tmp_path: Path
+) -> None:
+    await whole_run(store, tasks=3)
+    path = tmp_path / "data.bson.gz"
+    assert await export_data(store, path, "main") == 3
+    assert os.listdir(tmp_path) == ["data.bson.gz"]
+    assert await import_data(other, path) == 3
+    found = await everything(other)
+    assert await import_data(other, path) == 3
+    assert await everything(other) == found
+    assert len(found["record_data"]) > 3
+    for name in COLLECTIONS:
+        await other.database[name].delete_many({})
+    await copy_groups(store, other, "main")
+    assert await everything(other) == found
+    report = await audit(other, running=True)
+    assert report.ok, report
+    with pytest.raises(ConfigError, match="exists; expected a new file"):
+        await export_data(store, path, "main")
+
+
+async def test_a_damaged_file_is_refused_before_anything_is_written(store: Store, other: Store, tmp_path: Path) -> None:
+    await whole_run(store, tasks=2)
+    path = tmp_path / "data.bson.gz"
+    await export_data(store, path, "main")
+    whole = path.read_bytes()
+    plain = gzip.decompress(whole)
+    damaged = {
+        "cut": whole[:-40],
+        "cut inside": gzip.compress(plain[: len(plain) // 2]),
+        "without its end": gzip.compress(plain[: plain.rindex(b"\x10groups") - 4]),
+        "flipped": whole[:200] + bytes([whole[200] ^ 255]) + whole[201:],
+        "no gzip": plain,
+    }
+    for what, content in damaged.items():
+        path.write_bytes(content)
+        with pytest.raises(DataError, match=r"data.bson.gz: .*write it again"):
+            await import_data(other, path)
+        assert not any((await everything(other)).values()), what
+    with pytest.raises(ConfigError, match="no such file"):
+        await import_data(other, tmp_path / "missing")
