@@ -21,6 +21,7 @@ from typing import Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field
 
 from shared.agent_use import AgentUse
+from shared.offers import BroadcastOffer
 from shared.states import (
     BranchCause,
     DataStatus,
@@ -320,6 +321,7 @@ class PolicyVersion(Document):
     files: dict[str, FileEntry]
     base: int | None = None
     delta: FileEntry | None = None  # of the file with the changes since `base`
+    offer: BroadcastOffer | None = None  # the same bytes over the network, to whoever joins in time
     withdrawn_to: int | None = None
     pruned: bool = False  # its files are deleted
     created_at: datetime | None = None
@@ -367,6 +369,7 @@ class InferenceService(Document):
     running: int = 0
     waiting: int = 0
     token_usage: float = 0.0  # share of its KV cache in use
+    broadcast_ranks: int = 0  # processes with which it would join a broadcast of weights; 0: it loads from disk alone
     keeper: str | None = None
     error: str | None = None
     wants_full: int | None = None  # the version that could not be put together: a full one at or after it would help

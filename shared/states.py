@@ -73,6 +73,16 @@ class ServiceStatus(StrEnum):
     UPDATING = "UPDATING"  # paused for new weights
 
 
+class OfferState(StrEnum):
+    """A broadcast of one policy version to engines."""
+
+    OPEN = "open"  # engines may join
+    SENDING = "sending"  # who is in is settled, and so are the ranks
+    SENT = "sent"
+    FAILED = "failed"  # somebody ended or stood still; whoever was in loads the version from disk
+    UNUSED = "unused"  # nobody joined in time
+
+
 class RunState(StrEnum):
     RUNNING = "running"  # samplers may claim
     PAUSED = "paused"  # nobody claims; what runs goes on to its end

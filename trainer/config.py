@@ -1,13 +1,16 @@
 """The trainer's configuration: `python -m trainer --help` prints it."""
 
+import socket
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
+import torch
 from pydantic import Field, model_validator
 
 from shared.config import ServiceConfig
 from trainer.advantages import AdvantageNormalization
 from trainer.ages import StaleData
+from trainer.broadcast import BroadcastSettings
 from trainer.learner import OptimizerConfig
 from trainer.losses import LossConfig, LossName
 from trainer.memory import MemorySettings
@@ -146,6 +149,22 @@ class TrainerConfig(ServiceConfig, LossConfig, Trainable):
     publish_dtype: Literal["bfloat16", "float32", "float64"] | None = Field(
         None, description="Of published weights: what engines serve. None: that of the parameters."
     )
+    weight_transport: Literal["disk", "broadcast"] = Field(
+        "disk",
+        description="How engines get published weights: from disk, or, those that can, over the network. Every version is on "
+        "disk in any case; docs/publishing.md says when which is better.",
+    )
+    broadcast_address: str | None = Field(
+        None, description="This machine's address, as engines reach it. None: its host name."
+    )
+    broadcast_port: int = Field(
+        0, ge=0, le=65535, description="Where engines meet for a broadcast (they also use others). 0: a free one."
+    )
+    broadcast_backend: Literal["gloo", "nccl"] | None = Field(
+        None, description="What carries a broadcast. None: nccl where the trainer computes on a GPU, else gloo."
+    )
+    broadcast_join_s: float = Field(10.0, gt=0, description="How long an offer to engines is open at most.")
+    broadcast_limit_s: float = Field(120.0, gt=0, description="How long one broadcast may take.")
     report_to: list[str] | None = Field(
         None,
         description="Trackers: tensorboard, wandb, swanlab, mlflow, trackio, none. None: tensorboard where installed.",
@@ -199,6 +218,14 @@ class TrainerConfig(ServiceConfig, LossConfig, Trainable):
             )
         return self
 
+    @model_validator(mode="after")
+    def what_is_broadcast_is_complete(self) -> "TrainerConfig":
+        if self.weight_transport == "broadcast" and self.publish_mode != "full":
+            raise ValueError(
+                f"weight_transport broadcast sends complete files; publish_mode is {self.publish_mode}, expected full"
+            )
+        return self
+
     @property
     def folder(self) -> Path:
         run = Path("output") / self.run
@@ -206,6 +233,20 @@ class TrainerConfig(ServiceConfig, LossConfig, Trainable):
 
     def loss(self) -> LossConfig:
         return LossConfig(**{name: getattr(self, name) for name in LossConfig.model_fields})
+
+    def broadcast(self, device: torch.device) -> BroadcastSettings | None:
+        """None: from disk alone."""
+        if self.weight_transport == "disk":
+            return None
+        backend = self.broadcast_backend or ("nccl" if device.type == "cuda" else "gloo")
+        return BroadcastSettings(
+            address=self.broadcast_address or socket.gethostname(),
+            port=self.broadcast_port,
+            backend=backend,
+            device=str(device) if backend == "nccl" else "cpu",
+            join_s=self.broadcast_join_s,
+            limit_s=self.broadcast_limit_s,
+        )
 
     def optimizer(self) -> OptimizerConfig:
         names = OptimizerConfig.__dataclass_fields__.keys() & type(self).model_fields.keys()

@@ -80,6 +80,7 @@ def train(config: TrainerConfig) -> None:
         with stream, _stops_at_signals(stream), _status(bridge, config, parallel) as status:
             publisher.begin()
             _run(learner, stream, publisher, evaluation, config, parallel, status)
+            publisher.end()
 
 
 def _run(

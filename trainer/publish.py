@@ -7,7 +7,8 @@
 `publish_mode: delta` writes changes, and every `full_every` versions the complete directory beside them. The first version of
 every start of the trainer is complete, that of the last step is (nobody would answer a request after it), and so is the next one
 after an engine could not put a version together, which it says in its `inference_services` document; while the trainer waits for
-data it answers such a request, since that data may depend on it. A resume from an older step withdraws what came after it, and
+data it answers such a request, since that data may depend on it. With `weight_transport: broadcast` a version on disk is offered
+over the network as well (`trainer/broadcast.py`). A resume from an older step withdraws what came after it, and
 publishes its own weights again, under a new number.
 """
 
@@ -25,9 +26,11 @@ from shared.assembly import ancestors
 from shared.deltas import DeltaSize
 from shared.documents import PolicyVersion
 from shared.errors import LeaseLost
+from shared.offers import BroadcastOffer
 from shared.weights import DELTA_FILE, WEIGHTS_FILE, FileEntry, manifest_of
 from trainer.atomic import write_directory_atomically
 from trainer.bridge import StoreBridge
+from trainer.broadcast import Broadcaster
 from trainer.config import TrainerConfig
 from trainer.learner import Learner
 from trainer.model import DTYPES
@@ -63,6 +66,9 @@ class Publisher:
         self._newest_full = -1
         self._answered_at = -1  # step whose weights were published again
         self._since_full = 0
+        self._broadcaster: Broadcaster | None = None
+        if parallel.is_main and (settings := config.broadcast(parallel.device)) is not None:
+            self._broadcaster = Broadcaster(bridge.store, config.policy, settings)
 
     def begin(self) -> None:
         """Make the surviving history's newest version the one that the learner holds."""
@@ -72,6 +78,7 @@ class Publisher:
             self._bridge(
                 self._store.versions.ensure_first(self._config.policy, str(source.resolve()), manifest_of(source))
             )
+            self._bridge(self._store.versions.fail_broadcasts(self._config.policy))
             withdrawn = self._bridge(self._store.versions.withdraw_after(self._config.policy, step))
             if withdrawn:
                 log.info("withdrew %d versions after step %d, which the resume undoes", withdrawn, step)
@@ -101,13 +108,19 @@ class Publisher:
         result: dict[str, float] = self._parallel.broadcast_object(metrics)
         return result | {"publish/seconds": time.monotonic() - started}
 
+    def end(self) -> None:
+        """Let a broadcast that is under way come to its end, which its limits bound."""
+        if self._broadcaster is not None:
+            limits = self._broadcaster.settings
+            self._bridge(self._broadcaster.end(), timeout_s=120 + limits.join_s + limits.limit_s)
+
     # ------------------------------------------------------------------ rank 0
 
     def _publish_main(self, step: int, state: State) -> dict[str, float]:
         due = self._since_full + 1 >= self._config.full_every or step == self._config.max_steps
         full = self._last is None or due or self._full_is_wanted()
         written = self._write(self._new_folder(step), state, full=full)
-        version = self._announce(step, written)
+        version = self._announce(step, written, self._offer())
         self._since_full = 0 if full else self._since_full + 1
         if full:
             self._newest_full = version.version
@@ -120,6 +133,7 @@ class Publisher:
             "publish/bytes": float(written.bytes),
             "publish/full": float(full),
             **({"publish/changed_fraction": written.changed_fraction} if written.delta else {}),
+            **(self._broadcaster.take_metrics() if self._broadcaster is not None else {}),
         }
 
     @property
@@ -152,7 +166,10 @@ class Publisher:
         written = sum(path.stat().st_size for path in target.iterdir())
         return _Written(target, "full" if full else "delta", files, delta, written, size.changed / max(size.items, 1))
 
-    def _announce(self, step: int, written: "_Written") -> PolicyVersion:
+    def _offer(self) -> BroadcastOffer | None:
+        return self._bridge(self._broadcaster.offer(), timeout_s=300) if self._broadcaster is not None else None
+
+    def _announce(self, step: int, written: "_Written", offer: BroadcastOffer | None) -> PolicyVersion:
         if not self._bridge(self._store.runs.is_current_trainer(self._config.policy, self._incarnation)):
             raise LeaseLost(f"policy {self._config.policy}: another trainer has started; step {step} stays unannounced")
         version = self._bridge(
@@ -164,8 +181,11 @@ class Publisher:
                 kind=written.kind,
                 base=self._last.version if self._last and written.delta else None,
                 delta=written.delta,
+                offer=offer,
             )
         )
+        if self._broadcaster is not None and offer is not None:
+            self._bridge(self._broadcaster.start(version))
         log.info("published version=%d step=%d kind=%s bytes=%d", version.version, step, version.kind, written.bytes)
         return version
 

@@ -63,10 +63,14 @@ class ModelInfo:
 
 @dataclass(frozen=True, slots=True)
 class ServerInfo:
-    """None where the engine does not say. `max_running_requests`: over all data-parallel ranks."""
+    """None where the engine does not say. `max_running_requests`: over all data-parallel ranks.
+
+    `broadcast_ranks`: processes that take part in a broadcast of weights; 0: none can, as with data or pipeline parallelism.
+    """
 
     max_running_requests: int | None
     version: str | None
+    broadcast_ranks: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +141,10 @@ class EngineClient:
 
     async def server_info(self, url: str) -> ServerInfo:
         found = await self._json(url, "GET", "/server_info", self.timeouts.control_s)
-        return ServerInfo(_max_running_requests(found), found.get("version"))
+        whole = found.get("dp_size") == 1 and found.get("pp_size", 1) == 1
+        return ServerInfo(
+            _max_running_requests(found), found.get("version"), int(found.get("tp_size") or 0) if whole else 0
+        )
 
     async def load(self, url: str) -> EngineLoad:
         """Requests running and waiting now, over all data-parallel ranks."""
@@ -165,9 +172,13 @@ class EngineClient:
         Check the files first: a truncated file or a wrong shape ends the server's process.
         """
         body = {"model_path": model_path, "weight_version": str(weight_version), "flush_cache": True}
-        answer = await self._json(url, "POST", "/update_weights_from_disk", self.timeouts.update_s, body)
+        await self.change_weights(url, "/update_weights_from_disk", body)
+
+    async def change_weights(self, url: str, path: str, body: Mapping[str, Any]) -> None:
+        """One of the routes that have to do with weights. Raises EngineRefused with the engine's message, CacheNotFlushed."""
+        answer = await self._json(url, "POST", path, self.timeouts.update_s, body)
         if answer.get("success") is not True:
-            raise EngineRefused(f"{url}: weights {weight_version} from {model_path}: {answer.get('message', answer)}")
+            raise EngineRefused(f"{url}{path}: {answer.get('message', answer)}")
 
     async def flush_cache(self, url: str) -> None:
         """Raises EngineRefused while requests are running or waiting: pause with mode `retract` first."""

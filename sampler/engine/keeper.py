@@ -3,12 +3,14 @@
     start (a child, or a given URL) ─▶ register ─▶ ┌ beat: load and state into `inference_services`          ┐
                                                    └ follow: the wanted version ─▶ put together ─▶ pause ─▶  │
                                                      update ─▶ what does the engine report? ─▶ continue       ┘
+                                                     (or: join its broadcast ─▶ pause ─▶ receive ─▶ …)
 
     python -m sampler.engine.keeper --run RUN --db_connection_string URI --model_name_or_path DIR [--engine_url URL]
 
 Promise: an engine is UP only under the version that it reports itself (`update.py` says how it gets there). What was published as
 changes is put together here first (`shared.assembly`). Files are checked before an engine sees them: their checksums, and the
-names, shapes and dtypes of their tensors. An engine that joins late, or was started again, begins with the newest version; the
+names, shapes and dtypes of their tensors. What is broadcast is what was published (`broadcast.py`), and where that does not work
+the version is loaded from disk. An engine that joins late, or was started again, begins with the newest version; the
 trainer knows nothing of it. Where a version cannot be put together, the engine stays at, or goes to, the newest that can, and
 `wants_full` in its document asks for a complete one. While evaluation tasks of a version are open, one engine of the policy, the
 one whose URL sorts first of those that do not lag, serves that version until the last of them has ended; the others go on.
@@ -26,18 +28,17 @@ import tempfile
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import Literal
 
-from pydantic import Field, model_validator
-
+from sampler.engine.broadcast import Receiver
 from sampler.engine.cache import own_folder
 from sampler.engine.child import EngineChild
 from sampler.engine.client import EngineClient, EngineLoad
+from sampler.engine.keeper_config import KeeperConfig
 from sampler.engine.layout import check_layout, read_layout
 from sampler.engine.update import drain, update
 from sampler.errors import EngineError, EngineRefused, EngineUnavailable
 from shared.assembly import Assembly, Reached
-from shared.config import ServiceConfig
 from shared.documents import InferenceService, PolicyVersion, Worker
 from shared.errors import DataError, TandemError
 from shared.states import ServiceStatus
@@ -47,66 +48,6 @@ from shared.weights import manifest_of
 log = logging.getLogger(__name__)
 
 EVALUATOR_TTL_S = 15.0  # an engine whose keeper is silent for so long leaves evaluation to the next
-
-
-class KeeperConfig(ServiceConfig):
-    """Looks after one engine: registers it, reports on it, keeps it on the version of a policy that is wanted."""
-
-    section: ClassVar[str] = "keeper"
-    program: ClassVar[str] = "python -m sampler.engine.keeper"
-
-    run: str = Field(description="Run name: the database.")
-    db_connection_string: str = Field(description="MongoDB to use.", json_schema_extra={"secret": True})
-    policy: str = Field("main", description="Which policy's weights the engine serves.")
-    model_name_or_path: Path = Field(
-        description="Hugging Face directory of version 0, the weights the run starts from."
-    )
-    engine_url: str | None = Field(
-        None, description="A running SGLang-compatible engine, also on another host. None: start one here."
-    )
-    engine_command: str | None = Field(
-        None,
-        description="What starts an engine here, with the places {model} and {port}, such as "
-        "'python -m sglang.launch_server --model-path {model} --port {port}'. None: the local CPU engine.",
-    )
-    engine_port: int = Field(0, description="Port of the engine that is started; 0: a free one.")
-    capacity: int = Field(0, ge=0, description="Requests it may run at once; 0: as the engine says.")
-    weight_update_mode: Literal["retract", "abort", "drain"] = Field(
-        "retract",
-        description="Requests in flight at an update: kept, their cache computed anew (retract); cut, and continued by the "
-        "sampler (abort); or waited for, so that each reply is of one version (drain).",
-    )
-    follow_every: int = Field(
-        1,
-        gt=0,
-        description="Versions from one update to the next. Above 1 the engine lags on purpose: samplers ask it only for the "
-        'turns that their turn_sources give to "lagging".',
-    )
-    cache_dir: Path | None = Field(
-        None,
-        description="Where weights that were published as changes are put together; the engine must see it under this path. "
-        "None: a folder of the run in the system's temporary one.",
-    )
-    drain_s: float = Field(600.0, ge=0, description="Mode drain: requests that take longer are retracted.")
-    poll_s: float = Field(0.25, gt=0, description="How often the wanted version is looked for.")
-    heartbeat_s: float = Field(1.0, gt=0, description="How often the engine's load is read and written.")
-    max_restarts: int = Field(
-        5, ge=0, description="How often an engine that was started here and died is started again."
-    )
-    start_timeout_s: float = Field(120.0, gt=0, description="Until a starting engine answers.")
-    log_level: str = Field("INFO", description="DEBUG, INFO, WARNING or ERROR.")
-
-    @model_validator(mode="after")
-    def engine_is_either_running_or_started(self) -> "KeeperConfig":
-        if self.engine_command is None:
-            return self
-        if self.engine_url:
-            raise ValueError(
-                "engine_url and engine_command exclude each other: use the engine there, or start one here"
-            )
-        if missing := [place for place in ("{model}", "{port}") if place not in self.engine_command]:
-            raise ValueError(f"engine_command {self.engine_command!r} lacks the place {' and '.join(missing)}")
-        return self
 
 
 class Keeper:
@@ -128,6 +69,8 @@ class Keeper:
         self._serving = -1  # version that the engine reported last
         self._refused = -1  # version whose files or update failed: not tried again until a newer one comes
         self._wants_full: int | None = None  # version that could not be put together
+        self._receiver = Receiver(store, client, config.policy, self._layout, config.joins_broadcasts)
+        self._torn = False  # a broadcast to the engine came to no good end: it may hold weights of two versions
         self._update_stats: dict[str, float] = {}  # of the last update: seconds by phase, bytes that were read
         self._status = ServiceStatus.DOWN
         self._error: str | None = None
@@ -174,6 +117,7 @@ class Keeper:
         await self._wait_until_it_answers()
         info = await self._client.server_info(self.url)
         self._capacity = self._config.capacity or info.max_running_requests or 1
+        self._receiver.meet(self.url, info.broadcast_ranks)
         self._serving = -1  # whatever it was started with: follow sets the wanted one, and asks what it reports
         await self._follow()
 
@@ -214,10 +158,7 @@ class Keeper:
         if 0 <= self._serving <= wanted.version < self._serving + self._config.follow_every:
             return  # it lags on purpose
         try:
-            reached = await self._put_together(wanted)
-            await asyncio.to_thread(check_layout, reached.folder, self._layout)
-            self._status = ServiceStatus.UPDATING
-            await self._update(reached)
+            reached = await self._by_broadcast(wanted) or await self._from_disk(wanted)
         except (DataError, EngineRefused) as exc:
             log.error("version not served version=%d %s", wanted.version, exc)
             self._refused, self._error = wanted.version, str(exc)
@@ -258,6 +199,35 @@ class Keeper:
         evaluated = await store.versions.get(policy, awaited)
         return newest if evaluated.pruned or evaluated.withdrawn_to is not None else evaluated
 
+    async def _by_broadcast(self, wanted: PolicyVersion) -> Reached | None:
+        """None: it is not offered, or went without this engine, which goes on as before. Raises EngineUnavailable."""
+        started = time.monotonic()
+        if not self._receiver.is_offered(wanted):
+            return None
+        if self._config.weight_update_mode == "drain":
+            await self._drain()
+        if (place := await self._receiver.join(wanted)) is None:
+            return None
+        joined = time.monotonic()
+        async with self._changing:
+            self._status = ServiceStatus.UPDATING
+            self._torn = True
+            await self._receiver.receive(place, self._pause_mode)
+            self._torn = False
+        self._update_stats = {
+            "update_broadcast_bytes": float(place.bytes),
+            "update_join_s": joined - started,
+            "update_engine_s": time.monotonic() - joined,
+        }
+        return Reached(wanted, Path(wanted.path), (), {}, 0)
+
+    async def _from_disk(self, wanted: PolicyVersion) -> Reached:
+        reached = await self._put_together(wanted)
+        await asyncio.to_thread(check_layout, reached.folder, self._layout)
+        self._status = ServiceStatus.UPDATING
+        await self._update(reached)
+        return reached
+
     async def _put_together(self, wanted: PolicyVersion) -> Reached:
         """The files of `wanted`, or of the newest on the way to it that the engine does not serve yet. Raises DataError."""
         published = await self._store.versions.all(self._config.policy)
@@ -270,16 +240,24 @@ class Keeper:
 
     async def _update(self, reached: Reached) -> None:
         started = time.monotonic()
-        mode = self._config.weight_update_mode
-        if mode == "drain":
-            await self._beat()  # says UPDATING, and samplers send nothing more
-            await drain(self._client, self.url, self._config.drain_s, self._config.poll_s)
+        if self._config.weight_update_mode == "drain":
+            await self._drain()
         paused = time.monotonic()
         async with self._changing:
             wanted = reached.version.version
-            await update(self._client, self.url, reached.folder, wanted, "abort" if mode == "abort" else "retract")
+            await update(self._client, self.url, reached.folder, wanted, self._pause_mode, torn=self._torn)
+            self._torn = False
         seconds = {**reached.seconds, "drain": paused - started, "engine": time.monotonic() - paused}
         self._update_stats = {"update_bytes": float(reached.bytes)} | {f"update_{n}_s": s for n, s in seconds.items()}
+
+    @property
+    def _pause_mode(self) -> Literal["retract", "abort"]:
+        return "abort" if self._config.weight_update_mode == "abort" else "retract"
+
+    async def _drain(self) -> None:
+        self._status = ServiceStatus.UPDATING
+        await self._beat()  # says so, and samplers send nothing more
+        await drain(self._client, self.url, self._config.drain_s, self._config.poll_s)
 
     # ------------------------------------------------------------------ reports
 
@@ -307,6 +285,7 @@ class Keeper:
                 running=load.running,
                 waiting=load.waiting,
                 token_usage=load.token_usage,
+                broadcast_ranks=self._receiver.ranks,
                 keeper=self._id,
                 error=self._error,
                 wants_full=self._wants_full,

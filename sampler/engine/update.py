@@ -37,18 +37,29 @@ async def drain(client: EngineClient, url: str, limit_s: float, poll_s: float) -
     log.warning("not drained limit_s=%g url=%s: what still runs is retracted", limit_s, url)
 
 
-async def update(client: EngineClient, url: str, folder: Path, version: int, mode: Literal["retract", "abort"]) -> None:
-    """Serve the weights in `folder`, which were checked, as `version`.
+async def update(
+    client: EngineClient, url: str, folder: Path, version: int, mode: Literal["retract", "abort"], *, torn: bool = False
+) -> None:
+    """Serve the weights in `folder`, which were checked, as `version`. `torn`: those it has now are of two versions.
 
     Raises EngineRefused where nothing was changed and the engine goes on as before, EngineUnavailable where that is not known.
     """
     await client.pause(url, mode)
     try:
         await _load(client, url, folder, version)
-    except EngineRefused:
+    except EngineRefused as exc:
+        if torn:
+            raise EngineUnavailable(f"{url} holds weights of two versions; it stays paused: {exc}") from exc
         await client.resume(url)
         raise
     await client.resume(url)
+
+
+async def require_version(client: EngineClient, url: str, version: int) -> None:
+    """Raises EngineUnavailable where the engine reports another one."""
+    reported = (await client.model_info(url)).weight_version
+    if reported != str(version):
+        raise EngineUnavailable(f"{url} reports version {reported!r} after an update to {version}")
 
 
 async def _load(client: EngineClient, url: str, folder: Path, version: int) -> None:
@@ -58,9 +69,7 @@ async def _load(client: EngineClient, url: str, folder: Path, version: int) -> N
     except CacheNotFlushed as exc:
         log.warning("weights are live over a stale cache: retracting all requests, updating again cause=%s", exc)
         await _load_over_stale_cache(client, url, folder, version)
-    reported = (await client.model_info(url)).weight_version
-    if reported != str(version):
-        raise EngineUnavailable(f"{url} reports version {reported!r} after an update to {version}")
+    await require_version(client, url, version)
 
 
 async def _load_over_stale_cache(client: EngineClient, url: str, folder: Path, version: int) -> None:

@@ -9,7 +9,8 @@ from pymongo.errors import DuplicateKeyError
 
 from shared.documents import InferenceService, PolicyVersion
 from shared.errors import DataError
-from shared.states import ServiceStatus
+from shared.offers import BroadcastOffer, Joined
+from shared.states import OfferState, ServiceStatus
 from shared.store.pipelines import NOW, literals
 from shared.store.retry import survives_outages
 from shared.weights import FileEntry
@@ -35,6 +36,7 @@ class VersionVerbs:
         kind: Literal["full", "delta"] = "full",
         base: int | None = None,
         delta: FileEntry | None = None,
+        offer: BroadcastOffer | None = None,
     ) -> PolicyVersion:
         """Announce weights whose files are complete; engines follow by themselves. The version is the next free number.
 
@@ -48,7 +50,9 @@ class VersionVerbs:
                 return PolicyVersion.from_mongo(last)  # announced before; the answer was lost on the way
             version = 0 if last is None else int(last["version"]) + 1
             try:
-                return await self._insert(policy, version, step, path, files, kind=kind, base=base, delta=delta)
+                return await self._insert(
+                    policy, version, step, path, files, kind=kind, base=base, delta=delta, offer=offer
+                )
             except DuplicateKeyError:
                 continue  # somebody else took that number: take the next
 
@@ -108,6 +112,56 @@ class VersionVerbs:
             {"policy": policy, "withdrawn_to": {"$gt": step}}, {"$set": {"withdrawn_to": step}}
         )
         return gone.modified_count
+
+    async def join_broadcast(self, policy: str, version: int, engine: Joined) -> bool:
+        """Whether the engine is among those that the version will be sent to; False once the offer is closed."""
+        await self._versions.update_one(
+            {
+                "_id": f"{policy}:{version}",
+                "offer.state": OfferState.OPEN,
+                "offer.joined.service": {"$ne": engine.service},
+            },
+            {"$push": {"offer.joined": engine.model_dump()}},
+        )
+        offer = (await self.get(policy, version)).offer
+        return offer is not None and offer.rank_of(engine.service) is not None
+
+    async def close_broadcast(self, policy: str, version: int) -> BroadcastOffer:
+        """Nobody joins any more: the ranks are settled."""
+        await self._versions.update_one(
+            {"_id": f"{policy}:{version}", "offer.state": OfferState.OPEN},
+            [
+                {
+                    "$set": {
+                        "offer.state": {
+                            "$cond": [
+                                {"$eq": ["$offer.joined", []]},
+                                OfferState.UNUSED.value,
+                                OfferState.SENDING.value,
+                            ]
+                        }
+                    }
+                }
+            ],
+        )
+        offer = (await self.get(policy, version)).offer
+        assert offer is not None, "only what was offered is closed"
+        return offer
+
+    async def end_broadcast(
+        self, policy: str, version: int, state: Literal[OfferState.SENT, OfferState.FAILED]
+    ) -> None:
+        await self._versions.update_one(
+            {"_id": f"{policy}:{version}", "offer.state": OfferState.SENDING}, {"$set": {"offer.state": state.value}}
+        )
+
+    async def fail_broadcasts(self, policy: str) -> int:
+        """A trainer starts: what an earlier one offered and did not send is void. Returns how many that were."""
+        unfinished = {"$in": [OfferState.OPEN, OfferState.SENDING]}
+        result = await self._versions.update_many(
+            {"policy": policy, "offer.state": unfinished}, {"$set": {"offer.state": OfferState.FAILED.value}}
+        )
+        return result.modified_count
 
     async def mark_pruned(self, policy: str, versions: Sequence[int]) -> None:
         await self._versions.update_many(

@@ -8,6 +8,7 @@ import os
 import shlex
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -33,6 +34,8 @@ EXACT = 1e-4  # natural logarithms; both engines compute in float32, in another 
 COMMANDS = {
     "local": None,
     "sglang": f"{shlex.quote(str(SGLANG_SCRIPT))} serve {{model}} --port {{port}}",
+    "sglang-gpu": f"{shlex.quote(sys.executable)} -m sglang.launch_server --model-path {{model}} --port {{port}} "
+    "--dtype float32 --base-gpu-id 1",
 }  # for a keeper
 
 
@@ -93,6 +96,13 @@ class Engine:
 @contextmanager
 def running(kind: str, model: Path, log: Path) -> Iterator[str]:
     """The URL of an engine of that kind over `model`, once it answers. Skips where SGLang cannot be had."""
+    with started(kind, model, log) as (url, _):
+        yield url
+
+
+@contextmanager
+def started(kind: str, model: Path, log: Path) -> "Iterator[tuple[str, subprocess.Popen[bytes]]]":
+    """Its process, too: a test may kill it."""
     if kind == "sglang":
         skip_without_sglang()
     port = free_port()
@@ -111,7 +121,7 @@ def running(kind: str, model: Path, log: Path) -> Iterator[str]:
         )
     try:
         _wait_for(url, process, log)
-        yield url
+        yield url, process
     finally:
         process.terminate()
         with contextlib.suppress(subprocess.TimeoutExpired):

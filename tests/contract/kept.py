@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import httpx
 
@@ -56,13 +57,15 @@ class Kept:
         self.engine, self.store, self.pool, self._until = engine, store, pool, until
 
     async def service(self) -> InferenceService:
-        (found,) = await self.store.services.live(POLICY, ttl_s=30)
+        (found,) = await self._services()
         return found
+
+    async def _services(self) -> list[InferenceService]:
+        return [s for s in await self.store.services.live(POLICY, ttl_s=30) if s.id == self.engine.url]
 
     async def serves(self, version: int) -> None:
         async def ask() -> bool:
-            services = await self.store.services.live(POLICY, ttl_s=30)
-            return [(s.version, s.status) for s in services] == [(version, ServiceStatus.UP)]
+            return [(s.version, s.status) for s in await self._services()] == [(version, ServiceStatus.UP)]
 
         await self._until(ask)
 
@@ -112,10 +115,10 @@ async def keeping(
     )
 
     async def refresh() -> Sequence[Service]:
-        return await store.services.live(POLICY, ttl_s=30)
+        return [s for s in await store.services.live(POLICY, ttl_s=30) if s.id == engine.url]
 
     stop = asyncio.Event()
-    cache = Path(tempfile.gettempdir()) / f"tandem-{store.run}"
+    cache = Path(tempfile.gettempdir()) / f"tandem-{store.run}-{urlsplit(engine.url).port}"
     async with EngineClient(transport=wire) as keepers, EngineClient() as samplers:
         kept = Kept(engine, store, EnginePool(samplers, refresh, PoolLimits(refresh_s=0.05, wait_s=60)), until)
         with own_folder(cache) as folder:

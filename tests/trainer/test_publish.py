@@ -12,7 +12,7 @@ from shared.assembly import Assembly, Reached
 from shared.documents import Admission, InferenceService, PolicyVersion
 from shared.errors import DataError
 from shared.mongod import Mongod
-from shared.states import ServiceStatus
+from shared.states import OfferState, ServiceStatus
 from shared.weights import DELTA_FILE, WEIGHTS_FILE, manifest_of
 from tests.trainer.builders import tiny_model
 from trainer.bridge import StoreBridge
@@ -37,8 +37,7 @@ class Trained:
             db_connection_string="given",
             model_name_or_path=folder / "model",
             output_dir=folder / "out",
-            publish_mode="delta",
-            **options,
+            **{"publish_mode": "delta", **options},
         )
         self.learner = open_learner(self.config.model_name_or_path, LossConfig(), OptimizerConfig(), parallel)
         self.assembly = Assembly(folder / "cache")
@@ -208,3 +207,41 @@ def test_every_start_of_the_trainer_begins_with_a_complete_version(trained: Call
     run.step(1)
     assert [(v.kind, v.base) for v in run.versions()[3:]] == [("full", None)]
     run.assert_whole(run.reach(3))
+
+
+def test_a_trainer_waits_for_no_engine_that_may_join_a_broadcast(trained: Callable[..., Trained]) -> None:
+    """An engine that could join, and does not: the versions meanwhile go by disk, where every version is in any case."""
+    run = trained(
+        publish_mode="full", weight_transport="broadcast", broadcast_address="127.0.0.1", broadcast_join_s=600
+    )
+    silent = InferenceService(
+        id="e", url="e", policy="main", version=0, status=ServiceStatus.UP, kind="local", broadcast_ranks=1
+    )
+    run.bridge(run.bridge.store.services.heartbeat(silent))
+    for step in (1, 2, 3):
+        assert not run.step(step).keys() & {"publish/broadcast_engines", "publish/broadcast_failed"}
+    offers = [v.offer for v in run.versions()]
+    assert [offer and offer.state for offer in offers] == [None, OfferState.OPEN, None, None]
+    run.bridge(run.bridge.store.services.set_status("e", ServiceStatus.DOWN))
+    run.publisher.end()
+    assert [v.offer and v.offer.state for v in run.versions()][1] is OfferState.UNUSED
+    assert run.step(4)["publish/broadcast_engines"] == 0
+    for number in (1, 2, 3, 4):
+        assert run.reach(number).version.version == number
+        run.assert_whole(run.reach(number))
+    run.publisher.end()
+
+
+def test_the_offers_of_an_earlier_start_are_void(trained: Callable[..., Trained]) -> None:
+    run = trained(
+        publish_mode="full", weight_transport="broadcast", broadcast_address="127.0.0.1", broadcast_join_s=600
+    )
+    silent = InferenceService(id="e", url="e", policy="main", version=0, status=ServiceStatus.UP, broadcast_ranks=1)
+    run.bridge(run.bridge.store.services.heartbeat(silent))
+    run.step(1)
+    first = run.publisher
+    run.start()
+    assert [v.offer and v.offer.state for v in run.versions()] == [None, OfferState.FAILED]
+    run.bridge(run.bridge.store.services.set_status("e", ServiceStatus.DOWN))
+    first.end()
+    assert [v.offer and v.offer.state for v in run.versions()] == [None, OfferState.FAILED]

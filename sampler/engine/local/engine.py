@@ -19,6 +19,7 @@ from transformers import GenerationConfig
 
 from sampler.engine.local.answers import ServedModel
 from sampler.engine.local.batching import Batching
+from sampler.engine.local.distributed import Announced, GroupError, UpdateGroups, check_fit
 from sampler.engine.local.errors import bad_value, bad_weights
 from sampler.engine.local.generation import Generation
 from sampler.engine.local.protocol import Limits
@@ -44,6 +45,8 @@ class Engine:
         self.chat_template = _chat_template(model_path)
         self._expected = expect(loaded.model, model_path)
         self._updating = asyncio.Lock()
+        self._groups = UpdateGroups()
+        self._session_open = False
         self._loop: asyncio.AbstractEventLoop | None = None
         self._live: dict[str, Generation] = {}
         self.scheduler = Scheduler(Batching(loaded.forward, loaded.kv, self.decode, weight_version), self._post)
@@ -134,6 +137,52 @@ class Engine:
         )
         suffix = f" Weight version updated to {version}." if version is not None else ""
         return "Succeeded to update model weights." + suffix
+
+    async def join_group(self, address: str, port: int, rank: int, size: int, name: str, backend: str) -> str:
+        """Returns SGLang's message, as all of these do. Raises ApiError in the weights' shape."""
+        try:
+            await asyncio.to_thread(self._groups.join, address, port, rank, size, name, backend)
+        except GroupError as error:
+            raise bad_weights(f"Failed to initialize custom process group: {error}.") from error
+        return "Succeeded to initialize custom process group."
+
+    async def leave_group(self, name: str) -> str:
+        if not await asyncio.to_thread(self._groups.leave, name):
+            raise bad_weights("The group to be destroyed does not exist.")
+        return "Succeeded to destroy custom process group."
+
+    def begin_update(self) -> str:
+        if self._session_open:
+            raise bad_weights("a weight-update session is already open; call end_weight_update() first")
+        self._session_open = True
+        return "Success"
+
+    def end_update(self) -> str:
+        if not self._session_open:
+            raise bad_weights("no weight-update session is open; call begin_weight_update() first")
+        self._session_open = False
+        return "Success"
+
+    async def update_from_group(self, group: str, what: Announced, version: str | None, *, flush_cache: bool) -> str:
+        if not self._session_open:
+            raise bad_weights(
+                "update_weights_from_distributed must run between begin_weight_update() and end_weight_update()"
+            )
+        async with self._updating:
+            model = self._loaded.model
+            try:
+                tensors = await asyncio.to_thread(self._groups.receive, group, what)
+                await asyncio.to_thread(check_fit, tensors, model.state_dict())
+                pending = self.scheduler.update(lambda: copy_into(model, tensors), version, flush_cache=flush_cache)
+                await asyncio.wrap_future(pending)
+            except GroupError as error:
+                raise bad_weights(f"Failed to receive weights: {error}") from error
+            except DataError as error:
+                raise bad_weights(f"Failed to update parameter online: {error}") from error
+            except UpdateRefusedError as error:
+                raise bad_weights(REFUSED) from error
+        suffix = f" Weight version updated to {version}." if version is not None else ""
+        return "Succeeded to update parameter online." + suffix
 
     def weights_by_name(self, name: str, rows: int) -> list[Any] | None:
         """The first `rows` of a parameter as it is now; None where the model has none of that name."""

@@ -64,7 +64,7 @@ def field(body: dict[str, Any], name: str, kind: type, default: Any = ...) -> An
         return default
     value = body[name]
     if not isinstance(value, kind):
-        words = {str: "string", bool: "boolean", list: "list", dict: "dictionary"}[kind]
+        words = {str: "string", bool: "boolean", int: "int", list: "list", dict: "dictionary"}[kind]
         raise bad_field(f"{{'type': '{words}_type', 'loc': ('body', '{name}'), 'msg': 'Input should be a valid "
                         f"{words}', 'input': {value!r}}}")  # fmt: skip
     return value

@@ -18,11 +18,13 @@ from starlette.routing import Route
 
 from sampler.engine.local import answers
 from sampler.engine.local.chat import chat_json, parse_chat
+from sampler.engine.local.distributed import announced
 from sampler.engine.local.engine import Engine
-from sampler.engine.local.errors import ApiError, bad_field, field, parse_json
+from sampler.engine.local.errors import ApiError, bad_field, bad_weights, field, parse_json
 from sampler.engine.local.generation import Generation, SamplingParams
 from sampler.engine.local.protocol import parse_generate
 from sampler.engine.local.scheduler import PauseMode
+from shared.errors import DataError
 
 FLUSHED = (
     "Cache flushed.\nPlease check backend logs for more details. (When there are running or waiting requests, the "
@@ -189,6 +191,54 @@ async def update_weights_from_disk(engine: Engine, request: Request) -> Response
     return JSONResponse({"success": True, "message": message, "num_paused_requests": 0})
 
 
+async def init_weights_update_group(engine: Engine, request: Request) -> Response:
+    body = await _body(request)
+    return _changed(
+        await engine.join_group(
+            field(body, "master_address", str),
+            field(body, "master_port", int),
+            field(body, "rank_offset", int),
+            field(body, "world_size", int),
+            field(body, "group_name", str, "weight_update_group"),
+            field(body, "backend", str, "nccl"),
+        )
+    )
+
+
+async def destroy_weights_update_group(engine: Engine, request: Request) -> Response:
+    return _changed(await engine.leave_group(field(await _body(request), "group_name", str, "weight_update_group")))
+
+
+async def begin_weight_update(engine: Engine, request: Request) -> Response:
+    await _body(request)
+    return _changed(engine.begin_update())
+
+
+async def end_weight_update(engine: Engine, request: Request) -> Response:
+    await _body(request)
+    return _changed(engine.end_update())
+
+
+async def update_weights_from_distributed(engine: Engine, request: Request) -> Response:
+    body = await _body(request)
+    names, dtypes, shapes = (field(body, key, list) for key in ("names", "dtypes", "shapes"))
+    try:
+        what = announced(names, dtypes, shapes, field(body, "load_format", str, None))
+    except DataError as error:
+        raise bad_weights(f"Failed to receive weights: {error}") from error
+    message = await engine.update_from_group(
+        field(body, "group_name", str, "weight_update_group"),
+        what,
+        field(body, "weight_version", str, None),
+        flush_cache=field(body, "flush_cache", bool, True),
+    )
+    return _changed(message)
+
+
+def _changed(message: str) -> Response:
+    return JSONResponse({"success": True, "message": message})
+
+
 async def update_weight_version(engine: Engine, request: Request) -> Response:
     body = await _body(request)
     version = field(body, "new_version", str)
@@ -269,6 +319,11 @@ _ROUTES: list[tuple[str, Handler, list[str]]] = [
     ("/pause_generation", pause_generation, ["POST"]),
     ("/continue_generation", continue_generation, ["POST"]),
     ("/update_weights_from_disk", update_weights_from_disk, ["POST"]),
+    ("/init_weights_update_group", init_weights_update_group, ["POST"]),
+    ("/destroy_weights_update_group", destroy_weights_update_group, ["POST"]),
+    ("/begin_weight_update", begin_weight_update, ["POST"]),
+    ("/end_weight_update", end_weight_update, ["POST"]),
+    ("/update_weights_from_distributed", update_weights_from_distributed, ["POST"]),
     ("/update_weight_version", update_weight_version, ["POST"]),
     ("/get_weights_by_name", get_weights_by_name, ["GET", "POST"]),
     ("/flush_cache", flush_cache, ["GET", "POST"]),

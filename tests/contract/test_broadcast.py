@@ -1,0 +1,348 @@
+"""Published weights over the network, by the trainer's real sender: to both kinds of engine, to two engines at once, and where
+somebody is missing, dies in the middle or stands still. Whatever happens, an engine ends with the published bytes.
+"""
+
+import asyncio
+import os
+import shutil
+import signal
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psutil
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from sampler.engine.client import EngineClient
+from sampler.engine.update import update
+from sampler.errors import EngineRefused, EngineUnavailable
+from shared.documents import PolicyVersion
+from shared.offers import Joined
+from shared.states import OfferState, ServiceStatus
+from shared.store import Store
+from shared.weights import WEIGHTS_FILE, manifest_of
+from tests.contract.engines import START_S, Engine, Reference, started
+from tests.contract.kept import POLICY, Until, Wire, keeping
+from trainer.broadcast import Broadcaster, BroadcastSettings
+
+UPDATE = "/update_weights_from_distributed"
+SETTINGS = BroadcastSettings(
+    "127.0.0.1", 0, "gloo", "cpu", join_s=20.0, limit_s=60.0, bucket_bytes=1 << 20
+)  # the bundled model goes in four buckets
+
+
+class Trainer:
+    """What the publisher does with a version that it has written: offer, announce, send beside."""
+
+    def __init__(self, store: Store, engine: Engine, folder: Path, **settings: Any) -> None:
+        self.broadcaster = Broadcaster(store, POLICY, replace(SETTINGS, **settings))
+        self._store, self._engine, self._folder = store, engine, folder
+        self.version = 0
+
+    async def publish(self, *, offer: bool = True) -> None:
+        self.version += 1
+        path = self._folder / str(self.version)
+        shutil.copytree(self._engine.weights(self.version), path)
+        found = await self.broadcaster.offer() if offer else None
+        assert offer == (found is not None)
+        version = await self._store.versions.announce(POLICY, self.version, str(path), manifest_of(path), offer=found)
+        assert version.version == self.version, "versions are numbered as models are chosen"
+        if offer:
+            await self.broadcaster.start(version)
+
+    async def announced(self) -> PolicyVersion:
+        return await self._store.versions.get(POLICY, self.version)
+
+    async def ended(self, until: Until) -> PolicyVersion:
+        async def over() -> bool:
+            offer = (await self.announced()).offer
+            return offer is not None and offer.state not in (OfferState.OPEN, OfferState.SENDING)
+
+        await until(over)
+        return await self.announced()
+
+
+def senders() -> list[int]:
+    """The pids of this process's senders."""
+    return [child.pid for child in psutil.Process().children() if "trainer.send" in child.cmdline()]
+
+
+@asynccontextmanager
+async def training(store: Store, engine: Engine, folder: Path, **settings: Any) -> AsyncIterator[Trainer]:
+    trainer = Trainer(store, engine, folder, **settings)
+    try:
+        await trainer.broadcaster.offer()  # starts the sender, which takes seconds
+        yield trainer
+    finally:
+        await asyncio.wait_for(trainer.broadcaster.end(), 120)
+
+
+class Held(Wire):
+    """The second request to `path` waits until it is let go."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__()
+        self.path = path
+        self.reached, self.let_go = asyncio.Event(), asyncio.Event()
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        if request.url.path == self.path and self.asked.count(self.path) == 1:
+            self.reached.set()
+            await asyncio.wait_for(self.let_go.wait(), 60)
+        return await super().handle_async_request(request)
+
+
+@pytest.fixture
+def second(session_engine: Engine, tmp_path: Path) -> Iterator[tuple[Engine, int]]:
+    """Another local engine, and the pid that a test may kill."""
+    with started("local", session_engine.models[0], tmp_path / "second.log") as (url, process):
+        yield replace(session_engine, kind="local", url=url), process.pid
+
+
+@pytest.fixture
+def only_local(session_engine: Engine) -> None:
+    """What is the keeper's and the trainer's own is tested on one kind of engine."""
+    if session_engine.kind != "local":
+        pytest.skip("tested on the local engine")
+
+
+async def assert_holds(engine: Engine, version: int, every: int = 5) -> None:
+    """Its weights bit for bit, or every so many tensors of them: of all buckets. SGLang tells a checksum of all, which is held
+    against that after it has loaded the same file from disk.
+    """
+    expected = load_file(engine.weights(version) / WEIGHTS_FILE)
+    async with httpx.AsyncClient(base_url=engine.url, timeout=60) as http:
+        if engine.kind == "sglang":
+            found = (await http.post("/weights_checker", json={"action": "checksum"})).json()["per_engine_checksum"]
+            body = {"model_path": str(engine.weights(version)), "weight_version": str(version)}
+            assert (await http.post("/update_weights_from_disk", json=body)).is_success
+            assert (
+                found
+                == (await http.post("/weights_checker", json={"action": "checksum"})).json()["per_engine_checksum"]
+            )
+            return
+        for name, tensor in list(expected.items())[::every]:
+            answer = await http.post("/get_weights_by_name", json={"name": name, "truncate_size": 1 << 20})
+            held = torch.tensor(answer.json(), dtype=torch.float32)
+            assert torch.equal(held.view(torch.int32), tensor.view(torch.int32)), name
+
+
+async def test_an_engine_receives_the_published_bytes_while_requests_are_in_flight(
+    engine: Engine, store: Store, until: Until, tmp_path: Path
+) -> None:
+    wire = Held("/pause_generation")  # the first is that for version 0
+    async with training(store, engine, tmp_path) as trainer, keeping(engine, store, until, wire) as kept:
+        from_disk = wire.asked.count("/update_weights_from_disk")
+        await trainer.publish()
+        await asyncio.wait_for(wire.reached.wait(), 60)
+        flight = await kept.fly()
+        wire.let_go.set()
+        for reply in await kept.land(flight):
+            assert [version for version, _ in reply.generation.version_runs] == [0, 1]
+        for version in (1, 2, 3):
+            if version > 1:
+                await trainer.publish()
+            await kept.serves(version)
+            assert (await kept.ask()).generation.version_runs == [[version, 8]]
+            offer = (await trainer.ended(until)).offer
+            assert offer is not None
+            assert (offer.state, [one.service for one in offer.joined]) == (OfferState.SENT, [engine.url])
+            metrics = trainer.broadcaster.take_metrics()
+            size = (engine.weights(version) / WEIGHTS_FILE).stat().st_size
+            assert size - 10_000 < metrics["publish/broadcast_bytes"] < size
+            assert (metrics["publish/broadcast_engines"], metrics["publish/broadcast_failed"]) == (1, 0)
+        (worker,) = await store.workers.live(30)
+        assert worker.stats["update_broadcast_bytes"] == metrics["publish/broadcast_bytes"]
+        assert {"update_join_s", "update_engine_s"} < worker.stats.keys()
+        assert wire.asked.count(UPDATE) == 3 * 4
+        assert wire.asked.count("/update_weights_from_disk") == from_disk
+        await assert_holds(engine, 3, every=1)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="NCCL from a sender to an engine needs two CUDA devices")
+@pytest.mark.skipif(find_spec("sglang") is None, reason="SGLang is not installed in this environment")
+@pytest.mark.timeout(2 * START_S)
+async def test_nccl_carries_the_published_bytes_to_sglang_on_another_gpu(
+    models: tuple[Path, Path], store: Store, until: Until, tmp_path: Path
+) -> None:
+    with started("sglang-gpu", models[0], tmp_path / "engine.log") as (url, _):
+        engine = Engine("sglang", url, models, Reference(models))
+        async with (
+            training(store, engine, tmp_path, backend="nccl", device="cuda:0") as trainer,
+            keeping(engine, store, until) as kept,
+        ):
+            for version in (1, 2):
+                await trainer.publish()
+                await kept.serves(version)
+                offer = (await trainer.ended(until)).offer
+                assert offer is not None
+                assert (offer.state, [one.service for one in offer.joined]) == (OfferState.SENT, [url])
+                await assert_holds(engine, version)
+
+
+async def test_the_routes_answer_as_sglang_does(engine: Engine, client: EngineClient) -> None:
+    async def refused(path: str, words: str, **body: Any) -> None:
+        with pytest.raises(EngineRefused, match=words):
+            await client.change_weights(engine.url, path, body)
+
+    update = {"names": ["model.norm.weight"], "dtypes": ["float32"], "shapes": [[128]], "group_name": "none"}
+    await refused(UPDATE, r"must run between begin_weight_update\(\) and end_weight_update\(\)", **update)
+    await refused("/end_weight_update", "no weight-update session is open")
+    await client.change_weights(engine.url, "/begin_weight_update", {})
+    await refused("/begin_weight_update", "a weight-update session is already open")
+    await refused(UPDATE, "Group none not in", **update)
+    await client.change_weights(engine.url, "/end_weight_update", {})
+    await refused("/destroy_weights_update_group", "The group to be destroyed does not exist", group_name="none")
+
+
+async def test_weights_of_two_versions_are_not_continued_where_the_disk_fails_too(
+    engine: Engine, tmp_path: Path
+) -> None:
+    wire = Wire()
+    async with EngineClient(transport=wire) as watched:
+        with pytest.raises(EngineUnavailable, match="it stays paused"):
+            await update(watched, engine.url, tmp_path, 1, "retract", torn=True)
+        assert "/continue_generation" not in wire.asked
+        with pytest.raises(EngineRefused):
+            await update(watched, engine.url, tmp_path, 1, "retract")
+        assert wire.asked[-1] == "/continue_generation"
+
+
+@pytest.mark.usefixtures("only_local")
+async def test_those_who_join_in_time_are_sent_to_together_and_the_others_load_from_disk(
+    engine: Engine, second: tuple[Engine, int], store: Store, until: Until, tmp_path: Path
+) -> None:
+    """One that does not take part, and one whose keeper starts when the offer is closed."""
+    other, _ = second
+    wire, other_wire = Wire(), Wire()
+    async with training(store, engine, tmp_path) as trainer, keeping(engine, store, until, wire) as kept:
+        async with keeping(other, store, until, other_wire) as also:
+            await trainer.publish()
+            offer = (await trainer.ended(until)).offer
+            assert offer is not None
+            assert {one.service for one in offer.joined} == {engine.url, other.url}
+            assert offer.world_size == 3
+            for one in (kept, also):
+                await one.serves(1)
+                await assert_holds(one.engine, 1)
+            assert (wire.asked.count(UPDATE), other_wire.asked.count(UPDATE)) == (4, 4)
+        async with keeping(other, store, until, other_wire, first=1, weight_transport="disk") as also:
+            await trainer.publish()
+            await kept.serves(2)
+            await also.serves(2)
+            await assert_holds(other, 2)
+        async with keeping(other, store, until, other_wire, first=2) as also:
+            await assert_holds(other, 2)
+        assert (wire.asked.count(UPDATE), other_wire.asked.count(UPDATE)) == (8, 4)
+
+
+@pytest.mark.usefixtures("only_local")
+async def test_an_engine_that_dies_in_the_middle_costs_the_others_a_load_from_disk(
+    engine: Engine, second: tuple[Engine, int], store: Store, until: Until, tmp_path: Path
+) -> None:
+    other, pid = second
+    held = Held(UPDATE)  # between two buckets
+    async with training(store, engine, tmp_path) as trainer, keeping(engine, store, until) as kept:
+        async with keeping(other, store, until, held) as dying:
+            await trainer.publish()
+            await asyncio.wait_for(held.reached.wait(), 60)
+            os.kill(pid, signal.SIGKILL)
+            held.let_go.set()
+            await kept.serves(1)
+            await assert_holds(engine, 1)
+            offer = (await trainer.ended(until)).offer
+            assert offer is not None
+            assert offer.state is OfferState.FAILED
+            assert trainer.broadcaster.take_metrics()["publish/broadcast_failed"] == 1
+
+            async def down() -> bool:
+                found = await store.services.all()
+                return [s.status for s in found if s.id == dying.engine.url] == [ServiceStatus.DOWN]
+
+            await until(down)
+            await trainer.publish()  # in a group of its own, by a sender of its own
+            await kept.serves(2)
+            await assert_holds(engine, 2)
+        offer = (await trainer.ended(until)).offer
+        assert offer is not None
+        assert (offer.state, [one.service for one in offer.joined]) == (OfferState.SENT, [engine.url])
+
+
+@pytest.mark.usefixtures("only_local")
+async def test_a_sender_that_is_killed_in_the_middle_leaves_every_engine_with_the_published_bytes(
+    engine: Engine, store: Store, until: Until, tmp_path: Path
+) -> None:
+    """As with its trainer: it ends when its parent does."""
+    held = Held(UPDATE)  # between two buckets
+    async with training(store, engine, tmp_path) as trainer, keeping(engine, store, until, held) as kept:
+        await trainer.publish()
+        await asyncio.wait_for(held.reached.wait(), 60)
+        (pid,) = senders()
+        os.kill(pid, signal.SIGKILL)
+        held.let_go.set()
+        await kept.serves(1)
+        await assert_holds(engine, 1)
+        offer = (await trainer.ended(until)).offer
+        assert offer is not None
+        assert offer.state is OfferState.FAILED
+        await trainer.publish()
+        await kept.serves(2)
+        assert (await trainer.ended(until)).offer != offer
+        assert held.asked.count(UPDATE) == 2 + 4
+
+
+@pytest.mark.usefixtures("only_local")
+async def test_an_offer_whose_trainer_is_gone_holds_nobody_up(
+    engine: Engine, store: Store, until: Until, tmp_path: Path
+) -> None:
+    """Gone before it closed the offer: its port listens (it is somebody else's), or it does not."""
+    async with training(store, engine, tmp_path, join_s=0.5) as trainer, keeping(engine, store, until) as kept:
+        offer = await trainer.broadcaster.offer()
+        assert offer is not None
+        for version, found in ((1, offer), (2, offer.model_copy(update={"port": 1}))):
+            path = tmp_path / f"abandoned-{version}"
+            shutil.copytree(engine.weights(version), path)
+            await store.versions.announce(POLICY, version, str(path), manifest_of(path), offer=found)
+            await kept.serves(version)
+            await assert_holds(engine, version)
+        assert await store.versions.fail_broadcasts(POLICY) == 2, "as the next trainer does when it starts"
+
+
+@pytest.mark.usefixtures("only_local")
+async def test_an_engine_that_never_joins_does_not_hold_up_the_others_for_long(
+    engine: Engine, store: Store, until: Until, tmp_path: Path
+) -> None:
+    async with training(store, engine, tmp_path, join_s=2.0) as trainer, keeping(engine, store, until) as kept:
+        silent = (await kept.service()).model_copy(update={"id": "silent", "url": "silent"})
+        await store.services.heartbeat(silent)
+        await trainer.publish()
+        await trainer.publish(offer=False)  # while that one is open; the engine takes part in what is newest for it
+        offer = (await trainer.ended(until)).offer if (await trainer.announced()).offer else None
+        assert offer is None
+        await kept.serves(2)
+        await assert_holds(engine, 2)
+
+
+async def test_who_joins_twice_is_in_once_and_who_comes_late_is_not(store: Store) -> None:
+    broadcaster = Broadcaster(store, POLICY, SETTINGS)
+    offer = await broadcaster.offer()
+    version = await store.versions.announce(POLICY, 1, "there", {}, offer=offer)
+
+    async def joins(service: str, ranks: int = 1) -> bool:
+        return await store.versions.join_broadcast(POLICY, version.version, Joined(service=service, ranks=ranks))
+
+    assert [await joins("a", 2), await joins("a", 2), await joins("b")] == [True, True, True]
+    closed = await store.versions.close_broadcast(POLICY, version.version)
+    assert (closed.state, closed.world_size) == (OfferState.SENDING, 4)
+    assert [closed.rank_of(name) for name in ("a", "b", "c")] == [1, 3, None]
+    assert [await joins("c"), await joins("a", 2)] == [False, True]
+    empty = await store.versions.announce(POLICY, 2, "elsewhere", {}, offer=offer)
+    assert (await store.versions.close_broadcast(POLICY, empty.version)).state is OfferState.UNUSED
+    await broadcaster.end()
