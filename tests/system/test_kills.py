@@ -11,7 +11,7 @@ from shared.store import Store
 from tests.system.processes import Run
 from tests.system.test_loop import queue_tasks
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 
 async def at_step(store: Store, step: int) -> bool:
