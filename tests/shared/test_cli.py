@@ -156,6 +156,14 @@ def test_a_database_that_does_not_answer_exits_with_1_and_a_remedy(
 # ---------------------------------------------------------------------- import
 
 
+@pytest.mark.parametrize("wrong", ["mongodb://", "mongodb://h:notaport/", "redis://h:1", "mongodb://a:b:secret@h"])
+def test_a_connection_string_that_is_none_is_said_without_its_password(tandem: Command, wrong: str) -> None:
+    result = tandem("status", "demo", "--db_connection_string", wrong)
+    assert result.exit_code == 2
+    assert "expected mongodb://HOST:PORT" in result.stderr
+    assert "secret" not in result.stderr
+
+
 def test_an_import_says_what_it_did(tandem: Command) -> None:
     Path("t.jsonl").write_text('{"id": "a", "query": "q"}\n{"id": "b", "query": "q"}\n')
     first = tandem("tasks", "import", "imported", "t.jsonl", "--split", "eval", "--num_generations", "2")
