@@ -97,7 +97,7 @@ async def _audit_tasks(store: Store, report: AuditReport, batch: Sequence[dict[s
 
 
 async def _audit_evaluation(store: Store, report: AuditReport, tasks: Sequence[Task], with_data: set[str]) -> None:
-    """Scored slots of held-out tasks; the versions are those that the engine gave with every reply."""
+    """Scored slots of held-out tasks; the versions are those that the engine gave with every reply of the task's own policy."""
     scored = [
         (task, slot.record_id)
         for task in tasks
@@ -106,7 +106,8 @@ async def _audit_evaluation(store: Store, report: AuditReport, tasks: Sequence[T
     ]
     dispatches = await store.questions.dispatches([record for _, record in scored])
     for task, record in scored:
-        versions = {version for d in dispatches[record] for version, _ in d["weight_versions"]}
+        own = [d for d in dispatches[record] if d.get("policy") in (None, task.policy)]
+        versions = {version for d in own for version, _ in d["weight_versions"]}
         report.look(
             Check.EVALUATED,
             task.at_version is None or versions <= {task.at_version},

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Annotated, Any, NoReturn, TypeVar
 
 import typer
-from pymongo.errors import ConfigurationError, InvalidURI, PyMongoError
+from pymongo.errors import PyMongoError
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
@@ -93,10 +93,10 @@ def with_store(given: str | None, run: str, work: Callable[[Store], Awaitable[T]
 
 
 def answer(work: Coroutine[Any, Any, T]) -> T:
-    """Run to the end. ConfigError and bad connection strings exit with 2, other errors on purpose with 1."""
+    """Run to the end. ConfigError exits with 2, other errors on purpose with 1."""
     try:
         return asyncio.run(work)
-    except (ConfigError, InvalidURI, ConfigurationError) as exc:
+    except ConfigError as exc:
         _end(str(exc), USAGE, exc)
     except (TandemError, PyMongoError) as exc:
         _end(str(exc), PROBLEM, exc)

@@ -13,7 +13,8 @@ from rich.markup import escape
 from rich.table import Table
 
 from shared.cli.connect import AsJson, Connection, RunName, ago, console, table, with_store
-from shared.states import DataStatus, RecordStatus, SlotStatus, TaskStatus
+from shared.documents import Run
+from shared.states import DataStatus, RecordStatus, RunState, SlotStatus, TaskStatus
 from shared.store import Store
 
 RATE_WINDOW_S = 60.0
@@ -45,7 +46,7 @@ class RunStatus:
     """One look at a run; `--json` prints it as it is."""
 
     run: str
-    state: str
+    state: str  # of RunState, or trained, or unknown
     tasks: dict[str, dict[str, int]]
     abandoned: dict[str, int]  # {why: groups}
     slots: dict[str, dict[str, int]]
@@ -98,9 +99,10 @@ async def look(store: Store) -> RunStatus:
     run = await store.runs.get()
     tasks = await store.tasks.count_by_status()
     workers = await _workers(store)
+    policies = [await _policy(store, policy) for policy in await store.questions.policies()]
     return RunStatus(
         run=store.run,
-        state=run.state.value if run else "unknown",
+        state=_state(run, policies),
         tasks=tasks,
         abandoned=await store.questions.abandoned_tasks(),
         slots={split: await store.tasks.count_slots(split) for split in tasks},
@@ -108,11 +110,20 @@ async def look(store: Store) -> RunStatus:
         record_data=await store.data.count_by_status(),
         set_aside=await store.questions.set_aside(),
         metrics={split: await store.questions.own_metrics(split) for split in tasks},
-        policies=[await _policy(store, policy) for policy in await store.questions.policies()],
+        policies=policies,
         services=await _services(store),
         workers=workers,
         rates=await _rates(store, workers),
     )
+
+
+def _state(run: Run | None, policies: list[PolicyStatus]) -> str:
+    """As the document says; "trained" where every policy's trainer has taken its last step."""
+    if run is None:
+        return "unknown"
+    steps = {policy.policy: policy.step for policy in policies}
+    over = [a.num_steps is not None and steps.get(policy, 0) >= a.num_steps for policy, a in run.admission.items()]
+    return "trained" if run.state is RunState.RUNNING and over and all(over) else run.state.value
 
 
 async def _policy(store: Store, policy: str) -> PolicyStatus:

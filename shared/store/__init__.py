@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 from pymongo import AsyncMongoClient, WriteConcern
 from pymongo.asynchronous.database import AsyncDatabase
-from pymongo.errors import ConnectionFailure, ServerSelectionTimeoutError
+from pymongo.errors import ConfigurationError, ConnectionFailure, ServerSelectionTimeoutError
 
 from shared.errors import ConfigError, StoreUnavailable
 from shared.store.evaluation import EvaluationVerbs
@@ -68,14 +68,17 @@ class Store:
         `must_exist`: a run that is not there is a ConfigError, and nothing is made. `read_only`: likewise, and no index either.
         """
         check_run_name(run)
-        client: AsyncMongoClient[dict[str, Any]] = AsyncMongoClient(
-            connection_string,
-            serverSelectionTimeoutMS=round(timeout_s * 1000),
-            connectTimeoutMS=round(timeout_s * 1000),
-            socketTimeoutMS=60_000,
-            retryWrites=False,  # verbs repeat themselves; the driver's own way fails on a standalone server that restarts
-            appname="tandem",
-        )
+        try:
+            client: AsyncMongoClient[dict[str, Any]] = AsyncMongoClient(
+                connection_string,
+                serverSelectionTimeoutMS=round(timeout_s * 1000),
+                connectTimeoutMS=round(timeout_s * 1000),
+                socketTimeoutMS=60_000,
+                retryWrites=False,  # verbs repeat themselves; the driver's own way fails on a standalone server that restarts
+                appname="tandem",
+            )
+        except (ConfigurationError, ValueError) as exc:  # the string itself may hold a password: it is not shown
+            raise ConfigError(f"db_connection_string: {exc}; expected mongodb://HOST:PORT/") from exc
         try:
             store = cls(client, run)
             try:

@@ -43,12 +43,16 @@ async def test_a_whole_run_keeps_every_promise_and_is_counted(store: Store) -> N
 
 
 async def test_a_held_out_episode_of_other_weights_or_with_training_data_is_found_out(store: Store) -> None:
-    """The episodes of `play` are sampled by versions 3 and 4."""
+    """The episodes of `play` are sampled by versions 3 and 4, in the last turn by 4 alone."""
     await store.tasks.insert_new([make_task(0, split="eval", num_generations=1, at_version=4)])
     held = await claim(store, split="eval", served_versions=[4])
     await play(store, held, 1.0)
     result = (await audit(store, running=True)).results[Check.EVALUATED]
     assert result.examples == [f"{held.record_id}: sampled by versions [3, 4]; expected 4 alone"]
+    dispatches = store.database["dispatched_sampling_tasks"]
+    await dispatches.update_many({"turn": {"$lt": 2}}, {"$set": {"policy": "guide"}})
+    assert (await audit(store, running=True)).results[Check.EVALUATED].violations == 0, "others play with their newest"
+    await dispatches.update_many({}, {"$unset": {"policy": 1}})
     await store.database["tasks"].update_one({}, {"$set": {"at_version": None}})
     assert (await audit(store, running=True)).results[Check.EVALUATED].violations == 0
     await store.data.write_group([make_data(held.task, 0, group_size=1)])

@@ -16,13 +16,14 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from shared.cli import app
-from shared.documents import InferenceService, Worker
+from shared.cli.status import look
+from shared.documents import Admission, InferenceService, Worker
 from shared.mongod import Mongod
 from shared.states import DataStatus, ServiceStatus
 from shared.store import Store
 from tests.conftest import ROOT
 from tests.shared.builders import claim, make_task
-from tests.shared.episodes import whole_run
+from tests.shared.episodes import announce, whole_run
 
 RECORD = "main:train:0:t0:0:1"
 Command = Callable[..., Result]
@@ -155,6 +156,14 @@ def test_a_database_that_does_not_answer_exits_with_1_and_a_remedy(
 # ---------------------------------------------------------------------- import
 
 
+@pytest.mark.parametrize("wrong", ["mongodb://", "mongodb://h:notaport/", "redis://h:1", "mongodb://a:b:secret@h"])
+def test_a_connection_string_that_is_none_is_said_without_its_password(tandem: Command, wrong: str) -> None:
+    result = tandem("status", "demo", "--db_connection_string", wrong)
+    assert result.exit_code == 2
+    assert "expected mongodb://HOST:PORT" in result.stderr
+    assert "secret" not in result.stderr
+
+
 def test_an_import_says_what_it_did(tandem: Command) -> None:
     Path("t.jsonl").write_text('{"id": "a", "query": "q"}\n{"id": "b", "query": "q"}\n')
     first = tandem("tasks", "import", "imported", "t.jsonl", "--split", "eval", "--num_generations", "2")
@@ -229,6 +238,16 @@ def test_status_shows_everything_of_a_run(tandem: Command, played: str) -> None:
         "ready data by lag",
     ):
         assert text in result.stdout
+
+
+async def test_a_run_is_trained_once_every_policy_has_taken_its_last_step(store: Store) -> None:
+    await store.runs.start_trainer("main", Admission(groups_per_step=1, max_staleness=0, num_steps=1))
+    await announce(store, 0)
+    assert (await look(store)).state == "running"
+    await announce(store, 1)
+    assert (await look(store)).state == "trained"
+    await store.runs.start_trainer("guide", Admission(groups_per_step=1, max_staleness=0, num_steps=1))
+    assert (await look(store)).state == "running"
 
 
 def test_status_as_json_is_for_programs(tandem: Command, played: str) -> None:

@@ -20,9 +20,9 @@ from shared.states import RecordStatus, ServiceStatus, SlotStatus, TaskStatus
 from shared.store import Store
 from tests.sampler.agents.endpoints import Service, endpoint
 from tests.shared.builders import make_task
-from tests.system.processes import MODEL, ROOT
+from tests.system.processes import MODEL, PATIENCE_S, ROOT
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 BOX = ROOT / "tests" / "sampler" / "tool_servers" / "box.py"
 CALL = '<tool_call>{"name": "big", "arguments": {"n_chars": 3000}}</tool_call>'
@@ -44,7 +44,7 @@ def child(log: Path, *command: str) -> Iterator[None]:
     finally:
         process.terminate()
         try:
-            process.wait(20)
+            process.wait(120)
         finally:
             if process.poll() is None:
                 os.killpg(process.pid, signal.SIGKILL)
@@ -97,7 +97,7 @@ async def sampling(folder: Path, mongod: Mongod, store: Store, agents: Path, *, 
 
 
 async def _register(store: Store, url: str) -> None:
-    async with httpx.AsyncClient(base_url=url) as client, asyncio.timeout(60):
+    async with httpx.AsyncClient(base_url=url) as client, asyncio.timeout(PATIENCE_S):
         while True:
             try:
                 await client.get("/model_info")
@@ -110,7 +110,7 @@ async def _register(store: Store, url: str) -> None:
 
 
 async def settled(store: Store, task: str) -> Task:
-    async with asyncio.timeout(120):
+    async with asyncio.timeout(PATIENCE_S):
         while True:
             found = await store.tasks.get(task)
             if found is not None and found.status in (TaskStatus.SETTLED, TaskStatus.ABANDONED):

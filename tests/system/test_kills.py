@@ -11,7 +11,7 @@ from shared.store import Store
 from tests.system.processes import Run
 from tests.system.test_loop import queue_tasks
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 
 async def at_step(store: Store, step: int) -> bool:
@@ -36,17 +36,26 @@ async def assert_sound(run: Run) -> None:
         assert set(slots) - {"scored", "failed", "failures"} == set(), slots
 
 
-async def test_a_killed_sampler_costs_time_and_nothing_else(tmp_path: Path) -> None:
+async def test_a_stopped_sampler_gives_its_slots_back_and_a_killed_one_costs_time_and_nothing_else(
+    tmp_path: Path,
+) -> None:
     with Run(tmp_path, max_steps=4) as run:
+        run.sampler_flags["grace_s"] = "0.01"
         await queue_tasks(run)
-        run.start_all(samplers=2)
+        run.start_all()
         await run.until("episodes in flight", episodes_running)
-        run.end("sampler0", signal.SIGKILL)
+        assert run.end("sampler0") == 0, run.log("sampler0")
+        async with Store.open(run.mongod.connection_string, run.name) as store:
+            slots = await store.tasks.count_slots()
+            assert slots.get("leased", 0) == 0, "released at once, not after their leases"
+            assert slots["failures"] == 0, "without blame"
+        run.start_sampler("sampler1")
         run.start_sampler("sampler2")
+        await run.until("episodes in flight again", episodes_running)
+        run.end("sampler1", signal.SIGKILL)
         assert run.wait("trainer") == 0, run.log("trainer")
         await run.until("every opened task to be settled", nothing_open)
-        for name in ("sampler1", "sampler2"):
-            assert run.end(name) == 0, run.log(name)
+        assert run.end("sampler2") == 0, run.log("sampler2")
         await assert_sound(run)
 
 
@@ -104,18 +113,3 @@ async def test_an_outage_of_the_database_is_waited_for_by_every_service(tmp_path
         await run.until("every opened task to be settled", nothing_open)
         assert run.end("sampler0") == 0, run.log("sampler0")
         await assert_sound(run)
-
-
-async def test_sigterm_drains_a_sampler_and_gives_its_slots_back(tmp_path: Path) -> None:
-    with Run(tmp_path, max_steps=2) as run:
-        await queue_tasks(run)
-        run.sampler_flags["grace_s"] = "0.01"
-        run.start_all()
-        await run.until("episodes in flight", episodes_running)
-        assert run.end("sampler0") == 0, run.log("sampler0")
-        async with Store.open(run.mongod.connection_string, run.name) as store:
-            slots = await store.tasks.count_slots()
-            assert slots.get("leased", 0) == 0, "released at once, not after their leases"
-            assert slots["failures"] == 0, "without blame"
-        run.start_sampler("sampler1")
-        assert run.wait("trainer") == 0, run.log("trainer")

@@ -66,7 +66,7 @@ def belonging_to(run: str) -> list[int]:
     return found
 
 
-def wait_until(true: object, limit_s: float = 20.0) -> None:
+def wait_until(true: object, limit_s: float = 100.0) -> None:
     assert callable(true)
     deadline = time.monotonic() + limit_s
     while not true():
@@ -85,7 +85,7 @@ async def test_a_dead_child_is_named_with_the_end_of_its_log(tmp_path: Path, run
         code = "for i in range(40): print('line', i)\nraise SystemExit('no weights in here')"
         children.start("trainer 0", "trainer", python(code), tmp_path / "trainer.log")
         with pytest.raises(ChildDied) as caught:
-            await asyncio.wait_for(children.watch(), 20)
+            await asyncio.wait_for(children.watch(), 100)
     text = str(caught.value)
     assert "trainer 0" in text
     assert "ended with status 1" in text
@@ -100,7 +100,7 @@ def test_only_this_start_of_a_child_is_quoted_from_its_log(tmp_path: Path, run: 
     (tmp_path / "log").write_text("from yesterday\n")
     with Children(run, ROOT) as children:
         child = children.start("tools", "tools", python("print('from today')"), tmp_path / "log")
-        child.process.wait(20)
+        child.process.wait(100)
         assert "from today" in child.obituary()
         assert "from yesterday" not in child.obituary()
 
@@ -108,10 +108,10 @@ def test_only_this_start_of_a_child_is_quoted_from_its_log(tmp_path: Path, run: 
 async def test_a_trainer_may_end_itself_but_not_with_an_error(tmp_path: Path, run: str) -> None:
     with Children(run, ROOT) as children:
         child = children.start("t", "trainer", python("pass"), tmp_path / "log", ends_itself=True)
-        assert await asyncio.wait_for(children.wait_exit(child), 20) == 0
+        assert await asyncio.wait_for(children.wait_exit(child), 100) == 0
         children.check()
         bad = children.start("t", "trainer", python("raise SystemExit(3)"), tmp_path / "log", ends_itself=True)
-        await asyncio.wait_for(children.wait_exit(bad), 20)
+        await asyncio.wait_for(children.wait_exit(bad), 100)
         with pytest.raises(ChildDied, match="ended with status 3"):
             children.check()
 
@@ -122,12 +122,12 @@ def test_losing_a_sampler_is_borne_and_reported_once_and_losing_the_last_is_not(
             children.start(f"sampler {i}", "sampler", python(SLEEPER), tmp_path / f"{i}.log") for i in range(2)
         )
         first.process.kill()
-        first.process.wait(20)
+        first.process.wait(100)
         children.check()
         assert [child.name for child in children.losses()] == ["sampler 0"]
         assert children.losses() == []
         second.process.kill()
-        second.process.wait(20)
+        second.process.wait(100)
         with pytest.raises(ChildDied, match="was killed by SIGKILL"):
             children.check()
 
@@ -143,7 +143,7 @@ def test_stopping_reaches_descendants_in_other_sessions_and_those_that_ignore_si
         assert bystander.poll() is None
     finally:
         bystander.kill()
-        bystander.wait(5)
+        bystander.wait(60)
 
 
 def test_children_stop_in_order_consumers_first(tmp_path: Path, run: str) -> None:
@@ -163,7 +163,7 @@ def test_a_hurry_ends_the_grace(tmp_path: Path, run: str) -> None:
         children.hurry = True
         started = time.monotonic()
         children.stop()
-    assert time.monotonic() - started < 10  # the trainer's grace is 40 s
+    assert time.monotonic() - started < 35  # the trainer's grace is 40 s
 
 
 async def test_a_killed_guardian_stops_the_run(tmp_path: Path, run: str) -> None:
@@ -173,7 +173,7 @@ async def test_a_killed_guardian_stops_the_run(tmp_path: Path, run: str) -> None
         assert guardian is not None
         guardian.kill()
         with pytest.raises(ChildDied, match="guardian"):
-            await asyncio.wait_for(children.watch(), 20)
+            await asyncio.wait_for(children.watch(), 100)
 
 
 def start_launcher(folder: Path, run: str, trainer: str, sampler: str) -> "subprocess.Popen[bytes]":
@@ -190,7 +190,7 @@ def test_kill_9_of_the_launcher_leaves_no_child_behind_the_database_included(tmp
     wait_until(lambda: (tmp_path / "sampler.log").read_text().count("ready") == 2)
     assert len(belonging_to(run)) == 4  # mongod, trainer, sampler, and what the sampler started
     launcher.send_signal(signal.SIGKILL)
-    launcher.wait(5)
+    launcher.wait(60)
     wait_until(lambda: belonging_to(run) == [])
     assert "ended at" in (tmp_path / "trainer.log").read_text()  # it was asked, not killed
     assert "now exiting" in (tmp_path / "mongodb" / "mongod.log").read_text().lower()
@@ -209,7 +209,7 @@ def test_a_second_launcher_is_refused_with_the_pid_of_the_first(tmp_path: Path) 
 def test_after_a_kill_the_next_launcher_waits_until_all_is_stopped(tmp_path: Path, run: str) -> None:
     launcher = start_launcher(tmp_path, run, SLEEPER, WITH_LAST_WORDS)
     launcher.send_signal(signal.SIGKILL)
-    launcher.wait(5)
+    launcher.wait(60)
     with RunLock(tmp_path / "launch.lock"):
         assert belonging_to(run) == []
     assert launcher.stdout is not None

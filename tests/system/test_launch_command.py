@@ -17,8 +17,9 @@ import pytest
 from scripts.launch.processes import MARK, start_time
 from scripts.launch.settings import LaunchConfig
 from shared.errors import ConfigError
+from tests.system.processes import PATIENCE_S, PATIENT, ROOT
 
-ROOT = Path(__file__).parents[2]
+pytestmark = pytest.mark.timeout(900)
 
 
 @pytest.fixture
@@ -40,7 +41,12 @@ def broken_model(tmp_path: Path) -> Path:
 def launch(run: str, **environment: str) -> "subprocess.Popen[str]":
     command = [sys.executable, "-m", "scripts.launch", run, "--config", "assets/minirl.yml"]
     return subprocess.Popen(
-        command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=os.environ | environment
+        command,
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env=os.environ | PATIENT | environment,
     )
 
 
@@ -70,7 +76,7 @@ def test_a_part_that_cannot_start_is_named_with_the_end_of_its_log_and_all_is_st
     run: str, broken_model: Path
 ) -> None:
     process = launch(run, MODEL=str(broken_model))
-    output, _ = process.communicate(timeout=120)
+    output, _ = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 1, output
     assert "the end of" in output
     assert f"{run}_" in output
@@ -87,9 +93,9 @@ def test_a_launcher_that_is_interrupted_or_killed_leaves_nothing_running(
     read_until(process, "tools: ")
     assert len(living(run)) >= 2  # the database and the tools at least
     process.send_signal(sign)
-    process.communicate(timeout=90)
+    process.communicate(timeout=PATIENCE_S)
     assert process.returncode == status
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + PATIENCE_S
     while living(run):
         assert time.monotonic() < deadline, f"left: {living(run)}"
         time.sleep(0.1)
@@ -97,7 +103,7 @@ def test_a_launcher_that_is_interrupted_or_killed_leaves_nothing_running(
 
 def test_a_wrong_setting_stops_the_start_with_a_message(run: str) -> None:
     process = launch(run, TRAIN_FILE="nowhere.jsonl")
-    output, _ = process.communicate(timeout=60)
+    output, _ = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 2
     assert "nowhere.jsonl, which is no file" in output
     assert "Traceback" not in output

@@ -10,9 +10,9 @@ import pytest
 from shared.audit import audit
 from shared.store import Store
 from shared.task_files import Target, import_task_file
-from tests.system.processes import ROOT, TRAIN_FILE, Run
+from tests.system.processes import PATIENCE_S, ROOT, TRAIN_FILE, Run
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 
 async def queue_tasks(run: Run, num_generations: int = 4) -> None:
@@ -57,7 +57,7 @@ def verify(run: Run) -> None:
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=PATIENCE_S,
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr

@@ -14,7 +14,7 @@ from shared.store import Store
 from shared.task_mix import TasksConfig, import_mix
 from tests.system.processes import ROOT, Run
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 MIX = ROOT / "assets" / "example" / "mix"
 SOURCES: dict[str, dict[str, Any]] = {

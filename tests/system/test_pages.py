@@ -17,15 +17,11 @@ import pytest
 from shared.audit import audit
 from shared.mongod import Mongod, free_port
 from shared.store import Store
-from tests.conftest import ROOT
+from tests.system.processes import PATIENT, ROOT
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 LIMIT_S = 540.0
-PATIENT = {
-    "TANDEM_KEEPER_START_TIMEOUT_S": "400",
-    "TANDEM_LAUNCH_START_TIMEOUT_S": "400",
-}  # a busy machine is no failure
 BLOCK = re.compile(r"<!-- runs in tests/system/test_pages.py -->\n```bash\n(.*?)```", re.DOTALL)
 PARTS = ("assets", "docs", "sampler", "scripts", "shared", "trainer", "pyproject.toml")
 

@@ -214,6 +214,7 @@ async def assert_complete(run: Run) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 async def test_12_samplers_killed_with_4_groups_of_8_running_cost_nothing_but_time(tmp_path: Path) -> None:
     with Stubbed(tmp_path) as run:
         await import_groups(run)
@@ -238,6 +239,7 @@ async def test_12_samplers_killed_with_4_groups_of_8_running_cost_nothing_but_ti
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 async def test_an_outage_of_mongod_that_outlasts_the_leases_leaks_nothing(tmp_path: Path) -> None:
     """mongod is killed with -9 and comes back on the same data and port: every lease has ended, every verb has begun anew."""
     with Stubbed(tmp_path) as run:
