@@ -4,7 +4,7 @@
     └──────────────────────── once per minibatch; a step has one unless it is told otherwise ────────┘
 
 Denominators are known before the first backward, so rows and ranks only add up. FSDP divides gradients by the number of
-ranks: each loss is multiplied by it. A gradient that is not finite never reaches the weights: the update is skipped and counted.
+shards: each loss is multiplied by it. A gradient that is not finite never reaches the weights: the update is skipped and counted.
 """
 
 import logging
@@ -23,6 +23,7 @@ from transformers import PreTrainedModel
 
 from trainer.accumulate import Accumulator, Minibatch
 from trainer.attention import MaskBuilder, attn_implementation_for, choose, mask_counts, tree_obstacle
+from trainer.context_parallel import cut_sequences, of_slices
 from trainer.forward import TreeLM
 from trainer.loss_metrics import Measured, combine, report
 from trainer.losses import Denominators, LossConfig
@@ -87,9 +88,11 @@ def open_learner(
     parallel = with_optimizer_offload(parallel, memory)
 
     def load(directory: Path, trained: Trainable) -> TreeLM:
-        causal_lm = load_model(directory, dtype=dtype, attn_implementation=implementation, trainable=trained)
+        name = of_slices(implementation, parallel.context)
+        causal_lm = load_model(directory, dtype=dtype, attn_implementation=name, trainable=trained)
         cut_layers(causal_lm, parallel.mesh["tp"], parallel.device)
-        return TreeLM(causal_lm)
+        cut_sequences(causal_lm, parallel.context, tp_size=parallel.mesh["tp"].size(), obstacle=obstacle)
+        return TreeLM(causal_lm, parallel.context)
 
     lm = load(model_directory, trainable)
     checkpoint_layers(lm.causal_lm, memory, parallel)
@@ -108,7 +111,8 @@ def open_learner(
         loss,
         optimizer,
         parallel,
-        mask=choose(implementation, parallel.device, linear=linear),
+        # without a mask the model would think a slice to be the whole row
+        mask=choose(implementation, parallel.device, linear=linear and parallel.context.size == 1),
         reference=reference,
         linear=linear,
         logprob_chunk=logprob_chunk,
