@@ -19,6 +19,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
+from itertools import pairwise
 from typing import Any, NoReturn
 
 import torch
@@ -51,6 +52,8 @@ class ShardSettings:
     layer_classes: tuple[str, ...] = ()
     offload_params: bool = False
     activation_checkpointing: bool = False
+    forward_prefetch: bool = False  # a layer asks for the next one's parameters before it computes
+    first_loads: bool = False  # only the first process reads the weights' files (trainer/loading.py)
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,6 +251,9 @@ def read_shard_settings(environment: Mapping[str, str]) -> ShardSettings:
     precision = environment.get("ACCELERATE_MIXED_PRECISION", "no")
     if precision not in PRECISIONS:
         raise ValueError(f"mixed_precision is {precision!r}; expected one of {', '.join(PRECISIONS)}")
+    backward_prefetch = environment.get("FSDP_BACKWARD_PREFETCH", "BACKWARD_PRE")
+    if backward_prefetch != "BACKWARD_PRE":
+        raise ValueError(f"fsdp_backward_prefetch is {backward_prefetch!r}; expected BACKWARD_PRE: FSDP2 has no other")
     plugin = FullyShardedDataParallelPlugin(fsdp_version=2)
     return ShardSettings(
         precision=precision,
@@ -255,13 +261,15 @@ def read_shard_settings(environment: Mapping[str, str]) -> ShardSettings:
         layer_classes=tuple(name.strip() for name in plugin.transformer_cls_names_to_wrap or ()),
         offload_params=isinstance(plugin.cpu_offload, CPUOffloadPolicy),
         activation_checkpointing=bool(plugin.activation_checkpointing),
+        forward_prefetch=environment.get("FSDP_FORWARD_PREFETCH", "false").lower() == "true",
+        first_loads=bool(plugin.cpu_ram_efficient_loading),
     )
 
 
 def shard_model(
     model: nn.Module, layer_classes: tuple[str, ...], parallel: Parallel, *, frozen: bool = False
 ) -> FSDPModule:
-    """Move `model` to the device and shard it in place: one group per transformer layer, one for the rest.
+    """Move `model` to the device, unless it is still empty, and shard it in place: one group per layer, one for the rest.
 
     `layer_classes`: those that the model names (transformers' `_no_split_modules`); the launcher's settings win.
     Call before the optimizer is made: the parameters become DTensors. `frozen`: no backward will follow a forward.
@@ -273,7 +281,7 @@ def shard_model(
     if not layers:
         found = sorted({type(module).__name__ for module in model.modules()})
         raise ValueError(f"no layer of class {', '.join(names) or '(none named)'} to shard; the model has {found}")
-    if not settings.offload_params:
+    if not settings.offload_params and not is_empty(model):
         model.to(parallel.device)
     options: dict[str, Any] = {"mesh": parallel.mesh["shard"], "reshard_after_forward": settings.reshard_after_forward}
     param_dtype = PRECISIONS[settings.precision]
@@ -281,8 +289,15 @@ def shard_model(
         options["mp_policy"] = MixedPrecisionPolicy(param_dtype=param_dtype, reduce_dtype=torch.float32)
     if settings.offload_params:
         options["offload_policy"] = CPUOffloadPolicy()
-    for layer in layers:
-        fully_shard(layer, **options)
+    sharded = [fully_shard(layer, **options) for layer in layers]
+    if settings.forward_prefetch:
+        for layer, following in pairwise(sharded):
+            layer.set_modules_to_forward_prefetch([following])
     # The root's parameters (embedding, head, last norm) are needed again right after the forward: not freed between. Without
     # a backward nothing else would free them.
     return fully_shard(model, **{**options, "reshard_after_forward": frozen})
+
+
+def is_empty(model: nn.Module) -> bool:
+    """Whether its parameters have no memory yet (`trainer/loading.py`)."""
+    return all(parameter.is_meta for parameter in model.parameters())
