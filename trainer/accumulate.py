@@ -97,7 +97,7 @@ class Accumulator:
             self._sync_only_after_last(index, len(rows))
             batch = self._batch(row, proximal_E)
             loss, outcome = compute(batch, totals, self.loss)
-            (loss * self.parallel.data.size).backward()  # type: ignore[no-untyped-call]  # untyped in torch's stubs
+            (loss * self.parallel.num_shards).backward()  # type: ignore[no-untyped-call]  # untyped in torch's stubs
             batches.append(batch.detached())
             outcomes.append(outcome)
         return LossBatch.concatenate(batches), Outcome.concatenate(outcomes)
@@ -120,7 +120,7 @@ class Accumulator:
             outputs = self._forward(row)
             pairs = zip((output for output in outputs if output is not None), coefficients, strict=True)
             linear = torch.stack([(c[index] * output).sum() for output, c in pairs if c is not None]).sum()
-            (linear * self.parallel.data.size).backward()  # type: ignore[no-untyped-call]  # untyped in torch's stubs
+            (linear * self.parallel.num_shards).backward()  # type: ignore[no-untyped-call]  # untyped in torch's stubs
         return whole.detached(), outcome
 
     def _sync_only_after_last(self, index: int, count: int) -> None:

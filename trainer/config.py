@@ -118,6 +118,9 @@ class TrainerConfig(ServiceConfig, LossConfig, Trainable):
     tp_size: Positive = Field(
         1, description="Processes that share each layer (tensor parallelism); the rest of them share the data."
     )
+    cp_size: Positive = Field(
+        1, description="Processes that share each row's tokens (context parallelism); tp_size × cp_size share a row."
+    )
 
     # evaluation
     eval_steps: int = Field(

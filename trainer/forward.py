@@ -9,28 +9,35 @@ the embedding) only while the module that owns it runs, and again for its backwa
     logprob_E, entropy_E = row_logprobs(lm, row.to(device), chunk=512, attn=mask)
 """
 
+import math
+
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from trainer.attention import BLOCK, Mask, MaskBuilder, dense_mask, interval_block_mask, tree_obstacle
+from trainer.context_parallel import of_all, own_part
 from trainer.logprobs import token_logprobs
 from trainer.losses import LossBatch
 from trainer.node_attention import Spans
 from trainer.packing import Row
+from trainer.parallel import Peers
 
 
 class TreeLM(nn.Module):
     """A causal language model of transformers whose forward takes a Row and returns log-probabilities, never logits.
 
     `obstacle` says why no tree can go through its layers, None where one can; then rows must be single sequences.
+    `context`: processes that each take their slice of every row, and all return the same; they must make the same calls.
     Raises ValueError for a model whose head is more than one matrix.
     """
 
     causal_lm: PreTrainedModel
     obstacle: str | None
+    context: Peers | None
 
-    def __init__(self, causal_lm: PreTrainedModel) -> None:
+    def __init__(self, causal_lm: PreTrainedModel, context: Peers | None = None) -> None:
         super().__init__()
+        self.context = context if context is not None and context.size > 1 else None
         self.obstacle = tree_obstacle(causal_lm.config)
         head = causal_lm.get_output_embeddings()  # type: ignore[no-untyped-call]  # untyped in transformers
         if not isinstance(head, nn.Linear) or head.bias is not None:
@@ -47,18 +54,31 @@ class TreeLM(nn.Module):
         if self.obstacle is not None and mask is not None:
             raise ValueError(f"{self.causal_lm.config.model_type}: {self.obstacle}; trees need full attention only")
         attention = {"tree_spans": mask} if isinstance(mask, Spans) else {"attention_mask": mask}
+        predictor_U, context = row.parents_N[row.node_U], self.context
+        here, own_U = (slice(None), None) if context is None else own_part(row.num_tokens, predictor_U, context)
         output = self.causal_lm.base_model(
-            input_ids=row.ids_N[None], position_ids=row.positions_N[None], use_cache=False, **attention
+            input_ids=row.ids_N[None, here],
+            position_ids=row.positions_N[None, here],
+            use_cache=False,
+            **attention,
+            **({} if context is None else {"context": context}),
         )
+        node_U, temperature_U = row.node_U, row.temperature_U
+        if own_U is not None:
+            predictor_U, node_U, temperature_U = predictor_U[own_U] - here.start, node_U[own_U], temperature_U[own_U]
         logprob_U, entropy_U = token_logprobs(
             output.last_hidden_state[0],
             self.causal_lm.get_output_embeddings().weight,  # type: ignore[no-untyped-call]  # untyped in transformers
-            row.parents_N[row.node_U],
-            row.ids_N[row.node_U],
-            row.temperature_U,
+            predictor_U,
+            row.ids_N[node_U],
+            temperature_U,
             chunk,
             with_entropy=with_entropy,
         )
+        if context is not None and own_U is not None:
+            count = len(row.node_U)
+            logprob_U = of_all(logprob_U, own_U, count, context)
+            entropy_U = None if entropy_U is None else of_all(entropy_U, own_U, count, context)
         return logprob_U[row.edge_E], None if entropy_U is None else entropy_U[row.edge_E]
 
 
@@ -71,8 +91,8 @@ def row_logprobs(
     float32, or float64 for a float64 model. The entropies, with gradient, are None unless asked for. `row` must be
     on the model's device.
     """
-    if attn is interval_block_mask:
-        row = row.padded(BLOCK)
+    shares = lm.context.size if isinstance(lm, TreeLM) and lm.context is not None else 1
+    row = row.padded(math.lcm(BLOCK if attn is interval_block_mask else 1, shares))
     logprob_E, entropy_E = lm(row, attn(row.ends_N), chunk, with_entropy)
     return logprob_E, entropy_E
 

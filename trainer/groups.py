@@ -16,6 +16,7 @@ from shared.states import DataStatus
 from trainer.ages import Ages, StaleData
 from trainer.bridge import StoreBridge
 from trainer.config import TrainerConfig
+from trainer.cost import group_cost
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,11 +123,11 @@ def in_parts(groups: Sequence[Group], count: int) -> list[list[Group]]:
 
 
 def share_out(groups: Sequence[Group], world_size: int) -> list[list[Group]]:
-    """Whole groups to ranks, the largest first to the rank with the least work; within a rank in the order of `groups`."""
-    load = [0] * world_size
+    """Whole groups to ranks, the costliest first to the rank with the least work; within a rank in the order of `groups`."""
+    load = [0.0] * world_size
     owner: dict[str, int] = {}
-    for group in sorted(groups, key=lambda g: (-g.num_tokens, g.task)):
+    for group in sorted(groups, key=lambda g: (-group_cost(g.num_tokens, len(g.records)), g.task)):
         rank = load.index(min(load))
         owner[group.task] = rank
-        load[rank] += group.num_tokens
+        load[rank] += group_cost(group.num_tokens, len(group.records))
     return [[g for g in groups if owner[g.task] == rank] for rank in range(world_size)]

@@ -4,7 +4,7 @@
     └──────────────────────── once per minibatch; a step has one unless it is told otherwise ────────┘
 
 Denominators are known before the first backward, so rows and ranks only add up. FSDP divides gradients by the number of
-ranks: each loss is multiplied by it. A gradient that is not finite never reaches the weights: the update is skipped and counted.
+shards: each loss is multiplied by it. A gradient that is not finite never reaches the weights: the update is skipped and counted.
 """
 
 import logging
@@ -23,7 +23,9 @@ from transformers import PreTrainedModel
 
 from trainer.accumulate import Accumulator, Minibatch
 from trainer.attention import MaskBuilder, attn_implementation_for, choose, mask_counts, tree_obstacle
+from trainer.context_parallel import cut_sequences, of_slices
 from trainer.forward import TreeLM
+from trainer.loading import empty_model, fill
 from trainer.loss_metrics import Measured, combine, report
 from trainer.losses import Denominators, LossConfig
 from trainer.memory import MemorySettings, checkpoint_layers, with_optimizer_offload
@@ -85,11 +87,19 @@ def open_learner(
     obstacle = tree_obstacle(load_config(model_directory))
     implementation = attn_implementation_for(attn_implementation, parallel.device, obstacle=obstacle)
     parallel = with_optimizer_offload(parallel, memory)
+    first_loads = parallel.settings.first_loads and parallel.world_size > 1
 
     def load(directory: Path, trained: Trainable) -> TreeLM:
-        causal_lm = load_model(directory, dtype=dtype, attn_implementation=implementation, trainable=trained)
+        open_model, name = empty_model if first_loads else load_model, of_slices(implementation, parallel.context)
+        causal_lm = open_model(directory, dtype=dtype, attn_implementation=name, trainable=trained)
         cut_layers(causal_lm, parallel.mesh["tp"], parallel.device)
-        return TreeLM(causal_lm)
+        cut_sequences(causal_lm, parallel.context, tp_size=parallel.mesh["tp"].size(), obstacle=obstacle)
+        return TreeLM(causal_lm, parallel.context)
+
+    def shard(lm: TreeLM, directory: Path, *, frozen: bool = False) -> None:
+        shard_model(lm, layer_classes(lm.causal_lm), parallel, frozen=frozen)
+        if first_loads:
+            fill(lm.causal_lm, directory, parallel, dtype=dtype)
 
     lm = load(model_directory, trainable)
     checkpoint_layers(lm.causal_lm, memory, parallel)
@@ -101,14 +111,15 @@ def open_learner(
         reference = lm
     elif loss.kl_coefficient > 0:
         reference = load(reference_directory or model_directory, EVERYTHING).requires_grad_(False).eval()
-        shard_model(reference, layer_classes(reference.causal_lm), parallel, frozen=True)
-    shard_model(lm, layer_classes(lm.causal_lm), parallel)
+        shard(reference, reference_directory or model_directory, frozen=True)
+    shard(lm, model_directory)
     return Learner(
         lm,
         loss,
         optimizer,
         parallel,
-        mask=choose(implementation, parallel.device, linear=linear),
+        # without a mask the model would think a slice to be the whole row
+        mask=choose(implementation, parallel.device, linear=linear and parallel.context.size == 1),
         reference=reference,
         linear=linear,
         logprob_chunk=logprob_chunk,

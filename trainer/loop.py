@@ -46,7 +46,7 @@ HEARTBEAT_S = 2.0
 def train(config: TrainerConfig) -> None:
     """Train until `max_steps`, or until SIGTERM or Ctrl-C: then the step in hand is finished and saved."""
     with (
-        parallel_session(config.device, config.num_threads, tp_size=config.tp_size) as parallel,
+        parallel_session(config.device, config.num_threads, tp_size=config.tp_size, cp_size=config.cp_size) as parallel,
         StoreBridge(config.db_connection_string, config.run) as bridge,
     ):
         _seed(config.seed + parallel.data.rank)

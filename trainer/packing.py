@@ -64,21 +64,22 @@ class Row:
         return Row(*(getattr(self, f.name).to(device, non_blocking=True) for f in dataclasses.fields(self)))
 
     def padded(self, multiple: int) -> "Row":
-        """With tokens appended up to a multiple of `multiple`, each a tree of its own that nothing sees and nothing
-        reads.
+        """With tokens appended up to a multiple of `multiple`, which continue the last sequence: nothing sees or reads them.
+
+        The ancestors of the last token, and it itself, are those whose subtree ends with the row; so one sequence stays one.
         """
         n = self.num_tokens
         extra = -n % multiple
         if extra == 0:
             return self
-        zeros = self.ids_N.new_zeros(extra)
-        own_ends = torch.arange(n + 1, n + extra + 1, device=zeros.device)
+        places = torch.arange(extra, device=self.ids_N.device)
+        ends_N = torch.where(self.ends_N == n, n + extra, self.ends_N)
         return dataclasses.replace(
             self,
-            ids_N=torch.cat([self.ids_N, zeros]),
-            parents_N=torch.cat([self.parents_N, zeros - 1]),
-            positions_N=torch.cat([self.positions_N, zeros]),
-            ends_N=torch.cat([self.ends_N, own_ends]),
+            ids_N=torch.cat([self.ids_N, torch.zeros_like(places)]),
+            parents_N=torch.cat([self.parents_N, places + (n - 1)]),
+            positions_N=torch.cat([self.positions_N, places + self.positions_N[-1] + 1]),
+            ends_N=torch.cat([ends_N, torch.full_like(places, n + extra)]),
         )
 
 

@@ -4,8 +4,10 @@ Accelerate launches the processes, holds their state and carries the FSDP2 setti
 through its plugin). The sharding is one function over PyTorch's `fully_shard`, the same for gloo on CPU and NCCL on GPU
 and for one process: Accelerate's own FSDP path does not exist on CPU, where it would silently train independent copies.
 
-    mesh        "shard" × "tp": parameters are cut over both, rows are dealt over "shard" alone; the processes of one "tp" line
-                work on the same rows, each with its part of every layer (`trainer/tensor_parallel.py`)
+    mesh        "shard" × "tp": parameters are cut over both
+    shard       data × cp: rows are dealt over the data alone
+    tp          the processes of one line work on the same rows, each with its part of every layer (`trainer/tensor_parallel.py`)
+    cp          the processes of one line work on the same rows, each with its slice of the tokens (`trainer/context_parallel.py`)
 
 Promise: either as many processes train together as were launched, or the start is refused.
 """
@@ -17,6 +19,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
+from itertools import pairwise
 from typing import Any, NoReturn
 
 import torch
@@ -49,6 +52,8 @@ class ShardSettings:
     layer_classes: tuple[str, ...] = ()
     offload_params: bool = False
     activation_checkpointing: bool = False
+    forward_prefetch: bool = False  # a layer asks for the next one's parameters before it computes
+    first_loads: bool = False  # only the first process reads the weights' files (trainer/loading.py)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,11 +82,13 @@ class Peers:
 class Parallel:
     """This process among those launched. The collectives below must be called by every rank, in the same order.
 
-    `data`: one process of each part of the data; those of the same `data.rank` have the same rows.
+    `data`: one process of each part of the data; those of the same `data.rank` have the same rows. `context`: those that have
+    the same rows and the same part of every layer, each with its slice of the tokens.
     """
 
     everyone: Peers
     data: Peers
+    context: Peers
     device: torch.device
     mesh: DeviceMesh  # "shard" × "tp"
     settings: ShardSettings
@@ -97,6 +104,11 @@ class Parallel:
     @property
     def is_main(self) -> bool:
         return self.rank == 0
+
+    @property
+    def num_shards(self) -> int:
+        """Processes over which FSDP averages a gradient, of which each has a part: a loss is multiplied by it."""
+        return self.data.size * self.context.size
 
     def barrier(self) -> None:
         """Return when every rank has come here; stated as a sum, which both backends carry on the device in use."""
@@ -116,11 +128,14 @@ class Parallel:
 
 
 @contextmanager
-def parallel_session(device: str = "auto", num_threads: int = 0, *, tp_size: int = 1) -> Iterator[Parallel]:
+def parallel_session(
+    device: str = "auto", num_threads: int = 0, *, tp_size: int = 1, cp_size: int = 1
+) -> Iterator[Parallel]:
     """Join the processes that the launcher started (or be one alone), and leave the group cleanly at the end.
 
     `device` is auto, cpu or cuda. `num_threads` is for CPU work per process; 0 follows OMP_NUM_THREADS, and is one without
-    it. Raises LaunchError when fewer processes came up than were launched, or when `tp_size` does not divide them.
+    it. Raises LaunchError when fewer processes came up than were launched, or when `tp_size` × `cp_size` does not divide
+    them.
     """
     world_size = _launched_processes(os.environ)
     if device == "auto":
@@ -133,12 +148,13 @@ def parallel_session(device: str = "auto", num_threads: int = 0, *, tp_size: int
     try:
         state = PartialState(cpu=device == "cpu")
         _check_world_size(state, world_size)
-        parallel = _described(state.device, world_size, tp_size)
+        parallel = _described(state.device, world_size, tp_size, cp_size)
         if parallel.is_main:
             log.info(
-                "parallel world_size=%d tp_size=%d device=%s settings=%s",
+                "parallel world_size=%d tp_size=%d cp_size=%d device=%s settings=%s",
                 world_size,
                 tp_size,
+                cp_size,
                 device,
                 parallel.settings,
             )
@@ -149,14 +165,25 @@ def parallel_session(device: str = "auto", num_threads: int = 0, *, tp_size: int
         PartialState._reset_state()  # Accelerate's singleton would outlive the group it describes
 
 
-def _described(device: torch.device, world_size: int, tp_size: int) -> Parallel:
-    if world_size % tp_size:
-        raise LaunchError(f"tp_size is {tp_size}, but {world_size} processes came up; expected a multiple of it")
+def _described(device: torch.device, world_size: int, tp_size: int, cp_size: int) -> Parallel:
+    if world_size % (tp_size * cp_size):
+        sizes = " and ".join(f"{n} is {s}" for n, s in (("tp_size", tp_size), ("cp_size", cp_size)) if s > 1)
+        raise LaunchError(f"{sizes}, but {world_size} processes came up; expected a multiple of {tp_size * cp_size}")
     mesh = init_device_mesh(device.type, (world_size // tp_size, tp_size), mesh_dim_names=("shard", "tp"))
     everyone = Peers(dist.get_rank(), world_size, device)
-    shard = mesh["shard"]
-    data = everyone if tp_size == 1 else Peers(shard.get_local_rank(), shard.size(), device, shard.get_group())
-    return Parallel(everyone, data, device, mesh, read_shard_settings(os.environ))
+    if cp_size == 1:
+        data = everyone if tp_size == 1 else _peers(mesh["shard"], device)
+        return Parallel(everyone, data, Peers(0, 1, device), device, mesh, read_shard_settings(os.environ))
+    # the same processes in the same order, the shards told apart: only its groups are used
+    lines = init_device_mesh(
+        device.type, (world_size // (tp_size * cp_size), cp_size, tp_size), mesh_dim_names=("data", "cp", "tp")
+    )
+    data, context = _peers(lines["data"], device), _peers(lines["cp"], device)
+    return Parallel(everyone, data, context, device, mesh, read_shard_settings(os.environ))
+
+
+def _peers(line: DeviceMesh, device: torch.device) -> Peers:
+    return Peers(line.get_local_rank(), line.size(), device, line.get_group())
 
 
 def end_process(status: int) -> NoReturn:
@@ -224,6 +251,9 @@ def read_shard_settings(environment: Mapping[str, str]) -> ShardSettings:
     precision = environment.get("ACCELERATE_MIXED_PRECISION", "no")
     if precision not in PRECISIONS:
         raise ValueError(f"mixed_precision is {precision!r}; expected one of {', '.join(PRECISIONS)}")
+    backward_prefetch = environment.get("FSDP_BACKWARD_PREFETCH", "BACKWARD_PRE")
+    if backward_prefetch != "BACKWARD_PRE":
+        raise ValueError(f"fsdp_backward_prefetch is {backward_prefetch!r}; expected BACKWARD_PRE: FSDP2 has no other")
     plugin = FullyShardedDataParallelPlugin(fsdp_version=2)
     return ShardSettings(
         precision=precision,
@@ -231,13 +261,15 @@ def read_shard_settings(environment: Mapping[str, str]) -> ShardSettings:
         layer_classes=tuple(name.strip() for name in plugin.transformer_cls_names_to_wrap or ()),
         offload_params=isinstance(plugin.cpu_offload, CPUOffloadPolicy),
         activation_checkpointing=bool(plugin.activation_checkpointing),
+        forward_prefetch=environment.get("FSDP_FORWARD_PREFETCH", "false").lower() == "true",
+        first_loads=bool(plugin.cpu_ram_efficient_loading),
     )
 
 
 def shard_model(
     model: nn.Module, layer_classes: tuple[str, ...], parallel: Parallel, *, frozen: bool = False
 ) -> FSDPModule:
-    """Move `model` to the device and shard it in place: one group per transformer layer, one for the rest.
+    """Move `model` to the device, unless it is still empty, and shard it in place: one group per layer, one for the rest.
 
     `layer_classes`: those that the model names (transformers' `_no_split_modules`); the launcher's settings win.
     Call before the optimizer is made: the parameters become DTensors. `frozen`: no backward will follow a forward.
@@ -249,7 +281,7 @@ def shard_model(
     if not layers:
         found = sorted({type(module).__name__ for module in model.modules()})
         raise ValueError(f"no layer of class {', '.join(names) or '(none named)'} to shard; the model has {found}")
-    if not settings.offload_params:
+    if not settings.offload_params and not is_empty(model):
         model.to(parallel.device)
     options: dict[str, Any] = {"mesh": parallel.mesh["shard"], "reshard_after_forward": settings.reshard_after_forward}
     param_dtype = PRECISIONS[settings.precision]
@@ -257,8 +289,15 @@ def shard_model(
         options["mp_policy"] = MixedPrecisionPolicy(param_dtype=param_dtype, reduce_dtype=torch.float32)
     if settings.offload_params:
         options["offload_policy"] = CPUOffloadPolicy()
-    for layer in layers:
-        fully_shard(layer, **options)
+    sharded = [fully_shard(layer, **options) for layer in layers]
+    if settings.forward_prefetch:
+        for layer, following in pairwise(sharded):
+            layer.set_modules_to_forward_prefetch([following])
     # The root's parameters (embedding, head, last norm) are needed again right after the forward: not freed between. Without
     # a backward nothing else would free them.
     return fully_shard(model, **{**options, "reshard_after_forward": frozen})
+
+
+def is_empty(model: nn.Module) -> bool:
+    """Whether its parameters have no memory yet (`trainer/loading.py`)."""
+    return all(parameter.is_meta for parameter in model.parameters())

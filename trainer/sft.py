@@ -87,6 +87,8 @@ class SftConfig(ServiceConfig, RecordFilter, Trainable):
     attn_implementation: str = Field("auto", description="by_node, flex_attention, sdpa, or auto: by the device.")
     device: str = Field("auto", description="auto, cpu or cuda.")
     num_threads: int = Field(0, ge=0, description="CPU threads per process; 0 follows OMP_NUM_THREADS, else one.")
+    tp_size: int = Field(1, ge=1, description="Processes that share each layer (tensor parallelism).")
+    cp_size: int = Field(1, ge=1, description="Processes that share each row's tokens (context parallelism).")
     seed: int = Field(0, ge=0, description="Of the order of the samples, and of new adapters.")
     save_steps: int = Field(0, ge=0, description="Steps between checkpoints; 0 writes none.")
     save_total_limit: int = Field(2, ge=1, description="Checkpoints kept.")
@@ -126,7 +128,9 @@ def main(argv: list[str] | None = None) -> None:
     handler = RichHandler(console=Console(stderr=True), show_path=False)
     logging.basicConfig(level=logging.INFO, format="%(message)s", handlers=[handler])
     try:
-        with parallel_session(config.device, config.num_threads) as parallel:
+        with parallel_session(
+            config.device, config.num_threads, tp_size=config.tp_size, cp_size=config.cp_size
+        ) as parallel:
             train(config, parallel)
     except TandemError as exc:
         sys.exit(f"{config.program}: {exc}")

@@ -23,6 +23,7 @@ from torch.distributed.tensor.parallel import (
 from transformers import PreTrainedModel
 
 from shared.errors import ConfigError
+from trainer.parallel import is_empty
 from trainer.trainable import lora_layers
 
 # It warns of every redistribution over two dimensions, which are those of a checkpoint, a publication and a gradient norm.
@@ -31,7 +32,9 @@ HEADS_DIM = 2  # of (batch, token, head, head_dim), which the per-head norms see
 
 
 def cut_layers(model: PreTrainedModel, mesh: DeviceMesh, device: torch.device) -> None:
-    """Move `model` to the device and cut its layers in place over the 1-D `mesh`. Call before `shard_model`. One process: no-op.
+    """Move `model` to the device, unless it is still empty, and cut its layers in place over the 1-D `mesh`. One process: no-op.
+
+    Call before `shard_model`.
 
     Raises ConfigError for a model with adapters, without a plan, with a plan of other kinds of cuts (experts), or with heads that
     cannot be shared out evenly.
@@ -43,7 +46,8 @@ def cut_layers(model: PreTrainedModel, mesh: DeviceMesh, device: torch.device) -
             f"tp_size is {mesh.size()} and the model has adapters, which are not cut; expected lora_rank 0, or tp_size 1"
         )
     _check_heads(model, mesh.size())
-    model.to(device)
+    if not is_empty(model):
+        model.to(device)
     parallelize_module(model.base_model, mesh, {name: _style(model, name, cut) for name, cut in _plan(model).items()})
 
 

@@ -31,6 +31,7 @@ from tests.trainer.formulas import reference_loss
 from tests.trainer.loss_cases import LOSSES
 from trainer.accumulate import Accumulator, Minibatch
 from trainer.attention import dense_mask
+from trainer.context_parallel import cut_sequences, of_slices
 from trainer.exact import exact_norms
 from trainer.forward import TreeLM, row_logprobs
 from trainer.loss_metrics import combine
@@ -64,9 +65,9 @@ MICRO_BATCHES = (1, 4)
 Step = tuple[float, dict[str, Tensor]]  # loss and gradients
 
 
-def frozen_model() -> PreTrainedModel:
+def frozen_model(attention: str = "sdpa") -> PreTrainedModel:
     """A little away from the trained one: the reference model, and the proximal policy where a loss has one."""
-    return _moved(tiny_model(), 0.02, seed=1)
+    return _moved(tiny_model(attention=attention), 0.02, seed=1)
 
 
 def _moved(model: PreTrainedModel, scale: float, seed: int) -> PreTrainedModel:
@@ -123,9 +124,12 @@ def _as_seen(token: Token, config: LossConfig) -> Token:
 def found(cases: Mapping[str, LossConfig], parallel: Parallel) -> dict[str, dict[str, Step]]:
     """Through the trainer, sharded over the processes of `parallel`: {"merged, 4 micro-batches": {case: loss, gradients}}."""
     with ExitStack() as stack:
-        lm, frozen = (TreeLM(model) for model in (tiny_model(), frozen_model()))
+        attention = of_slices("sdpa", parallel.context)
+        models = (tiny_model(attention=attention), frozen_model(attention))
+        lm, frozen = (TreeLM(model, parallel.context) for model in models)
         for each in (lm, frozen):
             stack.enter_context(exact_norms(each.causal_lm))
+            cut_sequences(each.causal_lm, parallel.context, tp_size=1, obstacle=each.obstacle)
             shard_model(each, layer_classes(each.causal_lm), parallel, frozen=each is frozen)
         return {
             f"{label}, {count} micro-batches": {

@@ -1,8 +1,9 @@
-"""The same steps on any number of processes: python -m tests.trainer.layouts [--layouts 1x1,2x1,4x1,1x2,2x2]
+"""The same steps on any number of processes: python -m tests.trainer.layouts [--layouts 1,2,4,1x2,2x2,1x1x2]
 
-A layout is DATAxTP: so many parts of the data, so many processes for each layer. Every layout takes 5 float64 steps on the same
-groups, and 2 steps with a checkpoint that each other layout then continues to 5. Printed: the largest difference of any parameter
-from those of one process, relative to that parameter. Processes are forked from one, which spares each the import of torch.
+A layout is DATAxTPxCP: so many parts of the data, so many processes for each layer, so many for each row's tokens. Every layout
+takes 5 float64 steps on the same groups, and 2 steps with a checkpoint that each other layout then continues to 5. Printed: the
+largest difference of any parameter from those of one process, relative to that parameter. Processes are forked from one, which
+spares each the import of torch.
 """
 
 import argparse
@@ -36,13 +37,14 @@ MAX_TOKENS = 30  # many rows, of another number on every rank
 class Layout:
     data: int
     tp: int = 1
+    cp: int = 1
 
     @property
     def processes(self) -> int:
-        return self.data * self.tp
+        return self.data * self.tp * self.cp
 
     def __str__(self) -> str:
-        return f"{self.data}x{self.tp}"
+        return f"{self.data}x{self.tp}x{self.cp}"
 
 
 def run(layout: Layout, work: Callable[[Parallel], None]) -> None:
@@ -65,7 +67,7 @@ def _fork(rank: int, layout: Layout, port: str, work: Callable[[Parallel], None]
     try:
         place = {"RANK": rank, "WORLD_SIZE": layout.processes, "LOCAL_RANK": rank, "MASTER_PORT": port}
         os.environ |= {name: str(value) for name, value in place.items()} | {"MASTER_ADDR": "127.0.0.1"}
-        with parallel_session("cpu", num_threads=1, tp_size=layout.tp) as parallel:
+        with parallel_session("cpu", num_threads=1, tp_size=layout.tp, cp_size=layout.cp) as parallel:
             work(parallel)
         status = 0
     except BaseException:  # noqa: BLE001  # a forked process must never return into its parent's stack
@@ -129,7 +131,9 @@ def comparison(trainable: Trainable = EVERYTHING) -> Iterator[Comparison]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
-        "--layouts", default="1x1,2x1,4x1,1x2,2x2", help="the first is compared with (default: %(default)s)"
+        "--layouts",
+        default="1,2,4,1x2,2x2,1x1x2,1x1x4,2x1x2,1x2x2",
+        help="the first is compared with (default: %(default)s)",
     )
     args = parser.parse_args()
     layouts = [Layout(*map(int, text.split("x"))) for text in args.layouts.split(",")]
@@ -137,7 +141,10 @@ def main() -> None:
         trained = {layout: compared.trained(layout) for layout in layouts}
         expected = trained[layouts[0]]
         table = Table(
-            "layout (data x tp)", "processes", "from the start", *(f"from {saved}'s checkpoint" for saved in layouts)
+            "layout (data x tp x cp)",
+            "processes",
+            "from the start",
+            *(f"from {saved}'s checkpoint" for saved in layouts),
         )
         worst = 0.0
         for layout in layouts:

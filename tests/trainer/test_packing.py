@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.trainer.builders import RecordBuilder, random_group
-from trainer.attention import dense_mask
+from trainer.attention import dense_mask, sdpa_mask
 from trainer.packing import Row, empty_row, pack
 from trainer.tree import Merging, TokenTree, merge
 
@@ -132,7 +132,7 @@ def test_an_empty_row_has_one_token_and_trains_nothing() -> None:
     assert row.padded(128).num_tokens == 128
 
 
-def test_padding_sees_only_itself_and_is_seen_by_nothing() -> None:
+def test_padding_continues_the_last_sequence_and_is_seen_by_nothing_before_it() -> None:
     (row,) = pack([merge(random_group(3))], 1000)
     n = row.num_tokens
     padded = row.padded(128)
@@ -140,8 +140,16 @@ def test_padding_sees_only_itself_and_is_seen_by_nothing() -> None:
     assert padded.num_tokens % 128 == 0
     assert torch.equal(mask[:n, :n], dense_mask(row.ends_N)[0, 0])
     assert not mask[:n, n:].any()
-    assert torch.equal(mask[n:], torch.eye(padded.num_tokens, dtype=torch.bool)[n:])
+    assert torch.equal(mask[n:, :n], mask[n - 1, :n].expand(padded.num_tokens - n, n))
+    assert torch.equal(padded.positions_N[n:] - padded.positions_N[n - 1], torch.arange(1, padded.num_tokens - n + 1))
     assert padded.padded(128) is padded
+
+
+def test_one_sequence_stays_one_when_it_is_padded() -> None:
+    builder = RecordBuilder("a")
+    builder.reply([5, 6], builder.context([1, 2]))
+    (row,) = pack([merge([builder.build()])], 100)
+    assert sdpa_mask(row.padded(8).ends_N) is None
 
 
 def test_a_row_moves_whole() -> None:

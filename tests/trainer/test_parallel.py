@@ -1,5 +1,6 @@
 """Either as many processes train together as were launched, or the start is refused; the launcher's settings are in force."""
 
+import dataclasses
 import json
 from pathlib import Path
 
@@ -8,9 +9,12 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from tests.trainer.builders import tiny_model
+from tests.trainer.builders import random_group, tiny_model
 from tests.trainer.conftest import Launch, launch
+from trainer.forward import TreeLM, row_logprobs
+from trainer.packing import pack
 from trainer.parallel import LaunchError, Parallel, ShardSettings, parallel_session, read_shard_settings, shard_model
+from trainer.tree import merge
 
 
 def test_two_launched_processes_are_two_ranks_of_one_group(two_processes: Launch) -> None:
@@ -50,14 +54,17 @@ def test_the_settings_of_the_launcher_are_read(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setenv("FSDP_AUTO_WRAP_POLICY", "TRANSFORMER_BASED_WRAP")
     monkeypatch.setenv("FSDP_TRANSFORMER_CLS_TO_WRAP", "Qwen3DecoderLayer")
     monkeypatch.setenv("FSDP_ACTIVATION_CHECKPOINTING", "true")
+    monkeypatch.setenv("FSDP_FORWARD_PREFETCH", "true")
+    monkeypatch.setenv("FSDP_CPU_RAM_EFFICIENT_LOADING", "true")
     with parallel_session("cpu", num_threads=1) as parallel:
-        assert parallel.settings == ShardSettings("bf16", False, ("Qwen3DecoderLayer",), False, True)
+        assert parallel.settings == ShardSettings("bf16", False, ("Qwen3DecoderLayer",), False, True, True, True)
 
 
 @pytest.mark.parametrize(
     ("environment", "message"),
     [
         ({"ACCELERATE_USE_FSDP": "true", "FSDP_VERSION": "1"}, "fsdp_version is '1'; expected 2"),
+        ({"FSDP_BACKWARD_PREFETCH": "NO_PREFETCH"}, "fsdp_backward_prefetch is 'NO_PREFETCH'; expected BACKWARD_PRE"),
         ({"ACCELERATE_MIXED_PRECISION": "fp16"}, "mixed_precision is 'fp16'; expected one of no, bf16"),
     ],
 )
@@ -74,3 +81,16 @@ def test_a_model_is_sharded_layer_by_layer_and_unknown_layers_are_refused(alone:
     sharded = [name for name, module in model.named_modules() if type(module).__name__.startswith("FSDP")]
     assert sharded == ["", "model.layers.0", "model.layers.1"]
     assert isinstance(model, nn.Module)
+
+
+def test_in_bfloat16_layers_compute_in_it_and_gradients_and_log_probs_are_float32(alone: Parallel) -> None:
+    bf16 = dataclasses.replace(alone, settings=ShardSettings("bf16"))
+    lm = TreeLM(tiny_model(dtype=torch.float32))
+    seen = []
+    lm.causal_lm.model.layers[0].register_forward_hook(lambda _, args, out: seen.append(out.dtype))
+    shard_model(lm, ("Qwen3DecoderLayer",), bf16)
+    (row,) = pack([merge(random_group(3))], 1000)
+    logprob_E, _ = row_logprobs(lm, row)
+    logprob_E.sum().backward()
+    assert (seen, logprob_E.dtype) == ([torch.bfloat16], torch.float32)
+    assert {parameter.grad.dtype for parameter in lm.parameters()} == {torch.float32}

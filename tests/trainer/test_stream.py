@@ -177,3 +177,10 @@ def test_groups_are_shared_out_whole_and_by_their_cost() -> None:
     shares = share_out(groups, 2)
     assert sorted(g.task for share in shares for g in share) == [f"t{i}" for i in range(6)]
     assert [sum(g.num_tokens for g in share) for share in shares] == [100, 100]
+
+
+def test_long_sequences_weigh_more_than_as_many_tokens_of_short_ones() -> None:
+    """100,000 tokens that see 50,000 on average cost three times as much as those that see few: one rank has them alone."""
+    long = Group("long", ("a",), 100_000)
+    short = [Group(f"short-{i}", tuple(f"{i}-{j}" for j in range(100)), 100_000) for i in range(3)]
+    assert share_out([long, *short], 2) == [[long], short]

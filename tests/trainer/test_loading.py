@@ -1,0 +1,97 @@
+"""Rank 0 alone reads the weights: the others come to the same parameters, and never hold the whole model."""
+
+import dataclasses
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import Qwen3Config, Qwen3ForCausalLM
+
+from shared.errors import ConfigError
+from tests.trainer.builders import tiny_model
+from tests.trainer.launched import OPTIMIZER, exact_learner, full_parameters, take_steps
+from tests.trainer.layouts import Layout, run
+from trainer.learner import open_learner
+from trainer.losses import LossConfig
+from trainer.parallel import Parallel, ShardSettings
+from trainer.trainable import Trainable
+
+
+def with_settings(parallel: Parallel, settings: ShardSettings) -> Parallel:
+    return dataclasses.replace(parallel, settings=settings)
+
+
+def without_weights(directory: Path) -> Path:
+    """Beside the model's directory one that says what the model is, and no more."""
+    bare = directory.with_name("bare")
+    bare.mkdir()
+    shutil.copyfile(directory / "config.json", bare / "config.json")
+    return bare
+
+
+@pytest.mark.parametrize(("layout", "tied"), [(Layout(2), True), (Layout(2), False), (Layout(2, tp=2), True)], ids=str)
+def test_a_model_that_only_the_first_process_can_read_is_trained_by_all(
+    layout: Layout, tied: bool, tmp_path: Path
+) -> None:
+    """With the next layer's parameters asked for ahead, which must not change anything either."""
+    whole = tmp_path / "whole"
+    tiny_model(tied=tied).save_pretrained(whole)
+    bare = without_weights(whole)
+
+    def work(parallel: Parallel) -> None:
+        expected = exact_learner(whole, parallel)
+        settings = ShardSettings(first_loads=True, forward_prefetch=True)
+        learner = exact_learner(whole if parallel.is_main else bare, with_settings(parallel, settings))
+        for steps in (0, 1):
+            for each in (expected, learner):
+                take_steps(each, steps, 30, parallel)
+            found = full_parameters(learner)
+            for name, parameter in full_parameters(expected).items():
+                assert torch.equal(found[name], parameter), (steps, name)
+
+    run(layout, work)
+
+
+def test_adapters_are_refused_where_only_the_first_process_has_the_model(tmp_path: Path) -> None:
+    tiny_model().save_pretrained(tmp_path / "model")
+
+    def work(parallel: Parallel) -> None:
+        first_loads = with_settings(parallel, ShardSettings(first_loads=True))
+        with pytest.raises(ConfigError, match="lora_rank is 2 and fsdp_cpu_ram_efficient_loading true"):
+            open_learner(tmp_path / "model", LossConfig(), OPTIMIZER, first_loads, trainable=Trainable(lora_rank=2))
+
+    run(Layout(2), work)
+
+
+def test_the_other_process_never_holds_the_whole_model(tmp_path: Path) -> None:
+    """50 MB in matrices of 4 MB. Beyond its half, the other process needs memory for a tensor or two at a time."""
+    whole = tmp_path / "whole"
+    heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8}
+    config = Qwen3Config(vocab_size=37, hidden_size=256, intermediate_size=4096, num_hidden_layers=4, **heads)
+    model = Qwen3ForCausalLM(config)
+    model.save_pretrained(whole)
+    model_bytes = sum(4 * parameter.numel() for parameter in model.parameters())
+    bare, tiny = without_weights(whole), tmp_path / "tiny"
+    tiny_model().save_pretrained(tiny)
+
+    def work(parallel: Parallel) -> None:
+        exact_learner(tiny, with_settings(parallel, ShardSettings(first_loads=True)))  # what is imported and made once
+        for first_loads in (True, False):
+            directory = whole if parallel.is_main or not first_loads else bare
+            before = _memory("VmRSS")
+            learner = open_learner(
+                directory, LossConfig(), OPTIMIZER, with_settings(parallel, ShardSettings(first_loads=first_loads))
+            )
+            peak = _memory("VmHWM") - before
+            del learner
+            if not parallel.is_main:
+                assert (peak < 0.8 * model_bytes) is first_loads
+
+    run(Layout(2), work)
+
+
+def _memory(what: str) -> int:
+    """Bytes: VmRSS now, VmHWM at most since this process was forked."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(1024 * int(line.split()[1]) for line in lines if line.startswith(f"{what}:"))
