@@ -12,7 +12,7 @@ whose trainer has taken its last step limits nobody, and goes on playing as it i
 
 from collections.abc import Mapping, Sequence
 
-from shared.documents import Admission
+from shared.run_documents import Admission
 from shared.store import Store
 
 TRAIN_SPLIT = "train"

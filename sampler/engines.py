@@ -17,7 +17,7 @@ from sampler.engine.pool import Service as PoolService
 from sampler.resources import Seat
 from sampler.template import ChatTemplate
 from sampler.turn_sources import LAGGING, Source, check_tokenizers
-from shared.documents import InferenceService
+from shared.run_documents import InferenceService
 from shared.states import ServiceStatus
 from shared.store import Store
 

@@ -36,8 +36,9 @@ from sampler.sampler import AsyncSampler
 from sampler.scorers import default_scorer, import_scorers, require_scorer
 from sampler.settle import settle_next
 from sampler.tools import TokenBorders, ToolCatalog, parse_servers
-from shared.documents import Claim, Run, Worker
+from shared.documents import Claim
 from shared.errors import ConfigError, LeaseLost
+from shared.run_documents import Run, Worker
 from shared.states import RunState
 from shared.store import Store
 

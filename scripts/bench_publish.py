@@ -30,8 +30,8 @@ from rich.console import Console
 from rich.table import Table
 from tokenizers import Tokenizer
 
-from shared.documents import Admission, InferenceService
 from shared.mongod import Mongod
+from shared.run_documents import Admission, InferenceService
 from shared.states import ServiceStatus
 from shared.store import Store
 from shared.trees import RecordTree, TreeDispatch

@@ -41,8 +41,9 @@ from rich.console import Console
 from rich.table import Table
 
 from scripts.bench_replies import make_tokenizer
-from shared.documents import InferenceService, Slot, Task, TaskPayload, task_id
+from shared.documents import Slot, Task, TaskPayload, task_id
 from shared.mongod import Mongod, free_port
+from shared.run_documents import InferenceService
 from shared.states import ServiceStatus
 from shared.store import Store
 from shared.store.pipelines import EPOCH

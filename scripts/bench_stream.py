@@ -32,17 +32,11 @@ import psutil
 from rich.console import Console
 from rich.table import Table
 
-from shared.documents import (
-    Admission,
-    DBRecordData,
-    DispatchedSamplingTask,
-    SampledResponse,
-    record_id,
-    task_id,
-)
+from shared.documents import DBRecordData, DispatchedSamplingTask, SampledResponse, record_id, task_id
 from shared.flatten import data_fields, digest, flatten, tree_of
 from shared.mongod import Mongod, free_port
 from shared.packed import pack_floats, pack_ints
+from shared.run_documents import Admission
 from shared.states import DispatchStatus
 from shared.store import Store
 from trainer.ages import Ages

@@ -16,8 +16,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from shared.deltas import apply_delta
-from shared.documents import PolicyVersion
 from shared.errors import DataError
+from shared.run_documents import PolicyVersion
 from shared.weights import DELTA_FILE, WEIGHTS_FILE, verify_files
 
 TEMPORARY = "unfinished"

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
-from shared.documents import Document
+from shared.document import Document
 
 MAX_EXAMPLES = 5
 Model = TypeVar("Model", bound=Document)

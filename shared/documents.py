@@ -1,7 +1,7 @@
-"""Every document of a run's database, in the order in which they come to be. Field names are what people read in Compass.
+"""The documents of a run's data, in the order in which they come to be. Field names are what people read in Compass.
 
     Task ──slot──▶ Record ──turn──▶ DispatchedSamplingTask ──settle──▶ DBRecordData ──step──▶ PolicyVersion
-                                                                        (run, services and workers beside them)
+                                                       (versions, run, services, workers: `shared.run_documents`)
 
 Ids are derived from what they name, so that every write may be repeated:
 
@@ -16,38 +16,20 @@ beside them, and each is stored once: in the dispatch that sampled it.
 """
 
 from datetime import datetime
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from shared.agent_use import AgentUse
-from shared.offers import BroadcastOffer
+from shared.document import Document
 from shared.states import (
     BranchCause,
     DataStatus,
     DispatchStatus,
     RecordStatus,
-    RunState,
-    ServiceStatus,
     SlotStatus,
     TaskStatus,
 )
-from shared.weights import FileEntry
-
-SCHEMA_VERSION = 2
-
-
-class Document(BaseModel):
-    """Base of all: frozen, unknown fields are an error, `id` is `_id` in MongoDB."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
-
-    def to_mongo(self) -> dict[str, Any]:
-        return self.model_dump(by_alias=True, mode="python")
-
-    @classmethod
-    def from_mongo(cls, document: dict[str, Any]) -> Self:
-        return cls.model_validate(document)
 
 
 class TaskPayload(Document):
@@ -303,88 +285,3 @@ class DBRecordData(Document):
     dispatches: list[DataDispatch]
     digest: str
     created_at: datetime | None = None
-
-
-class PolicyVersion(Document):
-    """Published weights. A resume from an older step withdraws what came after it: `withdrawn_to` is that step.
-
-    `files` are those of the complete directory. Where `kind` is "full" they lie in `path`. Where `base` is set, `path` also holds
-    the changes since that version (`shared.deltas`), from which `shared.assembly` makes the same directory.
-    """
-
-    id: str = Field(alias="_id")
-    policy: str
-    version: int  # grows with every publication, never used twice
-    step: int  # optimizer steps behind these weights
-    kind: Literal["full", "delta"] = "full"
-    path: str
-    files: dict[str, FileEntry]
-    base: int | None = None
-    delta: FileEntry | None = None  # of the file with the changes since `base`
-    offer: BroadcastOffer | None = None  # the same bytes over the network, to whoever joins in time
-    withdrawn_to: int | None = None
-    pruned: bool = False  # its files are deleted
-    created_at: datetime | None = None
-
-    def lag(self, step: int) -> int:
-        """Optimizer steps between these weights and those after `step` steps, through the step where their histories part."""
-        if self.withdrawn_to is None:
-            return step - self.step
-        fork = min(self.withdrawn_to, step)
-        return (self.step - fork) + (step - fork)
-
-
-class Admission(Document):
-    """The trainer's appetite, which bounds how far ahead samplers may open tasks; see `store.tasks.admission_limit`."""
-
-    groups_per_step: int
-    max_staleness: int
-    num_steps: int | None = None  # tasks beyond the last step's are never opened; None: no end
-
-
-class Run(Document):
-    """The run itself: one document, `_id` = "run"."""
-
-    id: str = Field(alias="_id")
-    name: str
-    schema_version: int = SCHEMA_VERSION
-    state: RunState = RunState.RUNNING
-    admission: dict[str, Admission] = {}  # by policy
-    incarnations: dict[str, int] = {}  # trainer starts, by policy: the fencing token of claims and commits
-    configs: dict[str, dict[str, Any]] = {}  # resolved configuration of each kind of service, secrets left out
-    created_at: datetime | None = None
-
-
-class InferenceService(Document):
-    """One engine that a keeper looks after."""
-
-    id: str = Field(alias="_id")  # its url
-    url: str
-    policy: str
-    version: int
-    follow_every: int = 1  # versions from one update to the next; above 1 it is a "lagging" one
-    status: ServiceStatus
-    kind: str = "sglang"
-    capacity: int = 0  # requests it runs at once
-    running: int = 0
-    waiting: int = 0
-    token_usage: float = 0.0  # share of its KV cache in use
-    broadcast_ranks: int = 0  # processes with which it would join a broadcast of weights; 0: it loads from disk alone
-    keeper: str | None = None
-    error: str | None = None
-    wants_full: int | None = None  # the version that could not be put together: a full one at or after it would help
-    heartbeat: datetime | None = None
-
-
-class Worker(Document):
-    """Any process of the run."""
-
-    id: str = Field(alias="_id")
-    kind: str
-    host: str
-    pid: int
-    doing: str = ""
-    stats: dict[str, Any] = {}
-    alarms: list[str] = []  # what is wrong now, each with a sentence of advice
-    started_at: datetime | None = None
-    heartbeat: datetime | None = None

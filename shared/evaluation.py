@@ -12,8 +12,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from shared.documents import PolicyVersion, Task
+from shared.documents import Task
 from shared.pass_rates import Estimate, bootstrap, num_passed, pass_at_k, wilson
+from shared.run_documents import PolicyVersion
 from shared.states import SlotStatus, TaskStatus
 from shared.store import Store
 

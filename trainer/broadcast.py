@@ -19,8 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from shared.documents import PolicyVersion
 from shared.offers import BroadcastOffer
+from shared.run_documents import PolicyVersion
 from shared.states import OfferState
 from shared.store import Store
 from shared.weights import WEIGHTS_FILE

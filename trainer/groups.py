@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-from shared.documents import DataClaim, PolicyVersion
+from shared.documents import DataClaim
 from shared.errors import LeaseLost
+from shared.run_documents import PolicyVersion
 from shared.states import DataStatus
 from trainer.ages import Ages, StaleData
 from trainer.bridge import StoreBridge

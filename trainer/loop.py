@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from shared.documents import Admission, Worker
+from shared.run_documents import Admission, Worker
 from trainer import checkpoint
 from trainer.alarms import Alarms
 from trainer.bridge import StoreBridge

@@ -24,9 +24,9 @@ import torch
 
 from shared.assembly import ancestors
 from shared.deltas import DeltaSize
-from shared.documents import PolicyVersion
 from shared.errors import LeaseLost
 from shared.offers import BroadcastOffer
+from shared.run_documents import PolicyVersion
 from shared.weights import DELTA_FILE, WEIGHTS_FILE, FileEntry, manifest_of
 from trainer.atomic import write_directory_atomically
 from trainer.bridge import StoreBridge

@@ -24,9 +24,10 @@ from rich.table import Table
 
 from shared.assembly import Assembly
 from shared.config import ServiceConfig
-from shared.documents import DBRecordData, PolicyVersion
+from shared.documents import DBRecordData
 from shared.errors import DataError, TandemError
 from shared.flatten import tree_of
+from shared.run_documents import PolicyVersion
 from shared.store import Store
 from shared.trees import RecordTree
 from trainer.attention import attn_implementation_for, choose, tree_obstacle

@@ -24,9 +24,9 @@ from sampler.engine.layout import Layout, check_layout
 from sampler.engine.update import require_version
 from sampler.errors import EngineError, EngineRefused, EngineUnavailable
 from shared.buckets import Bucket, buckets_of
-from shared.documents import PolicyVersion
 from shared.errors import DataError
 from shared.offers import BroadcastOffer, Joined
+from shared.run_documents import PolicyVersion
 from shared.states import OfferState
 from shared.store import Store
 from shared.weights import WEIGHTS_FILE

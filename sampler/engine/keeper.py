@@ -39,8 +39,8 @@ from sampler.engine.layout import check_layout, read_layout
 from sampler.engine.update import drain, update
 from sampler.errors import EngineError, EngineRefused, EngineUnavailable
 from shared.assembly import Assembly, Reached
-from shared.documents import InferenceService, PolicyVersion, Worker
 from shared.errors import DataError, TandemError
+from shared.run_documents import InferenceService, PolicyVersion, Worker
 from shared.states import ServiceStatus
 from shared.store import Store
 from shared.weights import manifest_of

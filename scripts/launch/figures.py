@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from shared.documents import InferenceService, Worker
+from shared.run_documents import InferenceService, Worker
 from shared.store import Store
 
 Line = dict[str, float]

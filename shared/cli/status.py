@@ -13,7 +13,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from shared.cli.connect import AsJson, Connection, RunName, ago, console, table, with_store
-from shared.documents import Run
+from shared.run_documents import Run
 from shared.states import DataStatus, RecordStatus, RunState, SlotStatus, TaskStatus
 from shared.store import Store
 

@@ -7,8 +7,8 @@ import typer
 from rich.markup import escape
 
 from shared.cli.connect import PROBLEM, AsJson, Connection, RunName, answer, complain, console, table, with_store
-from shared.documents import PolicyVersion
 from shared.errors import ConfigError
+from shared.run_documents import PolicyVersion
 from shared.store import Store
 from shared.store.questions import chain_pipeline
 

@@ -7,9 +7,9 @@ from pymongo.asynchronous.collection import AsyncCollection
 from pymongo.asynchronous.database import AsyncDatabase
 from pymongo.errors import DuplicateKeyError
 
-from shared.documents import InferenceService, PolicyVersion
 from shared.errors import DataError
 from shared.offers import BroadcastOffer, Joined
+from shared.run_documents import InferenceService, PolicyVersion
 from shared.states import OfferState, ServiceStatus
 from shared.store.pipelines import NOW, literals
 from shared.store.retry import survives_outages

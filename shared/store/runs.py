@@ -7,8 +7,9 @@ from pymongo import ReturnDocument
 from pymongo.asynchronous.collection import AsyncCollection
 from pymongo.asynchronous.database import AsyncDatabase
 
-from shared.documents import SCHEMA_VERSION, Admission, Run, Worker
+from shared.document import SCHEMA_VERSION
 from shared.errors import DataError
+from shared.run_documents import Admission, Run, Worker
 from shared.states import RunState
 from shared.store.pipelines import NOW, literal, literals
 from shared.store.retry import survives_outages

@@ -12,9 +12,10 @@ from pymongo.asynchronous.collection import AsyncCollection
 from pymongo.asynchronous.database import AsyncDatabase
 from pymongo.errors import BulkWriteError
 
-from shared.documents import Admission, Claim, Task, task_id
+from shared.documents import Claim, Task, task_id
 from shared.errors import LeaseLost
 from shared.pass_rates import num_passed
+from shared.run_documents import Admission
 from shared.states import SlotStatus, TaskStatus
 from shared.store.pipelines import (
     LEAST_FREE_AT,

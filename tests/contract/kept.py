@@ -17,7 +17,7 @@ from sampler.engine.client import EngineClient
 from sampler.engine.keeper import Keeper, KeeperConfig
 from sampler.engine.pool import EnginePool, PoolLimits, Reply, Service
 from shared.assembly import Assembly
-from shared.documents import InferenceService
+from shared.run_documents import InferenceService
 from shared.states import ServiceStatus
 from shared.store import Store
 from shared.weights import manifest_of

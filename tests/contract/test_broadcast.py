@@ -22,8 +22,8 @@ from safetensors.torch import load_file
 from sampler.engine.client import EngineClient
 from sampler.engine.update import update
 from sampler.errors import EngineRefused, EngineUnavailable
-from shared.documents import PolicyVersion
 from shared.offers import Joined
+from shared.run_documents import PolicyVersion
 from shared.states import OfferState, ServiceStatus
 from shared.store import Store
 from shared.weights import WEIGHTS_FILE, manifest_of

@@ -11,7 +11,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from shared.documents import PolicyVersion
+from shared.run_documents import PolicyVersion
 from shared.states import ServiceStatus
 from shared.store import Store
 from shared.weights import DELTA_FILE, WEIGHTS_FILE, manifest_of

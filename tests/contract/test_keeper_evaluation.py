@@ -2,7 +2,7 @@
 
 from collections.abc import Awaitable, Callable
 
-from shared.documents import InferenceService
+from shared.run_documents import InferenceService
 from shared.states import ServiceStatus
 from shared.store import Store
 from tests.contract.engines import Engine

@@ -5,8 +5,9 @@ import pytest
 from sampler.groups import read_episode
 from sampler.settle import settle, settle_next
 from shared.audit import audit
-from shared.documents import Admission, DataClaim, TaskPayload
+from shared.documents import DataClaim, TaskPayload
 from shared.evaluation import evaluation_round
+from shared.run_documents import Admission
 from shared.states import DataStatus, RecordStatus, TaskStatus, Termination
 from shared.store import Store
 from tests.sampler.builders import play_episode

@@ -21,10 +21,11 @@ from sampler.scorers import Score
 from sampler.settle import settle_next
 from sampler.turn_sources import Source, check_tokenizers
 from shared.audit import Check, audit
-from shared.documents import Admission, DataClaim, DBRecordData
+from shared.documents import DataClaim, DBRecordData
 from shared.errors import ConfigError
 from shared.flatten import tree_of
 from shared.packed import unpack_ints
+from shared.run_documents import Admission
 from shared.states import SlotStatus, TaskStatus, Termination
 from shared.store import Store
 from tests.sampler.engines import Engines, Up

@@ -7,17 +7,10 @@
 
 import numpy as np
 
-from shared.documents import (
-    Claim,
-    DataClaim,
-    DBRecordData,
-    DispatchedSamplingTask,
-    PolicyVersion,
-    SampledResponse,
-    ToolCallResult,
-)
+from shared.documents import Claim, DataClaim, DBRecordData, DispatchedSamplingTask, SampledResponse, ToolCallResult
 from shared.flatten import data_fields
 from shared.packed import pack_floats, pack_ints
+from shared.run_documents import PolicyVersion
 from shared.states import RecordStatus, Termination
 from shared.store import Store
 from shared.trees import RecordTree, TreeDispatch

@@ -17,8 +17,8 @@ from typer.testing import CliRunner, Result
 
 from shared.cli import app
 from shared.cli.status import look
-from shared.documents import Admission, InferenceService, Worker
 from shared.mongod import Mongod
+from shared.run_documents import Admission, InferenceService, Worker
 from shared.states import DataStatus, ServiceStatus
 from shared.store import Store
 from tests.conftest import ROOT

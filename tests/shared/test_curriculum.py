@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from shared.documents import Admission, Task, TaskPayload, task_id
+from shared.documents import Task, TaskPayload, task_id
+from shared.run_documents import Admission
 from shared.states import TaskStatus
 from shared.store import Store
 from shared.task_files import Entry, Target, import_entries

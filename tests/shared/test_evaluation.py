@@ -1,8 +1,9 @@
 """Rounds of evaluation, from the documents: queued once, bound to their version, counted by task."""
 
-from shared.documents import PolicyVersion, TaskPayload
+from shared.documents import TaskPayload
 from shared.evaluation import evaluation_round, evaluation_rounds
 from shared.pass_rates import pass_at_k, wilson
+from shared.run_documents import PolicyVersion
 from shared.states import TaskStatus
 from shared.store import Store
 from tests.shared.builders import claim, make_task

@@ -3,7 +3,8 @@
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from shared.documents import DataClaim, PolicyVersion
+from shared.documents import DataClaim
+from shared.run_documents import PolicyVersion
 from shared.states import DataStatus
 from shared.store import Store
 from tests.shared.builders import make_data, make_task

@@ -3,9 +3,11 @@
 import pytest
 from pymongo.errors import DuplicateKeyError
 
-from shared.documents import SCHEMA_VERSION, Admission, DataClaim, Record
+from shared.document import SCHEMA_VERSION
+from shared.documents import DataClaim, Record
 from shared.errors import ConfigError, DataError, IllegalMove
 from shared.mongod import Mongod
+from shared.run_documents import Admission
 from shared.states import DataStatus, RecordStatus
 from shared.store import Store
 from tests.shared.builders import claim, import_tasks, make_data, make_task

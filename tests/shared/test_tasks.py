@@ -10,9 +10,10 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
-from shared.documents import Admission, Claim
+from shared.documents import Claim
 from shared.errors import LeaseLost
 from shared.mongod import Mongod
+from shared.run_documents import Admission
 from shared.states import SlotStatus, TaskStatus
 from shared.store import Store
 from tests.shared.builders import claim, import_tasks, make_task

@@ -14,8 +14,9 @@ from typing import Any
 import httpx
 import pytest
 
-from shared.documents import InferenceService, Task, TaskPayload
+from shared.documents import Task, TaskPayload
 from shared.mongod import Mongod, free_port
+from shared.run_documents import InferenceService
 from shared.states import RecordStatus, ServiceStatus, SlotStatus, TaskStatus
 from shared.store import Store
 from tests.sampler.agents.endpoints import Service, endpoint

@@ -2,7 +2,8 @@
 
 from pathlib import Path
 
-from shared.documents import Admission, DBRecordData
+from shared.documents import DBRecordData
+from shared.run_documents import Admission
 from tests.shared.builders import make_answer, make_data, make_task
 from trainer.bridge import StoreBridge
 from trainer.config import TrainerConfig

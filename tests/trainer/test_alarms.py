@@ -7,8 +7,8 @@ import pytest
 from rich.console import Console
 
 from shared.cli.status import _render, look
-from shared.documents import Admission
 from shared.mongod import Mongod
+from shared.run_documents import Admission
 from trainer.alarms import ENTROPY, FIRST_STEPS, RULES, Alarms
 from trainer.bridge import StoreBridge
 from trainer.config import TrainerConfig

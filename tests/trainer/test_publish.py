@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from shared.assembly import Assembly, Reached
-from shared.documents import Admission, InferenceService, PolicyVersion
 from shared.errors import DataError
 from shared.mongod import Mongod
+from shared.run_documents import Admission, InferenceService, PolicyVersion
 from shared.states import OfferState, ServiceStatus
 from shared.weights import DELTA_FILE, WEIGHTS_FILE, manifest_of
 from tests.trainer.builders import tiny_model
