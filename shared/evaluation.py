@@ -7,9 +7,11 @@ A task counts once, however many of its episodes were scored; episodes that the 
 `failed`, never as wrong. Estimates and intervals are those of `shared.pass_rates`.
 """
 
+import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 from shared.documents import Task
@@ -137,3 +139,12 @@ def _pass_at(groups: Sequence[Sequence[float]], k: int) -> Estimate:
 def _ks(most: int) -> list[int]:
     """1, 2, 4, ... and the size of the largest group."""
     return sorted({2**i for i in range(most.bit_length())} | {most}) if most else []
+
+
+def best_steps(metrics_path: Path, count: int) -> list[int]:
+    """The steps with the best held-out rewards that a trainer's `metrics.jsonl` knows, the best first; of equals the later."""
+    if count < 1 or not metrics_path.exists():
+        return []
+    lines = (json.loads(line) for line in metrics_path.read_text(encoding="utf-8").splitlines())
+    found = {int(line["eval/step"]): line["eval/reward"] for line in lines if line.get("eval/reward") is not None}
+    return sorted(found, key=lambda step: (-found[step], -step))[:count]

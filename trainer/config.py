@@ -130,6 +130,11 @@ class TrainerConfig(ServiceConfig, LossConfig, Trainable):
     # keeping
     save_steps: Positive = Field(10, description="Checkpoint every so many steps, and at the end.")
     keep_checkpoints: Positive = Field(2, description="Checkpoints to keep: the last ones.")
+    keep_best_checkpoints: int = Field(
+        0,
+        ge=0,
+        description="Keep those with the best held-out rewards too, so many (see eval_steps, a multiple of save_steps).",
+    )
     async_checkpoints: bool = Field(
         True,
         description="Write checkpoints while the next steps are computed; needs host memory for one more copy of the state.",

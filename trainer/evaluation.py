@@ -25,7 +25,7 @@ class Evaluation:
         self._policy = config.policy
         self._every = config.eval_steps
         self._is_main = parallel.is_main
-        self._awaited: list[int] = []  # versions whose round is not logged yet, in order
+        self._awaited: dict[int, int] = {}  # version -> step, of rounds that are not logged yet, in order
 
     def begin(self, step: int, metrics_path: Path) -> None:
         """After `step` steps: give up rounds at versions that a resume took back; remember those not in `metrics_path` yet."""
@@ -36,7 +36,7 @@ class Evaluation:
         if skipped := self._bridge(self._store.evaluation.withdraw(self._policy, withdrawn)):
             log.info("skipped %d evaluation tasks of withdrawn versions", skipped)
         known = set(self._bridge(self._store.evaluation.epochs(self._policy))) - _logged_versions(metrics_path)
-        self._awaited = [version.version for version in versions if version.version in known - set(withdrawn)]
+        self._awaited = {v.version: v.step for v in versions if v.version in known - set(withdrawn)}
         if self._every and step and step % self._every == 0:
             self._queue(step)  # again: a trainer may have died between publishing and queueing
 
@@ -48,10 +48,16 @@ class Evaluation:
             self._queue(step)
         if not self._awaited:
             return {}
-        over, total = self._bridge(self._store.evaluation.count_round(self._policy, self._awaited[0]))
+        first = next(iter(self._awaited))
+        over, total = self._bridge(self._store.evaluation.count_round(self._policy, first))
         if over < total:
             return {}
-        return _metrics(self._bridge(evaluation_round(self._store, self._policy, self._awaited.pop(0))))
+        del self._awaited[first]
+        return _metrics(self._bridge(evaluation_round(self._store, self._policy, first)))
+
+    def awaited_steps(self) -> list[int]:
+        """Steps that are being judged: one of them may be the best."""
+        return list(self._awaited.values())
 
     def _queue(self, step: int) -> None:
         newest = self._bridge(self._store.versions.newest(self._policy))
@@ -61,7 +67,7 @@ class Evaluation:
         if total == 0:
             log.warning("no evaluation at step %d: split eval has no tasks; import some, or set eval_steps to 0", step)
         elif queued:
-            self._awaited.append(newest.version)
+            self._awaited[newest.version] = newest.step
             log.info("evaluation queued version=%d step=%d tasks=%d", newest.version, step, queued)
 
 

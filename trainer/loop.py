@@ -24,6 +24,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from shared.evaluation import best_steps
 from shared.run_documents import Admission, Worker
 from trainer import checkpoint
 from trainer.alarms import Alarms
@@ -93,11 +94,13 @@ def _run(
     status: "Status",
 ) -> None:
     metrics_path = config.folder / "metrics.jsonl"
+    awaited_steps = evaluation.awaited_steps if config.keep_best_checkpoints else list
     checkpoints = checkpoint.Checkpoints(
         config.folder / "checkpoints",
         parallel,
         keep_last=config.keep_checkpoints,
         asynchronous=config.async_checkpoints,
+        keep_also=lambda: {*best_steps(metrics_path, config.keep_best_checkpoints), *awaited_steps()},
     )
     with _metrics_log(metrics_path, learner.steps_done, config, parallel) as metrics_log:
         alarms = Alarms(metrics_path)

@@ -9,10 +9,13 @@ from typing import Annotated
 import typer
 
 from shared.cli.connect import USAGE, RunName, complain
+from shared.evaluation import best_steps
 
 EXAMPLES = """Examples:
 
 `tandem export-model demo`  the newest checkpoint of output/demo, to output/demo/export/step-000070
+
+`tandem export-model demo --best`  the one with the best held-out reward (the trainer's `eval_steps` and `keep_best_checkpoints`)
 
 `tandem export-model demo --step 40 --output_dir models/demo-40 --dtype bfloat16`
 """
@@ -23,6 +26,9 @@ COMPLETE = re.compile(r"step-(\d{6,})")  # a write in progress has another name
 def export_model(
     run: RunName,
     step: Annotated[int | None, typer.Option("--step", min=0, help="Which checkpoint. Default: the newest.")] = None,
+    best: Annotated[
+        bool, typer.Option("--best", help="The checkpoint with the best held-out reward of those that were kept.")
+    ] = False,
     output_dir: Annotated[
         Path | None, typer.Option("--output_dir", help="Directory to write. Default: output/RUN/export/step-N.")
     ] = None,
@@ -48,6 +54,13 @@ def export_model(
         wanted = "a checkpoint" if step is None else f"the checkpoint of step {step}"
         complain(f"{folder}: expected {wanted}; there are those of steps: {there} (--run_dir names another place)")
         raise typer.Exit(USAGE)
+    if best:
+        judged = [s for s in best_steps(folder.parent / "metrics.jsonl", sys.maxsize) if s in kept]
+        if not judged or step is not None:
+            none = f"{folder}: no checkpoint was evaluated; see eval_steps"
+            complain("--best and --step exclude each other" if judged else none)
+            raise typer.Exit(USAGE)
+        step = judged[0]
     chosen = max(kept) if step is None else step
     target = output_dir or folder.parent / "export" / f"step-{chosen:06d}"
     command = [sys.executable, "-m", "trainer.export", "--checkpoint", str(kept[chosen]), "--output_dir", str(target)]

@@ -1,7 +1,10 @@
 """Rounds of evaluation, from the documents: queued once, bound to their version, counted by task."""
 
+import json
+from pathlib import Path
+
 from shared.documents import TaskPayload
-from shared.evaluation import evaluation_round, evaluation_rounds
+from shared.evaluation import best_steps, evaluation_round, evaluation_rounds
 from shared.pass_rates import pass_at_k, wilson
 from shared.run_documents import PolicyVersion
 from shared.states import TaskStatus
@@ -89,3 +92,15 @@ async def test_a_round_without_a_version_says_who_sampled_it(store: Store) -> No
     await play(store, {"t0": [1.0]}, 0, policy_versions=[3, 4])
     played = await evaluation_round(store, "main", 0, dict[int, PolicyVersion]())
     assert (played.version, played.step, played.versions) == (None, None, (3, 4))
+
+
+def test_the_best_steps_are_those_of_the_highest_held_out_rewards(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    assert best_steps(path, 3) == []
+    rewards = {5: 0.25, 10: 0.75, 15: 0.5, 20: 0.75}
+    lines = [{"step": step + 2, "eval/step": float(step), "eval/reward": reward} for step, reward in rewards.items()]
+    path.write_text(
+        "".join(json.dumps(line) + "\n" for line in [{"step": 1}, *lines, {"step": 30, "eval/reward": None}])
+    )
+    assert best_steps(path, 3) == [20, 10, 15]
+    assert best_steps(path, 0) == []
