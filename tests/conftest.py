@@ -1,6 +1,7 @@
 """What every test may ask for: a real mongod (one per test process) and a fresh database in it."""
 
 import re
+import signal
 import uuid
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -13,6 +14,8 @@ from shared.mongod import Mongod
 from shared.store import Store
 
 ROOT = Path(__file__).parents[1]
+# Started in the background by a shell, tests would hand on an ignored Ctrl-C, and no child could be interrupted.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 class OneWorkerPerEngine(LoadScopeScheduling):
