@@ -207,7 +207,7 @@ def child() -> None:
 def take(stream: RecordStream, step: int, step_s: float) -> dict[str, float]:
     batch = stream.next_batch(step)
     assert batch is not None
-    time.sleep(step_s)
+    time.sleep(step_s)  # in the optimizer step's place: the time that reading ahead has
     stream.commit(step)
     return batch.metrics
 

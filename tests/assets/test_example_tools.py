@@ -102,7 +102,9 @@ def test_the_server_ends_cleanly_on_a_signal(example_dir: Path, transport: str, 
 
 
 def test_a_taken_port_is_named_with_the_remedy(tool_url: str, example_dir: Path) -> None:
-    port = re.search(r":(\d+)/", tool_url)[1]  # type: ignore[index]  # the fixture's URL always has one
+    found = re.search(r":(\d+)/", tool_url)
+    assert found, tool_url
+    port = found[1]
     command = [sys.executable, str(example_dir / "tool_server.py"), "--port", port]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert ended.returncode == 1

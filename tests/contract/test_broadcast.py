@@ -109,7 +109,7 @@ def second(session_engine: Engine, tmp_path: Path) -> Iterator[tuple[Engine, int
 def only_local(session_engine: Engine) -> None:
     """What is the keeper's and the trainer's own is tested on one kind of engine."""
     if session_engine.kind != "local":
-        pytest.skip("tested on the local engine")
+        pytest.skip("what is tested is our trainer and keeper, the same for every engine: once, on the local one")
 
 
 async def assert_holds(engine: Engine, version: int, every: int = 5) -> None:
@@ -167,7 +167,10 @@ async def test_an_engine_receives_the_published_bytes_while_requests_are_in_flig
 
 @pytest.mark.gpu
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="NCCL from a sender to an engine needs two CUDA devices")
-@pytest.mark.skipif(find_spec("sglang") is None, reason="SGLang is not installed in this environment")
+@pytest.mark.skipif(
+    find_spec("sglang") is None,
+    reason="needs SGLang with CUDA importable here; scripts/sglang_cpu.sh has the one for CPUs in its own environment",
+)
 @pytest.mark.timeout(2 * START_S)
 async def test_nccl_carries_the_published_bytes_to_sglang_on_another_gpu(
     models: tuple[Path, Path], store: Store, until: Until, tmp_path: Path

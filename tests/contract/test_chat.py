@@ -91,7 +91,7 @@ async def test_agents_may_ask_an_engine(engine: Engine) -> None:
 @pytest.mark.parametrize("name", ["stream", "logprobs", "tools"])
 async def test_the_local_engine_refuses_what_it_does_not_do(engine: Engine, name: str) -> None:
     if engine.kind != "local":
-        pytest.skip("SGLang does it")
+        pytest.skip("a refusal of the local engine alone: SGLang can do this")
     refused = await chat(engine, **{name: [{"type": "function"}] if name == "tools" else True})
     assert refused.status_code == 400
     assert refused.json()["message"].startswith(f"{name} is not supported by the local engine")

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import re
+from pathlib import Path
 
 import pytest
 
@@ -164,13 +165,13 @@ async def test_a_refused_request_says_nothing_about_the_model_and_does_not_trip_
 
 
 async def test_a_key_goes_to_its_endpoint_and_nowhere_else(
-    tmp_path: object, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Not into the record, an error, a log line, the configuration's text; also where the endpoint says it aloud."""
     monkeypatch.setenv("JUDGE_KEY", "sk-very-secret")
     caplog.set_level(logging.DEBUG)
     async with endpoint("status 500") as loud, endpoint("judges") as good:
-        path = tmp_path / "agents.yml"  # type: ignore[operator]  # pytest's Path
+        path = tmp_path / "agents.yml"
         entry = "{{model: m, base_url: '{}', api_key: '${{JUDGE_KEY}}'}}"
         both = ", ".join(entry.format(service.url) for service in (loud, good))
         path.write_text(f"scorer_agent: {{retry_delay: 0.01, models: [{both}]}}")
