@@ -169,7 +169,7 @@ async def test_an_engine_receives_the_published_bytes_while_requests_are_in_flig
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="NCCL from a sender to an engine needs two CUDA devices")
 @pytest.mark.skipif(
     find_spec("sglang") is None,
-    reason="needs SGLang with CUDA importable here; scripts/sglang_cpu.sh has the one for CPUs in its own environment",
+    reason="needs an SGLang with CUDA beside torch; the check has the CPU one",
 )
 @pytest.mark.timeout(2 * START_S)
 async def test_nccl_carries_the_published_bytes_to_sglang_on_another_gpu(
