@@ -10,6 +10,7 @@ import re
 
 from sampler.parsers.json_calls import next_call
 from sampler.parsers.reply import ParsedReply, ReplyBuilder, ToolSchemas, split_reasoning
+from sampler.parsers.scan import scan
 from sampler.parsers.typed_arguments import argument_types, typed
 
 OPEN, CLOSE = "<tool_call>", "</tool_call>"
@@ -22,15 +23,12 @@ _BLANKS = re.compile(r"\s*")
 def parse_glm45(text: str, tools: ToolSchemas = ()) -> ParsedReply:
     reasoning, rest = split_reasoning(text)
     reply = ReplyBuilder(reasoning, FORM)
-    at = 0
-    while (start := rest.find(OPEN, at)) >= 0:
-        reply.text(rest[at:start])
-        if reply.is_full():
-            return reply.done()
+
+    def read(start: int) -> int:
         end = _read_call(rest, start, tools, reply)
-        at = end if end is not None else next_call(rest, start + len(OPEN), OPEN, CLOSE)
-    reply.text(rest[at:])
-    return reply.done()
+        return next_call(rest, start + len(OPEN), OPEN, CLOSE) if end is None else end
+
+    return scan(rest, reply, lambda at: rest.find(OPEN, at), read)
 
 
 def _read_call(text: str, start: int, tools: ToolSchemas, reply: ReplyBuilder) -> int | None:

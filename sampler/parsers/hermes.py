@@ -8,6 +8,7 @@ I look it up.
 
 from sampler.parsers.json_calls import after_tag, read_closed_json
 from sampler.parsers.reply import ParsedReply, ReplyBuilder, ToolSchemas, split_reasoning
+from sampler.parsers.scan import scan
 
 OPEN, CLOSE = "<tool_call>", "</tool_call>"
 FORM = f'{OPEN}{{"name": "…", "arguments": {{…}}}}{CLOSE}'
@@ -16,20 +17,16 @@ FORM = f'{OPEN}{{"name": "…", "arguments": {{…}}}}{CLOSE}'
 def parse_hermes(text: str, tools: ToolSchemas = ()) -> ParsedReply:
     reasoning, rest = split_reasoning(text)
     reply = ReplyBuilder(reasoning, FORM)
-    at = 0
-    while (start := rest.find(OPEN, at)) >= 0:
-        reply.text(rest[at:start])
-        if reply.is_full():
-            return reply.done()
-        body_at = start + len(OPEN)
-        read = read_closed_json(rest, body_at, CLOSE, reply)
-        if read is None:
-            at = after_tag(rest, body_at, CLOSE)
-            continue
-        value, at = read
-        if isinstance(value, dict):
-            reply.call(value.get("name"), value.get("arguments", {}))
-        else:
-            reply.error(f"is {type(value).__name__}, not an object")
-    reply.text(rest[at:])
-    return reply.done()
+    return scan(rest, reply, lambda at: rest.find(OPEN, at), lambda start: _read_call(rest, start + len(OPEN), reply))
+
+
+def _read_call(text: str, body_at: int, reply: ReplyBuilder) -> int:
+    read = read_closed_json(text, body_at, CLOSE, reply)
+    if read is None:
+        return after_tag(text, body_at, CLOSE)
+    value, end = read
+    if isinstance(value, dict):
+        reply.call(value.get("name"), value.get("arguments", {}))
+    else:
+        reply.error(f"is {type(value).__name__}, not an object")
+    return end

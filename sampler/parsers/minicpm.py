@@ -15,6 +15,7 @@ import re
 
 from sampler.parsers.python_values import NotPython, PythonReader
 from sampler.parsers.reply import ParsedReply, ReplyBuilder, ToolSchemas, split_reasoning
+from sampler.parsers.scan import scan
 
 THOUGHT, END_THOUGHT = "<|thought_start|>", "<|thought_end|>"
 OPEN, CLOSE = "<|tool_call_start|>", "<|tool_call_end|>"
@@ -27,14 +28,9 @@ def parse_minicpm(text: str, tools: ToolSchemas = ()) -> ParsedReply:
     if not reasoning and rest == text:
         reasoning, rest = split_reasoning(text)
     reply = ReplyBuilder(reasoning, FORM)
-    at = 0
-    while (start := rest.find(OPEN, at)) >= 0:
-        reply.text(rest[at:start])
-        if reply.is_full():
-            return reply.done()
-        at = _read_section(rest, start + len(OPEN), reply)
-    reply.text(rest[at:])
-    return reply.done()
+    return scan(
+        rest, reply, lambda at: rest.find(OPEN, at), lambda start: _read_section(rest, start + len(OPEN), reply)
+    )
 
 
 def _read_section(text: str, start: int, reply: ReplyBuilder) -> int:

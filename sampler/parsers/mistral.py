@@ -9,6 +9,7 @@ from typing import Any
 
 from sampler.parsers.json_calls import read_json_at
 from sampler.parsers.reply import ParsedReply, ReplyBuilder, ToolSchemas, split_reasoning
+from sampler.parsers.scan import scan
 
 OPEN = "[TOOL_CALLS]"
 FORM = f'{OPEN}[{{"name": "…", "arguments": {{…}}}}]'
@@ -21,14 +22,7 @@ _ID = re.compile(r"[A-Za-z0-9]{9}")
 def parse_mistral(text: str, tools: ToolSchemas = ()) -> ParsedReply:
     reasoning, rest = split_reasoning(text)
     reply = ReplyBuilder(reasoning, FORM)
-    at = 0
-    while (start := rest.find(OPEN, at)) >= 0:
-        reply.text(rest[at:start])
-        if reply.is_full():
-            return reply.done()
-        at = _read_calls(rest, start + len(OPEN), reply)
-    reply.text(rest[at:])
-    return reply.done()
+    return scan(rest, reply, lambda at: rest.find(OPEN, at), lambda start: _read_calls(rest, start + len(OPEN), reply))
 
 
 def _read_calls(text: str, start: int, reply: ReplyBuilder) -> int:

@@ -12,6 +12,7 @@ A
 import re
 
 from sampler.parsers.reply import ParsedReply, ReplyBuilder, ToolSchemas, split_reasoning
+from sampler.parsers.scan import scan
 from sampler.parsers.typed_arguments import argument_types, typed
 
 OPEN, CLOSE = "<tool_call>", "</tool_call>"
@@ -26,14 +27,7 @@ _REST = re.compile(r"\s*</function>\s*")
 def parse_qwen3_coder(text: str, tools: ToolSchemas = ()) -> ParsedReply:
     reasoning, rest = split_reasoning(text)
     reply = ReplyBuilder(reasoning, FORM)
-    at = 0
-    while (start := _next_call(rest, at)) >= 0:
-        reply.text(rest[at:start])
-        if reply.is_full():
-            return reply.done()
-        at = _read_call(rest, start, tools, reply)
-    reply.text(rest[at:])
-    return reply.done()
+    return scan(rest, reply, lambda at: _next_call(rest, at), lambda start: _read_call(rest, start, tools, reply))
 
 
 def _next_call(text: str, at: int) -> int:
