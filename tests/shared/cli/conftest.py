@@ -1,0 +1,51 @@
+"""`tandem`: run in this process as a person runs it, and a run that was played, to be read."""
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+
+import pymongo
+import pytest
+from typer.testing import CliRunner, Result
+
+from shared.cli import app
+from shared.mongod import Mongod
+from shared.run_documents import InferenceService, Worker
+from shared.states import DataStatus, ServiceStatus
+from shared.store import Store
+from tests.shared.cli.commands import Command
+from tests.shared.episodes import whole_run
+
+
+@pytest.fixture(scope="module")
+def played(mongod: Mongod) -> Iterator[str]:
+    """A whole run, played once: the tests of a module only read it."""
+
+    async def play() -> None:
+        async with Store.open(mongod.connection_string, "played") as store:
+            records = await whole_run(store)
+            await store.data.set_aside(records[2:3], DataStatus.STALE, "too old")
+            await store.services.heartbeat(
+                InferenceService(id="http://e:1", url="http://e:1", policy="main", version=1, status=ServiceStatus.UP)
+            )
+            stats = {"episodes_per_s": 2.5, "claims": 7}
+            await store.workers.heartbeat(Worker(id="a", kind="sampler", host="h", pid=7, doing="playing", stats=stats))
+            await store.workers.heartbeat(Worker(id="b", kind="sampler", host="h", pid=8, stats=stats))
+
+    asyncio.run(play())
+    yield "played"
+    with pymongo.MongoClient(mongod.connection_string) as client:
+        client.drop_database("played")
+
+
+@pytest.fixture
+def tandem(mongod: Mongod, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Command:
+    """Runs a command in an empty folder, against the test's server, on a wide terminal."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("DB_CONNECTION_STRING", mongod.connection_string)
+    monkeypatch.setenv("COLUMNS", "220")
+
+    def run(*arguments: str) -> Result:
+        return CliRunner().invoke(app, list(arguments))
+
+    return run

@@ -1,0 +1,65 @@
+"""`tandem tasks import`: what it did, and what is wrong with a file."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.shared.cli.commands import Command
+
+
+def test_an_import_says_what_it_did(tandem: Command) -> None:
+    Path("t.jsonl").write_text('{"id": "a", "query": "q"}\n{"id": "b", "query": "q"}\n')
+    first = tandem("tasks", "import", "imported", "t.jsonl", "--split", "eval", "--num_generations", "2")
+    assert first.exit_code == 0, first.output
+    assert "run imported, split eval: 2 inserted, 0 unchanged" in first.stdout
+    again = tandem("tasks", "import", "imported", "t.jsonl", "--split", "eval", "--epochs", "2")
+    assert "2 inserted, 2 unchanged" in again.stdout
+    third = tandem("tasks", "import", "imported", "t.jsonl", "--split", "eval", "--epoch", "5")
+    assert "2 inserted, 0 unchanged" in third.stdout
+    assert tandem("tasks", "import", "imported", "t.jsonl", "--epoch", "5", "--epochs", "2").exit_code == 2
+
+
+MIX = """
+tasks:
+  sources:
+    - {name: a, file: t.jsonl, weight: 2, num_generations: 3, max_turns: 2}
+    - {name: b, file: t.jsonl, weight: 1}
+    - {name: held, file: t.jsonl, split: eval}
+"""
+
+
+def test_a_mixture_is_imported_and_its_held_out_tasks_are_a_round(tandem: Command) -> None:
+    Path("t.jsonl").write_text('{"id": "x", "query": "q"}\n{"id": "y", "query": "q"}\n{"id": "z", "query": "q"}\n')
+    Path("mix.yml").write_text(MIX)
+    result = tandem("tasks", "import", "mixed", "--config", "mix.yml", "--num_generations", "4")
+    assert "run mixed, mix.yml: 9 inserted, 0 unchanged" in result.stdout
+    assert "0 inserted, 9 unchanged" in tandem("tasks", "import", "mixed", "--config", "mix.yml").stdout
+    shown = tandem("eval", "mixed")
+    assert (shown.exit_code, "0/3" in shown.stdout) == (0, True)
+    (played,) = json.loads(tandem("eval", "mixed", "--json").stdout)["rounds"]
+    assert (played["version"], played["step"], played["complete"], list(played["by_source"])) == (0, 0, False, ["held"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ([], "give either FILE.jsonl or --config MIX.yml"),
+        (["t.jsonl", "--config", "mix.yml"], "give either FILE.jsonl or --config MIX.yml"),
+        (["--config", "mix.yml", "--epochs", "2"], "--epochs is for a FILE; with --config it stands in mix.yml"),
+        (["--config", "mix.yml"], "mix.yml: sources.1.weight is -1"),
+    ],
+)
+def test_what_an_import_takes_is_said(tandem: Command, arguments: list[str], said: str) -> None:
+    Path("mix.yml").write_text(MIX.replace("weight: 1", "weight: -1"))
+    result = tandem("tasks", "import", "mixed", *arguments)
+    assert (result.exit_code, said in result.stderr) == (2, True), result.stderr
+
+
+def test_a_wrong_file_is_refused_line_by_line(tandem: Command) -> None:
+    Path("t.jsonl").write_text('{"id": "a", "query": "q", "answer_schema": "bxoed"}\n{"id": "b"}\n')
+    result = tandem("tasks", "import", "wrong", "t.jsonl")
+    assert result.exit_code == 2
+    assert 't.jsonl:1: "answer_schema" is "bxoed"; expected "answer" or "boxed"' in result.stderr
+    assert 't.jsonl:2: "query" is missing' in result.stderr
+    assert tandem("tasks", "import", "wrong", "absent.jsonl").exit_code == 2

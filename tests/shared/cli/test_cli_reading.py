@@ -1,0 +1,141 @@
+"""`tandem status, show, trace, audit`: what a run tells a person, and a program."""
+
+import asyncio
+import json
+
+import pymongo
+import pytest
+
+from shared.cli.status import look
+from shared.mongod import Mongod
+from shared.run_documents import Admission
+from shared.store import Store
+from tests.shared.builders import claim, make_task
+from tests.shared.cli.commands import RECORD, Command
+from tests.shared.episodes import announce
+
+
+def test_status_shows_everything_of_a_run(tandem: Command, played: str) -> None:
+    result = tandem("status", played)
+    assert result.exit_code == 0, result.output
+    for text in (
+        "run played is running",
+        "settled",
+        "too old",
+        "http://e:1",
+        "UP",
+        "h:7",
+        "playing",
+        "ready data by lag",
+    ):
+        assert text in result.stdout
+
+
+async def test_a_run_is_trained_once_every_policy_has_taken_its_last_step(store: Store) -> None:
+    await store.runs.start_trainer("main", Admission(groups_per_step=1, max_staleness=0, num_steps=1))
+    await announce(store, 0)
+    assert (await look(store)).state == "running"
+    await announce(store, 1)
+    assert (await look(store)).state == "trained"
+    await store.runs.start_trainer("guide", Admission(groups_per_step=1, max_staleness=0, num_steps=1))
+    assert (await look(store)).state == "running"
+
+
+def test_status_as_json_is_for_programs(tandem: Command, played: str) -> None:
+    now = json.loads(tandem("status", played, "--json").stdout)
+    assert now["tasks"] == {"train": {"settled": 2}}
+    assert now["slots"] == {"train": {"scored": 4, "failures": 0}}
+    assert now["record_data"] == {"trained": 2, "ready": 1, "stale": 1}
+    assert now["set_aside"] == {"stale": {"too old": 1}}
+    assert [w["process"] for w in now["workers"]] == ["h:7", "h:8"]
+    assert now["rates"]["sampler/episodes_per_s"] == 5.0
+    assert now["rates"]["episodes_per_s"] == pytest.approx(4 / 60)
+    assert now["policies"][0]["version"] == 1
+
+
+def test_what_settlement_dropped_is_shown_with_its_reason(tandem: Command, mongod: Mongod, played: str) -> None:
+    record, why = "main:train:0:t1:0:1", "zero variance: scores differ by less than 0.1"
+    with pymongo.MongoClient(mongod.connection_string) as client:
+        run = client[played]
+        task, before = run["tasks"].find_one({"tid": "t1"}), run["records"].find_one({"_id": record})
+        run["tasks"].update_one({"tid": "t1"}, {"$set": {"status": "abandoned", "outcome": f"abandoned: {why}"}})
+        run["records"].update_one({"_id": record}, {"$set": {"status": "abandoned", "reason": why}})
+        try:
+            assert f"1 × abandoned: {why}" in tandem("status", played).stdout
+            assert json.loads(tandem("status", played, "--json").stdout)["abandoned"] == {f"abandoned: {why}": 1}
+            assert why in tandem("show", played, record).stdout
+        finally:
+            run["tasks"].replace_one({"tid": "t1"}, task)
+            run["records"].replace_one({"_id": record}, before)
+
+
+def test_the_age_of_ready_data_is_counted_in_optimizer_steps(tandem: Command, mongod: Mongod, played: str) -> None:
+    with pymongo.MongoClient(mongod.connection_string) as client:
+        data = client[played]["record_data"]
+        data.update_one({"status": "ready"}, {"$set": {"min_version": 0}})
+        try:
+            assert json.loads(tandem("status", played, "--json").stdout)["policies"][0]["ready_by_lag"] == {"1": 1}
+        finally:
+            data.update_one({"status": "ready"}, {"$set": {"min_version": 3}})
+
+
+def test_show_lists_what_to_choose_from_then_a_task_then_an_episode(tandem: Command, played: str) -> None:
+    recent = tandem("show", played)
+    assert RECORD in recent.stdout
+    task = tandem("show", played, "t0")
+    assert "2+2?" in task.stdout
+    assert "2 attempts" in task.stdout
+    episode = tandem("show", played, RECORD)
+    assert episode.exit_code == 0
+    for text in (
+        *("2+2?", "message [0]", "reply 1", "calculator({'e': '2+2'})", "[4]  [0.25 s]"),
+        *("v3 × 2, v4 × 1", "score", "steps: 1", "6 of 12 tokens have a loss", "after 1 (shares 5 tokens)"),
+    ):
+        assert text in episode.stdout
+    assert "-0.4000" not in episode.stdout
+    assert "-0.4000" in tandem("show", played, RECORD, "--tokens").stdout
+
+
+def test_show_says_when_nothing_is_called_so(tandem: Command, played: str) -> None:
+    result = tandem("show", played, "t99")
+    assert result.exit_code == 2
+    assert "no record and no task is called 't99'" in result.stderr
+
+
+def test_trace_gives_the_chain_and_a_query_that_gives_the_same(tandem: Command, mongod: Mongod, played: str) -> None:
+    result = tandem("trace", played, "--step", "1")
+    assert result.exit_code == 0, result.output
+    for text in (RECORD, "v3×2 v4×1", "+1.0000", "-1.0000", "calculator", "first in main:1", "2 records of 1 tasks"):
+        assert text in result.stdout
+    query = json.loads(result.stdout.splitlines()[-1])
+    with pymongo.MongoClient(mongod.connection_string) as client:
+        pasted = list(client[played]["record_data"].aggregate(query))
+    assert pasted == json.loads(tandem("trace", played, "--step", "1", "--json").stdout)["rows"]
+    assert {row["record"] for row in pasted} == {RECORD, "main:train:0:t0:1:1"}
+    assert len(pasted) == 6
+
+
+def test_trace_of_a_record_says_which_steps_used_it(tandem: Command, played: str) -> None:
+    assert "step 1 of policy main: first in main:1" in tandem("trace", played, "--record", RECORD).stdout
+    assert "none yet" in tandem("trace", played, "--record", "main:train:0:t1:0:1").stdout
+
+
+def test_trace_of_nothing_exits_with_1(tandem: Command, played: str) -> None:
+    assert tandem("trace", played, "--step", "77").exit_code == 1
+    assert "gave no training data" in tandem("trace", played, "--record", "r").stderr
+
+
+def test_audit_exits_with_0_when_all_is_well(tandem: Command, played: str) -> None:
+    result = tandem("audit", played)
+    assert result.exit_code == 0, result.output
+    assert "stale: too old" in result.stdout
+    assert json.loads(tandem("audit", played, "--json").stdout)["ok"]
+
+
+async def test_audit_exits_with_1_on_a_violation_and_names_it(tandem: Command, store: Store) -> None:
+    await store.tasks.insert_new([make_task(0, num_generations=1)])
+    await claim(store)
+    result = await asyncio.to_thread(tandem, "audit", store.run)
+    assert result.exit_code == 1
+    assert "main:train:0:t0 slot 0 is leased" in result.stdout
+    assert (await asyncio.to_thread(tandem, "audit", store.run, "--running")).exit_code == 0
