@@ -12,7 +12,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from accelerate.tracking import LOGGER_TYPE_TO_CLASS, GeneralTracker, filter_trackers
+from accelerate.tracking import LOGGER_TYPE_TO_CLASS, GeneralTracker, get_available_trackers
 from accelerate.utils import is_tensorboard_available
 
 from shared.errors import ConfigError
@@ -75,10 +75,11 @@ def _names(trackers: Sequence[str] | None) -> list[str]:
 
 
 def _start_tracker(name: str, run_name: str, directory: Path, resume_step: int) -> GeneralTracker:
-    found = filter_trackers([name], directory)
-    if not found:
+    if name not in LOGGER_TYPE_TO_CLASS:
+        raise ConfigError(f"tracker {name!r}: not known; known are {', '.join(LOGGER_TYPE_TO_CLASS)} and none")
+    if name not in map(str, get_available_trackers()):
         raise ConfigError(f"tracker {name!r}: its package is not installed")
-    kind: Any = LOGGER_TYPE_TO_CLASS[str(found[0])]
+    kind: Any = LOGGER_TYPE_TO_CLASS[name]
     places = [directory] if kind.requires_logging_directory else []
     options = {"purge_step": resume_step} if name == "tensorboard" else {}  # hides the steps that a resume takes back
     tracker: GeneralTracker = kind(run_name, *places, **options)

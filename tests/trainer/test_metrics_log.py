@@ -46,6 +46,11 @@ def test_a_tracker_that_is_not_installed_is_named(tmp_path: Path) -> None:
         MetricsLog(tmp_path / "metrics.jsonl", trackers=["comet_ml"])
 
 
+def test_a_tracker_that_nobody_knows_is_answered_with_those_that_are_known(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"tracker 'tensorbord': not known; known are .*tensorboard.* and none"):
+        MetricsLog(tmp_path / "metrics.jsonl", trackers=["tensorbord"])
+
+
 def test_a_resume_forgets_the_steps_that_its_checkpoint_has_not(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
     with MetricsLog(path) as log:
