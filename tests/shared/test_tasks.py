@@ -16,7 +16,7 @@ from shared.mongod import Mongod
 from shared.run_documents import Admission
 from shared.states import SlotStatus, TaskStatus
 from shared.store import Store
-from tests.shared.builders import claim, import_tasks, make_task
+from tests.shared.builders import claim, import_tasks, let_time_pass, make_task
 
 T = TypeVar("T")
 
@@ -78,9 +78,9 @@ async def test_the_last_slot_completes_its_group_in_the_same_update(store: Store
 async def test_a_plumbing_failure_is_retried_later_and_then_failed_without_a_score(store: Store) -> None:
     await import_tasks(store, 1, num_generations=1)
     first = await claim(store)
-    assert not await store.tasks.retry_slot(first, "engine down", delay_s=0.3, max_failures=2)
+    assert not await store.tasks.retry_slot(first, "engine down", delay_s=60, max_failures=2)
     assert await claim(store) is None  # not yet
-    await asyncio.sleep(0.35)
+    await let_time_pass(store)
     second = await claim(store)
     assert await store.tasks.retry_slot(second, "engine down", delay_s=0, max_failures=2)
     task = await store.tasks.get(first.task.id)
@@ -114,11 +114,11 @@ async def test_a_released_slot_is_free_at_once_and_keeps_its_clean_sheet(store: 
 
 async def test_renewal_keeps_a_lease_and_names_those_that_are_lost(store: Store) -> None:
     await import_tasks(store, 2, num_generations=1)
-    kept, lost = await claim(store, lease_s=0.5), await claim(store, lease_s=0.0)
+    kept, lost = await claim(store), await claim(store, lease_s=0.0)
     heir = await claim(store, "heir")
     assert heir.task.id == lost.task.id
-    assert await store.tasks.renew_leases([kept, lost], lease_s=60) == [lost]
-    await asyncio.sleep(0.6)
+    await let_time_pass(store)
+    assert await store.tasks.renew_leases([kept, lost, heir], lease_s=60) == [lost]
     assert await claim(store, "thief") is None  # renewed, so nobody may take it
 
 
@@ -156,9 +156,9 @@ async def test_the_claim_uses_its_index(store: Store) -> None:
 async def test_only_one_settler_at_a_time_and_a_dead_one_is_replaced(store: Store) -> None:
     await import_tasks(store, 1, num_generations=1)
     await store.tasks.finish_slot(await claim(store), 1.0)
-    assert await store.tasks.claim_settlement("a", policy="main", lease_s=0.3) is not None
-    assert await store.tasks.claim_settlement("b", policy="main", lease_s=0.3) is None
-    await asyncio.sleep(0.35)
+    assert await store.tasks.claim_settlement("a", policy="main", lease_s=60) is not None
+    assert await store.tasks.claim_settlement("b", policy="main", lease_s=60) is None
+    await let_time_pass(store)
     task = await store.tasks.claim_settlement("b", policy="main", lease_s=60)
     assert task is not None
     assert await store.tasks.finish_settlement(task, "ready", abandoned=False)

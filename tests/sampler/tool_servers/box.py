@@ -16,7 +16,7 @@ from starlette.responses import Response
 
 server = MCPServer("box", log_level="WARNING")
 counters: dict[object, int] = {}
-cancelled: list[float] = []
+of_slow = {"running": 0, "cancelled": 0}
 listed: list[int] = []
 
 
@@ -44,24 +44,21 @@ async def bump(ctx: Context) -> dict[str, Any]:
 @server.tool()
 async def slow(seconds: float) -> str:
     """Sleep."""
+    of_slow["running"] += 1
     try:
         await asyncio.sleep(seconds)
     except asyncio.CancelledError:
-        cancelled.append(seconds)
+        of_slow["cancelled"] += 1
         raise
+    finally:
+        of_slow["running"] -= 1
     return "done"
 
 
 @server.tool()
-async def how_many_cancelled() -> int:
-    """Calls of `slow` that were cancelled."""
-    return len(cancelled)
-
-
-@server.tool()
-async def how_many_sessions() -> int:
-    """Sessions that ever bumped."""
-    return len(counters)
+async def calls_of_slow() -> dict[str, int]:
+    """How many run now, and how many were cancelled."""
+    return of_slow
 
 
 @server.tool()
