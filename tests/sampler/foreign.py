@@ -28,7 +28,7 @@ from sampler.tools import ToolServer
 INSTALLED = Path(__file__).parents[2] / ".mcp_servers"
 NPM = INSTALLED / "npm" / "node_modules"
 PYPI = INSTALLED / "pypi"
-START_S = 20.0
+START_S = 90.0  # seconds; node takes one on an idle machine
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,6 @@ import asyncio
 import json
 import re
 import signal
-import time
 from collections.abc import Iterator
 
 import psutil
@@ -20,6 +19,7 @@ from tests.sampler.mcp_table import play
 
 TRANSPORTS = FOREIGN["everything"].transports
 LONG = "trigger-long-running-operation"
+PATIENCE_S = 60.0  # how long a slow machine may take for what an idle one does at once
 
 
 @pytest.fixture(scope="module")
@@ -39,17 +39,21 @@ async def test_a_public_server_answers_as_it_should(name: str, transport: str) -
     assert [(a.case.tool, a.text, a.is_error) for a in answers if not a.is_expected] == []
 
 
-@pytest.mark.parametrize("transport", TRANSPORTS)
-async def test_progress_keeps_a_call_alive_and_silence_ends_it(world: World, transport: str) -> None:
+async def test_progress_keeps_a_call_alive_and_silence_ends_it(world: World) -> None:
+    """Over every transport, all at once: they wait. A report is due every 0.2 s; a busy machine may be late by nine."""
     require("everything")
-    with world.serve("everything", transport, tool_timeouts_s={LONG: 0.7}) as server:
-        async with ToolSession([server]) as session:
-            done = await session.call(LONG, {"duration": 1.6, "steps": 8})
-            assert "Duration: 1.6 seconds" in done.text
-            assert done.duration_s > 1.5
-            with pytest.raises(ToolTimeout, match=r"no answer within 0\.7 s"):
-                await session.call(LONG, {"duration": 20, "steps": 1})
-            assert (await session.call("echo", {"message": "on"})).text == "Echo: on"
+
+    async def look(transport: str) -> None:
+        with world.serve("everything", transport, tool_timeouts_s={LONG: 2.0}) as server:
+            async with ToolSession([server]) as session:
+                done = await session.call(LONG, {"duration": 3.0, "steps": 15})
+                assert "Duration: 3 seconds" in done.text
+                assert done.duration_s > 2.9
+                with pytest.raises(ToolTimeout, match=r"no answer within 2 s"):
+                    await session.call(LONG, {"duration": 600, "steps": 1})
+                assert (await session.call("echo", {"message": "on"})).text == "Echo: on"
+
+    await asyncio.gather(*map(look, TRANSPORTS))
 
 
 async def test_no_progress_keeps_a_call_alive_beyond_the_longest_call(world: World) -> None:
@@ -83,11 +87,9 @@ async def test_a_list_that_changed_is_asked_for_again_by_the_next_episode(world:
         # This server registers more tools after the handshake, and says so.
         async with ToolSession([server], catalog=catalog) as session:
             connection = session._links[0]._connection
-            for _ in range(100):
-                if connection.num_list_changes:
-                    break
-                await asyncio.sleep(0.02)
-            assert connection.num_list_changes >= 1
+            async with asyncio.timeout(PATIENCE_S):
+                while not connection.num_list_changes:  # noqa: ASYNC110 - a number has no event
+                    await asyncio.sleep(0.02)
             before = session.list_tools()
             connection.on_list_changed()
             assert catalog._lists == {}
@@ -107,15 +109,14 @@ async def test_a_server_that_dies_in_the_middle_of_a_call_is_plumbing(world: Wor
     require("everything")
     with world.serve("everything", transport) as server:
         async with ToolSession([server], limits=ToolLimits(max_retries=0)) as session:
-            call = asyncio.create_task(session.call(LONG, {"duration": 30, "steps": 2}))
+            call = asyncio.create_task(session.call(LONG, {"duration": 600, "steps": 2}))
             await asyncio.sleep(0.5)
-            began = time.monotonic()
             kill_server(world, transport)
-            with pytest.raises(ToolServerDied, match="everything"):
-                await call
-            with pytest.raises(ToolServerDied):
-                await session.call("echo", {"message": "again"})
-            assert time.monotonic() - began < 5
+            async with asyncio.timeout(PATIENCE_S):
+                with pytest.raises(ToolServerDied, match="everything"):
+                    await call
+                with pytest.raises(ToolServerDied):
+                    await session.call("echo", {"message": "again"})
     task = asyncio.current_task()
     assert task is not None
     assert task.cancelling() == 0
@@ -150,15 +151,13 @@ async def test_only_an_idempotent_call_is_repeated_and_only_in_an_untouched_sess
 async def test_a_server_that_stops_answering_is_a_time_out_and_is_ended(world: World) -> None:
     require("memory")
     limits = ToolLimits(close_s=1)
-    async with ToolSession([world.stdio("memory", timeout_s=0.5)], limits=limits) as session:
+    async with ToolSession([world.stdio("memory")], limits=limits) as session:
         assert not (await session.call("read_graph", {})).is_error
         (process,) = child_processes("server-memory")
         process.send_signal(signal.SIGSTOP)
-        began = time.monotonic()
         with pytest.raises(ToolTimeout, match=r"memory.*0\.5 s"):
-            await session.call("read_graph", {})
-        assert time.monotonic() - began < 3
-    await asyncio.to_thread(process.wait, 8)  # stdin closed, SIGTERM, SIGKILL
+            await session.call("read_graph", {}, timeout_s=0.5)
+    await asyncio.to_thread(process.wait, PATIENCE_S)  # stdin closed, SIGTERM, SIGKILL
 
 
 @pytest.mark.parametrize("transport", ["sse", "http"])

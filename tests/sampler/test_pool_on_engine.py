@@ -74,7 +74,7 @@ async def test_a_cancelled_episode_leaves_nothing_running(client: EngineClient, 
     with pytest.raises(asyncio.CancelledError):
         await replying
     await pool.close()
-    await asyncio.to_thread(engine.wait_until, lambda: engine.running() == 0, 2.0)
+    await asyncio.to_thread(engine.wait_until, lambda: engine.running() == 0)
 
 
 async def test_another_engine_takes_over_when_one_is_killed_in_mid_reply(

@@ -83,7 +83,7 @@ class Server:
 
     def __init__(self, url: str, process: subprocess.Popen[bytes]) -> None:
         self.url, self.process = url, process
-        self.client = httpx.Client(base_url=url, timeout=30)
+        self.client = httpx.Client(base_url=url, timeout=60)
 
     def post(self, path: str, body: Any = None, **kwargs: Any) -> httpx.Response:
         return self.client.post(path, **({"json": body} if body is not None else {}), **kwargs)
@@ -108,7 +108,7 @@ class Server:
         """Until the running sequences hold this many tokens."""
         self.wait_until(lambda: self.client.get("/v1/loads").json()["loads"][0]["num_used_tokens"] >= at_least)
 
-    def wait_until(self, condition: Any, limit_s: float = 10.0) -> None:
+    def wait_until(self, condition: Any, limit_s: float = 60.0) -> None:
         deadline = time.monotonic() + limit_s
         while not condition():
             assert time.monotonic() < deadline, "the condition did not come true"

@@ -229,9 +229,7 @@ def test_a_client_that_hangs_up_frees_its_slot(server: Server) -> None:
             )
             s.sendall(head.encode() + b"\r\n\r\n" + body)
             server.wait_until(lambda: server.running() == 1)
-        started = time.monotonic()
         server.wait_until(lambda: server.running() == 0)
-        assert time.monotonic() - started < 4.0  # SGLang takes that long
 
 
 Spoil = Callable[[Path], None]
