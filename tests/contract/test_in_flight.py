@@ -15,6 +15,7 @@ from tests.contract.engines import Engine
 
 PROMPTS = [[20 + (11 * i + j) % 300 for j in range(16 + i)] for i in range(8)]
 LENGTH = 600  # tokens: about a second at either engine, alone on an idle machine
+PATIENCE_S = 60.0  # how long a busy machine may take for what an idle one does at once
 LONG: dict[str, Any] = {"max_new_tokens": LENGTH, "temperature": 1.0, "ignore_eos": True}
 Until = Callable[[Callable[[], Awaitable[bool]]], Awaitable[None]]
 
@@ -27,13 +28,20 @@ class Flight:
         self.requests: list[asyncio.Task[Reply]] = []
 
     async def take_off(self, count: int = len(PROMPTS)) -> None:
-        self.requests = [
-            asyncio.create_task(self._pool.generate(prompt, LONG, rid=f"flight-{i}"))
-            for i, prompt in enumerate(PROMPTS[:count])
-        ]
-        await self._until(lambda: is_running(self.engine, self.client, count))
-        await asyncio.sleep(0.1)
-        assert not any(request.done() for request in self.requests), "too fast to be caught"
+        for _ in range(20):  # where this process is kept waiting, they may land before they are seen
+            self.requests = [
+                asyncio.create_task(self._pool.generate(prompt, LONG, rid=f"flight-{i}"))
+                for i, prompt in enumerate(PROMPTS[:count])
+            ]
+            await self._until(lambda: self._is_seen(count))
+            await asyncio.sleep(0.1)
+            if not any(request.done() for request in self.requests):
+                return
+            await self.come_down()
+        pytest.fail("too fast to be caught, 20 times")
+
+    async def _is_seen(self, count: int) -> bool:
+        return any(r.done() for r in self.requests) or await is_running(self.engine, self.client, count)
 
     async def land(self) -> list[Reply]:
         """All replies, each of full length, and each token exact under the version that it names."""
@@ -79,7 +87,7 @@ async def test_an_aborted_request_answers_with_what_it_has(engine: Engine, clien
     await asyncio.sleep(0.05)
     assert not asked.done()
     await client.abort(engine.url, "aborted-1")
-    found = await asyncio.wait_for(asked, 10)
+    found = await asyncio.wait_for(asked, PATIENCE_S)
     assert found.finish_reason == "abort"
     assert 0 < len(found.output_ids) < LENGTH
     assert found.abort_message
@@ -95,7 +103,7 @@ async def test_a_request_that_is_aborted_while_it_waits_answers_too(
     await asyncio.sleep(0.1)
     await client.pause(engine.url, "retract")
     await client.abort(engine.url, "waiting")
-    found = await asyncio.wait_for(asked, 10)
+    found = await asyncio.wait_for(asked, PATIENCE_S)
     assert (found.finish_reason, found.prompt_tokens) == ("abort", len(PROMPTS[0]))
     engine.reference.assert_truthful(PROMPTS[0], found)
     await client.resume(engine.url)
@@ -134,14 +142,14 @@ async def test_a_paused_engine_holds_requests_and_still_says_what_it_is(
     """`/health` is not asked: SGLang answers 503 there after 20 s, the local engine at once."""
     await client.pause(engine.url, mode)
     asked = asyncio.create_task(client.generate(engine.url, PROMPTS[0], {"max_new_tokens": 4}, rid="held"))
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(15):  # SGLang's own /health would take 20
         assert (await client.model_info(engine.url)).weight_version == str(engine.label)
         await client.server_info(engine.url)
         await client.load(engine.url)
     await asyncio.sleep(0.3)
     assert not asked.done()
     await client.resume(engine.url)
-    engine.reference.assert_truthful(PROMPTS[0], await asyncio.wait_for(asked, 10))
+    engine.reference.assert_truthful(PROMPTS[0], await asyncio.wait_for(asked, PATIENCE_S))
 
 
 async def test_pausing_and_continuing_may_be_repeated(engine: Engine, client: EngineClient) -> None:

@@ -106,7 +106,11 @@ class Server:
 
     def wait_for_tokens(self, at_least: int) -> None:
         """Until the running sequences hold this many tokens."""
-        self.wait_until(lambda: self.client.get("/v1/loads").json()["loads"][0]["num_used_tokens"] >= at_least)
+        self.wait_until(lambda: self.used_tokens() >= at_least)
+
+    def used_tokens(self) -> int:
+        """Of the running sequences together."""
+        return int(self.client.get("/v1/loads").json()["loads"][0]["num_used_tokens"])
 
     def wait_until(self, condition: Any, limit_s: float = 60.0) -> None:
         deadline = time.monotonic() + limit_s

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 import socket
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -19,6 +18,7 @@ from tests.sampler.engine.local.harness import Reference, Server
 
 PROMPT = [5, 100, 101, 102, 103, 104, 105, 106]
 LONG = 200  # tokens: long enough to be caught in flight
+PATIENCE_S = 60.0
 
 
 @pytest.fixture
@@ -27,20 +27,34 @@ def pool() -> Iterator[ThreadPoolExecutor]:
         yield pool
 
 
-def start_long(server: Server, pool: ThreadPoolExecutor, rid: str) -> Future[dict[str, Any]]:
-    """A long generation, seen to run, then held by an in-place pause so that the test decides what comes next."""
+def start_long(server: Server, pool: ThreadPoolExecutor, *rids: str) -> list[Future[dict[str, Any]]]:
+    """Long generations, seen to run, then held by an in-place pause so that the test decides what comes next.
 
-    def ask() -> dict[str, Any]:
+    Where this process is kept waiting they may be over before the pause: then they are started again.
+    """
+
+    def ask(rid: str) -> dict[str, Any]:
         sampling = {"max_new_tokens": LONG, "ignore_eos": True}
         body = {"rid": rid, "input_ids": PROMPT, "sampling_params": sampling, "return_logprob": True}
         answer: dict[str, Any] = server.ok("/generate", body).json()
         return answer
 
-    future = pool.submit(ask)
-    server.wait_for_tokens(len(PROMPT) + 2)
-    server.ok("/pause_generation", {"mode": "in_place"})
-    assert not future.done(), "it was too fast to be caught"
-    return future
+    def over() -> bool:
+        return any(future.done() for future in futures)
+
+    for _ in range(20):
+        futures: list[Future[dict[str, Any]]] = []
+        for number, rid in enumerate(rids, start=1):
+            futures.append(pool.submit(ask, rid))
+            server.wait_until(lambda number=number: over() or server.running() == number)
+            server.wait_until(lambda: over() or server.used_tokens() >= len(PROMPT) + 2)
+        server.ok("/pause_generation", {"mode": "in_place"})
+        if not over():
+            return futures
+        server.ok("/continue_generation", {})
+        for future in futures:
+            future.result(PATIENCE_S)
+    pytest.fail("they were too fast to be caught, 20 times")
 
 
 def update(server: Server, path: Path, version: str, **more: Any) -> httpx.Response:
@@ -50,14 +64,12 @@ def update(server: Server, path: Path, version: str, **more: Any) -> httpx.Respo
 def test_an_aborted_request_returns_its_partial_output(
     server: Server, pool: ThreadPoolExecutor, reference: Reference
 ) -> None:
-    future = start_long(server, pool, "long")
-    server.ok("/continue_generation", {})
-    longer = start_long(server, pool, "long-1")
+    future, longer = start_long(server, pool, "long", "long-1")
     server.ok("/abort_request", {"rid": "lon"})  # no request's id
     assert server.running() == 2
     server.ok("/abort_request", {"rid": "long"})
-    assert longer.result(10)["meta_info"]["finish_reason"]["type"] == "abort"  # SGLang matches by prefix
-    answer = future.result(10)
+    assert longer.result(PATIENCE_S)["meta_info"]["finish_reason"]["type"] == "abort"  # SGLang matches by prefix
+    answer = future.result(PATIENCE_S)
     assert answer["meta_info"]["finish_reason"]["type"] == "abort"
     assert 0 < len(answer["output_ids"]) < LONG
     assert answer["meta_info"]["completion_tokens"] == len(answer["output_ids"])
@@ -65,14 +77,12 @@ def test_an_aborted_request_returns_its_partial_output(
 
 
 def test_abort_all_ends_every_request_and_an_empty_abort_none(server: Server, pool: ThreadPoolExecutor) -> None:
-    futures = [start_long(server, pool, "a")]
-    server.ok("/continue_generation", {})
-    futures.append(start_long(server, pool, "b"))
+    futures = start_long(server, pool, "a", "b")
     before = server.running()
     server.ok("/abort_request", {})
     assert server.running() == before
     server.ok("/abort_request", {"abort_all": True})
-    assert futures[1].result(10)["meta_info"]["finish_reason"]["type"] == "abort"
+    assert futures[1].result(PATIENCE_S)["meta_info"]["finish_reason"]["type"] == "abort"
     assert server.running() == 0
 
 
@@ -83,34 +93,34 @@ def test_a_paused_engine_holds_new_requests_until_it_continues(server: Server, p
     assert server.client.get("/health").status_code == 503
     assert not future.done()
     server.ok("/continue_generation", {})
-    assert len(future.result(10)["output_ids"]) == 4
+    assert len(future.result(PATIENCE_S)["output_ids"]) == 4
     assert server.client.get("/health").status_code == 200
 
 
 def test_a_request_id_in_use_is_refused_and_its_owner_goes_on(server: Server, pool: ThreadPoolExecutor) -> None:
-    future = start_long(server, pool, "mine")
+    (future,) = start_long(server, pool, "mine")
     body = {"rid": "mine", "input_ids": PROMPT}
     assert server.post("/generate", body).status_code == 400
     assert "Duplicate request ID" in server.post("/generate", {**body, "stream": True}).text
     assert server.post("/generate", body).status_code == 400
     server.ok("/continue_generation", {})
-    assert len(future.result(20)["output_ids"]) == LONG
+    assert len(future.result(PATIENCE_S)["output_ids"]) == LONG
 
 
 def test_pause_abort_returns_what_was_running(server: Server, pool: ThreadPoolExecutor) -> None:
-    future = start_long(server, pool, "p")
+    (future,) = start_long(server, pool, "p")
     server.ok("/pause_generation", {"mode": "abort"})
-    assert future.result(10)["meta_info"]["finish_reason"]["type"] == "abort"
+    assert future.result(PATIENCE_S)["meta_info"]["finish_reason"]["type"] == "abort"
 
 
 @pytest.mark.parametrize("mode", ["retract", "in_place"])
 def test_a_pause_without_an_update_changes_nothing(
     server: Server, pool: ThreadPoolExecutor, reference: Reference, mode: str
 ) -> None:
-    future = start_long(server, pool, "p")
+    (future,) = start_long(server, pool, "p")
     server.ok("/pause_generation", {"mode": mode})
     server.ok("/continue_generation", {})
-    answer = future.result(20)
+    answer = future.result(PATIENCE_S)
     assert len(answer["output_ids"]) == LONG
     assert answer["meta_info"]["weight_versions"] == [{"version": "v0", "start": 0, "end": LONG}]
     reference.assert_exact(0, PROMPT, answer)
@@ -119,11 +129,11 @@ def test_a_pause_without_an_update_changes_nothing(
 def test_after_retraction_every_token_is_under_the_version_that_is_named(
     server: Server, pool: ThreadPoolExecutor, reference: Reference, model_paths: tuple[Path, Path]
 ) -> None:
-    future = start_long(server, pool, "p")
+    (future,) = start_long(server, pool, "p")
     server.ok("/pause_generation", {"mode": "retract"})
     assert update(server, model_paths[1], "v1").json()["success"]
     server.ok("/continue_generation", {})
-    answer = future.result(20)
+    answer = future.result(PATIENCE_S)
     first, second = answer["meta_info"]["weight_versions"]
     cut = first["end"]
     assert (first["version"], first["start"]) == ("v0", 0)
@@ -158,38 +168,38 @@ def test_an_update_drops_every_cached_prefix(
 def test_an_update_without_a_pause_waits_for_running_requests(
     server: Server, pool: ThreadPoolExecutor, reference: Reference, model_paths: tuple[Path, Path]
 ) -> None:
-    running = start_long(server, pool, "p")
+    (running,) = start_long(server, pool, "p")
     server.ok("/continue_generation", {})
     updated = pool.submit(update, server, model_paths[1], "v1")
     behind = pool.submit(server.generate, PROMPT, 8)
-    assert updated.result(20).status_code == 200
-    answer = running.result(10)
+    assert updated.result(PATIENCE_S).status_code == 200
+    answer = running.result(PATIENCE_S)
     assert answer["meta_info"]["weight_versions"] == [{"version": "v0", "start": 0, "end": LONG}]
     reference.assert_exact(0, PROMPT, answer)
-    later = behind.result(10)  # sent after or before the update: exact under whichever it names
+    later = behind.result(PATIENCE_S)  # sent after or before the update: exact under whichever it names
     reference.assert_exact(int(later["meta_info"]["weight_version"][1]), PROMPT, later)
 
 
 def test_an_update_that_aborts_all_does_not_wait(
     server: Server, pool: ThreadPoolExecutor, model_paths: tuple[Path, Path]
 ) -> None:
-    running = start_long(server, pool, "p")
+    (running,) = start_long(server, pool, "p")
     assert update(server, model_paths[1], "v1", abort_all_requests=True).status_code == 200
-    assert running.result(10)["meta_info"]["finish_reason"]["type"] == "abort"
+    assert running.result(PATIENCE_S)["meta_info"]["finish_reason"]["type"] == "abort"
 
 
 def test_an_in_place_pause_refuses_an_update_unless_the_stale_cache_is_wanted(
     server: Server, pool: ThreadPoolExecutor, reference: Reference, model_paths: tuple[Path, Path]
 ) -> None:
     """Unlike SGLang, whose 400 here leaves the new weights live."""
-    future = start_long(server, pool, "p")
+    (future,) = start_long(server, pool, "p")
     refused = update(server, model_paths[1], "v1")
     assert (refused.status_code, refused.json()["success"]) == (400, False)
     assert server.client.get("/model_info").json()["weight_version"] == "v0"
     assert server.post("/flush_cache").status_code == 400
     assert update(server, model_paths[1], "v1", flush_cache=False).status_code == 200
     server.ok("/continue_generation", {})
-    answer = future.result(20)
+    answer = future.result(PATIENCE_S)
     assert [run["version"] for run in answer["meta_info"]["weight_versions"]] == ["v0", "v1"]
     # the stale cache is this sequence's own: nobody else may reuse it
     after = server.generate(PROMPT + answer["output_ids"][:100], 8)
@@ -198,11 +208,11 @@ def test_an_in_place_pause_refuses_an_update_unless_the_stale_cache_is_wanted(
 
 
 def test_a_version_label_may_change_alone(server: Server, pool: ThreadPoolExecutor) -> None:
-    future = start_long(server, pool, "p")
+    (future,) = start_long(server, pool, "p")
     answer = server.ok("/update_weight_version", {"new_version": "v9", "abort_all_requests": False}).json()
     assert answer == {"success": True, "message": "Weight version updated to v9", "new_version": "v9"}
     server.ok("/continue_generation", {})
-    assert [run["version"] for run in future.result(20)["meta_info"]["weight_versions"]] == ["v0", "v9"]
+    assert [run["version"] for run in future.result(PATIENCE_S)["meta_info"]["weight_versions"]] == ["v0", "v9"]
 
 
 def test_without_a_version_the_label_stays(server: Server, model_paths: tuple[Path, Path]) -> None:
