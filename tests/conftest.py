@@ -18,20 +18,44 @@ ROOT = Path(__file__).parents[1]
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-class OneWorkerPerEngine(LoadScopeScheduling):
-    """Tests go to whichever worker is free, but the contract of one engine to one worker: SGLang takes 15 s to start.
+# What takes long to start is started once: tests that share it go to one worker. SGLang takes 15 s, two launched trainers 20 s.
+UNITS = (
+    r"tests/contract/.*\[(local|sglang)",
+    r"tests/trainer/.*\[(two_processes)",
+    r"(tests/sampler/engine/local)/",
+    r"(tests/system/.*)",
+)
+LONGEST_FIRST = ("contract", "system", "trainer", "sampler")
+
+
+class UnitsOfWork(LoadScopeScheduling):
+    """One unit at a time goes to whichever worker is free: those above, else the tests of a file. A test of whole processes
+    (tests/system) shares nothing, and is a unit by itself.
 
     (xdist 3.8's own groups have no effect with pytest 9.2: they are written to an attribute that it no longer reads.)
     """
 
     def _split_scope(self, nodeid: str) -> str:
-        found = re.match(r"tests/contract/.*\[(local|sglang)", nodeid)
-        return f"contract-{found[1]}" if found else nodeid
+        found = next(filter(None, (re.match(unit, nodeid) for unit in UNITS)), None)
+        return found[1] if found else nodeid.partition("::")[0]
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling:
-    return OneWorkerPerEngine(config, log)
+    config.option.loadscopereorder = False  # xdist would begin with the units of many tests, which are quick ones
+    return UnitsOfWork(config, log)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Among workers the long tests come first, so that at the end none waits for the other."""
+
+    def place(item: pytest.Item) -> int:
+        folder = item.path.relative_to(ROOT / "tests").parts[0]
+        return LONGEST_FIRST.index(folder) if folder in LONGEST_FIRST else len(LONGEST_FIRST)
+
+    if hasattr(config, "workerinput"):
+        items.sort(key=place)
 
 
 @pytest.fixture(scope="session")

@@ -29,14 +29,6 @@ class Launch:
     output: str
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests that share the launch go to one worker, so that it happens once."""
-    for item in items:
-        if "two_processes" in getattr(item, "fixturenames", ()):
-            item.add_marker(pytest.mark.xdist_group("two_processes"))
-
-
 @pytest.fixture(scope="module")
 def model() -> Iterator[PreTrainedModel]:
     """The tiny model in float64 throughout."""
@@ -67,7 +59,9 @@ def bridge(mongod: Mongod) -> Iterator[StoreBridge]:
         bridge(bridge.store.client.drop_database(RUN))
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(
+    scope="session", params=["two_processes"]
+)  # the id by which tests/conftest.py knows who shares the launch
 def two_processes(tmp_path_factory: pytest.TempPathFactory, model_directory: Path) -> Launch:
     out = tmp_path_factory.mktemp("launched")
     arguments = ["-m", "tests.trainer.launched", str(out), str(model_directory)]
