@@ -7,6 +7,7 @@ order. (The wheel is a convenience: MongoDB's own licence is the SSPL. Deploymen
 import importlib.util
 import json
 import os
+import random
 import shutil
 import signal
 import socket
@@ -52,9 +53,14 @@ def find_mongod() -> Path:
 
 
 def free_port() -> int:
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return int(s.getsockname()[1])
+    """A port that nobody listens on, to be bound a while later, often by another process that has to start first.
+
+    Not one of those that the kernel gives out itself (from 32768, on Linux): it would give the same one to others meanwhile.
+    """
+    chance = random.SystemRandom()  # whoever seeds `random` must not make two processes choose alike
+    while not _is_free(port := chance.randrange(20_000, 30_000)):
+        pass
+    return port
 
 
 @dataclass(slots=True)

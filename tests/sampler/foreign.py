@@ -24,6 +24,7 @@ from typing import Any
 import pytest
 
 from sampler.tools import ToolServer
+from shared.mongod import free_port
 
 INSTALLED = Path(__file__).parents[2] / ".mcp_servers"
 NPM = INSTALLED / "npm" / "node_modules"
@@ -283,11 +284,6 @@ def _site(folder: Path) -> Iterator[str]:
         server.shutdown()
         thread.join()
         server.server_close()
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return int(listener.getsockname()[1])
 
 
 def wait_for_port(port: int) -> None:

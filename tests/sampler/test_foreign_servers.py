@@ -14,7 +14,8 @@ import pytest
 
 from sampler.errors import ToolServerDied, ToolTimeout
 from sampler.tools import ToolCatalog, ToolLimits, ToolSession, parse_servers
-from tests.sampler.foreign import FOREIGN, World, foreign_world, free_port, require
+from shared.mongod import free_port
+from tests.sampler.foreign import FOREIGN, World, foreign_world, require
 from tests.sampler.mcp_table import play
 
 TRANSPORTS = FOREIGN["everything"].transports

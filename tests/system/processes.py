@@ -86,7 +86,7 @@ class Run:
 
     def start_trainer(self, num_processes: int = 1) -> None:
         launch = [str(Path(sys.executable).with_name("accelerate")), "launch", "--config_file", "assets/fsdp2.yml"]
-        launch += ["--num_processes", str(num_processes), "-m", "trainer"]
+        launch += ["--num_processes", str(num_processes), "--main_process_port", str(free_port()), "-m", "trainer"]
         self._start("trainer", [*launch, *self._common(), *_flags(self.trainer_flags)])
 
     def start_all(self, samplers: int = 1, trainer_processes: int = 1) -> None:

@@ -11,7 +11,7 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
-from shared.mongod import Mongod
+from shared.mongod import Mongod, free_port
 from tests.trainer.builders import tiny_model
 from tests.trainer.streams import RUN
 from trainer.bridge import StoreBridge
@@ -73,7 +73,7 @@ def two_processes(tmp_path_factory: pytest.TempPathFactory, model_directory: Pat
 def launch(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     """Run `accelerate launch` to its end; standard output and error together in `stdout`."""
     return subprocess.run(
-        [sys.executable, "-m", "accelerate.commands.launch", *arguments],
+        [sys.executable, "-m", "accelerate.commands.launch", "--main_process_port", str(free_port()), *arguments],
         cwd=ROOT,
         env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONFAULTHANDLER": "1", **environment},
         stdout=subprocess.PIPE,

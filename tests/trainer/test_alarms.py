@@ -76,7 +76,7 @@ def test_status_shows_the_alarms_of_the_trainer_until_they_are_over(mongod: Mong
                 for alarms, expected in ((raised, 1), ([], 0)):
                     status.doing("step 1 done", step=1, alarms=[str(alarm) for alarm in alarms])
                     status.doing("step 2", step=1)
-                    deadline = time.monotonic() + 20
+                    deadline = time.monotonic() + 60
                     while (shown := alarms_shown(bridge)) != expected and time.monotonic() < deadline:
                         time.sleep(0.1)  # until a heartbeat has told
                     assert shown == expected

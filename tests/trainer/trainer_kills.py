@@ -62,29 +62,31 @@ class Nursery:
         with log.open("wb") as errors:
             self._process = subprocess.Popen(
                 command, cwd=ROOT, env={**os.environ, "OMP_NUM_THREADS": "1"}, stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE, stderr=errors,
+                stdout=subprocess.PIPE, stderr=errors, bufsize=0,  # `select` does not see what a buffer holds already
             )  # fmt: skip
         self._log = log
 
     def train(self, run: str, kill_at: tuple[str, int, float] | None = None) -> bool:
         """Train `run` to its end: True. `kill_at` (phase, n, s): -9, `s` seconds after its n-th beginning: False."""
-        assert self._process.stdin
         order = {"run": run, "db": self._database, "output_dir": str(self._folder / run)}
-        self._process.stdin.write(json.dumps(order).encode() + b"\n")
-        self._process.stdin.flush()
+        self._say(json.dumps(order).encode())
         begun = 0
         while True:
             pid, what, *status = self._line().split()
             if what == "ended":
                 assert status in (["0"], ["-9"]), f"a trainer failed: {self._log.read_text()[-3000:]}"
+                self._say(b"")
                 return status == ["0"]
             begun += kill_at is not None and what == kill_at[0]
             if kill_at is not None and begun == kill_at[1]:
                 time.sleep(kill_at[2])
-                os.kill(
-                    int(pid), signal.SIGKILL
-                )  # a zombie until the nursery has waited for it, so the pid is still its own
+                os.kill(int(pid), signal.SIGKILL)  # it may have ended: then it is a zombie until its end is answered
                 kill_at = None
+
+    def _say(self, line: bytes) -> None:
+        assert self._process.stdin
+        self._process.stdin.write(line + b"\n")
+        self._process.stdin.flush()
 
     def _line(self) -> str:
         assert self._process.stdout

@@ -1,8 +1,8 @@
 """A nursery of trainers: python -m tests.trainer.training_child MODEL_DIR
 
 Every line on standard input, {"run", "db", "output_dir"}, forks one process that trains that run from its data to the end. It
-says each thing that it begins on standard output, as "PID PHASE"; its end is "PID ended STATUS". Forking spares each trainer the
-seconds that importing torch takes; a forked one shares nothing else with those before it.
+says each thing that it begins on standard output, as "PID PHASE"; its end is "PID ended STATUS", which an empty line answers.
+Forking spares each trainer the seconds that importing torch takes; a forked one shares nothing else with those before it.
 """
 
 import json
@@ -73,8 +73,12 @@ def main() -> None:
         if pid == 0:
             train(config_of(json.loads(line), Path(sys.argv[1])))
             os._exit(0)
-        _, status = os.waitpid(pid, 0)
-        os.write(1, f"{pid} ended {os.waitstatus_to_exitcode(status)}\n".encode())
+        ended = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)  # it stays a zombie, whose pid is nobody else's
+        assert ended is not None
+        status = ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status
+        os.write(1, f"{pid} ended {status}\n".encode())
+        sys.stdin.readline()  # nobody kills it any more
+        os.waitpid(pid, 0)
 
 
 if __name__ == "__main__":

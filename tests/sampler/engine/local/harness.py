@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import socket
 import subprocess
 import sys
 import time
@@ -16,9 +15,11 @@ import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import GenerationConfig, PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
+from shared.mongod import free_port
+
 ROOT = Path(__file__).parents[4]
 VOCABULARY, CONTEXT = 320, 256
-START_S = 60.0
+START_S = 150.0  # 5 s on an idle machine
 
 
 def write_tokenizer(folder: Path) -> int:
@@ -121,9 +122,7 @@ class Server:
 
 @contextlib.contextmanager
 def run_engine(model_path: Path, *flags: str) -> Iterator[Server]:
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        port = s.getsockname()[1]
+    port = free_port()
     command = [sys.executable, "-m", "sampler.engine.local", "--model-path", str(model_path), "--port", str(port)]
     process = subprocess.Popen([*command, "--log-level", "warning", *flags], cwd=ROOT)
     server = Server(f"http://127.0.0.1:{port}", process)
@@ -140,4 +139,4 @@ def run_engine(model_path: Path, *flags: str) -> Iterator[Server]:
     finally:
         server.client.close()
         process.terminate()
-        process.wait(10)
+        process.wait(60)
