@@ -143,7 +143,7 @@ class Run:
             self.processes[name] = subprocess.Popen(
                 command,
                 cwd=ROOT,
-                env={**os.environ, "OMP_NUM_THREADS": "1", **PATIENT},
+                env={**os.environ, "OMP_NUM_THREADS": "1", "TMPDIR": str(self.folder), **PATIENT},
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,

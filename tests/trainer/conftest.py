@@ -65,7 +65,7 @@ def bridge(mongod: Mongod) -> Iterator[StoreBridge]:
 def two_processes(tmp_path_factory: pytest.TempPathFactory, model_directory: Path) -> Launch:
     out = tmp_path_factory.mktemp("launched")
     arguments = ["-m", "tests.trainer.launched", str(out), str(model_directory)]
-    done = launch("--config_file", "assets/fsdp2.yml", "--num_processes", "2", *arguments)
+    done = launch("--config_file", "assets/fsdp2.yml", "--num_processes", "2", *arguments, TMPDIR=str(out))
     assert done.returncode == 0, done.stdout
     return Launch(out, done.stdout)
 
