@@ -11,7 +11,9 @@ import sys
 
 from sampler.errors import ScorerFailed
 
-# sympy's own import takes 1–3 s on a busy core; processor time is the real bound, this one is for a stalled machine.
+# Processor time is the real bound, this one is for a stalled machine: sympy's own import takes 1–3 s of a core, and there may be
+# a tenth of one.
+_WALL_S = 60.0
 _WALL_FACTOR = 12
 
 
@@ -20,6 +22,7 @@ class MathChecker:
 
     def __init__(self, cpu_s: float = 5.0) -> None:
         self._cpu_s = cpu_s
+        self._wall_s = max(_WALL_S, _WALL_FACTOR * cpu_s)
         self._process: asyncio.subprocess.Process | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._turn: asyncio.Lock | None = None
@@ -32,14 +35,14 @@ class MathChecker:
             assert process.stdin is not None
             assert process.stdout is not None
             try:
-                async with asyncio.timeout(self._cpu_s * _WALL_FACTOR):
+                async with asyncio.timeout(self._wall_s):
                     process.stdin.write(request.encode())
                     await process.stdin.drain()
                     line = await process.stdout.readline()
                     code = None if line else await process.wait()
             except (TimeoutError, OSError) as exc:
                 await self.close()
-                raise ScorerFailed(f"math worker: no answer within {self._cpu_s * _WALL_FACTOR:g} s") from exc
+                raise ScorerFailed(f"math worker: no answer within {self._wall_s:g} s") from exc
             except asyncio.CancelledError:
                 await self.close()  # its answer would be taken for the next question's
                 raise

@@ -47,4 +47,4 @@ def tool_url() -> Iterator[str]:
         assert server.stderr is not None
         yield server.stderr.readline().split()[-1]
         server.terminate()
-        server.wait(timeout=15)
+        server.wait(timeout=60)

@@ -128,7 +128,7 @@ def started(kind: str, model: Path, log: Path) -> "Iterator[tuple[str, subproces
             process.wait(10)
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)  # SGLang's own processes, should one be left
-        process.wait(10)
+        process.wait(60)
 
 
 def skip_without_sglang() -> None:

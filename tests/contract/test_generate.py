@@ -154,7 +154,7 @@ async def test_the_fields_that_training_needs_have_one_form(engine: Engine) -> N
         "return_logprob": True,
         "a_key_that_nobody_knows": 1,  # ignored by both
     }
-    async with httpx.AsyncClient(timeout=30) as http:
+    async with httpx.AsyncClient(timeout=60) as http:
         answer = (await http.post(engine.url + "/generate", json=body)).json()
     assert {"text", "output_ids", "meta_info"} <= answer.keys()
     meta = answer["meta_info"]
@@ -174,7 +174,7 @@ async def test_a_stream_ends_with_the_whole_answer(engine: Engine) -> None:
         "return_logprob": True,
         "stream": True,
     }
-    async with httpx.AsyncClient(timeout=30) as http:
+    async with httpx.AsyncClient(timeout=60) as http:
         response = await http.post(engine.url + "/generate", json=body)
     events = [line.removeprefix("data: ") for line in response.text.splitlines() if line.startswith("data: ")]
     assert events[-1] == "[DONE]"

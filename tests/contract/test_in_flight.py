@@ -249,7 +249,7 @@ async def test_the_cache_is_not_flushed_under_running_requests(flight: Flight) -
 
 async def test_a_label_is_a_string_and_leaving_it_out_keeps_the_old_one(engine: Engine, client: EngineClient) -> None:
     body: dict[str, Any] = {"model_path": str(engine.models[0])}
-    async with httpx.AsyncClient(base_url=engine.url, timeout=30) as http:
+    async with httpx.AsyncClient(base_url=engine.url, timeout=60) as http:
         number = await http.post("/update_weights_from_disk", json={**body, "weight_version": 5})
         assert (number.status_code, number.json()["object"]) == (400, "error")
         without = await http.post("/update_weights_from_disk", json=body)

@@ -68,7 +68,7 @@ async def weights_of(engine: Engine) -> dict[str, torch.Tensor]:
     async with httpx.AsyncClient(base_url=engine.url) as http:
         found = {}
         for name in TENSORS if engine.kind == "local" else ():
-            answer = await http.post("/get_weights_by_name", json={"name": name, "truncate_size": 1 << 20}, timeout=30)
+            answer = await http.post("/get_weights_by_name", json={"name": name, "truncate_size": 1 << 20}, timeout=60)
             found[name] = torch.tensor(answer.json(), dtype=torch.float32)
     return found
 

@@ -60,7 +60,7 @@ def keeper(mongod: Mongod, store: Store, tmp_path: Path) -> Iterator["subprocess
     yield process
     for pid in group_of(process.pid):
         os.kill(pid, signal.SIGKILL)
-    process.wait(10)
+    process.wait(60)
 
 
 @pytest.mark.slow

@@ -1,7 +1,6 @@
 """Scores are numbers about answers; failures are never numbers."""
 
 import asyncio
-import time
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
@@ -80,14 +79,12 @@ async def test_expressions_are_compared_by_math_verify(answer: str, accepted: st
 
 async def test_an_answer_that_computes_for_ever_is_not_equal_and_the_next_one_is_judged() -> None:
     checker = MathChecker(cpu_s=1.0)
-    began = time.monotonic()
     equal, why = await checker.equal(r"9^{9^{9^{9}}}", [r"\frac{1}{2}+x"])
     assert not equal
     assert "not decided" in why or not why
     equal, why = await checker.equal(r"10^{10^{10}} \cdot 3^{10^{9}}", [r"3^{10^9} + 1"])
     assert not equal
     assert await checker.equal("x+x", ["2x"]) == (True, "")
-    assert time.monotonic() - began < 40
     await checker.close()
 
 

@@ -21,7 +21,7 @@ async def test_after_a_kill_everything_acknowledged_is_there_under_the_same_addr
             await import_tasks(store, 50)
             assert first.process is not None
             first.process.send_signal(signal.SIGKILL)
-            first.process.wait(10)
+            first.process.wait(60)
     with Mongod(tmp_path) as second:
         assert second.connection_string == address
         async with Store.open(address, "kept") as store:

@@ -49,7 +49,7 @@ def child(log: Path, *command: str) -> Iterator[None]:
         finally:
             if process.poll() is None:
                 os.killpg(process.pid, signal.SIGKILL)
-                process.wait(10)
+                process.wait(60)
 
 
 def agents_file(folder: Path, judges: Sequence[Service], browsers: Sequence[Service] = ()) -> Path:

@@ -97,7 +97,7 @@ async def test_a_killed_engine_and_an_outage_of_the_database_cost_time_and_no_pr
         assert "engine ended" in run.log("keeper")
         assert run.mongod.process is not None
         run.mongod.process.kill()
-        run.mongod.process.wait(10)
+        run.mongod.process.wait(60)
         await asyncio.sleep(3)
         run.mongod.start()
         assert run.wait("trainer") == 0, run.log("trainer")

@@ -72,7 +72,7 @@ def run_block(block: str, folder: Path, environment: dict[str, str]) -> tuple[in
         output, _ = process.communicate(timeout=LIMIT_S)
     except subprocess.TimeoutExpired:
         os.killpg(process.pid, signal.SIGTERM)  # mongod too is ended by its own parent
-        output, _ = process.communicate(timeout=30)
+        output, _ = process.communicate(timeout=60)
         output += f"\n... not over after {LIMIT_S:g} s"
     return process.returncode, output
 

@@ -255,7 +255,7 @@ async def test_an_outage_of_mongod_that_outlasts_the_leases_leaks_nothing(tmp_pa
         await run.until("episodes scored, others in flight", some_scored)
         assert run.mongod.process is not None
         run.mongod.process.kill()
-        run.mongod.process.wait(10)
+        run.mongod.process.wait(60)
         await asyncio.sleep(OUTAGE_S)
         run.mongod.start()
         await run.until("every group to be settled", groups_settled)
