@@ -1,8 +1,10 @@
 """What every test may ask for: a real mongod (one per test process) and a fresh database in it."""
 
+import logging
 import os
 import re
 import signal
+import sys
 import uuid
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -60,6 +62,27 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
     if hasattr(config, "workerinput"):
         items.sort(key=place)
+
+
+@pytest.fixture(autouse=True)
+def process_as_it_was() -> Iterator[None]:
+    """A test that leaves something in its process may be what a later one passes, or fails, by."""
+    before = _state_of_the_process()
+    yield
+    assert _state_of_the_process() == before
+
+
+def _state_of_the_process() -> dict[str, object]:
+    environment = {name: value for name, value in os.environ.items() if name != "PYTEST_CURRENT_TEST"}
+    handlers = [handler for handler in logging.getLogger().handlers if "pytest" not in type(handler).__module__]
+    accelerate = sys.modules.get("accelerate.state")
+    states = ("PartialState", "AcceleratorState", "GradientState") if accelerate else ()
+    return {
+        "environment": environment,
+        "directory": Path.cwd(),
+        "handlers of the root logger": handlers,
+        "Accelerate's state": [name for name in states if getattr(accelerate, name)._shared_state],
+    }
 
 
 @pytest.fixture(scope="session")

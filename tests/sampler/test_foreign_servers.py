@@ -164,11 +164,11 @@ async def test_a_server_that_stops_answering_is_a_time_out_and_is_ended(world: W
 @pytest.mark.parametrize("transport", ["sse", "http"])
 async def test_fifty_sessions_at_once_get_their_own_answers(world: World, transport: str) -> None:
     require("everything")
-    catalog = ToolCatalog()
+    catalog, limits = ToolCatalog(), ToolLimits(open_s=150, close_s=PATIENCE_S)
     with world.serve("everything", transport) as server:
 
         async def episode(number: int) -> list[str]:
-            async with ToolSession([server], catalog=catalog, limits=ToolLimits(open_s=60)) as session:
+            async with ToolSession([server], catalog=catalog, limits=limits) as session:
                 calls = (session.call("get-sum", {"a": number, "b": turn}, timeout_s=60) for turn in range(3))
                 return [result.text.split()[-1] for result in await asyncio.gather(*calls)]
 

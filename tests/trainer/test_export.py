@@ -20,7 +20,7 @@ from trainer.parallel import parallel_session
 
 def tandem(*arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "shared.cli", *arguments]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=280, check=False)
 
 
 def test_a_checkpoint_of_two_processes_is_exported_bit_by_bit(

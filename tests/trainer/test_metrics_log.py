@@ -18,6 +18,7 @@ def scalars(folder: Path) -> dict[str, list[tuple[int, float]]]:
     return {tag: [(e.step, e.value) for e in events.Scalars(tag)] for tag in events.Tags()["scalars"]}
 
 
+@pytest.mark.usefixtures("alone")  # trackers of Accelerate make its state, which ends with the session of the fixture
 @pytest.mark.parametrize("trackers", [None, ["tensorboard"]])
 def test_tensorboard_shows_what_the_jsonl_has(tmp_path: Path, trackers: list[str] | None) -> None:
     pytest.importorskip("tensorboard")
@@ -51,6 +52,7 @@ def test_a_tracker_that_nobody_knows_is_answered_with_those_that_are_known(tmp_p
         MetricsLog(tmp_path / "metrics.jsonl", trackers=["tensorbord"])
 
 
+@pytest.mark.usefixtures("alone")
 def test_a_resume_forgets_the_steps_that_its_checkpoint_has_not(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
     with MetricsLog(path) as log:
