@@ -6,18 +6,31 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
+from safetensors import SafetensorError
+
+from shared.errors import DataError
+
 TEMPORARY = ".tmp-"
 
 
 def write_directory_atomically(target: Path, fill: Callable[[Path], None]) -> None:
-    """Make the directory `target` appear complete and durable. Leftovers of killed writers to it are removed first."""
+    """Make the directory `target` appear complete and durable. Leftovers of killed writers to it are removed first.
+
+    Raises DataError where it cannot be written (a full disk, say); then nothing of it stays.
+    """
     if target.exists():
         raise FileExistsError(f"{target}: exists already; a written directory is never changed")
     target.parent.mkdir(parents=True, exist_ok=True)
     remove_leftovers(target.parent, target.name)
     beside = temporary_directory(target)
-    fill(beside)
-    publish_directory(beside, target)
+    try:
+        fill(beside)
+        publish_directory(beside, target)
+    except (OSError, SafetensorError) as exc:
+        shutil.rmtree(beside, ignore_errors=True)  # what is there of it may be what filled the disk
+        raise DataError(
+            f"{target} could not be written: {exc}; make room, or mend the folder, and start again"
+        ) from exc
 
 
 def temporary_directory(target: Path) -> Path:

@@ -14,12 +14,14 @@ that the run started from, which must stay.
 
 import json
 import logging
+import pickle
 import random
 import re
 import shutil
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import Future
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
@@ -29,6 +31,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed import checkpoint as dcp
+from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_dict, set_state_dict
 
@@ -205,7 +208,8 @@ def load(learner: Learner, path: Path, parallel: Parallel) -> Resumed:
     """Put the learner where it was when `path` was saved, on any number of ranks. Every rank must call it.
 
     On another number of ranks the random states of the ranks beyond the saved ones start from rank 0's and their number.
-    Raises DataError for a directory that is not a complete checkpoint, or one of other parameters than the learner trains.
+    Raises DataError for a directory that is not a complete checkpoint or is damaged, or of other parameters than the learner
+    trains.
     """
     try:
         state = json.loads((path / STATE_FILE).read_text(encoding="utf-8"))
@@ -214,7 +218,7 @@ def load(learner: Learner, path: Path, parallel: Parallel) -> Resumed:
     model, optimizer = get_state_dict(learner.lm, learner.optimizer, options=TRAINED)
     wanted: dict[str, Any] = {"model": without_frozen(learner.lm, model), "optimizer": optimizer}
     _check_names(path, wanted["model"])
-    dcp.load(wanted, checkpoint_id=path)
+    load_tensors(path, wanted)
     set_state_dict(
         learner.lm,
         learner.optimizer,
@@ -228,6 +232,25 @@ def load(learner: Learner, path: Path, parallel: Parallel) -> Resumed:
     return Resumed(learner.steps_done, state["accounting"])
 
 
+def load_tensors(path: Path, wanted: dict[str, Any]) -> None:
+    """Read what `wanted` names from a checkpoint into it. Raises DataError for a damaged file."""
+    with _reading(path):
+        dcp.load(wanted, checkpoint_id=path)
+
+
+@contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    """A save leaves whole files or none; a disk, a copy or a person may cut one all the same."""
+    try:
+        yield
+    except (CheckpointException, OSError, EOFError, pickle.UnpicklingError, RuntimeError) as exc:
+        reason = (str(exc).strip().splitlines() or [type(exc).__name__])[-1]
+        raise DataError(
+            f"{path}: a file of it is damaged or missing ({reason}); move the directory away and start again, which continues "
+            "from the checkpoint before it"
+        ) from exc
+
+
 def without_frozen(lm: nn.Module, state: Mapping[str, Any]) -> dict[str, Any]:
     """What `TRAINED` leaves of frozen parameters: their other names, where they are tied."""
     frozen = {name for name, p in lm.named_parameters(remove_duplicate=False) if not p.requires_grad}
@@ -236,7 +259,8 @@ def without_frozen(lm: nn.Module, state: Mapping[str, Any]) -> dict[str, Any]:
 
 def stored_tensors(path: Path) -> dict[str, TensorStorageMetadata]:
     """The model's tensors of a checkpoint, by the names that a `TreeLM` gives them."""
-    stored = dcp.FileSystemReader(path).read_metadata().state_dict_metadata
+    with _reading(path):
+        stored = dcp.FileSystemReader(path).read_metadata().state_dict_metadata
     tensors = {name.removeprefix("model."): found for name, found in stored.items() if name.startswith("model.")}
     return {name: found for name, found in tensors.items() if isinstance(found, TensorStorageMetadata)}
 
@@ -263,7 +287,8 @@ def _rng_state(device: torch.device) -> dict[str, Any]:
 def _restore_rng(path: Path, parallel: Parallel) -> None:
     own = path / f"rng-{parallel.rank}.pt"
     file = own if own.exists() else path / "rng-0.pt"
-    state = torch.load(file, weights_only=False)  # written by us: tensors, a numpy tuple and Python's tuple
+    with _reading(path):
+        state = torch.load(file, weights_only=False)  # written by us: tensors, a numpy tuple and Python's tuple
     torch.set_rng_state(state["torch"])
     np.random.set_state(state["numpy"])
     random.setstate(state["python"])

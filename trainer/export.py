@@ -15,12 +15,11 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 from rich.console import Console
-from torch.distributed import checkpoint as dcp
 from torch.distributed.checkpoint.state_dict import get_model_state_dict, set_model_state_dict
 
 from shared.config import ServiceConfig
 from shared.errors import ConfigError, DataError, TandemError
-from trainer.checkpoint import STATE_FILE, TRAINED, stored_tensors, without_frozen
+from trainer.checkpoint import STATE_FILE, TRAINED, load_tensors, stored_tensors, without_frozen
 from trainer.forward import TreeLM
 from trainer.model import load_model
 from trainer.parallel import end_process, parallel_session
@@ -53,7 +52,7 @@ def export(config: ExportConfig) -> WrittenWeights:
         trainable = _trainable(config.checkpoint)
         lm = TreeLM(load_model(source, dtype=_stored_dtype(config.checkpoint), trainable=trainable))
         wanted = {"model": without_frozen(lm, get_model_state_dict(lm, options=TRAINED))}
-        dcp.load(wanted, checkpoint_id=config.checkpoint)
+        load_tensors(config.checkpoint, wanted)
         set_model_state_dict(lm, wanted["model"], options=TRAINED)
         return write_weights(lm.causal_lm, source, config.output_dir, parallel, dtype=config.dtype)
 

@@ -80,19 +80,23 @@ class Chooser:
     def _ages(self, rows: Sequence[dict[str, Any]], step: int) -> Ages:
         if self._config.data_run is not None:
             return Ages(None)
-        newest = max((row["max_version"] for row in rows if row["max_version"] is not None), default=-1)
+        newest = max((version for row in rows for version in row["versions"]), default=-1)
         if newest not in self._versions and newest >= 0:
             self._versions = {v.version: v for v in self._bridge(self._store.versions.all(self._config.policy))}
         lags = {version: known.lag(step - 1) for version, known in self._versions.items()}
         return Ages(lags, self._config.max_staleness if self._config.stale_data is StaleData.MASK else None)
 
     def _too_old(self, row: dict[str, Any], ages: Ages) -> int | None:
-        """Steps that a group which may not be trained lies behind; None for one that may. Without a loss it has no age."""
-        if row["min_version"] is None or ages.lags is None or self._config.stale_data is StaleData.KEEP:
+        """Steps that a group which may not be trained lies behind; None for one that may. Without a loss it has no age.
+
+        Of the versions that a resume withdrew the last are the farthest away: so the oldest may be any of them.
+        """
+        versions = row["versions"]
+        if not versions or ages.lags is None or self._config.stale_data is StaleData.KEEP:
             return None
-        oldest = ages.of(row["min_version"])
+        oldest = max(map(ages.of, versions))
         if self._config.stale_data is StaleData.MASK:  # something in it must be young enough
-            youngest = min(ages.of(v) for v in ages.lags if row["min_version"] <= v <= row["max_version"])
+            youngest = min(ages.of(v) for v in ages.lags if versions[0] <= v <= versions[-1])
             return oldest if youngest > self._config.max_staleness else None
         return oldest if oldest > self._config.max_staleness else None
 

@@ -92,7 +92,8 @@ def _columns(batch: LossBatch, outcome: Outcome, config: LossConfig) -> dict[str
         "staleness": batch.staleness_E,
     }
     masked_E = outcome.dropped_token_E | outcome.dropped_sequence_E
-    columns |= {"masked": masked_E, "k3_masked": columns["k3"] * masked_E}
+    columns |= {"masked": masked_E, "kept": ~masked_E}
+    columns |= {"k3_masked": columns["k3"] * masked_E, "k3_kept": columns["k3"] * ~masked_E}
     if batch.proximal_logprob_E is not None:
         columns["update_kl"] = batch.proximal_logprob_E - new_E
     if batch.reference_logprob_E is not None:
@@ -185,6 +186,7 @@ MEANS = {  # metric: (sum, over how many)
     "k1_mean": ("k1", "tokens"),
     "k3_mean": ("k3", "tokens"),
     "k3_masked_mean": ("k3_masked", "masked"),
+    "k3_kept_mean": ("k3_kept", "kept"),
     "mismatch_mean_nats": ("mismatch", "tokens"),
     "mismatch_later_turns_mean_nats": ("mismatch_later_turns", "tokens_later_turns"),
     "probability_change_mean": ("probability_change", "tokens"),

@@ -33,7 +33,11 @@ PRESETS: dict[str, Preset] = {
         | {"clip_anchor": "proximal", "updates_per_step": 2}
         | SEQUENCE_SUM,
     ),
-    "grpo": Preset("arXiv 2402.03300", "zscore", {"loss_calculater": "GRPO"} | PPO_RANGE | SEQUENCE_MEAN),
+    "grpo": Preset(
+        "arXiv 2402.03300, without its KL term (there kl_coefficient 0.04, kl_estimator k3)",
+        "zscore",
+        {"loss_calculater": "GRPO"} | PPO_RANGE | SEQUENCE_MEAN,
+    ),
     "dapo": Preset(
         "arXiv 2503.14476",
         "zscore",

@@ -28,7 +28,7 @@ from shared.errors import LeaseLost
 from shared.offers import BroadcastOffer
 from shared.run_documents import PolicyVersion
 from shared.weights import DELTA_FILE, WEIGHTS_FILE, FileEntry, manifest_of
-from trainer.atomic import write_directory_atomically
+from trainer.atomic import remove_leftovers, write_directory_atomically
 from trainer.bridge import StoreBridge
 from trainer.broadcast import Broadcaster
 from trainer.config import TrainerConfig
@@ -74,6 +74,7 @@ class Publisher:
         """Make the surviving history's newest version the one that the learner holds."""
         step = self._learner.steps_done
         if self._parallel.is_main:
+            remove_leftovers(self._folder, "step-*")  # of earlier starts, whose versions had other names
             source = self._config.model_name_or_path
             self._bridge(
                 self._store.versions.ensure_first(self._config.policy, str(source.resolve()), manifest_of(source))

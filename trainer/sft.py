@@ -28,7 +28,7 @@ from rich.logging import RichHandler
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from shared.config import ServiceConfig
-from shared.errors import TandemError
+from shared.errors import ConfigError, TandemError
 from shared.trees import RecordTree
 from trainer import checkpoint
 from trainer.bridge import StoreBridge
@@ -93,7 +93,10 @@ class SftConfig(ServiceConfig, RecordFilter, Trainable):
     save_steps: int = Field(0, ge=0, description="Steps between checkpoints; 0 writes none.")
     save_total_limit: int = Field(2, ge=1, description="Checkpoints kept.")
     log_steps: int = Field(1, ge=1, description="Steps between lines of metrics.jsonl.")
-    trackers: list[str] = Field([], description="Also log to these of Accelerate's trackers, such as tensorboard.")
+    report_to: list[str] | None = Field(
+        None,
+        description="Trackers: tensorboard, wandb, swanlab, mlflow, trackio, none. None: tensorboard where installed.",
+    )
 
     @model_validator(mode="after")
     def output_must_be_new(self) -> "SftConfig":
@@ -188,12 +191,19 @@ def _steps(config: SftConfig, learner: Learner, samples: "Samples", max_steps: i
     }
     with ExitStack() as stack:
         reporter = stack.enter_context(_Reporter(config, learner.steps_done, max_steps)) if parallel.is_main else None
-        for step, (rows, denominators) in samples.ahead(learner.steps_done, max_steps):
+        first, trained_tokens = learner.steps_done, 0.0
+        for step, (rows, denominators) in samples.ahead(first, max_steps):
             result = learner.step(rows, denominators)
+            trained_tokens += result.metrics["loss/trained_tokens"]
             if reporter:
                 reporter.report(step, result.metrics | {"sft/left_out_samples": float(samples.left_out)})
             if config.save_steps and learner.steps_done % config.save_steps == 0:
                 checkpoints.save(learner, accounting)
+    if first < max_steps and not trained_tokens:
+        raise ConfigError(
+            f"every sample of {max_steps - first} steps was left out: longer than max_tokens={config.max_tokens}; nothing was "
+            "trained, and no model is written"
+        )
 
 
 class Samples:
@@ -247,7 +257,7 @@ class _Reporter:
     def __init__(self, config: SftConfig, first: int, max_steps: int) -> None:
         self._log_steps, self._last = config.log_steps, max_steps - 1
         self._metrics = MetricsLog(
-            config.output_dir / "metrics.jsonl", resume_step=first, trackers=config.trackers, run_name="sft"
+            config.output_dir / "metrics.jsonl", resume_step=first, trackers=config.report_to, run_name="sft"
         )
         columns = (TextColumn("sft"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}"))
         self._progress = Progress(*columns, TimeRemainingColumn(), console=Console(stderr=True))

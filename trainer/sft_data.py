@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from jinja2 import TemplateError
 from transformers import PreTrainedTokenizerBase
 
 from shared.errors import ConfigError
@@ -49,6 +50,8 @@ def read_conversations(path: Path) -> list[Conversation]:
         text = path.read_text(encoding="utf-8")
     except OSError as exc:
         raise ConfigError(f"{path}: cannot be read ({exc.strerror}); expected a JSONL file of conversations") from exc
+    except UnicodeDecodeError as exc:
+        raise ConfigError(f"{path}: byte {exc.start} is not UTF-8; expected a JSONL file of conversations") from exc
     lines = enumerate(text.split("\n"), start=1)
     conversations = [_conversation(line, f"{path}:{number}") for number, line in lines if line.strip()]
     if not conversations:
@@ -83,12 +86,28 @@ def _check_message(message: Any, where: str) -> None:
     content = message.get("content")
     if not isinstance(content, str) and not (content is None and message.get("tool_calls")):
         raise ConfigError(f'{where}: "content" is {type(content).__name__}; expected text')
+    calls = message.get("tool_calls") or []
+    if not (isinstance(calls, list) and all(map(_is_tool_call, calls))):
+        raise ConfigError(
+            f'{where}: "tool_calls" is {json.dumps(calls)[:80]}; expected a list of {{"function": {{"name", "arguments"}}}}'
+        )
+
+
+def _is_tool_call(call: Any) -> bool:
+    """Nested as OpenAI writes it, or the function itself, which templates take too."""
+    function = call.get("function", call) if isinstance(call, dict) else None
+    return (
+        isinstance(function, dict)
+        and isinstance(function.get("name"), str)
+        and isinstance(function.get("arguments", {}), dict | str)
+    )
 
 
 def spans(conversation: Conversation, tokenizer: PreTrainedTokenizerBase) -> Iterator[Span]:
     """Context and reply in turn; see the module's first lines. What follows the last reply is left out.
 
-    Raises ConfigError when the template rewrites earlier text or does not end a reply with the end-of-turn token.
+    Raises ConfigError when the template cannot render the conversation, rewrites earlier text or does not end a reply with the
+    end-of-turn token, and when a reply has that token inside.
     """
     end_of_turn = str(tokenizer.eos_token)
     done = ""
@@ -105,16 +124,27 @@ def spans(conversation: Conversation, tokenizer: PreTrainedTokenizerBase) -> Ite
         length = whole.find(end_of_turn, len(prompt)) + len(end_of_turn) - len(prompt)
         if length < len(end_of_turn):
             raise ConfigError(f"{conversation.where}: the reply messages[{index}] does not end with {end_of_turn!r}")
-        yield Span(_encode(prompt[len(done) :], tokenizer), trained=False)
-        done = whole[: len(prompt) + length]
+        done, before = whole[: len(prompt) + length], done
+        if whole[len(done) :].strip():
+            raise ConfigError(
+                f"{conversation.where}: the reply messages[{index}] has {end_of_turn!r} inside; expected text: a model that "
+                "samples this token has ended its turn"
+            )
+        yield Span(_encode(prompt[len(before) :], tokenizer), trained=False)
         yield Span(_encode(done[len(prompt) :], tokenizer), trained=True)
 
 
 def _render(conversation: Conversation, count: int, tokenizer: PreTrainedTokenizerBase, *, generate: bool) -> str:
-    text = tokenizer.apply_chat_template(
-        conversation.messages[:count], tools=conversation.tools, tokenize=False, add_generation_prompt=generate
-    )
-    assert isinstance(text, str)
+    try:
+        text = tokenizer.apply_chat_template(
+            conversation.messages[:count], tools=conversation.tools, tokenize=False, add_generation_prompt=generate
+        )
+        assert isinstance(text, str)
+        text.encode("utf-8")  # JSON can say half a surrogate pair, which no tokenizer takes
+    except (TemplateError, TypeError, ValueError) as exc:  # whatever a template of the model does not expect
+        raise ConfigError(
+            f"{conversation.where}: the chat template cannot render messages[:{count}]: {type(exc).__name__}: {exc}"
+        ) from exc
     return text
 
 

@@ -68,6 +68,7 @@ class RecordStream:
         self._prefetch: Prefetch | None = None
         self._shelf = Shelf()
         self._found: Found = None
+        self._set_aside = 0  # groups, while a step was waited for; rank 0
         self._waiting_since: float | None = None
         self.stopping = False  # set by a signal on rank 0; every rank learns of it in `next_batch`
         self.end = ""  # why `next_batch` returned None, on every rank
@@ -135,6 +136,7 @@ class RecordStream:
             if self.stopping:
                 return "stopped"
             found = self._chooser.candidates(step)
+            self._set_aside += len(found.stale)
             for group, reason in found.stale:
                 self._chooser.set_aside(group, reason)
                 log.info("stale group task=%s %s", group.task, reason)
@@ -170,6 +172,7 @@ class RecordStream:
         metrics = normalized_by | batch_metrics(parts, data, prefetched=len(mine) - len(missing))
         if self._parallel.is_main:
             metrics["data/ready_groups"] = float(self._bridge(self._store.data.count_ready_groups(self._config.policy)))
+            metrics["data/stale_groups"], self._set_aside = float(self._set_aside), 0
         if self._prefetch is not None:
             self._shelf = Shelf({t: g for t, g in shelf.groups.items() if t not in tasks_of(mine)}, step + 1)
             self._prefetch.start(step + 1, self._shelf)

@@ -54,10 +54,10 @@ class RecordDataVerbs:
     async def ready_groups(
         self, policy: str, limit: int, *, trained_until: int | None = None, least_trained_first: bool = False
     ) -> list[dict[str, Any]]:
-        """Whole groups that nobody has borrowed, oldest first: [{"_id": task, "seq", "min_version", "records": [ids], ...}].
+        """Whole groups that nobody has borrowed, oldest first: [{"_id": task, "seq", "versions", "records": [ids], ...}].
 
-        `min_version` and `max_version` are None where nothing of the group is trained: it has no age. `trained_until`: none
-        that a later step has trained. `least_trained_first`: before the oldest.
+        `versions`: the first and the last of each record; none where nothing of the group is trained: it has no age.
+        `trained_until`: none that a later step has trained. `least_trained_first`: before the oldest.
 
         An index has the order, and reading ends with the last group asked for: what it costs does not grow with what waits.
         """
@@ -190,8 +190,7 @@ def _summary(group: Sequence[Document]) -> dict[str, Any]:
     return {
         "_id": group[0]["task"],
         "seq": group[0]["seq"],
-        "min_version": min((d["min_version"] for d in with_loss), default=None),
-        "max_version": max((d["max_version"] for d in with_loss), default=None),
+        "versions": sorted({d[name] for d in with_loss for name in ("min_version", "max_version")}),
         "num_tokens": sum(d["num_tokens"] for d in group),
         "records": [d["_id"] for d in group],
     }

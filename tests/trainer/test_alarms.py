@@ -63,6 +63,9 @@ def test_the_entropy_alarm_compares_with_the_first_steps_also_after_a_resume(tmp
     assert [alarm.rule for alarm in raised] == [ENTROPY]
     assert metrics["alarm/entropy"] == 1.0
     assert alarms.check({**CALM, "loss/entropy_mean_nats": 0.51})[0] == []
+    for entropy in (0.9, 0.8, 0.7, 0.6, 0.51):  # a slow fall is one too
+        assert alarms.check({**CALM, "loss/entropy_mean_nats": entropy})[0] == []
+    assert [alarm.rule for alarm in alarms.check({**CALM, "loss/entropy_mean_nats": 0.49})[0]] == [ENTROPY]
 
 
 def test_status_shows_the_alarms_of_the_trainer_until_they_are_over(mongod: Mongod, alone: Parallel) -> None:

@@ -132,6 +132,19 @@ def test_a_full_disk_is_said_and_leaves_the_last_checkpoint_good(
     assert checkpoint.latest(tmp_path) == tmp_path / "step-000005"
 
 
+@pytest.mark.parametrize("name", [".metadata", "__0_0.distcp", "rng-0.pt", "state.json"])
+def test_a_checkpoint_that_somebody_cut_is_named_and_not_loaded(
+    tmp_path: Path, model_directory: Path, alone: Parallel, name: str
+) -> None:
+    learner = exact_learner(model_directory, alone)
+    checkpoint.Checkpoints(tmp_path, alone).save(learner, {})
+    path = tmp_path / "step-000000"
+    for part in (0.5, 0.0):
+        os.truncate(path / name, int((path / name).stat().st_size * part))
+        with pytest.raises(DataError, match=r"step-000000: "):
+            checkpoint.load(learner, path, alone)
+
+
 def test_a_kill_at_any_instant_of_a_save_leaves_the_last_checkpoint_good(tmp_path: Path, model_directory: Path) -> None:
     command = [sys.executable, "-m", "tests.trainer.saving_child", str(tmp_path), str(model_directory)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}

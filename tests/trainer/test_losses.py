@@ -305,6 +305,10 @@ def test_each_loss_averages_as_its_source_does_unless_told_otherwise() -> None:
         ({"loss_calculater": "SAPO", "clip_anchor": "proximal"}, "SAPO is defined on the rollout policy"),
         ({"loss_calculater": "CrossEntropy", "veto_low": 0.1}, "veto_low: CrossEntropy does not look"),
         ({"kl_estimator": "k4"}, "kl_estimator"),
+        (
+            {"geometric_mask_low": 1.01, "geometric_mask_high": 0.99},
+            "geometric_mask_low is 1.01 .* expected low < high",
+        ),
     ],
 )
 def test_settings_that_mean_nothing_are_refused_by_name(setting: dict[str, Any], message: str) -> None:

@@ -1,5 +1,6 @@
 """Versions as the trainer publishes them: complete or as changes, whole for whoever follows, kept as long as they are needed."""
 
+import resource
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -95,6 +96,26 @@ def trained(mongod: Mongod, alone: Parallel, tmp_path: Path) -> Iterator[Callabl
 def test_the_version_of_the_last_step_is_complete(trained: Callable[..., Trained]) -> None:
     run = trained(max_steps=3)
     assert [run.step(step)["publish/full"] for step in (1, 2, 3)] == [1, 0, 1]
+
+
+def test_a_full_disk_is_said_and_leaves_nothing_and_a_start_removes_what_killed_ones_left(
+    trained: Callable[..., Trained],
+) -> None:
+    run = trained()
+    run.step(1)
+    folder, (soft, hard) = run.folder / "out" / "versions", resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (5_000, hard))  # bytes of one file
+    try:
+        with pytest.raises(DataError, match=r"step-000002-1 could not be written: .*; make room"):
+            run.publisher.publish(2)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert [path.name for path in folder.iterdir()] == ["step-000001-1"]
+    assert [v.step for v in run.versions()] == [0, 1]
+    left = folder / "step-000002-1.tmp-abc"
+    left.mkdir()
+    run.start()
+    assert not left.exists()
 
 
 @pytest.mark.parametrize("dtype", [None, "bfloat16"])

@@ -134,6 +134,10 @@ def test_a_template_that_rewrites_earlier_text_is_refused(tokenizer: PreTrainedT
             '{"messages": [{"role": "assistant", "content": "x"}], "tools": {}}',
             r'bad\.jsonl:2: "tools" is dict; expected a list',
         ),
+        (
+            '{"messages": [{"role": "user", "content": "x"}, {"role": "assistant", "content": null, "tool_calls": [{"id": 1}]}]}',
+            r'bad\.jsonl:2: messages\[1\]: "tool_calls" is \[\{"id": 1\}\]; expected a list of',
+        ),
     ],
 )
 def test_a_bad_line_is_named_by_file_line_and_field(tmp_path: Path, line: str, message: str) -> None:
@@ -142,6 +146,33 @@ def test_a_bad_line_is_named_by_file_line_and_field(tmp_path: Path, line: str, m
     path.write_text(f"{good}\n{line}\n", encoding="utf-8")
     with pytest.raises(ConfigError, match=message):
         read_conversations(path)
+
+
+def test_a_file_that_is_not_utf_8_is_named(tmp_path: Path) -> None:
+    (tmp_path / "latin.jsonl").write_bytes(b'{"messages": "\xe9"}')
+    with pytest.raises(ConfigError, match=r"latin\.jsonl: byte 14 is not UTF-8"):
+        read_conversations(tmp_path / "latin.jsonl")
+
+
+@pytest.mark.parametrize(
+    ("messages", "message"),
+    [
+        ([{"role": "assistant", "content": "x"}], r"f:1: the chat template cannot render messages\[:0\]"),
+        (
+            [_user("x"), {"role": "assistant", "content": "\ud800"}],
+            r"f:1: the chat template cannot render messages\[:2\]",
+        ),
+        (
+            [_user("x"), {"role": "assistant", "content": "a<|im_end|>b"}],
+            r"f:1: the reply messages\[1\] has '<\|im_end\|>' inside",
+        ),
+    ],
+)
+def test_a_conversation_that_no_model_could_have_had_is_refused(
+    tokenizer: PreTrainedTokenizerFast, messages: list[dict[str, Any]], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        list(spans(Conversation("f:1", messages, None), tokenizer))
 
 
 def test_every_sample_comes_once_per_epoch_whatever_the_step_size() -> None:
@@ -227,8 +258,12 @@ def test_a_run_that_was_killed_ends_as_one_that_was_not(
     assert steps == list(range(6))
 
 
-def test_long_conversations_are_left_out_and_counted(tmp_path: Path, train: Callable[..., bytes]) -> None:
-    train("long", max_tokens=2, max_steps=1)
+def test_long_conversations_are_left_out_and_counted_and_where_all_are_no_model_is_written(
+    tmp_path: Path, train: Callable[..., bytes]
+) -> None:
+    with pytest.raises(ConfigError, match=r"every sample of 1 steps was left out: longer than max_tokens=2"):
+        train("long", max_tokens=2, max_steps=1)
+    assert not (tmp_path / "long" / "final").exists()
     (line,) = [json.loads(line) for line in (tmp_path / "long" / "metrics.jsonl").read_text().splitlines()]
     assert line["sft/left_out_samples"] == 8
     assert line["learner/skipped_steps"] == 1

@@ -151,8 +151,27 @@ def test_groups_beyond_max_staleness_are_set_aside_with_their_reason_and_not_tra
     assert batch is not None
     assert {rid.split(":")[3] for rid in batch.record_ids} == {"t1", "t2"}
     assert batch.metrics["data/staleness_max"] == 1.0
+    assert batch.metrics["data/stale_groups"] == 1.0
     stale = bridge(bridge.store.data.find({"status": DataStatus.STALE}))
     assert {d.reason for d in stale} == {"4 steps behind step 5; at most 2"}
+
+
+def test_of_the_weights_that_a_resume_withdrew_the_last_ones_are_the_oldest(
+    bridge: StoreBridge, alone: Parallel
+) -> None:
+    publish(bridge, range(4))
+    bridge(bridge.store.versions.withdraw_after("main", 0))  # versions 1, 2, 3 of a dead branch
+    publish(bridge, range(1))
+    mixed = make_task(0)
+    write(bridge, [make_data(mixed, 0, version=1)], version=1)
+    write(bridge, [make_data(mixed, 1, version=3)], version=3)
+    add_groups(bridge, range(1, 2), version=1)
+    add_groups(bridge, range(2, 3), version=4)
+    batch = start(bridge, alone, max_staleness=2).next_batch(1)
+    assert batch is not None
+    assert {rid.split(":")[3] for rid in batch.record_ids} == {"t1", "t2"}
+    stale = bridge(bridge.store.data.find({"status": DataStatus.STALE}))
+    assert {(d.task, d.reason) for d in stale} == {(mixed.id, "3 steps behind step 1; at most 2")}
 
 
 def test_the_older_of_two_trainers_of_a_policy_ends_instead_of_sharing_the_data(

@@ -135,6 +135,16 @@ class LossConfig(BaseModel, frozen=True, extra="forbid"):
         return self
 
     @model_validator(mode="after")
+    def a_mask_leaves_room_between_its_bounds(self) -> Self:
+        for kind in ("token_mask", "sequence_mask", "geometric_mask"):
+            low, high = getattr(self, f"{kind}_low"), getattr(self, f"{kind}_high")
+            if low is not None and high is not None and low >= high:
+                raise ValueError(
+                    f"{kind}_low is {low} and {kind}_high {high}: everything would be dropped; expected low < high"
+                )
+        return self
+
+    @model_validator(mode="after")
     def sapo_and_dppo_are_anchored_on_the_rollout(self) -> Self:
         if self.loss_calculater in (LossName.SAPO, LossName.DPPO) and self.clip_anchor is ClipAnchor.PROXIMAL:
             raise ValueError(f"clip_anchor is proximal; {self.loss_calculater} is defined on the rollout policy")
