@@ -101,7 +101,7 @@ def test_the_version_of_the_last_step_is_complete(trained: Callable[..., Trained
 def test_a_full_disk_is_said_and_leaves_nothing_and_a_start_removes_what_killed_ones_left(
     trained: Callable[..., Trained],
 ) -> None:
-    run = trained()
+    run = trained(publish_mode="full")
     run.step(1)
     folder, (soft, hard) = run.folder / "out" / "versions", resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (5_000, hard))  # bytes of one file
