@@ -52,13 +52,22 @@ def load_model(
     disable_progress_bar()  # one bar per rank and load, among the lines of the log
     _check_no_router_loss(config, directory)
     model = AutoModelForCausalLM.from_pretrained(
-        directory, config=config, dtype=DTYPES[dtype], attn_implementation=attn_implementation, local_files_only=True
+        directory,
+        config=config,
+        dtype=DTYPES[dtype],
+        attn_implementation="eager" if not has_attention(config) else attn_implementation,
+        local_files_only=True,
     )
     assert isinstance(model, PreTrainedModel)
     choose_trained(model, trainable)
     model.config.use_cache = False
     model.train()
     return model
+
+
+def has_attention(config: PretrainedConfig) -> bool:
+    """False for state-space layers alone (Mamba): transformers takes no attn_implementation for them."""
+    return bool(getattr(config, "num_attention_heads", None))
 
 
 def _check_no_router_loss(config: PretrainedConfig, directory: Path) -> None:

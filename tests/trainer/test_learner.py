@@ -7,8 +7,16 @@ from typing import Any
 
 import pytest
 import torch
+from transformers import Mamba2Config, Mamba2ForCausalLM
 
-from tests.trainer.builders import gradients, logprobs_one_by_one, random_group, relative_difference, tiny_model
+from tests.trainer.builders import (
+    VOCABULARY,
+    gradients,
+    logprobs_one_by_one,
+    random_group,
+    relative_difference,
+    tiny_model,
+)
 from tests.trainer.conftest import Launch
 from tests.trainer.formulas import reference_loss
 from tests.trainer.launched import LAST_STEP, OPTIMIZER, exact_learner, full_parameters, rows_of_step, take_steps
@@ -171,6 +179,23 @@ def test_a_model_that_forbids_trees_is_trained_sequence_by_sequence_with_a_messa
     norm = math.sqrt(sum(float(g.square().sum()) for g in gradients(model).values()))
     assert result.metrics["loss/loss"] == pytest.approx(loss.item(), rel=TOLERANCE)
     assert result.metrics["learner/grad_norm"] == pytest.approx(norm, rel=TOLERANCE)
+
+
+def test_a_model_of_state_space_layers_alone_is_trained_sequence_by_sequence(alone: Parallel, tmp_path: Path) -> None:
+    config = Mamba2Config(
+        vocab_size=VOCABULARY, hidden_size=32, num_hidden_layers=1, state_size=8, num_heads=4, head_dim=16, n_groups=1
+    )
+    model = Mamba2ForCausalLM(config)
+    model.save_pretrained(tmp_path)
+    learner = open_learner(tmp_path, LossConfig(), OPTIMIZER, alone)
+    assert learner.linear
+    records = random_group(3)
+    tree = merge(records, merging=Merging.LINEAR)
+    rows = pack([tree], 12, one_sequence_per_row=True)
+    result = learner.step(rows, Denominators.count(torch.from_numpy(tree.trained_tokens_T)))
+    with torch.no_grad():
+        expected = [float(token.new) for tokens in logprobs_one_by_one(model, records) for token in tokens]
+    assert result.metrics["loss/logprob_mean_nats"] == pytest.approx(sum(expected) / len(expected), rel=1e-5)
 
 
 def test_a_tree_never_goes_through_a_model_that_forbids_it(alone: Parallel) -> None:
