@@ -95,8 +95,8 @@ class TrainerConfig(ServiceConfig, LossConfig, Trainable):
     warmup_steps: int = Field(0, ge=0, description="Steps of linear warm-up.")
     min_lr_ratio: float = Field(0.1, ge=0, le=1, description="Floor of a falling schedule, as part of the peak.")
     weight_decay: float = Field(0.0, ge=0, description="Of matrices; norms are never decayed.")
-    adam_beta1: float = Field(0.9, description="AdamW.")
-    adam_beta2: float = Field(0.98, description="AdamW.")
+    adam_beta1: float = Field(0.9, ge=0, lt=1, description="AdamW.")
+    adam_beta2: float = Field(0.98, ge=0, lt=1, description="AdamW.")
     max_grad_norm: float = Field(1.0, ge=0, description="Clip by global norm; 0: no clipping.")
 
     # model
@@ -223,6 +223,15 @@ class TrainerConfig(ServiceConfig, LossConfig, Trainable):
         if self.data_run == self.run and self.data_db is None:
             raise ValueError(
                 f"data_run is {self.data_run!r}, this run itself: its trainer marks what it uses; expected another run name"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def the_best_checkpoints_are_of_steps_that_are_saved_and_judged(self) -> "TrainerConfig":
+        if self.keep_best_checkpoints and (self.eval_steps == 0 or self.eval_steps % self.save_steps):
+            raise ValueError(
+                f"keep_best_checkpoints is {self.keep_best_checkpoints}, but eval_steps {self.eval_steps} and save_steps "
+                f"{self.save_steps}; expected eval_steps to be a multiple of save_steps, so that what is judged is there to keep"
             )
         return self
 
