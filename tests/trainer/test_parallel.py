@@ -8,6 +8,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.tensor import DTensor
 
 from tests.trainer.builders import random_group, tiny_model
 from tests.trainer.conftest import Launch, launch
@@ -94,3 +95,29 @@ def test_in_bfloat16_layers_compute_in_it_and_gradients_and_log_probs_are_float3
     logprob_E.sum().backward()
     assert (seen, logprob_E.dtype) == ([torch.bfloat16], torch.float32)
     assert {parameter.grad.dtype for parameter in lm.parameters()} == {torch.float32}
+
+
+@pytest.mark.parametrize("reshard", [True, False])
+def test_a_layers_parameters_are_freed_after_its_forward_or_kept_until_its_backward(
+    alone: Parallel, reshard: bool
+) -> None:
+    lm = TreeLM(tiny_model(dtype=torch.float32))
+    settings = ShardSettings(reshard_after_forward=reshard)
+    shard_model(lm, ("Qwen3DecoderLayer",), dataclasses.replace(alone, settings=settings))
+    (row,) = pack([merge(random_group(3))], 1000)
+    logprob_E, _ = row_logprobs(lm, row)
+    for layer in lm.causal_lm.model.layers:
+        assert {isinstance(parameter, DTensor) for parameter in layer.parameters()} == {reshard}
+    logprob_E.sum().backward()
+    assert all(isinstance(parameter, DTensor) for parameter in lm.parameters())
+
+
+@pytest.mark.parametrize("ahead", [True, False])
+def test_a_layer_asks_for_the_next_ones_parameters_where_the_launcher_says_so(alone: Parallel, ahead: bool) -> None:
+    lm = TreeLM(tiny_model(dtype=torch.float32))
+    settings = ShardSettings("bf16", forward_prefetch=ahead)
+    shard_model(lm, ("Qwen3DecoderLayer",), dataclasses.replace(alone, settings=settings))
+    first, second = (layer._get_fsdp_state() for layer in lm.causal_lm.model.layers)  # FSDP2 has no public way to ask
+    assert first._states_to_forward_prefetch == ([second] if ahead else [])
+    assert second._states_to_forward_prefetch == []
+    assert first._mp_policy.reduce_dtype == torch.float32
