@@ -272,8 +272,8 @@ def _check_names(path: Path, model: Mapping[str, Any]) -> None:
         name = differing[0]
         raise DataError(
             f"{path}: {len(differing)} tensors are not those that this start trains, such as {name}: "
-            f"{stored.get(name, 'absent')} there, {wanted.get(name, 'not trained')} here; expected the same lora_rank, "
-            "lora_target_modules and freeze"
+            f"{stored.get(name, 'absent')} there, {wanted.get(name, 'not trained')} here; expected the same model, "
+            "lora_rank, lora_target_modules and freeze"
         )
 
 

@@ -24,6 +24,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from shared.errors import ConfigError
 from shared.evaluation import best_steps
 from shared.run_documents import Admission, Worker
 from trainer import checkpoint
@@ -137,9 +138,16 @@ def _run(
 
 
 def _resume(learner: Learner, config: TrainerConfig, parallel: Parallel) -> None:
+    """Raises ConfigError for another run's checkpoint: its step says nothing about this run's data."""
     newest = parallel.broadcast_object(checkpoint.latest(config.folder / "checkpoints") if parallel.is_main else None)
     if newest is not None:
         resumed = checkpoint.load(learner, newest, parallel)
+        found = tuple(resumed.accounting.get(name) for name in ("run", "policy"))
+        if found != (config.run, config.policy):
+            raise ConfigError(
+                f"{newest} is of run {found[0]}, policy {found[1]}; this is run {config.run}, policy {config.policy}: expected "
+                "an output_dir of its own"
+            )
         log.info("resumed from %s at step %d", newest, resumed.step)
 
 

@@ -18,6 +18,8 @@ from tests.trainer.builders import relative_difference
 from tests.trainer.conftest import ROOT, Launch
 from tests.trainer.launched import LAST_STEP, SAVED_STEP, exact_learner, full_parameters, take_steps
 from trainer import checkpoint
+from trainer.config import TrainerConfig
+from trainer.loop import _resume
 from trainer.parallel import Parallel
 
 KILLS = 8
@@ -130,6 +132,20 @@ def test_a_full_disk_is_said_and_leaves_the_last_checkpoint_good(
     assert checkpoint.load(exact_learner(model_directory, alone), tmp_path / "step-000001", alone).step == 1
     checkpoints.save(learner, {})
     assert checkpoint.latest(tmp_path) == tmp_path / "step-000005"
+
+
+def test_a_checkpoint_of_another_run_or_policy_is_not_continued(
+    tmp_path: Path, model_directory: Path, alone: Parallel
+) -> None:
+    learner = exact_learner(model_directory, alone)
+    checkpoint.Checkpoints(tmp_path / "checkpoints", alone).save(learner, {"run": "one", "policy": "main"})
+    given = {"db_connection_string": "given", "model_name_or_path": model_directory, "output_dir": tmp_path}
+    _resume(learner, TrainerConfig(run="one", **given), alone)
+    for other in ({"run": "two"}, {"run": "one", "policy": "guide"}):
+        with pytest.raises(
+            ConfigError, match=r"step-000000 is of run one, policy main; this is run .* an output_dir of its own"
+        ):
+            _resume(learner, TrainerConfig(**other, **given), alone)
 
 
 @pytest.mark.parametrize("name", [".metadata", "__0_0.distcp", "rng-0.pt", "state.json"])
