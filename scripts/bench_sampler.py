@@ -41,7 +41,6 @@ from scripts.sampler_under_test import (
     GROUP,
     Bench,
     Row,
-    child,
     cpu_s,
     tool_server,
 )
@@ -160,15 +159,7 @@ async def adaptive(bench: Bench, at_once: int, is_adaptive: bool, seconds: float
     await bench.fill(2000)
     await bench.store.database.drop_collection("policy_versions")
     with bench.engine():
-        common = {
-            "run": bench.store.run,
-            "db_connection_string": bench.mongod.connection_string,
-            "model_name_or_path": bench.model,
-        }
-        with (
-            child("sampler.engine.keeper", {**common, "engine_url": bench.engine_url}, bench.folder),
-            bench.sampler(at_once),
-        ):
+        with bench.keeper(), bench.sampler(at_once):
             await bench.until(lambda: _at_least(bench, 16))
             await asyncio.sleep(seconds)  # to find its number
             before, began = await bench.stats(), time.monotonic()

@@ -52,6 +52,7 @@ class Bench:
     engine_flags: dict[str, str] = field(default_factory=dict)
     sampler_flags: dict[str, str] = field(default_factory=dict)
     engine_port: int = 0
+    running: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)  # by module
 
     @property
     def engine_url(self) -> str:
@@ -81,7 +82,7 @@ class Bench:
         self.engine_port = free_port()
         flags = {"model-path": str(self.model), "port": self.engine_port, "tokens": self.tokens, "turns": self.turns}
         flags |= {"tool-call": TOOL_CALL if self.kind == "mcp" else "", **self.engine_flags}
-        with child("scripts.stub_engine", {name: value for name, value in flags.items() if value}, self.folder):
+        with self.child("scripts.stub_engine", {name: value for name, value in flags.items() if value}):
             _wait_for_port(self.engine_port)
             yield
 
@@ -105,8 +106,29 @@ class Bench:
             flags["mcp_manager_url"] = self.tools_url
         else:
             flags["sampler"] = "scripts.bench_sampler_chat:Chat"
-        with child("sampler", flags | self.sampler_flags, self.folder) as process:
+        with self.child("sampler", flags | self.sampler_flags) as process:
             yield psutil.Process(process.pid)
+
+    @contextmanager
+    def keeper(self) -> Iterator[None]:
+        """Of the engine: it announces what the engine serves, and how full it is."""
+        flags = {
+            "run": self.store.run,
+            "db_connection_string": self.mongod.connection_string,
+            "model_name_or_path": EXAMPLE,  # a keeper reads the weights, of which `self.model` has none
+            "engine_url": self.engine_url,
+        }
+        with self.child("sampler.engine.keeper", flags):
+            yield
+
+    @contextmanager
+    def child(self, module: str, flags: dict[str, object]) -> Iterator[subprocess.Popen[bytes]]:
+        with child(module, flags, self.folder) as process:
+            self.running[module] = process
+            try:
+                yield process
+            finally:
+                del self.running[module]
 
     async def stats(self) -> dict[str, int]:
         async with httpx.AsyncClient(timeout=10) as client:
@@ -117,11 +139,20 @@ class Bench:
         return int((await self.stats()).get("/generate", 0))
 
     async def until(self, ready: Any, timeout_s: float = 180.0) -> None:
+        """Ask until the answer is yes. Ends the program when it never is, or when a process dies that it needs."""
         deadline = time.monotonic() + timeout_s
         while not await ready():
+            for module, process in self.running.items():
+                if process.poll() is not None:
+                    raise SystemExit(f"{module} ended with status {process.returncode}:\n{self.log_tail(module)}")
             if time.monotonic() > deadline:
-                raise SystemExit(f"nothing came of it; see {self.folder}")
+                tails = "\n".join(self.log_tail(module) for module in self.running)
+                raise SystemExit(f"waited {timeout_s:g} s in vain\n{tails}")
             await asyncio.sleep(0.1)
+
+    def log_tail(self, module: str) -> str:
+        path = self.folder / f"{module}.log"
+        return f"--- the end of {path}\n{path.read_text(errors='replace')[-1500:]}"
 
     async def server_status(self) -> tuple[int, int, int]:
         """Commands, bytes in, bytes out since the server's start; our own commands left out."""
