@@ -162,7 +162,7 @@ class SamplerService:
         limit, doing = await self._seq_limit(run)
         doing = doing if self._engines.ready() else "waiting for an engine of every policy that takes turns"
         paused = run is None or run.state is RunState.PAUSED
-        self._view = View(paused=paused, seq_limit=limit, doing=doing)
+        self._view = View(paused=paused, seq_limit=limit, doing="paused" if paused else doing)
         if self._concurrency.update(self._pressure(), len(self._episodes)) > len(self._episodes):
             self._place_free.set()
 

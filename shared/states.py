@@ -84,8 +84,10 @@ class OfferState(StrEnum):
 
 
 class RunState(StrEnum):
-    RUNNING = "running"  # samplers may claim
-    PAUSED = "paused"  # nobody claims; what runs goes on to its end
+    """Whether a run goes on: what a person said last, by `tandem pause` and `tandem resume`."""
+
+    RUNNING = "running"  # samplers may claim, trainers may begin steps
+    PAUSED = "paused"  # no slot is claimed and no step begun; what runs goes on to its end
 
 
 class Termination(StrEnum):

@@ -1,8 +1,8 @@
 """The trainer's driver.
 
     stream (fresh, borrowed) ─▶ merge ─▶ pack ─▶ forward ─▶ loss ─▶ step ─▶ commit ─▶ checkpoint ─▶ publish ─▶ log
-       waits for samplers                                                                engines follow by themselves,
-                                                                                         a round of evaluation is queued
+       waits for data, and                                                               engines follow by themselves,
+       while the run is paused                                                           a round of evaluation is queued
 
 Order matters: a checkpoint of step s is written after the commit of s, so a checkpoint's marks are always complete; marks
 above the newest checkpoint are undone by a resume. Nothing here starts, calls or waits for a sampler or an engine; while there is
@@ -111,6 +111,8 @@ def _run(
             status.doing(f"waiting for the data of step {step}", step=step - 1)
             while not stream.wait(step):
                 publisher.answer_requests()
+                waiting = "paused before" if stream.paused else "waiting for the data of"
+                status.doing(f"{waiting} step {step}", step=step - 1)
             batch = stream.next_batch(step)
             if batch is None:
                 log.info("ended before step %d: %s", step, stream.end)

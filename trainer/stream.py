@@ -72,6 +72,7 @@ class RecordStream:
         self._waiting_since: float | None = None
         self.stopping = False  # set by a signal on rank 0; every rank learns of it in `next_batch`
         self.end = ""  # why `next_batch` returned None, on every rank
+        self.paused = False  # rank 0: the run is, so no step begins, whatever data there is
 
     def __enter__(self) -> Self:
         if self._config.prefetch:
@@ -88,7 +89,7 @@ class RecordStream:
             self._prefetch = None
 
     def wait(self, step: int) -> bool:
-        """Wait for a while; True when `next_batch` will return at once. Every rank must call it.
+        """Wait for a while, or until a pause begins or ends; True when `next_batch` will return at once. Every rank must call it.
 
         Raises LeaseLost when another trainer of this policy has started meanwhile.
         """
@@ -135,24 +136,29 @@ class RecordStream:
         while time.monotonic() < deadline:
             if self.stopping:
                 return "stopped"
+            if self._bridge(self._store.runs.is_paused()) != self.paused:
+                self.paused = not self.paused
+                return None
             found = self._chooser.candidates(step)
             self._set_aside += len(found.stale)
             for group, reason in found.stale:
                 self._chooser.set_aside(group, reason)
                 log.info("stale group task=%s %s", group.task, reason)
-            if len(found.fresh) >= self._config.groups_per_step:
+            enough = len(found.fresh) >= self._config.groups_per_step
+            if enough and not self.paused:
                 chosen = found.fresh[: self._config.groups_per_step]
                 if self._prefetch is not None:
                     self._prefetch.stop()
                 self._chooser.borrow(chosen, self._incarnation, step)
                 return Choice(chosen, found.ages)
-            if self._config.data_run is not None:
+            if self._config.data_run is not None and not enough:
                 return f"run {self._config.data_run} is used up: {len(found.fresh)} groups left of the " + (
                     f"{self._config.groups_per_step} that a step takes"
                 )
             time.sleep(POLL_S)
         self._chooser.check_current(self._incarnation)
-        log.info("waiting for data step=%d ready_groups=%d of %d", step, len(found.fresh), self._config.groups_per_step)
+        why = "paused" if self.paused else "waiting for data"
+        log.info("%s step=%d ready_groups=%d of %d", why, step, len(found.fresh), self._config.groups_per_step)
         return None
 
     # ------------------------------------------------------------------ reading

@@ -30,10 +30,20 @@ class Display:
         self.phase = "starting"
         self.phase_detail: Callable[[], str] = lambda: ""
         self.metrics: StepMetrics | None = None
-        self.snapshot = Snapshot()
+        self._snapshot = Snapshot()
         self.trainer: Child | None = None
         self._printed_step = 0
         self._started = time.monotonic()
+
+    @property
+    def snapshot(self) -> Snapshot:
+        return self._snapshot
+
+    @snapshot.setter
+    def snapshot(self, newest: Snapshot) -> None:
+        if newest.paused != self._snapshot.paused:
+            self.note(f"paused; `tandem resume {self.run_name}` lets it go on" if newest.paused else "goes on")
+        self._snapshot = newest
 
     def note(self, text: str) -> None:
         """An event: a line of its own, above the live part on a terminal."""
@@ -65,7 +75,8 @@ class Display:
     # ---------------------------------------------------------------- the picture
 
     def render(self) -> RenderableType:
-        head = Text.assemble((self.run_name, "bold"), "  ", self.phase, "  ", (self.phase_detail(), "cyan"))
+        phase = f"{self.phase}, paused" if self.snapshot.paused else self.phase
+        head = Text.assemble((self.run_name, "bold"), "  ", phase, "  ", (self.phase_detail(), "cyan"))
         parts: list[RenderableType] = [head]
         if self.metrics is not None and self.metrics.lines:
             total = max(self.snapshot.max_steps, 1)

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from shared.run_documents import InferenceService, Worker
+from shared.states import RunState
 from shared.store import Store
 
 Line = dict[str, float]
@@ -98,6 +99,7 @@ class Snapshot:
     """What the store says at one moment."""
 
     max_steps: int = 0
+    paused: bool = False  # until `tandem resume`
     workers: list[Worker] = field(default_factory=list)  # every one of the run's history
     live: frozenset[str] = frozenset()  # ids of those heard of lately
     services: list[InferenceService] = field(default_factory=list)
@@ -122,6 +124,7 @@ async def take_snapshot(store: Store, policy: str) -> Snapshot:
     live = await store.workers.live(WORKER_TTL_S)
     return Snapshot(
         max_steps=(admission.num_steps or 0) if admission else 0,
+        paused=run is not None and run.state is RunState.PAUSED,
         workers=await store.workers.all(),
         live=frozenset(worker.id for worker in live),
         services=await store.services.all(),

@@ -1,11 +1,11 @@
-"""`tandem`: import tasks, watch a run, read its episodes and evaluations, audit, trace, export its model; start a MongoDB.
+"""`tandem`: import tasks; watch, pause and read a run; its evaluations, audit, trace and export of the model; start a MongoDB.
 
 Exit codes: 0 all is well, 1 a problem was found or the database does not answer, 2 wrong usage or input, 130 Ctrl-C.
 """
 
 import typer
 
-from shared.cli import audit, data, evaluation, export, server, show, status, tasks, trace
+from shared.cli import audit, data, evaluation, export, pausing, server, show, status, tasks, trace
 
 app = typer.Typer(
     name="tandem",
@@ -19,6 +19,8 @@ app = typer.Typer(
 app.add_typer(tasks.app, name="tasks")
 app.add_typer(data.app, name="data")
 app.command("status", epilog=status.EXAMPLES)(status.status)
+app.command("pause", epilog=pausing.EXAMPLES)(pausing.pause)
+app.command("resume", epilog=pausing.EXAMPLES)(pausing.resume)
 app.command("show", epilog=show.EXAMPLES)(show.show)
 app.command("eval", epilog=evaluation.EXAMPLES)(evaluation.evaluation)
 app.command("audit", epilog=audit.EXAMPLES)(audit.audit_run)

@@ -56,8 +56,13 @@ class RunVerbs:
         document = await self._runs.find_one({"_id": RUN_ID})
         return None if document is None else Run.from_mongo(document)
 
-    async def set_state(self, state: RunState) -> None:
-        await self._runs.update_one({"_id": RUN_ID}, {"$set": {"state": state.value}})
+    async def set_state(self, state: RunState) -> bool:
+        """False: it was so before."""
+        done = await self._runs.update_one({"_id": RUN_ID}, {"$set": {"state": state.value}})
+        return done.modified_count == 1
+
+    async def is_paused(self) -> bool:
+        return await self._runs.find_one({"_id": RUN_ID, "state": RunState.PAUSED.value}, {"_id": 1}) is not None
 
     async def save_config(self, kind: str, values: Mapping[str, Any]) -> None:
         """The resolved configuration of a kind of service, for people who ask later what ran."""

@@ -1,9 +1,12 @@
 """The stream against a real database: whole groups, fresh ones, borrowed, committed, and one trainer at a time."""
 
+import asyncio
+from collections.abc import Awaitable
+
 import pytest
 
 from shared.errors import LeaseLost
-from shared.states import DataStatus
+from shared.states import DataStatus, RunState
 from tests.shared.builders import make_data, make_task
 from tests.trainer.streams import add_groups, make_config, publish, start, write
 from trainer.bridge import StoreBridge
@@ -203,3 +206,26 @@ def test_long_sequences_weigh_more_than_as_many_tokens_of_short_ones() -> None:
     long = Group("long", ("a",), 100_000)
     short = [Group(f"short-{i}", tuple(f"{i}-{j}" for j in range(100)), 100_000) for i in range(3)]
     assert share_out([long, *short], 2) == [[long], short]
+
+
+def test_while_the_run_is_paused_no_step_takes_data_and_the_others_hear_of_it_at_once(
+    bridge: StoreBridge, alone: Parallel
+) -> None:
+    publish(bridge, range(1))
+    add_groups(bridge, range(2))
+    stream = start(bridge, alone)
+    bridge(bridge.store.runs.set_state(RunState.PAUSED))
+    assert not stream.wait(1)
+    assert stream.paused
+    bridge.background(later(bridge.store.runs.set_state(RunState.RUNNING)))
+    assert not stream.wait(1), "it tells of the end of the pause before it takes anything"
+    assert not stream.paused
+    assert stream.wait(1)
+    batch = stream.next_batch(1)
+    assert batch is not None
+    assert len(batch.record_ids) == 4
+
+
+async def later(work: Awaitable[object]) -> None:
+    await asyncio.sleep(0.3)
+    await work

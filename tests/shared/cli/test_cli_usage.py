@@ -10,7 +10,8 @@ from tests.shared.cli.commands import RECORD, Command
 
 
 @pytest.mark.parametrize(
-    "command", [[], ["tasks"], ["tasks", "import"], ["status"], ["show"], ["eval"], ["audit"], ["trace"]]
+    "command",
+    [[], ["tasks"], ["tasks", "import"], ["status"], ["pause"], ["resume"], ["show"], ["eval"], ["audit"], ["trace"]],
 )
 def test_every_command_explains_itself_and_shows_examples(tandem: Command, command: list[str]) -> None:
     result = tandem(*command, "--help")

@@ -1,0 +1,70 @@
+"""A person pauses a run and lets it go on, by the commands, while its services run."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from scripts.launch.display import Display
+from scripts.launch.figures import take_snapshot
+from shared.audit import audit
+from shared.cli import app
+from shared.store import Store
+from tests.system.processes import Run
+from tests.system.test_loop import queue_tasks
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+
+
+async def tandem(run: Run, command: str) -> str:
+    flags = ["--db_connection_string", run.mongod.connection_string]
+    result = await asyncio.to_thread(CliRunner().invoke, app, [command, run.name, *flags])
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+async def at_rest(store: Store) -> bool:
+    """Everybody has heard of the pause, and nothing is under way."""
+    doing = {worker.kind: worker.doing for worker in await store.workers.all()}
+    leased = (await store.tasks.count_slots()).get("leased", 0)
+    return leased == 0 and doing["sampler"] == "paused" and doing["trainer"].startswith("paused before step")
+
+
+async def progress(store: Store) -> tuple[int, dict[str, int]]:
+    newest = await store.versions.newest("main")
+    return (0 if newest is None else newest.step), await store.records.count_by_status()
+
+
+async def test_a_paused_run_ends_what_is_under_way_begins_nothing_and_goes_on_when_it_is_told_to(
+    tmp_path: Path,
+) -> None:
+    with Run(tmp_path, max_steps=6) as run:
+        await queue_tasks(run)
+        run.start_all()
+
+        async def at_step_1(store: Store) -> bool:
+            return (await progress(store))[0] >= 1
+
+        await run.until("step 1", at_step_1)
+        assert "run system is now paused" in await tandem(run, "pause")
+        await run.until("everybody to pause", at_rest)
+        async with Store.open(run.mongod.connection_string, run.name) as store:
+            before = await progress(store)
+            assert before[0] < 6
+            assert set(before[1]) <= {"scored", "ready", "abandoned"}, "no episode was cut"
+            assert await store.data.count_ready_groups("main") >= 2, "the trainer waits though it has a step's data"
+            await asyncio.sleep(2.5)  # several looks of every service
+            assert await progress(store) == before
+            display = Display(run.name)
+            display.snapshot = await take_snapshot(store, "main")
+            assert display.snapshot.paused
+        assert "run system is paused" in await tandem(run, "status")
+        assert "run system is already paused" in await tandem(run, "pause")
+        assert await tandem(run, "resume") == "run system is now running\n"
+        assert run.wait("trainer") == 0, run.log("trainer")
+        assert run.end("sampler0") == 0, run.log("sampler0")
+        async with Store.open(run.mongod.connection_string, run.name) as store:
+            assert (await progress(store))[0] == 6
+            report = await audit(store)
+            assert report.ok, report
