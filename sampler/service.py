@@ -288,6 +288,7 @@ class SamplerService:
                 host=socket.gethostname(),
                 pid=os.getpid(),
                 doing="draining" if self._stop.is_set() else self._view.doing,
+                heartbeat_s=self._config.heartbeat_s,
                 stats={
                     "episodes": self._counts["episodes"],
                     "episodes_running": len(self._episodes),

@@ -158,16 +158,15 @@ async def adaptive(bench: Bench, at_once: int, is_adaptive: bool, seconds: float
     bench.sampler_flags = {"adaptive_concurrency": str(is_adaptive)}
     await bench.fill(2000)
     await bench.store.database.drop_collection("policy_versions")
-    with bench.engine():
-        with bench.keeper(), bench.sampler(at_once):
-            await bench.until(lambda: _at_least(bench, 16))
-            await asyncio.sleep(seconds)  # to find its number
-            before, began = await bench.stats(), time.monotonic()
-            waiting = []
-            while time.monotonic() - began < seconds:
-                waiting.append((await bench.stats())["waiting"])
-                await asyncio.sleep(0.1)
-            after, took_s = await bench.stats(), time.monotonic() - began
+    with bench.engine(), bench.keeper(), bench.sampler(at_once):
+        await bench.until(lambda: _at_least(bench, 16))
+        await asyncio.sleep(seconds)  # to find its number
+        before, began = await bench.stats(), time.monotonic()
+        waiting = []
+        while time.monotonic() - began < seconds:
+            waiting.append((await bench.stats())["waiting"])
+            await asyncio.sleep(0.1)
+        after, took_s = await bench.stats(), time.monotonic() - began
     return {
         "at once": f"{'up to ' * is_adaptive}{at_once}",
         "turns/s": (after["/generate"] - before.get("/generate", 0)) / took_s,

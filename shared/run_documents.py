@@ -92,5 +92,6 @@ class Worker(Document):
     doing: str = ""
     stats: dict[str, Any] = {}
     alarms: list[str] = []  # what is wrong now, each with a sentence of advice
+    heartbeat_s: float = 2.0  # how often it means to be heard of
     started_at: datetime | None = None
     heartbeat: datetime | None = None

@@ -242,7 +242,7 @@ class Status:
 def _status(bridge: StoreBridge, config: TrainerConfig, parallel: Parallel) -> Iterator[Status]:
     host, pid = socket.gethostname(), os.getpid()
     worker = Worker(id=f"trainer:{config.policy}:{host}:{pid}", kind="trainer", host=host, pid=pid, doing="starting")
-    status = Status(worker.model_copy(update={"stats": {"rank": parallel.rank}}))
+    status = Status(worker.model_copy(update={"stats": {"rank": parallel.rank}, "heartbeat_s": HEARTBEAT_S}))
 
     async def beat() -> None:
         while True:

@@ -298,6 +298,7 @@ class Keeper:
                 host=socket.gethostname(),
                 pid=os.getpid(),
                 doing=f"{self.url} {self._status} version {self._serving}",
+                heartbeat_s=self._config.heartbeat_s,
                 stats={
                     "running": load.running,
                     "waiting": load.waiting,

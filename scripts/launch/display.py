@@ -124,9 +124,7 @@ class Display:
             load = f"{service.running} running, {service.waiting} waiting"
             table.add_row("engine", service.url, f"{service.status.value} version {service.version}", load)
         for worker in self.snapshot.workers:
-            if (
-                worker.id in self.snapshot.live and worker.doing != "stopped" and worker.kind != "keeper"
-            ):  # see its engine
+            if worker.id in self.snapshot.live and worker.kind != "keeper":  # see its engine
                 table.add_row(worker.kind, f"{worker.host}:{worker.pid}", worker.doing, _stats_text(worker.stats))
         return table
 

@@ -28,7 +28,6 @@ class EvalPoint(NamedTuple):
 
 
 MOVING_STEPS = 10
-WORKER_TTL_S = 15.0
 
 
 class StepMetrics:
@@ -101,7 +100,7 @@ class Snapshot:
     max_steps: int = 0
     paused: bool = False  # until `tandem resume`
     workers: list[Worker] = field(default_factory=list)  # every one of the run's history
-    live: frozenset[str] = frozenset()  # ids of those heard of lately
+    live: frozenset[str] = frozenset()  # ids of those that are alive
     services: list[InferenceService] = field(default_factory=list)
     slots: dict[str, int] = field(default_factory=dict)
     ready_groups: int = 0
@@ -121,7 +120,7 @@ class Snapshot:
 async def take_snapshot(store: Store, policy: str) -> Snapshot:
     run = await store.runs.get()
     admission = run.admission.get(policy) if run else None
-    live = await store.workers.live(WORKER_TTL_S)
+    live = await store.workers.live()
     return Snapshot(
         max_steps=(admission.num_steps or 0) if admission else 0,
         paused=run is not None and run.state is RunState.PAUSED,

@@ -2,8 +2,10 @@
 
 import asyncio
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from datetime import datetime
 from typing import Annotated, Any
 
 import typer
@@ -16,15 +18,19 @@ from shared.cli.connect import AsJson, Connection, RunName, ago, console, table,
 from shared.run_documents import Run
 from shared.states import DataStatus, RecordStatus, RunState, SlotStatus, TaskStatus
 from shared.store import Store
+from shared.store.runs import STOPPED
 
 RATE_WINDOW_S = 60.0
-LIVE_S = 60.0  # a worker not heard of for longer is shown as gone
+ENGINE_SILENCE_S = 15.0  # an engine whose keeper is not heard of for so long is used by no sampler, as they come
+LONG_GONE_S = 600.0  # a worker that was killed longer ago is only counted
 
 EXAMPLES = """Examples:
 
 `tandem status demo`  once
 
 `tandem status demo --watch`  until Ctrl-C, every two seconds
+
+`tandem status demo --all`  also the workers that have stopped or died
 
 `tandem status demo --json | jq .tasks`  for programs
 """
@@ -63,6 +69,7 @@ class RunStatus:
 def status(
     run: RunName,
     watch: Annotated[bool, typer.Option("--watch", "-w", help="Go on until Ctrl-C.")] = False,
+    every: Annotated[bool, typer.Option("--all", help="List every worker there ever was.")] = False,
     interval_s: Annotated[float, typer.Option("--interval_s", min=0.1, help="Between two looks, with --watch.")] = 2.0,
     as_json: AsJson = False,
     db_connection_string: Connection = None,
@@ -81,12 +88,12 @@ def status(
                     return
                 await asyncio.sleep(interval_s)
         if not watch:
-            console().print(_render(await look(store)))
+            console().print(_render(await look(store), every))
             return
-        with Live(_render(await look(store)), console=console(), auto_refresh=False) as live:
+        with Live(_render(await look(store), every), console=console(), auto_refresh=False) as live:
             while True:
                 await asyncio.sleep(interval_s)
-                live.update(_render(await look(store)), refresh=True)
+                live.update(_render(await look(store), every), refresh=True)
 
     with_store(db_connection_string, run, work)
 
@@ -151,6 +158,7 @@ async def _services(store: Store) -> list[dict[str, Any]]:
             "waiting": s.waiting,
             "capacity": s.capacity,
             "heard": ago(s.heartbeat, now),
+            "live": _age_s(s.heartbeat, now) < ENGINE_SILENCE_S,
             "error": s.error,
         }
         for s in await store.services.all()
@@ -159,7 +167,7 @@ async def _services(store: Store) -> list[dict[str, Any]]:
 
 async def _workers(store: Store) -> list[dict[str, Any]]:
     now = await store.questions.server_time()
-    live = {w.id for w in await store.workers.live(LIVE_S)}
+    live = {w.id for w in await store.workers.live()}
     return [
         {
             "kind": w.kind,
@@ -167,11 +175,16 @@ async def _workers(store: Store) -> list[dict[str, Any]]:
             "doing": w.doing,
             "heard": ago(w.heartbeat, now),
             "live": w.id in live,
+            "gone": w.doing == STOPPED or (w.id not in live and _age_s(w.heartbeat, now) > LONG_GONE_S),
             "stats": w.stats,
             "alarms": w.alarms,
         }
         for w in await store.workers.all()
     ]
+
+
+def _age_s(heartbeat: datetime | None, now: datetime) -> float:
+    return math.inf if heartbeat is None else (now - heartbeat).total_seconds()
 
 
 async def _rates(store: Store, workers: list[dict[str, Any]]) -> dict[str, float]:
@@ -189,7 +202,7 @@ async def _rates(store: Store, workers: list[dict[str, Any]]) -> dict[str, float
 # ---------------------------------------------------------------------- the tables
 
 
-def _render(now: RunStatus) -> Group:
+def _render(now: RunStatus, every_worker: bool) -> Group:
     rates = ", ".join(f"{name} {value:.3g}" for name, value in now.rates.items())
     parts: list[Any] = [f"run [bold]{escape(now.run)}[/bold] is {now.state}; {escape(rates)}"]
     parts.append(_counts("tasks", now.tasks, [s.value for s in TaskStatus]))
@@ -203,7 +216,14 @@ def _render(now: RunStatus) -> Group:
         parts.append(_metrics(now.metrics))
     parts.append(_policies(now.policies))
     parts.append(_rows("engines", now.services, ("url", "policy", "version", "status", "running", "waiting", "heard")))
-    parts.append(_rows("workers", now.workers, ("kind", "process", "doing", "heard", "stats")))
+    gone = [] if every_worker else [worker for worker in now.workers if worker["gone"]]
+    listed = [worker for worker in now.workers if worker not in gone]
+    alive = f"workers: {sum(worker['live'] for worker in now.workers)} alive"
+    parts.append(_rows(alive, listed, ("kind", "process", "doing", "heard", "stats")))
+    if gone:
+        stopped = sum(worker["doing"] == STOPPED for worker in gone)
+        lost = f"{len(gone) - stopped} not heard of for more than {LONG_GONE_S / 60:.0f} min"
+        parts.append(f"  {stopped} more have stopped, {lost}: --all lists them")
     for worker in now.workers:
         if worker["live"]:
             parts += [f"  [yellow]alarm[/yellow] {worker['kind']} {escape(alarm)}" for alarm in worker["alarms"]]
@@ -238,8 +258,9 @@ def _policies(policies: list[PolicyStatus]) -> Table:
 def _rows(title: str, rows: list[dict[str, Any]], names: tuple[str, ...]) -> Table:
     made = table(*names, title=title if rows else f"{title}: none")
     for row in rows:
-        cells = [_cell(row[name]) + (" ago" if name == "heard" else "") for name in names]
-        made.add_row(*cells, style=None if row.get("live", row.get("status") != "DOWN") else "dim")
+        heard = f"{row['heard']} ago" if row["live"] else f"not heard of for {row['heard']}"
+        cells = [heard if name == "heard" else _cell(row[name]) for name in names]
+        made.add_row(*cells, style="dim" if not row["live"] or row.get("status") == "DOWN" else None)
     return made
 
 

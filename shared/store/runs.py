@@ -16,6 +16,9 @@ from shared.store.retry import survives_outages
 
 Document = dict[str, Any]
 RUN_ID = "run"
+STOPPED = "stopped"  # what a worker is doing that has left
+MISSED_HEARTBEATS = 5  # of its own, after which a worker is not counted as alive
+LEAST_SILENCE_S = 10.0  # and no sooner: a busy machine may hold up a process for some seconds
 
 
 @survives_outages
@@ -98,13 +101,17 @@ class WorkerVerbs:
             upsert=True,
         )
 
-    async def leave(self, worker_id: str, doing: str = "stopped") -> None:
-        await self._workers.update_one({"_id": worker_id}, [{"$set": {"doing": literal(doing)}}])
+    async def leave(self, worker_id: str) -> None:
+        """It ends of its own will; one that is killed is only not heard of any more."""
+        await self._workers.update_one({"_id": worker_id}, {"$set": {"doing": STOPPED}})
 
     async def all(self) -> list[Worker]:
         return [Worker.from_mongo(d) async for d in self._workers.find().sort([("kind", 1), ("started_at", 1)])]
 
-    async def live(self, ttl_s: float) -> list[Worker]:
-        """Workers heard of within `ttl_s`, by the server's clock."""
-        fresh = {"$expr": {"$gte": ["$heartbeat", {"$subtract": [NOW, round(ttl_s * 1000)]}]}}
+    async def live(self) -> list[Worker]:
+        """Those that have not left and have not missed `MISSED_HEARTBEATS` of their own, by the server's clock."""
+        missed_s = {"$multiply": [MISSED_HEARTBEATS, {"$ifNull": ["$heartbeat_s", 0]}]}
+        silence_ms = {"$multiply": [1000, {"$max": [LEAST_SILENCE_S, missed_s]}]}
+        heard = {"$gte": ["$heartbeat", {"$subtract": [NOW, silence_ms]}]}
+        fresh = {"$expr": {"$and": [heard, {"$ne": ["$doing", STOPPED]}]}}
         return [Worker.from_mongo(d) async for d in self._workers.find(fresh).sort([("kind", 1), ("_id", 1)])]

@@ -157,7 +157,7 @@ async def test_an_engine_receives_the_published_bytes_while_requests_are_in_flig
             size = (engine.weights(version) / WEIGHTS_FILE).stat().st_size
             assert size - 10_000 < metrics["publish/broadcast_bytes"] < size
             assert (metrics["publish/broadcast_engines"], metrics["publish/broadcast_failed"]) == (1, 0)
-        (worker,) = await store.workers.live(30)
+        (worker,) = await store.workers.live()
         assert worker.stats["update_broadcast_bytes"] == metrics["publish/broadcast_bytes"]
         assert {"update_join_s", "update_engine_s"} < worker.stats.keys()
         assert wire.asked.count(UPDATE) == 3 * 4

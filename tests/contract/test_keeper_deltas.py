@@ -103,7 +103,7 @@ async def test_an_engine_follows_changes_bit_for_bit(
             version = await published.announce(full=full)
             await assert_serves(kept, version.version)
             assert ((await kept.service()).error, (await kept.service()).wants_full) == (None, None)
-        (worker,) = await store.workers.live(30)
+        (worker,) = await store.workers.live()
         assert version.delta is not None
         assert worker.stats["update_bytes"] == version.delta["bytes"]
         phases = {"update_read_s", "update_copy_s", "update_apply_s", "update_verify_s", "update_engine_s"}

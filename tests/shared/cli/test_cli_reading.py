@@ -2,13 +2,15 @@
 
 import asyncio
 import json
+import re
 
 import pymongo
 import pytest
 
 from shared.cli.status import look
 from shared.mongod import Mongod
-from shared.run_documents import Admission
+from shared.run_documents import Admission, InferenceService, Worker
+from shared.states import ServiceStatus
 from shared.store import Store
 from tests.shared.builders import claim, make_task
 from tests.shared.cli.commands import RECORD, Command
@@ -39,6 +41,40 @@ async def test_a_run_is_trained_once_every_policy_has_taken_its_last_step(store:
     assert (await look(store)).state == "trained"
     await store.runs.start_trainer("guide", Admission(groups_per_step=1, max_staleness=0, num_steps=1))
     assert (await look(store)).state == "running"
+
+
+async def test_a_worker_that_was_killed_is_said_to_be_silent_then_only_counted_and_never_counted_as_alive(
+    tandem: Command, store: Store
+) -> None:
+    for name, heartbeat_s in (("alive", 2), ("slow", 60), ("killed", 2), ("forgotten", 2), ("stopped", 2)):
+        stats = {"tokens_per_s": 1.0}
+        await store.workers.heartbeat(
+            Worker(id=name, kind="sampler", host=name, pid=1, stats=stats, heartbeat_s=heartbeat_s)
+        )
+    await store.workers.leave("stopped")
+    for name, silent_s in (("slow", 120), ("killed", 45), ("forgotten", 3600)):
+        earlier = [{"$set": {"heartbeat": {"$subtract": ["$heartbeat", 1000 * silent_s]}}}]
+        await store.database["workers"].update_one({"_id": name}, earlier)
+    now = await look(store)
+    assert {w["process"] for w in now.workers if w["live"]} == {"alive:1", "slow:1"}
+    assert now.rates["sampler/tokens_per_s"] == 2.0
+    shown = (await asyncio.to_thread(tandem, "status", store.run)).stdout
+    lines = {name: line for line in shown.splitlines() for name in ("alive:1", "slow:1", "killed:1") if name in line}
+    assert "workers: 2 alive" in shown
+    assert [re.search(r"not heard of for \d+ s", lines[name]) is not None for name in lines] == [False, False, True]
+    assert "1 more have stopped, 1 not heard of for more than 10 min: --all lists them" in shown
+    assert not {"forgotten:1", "stopped:1"} & set(shown.split())
+    everyone = (await asyncio.to_thread(tandem, "status", store.run, "--all")).stdout
+    assert {"forgotten:1", "stopped:1"} <= set(everyone.split())
+
+
+async def test_an_engine_whose_keeper_was_killed_is_said_to_be_silent(tandem: Command, store: Store) -> None:
+    engine = InferenceService(id="http://e:1", url="http://e:1", policy="main", version=1, status=ServiceStatus.UP)
+    await store.services.heartbeat(engine)
+    assert "not heard of" not in (await asyncio.to_thread(tandem, "status", store.run)).stdout
+    earlier = [{"$set": {"heartbeat": {"$subtract": ["$heartbeat", 30_000]}}}]
+    await store.database["inference_services"].update_one({"_id": "http://e:1"}, earlier)
+    assert "not heard of for 3" in (await asyncio.to_thread(tandem, "status", store.run)).stdout
 
 
 def test_status_as_json_is_for_programs(tandem: Command, played: str) -> None:
