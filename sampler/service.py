@@ -12,7 +12,6 @@ end within the grace time, the rest is released at once.
 
 import asyncio
 import contextlib
-import importlib
 import logging
 import os
 import random
@@ -37,7 +36,8 @@ from sampler.scorers import default_scorer, import_scorers, require_scorer
 from sampler.settle import settle_next
 from sampler.tools import TokenBorders, ToolCatalog, parse_servers
 from shared.documents import Claim
-from shared.errors import ConfigError, LeaseLost
+from shared.errors import LeaseLost
+from shared.own_code import load_class
 from shared.run_documents import Run, Worker
 from shared.states import RunState
 from shared.store import Store
@@ -61,7 +61,8 @@ class View:
 
 async def run_service(config: SamplerConfig) -> None:
     """Run until SIGTERM or SIGINT. Raises ExceptionGroup when a loop fails."""
-    sampler_class = load_sampler(config.sampler)
+    # mypy has no type for "this abstract class or a subclass of it"
+    sampler_class = load_class("sampler", config.sampler, AsyncSampler)  # type: ignore[type-abstract]
     import_scorers(config.scorer_modules)
     host, pid = socket.gethostname(), os.getpid()
     worker = f"sampler:{host}:{pid}"
@@ -72,18 +73,6 @@ async def run_service(config: SamplerConfig) -> None:
         await store.runs.save_config("sampler", config.snapshot())
         service = SamplerService(store, client, config, worker, sampler_class)
         await service.run()
-
-
-def load_sampler(path: str) -> type[AsyncSampler]:
-    """The class that `module:Class` names. Raises ConfigError."""
-    module_name, _, class_name = path.partition(":")
-    try:
-        found = getattr(importlib.import_module(module_name), class_name)
-    except (ImportError, AttributeError, ValueError) as exc:
-        raise ConfigError(f"sampler is {path!r}: {exc}; expected package.module:Class") from exc
-    if not (isinstance(found, type) and issubclass(found, AsyncSampler)):
-        raise ConfigError(f"sampler is {path!r}: {found!r} is no subclass of sampler.sampler.AsyncSampler")
-    return found
 
 
 class SamplerService:

@@ -3,26 +3,18 @@
 Promise: what is wrong is named by its field, in the same words when a file is imported and when a task is played.
 """
 
-import importlib
 import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from shared.errors import ConfigError
+from shared.own_code import load_class
 
 
 def load_payload_model(path: str) -> type[BaseModel]:
-    """The pydantic model that `module:Class` names. Raises ConfigError."""
-    module_name, _, class_name = path.partition(":")
-    try:
-        found = getattr(importlib.import_module(module_name), class_name)
-    except (ImportError, AttributeError, ValueError) as exc:
-        raise ConfigError(f"payload_model is {path!r}: {exc}; expected package.module:Class") from exc
-    if not (isinstance(found, type) and issubclass(found, BaseModel)):
-        raise ConfigError(f"payload_model is {path!r}: {found!r} is no pydantic model")
-    return found
+    """The pydantic model that `package.module:Class` names. Raises ConfigError."""
+    return load_class("payload_model", path, BaseModel)
 
 
 def own_payload_problems(model: type[BaseModel], metadata: Mapping[str, Any]) -> Iterator[str]:

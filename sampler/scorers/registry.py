@@ -5,7 +5,6 @@ Promise: a missing answer is score 0 with the detail "no answer"; a scorer that 
 """
 
 import asyncio
-import importlib
 import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,6 +13,7 @@ from typing import Any
 from sampler.agents import Judge
 from sampler.errors import AgentFailed, ScorerFailed
 from shared.errors import ConfigError
+from shared.own_code import import_own
 
 
 @dataclass(frozen=True)
@@ -75,13 +75,7 @@ def register_scorer(name: str, *, needs_answer: bool = True, needs_judge: bool =
 def import_scorers(modules: Sequence[str]) -> None:
     """Import modules that register scorers. Raises ConfigError."""
     for name in modules:
-        try:
-            importlib.import_module(name)
-        except Exception as exc:  # a module is the user's code: whatever it raises, the start is over
-            raise ConfigError(
-                f"scorer_modules: {name!r} cannot be imported: {type(exc).__name__}: {exc}; expected a module on Python's "
-                "path (the working directory is on it)"
-            ) from exc
+        import_own("scorer_modules", name)
 
 
 def scorer_names() -> list[str]:
