@@ -10,6 +10,7 @@ import signal
 import sys
 
 from sampler.errors import ScorerFailed
+from shared.child_process import end_child
 
 # Processor time is the real bound, this one is for a stalled machine: sympy's own import takes 1–3 s of a core, and there may be
 # a tenth of one.
@@ -51,12 +52,7 @@ class MathChecker:
     async def close(self) -> None:
         """End the child. The next question starts another."""
         process, self._process = self._process, None
-        if process is None:
-            return
-        if process.returncode is None:
-            process.kill()
-            await process.wait()
-        _close_pipes(process)
+        await end_child(process)
 
     def _outcome(self, line: bytes, code: int | None) -> tuple[bool, str]:
         if code == -signal.SIGXCPU:
@@ -84,10 +80,3 @@ class MathChecker:
         if self._loop is not loop or self._turn is None:
             self._loop, self._turn, self._process = loop, asyncio.Lock(), None
         return self._turn
-
-
-def _close_pipes(process: asyncio.subprocess.Process) -> None:
-    """asyncio keeps the transport of a finished child open until it is collected, and warns then."""
-    transport = getattr(process, "_transport", None)
-    if transport is not None:
-        transport.close()

@@ -33,6 +33,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from tokenizers import Tokenizer
 
 from shared.errors import ConfigError
+from shared.json_file import read_json_file
 
 Message = Mapping[str, Any]
 ToolSchema = Mapping[str, Any]
@@ -276,14 +277,7 @@ def _named(config: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _read_json(path: Path) -> dict[str, Any]:
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as exc:
-        raise ConfigError(
-            f"{path}: cannot be read ({exc.strerror}); expected a model folder with its tokenizer"
-        ) from exc
-    except ValueError as exc:
-        raise ConfigError(f"{path}: not JSON: {exc}") from exc
+    value = read_json_file(path, "a model folder with its tokenizer")
     if not isinstance(value, dict):
         raise ConfigError(f"{path}: found {type(value).__name__}; expected a JSON object")
     return value

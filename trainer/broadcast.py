@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from shared.child_process import end_child
 from shared.offers import BroadcastOffer
 from shared.run_documents import PolicyVersion
 from shared.states import OfferState
@@ -185,11 +186,7 @@ class Sender:
 
     async def kill(self) -> None:
         process, self._process = self._process, None
-        if process is None:
-            return
-        if process.returncode is None:
-            process.kill()
-        await process.wait()
+        await end_child(process)
 
     async def _running(self) -> asyncio.subprocess.Process:
         if self._process is not None and self._process.returncode is None:

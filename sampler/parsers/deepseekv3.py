@@ -7,7 +7,7 @@
 <｜tool▁calls▁begin｜><｜tool▁call▁begin｜>box_owner<｜tool▁sep｜>{"box": "A"}<｜tool▁call▁end｜><｜tool▁calls▁end｜>      V3.1
 """
 
-from sampler.parsers.json_calls import next_call, read_closed_json
+from sampler.parsers.json_calls import next_call, read_closed_json, read_head
 from sampler.parsers.reply import ParsedReply, ReplyBuilder, ToolSchemas
 from sampler.parsers.sections import SectionTokens, parse_sections
 
@@ -15,7 +15,7 @@ SECTION, END_SECTION = "<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end�
 OPEN, SEPARATOR, CLOSE = "<｜tool▁call▁begin｜>", "<｜tool▁sep｜>", "<｜tool▁call▁end｜>"
 FORM = f"{SECTION}{OPEN}NAME{SEPARATOR}{{…}}{CLOSE}{END_SECTION}"
 _FENCE = "```"
-_MAX_NAME = 1024
+_MAX_KIND = 1024
 
 
 def parse_deepseekv3(text: str, tools: ToolSchemas = ()) -> ParsedReply:
@@ -23,13 +23,12 @@ def parse_deepseekv3(text: str, tools: ToolSchemas = ()) -> ParsedReply:
 
 
 def _read_call(text: str, start: int, reply: ReplyBuilder) -> int:
-    separator = text.find(SEPARATOR, start, start + _MAX_NAME)
-    if separator < 0 or next_call(text, start, OPEN, CLOSE) <= separator:
-        reply.error(f"has no {SEPARATOR} behind its name")
+    found = read_head(text, start, SEPARATOR, OPEN, CLOSE, reply)
+    if found is None:
         return next_call(text, start, OPEN, CLOSE)
-    name, body_at = text[start:separator].strip(), separator + len(SEPARATOR)
+    name, body_at = found
     close = CLOSE
-    head, fenced, _ = text[body_at : body_at + _MAX_NAME].partition(_FENCE)
+    head, fenced, _ = text[body_at : body_at + _MAX_KIND].partition(_FENCE)
     if fenced and "{" not in head and CLOSE not in head:  # the older form: a kind, then name and fenced JSON
         name, body_at = head.strip(), body_at + len(head) + len(_FENCE)
         body_at += len("json") if text.startswith("json", body_at) else 0

@@ -7,6 +7,7 @@ from sampler.parsers.reply import MAX_DEPTH, ReplyBuilder
 
 # A closing tag may stand inside a JSON string. Further ones are tried, but few, which keeps the time linear.
 _CLOSING_TAGS_TRIED = 4
+_MAX_HEAD = 1024
 
 
 def read_json(body: str) -> tuple[Any, str]:
@@ -28,6 +29,17 @@ def read_json_at(text: str, at: int) -> tuple[Any, int, str]:
     except ValueError as exc:  # from the two functions below
         return None, at, str(exc)
     return value, end, ""
+
+
+def read_head(
+    text: str, start: int, separator: str, opening: str, close: str, reply: ReplyBuilder
+) -> tuple[str, int] | None:
+    """What stands before `separator` and names the call, and where the body begins. None: `reply` has the error."""
+    end = text.find(separator, start, start + _MAX_HEAD)
+    if end < 0 or next_call(text, start, opening, close) <= end:
+        reply.error(f"has no {separator} behind its name")
+        return None
+    return text[start:end].strip(), end + len(separator)
 
 
 def read_closed_json(text: str, start: int, close: str, reply: ReplyBuilder) -> tuple[Any, int] | None:

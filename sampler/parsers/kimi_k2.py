@@ -6,14 +6,13 @@
 
 import re
 
-from sampler.parsers.json_calls import next_call, read_closed_json
+from sampler.parsers.json_calls import next_call, read_closed_json, read_head
 from sampler.parsers.reply import ParsedReply, ReplyBuilder, ToolSchemas
 from sampler.parsers.sections import SectionTokens, parse_sections
 
 SECTION, END_SECTION = "<|tool_calls_section_begin|>", "<|tool_calls_section_end|>"
 OPEN, ARGUMENTS, CLOSE = "<|tool_call_begin|>", "<|tool_call_argument_begin|>", "<|tool_call_end|>"
 FORM = f"{SECTION}{OPEN}functions.NAME:0{ARGUMENTS}{{…}}{CLOSE}{END_SECTION}"
-_MAX_NAME = 1024
 _ID = re.compile(r"(?:functions\.)?(.+?)(?::\d+)?", re.DOTALL)
 
 
@@ -22,11 +21,10 @@ def parse_kimi_k2(text: str, tools: ToolSchemas = ()) -> ParsedReply:
 
 
 def _read_call(text: str, start: int, reply: ReplyBuilder) -> int:
-    separator = text.find(ARGUMENTS, start, start + _MAX_NAME)
-    if separator < 0 or next_call(text, start, OPEN, CLOSE) <= separator:
-        reply.error(f"has no {ARGUMENTS} behind its name")
+    head = read_head(text, start, ARGUMENTS, OPEN, CLOSE, reply)
+    if head is None:
         return next_call(text, start, OPEN, CLOSE)
-    call_id, body_at = text[start:separator].strip(), separator + len(ARGUMENTS)
+    call_id, body_at = head
     read = read_closed_json(text, body_at, CLOSE, reply)
     if read is None:
         return next_call(text, body_at, OPEN, CLOSE)

@@ -15,7 +15,6 @@ Beside the standard keys an entry may have `timeout_s` (of its tools), `tool_tim
 `docs/tools.md` is the guide.
 """
 
-import json
 import os
 import sys
 from collections.abc import Mapping
@@ -26,6 +25,7 @@ from urllib.parse import urlsplit
 
 from sampler.environment import expand
 from shared.errors import ConfigError
+from shared.json_file import read_json_file
 
 Transport = Literal["stdio", "http", "sse", "mcpapi"]
 Remote = Literal["http", "sse", "mcpapi"]
@@ -101,15 +101,7 @@ def parse_servers(source: str | Path | Mapping[str, Any] | None) -> list[ToolSer
     if isinstance(source, Mapping):
         return _from_mapping(source, "mcpServers")
     path = Path(source)
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as exc:
-        raise ConfigError(
-            f"{path}: cannot be read ({exc.strerror}); expected an http(s) URL or an mcpServers JSON"
-        ) from exc
-    except ValueError as exc:
-        raise ConfigError(f"{path}: not JSON: {exc}") from exc
-    return _from_mapping(found, str(path))
+    return _from_mapping(read_json_file(path, "an http(s) URL or an mcpServers JSON"), str(path))
 
 
 def _from_mapping(found: Any, where: str) -> list[ToolServer]:

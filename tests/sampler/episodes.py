@@ -18,7 +18,6 @@ from sampler.sampler import AsyncSampler
 from sampler.template import ChatTemplate
 from sampler.tools import ToolCatalog, parse_servers
 from shared.documents import DispatchedSamplingTask, Record, Slot
-from shared.states import Termination
 from shared.store import Store
 from tests.sampler.engines import STOP, Up, answer
 
@@ -26,19 +25,6 @@ MODEL = Path(__file__).parents[2] / "assets" / "example" / "model"
 TEMPLATE = ChatTemplate.from_dir(MODEL)
 LIMITS = PoolLimits(refresh_s=60, max_failures=3, wait_s=0.5, backoff_s=0.01, suspect_s=0.01, max_suspect_s=0.02)
 Behavior = Callable[[httpx.Request], Awaitable[httpx.Response]]
-
-
-class Chat(AsyncSampler):
-    """`max_turns` replies, each answered by the user."""
-
-    async def run(self) -> Termination:
-        message = {"role": "user", "content": self.task.payload.query}
-        for _ in range(self.config.max_turns):
-            ended = self.ended_by(await self.create_chat_completions([message]))
-            if ended is not None:
-                return ended
-            message = {"role": "user", "content": "Go on."}
-        return Termination.ANSWERED
 
 
 def says(text: str, version: str = "3") -> Behavior:

@@ -12,11 +12,12 @@ from sampler.episode import play, retry_delay_s
 from sampler.mcp_sampler import MCPSampler
 from sampler.sampler import AsyncSampler, Turn
 from sampler.scorers import Score, ScoringRequest, register_scorer
+from scripts.bench_sampler_chat import Chat
 from shared.documents import TaskPayload
 from shared.mongod import free_port
 from shared.states import DispatchStatus, RecordStatus, SlotStatus, TaskStatus, Termination
 from shared.store import Store
-from tests.sampler.episodes import Chat, ended, resources, says
+from tests.sampler.episodes import ended, resources, says
 from tests.shared.builders import claim, import_tasks, let_time_pass, make_task
 
 ANSWER = "<answer>4</answer>"

@@ -4,8 +4,9 @@ from typing import Any
 
 from sampler.episode import play
 from sampler.settle import settle_next
+from scripts.bench_sampler_chat import Chat
 from shared.store import Store
-from tests.sampler.episodes import TEMPLATE, Chat, resources, samples
+from tests.sampler.episodes import TEMPLATE, resources, samples
 from tests.shared.builders import claim, import_tasks
 
 TOKENS = 500

@@ -14,6 +14,7 @@ from typing import Self
 
 import psutil
 
+from scripts.launch.processes import MARK, start_time
 from shared.mongod import Mongod, free_port
 from shared.store import Store
 
@@ -149,6 +150,19 @@ class Run:
                 stderr=log,
                 start_new_session=True,
             )
+
+
+def launched(run: str) -> list[int]:
+    """Living processes that a launcher of `run` started, by the mark in their environment."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        try:
+            marked = entry.name.isdigit() and f"{MARK}={run}-".encode() in (entry / "environ").read_bytes()
+        except OSError:
+            continue
+        if marked and start_time(int(entry.name)) is not None:
+            found.append(int(entry.name))
+    return found
 
 
 def _flags(values: dict[str, str]) -> list[str]:

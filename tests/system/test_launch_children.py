@@ -12,8 +12,8 @@ import pytest
 
 from scripts.launch.children import STAGES, ChildDied, Children
 from scripts.launch.lock import RunLock
-from scripts.launch.processes import MARK, start_time
 from shared.errors import ConfigError
+from tests.system.processes import launched
 
 ROOT = Path(__file__).parents[2]
 SLEEPER = "import time\ntime.sleep(600)"
@@ -53,19 +53,6 @@ def python(code: str) -> list[str]:
     return [sys.executable, "-c", code]
 
 
-def belonging_to(run: str) -> list[int]:
-    """Living processes that a launcher of `run` started, by the mark in their environment."""
-    found = []
-    for entry in Path("/proc").iterdir():
-        try:
-            marked = entry.name.isdigit() and f"{MARK}={run}-".encode() in (entry / "environ").read_bytes()
-        except OSError:
-            continue
-        if marked and start_time(int(entry.name)) is not None:
-            found.append(int(entry.name))
-    return found
-
-
 def wait_until(true: object, limit_s: float = 100.0) -> None:
     assert callable(true)
     deadline = time.monotonic() + limit_s
@@ -93,7 +80,7 @@ async def test_a_dead_child_is_named_with_the_end_of_its_log(tmp_path: Path, run
     assert "no weights in here" in text
     assert "line 39" in text
     assert "line 3\n" not in text
-    assert belonging_to(run) == []
+    assert launched(run) == []
 
 
 def test_only_this_start_of_a_child_is_quoted_from_its_log(tmp_path: Path, run: str) -> None:
@@ -138,8 +125,8 @@ def test_stopping_reaches_descendants_in_other_sessions_and_those_that_ignore_si
         with Children(run, ROOT) as children:
             child = children.start("trainer 0", "trainer", python(RUNAWAY), tmp_path / "log")
             wait_until(lambda: child.log_text().count("ready") == 2)
-            assert len(belonging_to(run)) == 2
-        assert belonging_to(run) == []
+            assert len(launched(run)) == 2
+        assert launched(run) == []
         assert bystander.poll() is None
     finally:
         bystander.kill()
@@ -188,10 +175,10 @@ def test_kill_9_of_the_launcher_leaves_no_child_behind_the_database_included(tmp
     launcher = start_launcher(tmp_path, run, WITH_LAST_WORDS, RUNAWAY)
     wait_until(lambda: "ready" in (tmp_path / "trainer.log").read_text())
     wait_until(lambda: (tmp_path / "sampler.log").read_text().count("ready") == 2)
-    assert len(belonging_to(run)) == 4  # mongod, trainer, sampler, and what the sampler started
+    assert len(launched(run)) == 4  # mongod, trainer, sampler, and what the sampler started
     launcher.send_signal(signal.SIGKILL)
     launcher.wait(60)
-    wait_until(lambda: belonging_to(run) == [])
+    wait_until(lambda: launched(run) == [])
     assert "ended at" in (tmp_path / "trainer.log").read_text()  # it was asked, not killed
     assert "now exiting" in (tmp_path / "mongodb" / "mongod.log").read_text().lower()
     assert launcher.stdout is not None
@@ -211,6 +198,6 @@ def test_after_a_kill_the_next_launcher_waits_until_all_is_stopped(tmp_path: Pat
     launcher.send_signal(signal.SIGKILL)
     launcher.wait(60)
     with RunLock(tmp_path / "launch.lock"):
-        assert belonging_to(run) == []
+        assert launched(run) == []
     assert launcher.stdout is not None
     launcher.stdout.close()

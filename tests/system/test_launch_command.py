@@ -14,10 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from scripts.launch.processes import MARK, start_time
 from scripts.launch.settings import LaunchConfig
 from shared.errors import ConfigError
-from tests.system.processes import PATIENCE_S, PATIENT, ROOT
+from tests.system.processes import PATIENCE_S, PATIENT, ROOT, launched
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -50,18 +49,6 @@ def launch(run: str, **environment: str) -> "subprocess.Popen[str]":
     )
 
 
-def living(run: str) -> list[int]:
-    found = []
-    for entry in Path("/proc").iterdir():
-        try:
-            marked = entry.name.isdigit() and f"{MARK}={run}-".encode() in (entry / "environ").read_bytes()
-        except OSError:
-            continue
-        if marked and start_time(int(entry.name)) is not None:
-            found.append(int(entry.name))
-    return found
-
-
 def read_until(process: "subprocess.Popen[str]", text: str) -> str:
     assert process.stdout is not None
     seen = ""
@@ -82,7 +69,7 @@ def test_a_part_that_cannot_start_is_named_with_the_end_of_its_log_and_all_is_st
     assert f"{run}_" in output
     assert "Cannot find any model weights" in output
     assert 'Traceback (most recent call last):\n  File "<frozen runpy>"' not in output  # the launcher's own
-    assert living(run) == []
+    assert launched(run) == []
 
 
 @pytest.mark.parametrize(("sign", "status"), [(signal.SIGINT, 130), (signal.SIGKILL, -9)])
@@ -91,13 +78,13 @@ def test_a_launcher_that_is_interrupted_or_killed_leaves_nothing_running(
 ) -> None:
     process = launch(run, MODEL=str(broken_model))
     read_until(process, "tools: ")
-    assert len(living(run)) >= 2  # the database and the tools at least
+    assert len(launched(run)) >= 2  # the database and the tools at least
     process.send_signal(sign)
     process.communicate(timeout=PATIENCE_S)
     assert process.returncode == status
     deadline = time.monotonic() + PATIENCE_S
-    while living(run):
-        assert time.monotonic() < deadline, f"left: {living(run)}"
+    while launched(run):
+        assert time.monotonic() < deadline, f"left: {launched(run)}"
         time.sleep(0.1)
 
 

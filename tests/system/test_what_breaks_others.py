@@ -16,6 +16,7 @@ import pytest
 from sampler.config import SamplerConfig
 from sampler.episode import play
 from sampler.settle import settle_next
+from scripts.bench_sampler_chat import Chat
 from shared.audit import audit
 from shared.documents import Record
 from shared.flatten import tree_of
@@ -23,7 +24,7 @@ from shared.mongod import free_port
 from shared.states import DataStatus, RecordStatus, TaskStatus
 from shared.store import Store
 from tests.sampler.builders import make_dispatch, play_episode
-from tests.sampler.episodes import TEMPLATE, Chat, resources, samples
+from tests.sampler.episodes import TEMPLATE, resources, samples
 from tests.shared.builders import claim, import_tasks, make_data, make_task
 from tests.system.processes import MODEL, Run
 
