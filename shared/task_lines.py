@@ -194,6 +194,23 @@ def checked_lines(path: Path, payload_model: type[BaseModel] | None = None) -> I
         raise ConfigError(f"{path}: no task in it; expected JSONL, one task on a line")
 
 
+def check_unique_ids(paths: Sequence[Path]) -> None:
+    """Of files that are one set of tasks: each valid, and no id in two of them. Raises TaskFileError with the first 20 errors."""
+    errors: list[LineError] = []
+    places: dict[str, str] = {}
+    for path in paths:
+        for line in checked_lines(path):
+            first = places.setdefault(line.tid, where := f"{path}:{line.number}")
+            if first is not where:
+                text = (
+                    f'"id" is "{line.tid}", which {first} has already; give it another one, or make the files sources of '
+                    "their own (section tasks of the YAML, docs/tasks.md): ids begin with the source's name then"
+                )
+                errors.append(LineError(str(path), line.number, text))
+    if errors:
+        raise TaskFileError(errors[:MAX_ERRORS])
+
+
 def lines_of(path: Path) -> Iterator[TaskLine]:
     """The lines of a file that was checked; it may not change meanwhile."""
     for line in read_task_file(path):

@@ -14,6 +14,7 @@ from shared.own_payload import load_payload_model
 from shared.store import Store
 from shared.store.evaluation import EVAL_SPLIT
 from shared.task_files import Target, import_task_file
+from shared.task_lines import check_unique_ids
 from shared.task_mix import TRAIN_SPLIT, import_mix
 
 POLL_S = 0.5
@@ -39,8 +40,10 @@ async def import_eval(store: Store, config: LaunchConfig) -> None:
         return
     model = payload_model(config)
     target = Target(EVAL_SPLIT, config.policy, (0,), config.eval_generations, at_version=0, payload_model=model)
-    for path in config.eval_file:
-        await import_task_file(store, ROOT / path, target)
+    files = [ROOT / path for path in config.eval_file]
+    check_unique_ids(files)
+    for path in files:
+        await import_task_file(store, path, target)
 
 
 def payload_model(config: LaunchConfig) -> type[BaseModel] | None:

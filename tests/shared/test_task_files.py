@@ -17,7 +17,7 @@ from shared.errors import ConfigError
 from shared.mongod import Mongod
 from shared.store import Store
 from shared.task_files import ImportResult, Target, import_task_file
-from shared.task_lines import TaskFileError, check_task_file
+from shared.task_lines import TaskFileError, check_task_file, check_unique_ids
 from tests.conftest import ROOT
 
 
@@ -259,3 +259,15 @@ def test_names_that_would_break_ids_are_refused() -> None:
         Target(split="a:b")
     with pytest.raises(ConfigError, match="num_generations is 0"):
         Target(num_generations=0)
+
+
+def test_an_id_in_two_files_of_one_set_is_told_with_both_places(tmp_path: Path) -> None:
+    first = write(tmp_path / "a.jsonl", [line(0), line(1)])
+    second = write(tmp_path / "b.jsonl", ["", line(2), line(1, query="another")])
+    check_unique_ids([first])
+    with pytest.raises(TaskFileError) as caught:
+        check_unique_ids([first, second])
+    (error,) = caught.value.errors
+    assert str(error).startswith(f'{second}:3: "id" is "t1", which {first}:2 has already; give it another one')
+    with pytest.raises(TaskFileError, match=f"{first}:1 has already"):
+        check_unique_ids([first, first])

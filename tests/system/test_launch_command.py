@@ -14,8 +14,10 @@ from pathlib import Path
 
 import pytest
 
+from scripts.launch.rounds import import_eval
 from scripts.launch.settings import LaunchConfig
 from shared.errors import ConfigError
+from shared.store import Store
 from tests.system.processes import PATIENCE_S, PATIENT, ROOT, launched
 
 pytestmark = pytest.mark.timeout(900)
@@ -131,6 +133,20 @@ def test_held_out_tasks_may_be_several_files_or_sources_but_not_both(
     mix = LaunchConfig.load(["demo", "--config", "assets/mix.yml"]).mix()
     assert mix is not None
     assert len(mix.of_split("eval")) == 3
+
+
+async def test_held_out_files_with_an_id_in_common_are_refused_before_anything_is_written(
+    store: Store, monkeypatch: pytest.MonkeyPatch, broken_model: Path, tmp_path: Path
+) -> None:
+    for name, ids in (("a", "12"), ("b", "32")):
+        lines = [json.dumps({"id": k, "query": f"{name}?"}) for k in ids]
+        (tmp_path / f"{name}.jsonl").write_text("\n".join(lines))
+    files = [tmp_path / "a.jsonl", tmp_path / "b.jsonl"]
+    monkeypatch.setenv("MODEL", str(broken_model))
+    monkeypatch.setenv("EVAL_FILE", ",".join(map(str, files)))
+    with pytest.raises(ConfigError, match=re.escape(f'{files[1]}:2: "id" is "2", which {files[0]}:2 has already')):
+        await import_eval(store, LaunchConfig.load(["demo"]))
+    assert await store.tasks.count_by_status() == {}
 
 
 def test_plain_names_flags_and_yaml_are_read_in_this_order(
