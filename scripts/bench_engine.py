@@ -72,7 +72,7 @@ async def measure(model_path: Path, concurrencies: list[int], seconds: float) ->
         s.bind(("127.0.0.1", 0))
         port = s.getsockname()[1]
     command = [sys.executable, "-m", "sampler.engine.local", "--model-path", str(model_path), "--port", str(port)]
-    child = subprocess.Popen([*command, "--log-level", "warning"], cwd=Path(__file__).parents[1])  # noqa: ASYNC220
+    child = subprocess.Popen([*command, "--log-level", "warning"], cwd=Path(__file__).parents[1])  # noqa: ASYNC220  # nothing runs yet that it could hold up
     try:
         limits = httpx.Limits(max_connections=None)
         async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=120, limits=limits) as client:

@@ -16,8 +16,8 @@ from typing import Any
 EXAMPLE_DIR = Path(__file__).resolve().parent.parent / "assets" / "example"
 sys.path.insert(0, str(EXAMPLE_DIR))  # the example is a folder to copy, not an installed package
 
-from demonstrations import demonstrations  # noqa: E402
-from tasks import Example, build_example, mixture  # noqa: E402
+from demonstrations import demonstrations  # noqa: E402  # found by the line above
+from tasks import Example, build_example, mixture  # noqa: E402  # likewise
 
 
 def main() -> None:

@@ -22,7 +22,7 @@ from transformers import GenerationConfig, PreTrainedTokenizerFast, Qwen3Config,
 EXAMPLE_DIR = Path(__file__).resolve().parent.parent / "assets" / "example"
 sys.path.insert(0, str(EXAMPLE_DIR))  # the example is a folder to copy, not an installed package
 
-from world import COLORS, TOOLS  # noqa: E402
+from world import COLORS, TOOLS  # noqa: E402  # found by the line above
 
 PAD, TURN_START, TURN_END = "<|endoftext|>", "<|im_start|>", "<|im_end|>"
 # As in Qwen3, not "special": decoding with skip_special_tokens keeps them, since parsers look for them.

@@ -1,6 +1,10 @@
 """States of every document, and the only moves between them. The store's verbs name the state they expect."""
 
+from collections.abc import Mapping
 from enum import StrEnum
+from typing import TypeVar
+
+Status = TypeVar("Status", bound=StrEnum)
 
 
 class TaskStatus(StrEnum):
@@ -124,6 +128,6 @@ DATA_MOVES: dict[DataStatus, frozenset[DataStatus]] = {
 }
 
 
-def origins(moves: dict[RecordStatus, frozenset[RecordStatus]], to: RecordStatus) -> list[str]:
+def origins(moves: Mapping[Status, frozenset[Status]], to: Status) -> list[str]:
     """States from which `to` may be reached: the filter of the verb that moves there."""
     return [state.value for state, nexts in moves.items() if to in nexts]

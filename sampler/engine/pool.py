@@ -17,7 +17,7 @@ import time
 import uuid
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from sampler.engine.client import EngineClient, Generation, append_run
@@ -67,15 +67,10 @@ class PoolStats:
     failures: int = 0
     retries: int = 0
     continuations: int = 0
-    aborted: int = 0
     prompt_tokens: int = 0
     cached_tokens: int = 0
     output_tokens: int = 0
     engine_s: float = 0.0
-    waiting_s: float = 0.0
-
-    def snapshot(self) -> dict[str, float]:
-        return asdict(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,7 +186,6 @@ class EnginePool:
             self.stats.engine_s += time.monotonic() - began
 
     def _abort(self, url: str, request_id: str) -> None:
-        self.stats.aborted += 1
         task = asyncio.create_task(self._abort_quietly(url, request_id), name=f"abort {request_id}")
         self._aborting.add(task)
         task.add_done_callback(self._aborting.discard)
@@ -214,7 +208,7 @@ class EnginePool:
         if progress.failures >= self._limits.max_failures:
             raise EngineUnavailable(f"gave up after {progress.failures} failures, the last: {exc}") from exc
         self.stats.retries += 1
-        await self._sleep(_backoff(self._limits, progress.failures))
+        await asyncio.sleep(_backoff(self._limits, progress.failures))
 
     async def _after_abort(self, part: Generation, progress: _Progress) -> None:
         progress.continuations.append(Continuation(part.url, len(part.output_ids), part.abort_message))
@@ -227,7 +221,7 @@ class EnginePool:
             raise EngineUnavailable(
                 f"{part.url}: aborted {progress.failures} times without a token: {part.abort_message}"
             )
-        await self._sleep(_backoff(self._limits, progress.failures))
+        await asyncio.sleep(_backoff(self._limits, progress.failures))
 
     def _finished(self, last: Generation, progress: _Progress, prompt_tokens: int, duration_s: float) -> Reply:
         self.stats.prompt_tokens += prompt_tokens
@@ -268,7 +262,7 @@ class EnginePool:
                 )
                 what = "no engine is up" if version is None else f"no engine is up that serves version {version}"
                 raise EngineUnavailable(f"{what} after {self._limits.wait_s:g} s; known: {states or 'none'}")
-            await self._sleep(min(0.2, max(0.01, deadline - time.monotonic())))
+            await asyncio.sleep(min(0.2, max(0.01, deadline - time.monotonic())))
 
     def _least_loaded(self, live: Sequence[Service], affinity: str | None) -> str:
         loads = {service.url: self._load(service) for service in live}
@@ -304,10 +298,6 @@ class EnginePool:
         self._mine_then = self._mine.copy()
         known = {service.url for service in self._services}
         self._suspects = {url: suspicion for url, suspicion in self._suspects.items() if url in known}
-
-    async def _sleep(self, seconds: float) -> None:
-        self.stats.waiting_s += seconds
-        await asyncio.sleep(seconds)
 
 
 def _remaining(params: Mapping[str, Any], done: int, budget: int) -> Mapping[str, Any]:

@@ -105,16 +105,10 @@ class Snapshot:
     slots: dict[str, int] = field(default_factory=dict)
     ready_groups: int = 0
 
-    def of_kind(self, kind: str, *, live_only: bool = False) -> list[Worker]:
-        return [w for w in self.workers if w.kind == kind and (w.id in self.live or not live_only)]
-
     def total(self, name: str, *, live_only: bool = False) -> float:
         """Sum of a figure over samplers."""
-        return sum(float(w.stats.get(name) or 0) for w in self.of_kind("sampler", live_only=live_only))
-
-    @property
-    def trainer_is_up(self) -> bool:
-        return any(w.doing not in ("starting", "stopped") for w in self.of_kind("trainer", live_only=True))
+        counted = [w for w in self.workers if w.kind == "sampler" and (w.id in self.live or not live_only)]
+        return sum(float(w.stats.get(name) or 0) for w in counted)
 
 
 async def take_snapshot(store: Store, policy: str) -> Snapshot:

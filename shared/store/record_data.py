@@ -12,7 +12,7 @@ from pymongo.asynchronous.collection import AsyncCollection
 from pymongo.asynchronous.database import AsyncDatabase
 
 from shared.documents import DataClaim, DBRecordData
-from shared.states import DataStatus
+from shared.states import DATA_MOVES, DataStatus, origins
 from shared.store.pipelines import NOW
 from shared.store.retry import survives_outages
 
@@ -94,7 +94,7 @@ class RecordDataVerbs:
     async def set_aside(self, record_ids: Sequence[str], status: DataStatus, reason: str) -> None:
         """Mark as stale or dropped. It stays, with its reason, and is counted."""
         await self._data.update_many(
-            {"_id": {"$in": list(record_ids)}, "status": DataStatus.READY},
+            {"_id": {"$in": list(record_ids)}, "status": {"$in": origins(DATA_MOVES, status)}},
             {"$set": {"status": status.value, "reason": reason, "claim": None}},
         )
 

@@ -28,6 +28,7 @@ from shared.packed import unpack_ints
 from shared.run_documents import Admission
 from shared.states import SlotStatus, TaskStatus, Termination
 from shared.store import Store
+from shared.weights import FileEntry
 from tests.sampler.engines import Engines, Up
 from tests.sampler.episodes import LIMITS, TEMPLATE, ended, resources, says
 from tests.shared.builders import claim, import_tasks, make_task
@@ -299,8 +300,8 @@ async def test_a_source_without_an_engine_leaves_its_turns_to_the_policy_and_eva
 
 async def test_turns_are_not_drawn_from_a_policy_with_another_tokenizer(store: Store) -> None:
     for policy, digest in (("main", "a"), ("same", "a"), ("other", "b")):
-        entry = {"sha256": digest, "bytes": 1}
-        await store.versions.ensure_first(policy, f"/{policy}", {"tokenizer.json": entry})  # type: ignore[dict-item]
+        entry = FileEntry(sha256=digest, bytes=1)
+        await store.versions.ensure_first(policy, f"/{policy}", {"tokenizer.json": entry})
     await check_tokenizers(store, "main", "same")
     with pytest.raises(ConfigError, match="of policy other differs"):
         await check_tokenizers(store, "main", "other")

@@ -1,12 +1,15 @@
 """The trainer's accounting: whole groups, borrowed, committed, given back, undone."""
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from shared.documents import DataClaim
+from shared.errors import DataError
 from shared.run_documents import PolicyVersion
 from shared.states import DataStatus
 from shared.store import Store
+from shared.weights import FileEntry
 from tests.shared.builders import make_data, make_task
 
 
@@ -149,13 +152,9 @@ async def test_after_any_history_of_resumes_lag_is_the_distance_in_the_tree_of_s
 
 
 async def test_version_zero_must_be_the_same_weights_for_every_service(store: Store) -> None:
-    import pytest
-
-    from shared.errors import DataError
-
-    files = {"model.safetensors": {"sha256": "a" * 64, "bytes": 3}}
-    first = await store.versions.ensure_first("main", "/a", files)  # type: ignore[arg-type]  # a TypedDict spelled out
-    assert (await store.versions.ensure_first("main", "/b", files)).id == first.id  # type: ignore[arg-type]
-    other = {"model.safetensors": {"sha256": "b" * 64, "bytes": 3}}
+    files = {"model.safetensors": FileEntry(sha256="a" * 64, bytes=3)}
+    first = await store.versions.ensure_first("main", "/a", files)
+    assert (await store.versions.ensure_first("main", "/b", files)).id == first.id
+    other = {"model.safetensors": FileEntry(sha256="b" * 64, bytes=3)}
     with pytest.raises(DataError, match="checksums differ"):
-        await store.versions.ensure_first("main", "/c", other)  # type: ignore[arg-type]
+        await store.versions.ensure_first("main", "/c", other)

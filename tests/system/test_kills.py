@@ -5,6 +5,7 @@ import os
 import signal
 from pathlib import Path
 
+import psutil
 import pytest
 
 from shared.audit import audit
@@ -88,11 +89,8 @@ async def test_a_killed_engine_and_an_outage_of_the_database_cost_time_and_no_pr
         await queue_tasks(run)
         run.start_all()
         await run.until("episodes in flight", episodes_running)
-        engine = await asyncio.create_subprocess_exec(
-            "pgrep", "-P", str(run.processes["keeper"].pid), stdout=asyncio.subprocess.PIPE
-        )
-        (pid, *_) = (await engine.communicate())[0].split()
-        os.kill(int(pid), signal.SIGKILL)
+        (engine,) = psutil.Process(run.processes["keeper"].pid).children()
+        engine.kill()
         await run.until("a step with data of the next engine", lambda store: at_step(store, 1))
         assert "engine ended" in run.log("keeper")
         assert run.mongod.process is not None
