@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from sampler.agents import pool
 from sampler.agents.breaker import Breaker
 from sampler.agents.config import read_agents_config
 from sampler.agents.endpoint import _retry_after_s
@@ -255,3 +256,73 @@ async def test_only_long_results_of_browse_tools_are_summarized_and_for_the_purp
     assert await agent.purpose_for("search", "p", "x" * 999) is None
     off = browser(models=agent.config.models, browse_tools=["visit"], min_prompt_length=1, status=False)
     assert await off.purpose_for("visit", None, "x" * 99) is None
+
+
+class Waits(list[float]):
+    """What was slept for, without sleeping."""
+
+    async def __call__(self, seconds: float) -> None:
+        self.append(seconds)
+
+
+def waits_of(monkeypatch: pytest.MonkeyPatch, drawn: float) -> Waits:
+    """Every back-off of the pool; the random part of each is `drawn`, of what it may lie between."""
+    waits = Waits()
+    monkeypatch.setattr(pool.asyncio, "sleep", waits)
+    monkeypatch.setattr(pool.random, "uniform", lambda low, high: low + drawn * (high - low))
+    return waits
+
+
+@pytest.mark.parametrize(("drawn", "share"), [(0.0, 0.5), (1.0, 1.0)])
+async def test_each_further_request_waits_longer_by_the_factor_and_nobody_waits_after_the_last(
+    monkeypatch: pytest.MonkeyPatch, drawn: float, share: float
+) -> None:
+    patience = {"max_retries": 3, "retry_delay": 0.5, "backoff_factor": 3.0}
+    for behavior in ("status 500", "says Hm."):
+        async with endpoint(behavior) as service:
+            waits = waits_of(monkeypatch, drawn)
+            agent = judge(service, **patience)
+            with pytest.raises(AgentFailed):
+                await agent.verdict("2+2?", "4", "4")
+            await agent.close()
+            monkeypatch.undo()
+        assert waits == [0.5 * share, 1.5 * share, 4.5 * share]
+        assert len(service.requests) == 4
+
+
+async def test_a_judge_that_babbles_is_left_alone_after_as_many_replies_as_failures() -> None:
+    async with endpoint("says Hm.") as service, endpoint("judges") as good:
+        agent = judge(service, good, max_retries=0, breaker_failures=2, breaker_pause_s=100)
+        verdicts = [await agent.verdict("2+2?", "4", "4") for _ in range(3)]
+        await agent.close()
+    assert [v.use.model for v in verdicts] == ["m2"] * 3
+    assert len(service.requests) == 2
+
+
+async def test_a_success_in_between_lets_a_model_fail_as_often_again() -> None:
+    async with endpoint(*["status 500", "judges"] * 2, "status 500", "judges") as service:
+        agent = judge(service, max_retries=1, breaker_failures=2, breaker_pause_s=100)
+        for _ in range(3):
+            assert (await agent.verdict("2+2?", "4", "4")).is_correct
+        await agent.close()
+    assert len(service.requests) == 6
+
+
+async def test_no_service_is_left_alone_for_more_than_ten_minutes_whatever_it_asks_for() -> None:
+    async with endpoint("status 429 retry-after 100000") as service:
+        agent = judge(service)
+        for said in ("status 429", "left alone for (600.0|599)"):
+            with pytest.raises(AgentFailed, match=said):
+                await agent.verdict("2+2?", "4", "4")
+        await agent.close()
+
+
+async def test_what_a_model_babbled_is_shown_to_it_shortened_and_only_the_last_time() -> None:
+    async with endpoint("says " + "Hm. " * 500) as service:
+        agent = judge(service, max_retries=2)
+        with pytest.raises(AgentFailed) as caught:
+            await agent.verdict("2+2?", "4", "4")
+        await agent.close()
+    assert len(str(caught.value)) < 3000
+    assert [len(body["messages"]) for _, body in service.requests] == [1, 3, 3]
+    assert len(service.requests[1][1]["messages"][1]["content"]) == 300
