@@ -1,7 +1,6 @@
 """Kill anything, lose nothing: `kill -9` of each part in the middle of a run, and what the database says afterwards."""
 
 import asyncio
-import os
 import signal
 from pathlib import Path
 
