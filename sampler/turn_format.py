@@ -11,6 +11,7 @@ What is learned
   * whether a call's arguments are an object or, for templates that concatenate texts, a JSON text.
 """
 
+import contextlib
 import re
 import secrets
 from collections.abc import Iterator, Sequence
@@ -31,6 +32,12 @@ CALL_ID = "call00000"
 _OTHER_ENDS = ("<|eom_id|>",)
 _USER: Message = {"role": "user", "content": "."}
 _TOOL: Message = {"role": "tool", "name": "tool", "tool_call_id": CALL_ID, "content": "."}
+_TOOLS = [
+    {
+        "type": "function",
+        "function": {"name": "tool", "description": ".", "parameters": {"type": "object", "properties": {}}},
+    }
+]
 
 
 def make_sentinel() -> str:
@@ -79,6 +86,9 @@ def turn_format(template: ChatTemplate) -> TurnFormat:
     """Raises ConfigError for a template whose turns have no end."""
     ends = sorted(set(_ends(template)), key=len, reverse=True)
     if not ends:
+        template.render_marked(
+            [_USER, {"role": "assistant", "content": "."}], _TOOLS
+        )  # a template that refuses this says why
         raise ConfigError(
             "chat template: no special token follows an assistant's message, so a turn has no end the engine can stop at; "
             'expected one such as "<|im_end|>" or eos_token'
@@ -102,10 +112,11 @@ def _called(content: str, **fields: str) -> Message:
 
 
 def _render(template: ChatTemplate, messages: Sequence[Message], add_generation_prompt: bool = True) -> str | None:
-    try:
-        return template.render_marked(messages, None, add_generation_prompt)
-    except ConfigError:
-        return None
+    """None where the template refuses the messages. Some (Phi-4-mini's) refuse whatever has no tools."""
+    for tools in (None, _TOOLS):
+        with contextlib.suppress(ConfigError):
+            return template.render_marked(messages, tools, add_generation_prompt)
+    return None
 
 
 def _ends(template: ChatTemplate) -> Iterator[str]:

@@ -129,6 +129,30 @@ def test_a_template_whose_turns_have_no_end_is_refused_with_a_reason(text: str) 
         Context(ChatTemplate.build(small_tokenizer(), text, NAMED))
 
 
+NEEDS_TOOLS = (
+    "{% for tool in tools %}{{ tool.function.name }}<|im_end|>{% endfor %}"
+    "{% for m in messages %}{{ '<|im_start|>' ~ m.role ~ '\n' ~ m.content ~ '<|im_end|>\n' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+)
+
+
+def test_a_template_that_refuses_conversations_without_tools_is_learned_with_some() -> None:
+    """As Phi-4-mini's does: it iterates over None."""
+    template = ChatTemplate.build(small_tokenizer(), NEEDS_TOOLS, NAMED)
+    context = Context(template, TOOLS)
+    context.start(START)
+    reply = template.encode("It is 4.<|im_end|>")
+    context.extend(reply, [result_message("r")])
+    assert context.ids == template.render_ids(
+        [*START, {"role": "assistant", "content": "It is 4."}, result_message("r")], TOOLS, True
+    )
+
+
+def test_a_template_that_takes_no_conversation_at_all_is_refused_in_its_own_words() -> None:
+    with pytest.raises(ConfigError, match=r"chat template refused messages .*: only pictures"):
+        Context(ChatTemplate.build(small_tokenizer(), "{{ raise_exception('only pictures') }}", NAMED))
+
+
 def test_a_template_that_drops_old_replies_is_refused_with_a_reason() -> None:
     context = Context(ChatTemplate.build(small_tokenizer(), "{{ messages[-1].content }}<|im_end|>", NAMED))
     context.start(START)
