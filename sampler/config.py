@@ -7,7 +7,7 @@ from pydantic import Field, model_validator
 
 from sampler.context_config import ContextConfig, NewContext
 from sampler.group_config import GroupConfig
-from shared.config import ServiceConfig
+from shared.config import LogLevel, ServiceConfig
 
 Positive = Annotated[int, Field(gt=0)]
 Share = Annotated[float, Field(ge=0, le=1)]
@@ -41,7 +41,9 @@ class SamplerConfig(ServiceConfig, ContextConfig, GroupConfig):
     )
     max_turns: Positive = Field(8, description="Replies of the model per episode.")
     max_new_tokens: Positive = Field(512, description="Tokens of one reply.")
-    max_prompt_tokens: Positive = Field(8192, description="Tokens of the first prompt; a longer task is failed.")
+    max_prompt_tokens: Positive = Field(
+        8192, description="Tokens of the first prompt; a longer one ends the episode: length_limit."
+    )
     max_tokens: Positive = Field(32768, description="Tokens of the whole context of an episode.")
     turn_sources: dict[str, Share] = Field(
         {},
@@ -102,7 +104,7 @@ class SamplerConfig(ServiceConfig, ContextConfig, GroupConfig):
     open_all_tasks: bool = Field(
         False, description="Open every task at once, without waiting for a trainer: evaluation or data generation only."
     )
-    log_level: str = Field("INFO", description="DEBUG, INFO, WARNING or ERROR.")
+    log_level: LogLevel = Field("INFO", description="From which severity on messages are logged.")
 
     @property
     def budget_tokens(self) -> int:
@@ -116,6 +118,12 @@ class SamplerConfig(ServiceConfig, ContextConfig, GroupConfig):
             raise ValueError(
                 f"context_budget_tokens is {self.budget_tokens}; expected at most max_tokens - max_new_tokens = {most}"
             )
+        return self
+
+    @model_validator(mode="after")
+    def leases_are_renewed_before_they_end(self) -> Self:
+        if self.renew_s >= self.lease_s:
+            raise ValueError(f"renew_s is {self.renew_s:g}; expected less than lease_s = {self.lease_s:g}")
         return self
 
     @model_validator(mode="after")

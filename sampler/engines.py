@@ -16,14 +16,17 @@ from sampler.engine.pool import EnginePool, PoolLimits, PoolStats
 from sampler.engine.pool import Service as PoolService
 from sampler.resources import Seat
 from sampler.template import ChatTemplate
+from sampler.turn_format import turn_format
 from sampler.turn_sources import LAGGING, Source, check_tokenizers
+from shared.errors import ConfigError
 from shared.run_documents import InferenceService
 from shared.states import ServiceStatus
 from shared.store import Store
 
 
 class Engines:
-    """`seats`: by policy; `sources`: of `turn_sources`. `look` reads the list again."""
+    """`seats`: by policy; `sources`: of `turn_sources`. `look` reads the list again. Raises ConfigError for a model's folder that
+    has no tokenizer, or a chat template whose turns cannot be told apart."""
 
     def __init__(self, store: Store, client: EngineClient, config: SamplerConfig) -> None:
         self._store = store
@@ -74,7 +77,12 @@ class Engines:
         return [_seen(service) for service in self._asked(policy, lagging=lagging)]
 
     def _seat(self, policy: str, model: Path) -> Seat:
-        return Seat(ChatTemplate.from_dir(model, self._config.chat_template_kwargs), self._pool(policy, lagging=False))
+        template = ChatTemplate.from_dir(model, self._config.chat_template_kwargs)
+        try:
+            turn_format(template)  # learned now, so that a template that cannot be used stops the start
+        except ConfigError as exc:
+            raise ConfigError(f"{model}: {exc}") from exc
+        return Seat(template, self._pool(policy, lagging=False))
 
     def _source(self, name: str, share: float) -> Source:
         if name == LAGGING:

@@ -69,7 +69,10 @@ class ChatTemplate:
         tokenizer_file = folder / "tokenizer.json"
         if not tokenizer_file.is_file():
             raise ConfigError(f"{tokenizer_file} is missing; save the model's fast tokenizer beside its weights")
-        tokenizer = Tokenizer.from_file(str(tokenizer_file))
+        try:
+            tokenizer = Tokenizer.from_file(str(tokenizer_file))
+        except Exception as exc:  # the library raises this class and no other
+            raise ConfigError(f"{tokenizer_file}: no tokenizer: {exc}") from exc
         return cls.build(tokenizer, _template_text(folder, config), _named(config), variables)
 
     @classmethod

@@ -13,7 +13,7 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, ClassVar, NoReturn, Self
+from typing import Any, ClassVar, Literal, NoReturn, Self
 
 import yaml
 from pydantic import Field, ValidationError
@@ -23,10 +23,12 @@ from pydantic_settings import (
     EnvSettingsSource,
     PydanticBaseSettingsSource,
     SettingsConfigDict,
+    SettingsError,
 )
 
 from shared.errors import ConfigError
 
+LogLevel = Literal["DEBUG", "INFO", "WARNING", "ERROR"]
 SECTIONS = ("trainer", "sft", "export", "sampler", "keeper", "launch", "verify", "tasks")
 
 
@@ -53,8 +55,11 @@ class ServiceConfig(BaseSettings):
     @classmethod
     def load(cls, argv: Sequence[str] | None = None) -> Self:
         """Read flags, environment (`TANDEM_<SECTION>_<FIELD>`) and YAML. Raises ConfigError; `--help` exits."""
-        flags = _given_flags(cls, list(sys.argv[1:] if argv is None else argv))
-        environment = _environment(cls)
+        try:
+            flags = _given_flags(cls, list(sys.argv[1:] if argv is None else argv))
+            environment = _environment(cls)
+        except SettingsError as exc:  # a list or an object that is no JSON
+            raise ConfigError(f"flags or environment: {exc}; expected JSON") from exc
         path = flags.get("config") or environment.get("config")
         sources = {"flags": flags, "environment": environment, str(path): read_section(Path(path), cls) if path else {}}
         merged: dict[str, Any] = {}
@@ -104,6 +109,8 @@ def read_section(path: Path, cls: type[ServiceConfig]) -> dict[str, Any]:
         text = path.read_text(encoding="utf-8")
     except OSError as exc:
         raise ConfigError(f"{path}: cannot be read ({exc.strerror}); expected a YAML file") from exc
+    except UnicodeDecodeError as exc:
+        raise ConfigError(f"{path}: byte {exc.start} is not UTF-8; expected a YAML file") from exc
     try:
         whole = yaml.safe_load(text) or {}
     except yaml.YAMLError as exc:
@@ -123,13 +130,15 @@ def read_section(path: Path, cls: type[ServiceConfig]) -> dict[str, Any]:
 
 
 def _explain(error: Any, sources: dict[str, dict[str, Any]]) -> str:
-    name = str(error["loc"][0]) if error["loc"] else "configuration"
+    said = str(error["msg"]).removeprefix("Value error, ")
+    if not error["loc"]:  # a rule between fields
+        return said
+    name, path = str(error["loc"][0]), ".".join(map(str, error["loc"]))
     where = next((source for source, values in sources.items() if name in values), None)
-    path = ".".join(map(str, error["loc"])) or name
     if error["type"] == "missing":
         return f"{path} is missing: give it as --{path}, in the environment, or in the YAML file"
     found = "" if isinstance(error["input"], dict) else f" is {error['input']!r}"
-    return f"{where + ': ' if where else ''}{path}{found}; {error['msg']}"
+    return f"{where + ': ' if where else ''}{path}{found}; {said}"
 
 
 def _exit(message: str) -> NoReturn:

@@ -7,7 +7,7 @@ from typing import Annotated, Any, ClassVar, Literal
 import torch
 from pydantic import Field, model_validator
 
-from shared.config import ServiceConfig
+from shared.config import LogLevel, ServiceConfig
 from trainer.advantages import AdvantageNormalization
 from trainer.ages import StaleData
 from trainer.broadcast import BroadcastSettings
@@ -178,7 +178,7 @@ class TrainerConfig(ServiceConfig, LossConfig, Trainable):
         description="Trackers: tensorboard, wandb, swanlab, mlflow, trackio, none. None: tensorboard where installed.",
     )
     with_entropy: bool = Field(True, description="Measure the policy's entropy (one more pass over the logits).")
-    log_level: str = Field("INFO", description="DEBUG, INFO, WARNING or ERROR.")
+    log_level: LogLevel = Field("INFO", description="From which severity on messages are logged.")
 
     @model_validator(mode="before")
     @classmethod

@@ -64,7 +64,9 @@ class ModelConfig(_Section):
     def _is_plain_url(cls, value: str) -> str:
         value = expand(value, value)
         parts = urlsplit(value)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
+        if (
+            parts.scheme not in ("http", "https") or not parts.hostname or parts.port == 0
+        ):  # raises where it is no number
             raise ValueError("expected http://… or https://…, such as https://api.openai.com/v1")
         if parts.username or parts.password or parts.query:
             raise ValueError("expected a URL without user name, password and query: it is stored with every record")
@@ -127,14 +129,17 @@ class ScorerAgentConfig(AgentConfig):
     @classmethod
     def _template_has_its_placeholders(cls, value: str) -> str:
         try:
-            found = {name for _, name, _, _ in string.Formatter().parse(value) if name is not None}
+            fields = [(name, spec, how) for _, name, spec, how in string.Formatter().parse(value) if name is not None]
         except ValueError as exc:
             raise ValueError(f"{exc}; a brace of the text itself is written twice: {{{{ }}}}") from exc
+        found = {name for name, _, _ in fields}
         if unknown := sorted(found - set(_PLACEHOLDERS)):
             raise ValueError(
                 f"placeholder {{{unknown[0]}}} is unknown; expected {', '.join(f'{{{name}}}' for name in _PLACEHOLDERS)} "
                 "(a brace of the text itself is written twice: {{ }})"
             )
+        if any(spec or how for _, spec, how in fields):
+            raise ValueError("a placeholder is a name alone, such as {question}")
         if missing := [name for name in _PLACEHOLDERS[1:] if name not in found]:
             raise ValueError(f"placeholder {{{missing[0]}}} is missing; without it the judge cannot see it")
         return value

@@ -5,7 +5,7 @@ from typing import ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from shared.config import ServiceConfig
+from shared.config import LogLevel, ServiceConfig
 
 
 class KeeperConfig(ServiceConfig):
@@ -57,7 +57,7 @@ class KeeperConfig(ServiceConfig):
         5, ge=0, description="How often an engine that was started here and died is started again."
     )
     start_timeout_s: float = Field(120.0, gt=0, description="Until a starting engine answers.")
-    log_level: str = Field("INFO", description="DEBUG, INFO, WARNING or ERROR.")
+    log_level: LogLevel = Field("INFO", description="From which severity on messages are logged.")
 
     @model_validator(mode="after")
     def engine_is_either_running_or_started(self) -> "KeeperConfig":

@@ -237,7 +237,7 @@ class Connection:
         known = self._cause or seen
         cause = _innermost(known) if known is not None else None
         why = f"{type(cause).__name__}: {cause}" if cause is not None else "the session is closed"
-        died = ToolServerDied(f"tool server {self._where}: {why}")
+        died = ToolServerDied(f"tool server {self._where}: {self.server.quoted(why)}")
         died.__cause__ = cause
         return died
 

@@ -49,7 +49,8 @@ class ManagerConnection:
         self.num_list_changes = 0  # the protocol has no notifications
         self.on_list_changed: Callable[[], None] = lambda: None
         self._limits = limits
-        self._base = (server.url or "").rstrip("/")
+        self._base, mark, query = (server.url or "").partition("?")
+        self._query = mark + query
         self._http: httpx2.AsyncClient | None = None
         self._servers: list[str] = []
         self._slots = asyncio.Semaphore(limits.max_parallel_calls)
@@ -115,7 +116,9 @@ class ManagerConnection:
             raise self._died(path, "the session is closed")
         try:
             async with asyncio.timeout(timeout_s):  # the whole request: httpx2's own bounds each read
-                return await self._http.request(method, f"{self._base}/{path}", timeout=None, **content)
+                return await self._http.request(
+                    method, f"{self._base.rstrip('/')}/{path}{self._query}", timeout=None, **content
+                )
         except TimeoutError as exc:
             raise ToolTimeout(f"tool manager {self.server.address}: {path}: no answer within {timeout_s:g} s") from exc
         except (httpx2.HTTPError, httpx2.InvalidURL, OSError) as exc:
@@ -135,7 +138,7 @@ class ManagerConnection:
         )
 
     def _died(self, path: str, why: str) -> ToolServerDied:
-        return ToolServerDied(f"tool manager {self.server.address}: {path}: {why}")
+        return ToolServerDied(f"tool manager {self.server.address}: {path}: {self.server.quoted(why)}")
 
 
 def _to_result(body: Mapping[str, Any]) -> CallToolResult:

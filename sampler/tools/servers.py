@@ -8,13 +8,15 @@
                     "files":  {"command": "${PYTHON}", "args": ["files.py"], "env": {"ROOT": "/data"}, "cwd": "tools"}}}
 
 `${NAME}` is read from the environment, so that secrets stay out of files; `${PYTHON}` is this interpreter unless set. A server
-given by its URL alone gets the bearer token in MCP_BEARER_TOKEN, where that is set.
+given by its URL alone gets the bearer token in MCP_BEARER_TOKEN, where that is set; that URL is stored with the run, so it may
+hold no user name, password or query. What is told of a server, in logs and in records, is what the file says: `${NAME}`.
 
 Beside the standard keys an entry may have `timeout_s` (of its tools), `tool_timeouts_s` ({tool: seconds}) and
 `idempotent_tools` (those that may be called again after a transport failure, though the server does not say so).
 `docs/tools.md` is the guide.
 """
 
+import math
 import os
 import sys
 from collections.abc import Mapping
@@ -48,22 +50,24 @@ _TOKEN_VARIABLE = "MCP_BEARER_TOKEN"
 
 @dataclass(frozen=True)
 class ToolServer:
-    """Either `url` or `command` (stdio: one process per episode). Headers and env may hold secrets.
+    """Either `url` or `command` (stdio: one process per episode). Both, headers and env may hold secrets.
 
+    `shown`: where it is, for people: the URL without query and user, or the command line, before `${NAME}` was replaced.
     `timeout_s=None`: the sampler's `tool_timeout_s`.
     """
 
     name: str
-    url: str | None = None
+    url: str | None = field(default=None, repr=False)
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
     command: str | None = None
-    args: tuple[str, ...] = ()
+    args: tuple[str, ...] = field(default=(), repr=False)
     env: Mapping[str, str] = field(default_factory=dict, repr=False)
     cwd: str | None = None
     remote: Remote = "http"  # how `url` is spoken to
     timeout_s: float | None = None
     tool_timeouts_s: Mapping[str, float] = field(default_factory=dict)
     idempotent_tools: frozenset[str] = frozenset()
+    shown: str | None = field(default=None, compare=False)
 
     @property
     def transport(self) -> Transport:
@@ -78,8 +82,16 @@ class ToolServer:
 
     @property
     def address(self) -> str:
-        """Where it is, without secrets."""
-        return self.url or " ".join([self.command or "", *self.args])
+        """Where it is, without secrets, if the server was read by `parse_servers`."""
+        return self.shown or self.url or " ".join([self.command or "", *self.args])
+
+    def quoted(self, text: str) -> str:
+        """What others wrote about this server (an HTTP client, its errors), with the address where they have the URL."""
+        if self.url is None:
+            return text
+        query = urlsplit(self.url).query
+        plain = text.replace(self.url, self.address)
+        return plain.replace(query, "…") if query else plain
 
     def call_timeout_s(self, *names: str) -> float | None:
         """The time-out of a tool that goes by these names; None where the configuration names none."""
@@ -95,9 +107,15 @@ def parse_servers(source: str | Path | Mapping[str, Any] | None) -> list[ToolSer
     if not source:
         return []
     if isinstance(source, str) and source.startswith(("http://", "https://")):
+        address = _address_of(source, source, "mcp_manager_url")
+        if address != source:
+            raise ConfigError(
+                f"mcp_manager_url: {address} has a user name, password or query, and is stored with the run; put a token into "
+                f"{_TOKEN_VARIABLE}, or the URL into an mcpServers JSON, with ${{NAME}} for what is secret"
+            )
         token = os.environ.get(_TOKEN_VARIABLE)
         headers = {"Authorization": f"Bearer {token}"} if token else {}
-        return [ToolServer(name="manager", url=source, headers=headers, remote=_remote_of(source))]
+        return [ToolServer(name="manager", url=source, headers=headers, remote=_remote_of(source), shown=address)]
     if isinstance(source, Mapping):
         return _from_mapping(source, "mcpServers")
     path = Path(source)
@@ -116,37 +134,61 @@ def _is_disabled(entry: Any) -> bool:
     return isinstance(entry, Mapping) and entry.get("disabled") is True
 
 
+def _address_of(url: str, raw: str, where: str) -> str:
+    """The URL without user and query. Raises ConfigError, which quotes `raw`, where it has no host, or no port that can be."""
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname, parts.port
+    except ValueError as exc:
+        raise ConfigError(f"{where}: url is {raw!r}: {exc}") from exc
+    if parts.scheme not in ("http", "https") or not host:
+        raise ConfigError(f"{where}: url is {raw!r}; expected http://… or https://…")
+    host = f"[{host}]" if ":" in host else host
+    return parts._replace(netloc=host if port is None else f"{host}:{port}", query="", fragment="").geturl()
+
+
 def _server(name: str, entry: Any, where: str) -> ToolServer:
     if not isinstance(entry, Mapping) or ("url" in entry) == ("command" in entry):
         raise ConfigError(f'{where}: expected exactly one of "url" and "command"')
     keys = _COMMON | (_REMOTE if "url" in entry else _LOCAL)
     if unknown := sorted(map(str, entry.keys() - keys - _IGNORED)):
         raise ConfigError(f"{where}: unknown key {unknown[0]!r}; expected {', '.join(sorted(keys))}")
+    if entry.get("disabled") not in (None, False):
+        raise ConfigError(f"{where}: disabled is {entry['disabled']!r}; expected true or false")
     common: dict[str, Any] = {
         "timeout_s": _seconds(entry["timeout_s"], "timeout_s", where) if "timeout_s" in entry else None,
         "tool_timeouts_s": _tool_timeouts_s(entry, where),
-        "idempotent_tools": frozenset(_names(entry, "idempotent_tools", where)),
+        "idempotent_tools": frozenset(_list(entry, "idempotent_tools", where)),
     }
     if "command" in entry:
+        args = _list(entry, "args", where)
         return ToolServer(
             name=name,
             command=_text(entry, "command", where),
-            args=tuple(_expand(str(value), where) for value in entry.get("args", ())),
+            args=tuple(_expand(value, where) for value in args),
+            shown=" ".join([entry["command"], *args]),
             env=_texts(entry, "env", where),
             cwd=_text(entry, "cwd", where) if entry.get("cwd") else None,
             **common,
         )
     url = _text(entry, "url", where)
-    if not url.startswith(("http://", "https://")):
-        raise ConfigError(f"{where}: url is {url!r}; expected http://… or https://…")
+    _address_of(url, entry["url"], where)
     remote = _remote(entry.get("transport", entry.get("type")), url, where)
-    return ToolServer(name=name, url=url, headers=_texts(entry, "headers", where), remote=remote, **common)
+    headers = _texts(entry, "headers", where)
+    return ToolServer(name=name, url=url, headers=headers, remote=remote, shown=_shown(entry["url"]), **common)
+
+
+def _shown(raw: str) -> str:
+    """A URL of the file, in which `${NAME}` stands yet, without user and query."""
+    scheme, _, rest = raw.partition("://")
+    place, slash, path = rest.partition("/")
+    return f"{scheme}://{place.rpartition('@')[2]}{slash}{path}".partition("?")[0]
 
 
 def _remote(kind: Any, url: str, where: str) -> Remote:
     if kind is None:
         return _remote_of(url)
-    if kind not in _REMOTE_TRANSPORTS:
+    if not isinstance(kind, str) or kind not in _REMOTE_TRANSPORTS:
         known = ", ".join(sorted(set(_REMOTE_TRANSPORTS.values())))
         raise ConfigError(f"{where}: transport {kind!r} is not supported; expected one of {known}")
     return _REMOTE_TRANSPORTS[kind]
@@ -172,14 +214,21 @@ def _texts(entry: Mapping[str, Any], key: str, where: str) -> dict[str, str]:
     value = entry.get(key) or {}
     if not isinstance(value, Mapping):
         raise ConfigError(f"{where}: {key} is {type(value).__name__}; expected an object of texts")
-    return {str(name): _expand(str(text), where) for name, text in value.items()}
+    return {str(name): _expand(_plain(item, f"{key}.{name}", where), where) for name, item in value.items()}
 
 
-def _names(entry: Mapping[str, Any], key: str, where: str) -> list[str]:
+def _list(entry: Mapping[str, Any], key: str, where: str) -> list[str]:
     value = entry.get(key) or []
     if not isinstance(value, list):
-        raise ConfigError(f"{where}: {key} is {type(value).__name__}; expected a list of tool names")
-    return [str(name) for name in value]
+        raise ConfigError(f"{where}: {key} is {type(value).__name__}; expected a list of texts")
+    return [_plain(item, f"{key}.{index}", where) for index, item in enumerate(value)]
+
+
+def _plain(value: Any, key: str, where: str) -> str:
+    """A text, or a number as one."""
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        raise ConfigError(f"{where}: {key} is {value!r}; expected a text")
+    return str(value)
 
 
 def _tool_timeouts_s(entry: Mapping[str, Any], where: str) -> dict[str, float]:
@@ -190,7 +239,7 @@ def _tool_timeouts_s(entry: Mapping[str, Any], where: str) -> dict[str, float]:
 
 
 def _seconds(value: Any, key: str, where: str) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or value <= 0:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
         raise ConfigError(f"{where}: {key} is {value!r}; expected seconds above 0")
     return float(value)
 

@@ -1,9 +1,10 @@
 """The streams under an MCP session: a child process, HTTP with a stream of events beside it (SSE), or streamable HTTP."""
 
 import contextlib
+import logging
 import ssl
 from collections.abc import AsyncIterator
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import httpx2
@@ -15,6 +16,9 @@ from mcp.client.streamable_http import streamable_http_client
 from sampler.tools.limits import ToolLimits
 from sampler.tools.servers import ToolServer
 
+log = logging.getLogger(__name__)
+
+_REFUSALS = (401, 403, 404)  # of a token, or of a path
 # Above every call's own time-out, so that it is the call that ends, not the connection.
 _READ_MARGIN_S = 10.0
 _MAX_EVENT_BYTES = 64 * 1024 * 1024
@@ -42,7 +46,14 @@ def http_client(server: ToolServer, limits: ToolLimits, timeout: httpx2.Timeout)
         # Parallel calls, the server's own stream and the closing DELETE. uvicorn ends idle connections after 5 s.
         limits=httpx2.Limits(max_connections=limits.max_parallel_calls + 4, keepalive_expiry=2.0),
         timeout=timeout,
+        event_hooks={"response": [partial(_tell_refusal, server)]},
     )
+
+
+async def _tell_refusal(server: ToolServer, response: httpx2.Response) -> None:
+    """The SDK's error says only that there was one."""
+    if response.status_code in _REFUSALS:
+        log.warning("tool server %s (%s) refuses: HTTP %d", server.name, server.address, response.status_code)
 
 
 @contextlib.asynccontextmanager

@@ -71,9 +71,19 @@ def test_the_end_of_the_url_chooses_the_protocol() -> None:
         "/sse": "sse",
         "/mcpapi?x=1": "mcpapi",
     }
-    assert {end: parse_servers(f"http://h:1{end}")[0].transport for end in ends} == ends
+    for end, transport in ends.items():
+        (server,) = parse_servers({"mcpServers": {"s": {"url": f"http://h:1{end}"}}})
+        assert server.transport == transport
+    assert parse_servers("http://h:1/mcpapi")[0].transport == "mcpapi"
     entry = {"mcpServers": {"s": {"url": "http://h/tools", "type": "mcpapi"}}}
     assert parse_servers(entry)[0].transport == "mcpapi"
+
+
+async def test_a_query_of_the_managers_url_is_sent_with_every_request(boxes: Manager) -> None:
+    (server,) = parse_servers({"mcpServers": {"m": {"url": f"{boxes.url}/?key=1"}}})
+    async with ToolSession([server], ["left.add"]) as session:
+        (shown,) = [tool["function"]["name"] for tool in session.list_tools()]
+        assert not (await session.call(shown, {"a": 2, "b": 3})).is_error
 
 
 async def test_a_manager_offers_the_tools_of_all_its_servers(boxes: Manager) -> None:

@@ -163,6 +163,9 @@ def test_a_folder_without_tokenizer_or_template_says_what_is_missing(tmp_path: P
     (folder / "chat_template.jinja").write_text("{% if %}")
     with pytest.raises(ConfigError, match="chat template, line 1"):
         ChatTemplate.from_dir(folder)
+    (folder / "tokenizer.json").write_text('{"version": "1.0"')
+    with pytest.raises(ConfigError, match=r"tokenizer\.json: no tokenizer: EOF"):
+        ChatTemplate.from_dir(folder)
 
 
 def test_the_sampler_needs_neither_torch_nor_transformers() -> None:

@@ -60,11 +60,46 @@ def test_servers_are_read_from_a_url_a_file_or_a_mapping(tmp_path: Path, monkeyp
         ({"url": "http://h", "header": {}}, "unknown key 'header'"),
         ({"command": "${NO_SUCH_VARIABLE}"}, "NO_SUCH_VARIABLE is not set"),
         ({"command": ["x"]}, "expected a text"),
+        ({"command": "x", "args": "server.py"}, "args is str; expected a list"),
+        ({"command": "x", "args": ["a", ["b"]]}, r"args\.1 is \['b'\]; expected a text"),
+        ({"command": "x", "env": {"A": None}}, r"env\.A is None; expected a text"),
+        ({"command": "x", "timeout_s": float("nan")}, "seconds above 0"),
+        ({"command": "x", "disabled": "yes"}, "disabled is 'yes'; expected true or false"),
+        ({"url": "http://"}, "expected http"),
+        ({"url": "http://h:99999/mcp"}, "Port out of range"),
+        ({"url": "http://[::1/mcp"}, "Invalid IPv6 URL"),
+        ({"url": "http://h", "transport": ["sse"]}, "not supported"),
     ],
 )
 def test_a_wrong_server_entry_says_what_is_wrong(entry: dict[str, object], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         parse_servers({"mcpServers": {"s": entry}})
+
+
+def test_secrets_of_urls_and_arguments_are_sent_and_never_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KEY", "s3cret")
+    search, node, files, fixed = parse_servers(
+        {
+            "mcpServers": {
+                "search": {"url": "http://me:${KEY}@h:5/mcp?key=${KEY}&x=1"},
+                "node": {"url": "http://h/${KEY}/mcpapi"},
+                "files": {"command": "server", "args": ["--key", "${KEY}", 5]},
+                "fixed": {"url": "https://h/sse?key=s3cret", "headers": {"A": "${KEY}"}},
+            }
+        }
+    )
+    assert search.url == "http://me:s3cret@h:5/mcp?key=s3cret&x=1"
+    assert files.args == ("--key", "s3cret", "5")
+    told = [server.address for server in (search, node, files, fixed)]
+    assert told == ["http://h:5/mcp", "http://h/${KEY}/mcpapi", "server --key ${KEY} 5", "https://h/sse"]
+    assert "s3cret" not in "".join(map(repr, (search, node, files, fixed)))
+    for server in (search, node, fixed):
+        assert server.quoted(f"401 for url '{server.url}'") == f"401 for url '{server.address}'"
+    assert "s3cret" not in search.quoted("401 for url 'http://h:5/elsewhere?key=s3cret&x=1'")
+    for url in ("http://h/mcp?key=s3cret", "http://me:s3cret@h/mcp"):
+        with pytest.raises(ConfigError, match="is stored with the run; put a token into MCP_BEARER_TOKEN") as caught:
+            parse_servers(url)
+        assert "s3cret" not in str(caught.value)
 
 
 def test_a_missing_server_file_says_what_was_expected() -> None:

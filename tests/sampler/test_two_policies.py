@@ -5,6 +5,7 @@ scores, counts and versions.
 import random
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -14,6 +15,7 @@ from sampler.admission import seq_limit
 from sampler.config import SamplerConfig
 from sampler.engine.client import EngineClient
 from sampler.engine.pool import EnginePool
+from sampler.engines import Engines as SamplerEngines
 from sampler.episode import play
 from sampler.resources import Resources, Seat
 from sampler.sampler import AsyncSampler
@@ -29,8 +31,9 @@ from shared.run_documents import Admission
 from shared.states import SlotStatus, TaskStatus, Termination
 from shared.store import Store
 from shared.weights import FileEntry
+from tests.sampler.chats import save_model_dir
 from tests.sampler.engines import Engines, Up
-from tests.sampler.episodes import LIMITS, TEMPLATE, ended, resources, says
+from tests.sampler.episodes import LIMITS, MODEL, TEMPLATE, ended, resources, says
 from tests.shared.builders import claim, import_tasks, make_task
 
 TASK = "main:train:0:t0"
@@ -307,12 +310,23 @@ async def test_turns_are_not_drawn_from_a_policy_with_another_tokenizer(store: S
         await check_tokenizers(store, "main", "other")
 
 
+async def test_a_template_that_cannot_be_used_stops_the_start_and_names_the_model(store: Store, tmp_path: Path) -> None:
+    folder = save_model_dir(tmp_path / "no-ends", "{{ messages[-1].content }}", in_config=False)
+    config = SamplerConfig(
+        run="r", db_connection_string="x", model_name_or_path=MODEL, other_policies={"judge": folder}
+    )
+    async with EngineClient() as client:
+        with pytest.raises(ConfigError, match="no-ends: chat template: no special token follows"):
+            SamplerEngines(store, client, config)
+
+
 @pytest.mark.parametrize(
     ("options", "text"),
     [
         ({"turn_sources": {"lagging": 0.7, "b": 0.4}}, "add up to 1.1"),
         ({"turn_sources": {"main": 0.5}}, "has what the others leave"),
         ({"other_policies": {"main": "."}}, "this process's own policy"),
+        ({"lease_s": 10, "renew_s": 15}, "renew_s is 15; expected less than lease_s = 10"),
     ],
 )
 def test_options_that_contradict_each_other_are_refused(options: dict[str, Any], text: str) -> None:

@@ -1,5 +1,6 @@
 """Configuration: flags over environment over YAML over defaults, and errors that name their source."""
 
+import re
 from pathlib import Path
 from typing import ClassVar, Literal
 
@@ -17,6 +18,7 @@ class PlayerConfig(ServiceConfig):
     run_name: str = Field(description="Which run.")
     max_turns: int = Field(8, description="Replies per episode.")
     mode: Literal["fast", "slow"] = Field("fast", description="How.")
+    names: dict[str, int] = Field({}, description="Who.")
     api_key: str | None = Field(None, description="For the judge.", json_schema_extra={"secret": True})
 
 
@@ -87,18 +89,30 @@ def test_every_wrong_value_is_told_at_once(yaml: Path) -> None:
     assert [line.split(" is ")[0].removeprefix(f"{yaml}: ") for line in lines] == ["run_name", "max_turns", "mode"]
 
 
+def test_a_value_that_should_be_json_and_is_not_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    given = ("--run_name", "r")
+    assert re.fullmatch(r"flags or environment: .*\bnames\b.*; expected JSON", refused(*given, "--names", '{"a"'))
+    monkeypatch.setenv("TANDEM_SAMPLER_NAMES", "{")
+    assert re.fullmatch(r'flags or environment: .*"names".*; expected JSON', refused(*given))
+
+
 def test_a_missing_value_says_how_to_give_it() -> None:
     assert refused() == "run_name is missing: give it as --run_name, in the environment, or in the YAML file"
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
-    [("[1, 2]", "found list; expected sections"), ("a: [", "not YAML"), (None, "cannot be read (No such file")],
+    [
+        (b"[1, 2]", "found list; expected sections"),
+        (b"a: [", "not YAML"),
+        (b"a: \xff", "byte 3 is not UTF-8"),
+        (None, "cannot be read (No such file"),
+    ],
 )
-def test_a_file_that_is_no_configuration_is_refused(tmp_path: Path, text: str | None, message: str) -> None:
+def test_a_file_that_is_no_configuration_is_refused(tmp_path: Path, text: bytes | None, message: str) -> None:
     path = tmp_path / "c.yml"
     if text is not None:
-        path.write_text(text)
+        path.write_bytes(text)
     assert f"{path}: {message}" in refused("--config", str(path))
 
 
@@ -111,7 +125,7 @@ def test_an_empty_file_and_an_empty_section_change_nothing(yaml: Path) -> None:
 def test_secrets_are_no_part_of_the_stored_configuration() -> None:
     config = PlayerConfig.load(["--run_name", "r", "--api_key", "s3cret"])
     assert config.api_key == "s3cret"
-    assert config.snapshot() == {"config": None, "run_name": "r", "max_turns": 8, "mode": "fast"}
+    assert config.snapshot() == {"config": None, "run_name": "r", "max_turns": 8, "mode": "fast", "names": {}}
 
 
 def test_a_program_prints_the_error_and_exits_with_2(capsys: pytest.CaptureFixture[str]) -> None:
