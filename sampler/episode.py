@@ -1,7 +1,7 @@
 """One claim, played to one of its ends. Every end is written once, fenced by the claim's attempt.
 
 run ─▶ evaluate ─▶ record scored ─▶ slot scored                         the episode's own end
-  ├── plumbing: engine, tools, agents, scorer, time-out ─▶ record failed ─▶ slot open again, later (or failed for good)
+  ├── plumbing: engine, tools, agents, scorer, time, settings ─▶ record failed ─▶ slot open again, later (or failed for good)
   ├── cancelled (draining) ─▶ record abandoned ─▶ slot open again, at once
   └── the lease was lost ─▶ record abandoned; another worker has the slot
 """
@@ -14,7 +14,7 @@ from typing import Any
 from sampler.config import SamplerConfig
 from sampler.errors import AgentFailed, EngineError, ScorerFailed, ToolFailure
 from sampler.sampler import AsyncSampler
-from sampler.scorers import Score
+from sampler.scorers import Score, require_scorer
 from shared.errors import ConfigError, IllegalMove, LeaseLost
 from shared.states import DispatchStatus, RecordStatus, Termination
 
@@ -47,15 +47,14 @@ async def play(sampler: AsyncSampler) -> float | None:
 
 
 async def _play_and_score(sampler: AsyncSampler) -> tuple[Termination, Score]:
+    if type(sampler).evaluate_record is AsyncSampler.evaluate_record:
+        require_scorer(sampler.scorer_name, sampler.resources.agents.judge)  # before anything is sampled
     termination = await sampler.run()
     await sampler.finish_turn()
     wanted = sampler.task.at_version
     if wanted is not None and sampler.episode.versions - {wanted}:
         raise WrongVersion(f"sampled by versions {sorted(sampler.episode.versions)}; expected {wanted} alone")
-    try:
-        score = await sampler.evaluate_record()
-    except ConfigError as exc:  # a scorer or an answer schema that does not exist
-        raise ScorerFailed(str(exc)) from exc
+    score = await sampler.evaluate_record()
     if not all(map(math.isfinite, (score.value, *score.others.values()))):
         raise ScorerFailed(f"evaluate_record returned {score}; expected finite numbers")
     if strangers := score.others.keys() - sampler.resources.others:
@@ -119,6 +118,8 @@ def _cause(exc: Exception) -> Termination:
         return Termination.AGENT_FAILURE
     if isinstance(exc, ScorerFailed):
         return Termination.SCORER_FAILURE
+    if isinstance(exc, ConfigError):
+        return Termination.MISCONFIGURED
     return Termination.TIME_LIMIT if isinstance(exc, TimeoutError) else Termination.ENGINE_FAILURE
 
 

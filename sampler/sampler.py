@@ -112,7 +112,12 @@ class AsyncSampler(ABC):
             judge=judge,
         )
         self.episode.answer = request.answer
-        return await score_answer(payload.scorer or default_scorer(self.config.default_scorer, judge), request)
+        return await score_answer(self.scorer_name, request)
+
+    @property
+    def scorer_name(self) -> str:
+        """The scorer of the task."""
+        return self.task.payload.scorer or default_scorer(self.config.default_scorer, self.resources.agents.judge)
 
     # ------------------------------------------------------------------ what `run` uses
 

@@ -106,6 +106,9 @@ class Termination(StrEnum):
     ENGINE_FAILURE = "engine_failure"  # no engine answered: plumbing
     SCORER_FAILURE = "scorer_failure"  # the scorer crashed: plumbing
     AGENT_FAILURE = "agent_failure"  # no model of the browse or the scorer agent answered: plumbing
+    MISCONFIGURED = (
+        "misconfigured"  # the task or the run asks for what is not there: a tool, a scorer, a template that takes it
+    )
     CANCELLED = "cancelled"  # drained, or the lease was lost
 
 

@@ -191,7 +191,12 @@ FAILURES = {
         "the judge is ill",
     ),
     "a scorer that returns no number": (plumbing(payload={"scorer": "tests_nan"}), Termination.SCORER_FAILURE, "nan"),
-    "a scorer that nobody knows": (plumbing(payload={"scorer": "nobody"}), Termination.SCORER_FAILURE, "nobody"),
+    "a scorer that nobody knows": (plumbing(payload={"scorer": "nobody"}), Termination.MISCONFIGURED, "nobody"),
+    "a tool that nobody offers": (
+        plumbing(sampler=MCPSampler, payload={"tools": ["serach"]}),
+        Termination.MISCONFIGURED,
+        "tool 'serach' is not offered",
+    ),
     "an episode that takes too long": (
         plumbing(sampler=Slow, config={"episode_timeout_s": 0.05}),
         Termination.TIME_LIMIT,
@@ -224,6 +229,17 @@ async def test_a_plumbing_failure_is_retried_later_then_failed_and_never_has_a_s
     task = await store.tasks.get(again.claim.task.id)
     assert task is not None
     assert task.status is TaskStatus.COMPLETED
+
+
+async def test_a_scorer_that_nobody_knows_is_found_out_before_anything_is_sampled(store: Store) -> None:
+    payload = TaskPayload(query="2+2?", answer="4", scorer="nobody")
+    await store.tasks.insert_new([make_task(0, num_generations=2).model_copy(update={"payload": payload})])
+    async with resources(store, says(ANSWER)) as shared:
+        sampler = Chat(shared, await claim(store))
+        await play(sampler)
+        own = Walk(shared, await claim(store))  # scores itself: the task's scorer is nothing to it
+        assert await play(own) == 1.0
+    assert (await ended(store, sampler))[2] == []
 
 
 async def test_a_turn_sends_a_bounded_number_of_requests_to_an_engine_that_always_fails(store: Store) -> None:
