@@ -152,9 +152,12 @@ class AsyncSampler(ABC):
         del self._unwritten[: len(answered)]
         return await self._ask(view, dispatch, prompt, params)
 
-    def prompt_tokens(self, messages: Sequence[Message], *, restart: bool = False) -> int:
+    def prompt_tokens(
+        self, messages: Sequence[Message], *, tools: Sequence[ToolSchema] | None = None, restart: bool = False
+    ) -> int:
         """How long the prompt of `create_chat_completions` with these messages would be; nothing is asked or changed."""
-        fork = self._views[self.task.policy].fork()
+        policy = self.task.policy
+        fork = (self._views.get(policy) or self._new_view(policy, tools)).fork()
         fork.next_prompt(messages, restart=restart)
         return len(fork.context.ids)
 
@@ -215,9 +218,11 @@ class AsyncSampler(ABC):
 
     def _view(self, policy: str, tools: Sequence[ToolSchema] | None) -> View:
         if policy not in self._views:
-            template = self.resources.seat(policy).template
-            self._views[policy] = View(policy, template, tools, self.config.template_rewrites)
+            self._views[policy] = self._new_view(policy, tools)
         return self._views[policy]
+
+    def _new_view(self, policy: str, tools: Sequence[ToolSchema] | None) -> View:
+        return View(policy, self.resources.seat(policy).template, tools, self.config.template_rewrites)
 
     def _next_dispatch(
         self, view: View, messages: Sequence[Message], restart: bool

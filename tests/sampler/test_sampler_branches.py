@@ -42,6 +42,7 @@ class Asker(AsyncSampler):
 
     async def run(self) -> Termination:
         first = [{"role": "user", "content": self.task.payload.query}]
+        self.add_metric("first_prompt", self.prompt_tokens(first))
         turn = await self.create_chat_completions(first)
         await self.create_chat_completions([{"role": "user", "content": "Sure?"}])
         assert turn is not None
@@ -95,6 +96,7 @@ async def test_branches_are_stored_counted_flattened_and_audited(store: Store) -
         BranchCause.CONTEXT_POLICY,
     ]
     assert second.parent == first.id
+    assert first.usage["prompt"] == data.metrics["first_prompt"], "known before anything was asked"
     assert template.decode(unpack_ints(second.prompt_ids).tolist()).startswith(
         "Four.<|im_end|>\n<|im_start|>user\nSure?"
     )

@@ -261,6 +261,10 @@ async def test_a_call_is_repeated_after_a_death_only_where_it_is_declared_idempo
         result = await session.call("crash_once", {"path": str(tmp_path / "declared")})
         assert (result.text, result.retries) == ("survived", 1)
     async with undisturbed(), ToolSession([declared], limits=limits) as session:
+        await session.call("bump", {})  # changes the session, which another one would not have
+        with pytest.raises(ToolServerDied):
+            await session.call("crash_once", {"path": str(tmp_path / "touched")})
+    async with undisturbed(), ToolSession([declared], limits=limits) as session:
         with pytest.raises(ToolServerDied):
             await session.call("crash", {})
 
