@@ -20,14 +20,20 @@ from shared.run_documents import PolicyVersion
 from shared.states import SlotStatus, TaskStatus
 from shared.store import Store
 
+MAX_CAUSE_CHARS = 200
+
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """Of a round, or of one source of it. `tasks` have a score; `pass_at[k]` is over those with at least k."""
+    """Of a round, or of one source of it. `tasks` have a score; `pass_at[k]` is over those with at least k.
+
+    `causes`: of those that `failed`, by the first words of their errors.
+    """
 
     tasks: int
     episodes: int
     failed: int
+    causes: dict[str, int]
     reward: Estimate | None
     pass_at: dict[int, Estimate]
     terminations: dict[str, int]
@@ -115,10 +121,17 @@ def _figures(tasks: Sequence[Task], records: Mapping[str, Mapping[str, Any]]) ->
     rows = [records[rid] for rid in _scored(played) if rid in records]
     most = max((len(scores) for scores in groups), default=0)
     tokens = [int(row["num_tokens"]) for row in rows]
+    causes = Counter(
+        (slot.error or "no reason given")[:MAX_CAUSE_CHARS]
+        for task in played
+        for slot in task.slots
+        if slot.status is SlotStatus.FAILED
+    )
     return Figures(
         tasks=len(groups),
         episodes=sum(map(len, groups)),
-        failed=sum(slot.status is SlotStatus.FAILED for task in played for slot in task.slots),
+        failed=causes.total(),
+        causes=dict(causes.most_common()),
         reward=bootstrap([sum(scores) / len(scores) for scores in groups]) if groups else None,
         pass_at={k: _pass_at(groups, k) for k in _ks(most)},
         terminations=dict(sorted(Counter(str(row["termination"]) for row in rows).items())),

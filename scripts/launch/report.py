@@ -63,6 +63,6 @@ def _markdown(config: LaunchConfig, played: EvaluationRound, seconds: dict[str, 
         "",
         *("| " + " | ".join(row) + " |" for row in rows),
         "",
-        ends_text(played.overall).capitalize() + ".",
+        ends_text(played.overall).replace("\n", "  \n"),
     ]
     return "\n".join(lines) + "\n"

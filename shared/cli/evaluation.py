@@ -14,6 +14,7 @@ from shared.evaluation import EvaluationRound, Figures, evaluation_rounds
 from shared.pass_rates import Estimate
 
 WIDE = 160
+MAX_CAUSES = 5
 
 EXAMPLES = """Examples:
 
@@ -97,8 +98,10 @@ def print_wide(out: Console, made: Table) -> None:
 
 
 def ends_text(figures: Figures) -> str:
+    """How the scored episodes ended, and why the others failed: the most frequent causes, one to a line."""
     ends = ", ".join(f"{name} {n}" for name, n in figures.terminations.items()) or "none"
-    return f"ends of episodes: {ends}; {figures.tokens:,} tokens sampled"
+    causes = [f"failed, {n} ×: {cause}" for cause, n in list(figures.causes.items())[:MAX_CAUSES]]
+    return "\n".join([f"ends of episodes: {ends}; {figures.tokens:,} tokens sampled", *causes])
 
 
 def estimate_text(estimate: Estimate | None) -> str:

@@ -21,6 +21,7 @@ from shared.store import Store
 from shared.store.runs import STOPPED
 
 RATE_WINDOW_S = 60.0
+MAX_EXAMPLE_CHARS = 200
 ENGINE_SILENCE_S = 15.0  # an engine whose keeper is not heard of for so long is used by no sampler, as they come
 LONG_GONE_S = 600.0  # a worker that was killed longer ago is only counted
 
@@ -58,6 +59,7 @@ class RunStatus:
     slots: dict[str, dict[str, int]]
     records: dict[str, int]
     record_data: dict[str, int]
+    failed_attempts: list[dict[str, Any]]  # {termination, attempts, example: the error of one of them}
     set_aside: dict[str, dict[str, int]]
     metrics: dict[str, dict[str, dict[str, float]]]  # {split: {source: {name: mean of the last records}}}
     policies: list[PolicyStatus]
@@ -115,6 +117,7 @@ async def look(store: Store) -> RunStatus:
         slots={split: await store.tasks.count_slots(split) for split in tasks},
         records=await store.records.count_by_status(),
         record_data=await store.data.count_by_status(),
+        failed_attempts=await store.questions.failed_attempts(),
         set_aside=await store.questions.set_aside(),
         metrics={split: await store.questions.own_metrics(split) for split in tasks},
         policies=policies,
@@ -209,6 +212,9 @@ def _render(now: RunStatus, every_worker: bool) -> Group:
     parts += [f"  {n} × {escape(outcome)}" for outcome, n in sorted(now.abandoned.items())]
     parts.append(_counts("slots of opened tasks", now.slots, [*(s.value for s in SlotStatus), "failures"]))
     parts.append(_counts("records", {"records": now.records}, [s.value for s in RecordStatus]))
+    for failed in now.failed_attempts:
+        example = str(failed["example"])[:MAX_EXAMPLE_CHARS]
+        parts.append(f"  failed: {failed['attempts']} × {failed['termination']}, such as: {escape(example)}")
     parts.append(_counts("training data", {"record_data": now.record_data}, [s.value for s in DataStatus]))
     for status_, reasons in now.set_aside.items():
         parts += [f"  {status_}: {n} × {escape(reason)}" for reason, n in sorted(reasons.items())]

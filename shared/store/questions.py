@@ -65,6 +65,17 @@ class QuestionVerbs:
         )
         return {row["_id"] or "no reason given": row["n"] async for row in cursor}
 
+    async def failed_attempts(self) -> list[dict[str, Any]]:
+        """How often attempts at episodes failed, by termination, each with the error of one of them."""
+        cursor = await self._records.aggregate(
+            [
+                {"$match": {"status": RecordStatus.FAILED}},
+                {"$group": {"_id": "$termination", "attempts": {"$sum": 1}, "example": {"$last": "$error"}}},
+                {"$sort": {"attempts": -1, "_id": 1}},
+            ]
+        )
+        return [{"termination": row.pop("_id"), **row} async for row in cursor]
+
     async def ready_versions(self, policy: str) -> dict[int, int]:
         """{oldest weight version: records} of what waits for the trainer and has a loss."""
         cursor = await self._data.aggregate(

@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+from shared.cli.evaluation import ends_text
 from shared.documents import TaskPayload
 from shared.evaluation import best_steps, evaluation_round, evaluation_rounds
 from shared.pass_rates import pass_at_k, wilson
@@ -74,6 +75,8 @@ async def test_a_task_counts_once_and_a_failure_of_the_plumbing_is_no_wrong_answ
     assert (played.version, played.step, played.versions, played.complete) == (0, 0, (0,), True)
     overall = played.overall
     assert (overall.tasks, overall.episodes, overall.failed, overall.terminations) == (3, 10, 2, {"answered": 10})
+    assert overall.causes == {"engine down": 2}
+    assert ends_text(overall).splitlines()[1:] == ["failed, 2 ×: engine down"]
     assert (overall.turns_mean, overall.tokens_mean, overall.tokens) == (2, 10, 100)
     assert overall.pass_at[1] == wilson([0.25, 0.75, 0.0])
     assert overall.pass_at[2] == wilson([pass_at_k(4, 1, 2), 1.0, 0.0])

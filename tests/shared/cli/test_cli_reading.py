@@ -105,6 +105,19 @@ def test_what_settlement_dropped_is_shown_with_its_reason(tandem: Command, mongo
             run["records"].replace_one({"_id": record}, before)
 
 
+def test_why_attempts_failed_is_shown_with_an_example(tandem: Command, mongod: Mongod, played: str) -> None:
+    record = "main:train:0:t1:0:1"
+    with pymongo.MongoClient(mongod.connection_string) as client:
+        records = client[played]["records"]
+        before = records.find_one({"_id": record})
+        failed = {"status": "failed", "termination": "agent_failure", "error": "AgentFailed: [m] is down"}
+        records.update_one({"_id": record}, {"$set": failed})
+        try:
+            assert "failed: 1 × agent_failure, such as: AgentFailed: [m] is down" in tandem("status", played).stdout
+        finally:
+            records.replace_one({"_id": record}, before)
+
+
 def test_the_age_of_ready_data_is_counted_in_optimizer_steps(tandem: Command, mongod: Mongod, played: str) -> None:
     with pymongo.MongoClient(mongod.connection_string) as client:
         data = client[played]["record_data"]
