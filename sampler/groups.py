@@ -32,9 +32,13 @@ class Episode:
 
     record: str
     score: float
-    num_turns: int
     over_long: bool
     turns: tuple[Turn, ...]
+
+    @property
+    def num_turns(self) -> int:
+        """The policy's own."""
+        return len(self.turns)
 
     @property
     def correct(self) -> bool:
@@ -46,7 +50,7 @@ def read_episode(
 ) -> Episode:
     """`observations`: whether anybody will look at them (hashing them takes 2 ms for 160 turns)."""
     turns = tuple(Turn(d.id, d.score, observation(d) if observations else "") for d in answered(dispatches))
-    return Episode(record.id, score, record.num_turns, record.termination in OVER_LONG, turns)
+    return Episode(record.id, score, record.termination in OVER_LONG, turns)
 
 
 def observation(dispatch: DispatchedSamplingTask) -> str:

@@ -74,7 +74,7 @@ def random_group(rng: random.Random, name: str = "t") -> tuple[list[Episode], in
             for t in range(n)
         )
         score = drawn[k] if drawn else rng.choice(scores)
-        group.append(Episode(f"{name}:{k}:1", score, n, rng.random() < 0.3, turns))
+        group.append(Episode(f"{name}:{k}:1", score, rng.random() < 0.3, turns))
     return group, num_generations
 
 

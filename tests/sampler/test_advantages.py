@@ -43,7 +43,7 @@ def test_maxrl_divides_by_the_mean_and_learns_nothing_where_nothing_succeeds(rew
 
 def episode(scores: list[float | None]) -> Episode:
     turns = tuple(Turn(f"r:{t}", score, "") for t, score in enumerate(scores))
-    return Episode("r", 0.0, len(turns), False, turns)
+    return Episode("r", 0.0, False, turns)
 
 
 def test_what_turns_earn_adds_up_to_the_reward_and_the_rest_is_the_last_ones() -> None:

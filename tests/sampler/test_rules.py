@@ -16,7 +16,7 @@ from tests.sampler.settlement_cases import ESTIMATORS, RULES, disagreement, make
 
 def episode(k: int, score: float, *, turns: int = 2, over_long: bool = False) -> Episode:
     made = tuple(Turn(f"t:{k}:1:{t}", None, f"{t}") for t in range(turns))
-    return Episode(f"t:{k}:1", score, turns, over_long, made)
+    return Episode(f"t:{k}:1", score, over_long, made)
 
 
 @pytest.mark.parametrize("case", ESTIMATORS | RULES)
@@ -76,7 +76,7 @@ def test_a_group_is_dropped_where_its_scores_differ_by_less_than_the_tolerance()
 def test_lots_do_not_depend_on_the_order_and_differ_from_group_to_group() -> None:
     group = [episode(k, 0.0) for k in range(8)]
     assert by_lot(group) == by_lot(group[::-1])
-    firsts = {by_lot([Episode(f"t{n}:{k}:1", 0.0, 1, False, ()) for k in range(8)])[0].record[-3] for n in range(40)}
+    firsts = {by_lot([Episode(f"t{n}:{k}:1", 0.0, False, ()) for k in range(8)])[0].record[-3] for n in range(40)}
     assert len(firsts) > 3
 
 

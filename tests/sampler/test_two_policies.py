@@ -88,9 +88,9 @@ async def pools(**said: tuple[str, str]) -> AsyncIterator[dict[str, EnginePool]]
 
 
 @asynccontextmanager
-async def debate(store: Store) -> AsyncIterator[Resources]:
+async def debate(store: Store, **config: Any) -> AsyncIterator[Resources]:
     """What the episodes of a solver (policy main, weights 3) and a judge (weights 8) share."""
-    async with pools(main=("four", "3"), judge=("no", "8")) as made, resources(store, says("")) as shared:
+    async with pools(main=("four", "3"), judge=("no", "8")) as made, resources(store, says(""), **config) as shared:
         seats = {"judge": Seat(TEMPLATE, made["judge"])}
         yield Resources(**{**fields_of(shared), "pool": made["main"], "others": seats})
 
@@ -99,10 +99,10 @@ def fields_of(shared: Resources) -> dict[str, Any]:
     return {name: getattr(shared, name) for name in Resources.__dataclass_fields__}
 
 
-async def debated(store: Store, num_generations: int = 2) -> list[DBRecordData]:
+async def debated(store: Store, num_generations: int = 2, **config: Any) -> list[DBRecordData]:
     """A whole group, played and settled; its training data, by id."""
     await import_tasks(store, 1, num_generations=num_generations)
-    async with debate(store) as shared:
+    async with debate(store, **config) as shared:
         for _ in range(num_generations):
             assert await play(Debate(shared, await claim(store))) is not None
         await settle_next(store, "w", shared.config)
@@ -175,6 +175,13 @@ async def test_every_policy_gets_a_group_of_its_own_turns_with_its_own_scores(st
     report = await audit(store)
     assert report.ok, report
     assert report.results[Check.POLICIES].examined == 8 + 16
+
+
+async def test_the_rules_count_a_policys_own_turns(store: Store) -> None:
+    """Two of four each: fewer than the three that a correct episode should have."""
+    data = await debated(store, num_generations=4, min_turns=3, min_group_size=1)
+    dropped = {d.id.removeprefix(f"{TASK}:"): d.reason for d in data if d.reason is not None}
+    assert dropped == dict.fromkeys(("0:1", "2:1", "0:1:judge"), "correct in fewer than 3 turns")
 
 
 async def test_each_trainer_marks_its_own_data_and_the_record_has_the_marks_of_its_own_policy(store: Store) -> None:
