@@ -42,10 +42,10 @@ class TaskPayload(Document):
     tools: list[str] | None = None  # names or patterns; None: every tool that the servers offer
     exclude_tools: list[str] = []  # names or patterns; wins over `tools`
     system: str | None = None
-    max_turns: int | None = Field(None, gt=0)  # None: the sampler's
-    temperature: float | None = Field(None, ge=0)  # None: the sampler's, of training or of evaluation
-    min_pass_rate: float | None = Field(None, ge=0, le=1)  # the curriculum; see `store.tasks.skip_next_epoch`
-    max_pass_rate: float | None = Field(None, ge=0, le=1)
+    max_turns: int | None = Field(None, gt=0, strict=True)  # None: the sampler's
+    temperature: float | None = Field(None, ge=0, strict=True)  # None: the sampler's, of training or of evaluation
+    min_pass_rate: float | None = Field(None, ge=0, le=1, strict=True)  # the curriculum: `store.tasks.skip_next_epoch`
+    max_pass_rate: float | None = Field(None, ge=0, le=1, strict=True)
     metadata: dict[str, Any] = {}
 
     @property

@@ -134,7 +134,13 @@ def _payload_problems(payload: Mapping[str, Any]) -> Iterator[str]:
     if isinstance(payload.get("query"), str) and not payload["query"].strip():
         yield '"query" is empty; expected the question'
     try:
-        TaskPayload.model_validate({"metadata": {}} | dict(payload))
+        read = TaskPayload.model_validate({"metadata": {}} | dict(payload))
+        if (
+            read.min_pass_rate is not None
+            and read.max_pass_rate is not None
+            and read.min_pass_rate > read.max_pass_rate
+        ):
+            yield f'"min_pass_rate" is {read.min_pass_rate:g}; expected at most "max_pass_rate", {read.max_pass_rate:g}'
         bson.encode(payload)
     except ValidationError as exc:
         yield from (_explain(error) for error in exc.errors())

@@ -41,17 +41,21 @@ class TaskSource(BaseModel):
     name: str = Field(pattern=r"^[^:/\s]+$", description="Reported under this name, and put before the ids: NAME/ID.")
     file: Path
     split: str = TRAIN_SPLIT
-    weight: float | None = Field(None, gt=0, description="Share of the places; None: the number of its tasks.")
-    num_generations: int | None = Field(None, gt=0, description="Episodes per task; None: as whoever imports says.")
+    weight: float | None = Field(
+        None, gt=0, strict=True, description="Share of the places; None: the number of its tasks."
+    )
+    num_generations: int | None = Field(
+        None, gt=0, strict=True, description="Episodes per task; None: as whoever imports says."
+    )
     scorer: str | None = None
     answer_schema: Literal["answer", "boxed"] | None = None
     tools: list[str] | None = None
     exclude_tools: list[str] | None = None
     system: str | None = None
-    max_turns: int | None = Field(None, gt=0)
-    temperature: float | None = Field(None, ge=0)
-    min_pass_rate: float | None = Field(None, ge=0, le=1)
-    max_pass_rate: float | None = Field(None, ge=0, le=1)
+    max_turns: int | None = Field(None, gt=0, strict=True)
+    temperature: float | None = Field(None, ge=0, strict=True)
+    min_pass_rate: float | None = Field(None, ge=0, le=1, strict=True)
+    max_pass_rate: float | None = Field(None, ge=0, le=1, strict=True)
 
     @model_validator(mode="after")
     def the_band_of_pass_rates_is_not_empty(self) -> "TaskSource":

@@ -48,6 +48,11 @@ WRONG: dict[str, tuple[Any, str]] = {
     "a misspelt schema": (line(1, answer_schema="bxoed"), '"answer_schema" is "bxoed"; expected "answer" or "boxed"'),
     "tools as a text": (line(1, tools="calculator"), '"tools" is "calculator"; expected a list of tool names'),
     "a tool that is no text": (line(1, tools=["a", 3]), '"tools.1" is 3; expected a list of tool names'),
+    "turns that are no number": (line(1, max_turns=True), '"max_turns" is true; expected a whole number from 1 on'),
+    "a band that is empty": (
+        line(1, min_pass_rate=0.9, max_pass_rate=0.1),
+        '"min_pass_rate" is 0.9; expected at most "max_pass_rate", 0.1',
+    ),
     "no turns": (line(1, max_turns=0), '"max_turns" is 0; expected a whole number from 1 on, or null'),
     "a rate in percent": (line(1, max_pass_rate=90), '"max_pass_rate" is 90; expected a number from 0 to 1, or null'),
     "metadata as a text": (line(1, metadata="x"), '"metadata" is "x"; expected an object'),
