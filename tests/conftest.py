@@ -22,6 +22,8 @@ ROOT = Path(__file__).parents[1]
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 # Started in the background by a shell, tests would hand on an ignored Ctrl-C, and no child could be interrupted.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+# A time-out of CI ends a run with it: as after Ctrl-C, fixtures end what they started (a mongod, an SGLang).
+signal.signal(signal.SIGTERM, signal.default_int_handler)
 
 
 # What takes long to start is started once: tests that share it go to one worker. SGLang takes 15 s, two launched trainers 20 s.
