@@ -94,6 +94,24 @@ async def test_when_every_model_fails_the_error_names_each_and_carries_all_failu
     assert (use.model, [f.model for f in use.failures]) == (None, ["m1", "m1", "m2", "m2", "m3", "m3"])
 
 
+async def test_each_further_request_to_a_model_waits_longer_by_the_backoff_factor(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    waits: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        waits.append(seconds)
+
+    nobody = Service([], f"http://127.0.0.1:{free_port()}/v1")
+    agent = judge(nobody, max_retries=4, retry_delay=2, backoff_factor=3)
+    monkeypatch.setattr("sampler.agents.pool.asyncio.sleep", sleep)
+    with pytest.raises(AgentFailed):
+        await agent.verdict("2+2?", "4", "4")
+    monkeypatch.undo()
+    await agent.close()
+    assert [most / 2 <= wait <= most for wait, most in zip(waits, (2, 6, 18, 54), strict=True)] == [True] * 4
+
+
 async def test_a_short_retry_after_is_waited_for_and_a_long_one_leads_to_the_next_model() -> None:
     async with endpoint("status 429 retry-after 0.3", "judges") as short, endpoint("judges") as other:
         agent = judge(short, other)

@@ -1,6 +1,7 @@
 """`tandem`: help, wrong usage, and which database is meant."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,17 @@ def test_every_command_explains_itself_and_shows_examples(tandem: Command, comma
     if command not in ([], ["tasks"]):
         assert "Examples:" in result.output
         assert "--db_connection_string" in result.output
+
+
+def test_every_command_that_a_page_or_a_message_names_exists(tandem: Command) -> None:
+    root = Path(__file__).parents[3]
+    files = [root / "README.md", root / "CONTRIBUTING.md", *(root / "docs").glob("*.md")]
+    files += [path for folder in ("sampler", "shared", "trainer", "scripts") for path in (root / folder).rglob("*.py")]
+    named = {
+        name for path in files for name in re.findall(r"(?:`|^)tandem ([a-z][a-z-]*)", path.read_text(), re.MULTILINE)
+    }
+    assert len(named) >= 9
+    assert [name for name in sorted(named) if tandem(name, "--help").exit_code != 0] == []
 
 
 @pytest.mark.parametrize(
