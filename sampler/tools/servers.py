@@ -106,7 +106,7 @@ def parse_servers(source: str | Path | Mapping[str, Any] | None) -> list[ToolSer
     """URL, path of a JSON file, or its parsed contents; None or "" is no server at all. Raises ConfigError."""
     if not source:
         return []
-    if isinstance(source, str) and source.startswith(("http://", "https://")):
+    if isinstance(source, str) and "://" in source:
         address = _address_of(source, source, "mcp_manager_url")
         if address != source:
             raise ConfigError(

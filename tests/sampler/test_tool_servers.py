@@ -102,6 +102,8 @@ def test_secrets_of_urls_and_arguments_are_sent_and_never_told(monkeypatch: pyte
         assert "s3cret" not in str(caught.value)
 
 
-def test_a_missing_server_file_says_what_was_expected() -> None:
+def test_a_missing_server_file_and_a_url_of_another_kind_say_what_was_expected() -> None:
+    with pytest.raises(ConfigError, match="mcp_manager_url: url is 'ftp://h/mcp'; expected http"):
+        parse_servers("ftp://h/mcp")
     with pytest.raises(ConfigError, match=r"servers\.json: cannot be read"):
         parse_servers("no/such/servers.json")
