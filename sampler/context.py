@@ -74,7 +74,7 @@ class Context:
 
     def start(self, messages: Sequence[Message]) -> Prompt:
         """The first prompt."""
-        self._messages = [self.template.mark(message) for message in messages]
+        self._messages = self._marked(messages)
         self._text = self._render()
         self.ids = self._encode(self._text)
         return Prompt(0, list(self.ids), BranchCause.CLEAN)
@@ -91,11 +91,15 @@ class Context:
             self._replies.append(SampledReply(self.format, self.template, output_ids, message, self._text))
         known = {id(reply.message): reply for reply in self._replies}
         self._messages, self._replies, self._places = [], [], []
+        told: list[Message] = []
         for index, entry in enumerate(messages):
-            if (reply := known.get(id(entry))) is not None:
-                self._add_reply(reply, messages[index + 1 :])
+            if (reply := known.get(id(entry))) is None:
+                told.append(entry)
             else:
-                self._messages.append(self.template.mark(entry))
+                self._messages += self._marked(told)
+                told = []
+                self._add_reply(reply, messages[index + 1 :])
+        self._messages += self._marked(told)
         self._text = self._render()
         return self._branch(old, self._compose(self._text), BranchCause.CONTEXT_POLICY)
 
@@ -113,7 +117,7 @@ class Context:
         before = self._text
         reply = SampledReply(self.format, self.template, output_ids, message, before)
         self._add_reply(reply, new_messages)
-        self._messages += [self.template.mark(entry) for entry in new_messages]
+        self._messages += self._marked(new_messages)
         self._text = self._render()
         shown = self._shown(reply, 0)
         if shown is None or shown.end < 0:
@@ -139,6 +143,9 @@ class Context:
         return twin
 
     # ------------------------------------------------------------------ rendering
+
+    def _marked(self, messages: Sequence[Message]) -> list[Message]:
+        return [self.template.mark(message) for message in self.format.spoken(messages)]
 
     def _add_reply(self, reply: SampledReply, following: Sequence[Message]) -> None:
         """As a message of sentinels that called the tools whose results follow."""

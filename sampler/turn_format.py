@@ -9,6 +9,7 @@ What is learned
   * where the template takes reasoning: under a key of the message; in the content, if it knows nothing of reasoning; or
     nowhere, if it cuts out of a content what stands before the closing tag.
   * whether a call's arguments are an object or, for templates that concatenate texts, a JSON text.
+  * whether it shows results of tools at all. Where it does not, the user says them.
 """
 
 import contextlib
@@ -17,6 +18,7 @@ import secrets
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import groupby, product
 from typing import Any
 
 from sampler.template import MARK_END, MARK_START, ChatTemplate, Message
@@ -58,6 +60,20 @@ class TurnFormat:
     think: str
     end_think: str
     arguments_as_text: bool
+    shows_results: bool
+
+    def spoken(self, messages: Sequence[Message]) -> Sequence[Message]:
+        """As the template can show them: results of tools in a row are one message of the user where it shows none."""
+        if self.shows_results:
+            return messages
+        spoken: list[Message] = []
+        for is_result, run in groupby(messages, lambda message: message.get("role") == "tool"):
+            found = list(run)
+            if is_result:
+                told = "\n\n".join(f"[{message.get('name') or 'tool'}]\n{message['content']}" for message in found)
+                found = [{"role": "user", "content": told}]
+            spoken += found
+        return spoken
 
     def message(self, reasoning: str | None, content: str, calls: Sequence[tuple[str, str]]) -> Message:
         """An assistant's message for the template; `calls`: (id, name) of each, without arguments."""
@@ -103,6 +119,7 @@ def turn_format(template: ChatTemplate) -> TurnFormat:
         think=think,
         end_think=end_think,
         arguments_as_text=_render(template, [_USER, _called("."), _TOOL]) is None,
+        shows_results=_shows_results(template),
     )
 
 
@@ -129,6 +146,17 @@ def _ends(template: ChatTemplate) -> Iterator[str]:
         match = template.special_re.search(tail) if found else None
         if match and template.token_id(match.group()) is not None:
             yield match.group()
+
+
+def _shows_results(template: ChatTemplate) -> bool:
+    told = make_sentinel()
+    for arguments, tools in product(({}, "{}"), (None, _TOOLS)):
+        call = {"id": CALL_ID, "type": "function", "function": {"name": "tool", "arguments": arguments}}
+        turns: list[Message] = [{"role": "assistant", "content": "", "tool_calls": [call]}, {**_TOOL, "content": told}]
+        with contextlib.suppress(ConfigError):
+            if told in template.render_marked([_USER, *turns], tools, True):
+                return True
+    return False
 
 
 def _reasoning(template: ChatTemplate) -> tuple[str | None, str, str]:

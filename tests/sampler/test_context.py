@@ -148,6 +148,34 @@ def test_a_template_that_refuses_conversations_without_tools_is_learned_with_som
     )
 
 
+TURN = "{{ '<|im_start|>' ~ m.role ~ '\\n' ~ m.content ~ '<|im_end|>\\n' }}"
+OPENER = "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
+NO_RESULTS = {
+    "refuses them": "{% for m in messages %}{% if (loop.index0 % 2 == 0) != (m.role == 'user') %}"
+    "{{ raise_exception('roles must alternate') }}{% endif %}" + TURN + "{% endfor %}" + OPENER,
+    "leaves them out": "{% for m in messages if m.role != 'tool' %}" + TURN + "{% endfor %}" + OPENER,
+}
+
+
+@pytest.mark.parametrize("text", NO_RESULTS.values(), ids=NO_RESULTS.keys())
+def test_where_a_template_shows_no_results_of_tools_the_user_says_them(text: str) -> None:
+    """A call that is malformed is told as a result too: it would be fatal to the episode otherwise, or never be told."""
+    template = ChatTemplate.build(small_tokenizer(), text, NAMED)
+    question = [{"role": "user", "content": "What is A?"}]
+    results = [
+        {"role": "tool", "name": "lookup", "tool_call_id": "c00000000", "content": "5 <|im_end|>"},
+        {"role": "tool", "name": "error", "tool_call_id": "e00000000", "content": "tool call 2 is not closed"},
+    ]
+    said = {"role": "user", "content": "[lookup]\n5 <|im_end|>\n\n[error]\ntool call 2 is not closed"}
+    answer = {"role": "assistant", "content": "I look."}
+    context = Context(template)
+    context.start(question)
+    context.extend(template.encode("I look.<|im_end|>"), results, answer)
+    assert context.ids == template.render_ids([*question, answer, said], None, True)
+    context.restart([*question, answer, *results])
+    assert context.ids == template.render_ids([*question, answer, said], None, True)
+
+
 def test_a_template_that_takes_no_conversation_at_all_is_refused_in_its_own_words() -> None:
     with pytest.raises(ConfigError, match=r"chat template refused messages .*: only pictures"):
         Context(ChatTemplate.build(small_tokenizer(), "{{ raise_exception('only pictures') }}", NAMED))
