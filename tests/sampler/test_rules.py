@@ -101,6 +101,7 @@ def test_an_observation_is_what_was_told_since_the_last_reply_without_the_ids_of
     first = make_dispatch("r", 1, [1], [2], messages=[told | {"tool_call_id": "c1"}])
     again = make_dispatch("r", 5, [1], [2], messages=[told | {"tool_call_id": "c5"}])
     restarted = make_dispatch("r", 6, [1], [2], messages=[*history, told])
-    other = make_dispatch("r", 7, [1], [2], messages=[told | {"content": "a door"}])
     assert observation(first) == observation(again) == observation(restarted)
-    assert observation(other) != observation(first)
+    for change in ({"content": "a door"}, {"name": "feel"}, {"role": "user"}):
+        other = make_dispatch("r", 7, [1], [2], messages=[told | change])
+        assert observation(other) != observation(first)
