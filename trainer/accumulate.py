@@ -6,25 +6,30 @@
                 ▸ for each row: forward ▸ backward of Σ_e sg(c_e) ℓ_e
                 exact for any loss; costs one more forward
 
+The loss that balances experts multiplies two means over all tokens of the update (`trainer/routing.py`), and one of them must be
+known before the first backward: with one pass all rows but the first are forwarded once more, without gradient and without the
+head. The first one's own forward says the rest; where every rank has a single row, that is all.
+
 Every rank runs as many forwards and backwards as the busiest one (with empty rows), since each is a collective; gradients travel
 between ranks only after the last. A trajectory is on one rank as a whole, so its ratio needs no communication.
 """
 
 from collections.abc import Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 from torch.distributed.fsdp import FSDPModule
 
 from trainer.attention import MaskBuilder
-from trainer.forward import TreeLM, loss_batch, row_logprobs
+from trainer.forward import Forwarded, TreeLM, forward_row, loss_batch, row_logprobs
 from trainer.loss_metrics import Measured, measure
 from trainer.losses import ClipAnchor, Denominators, LossBatch, LossConfig, Outcome, compute
 from trainer.losses.settings import ProximalLogprobs
 from trainer.packing import Row, empty_row
 from trainer.parallel import Parallel
+from trainer.routing import Routing, router_aux_loss, total
 from trainer.trainable import adapters_off
 
 
@@ -35,6 +40,15 @@ class Minibatch:
     rows: Sequence[Row]
     denominators: Denominators
     sources_T: Sequence[str] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """What was measured: of this rank's entries, and of the tokens of all ranks where the model has experts. `count`: passes."""
+
+    measured: Measured = field(default_factory=Measured)
+    routing: Routing | None = None
+    count: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,21 +75,19 @@ class Accumulator:
         if not wanted or self.loss.proximal_logprobs is ProximalLogprobs.LOGLINEAR:
             return [None] * len(minibatches)
         with torch.no_grad():
-            later = [[self._forward(row)[0] for row in self._rounds(m)] for m in minibatches[1:]]
+            later = [[self._forward(row).logprob_E for row in self._rounds(m)] for m in minibatches[1:]]
         return [None, *later]
 
-    def run(
-        self, minibatch: Minibatch, totals: Denominators, proximal: Sequence[Tensor] | None
-    ) -> tuple[Measured, int]:
-        """Gradients in the parameters, averaged over ranks; (metrics of this rank's entries, passes that it took)."""
+    def run(self, minibatch: Minibatch, totals: Denominators, proximal: Sequence[Tensor] | None) -> Pass:
+        """Gradients in the parameters, averaged over ranks."""
         rows = self._rounds(minibatch)
         if not rows:
-            return Measured(), 0
+            return Pass()
         proximals = [None] * len(rows) if proximal is None else list(proximal)
         passes = 2 if self._needs_two_passes(minibatch) else 1
         do = self._two_passes if passes == 2 else self._one_pass
-        batch, outcome = do(rows, proximals, totals)
-        return measure(batch, outcome, totals, self.loss, minibatch.sources_T), passes
+        batch, outcome, routing = do(rows, proximals, totals)
+        return Pass(measure(batch, outcome, totals, self.loss, minibatch.sources_T), routing, passes)
 
     def _rounds(self, minibatch: Minibatch) -> list[Row]:
         """This rank's rows, and empty ones up to the number of the busiest rank."""
@@ -91,47 +103,81 @@ class Accumulator:
 
     def _one_pass(
         self, rows: Sequence[Row], proximals: Sequence[Tensor | None], totals: Denominators
-    ) -> tuple[LossBatch, Outcome]:
-        batches, outcomes = [], []
+    ) -> tuple[LossBatch, Outcome, Routing | None]:
+        batches, outcomes, routings = [], [], self._routings_ahead(rows[1:])
+        whole = None
         for index, (row, proximal_E) in enumerate(zip(rows, proximals, strict=True)):
             self._sync_only_after_last(index, len(rows))
-            batch = self._batch(row, proximal_E)
+            batch, routing = self._batch(row, proximal_E)
             loss, outcome = compute(batch, totals, self.loss)
-            (loss * self.parallel.num_shards).backward()  # type: ignore[no-untyped-call]  # untyped in torch's stubs
+            if len(routings) < len(rows) and routing is not None:
+                routings.append(routing.detached())
+            if self._balances and index == 0:
+                whole = self._of_all_ranks(routings)
+            self._backward(loss, routing, whole)
             batches.append(batch.detached())
             outcomes.append(outcome)
-        return LossBatch.concatenate(batches), Outcome.concatenate(outcomes)
+        if whole is None:
+            whole = self._of_all_ranks(routings)
+        return LossBatch.concatenate(batches), Outcome.concatenate(outcomes), whole
 
     def _two_passes(
         self, rows: Sequence[Row], proximals: Sequence[Tensor | None], totals: Denominators
-    ) -> tuple[LossBatch, Outcome]:
+    ) -> tuple[LossBatch, Outcome, Routing | None]:
         with torch.no_grad():
-            batches = [self._batch(row, proximal_E) for row, proximal_E in zip(rows, proximals, strict=True)]
-        whole = LossBatch.concatenate(batches)
-        leaves = [leaf for leaf in (whole.new_logprob_E, whole.entropy_E) if leaf is not None]
+            pairs = [self._batch(row, proximal_E) for row, proximal_E in zip(rows, proximals, strict=True)]
+        batch = LossBatch.concatenate([of_row for of_row, _ in pairs])
+        routing = self._of_all_ranks([of_row for _, of_row in pairs if of_row is not None])
+        leaves = [leaf for leaf in (batch.new_logprob_E, batch.entropy_E) if leaf is not None]
         for leaf in leaves:
             leaf.requires_grad_()
-        loss, outcome = compute(whole, totals, self.loss)
+        loss, outcome = compute(batch, totals, self.loss)
         gradients = torch.autograd.grad(loss, leaves, allow_unused=True)
         lengths = [row.num_entries for row in rows]
         coefficients = [None if gradient is None else torch.split(gradient, lengths) for gradient in gradients]
         for index, row in enumerate(rows):
             self._sync_only_after_last(index, len(rows))
-            outputs = self._forward(row)
-            pairs = zip((output for output in outputs if output is not None), coefficients, strict=True)
-            linear = torch.stack([(c[index] * output).sum() for output, c in pairs if c is not None]).sum()
-            (linear * self.parallel.num_shards).backward()  # type: ignore[no-untyped-call]  # untyped in torch's stubs
-        return whole.detached(), outcome
+            found = self._forward(row)
+            outputs = [output for output in (found.logprob_E, found.entropy_E) if output is not None]
+            weighted = zip(outputs, coefficients, strict=True)
+            linear = torch.stack([(c[index] * output).sum() for output, c in weighted if c is not None]).sum()
+            self._backward(linear, found.routing, routing)
+        return batch.detached(), outcome, routing
+
+    @property
+    def _balances(self) -> bool:
+        return self.loss.router_aux_loss_coef != 0.0
+
+    def _backward(self, loss: Tensor, own: Routing | None, whole: Routing | None) -> None:
+        """Of a row's loss and of its part in the experts' balance; FSDP divides by the number of shards."""
+        if self._balances:
+            assert own is not None, "open_learner refuses a coefficient without experts"
+            assert whole is not None, "what is balanced was counted"
+            loss = loss + router_aux_loss(own, whole, self.loss.router_aux_loss_coef)
+        (loss * self.parallel.num_shards).backward()  # type: ignore[no-untyped-call]  # untyped in torch's stubs
+
+    @torch.no_grad()
+    def _routings_ahead(self, rows: Sequence[Row]) -> list[Routing]:
+        """Of rows whose forward with gradient comes too late; none where nothing asks for them."""
+        found = [self._forward(row.without_entries()).routing for row in rows] if self._balances else []
+        return [routing for routing in found if routing is not None]
+
+    def _of_all_ranks(self, own: Sequence[Routing]) -> Routing | None:
+        """None for a model without experts."""
+        return Routing(*map(self.parallel.sum_over_tokens, total(own))) if own else None
 
     def _sync_only_after_last(self, index: int, count: int) -> None:
         assert isinstance(self.lm, FSDPModule)
         self.lm.set_requires_gradient_sync(index == count - 1)
 
-    def _batch(self, row: Row, proximal_E: Tensor | None) -> LossBatch:
+    def _batch(self, row: Row, proximal_E: Tensor | None) -> tuple[LossBatch, Routing | None]:
         row = row.to(self.parallel.device)
         reference_E = self._reference_logprobs(row)
-        logprob_E, entropy_E = self._forward(row)
-        return loss_batch(row, logprob_E, entropy_E, proximal_logprob_E=proximal_E, reference_logprob_E=reference_E)
+        found = self._forward(row)
+        batch = loss_batch(
+            row, found.logprob_E, found.entropy_E, proximal_logprob_E=proximal_E, reference_logprob_E=reference_E
+        )
+        return batch, found.routing
 
     def _reference_logprobs(self, row: Row) -> Tensor | None:
         if self.reference is None:
@@ -140,8 +186,8 @@ class Accumulator:
         with torch.no_grad(), below:
             return row_logprobs(self.reference, row, chunk=self.chunk, attn=self.mask)[0]
 
-    def _forward(self, row: Row) -> tuple[Tensor, Tensor | None]:
-        return row_logprobs(
+    def _forward(self, row: Row) -> Forwarded:
+        return forward_row(
             self.lm,
             row.to(self.parallel.device),
             chunk=self.chunk,

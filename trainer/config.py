@@ -116,7 +116,8 @@ class TrainerConfig(ServiceConfig, LossConfig, Trainable):
     num_threads: int = Field(0, ge=0, description="CPU threads a process; 0: the cores shared among processes.")
 
     tp_size: Positive = Field(
-        1, description="Processes that share each layer (tensor parallelism); the rest of them share the data."
+        1,
+        description="Processes that share each layer, and its experts (tensor and expert parallelism); the rest share the data.",
     )
     cp_size: Positive = Field(
         1, description="Processes that share each row's tokens (context parallelism); tp_size × cp_size share a row."
@@ -196,7 +197,8 @@ class TrainerConfig(ServiceConfig, LossConfig, Trainable):
             return self
         if self.loss_calculater is LossName.CROSS_ENTROPY:
             raise ValueError("CrossEntropy trains on every record: set drop_zero_advantage to false")
-        terms = [n for n in ("kl_coefficient", "entropy_coefficient", "log_ratio_penalty") if getattr(self, n) != 0]
+        names = ("kl_coefficient", "entropy_coefficient", "router_aux_loss_coef", "log_ratio_penalty")
+        terms = [name for name in names if getattr(self, name) != 0]
         if terms and not (terms == ["log_ratio_penalty"] and self.loss_calculater is not LossName.DPPO):
             raise ValueError(
                 f"{terms[0]} gives records without advantage a gradient too: set drop_zero_advantage to false"

@@ -10,6 +10,7 @@ the embedding) only while the module that owns it runs, and again for its backwa
 """
 
 import math
+from typing import NamedTuple
 
 from torch import Tensor, nn
 from transformers import PreTrainedModel
@@ -21,6 +22,15 @@ from trainer.losses import LossBatch
 from trainer.node_attention import Spans
 from trainer.packing import Row
 from trainer.parallel import Peers
+from trainer.routing import Routing, experts_per_token, routing_of
+
+
+class Forwarded(NamedTuple):
+    """What a row's forward gives. `routing` is of this process's tokens of the row, None for a model without experts."""
+
+    logprob_E: Tensor
+    entropy_E: Tensor | None  # None unless asked for
+    routing: Routing | None
 
 
 class TreeLM(nn.Module):
@@ -34,6 +44,7 @@ class TreeLM(nn.Module):
     causal_lm: PreTrainedModel
     obstacle: str | None
     context: Peers | None
+    experts_per_token: int | None
 
     def __init__(self, causal_lm: PreTrainedModel, context: Peers | None = None) -> None:
         super().__init__()
@@ -48,9 +59,10 @@ class TreeLM(nn.Module):
                     f"{type(causal_lm).__name__}: {name} is set; expected logits that are one matrix product"
                 )
         self.causal_lm = causal_lm
+        self.experts_per_token = experts_per_token(causal_lm)
 
-    def forward(self, row: Row, mask: Mask, chunk: int, with_entropy: bool) -> tuple[Tensor, Tensor | None]:
-        """(logprob_E, entropy_E or None) of the row's entries; each distinct (token, temperature) is computed once."""
+    def forward(self, row: Row, mask: Mask, chunk: int, with_entropy: bool) -> Forwarded:
+        """Of the row's entries; each distinct (token, temperature) is computed once."""
         if self.obstacle is not None and mask is not None:
             raise ValueError(f"{self.causal_lm.config.model_type}: {self.obstacle}; trees need full attention only")
         attention = {"tree_spans": mask} if isinstance(mask, Spans) else {"attention_mask": mask}
@@ -62,6 +74,7 @@ class TreeLM(nn.Module):
             use_cache=False,
             **attention,
             **({} if context is None else {"context": context}),
+            **({} if self.experts_per_token is None else {"output_router_logits": True}),
         )
         node_U, temperature_U = row.node_U, row.temperature_U
         if own_U is not None:
@@ -79,22 +92,31 @@ class TreeLM(nn.Module):
             count = len(row.node_U)
             logprob_U = of_all(logprob_U, own_U, count, context)
             entropy_U = None if entropy_U is None else of_all(entropy_U, own_U, count, context)
-        return logprob_U[row.edge_E], None if entropy_U is None else entropy_U[row.edge_E]
+        routing = None
+        if self.experts_per_token is not None:
+            routing = routing_of(output.router_logits, row.copies_N[here], self.experts_per_token)
+        return Forwarded(logprob_U[row.edge_E], None if entropy_U is None else entropy_U[row.edge_E], routing)
+
+
+def forward_row(
+    lm: nn.Module, row: Row, *, chunk: int = 512, attn: MaskBuilder = dense_mask, with_entropy: bool = False
+) -> Forwarded:
+    """Of `lm` (a TreeLM, sharded or not), with gradient, the log-probabilities at each entry's temperature.
+
+    float32, or float64 for a float64 model. `row` must be on the model's device.
+    """
+    shares = lm.context.size if isinstance(lm, TreeLM) and lm.context is not None else 1
+    row = row.padded(math.lcm(BLOCK if attn is interval_block_mask else 1, shares))
+    forwarded: Forwarded = lm(row, attn(row.ends_N), chunk, with_entropy)
+    return forwarded
 
 
 def row_logprobs(
     lm: nn.Module, row: Row, *, chunk: int = 512, attn: MaskBuilder = dense_mask, with_entropy: bool = False
 ) -> tuple[Tensor, Tensor | None]:
-    """Log-probabilities of the row's entries under `lm` (a TreeLM, sharded or not), at each entry's temperature, with
-    gradient.
-
-    float32, or float64 for a float64 model. The entropies, with gradient, are None unless asked for. `row` must be
-    on the model's device.
-    """
-    shares = lm.context.size if isinstance(lm, TreeLM) and lm.context is not None else 1
-    row = row.padded(math.lcm(BLOCK if attn is interval_block_mask else 1, shares))
-    logprob_E, entropy_E = lm(row, attn(row.ends_N), chunk, with_entropy)
-    return logprob_E, entropy_E
+    """The log-probabilities and the entropies of `forward_row`."""
+    forwarded = forward_row(lm, row, chunk=chunk, attn=attn, with_entropy=with_entropy)
+    return forwarded.logprob_E, forwarded.entropy_E
 
 
 def loss_batch(

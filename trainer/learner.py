@@ -21,7 +21,8 @@ from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 from transformers import PreTrainedModel
 
-from trainer.accumulate import Accumulator, Minibatch
+from shared.errors import ConfigError
+from trainer.accumulate import Accumulator, Minibatch, Pass
 from trainer.attention import MaskBuilder, attn_implementation_for, choose, mask_counts, tree_obstacle
 from trainer.context_parallel import cut_sequences, of_slices
 from trainer.forward import TreeLM
@@ -32,6 +33,7 @@ from trainer.memory import MemorySettings, checkpoint_layers, with_optimizer_off
 from trainer.model import layer_classes, load_config, load_model
 from trainer.packing import Row
 from trainer.parallel import Parallel, shard_model
+from trainer.routing import load_metrics, router_aux_loss, total
 from trainer.schedule import Schedule, learning_rate
 from trainer.tensor_parallel import cut_layers
 from trainer.trainable import EVERYTHING, Trainable
@@ -83,6 +85,7 @@ def open_learner(
     The frozen reference model, from `reference_directory` or the same weights, is loaded only where the loss has a KL term;
     the same weights are not loaded twice where they are there already, below adapters.
     `prefix_trees` False, or a model that they cannot go through: rows must be single sequences (`Learner.linear`).
+    Raises ConfigError for settings that the model cannot honor.
     """
     obstacle = tree_obstacle(load_config(model_directory))
     implementation = attn_implementation_for(attn_implementation, parallel.device, obstacle=obstacle)
@@ -102,6 +105,7 @@ def open_learner(
             fill(lm.causal_lm, directory, parallel, dtype=dtype)
 
     lm = load(model_directory, trainable)
+    _check_balance(lm, loss, model_directory)
     checkpoint_layers(lm.causal_lm, memory, parallel)
     linear = not prefix_trees or obstacle is not None
     if obstacle is not None and parallel.is_main:
@@ -125,6 +129,17 @@ def open_learner(
         logprob_chunk=logprob_chunk,
         with_entropy=with_entropy,
     )
+
+
+def _check_balance(lm: TreeLM, loss: LossConfig, directory: Path) -> None:
+    own = getattr(lm.causal_lm.config, "router_aux_loss_coef", 0.0)
+    if loss.router_aux_loss_coef and lm.experts_per_token is None:
+        raise ConfigError(
+            f"router_aux_loss_coef is {loss.router_aux_loss_coef:g}, but {directory} is of type "
+            f"{lm.causal_lm.config.model_type}, without experts that a loss balances; expected 0"
+        )
+    if own and not loss.router_aux_loss_coef:
+        log.info("%s: its router_aux_loss_coef %g is not used; the trainer's setting is 0", directory, own)
 
 
 class Learner:
@@ -182,17 +197,18 @@ class Learner:
         """
         started = time.monotonic()
         rate = self._set_learning_rate()
-        measured, norms, passes, trajectories = [], [], 0, 0
+        done: list[Pass] = []
+        norms, trajectories = [], 0
         proximals = self._accumulator.proximal_logprobs(minibatches)
         for minibatch, proximal in zip(minibatches, proximals, strict=True):
             totals = self._global_counts(minibatch.denominators)
-            part, passes_taken = self._accumulator.run(minibatch, totals, proximal)
-            passes, trajectories = max(passes, passes_taken), trajectories + totals.num_trajectories
-            measured.append(part)
-            norms.append(self._update() if passes_taken else math.nan)
+            done.append(self._accumulator.run(minibatch, totals, proximal))
+            trajectories += totals.num_trajectories
+            norms.append(self._update() if done[-1].count else math.nan)
         moved = [norm for norm in norms if math.isfinite(norm)]
+        passes = max((update.count for update in done), default=0)
         self.steps_done += 1
-        metrics = report(self._reduce(combine(measured))) | {
+        metrics = report(self._reduce(combine([update.measured for update in done]))) | {
             "learner/learning_rate": rate,
             "learner/grad_norm": sum(norms) / len(norms) if passes else 0.0,
             "learner/skipped_steps": float(not moved),
@@ -203,6 +219,7 @@ class Learner:
             "learner/step_s": time.monotonic() - started,
         }
         metrics |= self._row_metrics([row for minibatch in minibatches for row in minibatch.rows])
+        metrics |= self._routing_metrics(done, metrics["loss/loss"])
         return StepResult(metrics, skipped=not moved)
 
     def _set_learning_rate(self) -> float:
@@ -247,6 +264,15 @@ class Learner:
             "learner/pad_fraction": padding / max(tokens + padding, 1.0),
             "learner/block_density": visible / max(blocks, 1.0),
         }
+
+    def _routing_metrics(self, done: Sequence[Pass], loss: float) -> dict[str, float]:
+        """`loss`: without what balances the experts."""
+        routings = [update.routing for update in done if update.routing is not None]
+        metrics = load_metrics(total(routings)) if routings else {}
+        if coefficient := self._accumulator.loss.router_aux_loss_coef:
+            added = sum(float(router_aux_loss(r, r, coefficient)) for r in routings)
+            metrics |= {"loss/router_aux_loss": added, "loss/loss": loss + added}
+        return metrics
 
     def _reduce(self, own: Measured) -> Measured:
         """Over ranks; their names differ where one has a source or an age that another has not."""

@@ -14,7 +14,7 @@ from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from shared.errors import ConfigError
-from trainer.model import DTYPES, load_config, load_model
+from trainer.model import DTYPES, experts_implementation_for, load_config, load_model
 from trainer.parallel import Parallel
 from trainer.trainable import Trainable, choose_trained
 
@@ -31,7 +31,10 @@ def empty_model(directory: Path, *, dtype: str, attn_implementation: str, traina
         )
     with init_empty_weights(include_buffers=False):
         model = AutoModelForCausalLM.from_config(
-            load_config(directory), dtype=DTYPES[dtype], attn_implementation=attn_implementation
+            load_config(directory),
+            dtype=DTYPES[dtype],
+            attn_implementation=attn_implementation,
+            experts_implementation=experts_implementation_for(dtype),
         )
     assert isinstance(model, PreTrainedModel)
     model.tie_weights()

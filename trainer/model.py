@@ -1,6 +1,5 @@
 """Load what is trained: a causal language model and its tokenizer, from a local Hugging Face directory."""
 
-import logging
 from pathlib import Path
 
 import torch
@@ -16,8 +15,6 @@ from transformers.utils.logging import disable_progress_bar
 
 from shared.errors import ConfigError
 from trainer.trainable import EVERYTHING, Trainable, choose_trained
-
-log = logging.getLogger(__name__)
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float64": torch.float64}
 
@@ -40,8 +37,8 @@ def load_model(
 ) -> PreTrainedModel:
     """The model in training mode, with its adapters. `dtype` is that of parameters and optimizer: float32 unless memory forbids.
 
-    Raises ConfigError for a directory without a model, an unknown dtype, attention that would ignore a tree mask, a loss of
-    the model's own that is not computed here, and as `choose_trained` does.
+    Raises ConfigError for a directory without a model, an unknown dtype, attention that would ignore a tree mask, and as
+    `choose_trained` does.
     """
     if attn_implementation == "eager":
         # measured: logits off by 0.44 and no error, since eager adds the boolean mask instead of applying it
@@ -50,12 +47,12 @@ def load_model(
         raise ConfigError(f"dtype is {dtype!r}; expected one of {', '.join(DTYPES)}")
     config = load_config(directory)
     disable_progress_bar()  # one bar per rank and load, among the lines of the log
-    _check_no_router_loss(config, directory)
     model = AutoModelForCausalLM.from_pretrained(
         directory,
         config=config,
         dtype=DTYPES[dtype],
         attn_implementation="eager" if not has_attention(config) else attn_implementation,
+        experts_implementation=experts_implementation_for(dtype),
         local_files_only=True,
     )
     assert isinstance(model, PreTrainedModel)
@@ -70,17 +67,9 @@ def has_attention(config: PretrainedConfig) -> bool:
     return bool(getattr(config, "num_attention_heads", None))
 
 
-def _check_no_router_loss(config: PretrainedConfig, directory: Path) -> None:
-    """The load-balancing loss of experts multiplies two means over all tokens of an update, each as often as records have it; but
-    a tree has a shared token once, and a row has a part of the update.
-    """
-    if getattr(config, "output_router_logits", False):
-        raise ConfigError(
-            f"{directory}/config.json: output_router_logits is true, which asks for a load-balancing loss of the experts; the "
-            "trainer has none: set it to false"
-        )
-    if coefficient := getattr(config, "router_aux_loss_coef", 0.0):
-        log.warning("%s: router_aux_loss_coef is %g: no load-balancing loss is added", directory, coefficient)
+def experts_implementation_for(dtype: str) -> str | None:
+    """What computes a mixture of experts; None is transformers' choice, whose kernel takes no float64."""
+    return "batched_mm" if dtype == "float64" else None
 
 
 def load_tokenizer(directory: Path) -> PreTrainedTokenizerBase:

@@ -1,9 +1,9 @@
 """Packing: trees of any size become rows of at most `max_tokens` tokens, each one forward.
 
 The promises: every entry of every tree is in exactly one row; its row holds all the token's ancestors; so the sum of
-the rows' losses is the loss of the step, whatever the budget. Trees side by side in a row do not see each other: a
-forest has the same mask rule as a tree. A tree over the budget is cut between leaves, and the ancestors of a cut are
-computed again as context.
+the rows' losses is the loss of the step, whatever the budget. A token that is computed again counts in one row alone.
+Trees side by side in a row do not see each other: a forest has the same mask rule as a tree. A tree over the budget is
+cut between leaves, and the ancestors of a cut are computed again as context.
 
     suffix _N  token of the row
            _E  entry: (trajectory, trained token)
@@ -37,6 +37,7 @@ class Row:
     parents_N: Tensor
     positions_N: Tensor
     ends_N: Tensor
+    copies_N: Tensor  # as in `TokenTree`; 0 for padding, and for ancestors that an earlier row counts
     node_U: Tensor  # the predicted token; its predictor is parents_N[node_U]
     temperature_U: Tensor
     edge_E: Tensor  # which of the _U log-probs an entry reads
@@ -59,6 +60,11 @@ class Row:
     def node_E(self) -> Tensor:
         return self.node_U[self.edge_E]
 
+    def without_entries(self) -> "Row":
+        """The same tokens with nothing to train."""
+        empty = {f.name: getattr(self, f.name)[:0] for f in dataclasses.fields(self) if f.name.endswith(("_U", "_E"))}
+        return dataclasses.replace(self, **empty)
+
     def to(self, device: torch.device | str) -> "Row":
         """The same row on another device."""
         return Row(*(getattr(self, f.name).to(device, non_blocking=True) for f in dataclasses.fields(self)))
@@ -80,6 +86,7 @@ class Row:
             parents_N=torch.cat([self.parents_N, places + (n - 1)]),
             positions_N=torch.cat([self.positions_N, places + self.positions_N[-1] + 1]),
             ends_N=torch.cat([ends_N, torch.full_like(places, n + extra)]),
+            copies_N=torch.cat([self.copies_N, torch.zeros_like(places)]),
         )
 
 
@@ -91,6 +98,7 @@ class _Part:
     parents_N: Int64
     positions_N: Int64
     ends_N: Int64
+    copies_N: Int64
     entries: Entries
 
     @property
@@ -98,18 +106,20 @@ class _Part:
         return len(self.ids_N)
 
 
-def pack(trees: Sequence[TokenTree], max_tokens: int, *, one_sequence_per_row: bool = False) -> list[Row]:
+def pack(
+    trees: Sequence[TokenTree], max_tokens: int, *, one_sequence_per_row: bool = False, every_token: bool = False
+) -> list[Row]:
     """Rows of at most `max_tokens` tokens, first-fit decreasing. Only a single root-to-leaf path above it makes a
     longer row. `one_sequence_per_row`: each path gets its own, whatever the budget, for models that take no trees.
 
-    Trees, and pieces of trees, without anything to train are left out, so the list may be empty. The order is a
-    function of the arguments alone.
+    Trees, and pieces of trees, without anything to train are left out, so the list may be empty; with `every_token` only those
+    without a token that counts. The order is a function of the arguments alone.
     """
     if max_tokens < 1:
         raise ValueError(f"max_tokens is {max_tokens}; expected at least 1")
     if one_sequence_per_row:
-        return [_row([part]) for tree in _numbered(trees) for part in _paths(tree)]
-    parts = [part for tree in _numbered(trees) for part in _split(tree, max_tokens)]
+        return [_row([part]) for tree in _numbered(trees) for part in _paths(tree) if _matters(part, every_token)]
+    parts = [part for tree in _numbered(trees) for part in _split(tree, max_tokens) if _matters(part, every_token)]
     bins: list[list[_Part]] = []
     room: list[int] = []
     for part in sorted(parts, key=lambda part: -part.num_tokens):
@@ -128,7 +138,11 @@ def empty_row() -> Row:
     is 0.
     """
     one, minus_one, none = np.ones(1, np.int64), np.full(1, -1, np.int64), concatenate([])
-    return _row([_Part(one - 1, minus_one, one - 1, one, none)])
+    return _row([_Part(one - 1, minus_one, one - 1, one, one - 1, none)])
+
+
+def _matters(part: _Part, every_token: bool) -> bool:
+    return len(part.entries) > 0 or (every_token and bool(part.copies_N.any()))
 
 
 def _numbered(trees: Sequence[TokenTree]) -> Iterator[_Part]:
@@ -140,7 +154,7 @@ def _numbered(trees: Sequence[TokenTree]) -> Iterator[_Part]:
             trajectory_E=tree.entries.trajectory_E + trajectories,
             dispatch_E=tree.entries.dispatch_E + dispatches,
         )
-        yield _Part(tree.ids_N, tree.parents_N, tree.positions_N, tree.ends_N, entries)
+        yield _Part(tree.ids_N, tree.parents_N, tree.positions_N, tree.ends_N, tree.copies_N, entries)
         trajectories += tree.num_trajectories
         dispatches += len(tree.dispatch_ids)
 
@@ -152,7 +166,7 @@ def _split(tree: _Part, max_tokens: int) -> Iterator[_Part]:
     together need the ancestors of a, and the tokens a … b.
     """
     if tree.num_tokens <= max_tokens:
-        yield from (part for part in [tree] if len(part.entries))
+        yield tree
         return
     leaves = np.flatnonzero(tree.ends_N == np.arange(tree.num_tokens) + 1)
     first, owned_from = 0, 0
@@ -168,9 +182,7 @@ def _split(tree: _Part, max_tokens: int) -> Iterator[_Part]:
             )
             last = first
         stop = int(leaves[last]) + 1
-        part = _piece(tree, np.concatenate([_ancestors(tree, start), np.arange(start, stop)]), owned_from)
-        if len(part.entries):
-            yield part
+        yield _piece(tree, np.concatenate([_ancestors(tree, start), np.arange(start, stop)]), owned_from)
         first, owned_from = last + 1, stop
 
 
@@ -178,9 +190,7 @@ def _paths(tree: _Part) -> Iterator[_Part]:
     """One piece per leaf, each with the entries that no earlier one has."""
     owned_from = 0
     for leaf in np.flatnonzero(tree.ends_N == np.arange(tree.num_tokens) + 1).tolist():
-        part = _piece(tree, np.append(_ancestors(tree, leaf), leaf), owned_from)
-        if len(part.entries):
-            yield part
+        yield _piece(tree, np.append(_ancestors(tree, leaf), leaf), owned_from)
         owned_from = leaf + 1
 
 
@@ -199,6 +209,7 @@ def _piece(tree: _Part, nodes: Int64, owned_from: int) -> _Part:
         parents_N=np.where(parents < 0, -1, np.searchsorted(nodes, parents)),
         positions_N=tree.positions_N[nodes],
         ends_N=np.searchsorted(nodes, tree.ends_N[nodes]),
+        copies_N=np.where(nodes >= owned_from, tree.copies_N[nodes], 0),
         entries=dataclasses.replace(entries, node_E=np.searchsorted(nodes, entries.node_E)),
     )
 
@@ -215,6 +226,7 @@ def _row(parts: Sequence[_Part]) -> Row:
         "parents_N": np.concatenate([np.where(p.parents_N < 0, -1, p.parents_N + offset) for p, offset in placed]),
         "positions_N": np.concatenate([part.positions_N for part in parts]),
         "ends_N": np.concatenate([part.ends_N + offset for part, offset in placed]),
+        "copies_N": np.concatenate([part.copies_N for part in parts]),
         "node_U": node_U,
         "temperature_U": temperature_U,
         "edge_E": edge_E,

@@ -114,6 +114,12 @@ class Parallel:
         """Return when every rank has come here; stated as a sum, which both backends carry on the device in use."""
         self.everyone.sum_scalars([0.0])
 
+    def sum_over_tokens(self, tensor: torch.Tensor) -> torch.Tensor:
+        """The sum over the processes that have other tokens, which are all but those of one layer."""
+        whole = tensor.clone()
+        dist.all_reduce(whole, group=self.mesh.get_group("shard"))
+        return whole
+
     def max_int(self, value: int) -> int:
         """The largest value that any rank gave."""
         tensor = torch.tensor([value], dtype=torch.int64, device=self.device)

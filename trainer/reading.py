@@ -93,7 +93,12 @@ class Reader:
         own_ages = [ages.of_group(group.versions) for group in groups]
         trees = [g.tree.at(ages, age) for g, age in zip(groups, own_ages, strict=True) if g.tree is not None]
         assert len(trees) == len(groups), "a share is made of merged groups"
-        rows: list[Row] = pack(trees, self._config.max_tokens_per_row, one_sequence_per_row=self._linear)
+        rows: list[Row] = pack(
+            trees,
+            self._config.max_tokens_per_row,
+            one_sequence_per_row=self._linear,
+            every_token=self._config.router_aux_loss_coef > 0,
+        )
         data = [d for group in groups for d in group.data]
         minibatch = Minibatch(rows, _denominators(trees), [d.source for d in data])
         return Share(minibatch, trees, data, own_ages)

@@ -80,6 +80,9 @@ class SftConfig(ServiceConfig, RecordFilter, Trainable):
     weight_decay: float = Field(0.0, ge=0, description="AdamW's, on matrices.")
     adam_beta2: float = Field(0.999, gt=0, lt=1, description="AdamW's second moment; 0.95 forgets faster.")
     max_grad_norm: float = Field(1.0, ge=0, description="Clip the global gradient norm; 0 turns it off.")
+    router_aux_loss_coef: float = Field(
+        0.0, ge=0, description="Times the load-balancing loss of a mixture of experts (docs/training.md)."
+    )
     max_tokens: int = Field(4096, ge=2, description="Longer samples are left out, and counted.")
     tokens_per_row: int = Field(512, ge=2, description="Budget of one forward; on CPU short rows are fastest.")
     dtype: str = Field("float32", description="Of parameters and optimizer: float32, bfloat16 or float64.")
@@ -87,7 +90,9 @@ class SftConfig(ServiceConfig, RecordFilter, Trainable):
     attn_implementation: str = Field("auto", description="by_node, flex_attention, sdpa, or auto: by the device.")
     device: str = Field("auto", description="auto, cpu or cuda.")
     num_threads: int = Field(0, ge=0, description="CPU threads per process; 0 follows OMP_NUM_THREADS, else one.")
-    tp_size: int = Field(1, ge=1, description="Processes that share each layer (tensor parallelism).")
+    tp_size: int = Field(
+        1, ge=1, description="Processes that share each layer, and its experts (tensor and expert parallelism)."
+    )
     cp_size: int = Field(1, ge=1, description="Processes that share each row's tokens (context parallelism).")
     seed: int = Field(0, ge=0, description="Of the order of the samples, and of new adapters.")
     save_steps: int = Field(0, ge=0, description="Steps between checkpoints; 0 writes none.")
@@ -161,7 +166,7 @@ def _train(config: SftConfig, parallel: Parallel, data: Data) -> Path:
     max_steps = config.max_steps or max(1, round(config.epochs * len(data) / config.samples_per_step))
     learner = open_learner(
         config.model_name_or_path,
-        LossConfig(loss_calculater=LossName.CROSS_ENTROPY),
+        LossConfig(loss_calculater=LossName.CROSS_ENTROPY, router_aux_loss_coef=config.router_aux_loss_coef),
         config.optimizer(max_steps),
         parallel,
         trainable=config.trainable(),
@@ -247,7 +252,12 @@ class Samples:
                 )
         self.left_out += len(records) - len(fitting)
         tree = merge(fitting, merging=Merging.LINEAR if self._linear else Merging.TREE)
-        rows = pack([tree], config.tokens_per_row, one_sequence_per_row=self._linear)
+        rows = pack(
+            [tree],
+            config.tokens_per_row,
+            one_sequence_per_row=self._linear,
+            every_token=config.router_aux_loss_coef > 0,
+        )
         return rows, Denominators.count(torch.from_numpy(tree.trained_tokens_T))
 
 

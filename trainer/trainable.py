@@ -109,13 +109,16 @@ def _freeze(model: nn.Module, patterns: Sequence[str]) -> None:
 def _add_adapters(model: PreTrainedModel, trainable: Trainable) -> None:
     import peft  # here, since its import takes seconds that training without adapters need not wait
 
-    targets = _target_names(model, trainable.lora_target_modules)
+    # Held by a module of no type that PEFT knows: of a mixture of experts it would take the name of a layer for that of a
+    # projection inside the experts, which transformers once had there.
+    held = nn.ModuleDict({"held": model})
+    targets = [f"held.{name}" for name in _target_names(model, trainable.lora_target_modules)]
     config = peft.LoraConfig(
         r=trainable.lora_rank, lora_alpha=trainable.lora_alpha, lora_dropout=0.0, target_modules=targets, bias="none"
     )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(trainable.seed)  # each process would begin with other adapters by its own random state
-        peft.inject_adapter_in_model(config, model, adapter_name=ADAPTER)
+        peft.inject_adapter_in_model(config, held, adapter_name=ADAPTER)
     for parameter in model.parameters():
         if parameter.requires_grad and parameter.dtype == torch.bfloat16:
             parameter.data = parameter.data.float()  # small steps on a small matrix are lost in 8 bits

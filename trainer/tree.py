@@ -75,6 +75,7 @@ class TokenTree:
     parents_N: Int64
     positions_N: Int64
     ends_N: Int64
+    copies_N: Int64  # of how many records' tokens this is the place; 0 where a chain repeats what an earlier one has
     entries: Entries
     record_ids: tuple[str, ...]
     dispatch_ids: tuple[str, ...]
@@ -138,11 +139,15 @@ def merge(
     offsets = np.cumsum([0, *(len(record.dispatches) for record in records)])
     parts = [_entries(records[t], lossy[t], node_of_token[t], t, int(offsets[t]), ages[t]) for t in kept]
     counts = [_sequence_counts(records[t]) for t in kept]
+    copies_N = np.zeros(len(layout.ids_N), dtype=np.int64)
+    for t in kept:
+        np.add.at(copies_N, node_of_token[t], 1)
     return TokenTree(
         ids_N=layout.ids_N,
         parents_N=layout.parents_N,
         positions_N=layout.positions_N,
         ends_N=layout.ends_N,
+        copies_N=copies_N,
         entries=concatenate(parts),
         record_ids=tuple(record.record_id for record in records),
         dispatch_ids=tuple(dispatch.id for record in records for dispatch in record.dispatches),

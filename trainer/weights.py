@@ -19,6 +19,7 @@ from safetensors.torch import save_file
 from torch import nn
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
 from transformers import PreTrainedModel
+from transformers.core_model_loading import revert_weight_conversion
 
 from shared.weights import WEIGHTS_FILE, FileEntry, manifest_of
 from trainer.atomic import write_directory_atomically
@@ -63,10 +64,11 @@ def write_weights(
     return result
 
 
-def gather_state(model: nn.Module, parallel: Parallel, dtype: torch.dtype | None) -> dict[str, torch.Tensor]:
-    """Full tensors on rank 0 (elsewhere empty), on the CPU, under the names that the model's class loads, adapters merged.
+def gather_state(model: PreTrainedModel, parallel: Parallel, dtype: torch.dtype | None) -> dict[str, torch.Tensor]:
+    """Full tensors on rank 0 (elsewhere empty), on the CPU, adapters merged, under the names of the files that were loaded.
 
-    Of tied parameters one is kept, the first: its class ties the other again when it loads.
+    In memory all experts of a layer are one tensor, in files each has its own; engines know the files. Of tied parameters one is
+    kept, the first: its class ties the other again when it loads.
     """
     full = get_model_state_dict(model, options=StateDictOptions(full_state_dict=True, cpu_offload=True))
     if not parallel.is_main:
@@ -75,7 +77,7 @@ def gather_state(model: nn.Module, parallel: Parallel, dtype: torch.dtype | None
     kept = {name: tensor for name, tensor in full.items() if name not in tied and isinstance(tensor, torch.Tensor)}
     return {
         name: (tensor.to(dtype) if dtype and tensor.is_floating_point() else tensor).contiguous()
-        for name, tensor in merged(kept, scaling_of(model)).items()
+        for name, tensor in revert_weight_conversion(model, merged(kept, scaling_of(model))).items()
     }
 
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
-from transformers import PreTrainedModel, Qwen3Config, Qwen3ForCausalLM
+from transformers import PreTrainedModel, Qwen3Config, Qwen3ForCausalLM, Qwen3MoeConfig, Qwen3MoeForCausalLM
 
 from shared.trees import RecordTree, TreeDispatch
 
@@ -160,8 +160,37 @@ def tiny_model(
         attn_implementation=attention,
         **settings,
     )
-    model = Qwen3ForCausalLM(config).to(dtype)
-    with torch.no_grad():  # the usual initialization is so small that every token is equally likely
+    return _spread(Qwen3ForCausalLM(config).to(dtype))
+
+
+def tiny_experts_model(
+    seed: int = 0, *, num_experts: int = 4, dtype: torch.dtype = torch.float64, attention: str = "sdpa"
+) -> PreTrainedModel:
+    """Qwen3-MoE with random weights: a dense layer, then two of `num_experts`, of which a token chooses two."""
+    torch.manual_seed(seed)
+    config = Qwen3MoeConfig(
+        vocab_size=VOCABULARY,
+        hidden_size=32,
+        intermediate_size=48,
+        moe_intermediate_size=24,
+        num_hidden_layers=3,
+        mlp_only_layers=[0],
+        num_experts=num_experts,
+        num_experts_per_tok=2,
+        norm_topk_prob=True,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=8,
+        max_position_embeddings=256,
+        attn_implementation=attention,
+        experts_implementation="batched_mm",
+    )
+    return _spread(Qwen3MoeForCausalLM(config).to(dtype))
+
+
+def _spread(model: PreTrainedModel) -> PreTrainedModel:
+    """The usual initialization is so small that every token is equally likely."""
+    with torch.no_grad():
         for name, parameter in model.named_parameters():
             parameter.mul_(1.0 if "norm" in name else 6.0)
     return model.train()

@@ -153,7 +153,7 @@ def _step(lm: TreeLM, frozen: TreeLM, config: LossConfig, merging: Merging, coun
         with torch.no_grad():
             padded = [*rows, *[empty_row()] * (rounds - len(rows))]
             proximal = [row_logprobs(frozen, row, chunk=7)[0] for row in padded]
-    measured, _ = accumulator.run(Minibatch(rows, counts(own)), totals, proximal)
+    measured = accumulator.run(Minibatch(rows, counts(own)), totals, proximal).measured
     loss = combine(parallel.data.gather_objects(measured)).sums["loss/loss"]
     gradients = {}
     for name, parameter in lm.causal_lm.named_parameters():

@@ -19,7 +19,7 @@ from tests.trainer.loss_cases import LOSSES
 from trainer.checkpoint import Checkpoints
 from trainer.exact import exact_norms
 from trainer.learner import Learner, OptimizerConfig, open_learner
-from trainer.losses import Denominators, LossConfig, LossName
+from trainer.losses import Denominators, LossConfig
 from trainer.packing import Row, pack
 from trainer.parallel import Parallel, end_process, parallel_session
 from trainer.trainable import EVERYTHING, Trainable
@@ -36,27 +36,31 @@ OPTIMIZER = OptimizerConfig(
 def exact_learner(
     model_directory: Path,
     parallel: Parallel,
-    loss: LossName = LossName.MINIRL,
+    loss: LossConfig = LossConfig(),
     trainable: Trainable = EVERYTHING,
 ) -> Learner:
-    config = LossConfig(loss_calculater=loss)
-    return open_learner(model_directory, config, OPTIMIZER, parallel, trainable=trainable, dtype="float64")
+    return open_learner(model_directory, loss, OPTIMIZER, parallel, trainable=trainable, dtype="float64")
 
 
-def rows_of_step(step: int, max_tokens: int, parallel: Parallel) -> tuple[list[Row], Denominators]:
+def rows_of_step(
+    step: int, max_tokens: int, parallel: Parallel, *, every_token: bool = False
+) -> tuple[list[Row], Denominators]:
     """This rank's rows: the groups of the step are dealt to the ranks. A row budget of 12 makes many rows, 10000 one."""
     seeds = range(step * GROUPS_PER_STEP, (step + 1) * GROUPS_PER_STEP)
     trees = [merge(random_group(seed)) for seed in seeds][parallel.data.rank :: parallel.data.size]
     counts = [torch.zeros(0, dtype=torch.int64), *(torch.from_numpy(tree.trained_tokens_T) for tree in trees)]
-    return pack(trees, max_tokens), Denominators.count(torch.cat(counts))
+    return pack(trees, max_tokens, every_token=every_token), Denominators.count(torch.cat(counts))
 
 
-def take_steps(learner: Learner, stop: int, max_tokens: int, parallel: Parallel) -> dict[str, float]:
+def take_steps(
+    learner: Learner, stop: int, max_tokens: int, parallel: Parallel, *, every_token: bool = False
+) -> dict[str, float]:
     """From `learner.steps_done` to `stop`, in true float64; returns the metrics of the last step."""
     metrics: dict[str, float] = {}
     with exact_norms(learner.causal_lm):
         while learner.steps_done < stop:
-            metrics = learner.step(*rows_of_step(learner.steps_done, max_tokens, parallel)).metrics
+            rows = rows_of_step(learner.steps_done, max_tokens, parallel, every_token=every_token)
+            metrics = learner.step(*rows).metrics
     return metrics
 
 

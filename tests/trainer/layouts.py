@@ -1,4 +1,4 @@
-"""The same steps on any number of processes: python -m tests.trainer.layouts [--layouts 1,2,4,1x2,2x2,1x1x2]
+"""The same steps on any number of processes: python -m tests.trainer.layouts [--layouts 1,2,4,1x2,2x2,1x1x2] [--experts]
 
 A layout is DATAxTPxCP: so many parts of the data, so many processes for each layer, so many for each row's tokens. Every layout
 takes 5 float64 steps on the same groups, and 2 steps with a checkpoint that each other layout then continues to 5. Printed: the
@@ -21,16 +21,20 @@ import torch
 from rich.console import Console
 from rich.table import Table
 from torch import Tensor
+from transformers import PreTrainedModel
 
 from shared.mongod import free_port
-from tests.trainer.builders import relative_difference, tiny_model
+from tests.trainer.builders import relative_difference, tiny_experts_model, tiny_model
 from tests.trainer.launched import SAVED_STEP, exact_learner, full_parameters, take_steps
 from trainer import checkpoint
+from trainer.learner import Learner
+from trainer.losses import LossConfig
 from trainer.parallel import Parallel, parallel_session
 from trainer.trainable import EVERYTHING, Trainable
 
 LAST_STEP = 5
 MAX_TOKENS = 30  # many rows, of another number on every rank
+BALANCED = LossConfig(router_aux_loss_coef=0.1)  # a hundred times the usual one, so that an error shows
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,54 +82,62 @@ def _fork(rank: int, layout: Layout, port: str, work: Callable[[Parallel], None]
 
 
 class Comparison:
-    """Parameters after the steps, by layout."""
+    """Parameters after the steps, by layout; `metrics` of the last step of those that began at the start."""
 
-    def __init__(self, folder: Path, trainable: Trainable) -> None:
+    def __init__(self, folder: Path, model: PreTrainedModel, loss: LossConfig, trainable: Trainable) -> None:
         self._folder = folder
+        self._loss = loss
         self._trainable = trainable
         self._model = folder / "model"
-        tiny_model().save_pretrained(self._model)
+        self.metrics: dict[Layout, dict[str, float]] = {}
+        model.save_pretrained(self._model)
 
     def trained(self, layout: Layout) -> dict[str, Tensor]:
         """After the last step, with a checkpoint left at `SAVED_STEP`."""
 
         def work(parallel: Parallel) -> None:
-            learner = exact_learner(self._model, parallel, trainable=self._trainable)
-            take_steps(learner, SAVED_STEP, MAX_TOKENS, parallel)
+            learner = exact_learner(self._model, parallel, self._loss, self._trainable)
+            self._take_steps(learner, SAVED_STEP, parallel)
             checkpoint.Checkpoints(self._folder / str(layout), parallel).save(learner, {})
-            take_steps(learner, LAST_STEP, MAX_TOKENS, parallel)
-            self._write(full_parameters(learner), parallel)
+            metrics = self._take_steps(learner, LAST_STEP, parallel)
+            self._write(full_parameters(learner), metrics, parallel)
 
-        return self._result(layout, work)
+        found, self.metrics[layout] = self._result(layout, work)
+        return found
 
     def continued(self, saved_by: Layout, layout: Layout) -> dict[str, Tensor]:
         """From the checkpoint that `saved_by` left."""
 
         def work(parallel: Parallel) -> None:
-            learner = exact_learner(self._model, parallel, trainable=self._trainable)
+            learner = exact_learner(self._model, parallel, self._loss, self._trainable)
             path = checkpoint.latest(self._folder / str(saved_by))
             assert path
             checkpoint.load(learner, path, parallel)
-            take_steps(learner, LAST_STEP, MAX_TOKENS, parallel)
-            self._write(full_parameters(learner), parallel)
+            metrics = self._take_steps(learner, LAST_STEP, parallel)
+            self._write(full_parameters(learner), metrics, parallel)
 
-        return self._result(layout, work)
+        return self._result(layout, work)[0]
 
-    def _write(self, parameters: dict[str, Tensor], parallel: Parallel) -> None:
+    def _take_steps(self, learner: Learner, stop: int, parallel: Parallel) -> dict[str, float]:
+        return take_steps(learner, stop, MAX_TOKENS, parallel, every_token=self._loss.router_aux_loss_coef > 0)
+
+    def _write(self, parameters: dict[str, Tensor], metrics: dict[str, float], parallel: Parallel) -> None:
         if parallel.is_main:
-            torch.save(parameters, self._folder / "result.pt")
+            torch.save((parameters, metrics), self._folder / "result.pt")
 
-    def _result(self, layout: Layout, work: Callable[[Parallel], None]) -> dict[str, Tensor]:
+    def _result(self, layout: Layout, work: Callable[[Parallel], None]) -> tuple[dict[str, Tensor], dict[str, float]]:
         (self._folder / "result.pt").unlink(missing_ok=True)
         run(layout, work)
-        found: dict[str, Tensor] = torch.load(self._folder / "result.pt", weights_only=True)
-        return found
+        parameters, metrics = torch.load(self._folder / "result.pt", weights_only=True)
+        return parameters, metrics
 
 
 @contextmanager
-def comparison(trainable: Trainable = EVERYTHING) -> Iterator[Comparison]:
+def comparison(
+    trainable: Trainable = EVERYTHING, *, model: PreTrainedModel | None = None, loss: LossConfig = LossConfig()
+) -> Iterator[Comparison]:
     with tempfile.TemporaryDirectory() as folder:
-        yield Comparison(Path(folder), trainable)
+        yield Comparison(Path(folder), model or tiny_model(), loss, trainable)
 
 
 def main() -> None:
@@ -135,9 +147,11 @@ def main() -> None:
         default="1,2,4,1x2,2x2,1x1x2,1x1x4,2x1x2,1x2x2",
         help="the first is compared with (default: %(default)s)",
     )
+    parser.add_argument("--experts", action="store_true", help="a mixture of experts, and the loss that balances them")
     args = parser.parse_args()
     layouts = [Layout(*map(int, text.split("x"))) for text in args.layouts.split(",")]
-    with comparison() as compared:
+    chosen = {"model": tiny_experts_model(), "loss": BALANCED} if args.experts else {}
+    with comparison(**chosen) as compared:
         trained = {layout: compared.trained(layout) for layout in layouts}
         expected = trained[layouts[0]]
         table = Table(

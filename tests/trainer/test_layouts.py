@@ -5,13 +5,14 @@ from pathlib import Path
 
 import pytest
 import torch
-from transformers import Qwen3MoeConfig, Qwen3MoeForCausalLM
+from safetensors.torch import load_file
 
 from shared.errors import ConfigError
+from shared.weights import WEIGHTS_FILE
 from tests.trainer import exactness_table
-from tests.trainer.builders import VOCABULARY, random_group, relative_difference, tiny_model
-from tests.trainer.launched import OPTIMIZER, full_parameters, take_steps
-from tests.trainer.layouts import MAX_TOKENS, Comparison, Layout, comparison, run
+from tests.trainer.builders import random_group, relative_difference, tiny_experts_model, tiny_model
+from tests.trainer.launched import OPTIMIZER, take_steps
+from tests.trainer.layouts import BALANCED, MAX_TOKENS, Comparison, Layout, comparison, run
 from tests.trainer.loss_cases import LOSSES
 from trainer.context_parallel import cut_sequences, of_slices
 from trainer.forward import TreeLM, row_logprobs
@@ -21,11 +22,13 @@ from trainer.packing import pack
 from trainer.parallel import LaunchError, Parallel, parallel_session
 from trainer.tensor_parallel import cut_layers
 from trainer.tree import merge
+from trainer.weights import write_weights
 
 ONE, TWO, FOUR = Layout(1), Layout(2), Layout(4)
 TWO_FOR_A_LAYER, TWO_BY_TWO = Layout(1, tp=2), Layout(2, tp=2)
 TWO_FOR_A_ROW, FOUR_FOR_A_ROW = Layout(1, cp=2), Layout(1, cp=4)  # of two key heads: four processes need copies of them
 ROWS_AND_DATA, ROWS_AND_LAYERS = Layout(2, cp=2), Layout(1, tp=2, cp=2)
+REPORTED = ("learner/grad_norm", "loss/loss", "loss/router_aux_loss", "experts/load_imbalance_mean")
 OF_A_ROW = ("minirl, proximal", "grpo, entropy", "gspo", "gspo, entropy and kl")
 
 
@@ -100,31 +103,49 @@ def test_a_row_is_not_shared_where_a_layer_would_need_its_neighbor() -> None:
     run(TWO_FOR_A_ROW, work)
 
 
-def test_experts_share_data_and_rows_and_are_refused_where_layers_are_shared(tmp_path: Path) -> None:
-    """In float32, which is all that the experts' kernel takes: measured 5e-6."""
-    torch.manual_seed(0)
-    heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8}
-    experts = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 24}
-    config = Qwen3MoeConfig(vocab_size=VOCABULARY, hidden_size=32, num_hidden_layers=2, **heads, **experts)
-    Qwen3MoeForCausalLM(config).save_pretrained(tmp_path / "model")
+def test_experts_shared_out_train_the_parameters_of_one_process_and_report_its_numbers() -> None:
+    """With the loss that balances them, whose tokens are on all processes."""
+    with comparison(model=tiny_experts_model(), loss=BALANCED) as compared:
+        expected = compared.trained(ONE)
+        for layout in (TWO, TWO_FOR_A_LAYER, TWO_BY_TWO, ROWS_AND_LAYERS):
+            assert relative_difference(compared.trained(layout), expected) < 1e-9, layout
+            for name in REPORTED:
+                found, wanted = compared.metrics[layout][name], compared.metrics[ONE][name]
+                assert found == pytest.approx(wanted, rel=1e-9), f"{name} of {layout}"
+        for saved_by, layout in ((TWO_BY_TWO, ONE), (TWO, TWO_FOR_A_LAYER)):
+            found = compared.continued(saved_by, layout)
+            assert relative_difference(found, expected) < 1e-9, f"{layout} from the checkpoint of {saved_by}"
+
+
+def test_the_processes_of_a_layer_hold_their_experts_and_write_all(tmp_path: Path) -> None:
+    """In float32, by the kernel that takes many experts at once: measured 5e-6."""
+    tiny_experts_model(dtype=torch.float32).save_pretrained(tmp_path / "model")
 
     def train(parallel: Parallel) -> None:
         learner = open_learner(tmp_path / "model", LossConfig(), OPTIMIZER, parallel)
+        held = learner.causal_lm.get_parameter("model.layers.1.mlp.experts.gate_up_proj").to_local()
+        assert len(held) * parallel.world_size == 4
         take_steps(learner, 2, MAX_TOKENS, parallel)
-        parameters = full_parameters(learner)
-        if parallel.is_main:
-            torch.save(parameters, tmp_path / "result.pt")
+        write_weights(learner.causal_lm, tmp_path / "model", tmp_path / str(parallel.world_size), parallel)
 
-    def refuse(parallel: Parallel) -> None:
-        with pytest.raises(ConfigError, match=r"gate_up_proj as 'packed_colwise'; expected .* tp_size 1 is needed"):
-            open_learner(tmp_path / "model", LossConfig(), OPTIMIZER, parallel)
-
-    results = []
-    for layout in (ONE, TWO, TWO_FOR_A_ROW):
+    for layout in (ONE, TWO_BY_TWO):
         run(layout, train)
-        results.append(torch.load(tmp_path / "result.pt", weights_only=True))
-    assert all(relative_difference(found, results[0]) < 1e-4 for found in results[1:])
-    run(TWO_FOR_A_LAYER, refuse)
+    expected = load_file(tmp_path / "1" / WEIGHTS_FILE)
+    assert expected.keys() == load_file(tmp_path / "model" / WEIGHTS_FILE).keys()
+    assert relative_difference(load_file(tmp_path / "4" / WEIGHTS_FILE), expected) < 1e-4
+
+
+def test_experts_and_plans_that_cannot_be_shared_out_are_refused() -> None:
+    def work(parallel: Parallel) -> None:
+        mesh, cpu = parallel.mesh["tp"], torch.device("cpu")
+        with pytest.raises(ConfigError, match="tp_size is 2, but num_experts is 3"):
+            cut_layers(tiny_experts_model(num_experts=3), mesh, cpu)
+        model = tiny_experts_model()
+        model.config.base_model_ep_plan = None
+        with pytest.raises(ConfigError, match=r"gate_up_proj as 'packed_colwise'; expected .* tp_size 1 is needed"):
+            cut_layers(model, mesh, cpu)
+
+    run(TWO_FOR_A_LAYER, work)
 
 
 def test_heads_and_processes_that_cannot_be_shared_out_are_refused() -> None:

@@ -43,7 +43,7 @@ def test_splitting_a_step_into_rows_does_not_change_the_update(
 ) -> None:
     results = {}
     for max_tokens in (12, 10_000):
-        learner = exact_learner(model_directory, alone, loss)
+        learner = exact_learner(model_directory, alone, LossConfig(loss_calculater=loss))
         metrics = take_steps(learner, LAST_STEP, max_tokens, alone)
         results[max_tokens] = (full_parameters(learner), metrics)
     (many, many_metrics), (one, one_metrics) = results[12], results[10_000]
@@ -109,7 +109,7 @@ def test_the_proximal_policy_is_the_one_before_the_first_update_of_the_step(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Accumulator, "run", watched)
         learner.step_in_minibatches(parts)
-    (one, _), (two, _) = measured
+    one, two = (update.measured for update in measured)
     assert "loss/update_kl" not in one.sums, "its own new log-probs are the proximal ones"
     with torch.no_grad():
         before_sum = torch.cat(before).sum().item()

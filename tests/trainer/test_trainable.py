@@ -1,6 +1,5 @@
 """What is frozen does not move, what is published is what was trained; processes and restarts change nothing with adapters."""
 
-import json
 import logging
 from contextlib import nullcontext
 from pathlib import Path
@@ -19,7 +18,6 @@ from tests.trainer.layouts import Layout, comparison, run
 from trainer.checkpoint import Checkpoints, latest, load, stored_tensors
 from trainer.exact import exact_norms
 from trainer.export import ExportConfig, export
-from trainer.forward import TreeLM
 from trainer.learner import Learner, open_learner
 from trainer.losses import LossConfig
 from trainer.model import load_model
@@ -244,19 +242,3 @@ def test_freezing_one_of_two_tied_parameters_freezes_the_other_and_says_so(
         model = load_model(model_directory, trainable=Trainable(freeze=["lm_head.*"]))
     assert not model.get_input_embeddings().weight.requires_grad
     assert "freeze: lm_head.weight is tied to model.embed_tokens.weight, which is frozen with it" in caplog.text
-
-
-def test_a_load_balancing_loss_that_nobody_would_add_is_refused(
-    model_directory: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    config = json.loads((model_directory / "config.json").read_text())
-    for name, router in (("silent", {}), ("loud", {"output_router_logits": True})):
-        (tmp_path / name).mkdir()
-        text = json.dumps(config | {"router_aux_loss_coef": 0.001} | router)
-        (tmp_path / name / "config.json").write_text(text)
-        (tmp_path / name / "model.safetensors").symlink_to(model_directory / "model.safetensors")
-    with caplog.at_level(logging.WARNING):
-        TreeLM(load_model(tmp_path / "silent"))
-    assert "router_aux_loss_coef is 0.001: no load-balancing loss is added" in caplog.text
-    with pytest.raises(ConfigError, match="output_router_logits is true, which asks for a load-balancing loss"):
-        load_model(tmp_path / "loud")

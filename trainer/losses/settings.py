@@ -116,6 +116,9 @@ class LossConfig(BaseModel, frozen=True, extra="forbid"):
     kl_estimator: KlEstimator = Field(KlEstimator.K2, description="k1, k2, k3, k1+ or k3+.")
     kl_off_policy: bool = Field(False, description="Weight the KL by the ratio: unbiased for stale data.")
     entropy_coefficient: float = Field(0.0, description="Times the policy's entropy, rewarded.")
+    router_aux_loss_coef: float = Field(
+        0.0, ge=0, description="Times the load-balancing loss of a mixture of experts (docs/training.md)."
+    )
 
     @model_validator(mode="after")
     def epsilon_is_a_part_of_one(self) -> Self:

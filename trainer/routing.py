@@ -1,0 +1,85 @@
+"""How a mixture of experts shares its tokens out: what is measured of it, and the loss that keeps it even.
+
+    router_aux_loss = router_aux_loss_coef · mean over layers of E · Σ_e f_e · P_e
+    f_e   how often expert e was chosen, by the tokens: Σ_e f_e is the experts per token        no gradient
+    P_e   mean over the tokens of the router's probability of e                                gradient
+
+Switch Transformer (arXiv 2101.03961), equations 4 to 6, for several experts per token as transformers' `load_balancing_loss_func`
+has it; even routing gives the coefficient times the experts per token. Each layer is balanced by itself, as in the paper;
+transformers pools the tokens of all layers, so that what one layer sends to an expert makes up for what another does not.
+
+The tokens are all those of the records that an update trains, also prompts and the results of tools; padding is none. A token
+of a record counts once, so one that a prefix tree holds for several records counts as often (`TokenTree.copies_N`). f and P are
+of the whole update, of all rows and all processes: neither merging nor rows nor processes change the loss.
+
+    suffix _LX  layer, expert      _NX  token of the row, expert
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+
+class Routing(NamedTuple):
+    """Sums over tokens, in float64."""
+
+    chosen_LX: Tensor  # how often an expert was chosen
+    probability_LX: Tensor  # with gradient where the forward had one
+    tokens: Tensor
+
+    def detached(self) -> "Routing":
+        """The same numbers without a graph."""
+        return Routing(*(tensor.detach() for tensor in self))
+
+
+def experts_per_token(model: PreTrainedModel) -> int | None:
+    """Of a model whose routers choose by their logits alone and show them; None for every other."""
+    shown = getattr(model.base_model, "_can_record_outputs", None) or {}
+    if "router_logits" not in shown or not hasattr(model.config, "router_aux_loss_coef"):
+        return None
+    return int(model.config.num_experts_per_tok)
+
+
+def routing_of(logits: Sequence[Tensor], copies_N: Tensor, chosen: int) -> Routing | None:
+    """What the routers of one forward did, by their logits (N, X) of each layer, as they compute it; None without any."""
+    if not logits:
+        return None
+    weight_N = copies_N.to(torch.float64)
+    layers = [_of_layer(of_layer, weight_N, chosen) for of_layer in logits]
+    return Routing(torch.stack([c for c, _ in layers]), torch.stack([p for _, p in layers]), weight_N.sum())
+
+
+def _of_layer(logits_NX: Tensor, weight_N: Tensor, chosen: int) -> tuple[Tensor, Tensor]:
+    probability_NX = torch.softmax(logits_NX, -1, dtype=torch.promote_types(logits_NX.dtype, torch.float32))
+    indices = torch.topk(probability_NX, chosen, dim=-1).indices.flatten()
+    chosen_X = weight_N.new_zeros(logits_NX.shape[-1]).scatter_add_(0, indices, weight_N.repeat_interleave(chosen))
+    return chosen_X, (weight_N.to(probability_NX.dtype) @ probability_NX).double()
+
+
+def total(parts: Iterable[Routing]) -> Routing:
+    """Of several forwards, of which there must be one."""
+    chosen, probability, tokens = zip(*parts, strict=True)
+    return Routing(sum(chosen), sum(probability), sum(tokens))
+
+
+def router_aux_loss(own: Routing, whole: Routing, coefficient: float) -> Tensor:
+    """The part of `own` in the loss of the update, whose tokens all are in `whole`. The parts add up to the loss."""
+    layers, experts = whole.chosen_LX.shape
+    tokens = whole.tokens.clamp(min=1.0)
+    return coefficient * experts / layers * (whole.chosen_LX / tokens * own.probability_LX / tokens).sum()
+
+
+def load_metrics(whole: Routing) -> dict[str, float]:
+    """Tokens of the busiest expert over those of the mean one: 1 is even, E / (experts per token) is collapse."""
+    mean_L = whole.chosen_LX.mean(1)
+    if not mean_L.all():
+        return {}
+    imbalance_L = whole.chosen_LX.amax(1) / mean_L
+    return {
+        "experts/load_imbalance_mean": float(imbalance_L.mean()),
+        "experts/load_imbalance_max": float(imbalance_L.max()),
+        "experts/unused_fraction": float((whole.chosen_LX == 0).double().mean()),
+    }
