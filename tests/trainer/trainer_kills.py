@@ -40,6 +40,7 @@ from tests.trainer.training_child import GROUPS_PER_STEP, MAX_STEPS, PHASES
 
 ROOT = Path(__file__).parents[2]
 GROUP_SIZE = 3
+PATIENCE_S = 240.0  # for a word of the trainers; the first comes after the import of torch
 Marks = dict[str, tuple[list[int], str]]
 
 
@@ -90,18 +91,22 @@ class Nursery:
 
     def _line(self) -> str:
         assert self._process.stdout
-        ready, _, _ = select.select([self._process.stdout], [], [], 120)
+        ready, _, _ = select.select([self._process.stdout], [], [], PATIENCE_S)
         line = self._process.stdout.readline().decode() if ready else ""
         if not line:
             raise TimeoutError(f"no word from the trainers: {self._log.read_text()[-3000:]}")
         return line
 
     def close(self) -> None:
+        """Once its trainer has ended; where a test failed before that, its trainer is left to end by itself."""
         assert self._process.stdin
-        self._process.stdin.close()
-        self._process.wait(60)
         assert self._process.stdout
-        self._process.stdout.close()
+        self._process.stdin.close()
+        try:
+            self._process.wait(60)
+        finally:
+            self._process.kill()
+            self._process.stdout.close()
 
 
 def random_episode(rng: np.random.Generator, record: str) -> list[DispatchedSamplingTask]:
