@@ -50,11 +50,17 @@ async def _play_and_score(sampler: AsyncSampler) -> tuple[Termination, Score]:
     if type(sampler).evaluate_record is AsyncSampler.evaluate_record:
         require_scorer(sampler.scorer_name, sampler.resources.agents.judge)  # before anything is sampled
     termination = await sampler.run()
+    if not isinstance(termination, Termination):
+        raise TypeError(f"{type(sampler).__qualname__}.run returned {termination!r}; expected a Termination")
     await sampler.finish_turn()
     wanted = sampler.task.at_version
     if wanted is not None and sampler.episode.versions - {wanted}:
         raise WrongVersion(f"sampled by versions {sorted(sampler.episode.versions)}; expected {wanted} alone")
     score = await sampler.evaluate_record()
+    if not isinstance(score, Score):
+        raise TypeError(
+            f"{type(sampler).__qualname__}.evaluate_record returned {score!r}; expected Score(value=<number>)"
+        )
     if not all(map(math.isfinite, (score.value, *score.others.values()))):
         raise ScorerFailed(f"evaluate_record returned {score}; expected finite numbers")
     if strangers := score.others.keys() - sampler.resources.others:

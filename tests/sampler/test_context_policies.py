@@ -175,7 +175,9 @@ async def test_every_template_takes_the_new_history_token_for_token(
 
 
 async def test_a_reply_that_is_said_too_often_ends_the_episode_and_its_tools_are_not_called(play: Play) -> None:
-    episode = await play([SAME, OTHER, SAME, SAME], repetition_early_stop_times=3)
+    """Whatever was thought before it."""
+    replies = [SAME, OTHER, f"<think>\nOnce more?\n</think>\n\n{SAME}", SAME]
+    episode = await play(replies, repetition_early_stop_times=3)
     assert episode.record.termination == "repetition"
     done, repeated = DispatchStatus.COMPLETED, DispatchStatus.REPEAT_ERROR
     assert [d.status for d in episode.dispatches] == [done, done, repeated, repeated]

@@ -89,6 +89,16 @@ class Buggy(AsyncSampler):
         raise RuntimeError("a bug of ours")
 
 
+class Forgetful(Chat):
+    """Says what it scored as a bare number, and the second time not even how it ended."""
+
+    async def run(self) -> Termination:
+        return None if self.claim.attempt > 1 else await super().run()  # type: ignore[return-value]
+
+    async def evaluate_record(self) -> Score:
+        return 1.0  # type: ignore[return-value]
+
+
 # ---------------------------------------------------------------------- by itself
 
 
@@ -231,17 +241,6 @@ async def test_a_plumbing_failure_is_retried_later_then_failed_and_never_has_a_s
     assert task.status is TaskStatus.COMPLETED
 
 
-async def test_a_scorer_that_nobody_knows_is_found_out_before_anything_is_sampled(store: Store) -> None:
-    payload = TaskPayload(query="2+2?", answer="4", scorer="nobody")
-    await store.tasks.insert_new([make_task(0, num_generations=2).model_copy(update={"payload": payload})])
-    async with resources(store, says(ANSWER)) as shared:
-        sampler = Chat(shared, await claim(store))
-        await play(sampler)
-        own = Walk(shared, await claim(store))  # scores itself: the task's scorer is nothing to it
-        assert await play(own) == 1.0
-    assert (await ended(store, sampler))[2] == []
-
-
 async def test_a_turn_sends_a_bounded_number_of_requests_to_an_engine_that_always_fails(store: Store) -> None:
     """As many as the pool's `max_failures`."""
     await import_tasks(store, 1, num_generations=1)
@@ -341,3 +340,11 @@ async def test_a_bug_of_ours_rises_and_the_slot_is_free_for_another_process(stor
     record, slot, _ = await ended(store, sampler)
     assert (record.status, slot.status, slot.score) == (RecordStatus.ABANDONED, SlotStatus.OPEN, None)
     assert "a bug of ours" in (record.error or "")
+
+
+async def test_a_sampler_that_returns_something_else_is_told_what_was_expected(store: Store) -> None:
+    await import_tasks(store, 1, num_generations=1)
+    async with resources(store, says(ANSWER)) as shared:
+        for error in ("evaluate_record returned 1.0; expected Score", "run returned None; expected a Termination"):
+            with pytest.raises(TypeError, match=f"Forgetful.{error}"):
+                await play(Forgetful(shared, await claim(store)))

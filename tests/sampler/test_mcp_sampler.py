@@ -18,15 +18,17 @@ from sampler.episode import play
 from sampler.mcp_sampler import MCPSampler
 from sampler.parsers import get_parser
 from sampler.resources import Resources
+from sampler.scorers import Score
 from sampler.tools import ToolCatalog, ToolServer
-from shared.documents import DispatchedSamplingTask
+from shared.documents import DispatchedSamplingTask, TaskPayload
 from shared.states import DispatchStatus, RecordStatus, Termination
 from shared.store import Store
+from tests.sampler import episodes
 from tests.sampler.agents.agents import browser
 from tests.sampler.agents.endpoints import endpoint
 from tests.sampler.chats import chat
 from tests.sampler.engines import STOP, Engines, Up, answer
-from tests.shared.builders import claim, import_tasks
+from tests.shared.builders import claim, import_tasks, make_task
 
 TEMPLATE = chat("qwen")
 BOX = ToolServer(
@@ -191,3 +193,19 @@ async def test_a_result_that_nobody_summarizes_gives_no_score_and_the_call_says_
     record = (await store.records.get_many([dispatch.record]))[dispatch.record]
     assert (record.status, record.termination, record.score) == (RecordStatus.FAILED, Termination.AGENT_FAILURE, None)
     assert "no model of browse_agent gave an answer: m1 at" in (record.error or "")
+
+
+class Own(MCPSampler):
+    async def evaluate_record(self) -> Score:
+        return Score(0.5)
+
+
+async def test_a_scorer_that_nobody_knows_is_found_out_before_anything_is_sampled(store: Store) -> None:
+    payload = TaskPayload(query="2+2?", answer="4", scorer="nobody")
+    await store.tasks.insert_new([make_task(0, num_generations=2).model_copy(update={"payload": payload})])
+    async with episodes.resources(store, episodes.says("<answer>4</answer>")) as shared:
+        sampler = MCPSampler(shared, await claim(store))
+        assert await play(sampler) is None
+        assert await play(Own(shared, await claim(store))) == 0.5, "it scores itself"
+    record, _, dispatches = await episodes.ended(store, sampler)
+    assert (record.termination, dispatches) == (Termination.MISCONFIGURED, [])
