@@ -240,6 +240,18 @@ def test_a_gradient_that_is_not_finite_never_reaches_the_weights(model_directory
     assert relative_difference(full_parameters(learner), full_parameters(fresh)) == 0
 
 
+def test_weight_decay_is_for_matrices_and_never_for_norms(model_directory: Path, alone: Parallel) -> None:
+    results = []
+    for decay in (0.0, 0.5):
+        optimizer = dataclasses.replace(OPTIMIZER, weight_decay=decay)
+        learner = open_learner(model_directory, LossConfig(), optimizer, alone, dtype="float64")
+        learner.step(*rows_of_step(0, 10_000, alone))
+        results.append(full_parameters(learner))
+    without, decayed = results
+    same = {name for name in without if torch.equal(without[name], decayed[name])}
+    assert same == {name for name, tensor in without.items() if tensor.ndim < 2}
+
+
 def test_a_step_without_anything_to_train_is_skipped_and_counted(model_directory: Path, alone: Parallel) -> None:
     learner = exact_learner(model_directory, alone)
     before = full_parameters(learner)

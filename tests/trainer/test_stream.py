@@ -4,15 +4,24 @@ import asyncio
 from collections.abc import Awaitable
 
 import pytest
+import torch
 
+from shared.documents import DataClaim
 from shared.errors import LeaseLost
 from shared.states import DataStatus, RunState
 from tests.shared.builders import make_data, make_task
+from tests.trainer.exactness import forking_records
 from tests.trainer.streams import add_groups, make_config, publish, start, write
+from trainer.accumulate import Minibatch
 from trainer.bridge import StoreBridge
 from trainer.groups import Group, share_out
+from trainer.losses import Denominators
+from trainer.packing import pack
 from trainer.parallel import Parallel
+from trainer.reading import Share
 from trainer.stream import RecordStream
+from trainer.stream_metrics import batch_metrics
+from trainer.tree import merge
 
 
 def test_a_step_takes_the_oldest_whole_groups_and_the_next_step_the_next(bridge: StoreBridge, alone: Parallel) -> None:
@@ -192,6 +201,31 @@ def test_a_stop_that_was_asked_for_ends_the_wait_for_data(bridge: StoreBridge, a
     stream = start(bridge, alone)
     stream.stopping = True
     assert stream.next_batch(1) is None
+
+
+def test_what_somebody_else_has_borrowed_ends_the_step(bridge: StoreBridge, alone: Parallel) -> None:
+    publish(bridge, range(1))
+    add_groups(bridge, range(1))
+    stream = start(bridge, alone)
+    (group,) = stream._chooser.candidates(1).fresh
+    bridge(bridge.store.data.claim(group.records[:1], DataClaim(incarnation=9, step=1)))
+    with pytest.raises(LeaseLost, match="borrowed 1 of 2 records"):
+        stream._chooser.borrow([group], stream._incarnation, 1)
+
+
+def test_the_tokens_of_every_way_of_merging_are_counted_and_what_cutting_adds(alone: Parallel) -> None:
+    """Each of two records: 4 of a prompt, 4 replied, 5 more; and 4 others after the prompt. Cut in rows of 13, 13 and 8."""
+    tree = merge(forking_records())
+    rows, task = pack([tree], 13), make_task(0)
+    counts = Denominators.count(torch.from_numpy(tree.trained_tokens_T))
+    data = [make_data(task, k) for k in range(2)]
+    metrics = batch_metrics([Share(Minibatch(rows, counts), [tree], data, [0])], alone.data, prefetched=0)
+    found = {
+        name: metrics[f"data/{name}"] for name in ("tokens_flat", "tokens_linear", "tokens_tree", "tokens_computed")
+    }
+    assert found == {"tokens_flat": 58, "tokens_linear": 42, "tokens_tree": 24, "tokens_computed": 34}
+    assert metrics["data/merge_ratio"] == pytest.approx(58 / 24)
+    assert metrics["data/split_overhead"] == pytest.approx(34 / 24 - 1)
 
 
 def test_groups_are_shared_out_whole_and_by_their_cost() -> None:
