@@ -148,7 +148,7 @@ def test_only_rows_behind_the_first_are_forwarded_twice_and_only_for_a_balance(e
 def test_a_layer_s_balance_is_that_of_transformers() -> None:
     """Of one layer, since transformers takes the tokens of all layers together; padding counts for neither."""
     logits = tuple(torch.randn(40, 6, generator=torch.Generator().manual_seed(seed)) for seed in (0, 1))
-    held = torch.arange(12) < 33
+    held = torch.arange(40) < 33
     routing = routing_of(logits, held.long(), 2)
     assert routing is not None
     of_layers = [load_balancing_loss_func((layer,), 6, 2, held[None]) for layer in logits]
