@@ -63,7 +63,8 @@ class EpisodeLog:
 
     dispatches: list[str] = field(default_factory=list)
     num_tokens: int = 0
-    versions: set[int] = field(default_factory=set)
+    versions: set[int] = field(default_factory=set)  # of the task's own policy
+    other_versions: dict[str, set[int]] = field(default_factory=dict)  # of others that took part
     last_reply: str = ""
     answer: str | None = None
     turn_scores: dict[str, float] = field(default_factory=dict)  # by dispatch
@@ -75,6 +76,7 @@ class EpisodeLog:
             "num_turns": len(self.dispatches),
             "num_tokens": self.num_tokens,
             "policy_versions": sorted(self.versions),
+            "other_policy_versions": {policy: sorted(versions) for policy, versions in self.other_versions.items()},
             "answer": self.answer,
             "metrics": self.metrics,
         }
@@ -300,10 +302,13 @@ class AsyncSampler(ABC):
             }
         )
         self.episode.num_tokens += len(generation.output_ids)
-        if view.policy == self.task.policy:
+        sampled_by = {version for version, _ in generation.version_runs}
+        if view.policy != self.task.policy:
+            self.episode.other_versions.setdefault(view.policy, set()).update(sampled_by)
+        else:
             self.episode.last_reply = text
             if source.policy is None:
-                self.episode.versions |= {version for version, _ in generation.version_runs}
+                self.episode.versions |= sampled_by
         return Turn(dispatch.id, text, message, parsed, generation.finish_reason)
 
 

@@ -1,10 +1,12 @@
 """Configuration of every service: flags over environment over YAML over defaults, into one frozen model.
 
 One YAML file may configure all services: each reads the section of its own name and knows the names of the others, so
-that a misspelt section is an error too.
+that a misspelt section is an error too. Where a run has several policies, `policies` names them, each with what it has of its
+own: it wins over the section that all of them share.
 
     trainer: {max_steps: 70, learning_rate: 2.0e-4}
     sampler: {max_turns: 4}
+    policies: {solver: {}, judge: {trainer: {learning_rate: 1.0e-4}}}
 
 Unknown keys, missing keys and wrong types stop the start with a message that names the source and the field.
 """
@@ -30,6 +32,8 @@ from shared.errors import ConfigError
 
 LogLevel = Literal["DEBUG", "INFO", "WARNING", "ERROR"]
 SECTIONS = ("trainer", "sft", "export", "sampler", "keeper", "launch", "verify", "tasks")
+POLICIES = "policies"
+OF_A_POLICY = ("trainer", "keeper", "launch")  # sections that a policy may have of its own
 
 
 class ServiceConfig(BaseSettings):
@@ -61,7 +65,11 @@ class ServiceConfig(BaseSettings):
         except SettingsError as exc:  # a list or an object that is no JSON
             raise ConfigError(f"flags or environment: {exc}; expected JSON") from exc
         path = flags.get("config") or environment.get("config")
-        sources = {"flags": flags, "environment": environment, str(path): read_section(Path(path), cls) if path else {}}
+        sources = {"flags": flags, "environment": environment}
+        if path:
+            shared = read_section(Path(path), cls)
+            own = _own_section(Path(path), cls, *sources.values(), shared)
+            sources |= {f"{path}, {POLICIES}": own, str(path): shared}
         merged: dict[str, Any] = {}
         for values in reversed(sources.values()):
             merged.update(values)
@@ -105,6 +113,37 @@ def _environment(cls: type[ServiceConfig]) -> dict[str, Any]:
 
 def read_section(path: Path, cls: type[ServiceConfig]) -> dict[str, Any]:
     """The section of `cls` in a YAML file, its keys checked. Raises ConfigError naming file, section and key."""
+    return _checked(read_sections(path), cls, str(path))
+
+
+def read_policies(path: Path) -> dict[str, dict[str, Any]]:
+    """{policy: its own sections}, as the YAML file's `policies` names them; {}: it does not. Raises ConfigError."""
+    found = read_sections(path).get(POLICIES) or {}
+    if not isinstance(found, dict) or not all(isinstance(sections or {}, dict) for sections in found.values()):
+        raise ConfigError(f"{path}: {POLICIES}: found {found!r}; expected names, each with its sections or {{}}")
+    policies: dict[str, dict[str, Any]] = {str(name): sections or {} for name, sections in found.items()}
+    for name, sections in policies.items():
+        if unknown := sorted(map(str, sections.keys() - set(OF_A_POLICY))):
+            raise ConfigError(
+                f"{path}: {POLICIES}.{name}: unknown section {unknown[0]!r}; expected one of {', '.join(OF_A_POLICY)}"
+            )
+    return policies
+
+
+def _own_section(path: Path, cls: type[ServiceConfig], *sources: dict[str, Any]) -> dict[str, Any]:
+    """What the policy that `sources` name, the first of them first, has of its own in this service's section."""
+    policies = read_policies(path)
+    if not policies or cls.section not in OF_A_POLICY:
+        return {}
+    default = cls.model_fields["policy"].default
+    policy = next((values["policy"] for values in sources if "policy" in values), default)
+    if policy not in policies:
+        raise ConfigError(f"{path}: policy is {policy!r}; expected one of its {POLICIES}: {', '.join(policies)}")
+    return _checked(policies[policy], cls, f"{path}: {POLICIES}.{policy}")
+
+
+def read_sections(path: Path) -> dict[str, Any]:
+    """Every section of a YAML file, the names checked. Raises ConfigError."""
     try:
         text = path.read_text(encoding="utf-8")
     except OSError as exc:
@@ -117,14 +156,18 @@ def read_section(path: Path, cls: type[ServiceConfig]) -> dict[str, Any]:
         raise ConfigError(f"{path}: not YAML: {exc}") from exc
     if not isinstance(whole, dict):
         raise ConfigError(f"{path}: found {type(whole).__name__}; expected sections {', '.join(SECTIONS)}")
-    if unknown := sorted(map(str, whole.keys() - set(SECTIONS))):
-        raise ConfigError(f"{path}: unknown section {unknown[0]!r}; expected one of {', '.join(SECTIONS)}")
-    values = whole.get(cls.section) or {}
+    if unknown := sorted(map(str, whole.keys() - {*SECTIONS, POLICIES})):
+        raise ConfigError(f"{path}: unknown section {unknown[0]!r}; expected one of {', '.join((*SECTIONS, POLICIES))}")
+    return whole
+
+
+def _checked(sections: dict[str, Any], cls: type[ServiceConfig], where: str) -> dict[str, Any]:
+    values = sections.get(cls.section) or {}
     if not isinstance(values, dict):
-        raise ConfigError(f"{path}: {cls.section}: found {type(values).__name__}; expected keys and their values")
+        raise ConfigError(f"{where}: {cls.section}: found {type(values).__name__}; expected keys and their values")
     if unknown := sorted(map(str, values.keys() - cls.model_fields.keys())):
         raise ConfigError(
-            f"{path}: {cls.section}: unknown key {unknown[0]!r}; expected one of {', '.join(sorted(cls.model_fields))}"
+            f"{where}: {cls.section}: unknown key {unknown[0]!r}; expected one of {', '.join(sorted(cls.model_fields))}"
         )
     return dict(values)
 

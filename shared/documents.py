@@ -146,6 +146,7 @@ class Record(Document):
     error: str | None = None
     reason: str | None = None  # why settlement dropped it, or gave it no loss
     policy_versions: list[int] = []  # every version of its own policy's weights that sampled one of its tokens
+    other_policy_versions: dict[str, list[int]] = {}  # the same of other policies that took part
     trained_count: int = 0
     last_trained_step: int | None = None
     created_at: datetime | None = None

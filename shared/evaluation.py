@@ -4,7 +4,8 @@
         print(played.step, played.overall.pass_at[1], played.overall.reward)
 
 A task counts once, however many of its episodes were scored; episodes that the plumbing failed have no score and count as
-`failed`, never as wrong. Estimates and intervals are those of `shared.pass_rates`.
+`failed`, never as wrong. Estimates and intervals are those of `shared.pass_rates`. Where other policies took turns, they have
+rewards of their own for the same episodes.
 """
 
 import json
@@ -35,6 +36,7 @@ class Figures:
     failed: int
     causes: dict[str, int]
     reward: Estimate | None
+    other_rewards: dict[str, Estimate]  # by policy, of those that took turns too
     pass_at: dict[int, Estimate]
     terminations: dict[str, int]
     turns_mean: float
@@ -47,7 +49,10 @@ class Figures:
 
 @dataclass(frozen=True, slots=True)
 class EvaluationRound:
-    """One round. `version` None: its tasks were not bound to one; `versions` are those that sampled its episodes."""
+    """One round. `version` None: its tasks were not bound to one; `versions` are those that sampled its episodes.
+
+    `other_versions` are those of other policies that took turns: their newest at that time, which may be several.
+    """
 
     version: int | None
     step: int | None
@@ -55,6 +60,7 @@ class EvaluationRound:
     done: int
     total: int
     versions: tuple[int, ...]
+    other_versions: dict[str, tuple[int, ...]]
     overall: Figures
     by_source: dict[str, Figures]
 
@@ -71,6 +77,7 @@ class EvaluationRound:
             "tasks_done": self.done,
             "tasks_total": self.total,
             "versions": list(self.versions),
+            "other_versions": {policy: list(versions) for policy, versions in self.other_versions.items()},
             "overall": self.overall.to_json(),
             "by_source": {source: figures.to_json() for source, figures in self.by_source.items()},
         }
@@ -98,16 +105,27 @@ async def evaluation_round(
     version = bound.pop() if len(bound) == 1 else None
     announced = known.get(version) if version is not None else None
     sources = sorted({task.source for task in tasks})
+    scored = [records[rid] for rid in _scored(tasks) if rid in records]
     return EvaluationRound(
         version=version,
         step=announced.step if announced else 0 if version == 0 else None,
         withdrawn=announced is not None and announced.withdrawn_to is not None,
         done=done,
         total=total,
-        versions=tuple(sorted({v for rid in _scored(tasks) for v in records.get(rid, {}).get("policy_versions", ())})),
+        versions=tuple(sorted({v for row in scored for v in row.get("policy_versions", ())})),
+        other_versions={other: _versions(scored, other) for other in _others(scored)},
         overall=_figures(tasks, records),
         by_source={source: _figures([t for t in tasks if t.source == source], records) for source in sources},
     )
+
+
+def _others(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Policies that took turns in some of these records beside the records' own."""
+    return sorted({policy for row in rows for policy in row.get("other_policy_versions", ())})
+
+
+def _versions(rows: Sequence[Mapping[str, Any]], other: str) -> tuple[int, ...]:
+    return tuple(sorted({v for row in rows for v in row.get("other_policy_versions", {}).get(other, ())}))
 
 
 def _scored(tasks: Sequence[Task]) -> list[str]:
@@ -133,6 +151,7 @@ def _figures(tasks: Sequence[Task], records: Mapping[str, Mapping[str, Any]]) ->
         failed=causes.total(),
         causes=dict(causes.most_common()),
         reward=bootstrap([sum(scores) / len(scores) for scores in groups]) if groups else None,
+        other_rewards={other: _other_reward(played, records, other) for other in _others(rows)},
         pass_at={k: _pass_at(groups, k) for k in _ks(most)},
         terminations=dict(sorted(Counter(str(row["termination"]) for row in rows).items())),
         turns_mean=sum(int(row["num_turns"]) for row in rows) / len(rows) if rows else 0.0,
@@ -143,6 +162,16 @@ def _figures(tasks: Sequence[Task], records: Mapping[str, Mapping[str, Any]]) ->
 
 def _scores(task: Task) -> list[float]:
     return [s.score for s in task.slots if s.status is SlotStatus.SCORED and s.score is not None]
+
+
+def _other_reward(tasks: Sequence[Task], records: Mapping[str, Mapping[str, Any]], other: str) -> Estimate:
+    """Over the episodes in which `other` took turns; where the sampler gave it no score of its own, it has the task's."""
+    of_tasks = [[records[rid] for rid in _scored([task]) if rid in records] for task in tasks]
+    scores = [
+        [row["policy_scores"].get(other, row["score"]) for row in rows if other in row.get("other_policy_versions", ())]
+        for rows in of_tasks
+    ]
+    return bootstrap([sum(found) / len(found) for found in scores if found])
 
 
 def _pass_at(groups: Sequence[Sequence[float]], k: int) -> Estimate:

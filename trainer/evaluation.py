@@ -89,6 +89,8 @@ def _metrics(played: EvaluationRound) -> dict[str, float]:
         *((f"pass_at_{k}", estimate) for k, estimate in played.overall.pass_at.items()),
     ):
         result |= {f"eval/{name}": estimate.value, f"eval/{name}_low": estimate.low, f"eval/{name}_high": estimate.high}
+    for policy, reward in played.overall.other_rewards.items():
+        result[f"eval_reward_by_policy/{policy}"] = reward.value
     for source, figures in played.by_source.items():
         if figures.reward is not None:
             result[f"eval_reward_by_source/{source}"] = figures.reward.value

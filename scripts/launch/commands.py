@@ -1,8 +1,13 @@
-"""The command line and environment of every child. What a service's options mean stands in its own `--help`."""
+"""The command line and environment of every child. What a service's options mean stands in its own `--help`.
 
+Keepers and trainers get the configuration of their policy, samplers those of all: the owner's, and who takes turns beside it.
+"""
+
+import json
 import os
 import shlex
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from scripts.launch.settings import EXAMPLE, ROOT, LaunchConfig
@@ -34,16 +39,19 @@ def install_sglang() -> Command:
     return [str(SGLANG_SCRIPT), "install"]
 
 
-def sampler(config: LaunchConfig, database: str, mcp_url: str) -> Command:
-    return [sys.executable, "-m", "sampler", *_common(config, database), "--mcp_manager_url", mcp_url]
+def sampler(policies: Sequence[LaunchConfig], database: str, mcp_url: str) -> Command:
+    owner, *others = policies
+    models = {config.policy: str(config.model) for config in others}
+    taking_turns = ["--other_policies", json.dumps(models)] if models else []
+    return [sys.executable, "-m", "sampler", *_common(owner, database), "--mcp_manager_url", mcp_url, *taking_turns]
 
 
 def trainer(config: LaunchConfig, database: str) -> Command:
     launch = ["--config_file", str(config.accelerate_config), "--num_processes", str(num_trainers(config))]
     if config.num_machines > 1:
         launch += ["--num_machines", str(config.num_machines), "--machine_rank", str(config.machine_rank)]
-        launch += ["--main_process_ip", str(config.master_addr), "--main_process_port", str(config.master_port)]
-    output = ["--output_dir", str(config.folder)]
+        launch += ["--main_process_ip", str(config.master_addr), "--main_process_port", str(config.trainer_port)]
+    output = ["--output_dir", str(config.policy_folder)]
     return [_accelerate(), "launch", *launch, "-m", "trainer", *_common(config, database), *output]
 
 

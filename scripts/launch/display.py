@@ -29,10 +29,10 @@ class Display:
         self.run_name = run
         self.phase = "starting"
         self.phase_detail: Callable[[], str] = lambda: ""
-        self.metrics: StepMetrics | None = None
+        self.metrics: dict[str, StepMetrics] = {}  # by policy
         self._snapshot = Snapshot()
-        self.trainer: Child | None = None
-        self._printed_step = 0
+        self.trainers: dict[str, Child] = {}  # by policy
+        self._printed_steps: dict[str, int] = {}
         self._started = time.monotonic()
 
     @property
@@ -66,11 +66,15 @@ class Display:
                 await asyncio.sleep(REFRESH_S)
 
     def _print_new_steps(self) -> None:
-        metrics = self.metrics
-        if metrics is None or metrics.last_step <= self._printed_step:
-            return
-        self._printed_step = metrics.last_step
-        self.note(" ".join(f"{name} {value}" for name, value in self._figures(metrics) if value != "–"))
+        for policy, metrics in self.metrics.items():
+            if metrics.last_step > self._printed_steps.get(policy, 0):
+                self._printed_steps[policy] = metrics.last_step
+                figures = [*self._step_figures(policy), *self._run_figures()]
+                self.note(self._whose(policy) + " ".join(f"{name} {value}" for name, value in figures if value != "–"))
+
+    def _whose(self, policy: str) -> str:
+        """The policy's name where there are several."""
+        return f"{policy}: " if len(self.metrics) > 1 else ""
 
     # ---------------------------------------------------------------- the picture
 
@@ -78,43 +82,60 @@ class Display:
         phase = f"{self.phase}, paused" if self.snapshot.paused else self.phase
         head = Text.assemble((self.run_name, "bold"), "  ", phase, "  ", (self.phase_detail(), "cyan"))
         parts: list[RenderableType] = [head]
-        if self.metrics is not None and self.metrics.lines:
-            total = max(self.snapshot.max_steps, 1)
-            bar = Table.grid(padding=(0, 1))
-            bar.add_row(ProgressBar(total, self.metrics.last_step, width=40), f"{self.metrics.last_step}/{total} steps")
-            parts += [bar, _grid(self._figures(self.metrics)[1:])]
+        for policy, metrics in self.metrics.items():
+            if metrics.lines:
+                parts += [self._bar(policy), _grid(self._step_figures(policy)[1:])]
+        if any(metrics.lines for metrics in self.metrics.values()):
+            parts.append(_grid(self._run_figures()))
         parts.append(self._processes())
-        if self.trainer is not None and (line := self.trainer.last_line()):
-            parts.append(Text(f"trainer: {line}", style="dim", overflow="ellipsis", no_wrap=True))
+        for policy, trainer in self.trainers.items():
+            if line := trainer.last_line():
+                name = f"{self._whose(policy)}trainer: {line}"
+                parts.append(Text(name, style="dim", overflow="ellipsis", no_wrap=True))
         return Panel(Group(*parts), title="tandem", title_align="left")
 
-    def _figures(self, metrics: StepMetrics) -> list[tuple[str, str]]:
-        last, snapshot = metrics.last, self.snapshot
+    def _bar(self, policy: str) -> Table:
+        step, total = self.metrics[policy].last_step, max(self.snapshot.max_steps.get(policy, 0), 1)
+        bar = Table.grid(padding=(0, 1))
+        bar.add_row(self._whose(policy), ProgressBar(total, step, width=40), f"{step}/{total} steps")
+        return bar
+
+    def _step_figures(self, policy: str) -> list[tuple[str, str]]:
+        """Of one policy's training."""
+        metrics, snapshot = self.metrics[policy], self.snapshot
+        last = metrics.last
         rewards = [(f"reward {s}", number(metrics.moving(f"reward_by_source/{s}"), ".3f")) for s in metrics.sources()]
         stale = f"{number(last.get('data/staleness_mean'), '.2f')}/{number(last.get('data/staleness_max'), '.0f')}"
         return [
-            ("step", f"{metrics.last_step}/{snapshot.max_steps or '?'}"),
+            ("step", f"{metrics.last_step}/{snapshot.max_steps.get(policy) or '?'}"),
             ("reward", number(metrics.moving("reward/mean"), ".3f")),
             *rewards,
             ("held-out", number((metrics.column("eval/reward") or [math.nan])[-1], ".3f")),
             ("loss", number(last.get("loss/loss"), ".4f")),
-            ("sampled tok/s", number(snapshot.total("tokens_per_s", live_only=True), ",.0f")),
             ("trained tok/s", number(last.get("perf/tokens_per_s"), ",.0f")),
             ("staleness mean/max", stale),
-            ("queue", f"{snapshot.ready_groups} groups"),
+            ("queue", f"{snapshot.ready_groups.get(policy, 0)} groups"),
             ("mismatch", number(last.get("loss/mismatch_mean_nats"), ".5f")),
-            ("episodes", number(snapshot.total("episodes"), ",.0f")),
-            ("faults", faults_text(snapshot)),
-            ("time left", self._time_left(metrics)),
+            ("time left", self._time_left(policy)),
         ]
 
-    def _time_left(self, metrics: StepMetrics) -> str:
+    def _run_figures(self) -> list[tuple[str, str]]:
+        """Of what all policies share: the episodes."""
+        snapshot = self.snapshot
+        return [
+            ("sampled tok/s", number(snapshot.total("tokens_per_s", live_only=True), ",.0f")),
+            ("episodes", number(snapshot.total("episodes"), ",.0f")),
+            ("faults", faults_text(snapshot)),
+        ]
+
+    def _time_left(self, policy: str) -> str:
         """By the pace of the last steps; their median, since between two launches time passes too."""
+        metrics, total = self.metrics[policy], self.snapshot.max_steps.get(policy, 0)
         times = metrics.column("time")[-20:]
-        if len(times) < 2 or not self.snapshot.max_steps:
+        if len(times) < 2 or not total:
             return "–"
         pace = median(after - before for before, after in pairwise(times))
-        return format_s(pace * max(0, self.snapshot.max_steps - metrics.last_step))
+        return format_s(pace * max(0, total - metrics.last_step))
 
     def _processes(self) -> Table:
         table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
@@ -122,7 +143,12 @@ class Display:
             table.add_column(column, no_wrap=True, overflow="ellipsis")
         for service in self.snapshot.services:
             load = f"{service.running} running, {service.waiting} waiting"
-            table.add_row("engine", service.url, f"{service.status.value} version {service.version}", load)
+            table.add_row(
+                f"{self._whose(service.policy)}engine",
+                service.url,
+                f"{service.status.value} version {service.version}",
+                load,
+            )
         for worker in self.snapshot.workers:
             if worker.id in self.snapshot.live and worker.kind != "keeper":  # see its engine
                 table.add_row(worker.kind, f"{worker.host}:{worker.pid}", worker.doing, _stats_text(worker.stats))

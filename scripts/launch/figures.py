@@ -1,6 +1,6 @@
 """What a run's figures are, and where they come from: `metrics.jsonl` (one line a step, by the trainer) and the store.
 
-Both the live display and the summary are made of these.
+Both the live display and the summary are made of these. Of several policies, each has its own `metrics.jsonl`.
 """
 
 import json
@@ -97,13 +97,13 @@ def moving_average(values: Sequence[float], steps: int = MOVING_STEPS) -> list[f
 class Snapshot:
     """What the store says at one moment."""
 
-    max_steps: int = 0
+    max_steps: dict[str, int] = field(default_factory=dict)  # by policy, once its trainer has said so
     paused: bool = False  # until `tandem resume`
     workers: list[Worker] = field(default_factory=list)  # every one of the run's history
     live: frozenset[str] = frozenset()  # ids of those that are alive
     services: list[InferenceService] = field(default_factory=list)
     slots: dict[str, int] = field(default_factory=dict)
-    ready_groups: int = 0
+    ready_groups: dict[str, int] = field(default_factory=dict)  # by policy
 
     def total(self, name: str, *, live_only: bool = False) -> float:
         """Sum of a figure over samplers."""
@@ -111,16 +111,16 @@ class Snapshot:
         return sum(float(w.stats.get(name) or 0) for w in counted)
 
 
-async def take_snapshot(store: Store, policy: str) -> Snapshot:
+async def take_snapshot(store: Store, policies: Sequence[str]) -> Snapshot:
     run = await store.runs.get()
-    admission = run.admission.get(policy) if run else None
+    admission = run.admission if run else {}
     live = await store.workers.live()
     return Snapshot(
-        max_steps=(admission.num_steps or 0) if admission else 0,
+        max_steps={name: admission[name].num_steps or 0 for name in policies if name in admission},
         paused=run is not None and run.state is RunState.PAUSED,
         workers=await store.workers.all(),
         live=frozenset(worker.id for worker in live),
         services=await store.services.all(),
         slots=await store.tasks.count_slots(),
-        ready_groups=await store.data.count_ready_groups(policy),
+        ready_groups={name: await store.data.count_ready_groups(name) for name in policies},
     )

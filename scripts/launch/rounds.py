@@ -81,7 +81,8 @@ class EvalRound:
 
     async def text(self) -> str:
         figures = (await evaluation_round(self._store, self._policy, self.version)).overall
-        return f"{figures.reward or 'none'} (n={figures.episodes})"
+        others = "".join(f"; of {policy} {reward}" for policy, reward in figures.other_rewards.items())
+        return f"{figures.reward or 'none'} (n={figures.episodes}){others}"
 
 
 def setup_seconds(venv: Path) -> float | None:

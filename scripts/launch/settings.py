@@ -8,13 +8,12 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
-import yaml
 from pydantic import Field, field_validator, model_validator
 from pydantic_settings import CliPositionalArg, NoDecode
 
-from shared.config import ServiceConfig, read_section
+from shared.config import ServiceConfig, read_policies, read_section, read_sections
 from shared.store import check_run_name
 from shared.task_mix import TasksConfig
 
@@ -64,7 +63,9 @@ class LaunchConfig(ServiceConfig):
     payload_model: str | None = Field(
         None, description="Pydantic model that every task's metadata must fit, as module:Class. None: no check."
     )
-    policy: str = Field("main", description="Name of the policy.")
+    policy: str = Field(
+        "main", description="Name of the policy; of several (docs/two_policies.md), whose the tasks are."
+    )
     num_generations: int = Field(8, gt=0, description="Episodes per training task (the group).")
     eval_generations: int = Field(1, gt=0, description="Episodes per eval task.")
     train_epochs: int = Field(1, gt=0, description="How often the training file is queued.")
@@ -159,9 +160,15 @@ class LaunchConfig(ServiceConfig):
         """The trainer's `max_steps` where environment or YAML say it. Its own defaults need torch to be read."""
         if given := os.environ.get("TANDEM_TRAINER_MAX_STEPS"):
             return int(given)
-        whole = yaml.safe_load((ROOT / self.config).read_text(encoding="utf-8")) if self.config else {}
-        given = (whole.get("trainer") or {}).get("max_steps")
+        if self.config is None:
+            return None
+        shared, own = read_sections(ROOT / self.config), read_policies(ROOT / self.config).get(self.policy, {})
+        given = {**(shared.get("trainer") or {}), **(own.get("trainer") or {})}.get("max_steps")
         return None if given is None else int(given)
+
+    def own_sections(self) -> dict[str, dict[str, Any]]:
+        """{policy: what the YAML's `policies` gives it of its own}; {}: the run has one policy. Raises ConfigError."""
+        return {} if self.config is None else read_policies(ROOT / self.config)
 
     @property
     def is_main(self) -> bool:
@@ -170,6 +177,21 @@ class LaunchConfig(ServiceConfig):
     @property
     def folder(self) -> Path:
         return ROOT / "output" / self.run
+
+    @property
+    def policy_folder(self) -> Path:
+        """Checkpoints, versions and metrics of the policy: in the run's folder, or, of several, in one of its own there."""
+        return self.folder / self.policy if self.own_sections() else self.folder
+
+    @property
+    def trainer_port(self) -> int | None:
+        """Where this policy's trainers meet on machine 0: each policy's at the next port."""
+        own = list(self.own_sections())
+        return None if self.master_port is None else self.master_port + (own.index(self.policy) if own else 0)
+
+    def part(self, kind: str, number: int) -> str:
+        """What a policy's engine or trainer is called, here and as a log: trainer_0, or trainer_judge_0 of several."""
+        return f"{kind}_{self.policy}_{number}" if self.own_sections() else f"{kind}_{number}"
 
     def log_path(self, part: str) -> Path:
         return ROOT / "logs" / f"{self.run}_{part}.log"

@@ -57,7 +57,9 @@ def evaluation(
 def curve_table(rounds: Sequence[EvaluationRound], title: str) -> Table:
     """One row a round."""
     ks = sorted({k for played in rounds for k in played.overall.pass_at})
-    made = table("step #", "version #", "tasks #", *(f"pass@{k}" for k in ks), "reward", "failed #", title=title)
+    others = sorted({other for played in rounds for other in played.overall.other_rewards})
+    rewards = ("reward", *(f"reward of {other}" for other in others))
+    made = table("step #", "version #", "tasks #", *(f"pass@{k}" for k in ks), *rewards, "failed #", title=title)
     for played in rounds:
         made.add_row(
             _number(played.step),
@@ -65,6 +67,7 @@ def curve_table(rounds: Sequence[EvaluationRound], title: str) -> Table:
             f"{played.done}/{played.total}",
             *(estimate_text(played.overall.pass_at.get(k)) for k in ks),
             estimate_text(played.overall.reward),
+            *(estimate_text(played.overall.other_rewards.get(other)) for other in others),
             str(played.overall.failed),
         )
     return made
@@ -73,9 +76,13 @@ def curve_table(rounds: Sequence[EvaluationRound], title: str) -> Table:
 def source_table(played: EvaluationRound) -> Table:
     """One row a source, and the sum."""
     ks = sorted(played.overall.pass_at)
+    others = sorted(played.overall.other_rewards)
     title = f"version {_number(played.version)}, sampled by {', '.join(map(str, played.versions)) or 'none'}"
-    names = ("source", "tasks #", "episodes #", *(f"pass@{k}" for k in ks), "reward", "turns #", "tokens #", "failed #")
-    made = table(*names, title=title)
+    for other, versions in played.other_versions.items():
+        title += f"; {other} by {', '.join(map(str, versions))}"
+    rewards = ("reward", *(f"reward of {other}" for other in others))
+    names = ("source", "tasks #", "episodes #", *(f"pass@{k}" for k in ks), *rewards, "turns #", "tokens #", "failed #")
+    made = table(*names, title=escape(title))
     for name, figures in [*played.by_source.items(), ("all", played.overall)]:
         made.add_row(
             escape(name),
@@ -83,6 +90,7 @@ def source_table(played: EvaluationRound) -> Table:
             str(figures.episodes),
             *(estimate_text(figures.pass_at.get(k)) for k in ks),
             estimate_text(figures.reward),
+            *(estimate_text(figures.other_rewards.get(other)) for other in others),
             f"{figures.turns_mean:.2f}",
             f"{figures.tokens_mean:.1f}",
             str(figures.failed),

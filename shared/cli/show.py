@@ -154,6 +154,8 @@ def _print_episode(episode: Episode, spell: Callable[[int], str] | None) -> None
     _field(out, "metrics", ", ".join(f"{name} {value:g}" for name, value in record.metrics.items()) or None)
     _field(out, "advantage", _number(record.advantage))
     _field(out, "versions", ", ".join(map(str, record.policy_versions)) or None)
+    for policy, versions in record.other_policy_versions.items():
+        _field(out, "versions", f"{', '.join(map(str, versions))} of policy {policy}")
     for data in episode.data:
         whose = "" if data.policy == record.policy else f"policy {data.policy}: "
         _field(out, "training", whose + _training(data))

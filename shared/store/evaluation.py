@@ -89,8 +89,9 @@ class EvaluationVerbs:
         return [Task.from_mongo(document) async for document in cursor]
 
     async def round_records(self, record_ids: Sequence[str]) -> dict[str, Document]:
-        """{record id: {"termination", "num_turns", "num_tokens", "policy_versions"}}."""
-        names = dict.fromkeys(("termination", "num_turns", "num_tokens", "policy_versions"), 1)
+        """{record id: {"termination", "num_turns", "num_tokens", "score", and scores and versions of its policies}}."""
+        said = ("policy_versions", "other_policy_versions", "policy_scores")
+        names = dict.fromkeys(("termination", "num_turns", "num_tokens", "score", *said), 1)
         found: dict[str, Document] = {}
         for start in range(0, len(record_ids), BATCH):
             cursor = self._records.find({"_id": {"$in": list(record_ids[start : start + BATCH])}}, names)

@@ -1,0 +1,72 @@
+"""Starting the services of a run: engines and a trainer for each policy, samplers and tools for all of them.
+
+A given URL is used, what is not given is started. Each child's log is logs/RUN_PART.log.
+"""
+
+import contextlib
+import re
+import socket
+from collections.abc import Sequence
+from urllib.parse import urlsplit
+
+from scripts.launch import commands
+from scripts.launch.children import Child, Children
+from scripts.launch.settings import LaunchConfig
+from scripts.launch.waiting import until
+
+TOOLS_URL = re.compile(r"^tools at (\S+)$", re.MULTILINE)
+
+
+async def start_tools(config: LaunchConfig, children: Children) -> str:
+    """The URL of the tools, once they answer."""
+    if config.mcp_manager_url:
+        return config.mcp_manager_url
+    log_path = config.log_path("tools" + (f"_{config.machine_rank}" if config.num_machines > 1 else ""))
+    child = children.start("tools", "tools", commands.tools(), log_path, commands.environment())
+    url: str = await until(config, "the tool server to print its URL", lambda: _tools_url(child))
+    await until(config, f"{url} to answer", lambda: _listens(url))
+    return url
+
+
+def _tools_url(child: Child) -> str | None:
+    found = TOOLS_URL.search(child.log_text())
+    return found[1] if found else None
+
+
+def _listens(url: str) -> bool:
+    parts = urlsplit(url)
+    with contextlib.suppress(OSError), socket.create_connection((parts.hostname or "", parts.port or 80), timeout=1.0):
+        return True
+    return False
+
+
+def start_keepers(policies: Sequence[LaunchConfig], children: Children, database: str) -> None:
+    for config in policies:
+        for i, url in enumerate(config.engine_urls or [None]):
+            part = config.part("engine", i if config.engine_urls else config.machine_rank)
+            command = commands.keeper(config, database, url)
+            children.start(_spoken(part), "keeper", command, config.log_path(part), commands.environment())
+
+
+def start_samplers(policies: Sequence[LaunchConfig], children: Children, database: str, tools_url: str) -> None:
+    config = policies[0]
+    first = config.machine_rank * config.num_samplers
+    for i in range(first, first + config.num_samplers):
+        command = commands.sampler(policies, database, tools_url)
+        children.start(f"sampler {i}", "sampler", command, config.log_path(f"sample_{i}"), commands.environment())
+
+
+def start_trainers(policies: Sequence[LaunchConfig], children: Children, database: str) -> dict[str, Child]:
+    """{policy: its trainer}."""
+    trainers = {}
+    for config in policies:
+        command, environment = commands.trainer(config, database), commands.trainer_environment(config)
+        name = _spoken(config.part("trainer", config.machine_rank))
+        log_path = config.log_path(config.part("train", config.machine_rank))
+        child = children.start(name, "trainer", command, log_path, environment, ends_itself=True)
+        trainers[config.policy] = child
+    return trainers
+
+
+def _spoken(part: str) -> str:
+    return part.replace("_", " ")

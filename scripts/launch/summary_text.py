@@ -1,0 +1,129 @@
+"""The end of a run for people: the curve of each policy, its held-out rewards, the figures, and where things lie."""
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from scripts.launch.display import format_s
+from scripts.launch.figures import StepMetrics
+from scripts.launch.settings import LaunchConfig
+from scripts.launch.summary import eval_points
+
+
+def show(
+    console: Console, policies: Sequence[LaunchConfig], summary: dict[str, Any], metrics: Mapping[str, StepMetrics]
+) -> None:
+    """`policies`: the tasks' owner first."""
+    from scripts.launch.curve import terminal_text
+
+    width = min(console.width, 100)
+    for policy, of_policy in metrics.items():
+        whose = f"of {policy} " if len(policies) > 1 else ""
+        points = eval_points(summary, policy)
+        if of_policy.lines:
+            console.print(terminal_text(of_policy, points, width, whose=whose), highlight=False)
+        console.print(_eval_table(_of(summary, policy)["eval"], whose))
+        if len(points) > 2:
+            text = ", ".join(f"{p.step}: {p.reward:.3f}" for p in points)
+            console.print(
+                f"held-out reward {whose}by step  {text}   (all: {_tandem(policies[0], 'eval')})", soft_wrap=True
+            )
+    console.print(_run_table(summary))
+    for policy in metrics:
+        console.print(_training_table(_of(summary, policy), f"of {policy}, " if len(policies) > 1 else ""))
+    console.print(_paths(policies, summary), highlight=False, soft_wrap=True)
+
+
+def _of(summary: dict[str, Any], policy: str) -> dict[str, Any]:
+    """The part of the summary that is the policy's."""
+    found: dict[str, Any] = summary if policy == summary["policy"] else summary["other_policies"][policy]
+    return found
+
+
+def _eval_table(evaluations: dict[str, Any], whose: str) -> Table:
+    names = [f"{name} (version {_versions_text(e)})" for name, e in evaluations.items()]
+    table = Table(f"held-out reward {whose}".rstrip(), *names)
+    sources = sorted({source for e in evaluations.values() for source in e["by_source"]})
+    for source in sources:
+        table.add_row(source, *(_reward_text(e["by_source"].get(source)) for e in evaluations.values()))
+    table.add_row("[bold]all[/bold]", *(f"[bold]{_reward_text(e)}[/bold]" for e in evaluations.values()))
+    return table
+
+
+def _versions_text(figures: dict[str, Any]) -> str:
+    return str(figures["version"]) if "version" in figures else ", ".join(map(str, figures["versions"])) or "none"
+
+
+def _reward_text(figures: dict[str, Any] | None) -> str:
+    if figures is None or figures["reward"] is None:
+        return "–"
+    low, high = figures["interval"]
+    return f"{figures['reward']:.3f} [{low:.3f}, {high:.3f}]  (n={figures['n']})"
+
+
+def _run_table(summary: dict[str, Any]) -> Table:
+    """What all policies share."""
+    table = Table.grid(padding=(0, 2))
+    table.add_row("time", ", ".join(f"{name} {format_s(s)}" for name, s in summary["seconds"].items()))
+    table.add_row(
+        "episodes",
+        f"{summary['episodes']:,}; {summary['tokens']['sampled']:,} tokens sampled, "
+        f"{summary['tokens_per_s']['sampler']} tokens/s",
+    )
+    table.add_row("faults", ", ".join(f"{name.replace('_', ' ')} {n}" for name, n in summary["faults"].items()))
+    return table
+
+
+def _training_table(trained: dict[str, Any], whose: str) -> Table:
+    tokens, stale = trained["tokens"], trained["staleness"]
+    merging = f"{tokens['merged']:,} with, {tokens['unmerged']:,} without ({tokens['linear']:,} per episode)"
+    if tokens["merged"]:
+        merging += f": {tokens['unmerged'] / tokens['merged']:.2f} times fewer"
+    table = Table.grid(padding=(0, 2))
+    speed = trained["tokens_per_s"]["trainer"]
+    table.add_row(
+        f"{whose}steps", f"{trained['steps']}; {tokens['trained']:,} tokens trained, forward {speed} tokens/s"
+    )
+    table.add_row("forward, merging", merging)
+    table.add_row(
+        "staleness", f"mean {stale['mean']}, max {stale['max']}; mismatch {trained['mismatch_mean_nats']} nats"
+    )
+    return table
+
+
+def _paths(policies: Sequence[LaunchConfig], summary: dict[str, Any]) -> str:
+    config = policies[0]
+    folder = _short(config.folder)
+    lines = []
+    for each in policies:
+        trained = _of(summary, each.policy)
+        lines += [f"checkpoint    {_short(trained['checkpoint'])}", f"model         {_short(trained['model'])}"]
+    metrics = [f"{_short(each.policy_folder)}/metrics.jsonl" for each in policies]
+    lines += [
+        f"figures       {folder}/summary.json, {', '.join(metrics)}, {folder}/reward.png",
+        f"logs          logs/{config.run}_*.log",
+    ]
+    if config.db_connection_string is None:
+        lines += [
+            "",
+            "Look at the data: start its server again (it prints the connection string for Compass), and beside it",
+        ]
+        lines += [f"    .venv/bin/tandem mongod --folder {folder}/mongodb"]
+    else:
+        lines += ["", "Look at the data:"]
+    lines += [f"    .venv/bin/{_tandem(config, verb)}" for verb in ("status", "show", "eval", "audit")]
+    return "\n".join(lines)
+
+
+def _tandem(config: LaunchConfig, verb: str) -> str:
+    """The command; `tandem eval` asks for one policy's rounds."""
+    named = verb == "eval" and config.policy != "main"
+    return f"tandem {verb} {config.run}" + (f" --policy {config.policy}" if named else "")
+
+
+def _short(path: str | Path | None) -> str:
+    return "–" if path is None else os.path.relpath(path)

@@ -1,0 +1,50 @@
+"""What the launcher waits for: something to come true, with a limit; and the signals that end a run."""
+
+import asyncio
+import signal
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from scripts.launch.settings import LaunchConfig
+from shared.errors import TandemError
+
+ASK_S = 0.2
+
+
+async def until(config: LaunchConfig, what: str, ask: Callable[[], Any]) -> Any:
+    """Ask until the answer is not None or False. Raises TandemError after `start_timeout_s`."""
+    deadline = time.monotonic() + config.start_timeout_s
+    while True:
+        answer = ask()
+        if isinstance(answer, Awaitable):
+            answer = await answer
+        if answer:
+            return answer
+        if time.monotonic() > deadline:
+            raise TandemError(
+                f"waited {config.start_timeout_s:g} s for {what}, in vain; see logs/{config.run}_*.log, "
+                "or allow more with --start_timeout_s"
+            )
+        await asyncio.sleep(ASK_S)
+
+
+@contextmanager
+def signals_set(event: asyncio.Event, again: Callable[[], None]) -> Iterator[None]:
+    """Ctrl-C, SIGTERM and a closed terminal set `event`; a second one calls `again`."""
+    loop = asyncio.get_running_loop()
+
+    def receive() -> None:
+        if event.is_set():
+            again()
+        event.set()
+
+    signals = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    for number in signals:
+        loop.add_signal_handler(number, receive)
+    try:
+        yield
+    finally:
+        for number in signals:
+            loop.remove_signal_handler(number)
