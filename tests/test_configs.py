@@ -10,8 +10,9 @@ from accelerate.commands.config.config_args import load_config_from_file
 
 from sampler.config import SamplerConfig
 from sampler.engine.keeper import KeeperConfig
+from scripts.launch.policies import load_policies
 from scripts.launch.settings import LaunchConfig
-from shared.config import SECTIONS, ServiceConfig, read_section
+from shared.config import POLICIES, SECTIONS, ServiceConfig, read_policies, read_section
 from shared.errors import ConfigError
 from shared.task_mix import TasksConfig
 from trainer.config import TrainerConfig
@@ -28,6 +29,7 @@ def arguments(service: type[ServiceConfig], path: Path) -> list[str]:
     """A command line with everything that is asked for beside the YAML file."""
     if service is LaunchConfig:
         return ["demo", "--config", str(path)]
+    whose = [f"--policy={policy}" for policy in read_policies(path) if service in (TrainerConfig, KeeperConfig)][:1]
     values: Mapping[str, Any] = {
         "run": "demo",
         "db_connection_string": "mongodb://127.0.0.1",
@@ -38,7 +40,7 @@ def arguments(service: type[ServiceConfig], path: Path) -> list[str]:
     required = [name for name, field in service.model_fields.items() if field.is_required()]
     names = [*required, "train_file"] if service is SftConfig else required  # or a run
     flags = [f"--{name}={values[name]}" for name in names]
-    return [*flags, "--config", str(path)]
+    return [*flags, *whose, "--config", str(path)]
 
 
 @pytest.mark.parametrize("service", SERVICES, ids=lambda service: service.section)
@@ -57,7 +59,18 @@ def test_an_example_configuration_loads(path: Path, service: type[ServiceConfig]
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.name)
 def test_an_example_has_no_section_that_nothing_checks(path: Path) -> None:
     sections = yaml.safe_load(path.read_text(encoding="utf-8"))
-    assert set(sections) <= {service.section for service in SERVICES}
+    assert set(sections) <= {service.section for service in SERVICES} | {POLICIES}
+
+
+@pytest.mark.parametrize("path", [path for path in EXAMPLES if read_policies(path)], ids=lambda path: path.name)
+def test_every_policy_of_an_example_has_its_own_settings(path: Path) -> None:
+    launches = load_policies(["demo", "--config", str(path)])
+    own = read_policies(path)
+    assert {launch.policy for launch in launches} == own.keys()
+    for policy, sections in own.items():
+        for service in (TrainerConfig, KeeperConfig):
+            config = service.load([*arguments(service, path), "--policy", policy])
+            assert (sections.get(service.section) or {}).items() <= config.snapshot().items()
 
 
 @pytest.mark.parametrize("path", ACCELERATE, ids=lambda path: path.name)

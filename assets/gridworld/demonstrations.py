@@ -1,7 +1,8 @@
-"""Warm start: conversations of walkers who do not know the way: `python -m assets.gridworld.demonstrations OUT.jsonl`.
+"""Warm start: conversations of walkers who hardly know the way: `python -m assets.gridworld.demonstrations OUT.jsonl`.
 
-Every move is drawn blindly, so a model that is fine-tuned on them knows what a reply looks like (one letter) and nothing about
-where to go. That is left for reinforcement learning.
+Two moves of five lead nearer on purpose, the others are drawn blindly. A model that is fine-tuned on them knows what a reply looks
+like (one letter), and has an inkling of what the words for directions have to do with it. The rest is left for reinforcement
+learning.
 """
 
 import json
@@ -13,8 +14,9 @@ from typing import Any
 from assets.gridworld.make_tasks import SIZE, walks
 from assets.gridworld.world import STEPS, GridTask, Walker
 
-COUNT = 1_000
+COUNT = 1_500
 TURNS = 4
+KNOWING = 0.4
 
 
 def main() -> None:
@@ -24,15 +26,16 @@ def main() -> None:
     with path.open("w", encoding="utf-8") as file:
         for start, goal in rng.choices(walks(rng), k=COUNT):
             walker = Walker(GridTask(size=SIZE, start=start, goal=goal), start)
-            file.write(json.dumps({"messages": blind_walk(walker, rng), "tools": []}) + "\n")
+            file.write(json.dumps({"messages": unsteady_walk(walker, rng), "tools": []}) + "\n")
 
 
-def blind_walk(walker: Walker, rng: random.Random) -> list[dict[str, Any]]:
+def unsteady_walk(walker: Walker, rng: random.Random) -> list[dict[str, Any]]:
     messages: list[dict[str, Any]] = []
     for _ in range(TURNS):
         if walker.distance == 0:
             break
-        letter = rng.choice(list(STEPS))
+        nearer = [letter for letter in STEPS if walker.leads_nearer(letter)]
+        letter = rng.choice(nearer if rng.random() < KNOWING else list(STEPS))
         messages += [{"role": "user", "content": walker.look()}, {"role": "assistant", "content": letter}]
         walker.walk(letter)
     return messages

@@ -7,7 +7,7 @@ Promise: the same moves from the same start end at the same place; a move into t
 nothing.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -61,6 +61,11 @@ class Walker:
             return False
         self.place = (east, north)
         return True
+
+    def leads_nearer(self, reply: str) -> bool:
+        """Would it?"""
+        imagined = replace(self)
+        return imagined.walk(reply) and imagined.distance < self.distance
 
 
 def letter_of(reply: str) -> str | None:

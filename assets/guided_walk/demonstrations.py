@@ -1,7 +1,8 @@
-"""Warm start: conversations of guides and walkers who know nothing: `python -m assets.guided_walk.demonstrations OUT.jsonl`.
+"""Warm start: conversations of unsteady guides and walkers: `python -m assets.guided_walk.demonstrations OUT.jsonl`.
 
-Every letter is drawn blindly, so a model that is fine-tuned on them knows what either is asked and what a reply looks like, and
-nothing about where to go. That is left for reinforcement learning. Both policies start from this one model.
+As in the grid world's own (`assets/gridworld/demonstrations.py`), two letters of five are right on purpose, the others are drawn
+blindly: a guide's that leads nearer, a walker's that does as the guide says. Both policies start from the one model that is
+fine-tuned on them.
 """
 
 import json
@@ -10,12 +11,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from assets.gridworld.demonstrations import TURNS, blind_walk
+from assets.gridworld.demonstrations import KNOWING, TURNS, unsteady_walk
 from assets.gridworld.make_tasks import SIZE, walks
 from assets.gridworld.world import STEPS, GridTask, Walker
 from assets.guided_walk.sampler import heard
 
-COUNT = 500  # of each
+COUNT = 1_000  # of each
 
 
 def main() -> None:
@@ -24,15 +25,16 @@ def main() -> None:
     rng = random.Random("demonstrations")
     with path.open("w", encoding="utf-8") as file:
         for start, goal in rng.choices(walks(rng), k=COUNT):
-            guide = blind_walk(Walker(GridTask(size=SIZE, start=start, goal=goal), start), rng)
-            for messages in (guide, blind_follower(rng)):
+            guide = unsteady_walk(Walker(GridTask(size=SIZE, start=start, goal=goal), start), rng)
+            for messages in (guide, unsteady_follower(rng)):
                 file.write(json.dumps({"messages": messages, "tools": []}) + "\n")
 
 
-def blind_follower(rng: random.Random) -> list[dict[str, Any]]:
+def unsteady_follower(rng: random.Random) -> list[dict[str, Any]]:
     messages: list[dict[str, Any]] = []
     for _ in range(TURNS):
-        hint, letter = rng.choices(list(STEPS), k=2)
+        hint = rng.choice(list(STEPS))
+        letter = hint if rng.random() < KNOWING else rng.choice(list(STEPS))
         messages += [{"role": "user", "content": heard(hint)}, {"role": "assistant", "content": letter}]
     return messages
 

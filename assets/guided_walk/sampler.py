@@ -7,8 +7,6 @@ Each has its own score, to which each of its turns adds its share: the walker th
 share of its hints that lead nearer to the goal, whether the walker follows or not.
 """
 
-from dataclasses import replace
-
 from assets.gridworld.world import GridTask, Walker, letter_of
 from sampler.sampler import AsyncSampler, Turn
 from sampler.scorers import Score
@@ -27,7 +25,7 @@ class GuidedSampler(AsyncSampler):
             hint = await self.create_chat_completions([{"role": "user", "content": self.walker.look()}], policy=GUIDE)
             if hint is None:
                 return Termination.LENGTH_LIMIT
-            self.hints.append((hint, self._leads_nearer(hint.text)))
+            self.hints.append((hint, self.walker.leads_nearer(hint.text)))
             step = await self.create_chat_completions([{"role": "user", "content": heard(hint.text)}])
             if step is None:
                 return Termination.LENGTH_LIMIT
@@ -37,10 +35,6 @@ class GuidedSampler(AsyncSampler):
             if self.walker.distance == 0:
                 return Termination.ANSWERED
         return Termination.TURNS_LIMIT
-
-    def _leads_nearer(self, hint: str) -> bool:
-        imagined = replace(self.walker)
-        return imagined.walk(hint) and imagined.distance < self.walker.distance
 
     async def evaluate_record(self) -> Score:
         left = self.walker.distance

@@ -125,6 +125,7 @@ async def test_each_policy_has_a_conversation_of_its_own(store: Store) -> None:
     assert "heard four" in heard
     assert "round 0" not in heard
     assert (record.score, record.policy_scores, record.policy_versions) == (1.0, {"judge": 1.0}, [3])
+    assert record.other_policy_versions == {"judge": [8]}
     assert record.traj == [d.id for d in dispatches]
 
 

@@ -14,10 +14,13 @@ async def import_set(store: Store, *, num_generations: int = 2) -> None:
     await store.tasks.insert_new([task.model_copy(update={"source": SOURCES[task.tid]}) for task in tasks])
 
 
-async def play(store: Store, scores: dict[str, list[float | None]], version: int, **values: Any) -> None:
-    """Every slot of a round, then settled. None: the plumbing failed it."""
+async def play(
+    store: Store, scores: dict[str, list[float | None]], version: int, *, limit: int | None = None, **values: Any
+) -> None:
+    """Every slot of a round, or the next `limit`, then settled. None: the plumbing failed it."""
     left = {tid: list(group) for tid, group in scores.items()}
-    while (held := await claim(store, split="eval", served_versions=[version])) is not None:
+    while limit != 0 and (held := await claim(store, split="eval", served_versions=[version])) is not None:
+        limit = None if limit is None else limit - 1
         record = await store.records.start(held, "w")
         score = left[held.task.tid].pop(0)
         if score is None:

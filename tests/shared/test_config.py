@@ -159,3 +159,60 @@ def test_a_section_that_is_no_mapping_is_refused_with_its_name(tmp_path: Path) -
     path = tmp_path / "c.yml"
     path.write_text("sampler: [1]\n")
     assert "sampler: found list; expected keys and their values" in refused("--config", str(path))
+
+
+class LearnerConfig(ServiceConfig):
+    section: ClassVar[str] = "trainer"
+
+    policy: str = Field("main", description="Whose.")
+    max_steps: int = Field(1, description="Steps.")
+    learning_rate: float = Field(0.1, description="Rate.")
+
+
+@pytest.fixture
+def several(tmp_path: Path) -> Path:
+    path = tmp_path / "several.yml"
+    path.write_text(
+        "trainer: {max_steps: 3, learning_rate: 0.3}\n"
+        "policies: {solver: {}, judge: {trainer: {max_steps: 5}, keeper: {capacity: 4}}}\n"
+    )
+    return path
+
+
+def test_what_a_policy_has_of_its_own_wins_over_what_all_share_and_gives_way_to_a_flag(
+    several: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def steps_and_rate(*argv: str) -> tuple[int, float]:
+        config = LearnerConfig.load(["--config", str(several), *argv])
+        return config.max_steps, config.learning_rate
+
+    assert steps_and_rate("--policy", "solver") == (3, 0.3)
+    assert steps_and_rate("--policy", "judge") == (5, 0.3)
+    assert steps_and_rate("--policy", "judge", "--max_steps", "7") == (7, 0.3)
+    monkeypatch.setenv("TANDEM_TRAINER_POLICY", "judge")
+    assert steps_and_rate() == (5, 0.3)
+    monkeypatch.setenv("TANDEM_TRAINER_MAX_STEPS", "6")
+    assert steps_and_rate() == (6, 0.3)
+
+
+@pytest.mark.parametrize(
+    ("policies", "message"),
+    [
+        ("{solver: {}}", "policy is 'main'; expected one of its policies: solver"),
+        ("{main: {trainer: {max_step: 5}}}", "policies.main: trainer: unknown key 'max_step'; expected one of"),
+        ("{main: {sampler: {}}}", "policies.main: unknown section 'sampler'; expected one of trainer, keeper, launch"),
+        ("[main]", "policies: found ['main']; expected names, each with its sections or {}"),
+        ("{main: {trainer: {max_steps: many}}}", "policies: max_steps is 'many'"),
+    ],
+)
+def test_wrong_policies_are_refused_by_name(tmp_path: Path, policies: str, message: str) -> None:
+    path = tmp_path / "c.yml"
+    path.write_text(f"policies: {policies}\n")
+    with pytest.raises(ConfigError) as caught:
+        LearnerConfig.load(["--config", str(path)])
+    assert str(caught.value).startswith(str(path))
+    assert message in str(caught.value)
+
+
+def test_a_service_that_all_policies_share_does_not_ask_which_it_is(several: Path) -> None:
+    assert PlayerConfig.load(["--config", str(several), "--run_name", "r"]).max_turns == 8

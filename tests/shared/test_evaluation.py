@@ -107,3 +107,24 @@ def test_the_best_steps_are_those_of_the_highest_held_out_rewards(tmp_path: Path
     )
     assert best_steps(path, 3) == [20, 10, 15]
     assert best_steps(path, 0) == []
+
+
+async def test_another_policys_reward_is_over_the_episodes_in_which_it_took_turns_and_its_versions_are_told(
+    store: Store,
+) -> None:
+    await import_set(store)
+    took = {"policy_scores": {"guide": 0.25}, "other_policy_versions": {"guide": [3]}}
+    await play(store, {"t0": [1.0, 1.0]}, 0, limit=2, **took)
+    await play(store, {"t1": [1.0, 0.0]}, 0, limit=2, other_policy_versions={"guide": [4]})  # no score: it has the task's
+    await play(store, {"t2": [1.0, 1.0]}, 0, limit=2)  # it took no turn
+    played = await evaluation_round(store, "main", 0)
+    assert played.other_versions == {"guide": (3, 4)}
+    assert played.overall.other_rewards["guide"].value == (0.25 + 0.5) / 2
+    assert {name: [*figures.other_rewards] for name, figures in played.by_source.items()} == {
+        "sums": ["guide"],
+        "boxes": ["guide"],
+    }
+    assert played.by_source["boxes"].other_rewards["guide"].value == 0.5
+    assert played.overall.reward is not None
+    assert played.overall.reward.value == (1.0 + 0.5 + 1.0) / 3, "the owner's is untouched"
+    assert json.loads(json.dumps(played.to_json()))["overall"]["other_rewards"]["guide"]["value"] == 0.375

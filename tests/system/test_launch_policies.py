@@ -1,0 +1,80 @@
+"""A launch of several policies: what each gets of its own, and what is refused."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from scripts.launch import commands
+from scripts.launch.policies import load_policies
+from scripts.launch.settings import ROOT
+from shared.errors import ConfigError
+
+DEBATE = """
+launch: {policy: solver, num_processes: 2}
+policies:
+  judge: {launch: {model: MODEL, engine_urls: ["http://j:1"], num_processes: 3}, trainer: {max_steps: 9}}
+  solver: {}
+trainer: {max_steps: 4}
+"""
+
+
+@pytest.fixture
+def debate(tmp_path: Path) -> Path:
+    path = tmp_path / "debate.yml"
+    path.write_text(DEBATE.replace("MODEL", str(tmp_path)))
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "no-such-model"}))
+    return path
+
+
+def flag(command: list[str], name: str) -> str:
+    return command[command.index(f"--{name}") + 1]
+
+
+def test_each_policy_has_its_own_model_engines_steps_folder_and_logs_and_the_owner_is_first(debate: Path) -> None:
+    solver, judge = load_policies(["demo", "--config", str(debate)])
+    assert [solver.policy, judge.policy] == ["solver", "judge"]
+    assert [solver.engine_urls, judge.engine_urls] == [[], ["http://j:1"]]
+    assert [solver.max_steps(), judge.max_steps()] == [4, 9]
+    for config, model, processes in ((solver, "assets/example/model", "2"), (judge, str(debate.parent), "3")):
+        trainer = commands.trainer(config, "mongodb://db")
+        assert flag(trainer, "policy") == config.policy
+        assert flag(trainer, "model_name_or_path") == model
+        assert flag(trainer, "num_processes") == processes
+        assert flag(trainer, "output_dir") == str(ROOT / "output" / "demo" / config.policy)
+        assert config.log_path(config.part("train", 0)).name == f"demo_train_{config.policy}_0.log"
+        assert flag(commands.keeper(config, "mongodb://db", None), "policy") == config.policy
+    sampler = commands.sampler([solver, judge], "mongodb://db", "http://tools")
+    assert flag(sampler, "policy") == "solver"
+    assert json.loads(flag(sampler, "other_policies")) == {"judge": str(debate.parent)}
+
+
+def test_trainers_of_several_machines_meet_at_a_port_for_each_policy(debate: Path) -> None:
+    spread = ["--num_machines", "2", "--machine_rank", "1", "--master_addr", "m0", "--master_port", "29500"]
+    policies = load_policies(["demo", "--config", str(debate), *spread, "--db_connection_string", "mongodb://db"])
+    ports = {flag(commands.trainer(config, "mongodb://db"), "main_process_port") for config in policies}
+    assert ports == {"29500", "29501"}
+
+
+def test_one_policy_keeps_the_runs_own_folder_and_takes_no_other(tmp_path: Path) -> None:
+    (config,) = load_policies(["demo", "--config", "assets/minirl.yml", "--policy", "mine"])
+    assert config.policy_folder == config.folder
+    assert config.part("train", 0) == "train_0"
+    assert "--other_policies" not in commands.sampler([config], "mongodb://db", "http://tools")
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (("policy: solver, ", ""), "policy is 'main'; expected one of its policies: judge, solver"),
+        (("solver: {}", "solver: {launch: {num_samplers: 3}}"), "policies.solver.launch: 'num_samplers' is the run's"),
+        (("num_processes: 2", "engine_urls: ['http://j:1']"), "engine http://j:1 is given to 2 policies"),
+    ],
+)
+def test_what_cannot_be_is_refused_with_its_remedy(debate: Path, change: tuple[str, str], said: str) -> None:
+    text = debate.read_text()
+    assert change[0] in text
+    debate.write_text(text.replace(*change))
+    with pytest.raises(ConfigError) as caught:
+        load_policies(["demo", "--config", str(debate)])
+    assert said in str(caught.value)
