@@ -115,7 +115,9 @@ async def test_another_policys_reward_is_over_the_episodes_in_which_it_took_turn
     await import_set(store)
     took = {"policy_scores": {"guide": 0.25}, "other_policy_versions": {"guide": [3]}}
     await play(store, {"t0": [1.0, 1.0]}, 0, limit=2, **took)
-    await play(store, {"t1": [1.0, 0.0]}, 0, limit=2, other_policy_versions={"guide": [4]})  # no score: it has the task's
+    await play(
+        store, {"t1": [1.0, 0.0]}, 0, limit=2, other_policy_versions={"guide": [4]}
+    )  # no score: it has the task's
     await play(store, {"t2": [1.0, 1.0]}, 0, limit=2)  # it took no turn
     played = await evaluation_round(store, "main", 0)
     assert played.other_versions == {"guide": (3, 4)}

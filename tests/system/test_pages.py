@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from shared.audit import audit
-from shared.mongod import Mongod, free_port
+from shared.mongod import Mongod
 from shared.store import Store
 from tests.system.processes import PATIENT, ROOT
 
@@ -77,15 +77,20 @@ def run_block(block: str, folder: Path, environment: dict[str, str]) -> tuple[in
     return process.returncode, output
 
 
-async def test_the_grid_world_of_the_custom_samplers_page_plays_and_trains(repository: Path) -> None:
-    short = repository / "eval.jsonl"
+def short_eval(repository: Path) -> str:
+    """A few of the held-out tasks."""
     tasks = (repository / "assets" / "gridworld" / "eval.jsonl").read_text().splitlines(keepends=True)
+    short = repository / "eval.jsonl"
     short.write_text("".join(tasks[:3]))
+    return str(short)
+
+
+async def test_the_grid_world_of_the_custom_samplers_page_plays_and_trains(repository: Path) -> None:
     _, looked_at = run_page(
         repository,
         "custom_samplers.md",
-        EVAL_FILE=str(short),
-        TANDEM_SFT_MAX_STEPS="10",
+        EVAL_FILE=short_eval(repository),
+        TANDEM_SFT_MAX_STEPS="5",
         TANDEM_TRAINER_MAX_STEPS="2",
         TANDEM_TRAINER_GROUPS_PER_STEP="3",
         TANDEM_LAUNCH_NUM_GENERATIONS="4",
@@ -109,11 +114,26 @@ async def test_the_guide_and_the_walker_of_the_two_policies_page_learn_each_from
     repository: Path,
 ) -> None:
     (printed,) = run_page(
-        repository, "two_policies.md", MONGOD_PORT=str(free_port()), TANDEM_TRAINER_MAX_STEPS="2", **PATIENT
+        repository,
+        "two_policies.md",
+        EVAL_FILE=short_eval(repository),
+        TANDEM_SFT_MAX_STEPS="5",
+        TANDEM_TRAINER_MAX_STEPS="2",
+        TANDEM_TRAINER_GROUPS_PER_STEP="3",
+        TANDEM_LAUNCH_NUM_GENERATIONS="4",
+        **PATIENT,
     )
     for policy in ("walker", "guide"):
-        rewards = re.findall(rf"{policy}/metrics.jsonl:\"reward/mean\": (\S+)", printed)
-        assert len(rewards) == 2, printed
+        assert re.search(rf"{policy}: step 2/2 reward", printed), printed
+        assert f"held-out reward of {policy}" in printed
+    folder = repository / "output" / "guided"
+    summary = json.loads((folder / "summary.json").read_text())
+    assert [(figures["version"], figures["n"]) for figures in summary["eval"].values()] == [(0, 3), (2, 3)]
+    guide = summary["other_policies"]["guide"]
+    assert [(figures["versions"], figures["n"]) for figures in guide["eval"].values()] == [([0], 3), ([2], 3)]
+    assert (summary["steps"], guide["steps"]) == (2, 2)
+    for policy in ("walker", "guide"):
+        assert (folder / policy / "checkpoints" / "step-000002").is_dir()
     with Mongod(repository / "output" / "guided" / "mongodb") as server:
         async with Store.open(server.connection_string, "guided") as store:
             assert (await audit(store)).ok
