@@ -180,8 +180,8 @@ class LaunchConfig(ServiceConfig):
 
     @property
     def policy_folder(self) -> Path:
-        """Checkpoints, versions and metrics of the policy: in the run's folder, or, of several, in one of its own there."""
-        return self.folder / self.policy if self.own_sections() else self.folder
+        """Checkpoints, versions, metrics: in the run's folder, or, of several policies, where a trainer puts them by itself."""
+        return self.folder / self.policy if self.own_sections() and self.policy != "main" else self.folder
 
     @property
     def trainer_port(self) -> int | None:

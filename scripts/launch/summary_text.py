@@ -32,9 +32,7 @@ def show(
             console.print(
                 f"held-out reward {whose}by step  {text}   (all: {_tandem(policies[0], 'eval')})", soft_wrap=True
             )
-    console.print(_run_table(summary))
-    for policy in metrics:
-        console.print(_training_table(_of(summary, policy), f"of {policy}, " if len(policies) > 1 else ""))
+    console.print(_figure_table(summary, list(metrics)))
     console.print(_paths(policies, summary), highlight=False, soft_wrap=True)
 
 
@@ -65,34 +63,34 @@ def _reward_text(figures: dict[str, Any] | None) -> str:
     return f"{figures['reward']:.3f} [{low:.3f}, {high:.3f}]  (n={figures['n']})"
 
 
-def _run_table(summary: dict[str, Any]) -> Table:
-    """What all policies share."""
+def _figure_table(summary: dict[str, Any], policies: Sequence[str]) -> Table:
+    """What all policies share, then what is each one's."""
+    tokens, speeds, faults = summary["tokens"], summary["tokens_per_s"], summary["faults"]
     table = Table.grid(padding=(0, 2))
     table.add_row("time", ", ".join(f"{name} {format_s(s)}" for name, s in summary["seconds"].items()))
     table.add_row(
-        "episodes",
-        f"{summary['episodes']:,}; {summary['tokens']['sampled']:,} tokens sampled, "
-        f"{summary['tokens_per_s']['sampler']} tokens/s",
+        "episodes", f"{summary['episodes']:,}; {tokens['sampled']:,} tokens sampled, {speeds['sampler']} tokens/s"
     )
-    table.add_row("faults", ", ".join(f"{name.replace('_', ' ')} {n}" for name, n in summary["faults"].items()))
+    table.add_row("faults", ", ".join(f"{name.replace('_', ' ')} {n}" for name, n in faults.items()))
+    for policy in policies:
+        if len(policies) > 1:
+            table.add_row(f"[bold]{policy}[/bold]")
+        for name, text in _training_rows(_of(summary, policy)):
+            table.add_row(name, text)
     return table
 
 
-def _training_table(trained: dict[str, Any], whose: str) -> Table:
-    tokens, stale = trained["tokens"], trained["staleness"]
+def _training_rows(trained: dict[str, Any]) -> list[tuple[str, str]]:
+    tokens, speed, stale = trained["tokens"], trained["tokens_per_s"]["trainer"], trained["staleness"]
     merging = f"{tokens['merged']:,} with, {tokens['unmerged']:,} without ({tokens['linear']:,} per episode)"
     if tokens["merged"]:
         merging += f": {tokens['unmerged'] / tokens['merged']:.2f} times fewer"
-    table = Table.grid(padding=(0, 2))
-    speed = trained["tokens_per_s"]["trainer"]
-    table.add_row(
-        f"{whose}steps", f"{trained['steps']}; {tokens['trained']:,} tokens trained, forward {speed} tokens/s"
-    )
-    table.add_row("forward, merging", merging)
-    table.add_row(
-        "staleness", f"mean {stale['mean']}, max {stale['max']}; mismatch {trained['mismatch_mean_nats']} nats"
-    )
-    return table
+    return [
+        ("steps", f"{trained['steps']}; {tokens['trained']:,} tokens trained; {speed} tokens/s without merging"),
+        ("forward, merging", merging),
+        ("staleness", f"mean {stale['mean']}, max {stale['max']}"),
+        ("mismatch", f"{trained['mismatch_mean_nats']} nats"),
+    ]
 
 
 def _paths(policies: Sequence[LaunchConfig], summary: dict[str, Any]) -> str:
