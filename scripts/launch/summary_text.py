@@ -86,7 +86,10 @@ def _training_rows(trained: dict[str, Any]) -> list[tuple[str, str]]:
     if tokens["merged"]:
         merging += f": {tokens['unmerged'] / tokens['merged']:.2f} times fewer"
     return [
-        ("steps", f"{trained['steps']}; {tokens['trained']:,} tokens trained; {speed} tokens/s, counted without merging"),
+        (
+            "steps",
+            f"{trained['steps']}; {tokens['trained']:,} tokens trained; {speed} tokens/s, counted without merging",
+        ),
         ("forward, merging", merging),
         ("staleness", f"mean {stale['mean']}, max {stale['max']}"),
         ("mismatch", f"{trained['mismatch_mean_nats']} nats"),

@@ -113,11 +113,11 @@ async def test_the_grid_world_of_the_custom_samplers_page_plays_and_trains(repos
 async def test_the_guide_and_the_walker_of_the_two_policies_page_learn_each_from_its_own_turns(
     repository: Path,
 ) -> None:
+    shutil.copytree(repository / "assets" / "example" / "model", repository / "output" / "guided_sft" / "final")
     (printed,) = run_page(
         repository,
         "two_policies.md",
         EVAL_FILE=short_eval(repository),
-        TANDEM_SFT_MAX_STEPS="5",
         TANDEM_TRAINER_MAX_STEPS="2",
         TANDEM_TRAINER_GROUPS_PER_STEP="3",
         TANDEM_LAUNCH_NUM_GENERATIONS="4",
