@@ -91,7 +91,7 @@ def test_status_shows_the_alarms_of_the_trainer_until_they_are_over(mongod: Mong
 
 def alarms_shown(bridge: StoreBridge) -> int:
     console = Console(record=True, width=300)
-    console.print(_render(bridge(look(bridge.store))))
+    console.print(_render(bridge(look(bridge.store)), every_worker=False))
     return console.export_text().count("alarm trainer loss/k3_mean 0.5 > 0.01: ")
 
 
