@@ -1,52 +1,59 @@
-"""Complete weights from what was published: the directory itself, or a complete older one and the changes since.
+"""Complete weights from what was published: the directory itself, an older one and the changes since, or an adapter.
 
     version 7 ◀─delta─ 8 ◀─delta─ 9 ◀─delta─ 10 (full too) ◀─delta─ 11      routes to 11: 10 + one delta, 7 + four,
                                                                             or what lies in the cache + what is missing
+    version 0 ◀─adapter─ 7, version 0 ◀─adapter─ 8, …                       routes to 8: version 0 + its adapter
 
 Promise: a folder that `Assembly.reach` returns holds the announced version byte for byte, or nothing is returned. What does not
 have its announced checksum (a flipped bit, a cut or missing file, a damaged cache) closes the routes that lead over it, and the
-next one is tried; the message names every route and what closed it. The cache has one process that writes it.
+next one is tried; the message names every route and what closed it. Where an adapter is damaged, the one before it is next. The
+cache has one process that writes it.
 """
 
 import hashlib
+import os
 import shutil
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
+from shared.adapters import ADAPTER_FOLDER, Adapter, merge_into
 from shared.deltas import apply_delta
 from shared.errors import DataError
 from shared.run_documents import PolicyVersion
-from shared.weights import DELTA_FILE, WEIGHTS_FILE, verify_files
+from shared.weights import DELTA_FILE, WEIGHTS_FILE, FileEntry, verify_files
 
 TEMPORARY = "unfinished"
+Change = Callable[[Path], None]  # makes a folder with the files of one version into the next one's
 
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """From the complete files of `start`, in `folder`, over the changes of each of `deltas` in turn."""
+    """From the complete files of `start`, in `folder`, to each of `steps` in turn, by its changes or its adapter."""
 
     start: PolicyVersion
     folder: Path
-    deltas: tuple[PolicyVersion, ...]
+    steps: tuple[PolicyVersion, ...]
     bytes: int  # to be read from where versions are published
     cached: bool
 
     @property
     def end(self) -> PolicyVersion:
-        return self.deltas[-1] if self.deltas else self.start
+        return self.steps[-1] if self.steps else self.start
 
     def __str__(self) -> str:
         start = f"{'the cached' if self.cached else 'full'} version {self.start.version}"
-        return start + (f" and {len(self.deltas)} deltas" if self.deltas else "")
+        kind = "an adapter" if self.end.adapter else f"{len(self.steps)} deltas"
+        return f"{start} and {kind}" if self.steps else start
 
 
 @dataclass(frozen=True, slots=True)
 class Reached:
     """`folder` holds all files of `version`. `problems`: why it is not the version that was asked for; empty where it is.
 
-    `seconds` and `bytes` are those of getting there, by phase: read (deltas), copy, apply, verify.
+    `seconds` and `bytes` are those of getting there, by phase: read (changes), copy, apply, verify.
     """
 
     version: PolicyVersion
@@ -57,10 +64,14 @@ class Reached:
 
 
 class Assembly:
-    """`cache`: a folder of its own, for the versions that it puts together; made, and its leftovers removed, at the start."""
+    """`cache`: a folder of its own, for the versions that it puts together; made, and its leftovers removed, at the start.
 
-    def __init__(self, cache: Path) -> None:
+    `first`: where the files of version 0 are at hand; None: where they were announced, only.
+    """
+
+    def __init__(self, cache: Path, first: Path | None = None) -> None:
         self._cache = cache
+        self._first = first.resolve() if first else None
         cache.mkdir(parents=True, exist_ok=True)
         shutil.rmtree(cache / TEMPORARY, ignore_errors=True)
 
@@ -70,22 +81,23 @@ class Assembly:
         `published`: all versions that were announced. Raises DataError where no route leads that far.
         """
         problems: list[str] = []
-        part_way: list[tuple[Route, _Deltas]] = []
-        for route in self.routes(wanted, published):
-            deltas = _read_deltas(route)
-            if deltas.problem:
-                problems.append(f"{route}: {deltas.problem}")
-                part_way.append((replace(route, deltas=route.deltas[: len(deltas.data)]), deltas))
-                continue
-            try:
-                return self._follow(route, deltas, ())
-            except DataError as exc:
-                problems.append(f"{route}: {exc}")
-        for route, deltas in sorted(part_way, key=lambda part: -part[0].end.version):
+        part_way: list[tuple[Route, _Changes]] = []
+        for version in (wanted, *_adapters_before(wanted, published, newer_than)):
+            for route in self.routes(version, published):
+                changes = _read(route)
+                if changes.problem:
+                    problems.append(f"{route}: {changes.problem}")
+                    part_way.append((replace(route, steps=route.steps[: len(changes.found)]), changes))
+                    continue
+                try:
+                    return self._follow(route, changes, () if version is wanted else tuple(problems))
+                except DataError as exc:
+                    problems.append(f"{route}: {exc}")
+        for route, changes in sorted(part_way, key=lambda part: -part[0].end.version):
             if route.end.version <= newer_than:
                 break
             try:
-                return self._follow(route, deltas, tuple(problems))
+                return self._follow(route, changes, tuple(problems))
             except DataError as exc:
                 problems.append(f"{route}: {exc}")
         problems = problems or ["no complete version is left that it could be made of"]
@@ -94,17 +106,22 @@ class Assembly:
     def routes(self, wanted: PolicyVersion, published: Sequence[PolicyVersion]) -> list[Route]:
         """Every way to `wanted`, the one with the fewest bytes to read first."""
         found = []
-        deltas: tuple[PolicyVersion, ...] = ()
+        steps: tuple[PolicyVersion, ...] = ()
         size = 0
         for version in ancestors(wanted, published):
             if (cached := self._folder(version)).is_dir():
-                found.append(Route(version, cached, deltas, size, True))
-            if version.kind == "full" and not version.pruned:
+                found.append(Route(version, cached, steps, size, True))
+            at_hand = (
+                self._first if version.version == 0 and steps else None
+            )  # itself, engines load where it was announced
+            if at_hand is not None:
+                found.append(Route(version, at_hand, steps, size, False))
+            if version.kind == "full" and not version.pruned and Path(version.path) != at_hand:
                 full = sum(entry["bytes"] for entry in version.files.values())
-                found.append(Route(version, Path(version.path), deltas, size + full, False))
-            deltas = (version, *deltas)
-            size += version.delta["bytes"] if version.delta else 0
-        return sorted(found, key=lambda route: (route.bytes, len(route.deltas)))
+                found.append(Route(version, Path(version.path), steps, size + full, False))
+            steps = (version, *steps)
+            size += version.bytes_from_base
+        return sorted(found, key=lambda route: (route.bytes, len(route.steps)))
 
     def keep_only(self, version: int) -> None:
         """Forget every other version that was put together."""
@@ -115,11 +132,11 @@ class Assembly:
     def _folder(self, version: PolicyVersion) -> Path:
         return self._cache / f"v{version.version:06d}"
 
-    def _follow(self, route: Route, deltas: "_Deltas", problems: tuple[str, ...]) -> Reached:
-        clock = _Clock({"read": deltas.seconds})
+    def _follow(self, route: Route, changes: "_Changes", problems: tuple[str, ...]) -> Reached:
+        clock = _Clock({"read": changes.seconds})
         try:
-            folder = self._build(route, deltas.data, clock) if route.deltas else route.folder
-            if not route.deltas:
+            folder = self._build(route, changes.found, clock) if route.steps else route.folder
+            if not route.steps:
                 verify_files(folder, route.end.files)
             clock.lap("verify")
         except OSError as exc:
@@ -130,15 +147,15 @@ class Assembly:
             raise
         return Reached(route.end, folder, problems, clock.seconds, route.bytes)
 
-    def _build(self, route: Route, deltas: Sequence[bytes], clock: "_Clock") -> Path:
+    def _build(self, route: Route, changes: Sequence[Change], clock: "_Clock") -> Path:
         beside = self._cache / TEMPORARY
         shutil.rmtree(beside, ignore_errors=True)
         beside.mkdir()
         for name in route.end.files:
             shutil.copyfile(route.folder / name, beside / name)
         clock.lap("copy")
-        for delta in deltas:
-            apply_delta(delta, beside / WEIGHTS_FILE)
+        for change in changes:
+            change(beside)
         clock.lap("apply")
         verify_files(beside, route.end.files)
         target = self._folder(route.end)
@@ -156,35 +173,63 @@ def ancestors(version: PolicyVersion, published: Sequence[PolicyVersion]) -> Ite
         found = None if found.base is None else known.get(found.base)
 
 
-@dataclass(frozen=True, slots=True)
-class _Deltas:
-    """The files with the changes along a route, up to the first that is not as announced; `problem` tells about that one."""
+def _adapters_before(
+    wanted: PolicyVersion, published: Sequence[PolicyVersion], newer_than: int
+) -> Iterator[PolicyVersion]:
+    """What could stand in for `wanted` where that is an adapter, the newest first: each needs nothing but the base."""
+    for version in sorted(published, key=lambda v: -v.version) if wanted.adapter else ():
+        usable = version.adapter and version.withdrawn_to is None and not version.pruned
+        if usable and newer_than < version.version < wanted.version:
+            yield version
 
-    data: Sequence[bytes]
+
+@dataclass(frozen=True, slots=True)
+class _Changes:
+    """The changes along a route, up to the first that is not as announced; `problem` tells about that one."""
+
+    found: Sequence[Change]
     problem: str
     seconds: float
 
 
-def _read_deltas(route: Route) -> _Deltas:
+def _read(route: Route) -> _Changes:
     started = time.monotonic()
-    data: list[bytes] = []
+    found: list[Change] = []
     problem = ""
-    for version in route.deltas:
-        path = Path(version.path) / DELTA_FILE
+    for version in route.steps:
         try:
-            found = path.read_bytes()
+            found.append(_adapter(version) if version.adapter else _delta(version))
         except OSError as exc:
-            problem = f"{path}: {exc.strerror}"
+            problem = f"{exc.filename}: {exc.strerror}"
+        except DataError as exc:
+            problem = str(exc)
+        if problem:
             break
-        assert version.delta is not None, "a version on a route has changes"
-        if (digest := hashlib.sha256(found).hexdigest()) != version.delta["sha256"]:
-            problem = (
-                f"{path}: {len(found)} bytes with sha256 {digest}; expected {version.delta['bytes']} bytes with "
-                f"{version.delta['sha256']}: the file was cut, changed or damaged"
-            )
-            break
-        data.append(found)
-    return _Deltas(data, problem, time.monotonic() - started)
+    return _Changes(found, problem, time.monotonic() - started)
+
+
+def _delta(version: PolicyVersion) -> Change:
+    assert version.delta is not None, "a version on a route has changes"
+    data = _announced(Path(version.path) / DELTA_FILE, version.delta)
+    return lambda folder: apply_delta(data, folder / WEIGHTS_FILE)
+
+
+def _adapter(version: PolicyVersion) -> Change:
+    assert version.adapter is not None, "the caller looked"
+    folder = Path(version.path) / ADAPTER_FOLDER
+    files = {name: _announced(folder / name, entry) for name, entry in version.adapter.items()}
+    return partial(merge_into, adapter=Adapter.parse(folder, files), threads=len(os.sched_getaffinity(0)))
+
+
+def _announced(path: Path, entry: FileEntry) -> bytes:
+    """The bytes of `path`. Raises OSError, and DataError where they are not those that were announced."""
+    found = path.read_bytes()
+    if (digest := hashlib.sha256(found).hexdigest()) != entry["sha256"]:
+        raise DataError(
+            f"{path}: {len(found)} bytes with sha256 {digest}; expected {entry['bytes']} bytes with "
+            f"{entry['sha256']}: the file was cut, changed or damaged"
+        )
+    return found
 
 
 class _Clock:

@@ -4,32 +4,12 @@ Whoever sends a published version over the network and whoever receives it cut t
 buckets; the receiver says of each which names, types and shapes are to come. Torch-free.
 """
 
-import json
-import struct
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
-from typing import Any
 
 from shared.errors import DataError
-
-# As safetensors spells a type: (as torch spells it, bytes)
-DTYPES = {
-    "F64": ("float64", 8), "F32": ("float32", 4), "F16": ("float16", 2), "BF16": ("bfloat16", 2),
-    "I64": ("int64", 8), "I32": ("int32", 4), "I16": ("int16", 2), "I8": ("int8", 1), "U8": ("uint8", 1), "BOOL": ("bool", 1),
-    "F8_E4M3": ("float8_e4m3fn", 1), "F8_E5M2": ("float8_e5m2", 1),
-}  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True)
-class FileTensor:
-    """`start` and `end`: its bytes in the file."""
-
-    name: str
-    dtype: str  # torch's spelling
-    shape: tuple[int, ...]
-    start: int
-    end: int
+from shared.tensor_file import FileTensor, tensors_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +33,7 @@ def buckets_of(file: Path, limit_bytes: int) -> list[Bucket]:
     Raises DataError where the header cannot be read, or describes what cannot be cut in this way.
     """
     buckets: list[list[FileTensor]] = []
-    for tensor in _tensors(file):
+    for tensor in tensors_of(file):
         if not buckets or tensor.end - buckets[-1][0].start > limit_bytes:
             buckets.append([])
         bucket = buckets[-1]
@@ -61,31 +41,3 @@ def buckets_of(file: Path, limit_bytes: int) -> list[Bucket]:
         if (tensor.start - bucket[0].start) % max(1, (tensor.end - tensor.start) // max(1, prod(tensor.shape))):
             raise DataError(f"{file}: tensor {tensor.name} is not aligned behind {bucket[0].name}")
     return [Bucket(tuple(bucket)) for bucket in buckets]
-
-
-def _tensors(file: Path) -> list[FileTensor]:
-    """In the order of their bytes."""
-    try:
-        with file.open("rb") as opened:
-            (length,) = struct.unpack("<Q", opened.read(8))
-            header: dict[str, Any] = json.loads(opened.read(length))
-        header.pop("__metadata__", None)
-        found = [_tensor(name, entry, 8 + length) for name, entry in header.items()]
-    except (OSError, struct.error, ValueError, KeyError, TypeError, AttributeError) as exc:
-        raise DataError(f"{file} has no header that can be read: {type(exc).__name__}: {exc}") from exc
-    found.sort(key=lambda tensor: (tensor.start, tensor.end))
-    reached = found[0].start if found else 0
-    for tensor in found:
-        if tensor.start != reached:
-            raise DataError(f"{file}: tensor {tensor.name} begins at byte {tensor.start}; expected {reached}")
-        reached = tensor.end
-    return found
-
-
-def _tensor(name: str, entry: dict[str, Any], base: int) -> FileTensor:
-    dtype, item_bytes = DTYPES[entry["dtype"]]
-    start, end = (base + int(offset) for offset in entry["data_offsets"])
-    shape = tuple(int(size) for size in entry["shape"])
-    if end - start != prod(shape) * item_bytes:
-        raise ValueError(f"tensor {name} of {end - start} bytes is {dtype} of shape {shape}")
-    return FileTensor(name, dtype, shape, start, end)

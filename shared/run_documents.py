@@ -10,27 +10,36 @@ from shared.offers import BroadcastOffer
 from shared.states import RunState, ServiceStatus
 from shared.weights import FileEntry
 
+VersionKind = Literal["full", "delta", "adapter"]
+
 
 class PolicyVersion(Document):
     """Published weights. A resume from an older step withdraws what came after it: `withdrawn_to` is that step.
 
     `files` are those of the complete directory. Where `kind` is "full" they lie in `path`. Where `base` is set, `path` also holds
-    the changes since that version (`shared.deltas`), from which `shared.assembly` makes the same directory.
+    what makes that version into this one: the changed bytes (`shared.deltas`), or an adapter (`shared.adapters`); from either
+    `shared.assembly` makes the same directory.
     """
 
     id: str = Field(alias="_id")
     policy: str
     version: int  # grows with every publication, never used twice
     step: int  # optimizer steps behind these weights
-    kind: Literal["full", "delta"] = "full"
+    kind: VersionKind = "full"
     path: str
     files: dict[str, FileEntry]
     base: int | None = None
     delta: FileEntry | None = None  # of the file with the changes since `base`
+    adapter: dict[str, FileEntry] | None = None  # the files of the adapter of `base`
     offer: BroadcastOffer | None = None  # the same bytes over the network, to whoever joins in time
     withdrawn_to: int | None = None
     pruned: bool = False  # its files are deleted
     created_at: datetime | None = None
+
+    @property
+    def bytes_from_base(self) -> int:
+        """Of the files that make `base` into this version; 0 where nothing does."""
+        return sum(entry["bytes"] for entry in [*([self.delta] if self.delta else []), *(self.adapter or {}).values()])
 
     def lag(self, step: int) -> int:
         """Optimizer steps between these weights and those after `step` steps, through the step where their histories part."""

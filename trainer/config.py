@@ -147,10 +147,10 @@ class TrainerConfig(ServiceConfig, LossConfig, Trainable):
     )
 
     # publishing
-    publish_mode: Literal["full", "delta"] = Field(
+    publish_mode: Literal["full", "delta", "adapter"] = Field(
         "full",
-        description="Every version as a complete directory, or as the changed bytes with a complete one now and then; "
-        "docs/publishing.md says when that is less.",
+        description="Every version as a complete directory; as the changed bytes with a complete one now and then (delta); or as "
+        "the adapter alone, which engines' keepers merge (adapter: needs lora_rank). docs/publishing.md says when that is less.",
     )
     full_every: Positive = Field(
         20, description="publish_mode delta: every so many versions is a complete directory too."
@@ -242,6 +242,21 @@ class TrainerConfig(ServiceConfig, LossConfig, Trainable):
         if self.weight_transport == "broadcast" and self.publish_mode != "full":
             raise ValueError(
                 f"weight_transport broadcast sends complete files; publish_mode is {self.publish_mode}, expected full"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def an_adapter_is_published_of_what_has_one(self) -> "TrainerConfig":
+        if self.publish_mode != "adapter":
+            return self
+        if not self.lora_rank:
+            raise ValueError(
+                "publish_mode adapter publishes the adapter: set lora_rank, or publish_mode to full or delta"
+            )
+        if self.publish_dtype:
+            raise ValueError(
+                f"publish_mode adapter leaves the frozen weights as they lie in model_name_or_path; publish_dtype is "
+                f"{self.publish_dtype}, expected none"
             )
         return self
 

@@ -4,25 +4,30 @@
 
 Needs no database, no GPU and one process, whatever number of processes wrote the checkpoint: memory for the model once.
 Configuration, tokenizer and template come from the directory that the run started from, and so does what was frozen: adapters
-are merged into it.
+are merged into it, or, with --adapter true, written alone, as PEFT does it.
 """
 
 import json
 import logging
 import sys
+import time
 from pathlib import Path
 from typing import ClassVar, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 from rich.console import Console
 from torch.distributed.checkpoint.state_dict import get_model_state_dict, set_model_state_dict
+from transformers import PreTrainedModel
 
 from shared.config import ServiceConfig
 from shared.errors import ConfigError, DataError, TandemError
+from shared.weights import manifest_of
+from trainer.adapter import gather_adapter, write_adapter
+from trainer.atomic import write_directory_atomically
 from trainer.checkpoint import STATE_FILE, TRAINED, load_tensors, stored_tensors, without_frozen
 from trainer.forward import TreeLM
 from trainer.model import load_model
-from trainer.parallel import end_process, parallel_session
+from trainer.parallel import Parallel, end_process, parallel_session
 from trainer.trainable import Trainable
 from trainer.weights import WrittenWeights, write_weights
 
@@ -41,6 +46,15 @@ class ExportConfig(ServiceConfig):
     dtype: Literal["float32", "bfloat16", "float64"] | None = Field(
         None, description="Of the written weights. None: that of the parameters."
     )
+    adapter: bool = Field(False, description="Write the adapters alone, of a checkpoint that has them.")
+
+    @model_validator(mode="after")
+    def adapters_are_written_as_they_are(self) -> "ExportConfig":
+        if self.adapter and self.dtype:
+            raise ValueError(
+                f"dtype is {self.dtype}; expected none with adapter: adapters are written as they were trained"
+            )
+        return self
 
 
 def export(config: ExportConfig) -> WrittenWeights:
@@ -50,11 +64,25 @@ def export(config: ExportConfig) -> WrittenWeights:
     source = config.model_name_or_path or _source(config.checkpoint)
     with parallel_session("cpu") as parallel:
         trainable = _trainable(config.checkpoint)
+        if config.adapter and not trainable.lora_rank:
+            raise ConfigError(f"{config.checkpoint} was trained without adapters; leave --adapter out")
         lm = TreeLM(load_model(source, dtype=_stored_dtype(config.checkpoint), trainable=trainable))
         wanted = {"model": without_frozen(lm, get_model_state_dict(lm, options=TRAINED))}
         load_tensors(config.checkpoint, wanted)
         set_model_state_dict(lm, wanted["model"], options=TRAINED)
+        if config.adapter:
+            return _write_adapter(config.output_dir, lm.causal_lm, parallel, trainable, source)
         return write_weights(lm.causal_lm, source, config.output_dir, parallel, dtype=config.dtype)
+
+
+def _write_adapter(
+    target: Path, model: PreTrainedModel, parallel: Parallel, trainable: Trainable, source: Path
+) -> WrittenWeights:
+    started = time.monotonic()
+    state = gather_adapter(model, parallel)
+    write_directory_atomically(target, lambda beside: write_adapter(beside, model, state, trainable, source))
+    manifest = manifest_of(target)
+    return WrittenWeights(target, manifest, sum(e["bytes"] for e in manifest.values()), time.monotonic() - started)
 
 
 def _source(checkpoint: Path) -> Path:

@@ -2,41 +2,35 @@
 
     OUTPUT/versions/step-000012-3/   the weights after 12 steps, published by the trainer's third start
         model.safetensors, config.json, …   the complete directory, and
-        weights.delta                       the changes since the version before: either of them, or both
+        weights.delta, or adapter/…         what makes an older version into it: either of the two, or both
 
-`publish_mode: delta` writes changes, and every `full_every` versions the complete directory beside them. The first version of
-every start of the trainer is complete, that of the last step is (nobody would answer a request after it), and so is the next one
-after an engine could not put a version together, which it says in its `inference_services` document; while the trainer waits for
-data it answers such a request, since that data may depend on it. With `weight_transport: broadcast` a version on disk is offered
-over the network as well (`trainer/broadcast.py`). A resume from an older step withdraws what came after it, and
-publishes its own weights again, under a new number.
+`publish_mode: delta` writes changes, and every `full_every` versions the complete directory beside them; `adapter` writes
+adapters of version 0 (`trainer/version_files.py`). In mode delta the first version of every start of the trainer is complete. In
+either that of the last step is (nobody would answer a request after it), and so is the next one after an engine could not put a
+version together, which it says in its `inference_services` document; while the trainer waits for data it answers such a request,
+since that data may depend on it. With `weight_transport: broadcast` a version on disk is offered over the network as well
+(`trainer/broadcast.py`). A resume from an older step withdraws what came after it, and publishes its own weights again, under a
+new number.
 """
 
 import logging
 import shutil
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal
-
-import torch
 
 from shared.assembly import ancestors
-from shared.deltas import DeltaSize
 from shared.errors import LeaseLost
 from shared.offers import BroadcastOffer
 from shared.run_documents import PolicyVersion
-from shared.weights import DELTA_FILE, WEIGHTS_FILE, FileEntry, manifest_of
-from trainer.atomic import remove_leftovers, write_directory_atomically
+from shared.weights import manifest_of
+from trainer.atomic import remove_leftovers
 from trainer.bridge import StoreBridge
 from trainer.broadcast import Broadcaster
 from trainer.config import TrainerConfig
 from trainer.learner import Learner
-from trainer.model import DTYPES
 from trainer.parallel import Parallel
-from trainer.snapshot import FileLayout, Snapshot, State
-from trainer.weights import gather_state, write_files
+from trainer.version_files import State, Written, version_files
 
 log = logging.getLogger(__name__)
 
@@ -62,7 +56,7 @@ class Publisher:
         self._learner = learner
         self._incarnation = incarnation
         self._folder = config.folder / "versions"
-        self._last: Snapshot | None = None  # of the version published last, by this process; rank 0 in mode delta
+        self._files = version_files(config, learner, parallel)
         self._newest_full = -1
         self._answered_at = -1  # step whose weights were published again
         self._since_full = 0
@@ -76,9 +70,9 @@ class Publisher:
         if self._parallel.is_main:
             remove_leftovers(self._folder, "step-*")  # of earlier starts, whose versions had other names
             source = self._config.model_name_or_path
-            self._bridge(
-                self._store.versions.ensure_first(self._config.policy, str(source.resolve()), manifest_of(source))
-            )
+            first = manifest_of(source)
+            self._bridge(self._store.versions.ensure_first(self._config.policy, str(source.resolve()), first))
+            self._files.begin(first)
             self._bridge(self._store.versions.fail_broadcasts(self._config.policy))
             withdrawn = self._bridge(self._store.versions.withdraw_after(self._config.policy, step))
             if withdrawn:
@@ -103,8 +97,7 @@ class Publisher:
     def publish(self, step: int) -> dict[str, float]:
         """Write, announce, prune. Returns seconds, bytes and kind. Raises LeaseLost when another trainer has started."""
         started = time.monotonic()
-        dtype = DTYPES[self._config.publish_dtype] if self._config.publish_dtype else None
-        state = gather_state(self._learner.causal_lm, self._parallel, dtype)
+        state = self._files.gather()
         metrics = self._publish_main(step, state) if self._parallel.is_main else {}
         result: dict[str, float] = self._parallel.broadcast_object(metrics)
         return result | {"publish/seconds": time.monotonic() - started}
@@ -118,59 +111,33 @@ class Publisher:
     # ------------------------------------------------------------------ rank 0
 
     def _publish_main(self, step: int, state: State) -> dict[str, float]:
-        due = self._since_full + 1 >= self._config.full_every or step == self._config.max_steps
-        full = self._last is None or due or self._full_is_wanted()
-        written = self._write(self._new_folder(step), state, full=full)
+        last = step == self._config.max_steps
+        due = self._config.publish_mode == "delta" and self._since_full + 1 >= self._config.full_every
+        full = self._files.needs_full or due or last or self._full_is_wanted()
+        written = self._files.write(self._new_folder(step), state, full=full)
         version = self._announce(step, written, self._offer())
         self._since_full = 0 if full else self._since_full + 1
         if full:
             self._newest_full = version.version
-        if self._config.publish_mode == "delta":
-            kept = {name: tensor.clone() for name, tensor in state.items()} if self._aliases else state
-            layout = FileLayout.read(written.path / WEIGHTS_FILE) if self._last is None else self._last.layout
-            self._last = Snapshot(version.version, kept, layout, version.files)
+        self._files.remember(version, state)
         self._prune()
+        changed = written.changed_fraction
         return {
             "publish/bytes": float(written.bytes),
             "publish/full": float(full),
-            **({"publish/changed_fraction": written.changed_fraction} if written.delta else {}),
+            **({} if changed is None else {"publish/changed_fraction": changed}),
             **(self._broadcaster.take_metrics() if self._broadcaster is not None else {}),
         }
-
-    @property
-    def _aliases(self) -> bool:
-        """On the CPU a gathered tensor may be the parameter itself, which the next step changes."""
-        return self._parallel.device.type == "cpu"
 
     def _new_folder(self, step: int) -> Path:
         name = f"step-{step:06d}-{self._incarnation}"
         again = len(list(self._folder.glob(f"{name}-again-[0-9]*"))) + 1
         return self._folder / (f"{name}-again-{again}" if (self._folder / name).exists() else name)
 
-    def _write(self, target: Path, state: State, *, full: bool) -> "_Written":
-        size = DeltaSize(0, 0, 0)
-
-        def fill(beside: Path) -> None:
-            nonlocal size
-            if full:
-                write_files(beside, self._config.model_name_or_path, self._learner.causal_lm, dict(state))
-            if self._last is not None:
-                size = self._last.write_changes(beside / DELTA_FILE, state, torch.get_num_threads())
-
-        write_directory_atomically(target, fill)
-        manifest = manifest_of(target)
-        delta = manifest.pop(DELTA_FILE, None)
-        files: Mapping[str, FileEntry] = manifest
-        if not full:
-            assert self._last is not None, "without a version before it, a version is complete"
-            files = {**self._last.files, WEIGHTS_FILE: self._last.entry_with(state)}
-        written = sum(path.stat().st_size for path in target.iterdir())
-        return _Written(target, "full" if full else "delta", files, delta, written, size.changed / max(size.items, 1))
-
     def _offer(self) -> BroadcastOffer | None:
         return self._bridge(self._broadcaster.offer(), timeout_s=300) if self._broadcaster is not None else None
 
-    def _announce(self, step: int, written: "_Written", offer: BroadcastOffer | None) -> PolicyVersion:
+    def _announce(self, step: int, written: Written, offer: BroadcastOffer | None) -> PolicyVersion:
         if not self._bridge(self._store.runs.is_current_trainer(self._config.policy, self._incarnation)):
             raise LeaseLost(f"policy {self._config.policy}: another trainer has started; step {step} stays unannounced")
         version = self._bridge(
@@ -180,8 +147,9 @@ class Publisher:
                 str(written.path.resolve()),
                 written.files,
                 kind=written.kind,
-                base=self._last.version if self._last and written.delta else None,
+                base=written.base,
                 delta=written.delta,
+                adapter=written.adapter,
                 offer=offer,
             )
         )
@@ -221,15 +189,3 @@ def needed_for(kept: Sequence[PolicyVersion], versions: Sequence[PolicyVersion])
             if ancestor.kind == "full":
                 break
     return needed
-
-
-@dataclass(frozen=True, slots=True)
-class _Written:
-    """A version's directory before it is announced. `files` are those of the complete one, `bytes` those that were written."""
-
-    path: Path
-    kind: Literal["full", "delta"]
-    files: Mapping[str, FileEntry]
-    delta: FileEntry | None
-    bytes: int
-    changed_fraction: float

@@ -19,6 +19,7 @@ from pydantic import BaseModel, Field, model_validator
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from shared.adapters import merge
 from shared.errors import ConfigError
 
 log = logging.getLogger(__name__)
@@ -73,8 +74,9 @@ EVERYTHING = Trainable()
 
 
 class LoraLayer(Protocol):
-    """What is used of PEFT's layer around a `base_layer`."""
+    """What is used of PEFT's layer around a `base_layer`, whose weight is `weight`."""
 
+    weight: Tensor
     scaling: dict[str, float]
 
     def set_scale(self, adapter: str, scale: float) -> None: ...
@@ -163,16 +165,18 @@ def adapters_off(model: nn.Module) -> Iterator[None]:
 
 
 def merged(state: dict[str, Tensor], scaling: dict[str, float]) -> dict[str, Tensor]:
-    """Full tensors as the model without adapters names them; `scaling` by layer.
+    """Full tensors on the CPU, as the model without adapters names them; `scaling` by layer.
 
-    W + s · B A in the dtype of W; of a bfloat16 W the sum is made in float32 and rounded once.
+    W + s · B A in the dtype of W; of a bfloat16 W the sum is made in float32 and rounded once. The bits are those that whoever
+    is given the adapter alone makes of W (`shared.adapters`).
     """
     whole = {name: tensor for name, tensor in state.items() if ".lora_" not in name}
     for layer, scale in scaling.items():
         base = whole[f"{layer}.base_layer.weight"]
         exact = torch.promote_types(base.dtype, torch.float32)
-        a, b = (state[f"{layer}.lora_{which}.{ADAPTER}.weight"].to(exact) for which in "AB")
-        whole[f"{layer}.base_layer.weight"] = (base.to(exact) + (b @ a) * scale).to(base.dtype)
+        a, b = (state[f"{layer}.lora_{which}.{ADAPTER}.weight"].to(exact).numpy() for which in "AB")
+        total = merge(base.to(exact).numpy(), (a, b), scale, torch.get_num_threads())
+        whole[f"{layer}.base_layer.weight"] = torch.from_numpy(total).to(base.dtype)
     return {name.replace(".base_layer.", "."): tensor for name, tensor in whole.items()}
 
 

@@ -7,13 +7,14 @@
 
     python -m sampler.engine.keeper --run RUN --db_connection_string URI --model_name_or_path DIR [--engine_url URL]
 
-Promise: an engine is UP only under the version that it reports itself (`update.py` says how it gets there). What was published as
-changes is put together here first (`shared.assembly`). Files are checked before an engine sees them: their checksums, and the
-names, shapes and dtypes of their tensors. What is broadcast is what was published (`broadcast.py`), and where that does not work
-the version is loaded from disk. An engine that joins late, or was started again, begins with the newest version; the
-trainer knows nothing of it. Where a version cannot be put together, the engine stays at, or goes to, the newest that can, and
-`wants_full` in its document asks for a complete one. While evaluation tasks of a version are open, one engine of the policy, the
-one whose URL sorts first of those that do not lag, serves that version until the last of them has ended; the others go on.
+Promise: an engine is UP only under the version that it reports itself (`update.py` says how it gets there). What was published
+as changes, or as an adapter, is put together here first (`shared.assembly`). Files are checked before an engine sees them: their
+checksums, and the names, shapes and dtypes of their tensors. What is broadcast is what was published (`broadcast.py`), and where
+that does not work the version is loaded from disk. An engine that joins late, or was started again, begins with the newest
+version; the trainer knows nothing of it. Where a version cannot be put together, the engine stays at, or goes to, the newest
+that can, and `wants_full` in its document asks for a complete one. While evaluation tasks of a version are open, one engine of
+the policy, the one whose URL sorts first of those that do not lag, serves that version until the last of them has ended; the
+others go on.
 
 `/health` is never asked: SGLang's runs a generation, and says 503 after 20 s while it is paused.
 """
@@ -327,7 +328,8 @@ async def keep(config: KeeperConfig) -> None:
     with own_folder(cache.resolve()) as folder:
         async with Store.open(config.db_connection_string, config.run) as store, EngineClient() as client:
             await store.runs.save_config("keeper", config.snapshot())
-            await Keeper(store, client, config, Assembly(folder)).run(stop)
+            assembly = Assembly(folder, config.model_name_or_path)
+            await Keeper(store, client, config, assembly).run(stop)
 
 
 def main() -> None:

@@ -47,8 +47,8 @@ class KeeperConfig(ServiceConfig):
     )
     cache_dir: Path | None = Field(
         None,
-        description="Where weights that were published as changes are put together; the engine must see it under this path. "
-        "None: a folder of the run in the system's temporary one.",
+        description="Where weights that were published as changes or adapters are put together; the engine must see it under "
+        "this path. None: a folder of the run in the system's temporary one.",
     )
     drain_s: float = Field(600.0, ge=0, description="Mode drain: requests that take longer are retracted.")
     poll_s: float = Field(0.25, gt=0, description="How often the wanted version is looked for.")

@@ -18,6 +18,8 @@ EXAMPLES = """Examples:
 `tandem export-model demo --best`  the one with the best held-out reward (the trainer's `eval_steps` and `keep_best_checkpoints`)
 
 `tandem export-model demo --step 40 --output_dir models/demo-40 --dtype bfloat16`
+
+`tandem export-model demo --adapter`  of a run with adapters: these alone, for PEFT, to output/demo/export/step-000070-adapter
 """
 
 COMPLETE = re.compile(r"step-(\d{6,})")  # a write in progress has another name
@@ -30,11 +32,15 @@ def export_model(
         bool, typer.Option("--best", help="The checkpoint with the best held-out reward of those that were kept.")
     ] = False,
     output_dir: Annotated[
-        Path | None, typer.Option("--output_dir", help="Directory to write. Default: output/RUN/export/step-N.")
+        Path | None,
+        typer.Option("--output_dir", help="Directory to write. Default: output/RUN/export/step-N[-adapter]."),
     ] = None,
     dtype: Annotated[
         str | None, typer.Option("--dtype", help="float32, bfloat16 or float64. Default: that of the parameters.")
     ] = None,
+    adapter: Annotated[
+        bool, typer.Option("--adapter", help="The adapters alone, as PEFT writes them. Default: merged into the model.")
+    ] = False,
     run_dir: Annotated[
         Path | None, typer.Option("--run_dir", help="The trainer's output_dir. Default: output/RUN.")
     ] = None,
@@ -62,8 +68,9 @@ def export_model(
             raise typer.Exit(USAGE)
         step = judged[0]
     chosen = max(kept) if step is None else step
-    target = output_dir or folder.parent / "export" / f"step-{chosen:06d}"
+    target = output_dir or folder.parent / "export" / f"step-{chosen:06d}{'-adapter' if adapter else ''}"
     command = [sys.executable, "-m", "trainer.export", "--checkpoint", str(kept[chosen]), "--output_dir", str(target)]
     command += ["--dtype", dtype] if dtype else []
+    command += ["--adapter", "true"] if adapter else []
     command += ["--model_name_or_path", str(model_name_or_path)] if model_name_or_path else []
     raise typer.Exit(subprocess.run(command, stdin=subprocess.DEVNULL, check=False).returncode)

@@ -9,7 +9,7 @@ from pymongo.errors import DuplicateKeyError
 
 from shared.errors import DataError
 from shared.offers import BroadcastOffer, Joined
-from shared.run_documents import InferenceService, PolicyVersion
+from shared.run_documents import InferenceService, PolicyVersion, VersionKind
 from shared.states import OfferState, ServiceStatus
 from shared.store.pipelines import NOW, literals
 from shared.store.retry import survives_outages
@@ -33,17 +33,19 @@ class VersionVerbs:
         path: str,
         files: Mapping[str, FileEntry],
         *,
-        kind: Literal["full", "delta"] = "full",
+        kind: VersionKind = "full",
         base: int | None = None,
         delta: FileEntry | None = None,
+        adapter: Mapping[str, FileEntry] | None = None,
         offer: BroadcastOffer | None = None,
     ) -> PolicyVersion:
         """Announce weights whose files are complete; engines follow by themselves. The version is the next free number.
 
-        `delta` describes the file in `path` with the changes since version `base`; without it `kind` is "full".
+        `delta` describes the file in `path` with the changes since version `base`, `adapter` the files of an adapter of it;
+        without either, `kind` is "full".
         """
-        assert (base is None) == (delta is None), "changes are changes since a version"
-        assert kind == "full" or delta is not None, "a version is complete, or changes something that is"
+        assert (base is None) == (delta is None and adapter is None), "changes are changes since a version"
+        assert kind == "full" or base is not None, "a version is complete, or changes something that is"
         while True:
             last = await self._versions.find_one({"policy": policy}, sort=[("version", -1)])
             if last is not None and last["path"] == path:
@@ -51,7 +53,16 @@ class VersionVerbs:
             version = 0 if last is None else int(last["version"]) + 1
             try:
                 return await self._insert(
-                    policy, version, step, path, files, kind=kind, base=base, delta=delta, offer=offer
+                    policy,
+                    version,
+                    step,
+                    path,
+                    files,
+                    kind=kind,
+                    base=base,
+                    delta=delta,
+                    adapter=adapter and dict(adapter),
+                    offer=offer,
                 )
             except DuplicateKeyError:
                 continue  # somebody else took that number: take the next

@@ -126,7 +126,9 @@ async def keeping(
     async with EngineClient(transport=wire) as keepers, EngineClient() as samplers:
         kept = Kept(engine, store, EnginePool(samplers, refresh, PoolLimits(refresh_s=0.05, wait_s=60)), until)
         with own_folder(cache) as folder:
-            task = asyncio.create_task(Keeper(store, keepers, config, Assembly(folder)).run(stop), name="keeper")
+            task = asyncio.create_task(
+                Keeper(store, keepers, config, Assembly(folder, engine.models[0])).run(stop), name="keeper"
+            )
             try:
                 await kept.serves(first)
                 yield kept

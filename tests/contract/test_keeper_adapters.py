@@ -1,0 +1,208 @@
+"""A keeper over both engines where adapters are published: it merges them, and loads no bytes but those that were announced."""
+
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from sampler.engine.layout import read_layout
+from shared.adapters import ADAPTER_FOLDER, ADAPTER_WEIGHTS, merge_into, merged_files
+from shared.run_documents import PolicyVersion
+from shared.states import ServiceStatus
+from shared.store import Store
+from shared.weights import WEIGHTS_FILE, manifest_of
+from tests.contract.engines import Engine, Reference
+from tests.contract.kept import POLICY, Kept, Until, keeping
+from tests.contract.test_keeper_deltas import Held, error_with
+from tests.shared.adapters import random_factors, read_adapter, write_adapter
+
+ENDS = ("q_proj.weight", "v_proj.weight", "down_proj.weight")
+TENSORS = ("model.layers.0.self_attn.q_proj.weight", "model.layers.1.mlp.down_proj.weight", "model.norm.weight")
+
+
+@pytest.fixture(scope="module")
+def adapters(models: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """Of the even versions, whose weights are the base's (B is 0), and of the odd ones."""
+    tensors = read_layout(models[0]).tensors
+    shapes = {n.removesuffix(".weight"): (t.shape[0], t.shape[1]) for n, t in tensors.items() if n.endswith(ENDS)}
+    moved = random_factors(shapes, 8, 0.1)
+    folder = tmp_path_factory.mktemp("adapters")
+    still = {layer: (a, 0 * b) for layer, (a, b) in moved.items()}
+    return write_adapter(folder / "0", still, 16.0), write_adapter(folder / "1", moved, 16.0)
+
+
+@pytest.fixture(scope="module")
+def merged(
+    models: tuple[Path, Path], adapters: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory
+) -> tuple[tuple[Path, Path], Reference]:
+    folder = Path(shutil.copytree(models[0], tmp_path_factory.mktemp("merged") / "1"))
+    merge_into(folder, read_adapter(adapters[1]))
+    return (models[0], folder), Reference((models[0], folder))
+
+
+@pytest.fixture
+def engine(engine: Engine, merged: tuple[tuple[Path, Path], Reference]) -> Engine:
+    return replace(engine, models=merged[0], reference=merged[1])
+
+
+class Published:
+    """Versions in `folder`, by the convention of `engines`."""
+
+    def __init__(self, engine: Engine, store: Store, adapters: tuple[Path, Path], folder: Path) -> None:
+        self._engine, self._store, self._adapters, self._folder = engine, store, adapters, folder
+        self._files = manifest_of(engine.models[0])
+        self._next = 1
+
+    async def announce(self, *, full: bool = False, damage: Callable[[Path], Any] | None = None) -> PolicyVersion:
+        """The next version; `damage` is done to its adapter's weights once their checksums are taken."""
+        version, self._next = self._next, self._next + 1
+        path, adapter = self._folder / str(version), self._adapters[version % 2]
+        if full:
+            shutil.copytree(self._engine.weights(version), path)
+        shutil.copytree(adapter, path / ADAPTER_FOLDER)
+        if damage:
+            damage(path / ADAPTER_FOLDER / ADAPTER_WEIGHTS)
+        return await self._store.versions.announce(
+            POLICY,
+            version,
+            str(path),
+            merged_files(self._engine.models[0], self._files, read_adapter(adapter)),
+            kind="full" if full else "adapter",
+            base=0,
+            adapter=manifest_of(adapter),
+        )
+
+
+@pytest.fixture
+def published(engine: Engine, store: Store, adapters: tuple[Path, Path], tmp_path: Path) -> Published:
+    return Published(engine, store, adapters, tmp_path)
+
+
+async def assert_serves(kept: Kept, version: int) -> None:
+    """By its own word, by its log-probs, and (SGLang does not give this model's weights out) bit for bit."""
+    await kept.serves(version)
+    assert (await kept.ask()).generation.version_runs == [[version, 8]]
+    expected = load_file(kept.engine.weights(version) / WEIGHTS_FILE)
+    async with httpx.AsyncClient(base_url=kept.engine.url) as http:
+        for name in TENSORS if kept.engine.kind == "local" else ():
+            answer = await http.post("/get_weights_by_name", json={"name": name, "truncate_size": 1 << 20}, timeout=30)
+            found = torch.tensor(answer.json(), dtype=torch.float32)
+            assert torch.equal(found.view(torch.int32), expected[name].view(torch.int32)), name
+
+
+async def test_an_engine_follows_adapters_bit_for_bit_and_reads_nothing_else(
+    engine: Engine, store: Store, until: Until, published: Published
+) -> None:
+    async with keeping(engine, store, until) as kept:
+        for full in (False, False, True, False):
+            version = await published.announce(full=full)
+            await assert_serves(kept, version.version)
+            assert ((await kept.service()).error, (await kept.service()).wants_full) == (None, None)
+            (worker,) = await store.workers.live(30)
+            assert worker.stats["update_bytes"] == version.bytes_from_base > 0
+
+
+async def test_every_token_in_flight_is_told_with_the_adapter_that_made_it(
+    engine: Engine, store: Store, until: Until, published: Published
+) -> None:
+    async with keeping(engine, store, until) as kept:
+        flight = await kept.fly()
+        await published.announce()
+        await kept.serves(1)
+        replies = await kept.land(flight)
+        assert all([version for version, _ in reply.generation.version_runs] == [0, 1] for reply in replies)
+
+
+async def test_an_engine_that_joins_late_begins_with_the_newest(
+    engine: Engine, store: Store, until: Until, published: Published
+) -> None:
+    await store.versions.ensure_first(POLICY, str(engine.models[0]), manifest_of(engine.models[0]))
+    for _ in range(5):
+        await published.announce()
+    async with keeping(engine, store, until, first=5) as kept:
+        await assert_serves(kept, 5)
+
+
+async def test_an_engine_that_missed_ten_versions_reads_one_adapter(
+    engine: Engine, store: Store, until: Until, published: Published
+) -> None:
+    wire = Held()
+    async with keeping(engine, store, until, wire) as kept:
+        wire.let_go.clear()
+        await published.announce()
+        for _ in range(2, 12):
+            version = await published.announce()
+        wire.let_go.set()
+        await assert_serves(kept, 11)
+        assert wire.asked.count("/update_weights_from_disk") <= 3, "0, one that was under way perhaps, 11"
+        (worker,) = await store.workers.live(30)
+        assert worker.stats["update_bytes"] == version.bytes_from_base
+
+
+def flip(file: Path) -> None:
+    data = bytearray(file.read_bytes())
+    data[-5] ^= 16
+    file.write_bytes(data)
+
+
+DAMAGES: dict[str, Callable[[Path], Any]] = {
+    "sha256": flip,
+    "was cut": lambda file: file.write_bytes(file.read_bytes()[:-9]),
+    "No such file": Path.unlink,
+}
+
+
+async def test_a_damaged_adapter_is_told_never_loaded_and_passed_by_the_next_version(
+    engine: Engine, store: Store, until: Until, published: Published
+) -> None:
+    async with keeping(engine, store, until) as kept:
+        for words, damage in DAMAGES.items():
+            bad = await published.announce(damage=damage)
+            said = await error_with(kept, until, words)
+            assert f"version {bad.version} cannot be put together" in said
+            service = await kept.service()
+            assert (service.status, service.wants_full) == (ServiceStatus.UP, bad.version)
+            await assert_serves(kept, bad.version - 1)
+            await published.announce(full=words == "sha256")
+            await assert_serves(kept, bad.version + 1)
+            service = await kept.service()
+            assert (service.error, service.wants_full) == (None, None)
+
+
+async def test_a_late_engine_takes_the_adapter_before_a_damaged_one_and_asks(
+    engine: Engine, store: Store, until: Until, published: Published
+) -> None:
+    await store.versions.ensure_first(POLICY, str(engine.models[0]), manifest_of(engine.models[0]))
+    for number in range(1, 5):
+        await published.announce(damage=flip if number == 4 else None)
+    async with keeping(engine, store, until, first=3) as kept:
+        await assert_serves(kept, 3)
+        service = await kept.service()
+        assert service.wants_full == await store.services.wants_full(POLICY, ttl_s=30) == 4
+        assert "version 0 and an adapter" in (service.error or "")
+
+
+async def test_an_adapter_whose_merge_has_not_the_announced_checksum_is_never_loaded(
+    engine: Engine, store: Store, until: Until, adapters: tuple[Path, Path], tmp_path: Path
+) -> None:
+    """As on a machine that adds otherwise: a complete version is asked for."""
+    async with keeping(engine, store, until) as kept:
+        shutil.copytree(adapters[1], tmp_path / "other" / ADAPTER_FOLDER)
+        version = await store.versions.announce(
+            POLICY,
+            1,
+            str(tmp_path / "other"),
+            manifest_of(engine.models[0]) | {WEIGHTS_FILE: manifest_of(adapters[0])[ADAPTER_WEIGHTS]},
+            kind="adapter",
+            base=0,
+            adapter=manifest_of(adapters[1]),
+        )
+        await error_with(kept, until, f"version {version.version} cannot be put together")
+        assert (await kept.service()).wants_full == version.version
+        await assert_serves(kept, 0)
