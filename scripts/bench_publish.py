@@ -1,12 +1,14 @@
-"""Weights from the trainer to an engine, complete against as changes: bytes, seconds, and whether the engine has the same bits.
+"""Weights from the trainer to an engine, complete, as changes, as an adapter: bytes, seconds, and whether the engine has the
+same bits.
 
-    python -m scripts.bench_publish [--model DIR] [--steps 4] [--cases float32:2e-4,bfloat16:1e-6] [--json FILE]
+    python -m scripts.bench_publish [--model DIR] [--steps 4] [--cases float32:2e-4,lora:2e-3] [--json FILE]
 
-An embedded MongoDB, the trainer's learner and publisher in this process, a keeper with its local engine as child processes; every
-row is a start of the trainer. A step is one AdamW update of the model (float32) by cross-entropy on bundled tasks; a case is the
-type of the published weights and the learning rate. `publish s` is the trainer's, mean over the steps; `follow s` lasts from the
-announcement until the keeper says that the engine serves it (it looks every 0.05 s), and the columns after it are its phases.
-Bytes are those a step writes, and that a keeper reads. The first version of a start, which is always complete, is not counted.
+An embedded MongoDB, the trainer's learner and publisher in this process, a keeper with its local engine as child processes;
+every row is a start of the trainer. A step is one AdamW update of the model (float32) by cross-entropy on bundled tasks; a case
+is the type of the published weights and the learning rate; `lora`: adapters of rank 16 in all layers, published in float32.
+`publish s` is the trainer's, mean over the steps; `follow s` lasts from the announcement until the keeper says that the engine
+serves it (it looks every 0.05 s), and the columns after it are its phases. Bytes are those a step writes, and that a keeper
+reads. The first version of a start, which is always complete, is not counted.
 """
 
 import argparse
@@ -48,7 +50,8 @@ from trainer.weights import gather_state
 
 RUN = "bench"
 EXAMPLE = Path("assets/example")
-CASES = "float32:2e-4,float32:1e-6,bfloat16:2e-4,bfloat16:1e-5,bfloat16:1e-6"
+CASES = "float32:2e-4,float32:1e-6,bfloat16:2e-4,bfloat16:1e-5,bfloat16:1e-6,lora:2e-3"
+LORA = {"lora_rank": 16, "lora_alpha": 32.0}  # the demo's
 FOLLOW_LIMIT_S = 300.0
 TASKS_PER_STEP = 64
 
@@ -70,9 +73,10 @@ def main() -> None:
             StoreBridge(mongod.connection_string, RUN) as bridge,
         ):
             for text in args.cases.split(","):
-                dtype, rate = text.split(":")
-                pair = []
-                for mode in ("full", "delta"):
+                kind, rate = text.split(":")
+                lora = kind == "lora"
+                of_case = []
+                for mode in ("full", "delta", "adapter") if lora else ("full", "delta"):
                     config = TrainerConfig(
                         run=RUN,
                         db_connection_string=mongod.connection_string,
@@ -80,11 +84,12 @@ def main() -> None:
                         output_dir=folder,
                         learning_rate=float(rate),
                         publish_mode=mode,
-                        publish_dtype=dtype,
+                        **(LORA if lora else {"publish_dtype": kind}),
                     )
-                    pair.append(run_case(config, bridge, parallel, args.steps))
-                pair[1]["ratio"] = pair[0]["bytes"] / pair[1]["bytes"]
-                rows += pair
+                    of_case.append({"published": kind} | run_case(config, bridge, parallel, args.steps))
+                for row in of_case[1:]:
+                    row["ratio"] = of_case[0]["bytes"] / row["bytes"]
+                rows += of_case
     show(rows)
     if args.json:
         args.json.write_text(json.dumps(rows, indent=1) + "\n")
@@ -98,6 +103,7 @@ def run_case(config: TrainerConfig, bridge: StoreBridge, parallel: Parallel, ste
         LossConfig(loss_calculater=LossName.CROSS_ENTROPY),
         OptimizerConfig(learning_rate=config.learning_rate, max_steps=100),
         parallel,
+        trainable=config.trainable(),
     )
     start = bridge(bridge.store.runs.start_trainer("main", Admission(groups_per_step=1, max_staleness=1)))
     publisher = Publisher(bridge, config, parallel, learner, incarnation=start)
@@ -110,8 +116,7 @@ def run_case(config: TrainerConfig, bridge: StoreBridge, parallel: Parallel, ste
         announced = time.monotonic()
         service, stats = bridge(served(bridge.store), FOLLOW_LIMIT_S)
         found.append(published | stats | {"follow_s": time.monotonic() - announced})
-    assert config.publish_dtype is not None, "a case names it"
-    return summary(config, found[1:], same_bits(service.url, learner, parallel, config.publish_dtype))
+    return summary(config, found[1:], same_bits(service.url, learner, parallel, config.publish_dtype or config.dtype))
 
 
 @contextmanager
@@ -191,7 +196,6 @@ def summary(config: TrainerConfig, steps: list[dict[str, float]], equal: bool) -
         return mean(step.get(name, 0.0) for step in steps)
 
     return {
-        "published": config.publish_dtype,
         "learning rate": f"{config.learning_rate:g}",
         "mode": config.publish_mode,
         "changed": of("publish/changed_fraction") if config.publish_mode == "delta" else None,

@@ -115,10 +115,10 @@ def merged_files(
         mapped = np.memmap(file, dtype=np.uint8, mode="r")
         digest, reached = hashlib.sha256(), 0
         for tensor, layer in targets:
-            digest.update(mapped[reached : tensor.start])
-            digest.update(_merged(mapped, tensor, adapter, layer, threads))
+            digest.update(mapped[reached : tensor.start].data)
+            digest.update(_merged(mapped, tensor, adapter, layer, threads).data)
             reached = tensor.end
-        digest.update(mapped[reached:])
+        digest.update(mapped[reached:].data)
         found[file.name] = {"sha256": digest.hexdigest(), "bytes": len(mapped)}
     return found
 
@@ -168,9 +168,9 @@ def _wide(data: Bytes, tensor: FileTensor) -> Numbers:
         raise DataError(f"tensor {tensor.name} is {tensor.dtype}; expected one of {', '.join(_ITEMS)}")
     if tensor.end > len(data):
         raise DataError(f"tensor {tensor.name} ends at byte {tensor.end} of a file of {len(data)}: it was cut")
-    items = data[tensor.start : tensor.end].view(_ITEMS[tensor.dtype]).reshape(tensor.shape)
+    items: NDArray[Any] = data[tensor.start : tensor.end].view(_ITEMS[tensor.dtype]).reshape(tensor.shape)
     if tensor.dtype == "bfloat16":
-        return (items.astype(np.uint32) << 16).view(np.float32)
+        items = (items.astype(np.uint32) << 16).view(np.float32)
     return items.astype(np.promote_types(items.dtype, np.float32))
 
 
