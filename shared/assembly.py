@@ -111,9 +111,7 @@ class Assembly:
         for version in ancestors(wanted, published):
             if (cached := self._folder(version)).is_dir():
                 found.append(Route(version, cached, steps, size, True))
-            at_hand = (
-                self._first if version.version == 0 and steps else None
-            )  # itself, engines load where it was announced
+            at_hand = self._first if version.version == 0 and steps else None  # itself is loaded where it was announced
             if at_hand is not None:
                 found.append(Route(version, at_hand, steps, size, False))
             if version.kind == "full" and not version.pruned and Path(version.path) != at_hand:
