@@ -43,6 +43,11 @@ class Route:
     def end(self) -> PolicyVersion:
         return self.steps[-1] if self.steps else self.start
 
+    def up_to(self, count: int) -> "Route":
+        """The first `count` steps alone."""
+        folder = self.folder if count or self.cached else Path(self.start.path)  # an engine may not see the other
+        return replace(self, steps=self.steps[:count], folder=folder)
+
     def __str__(self) -> str:
         start = f"{'the cached' if self.cached else 'full'} version {self.start.version}"
         kind = "an adapter" if self.end.adapter else f"{len(self.steps)} deltas"
@@ -87,7 +92,7 @@ class Assembly:
                 changes = _read(route)
                 if changes.problem:
                     problems.append(f"{route}: {changes.problem}")
-                    part_way.append((replace(route, steps=route.steps[: len(changes.found)]), changes))
+                    part_way.append((route.up_to(len(changes.found)), changes))
                     continue
                 try:
                     return self._follow(route, changes, () if version is wanted else tuple(problems))

@@ -18,6 +18,7 @@ from tests.shared.adapters import read_adapter
 from tests.trainer.builders import relative_difference, tiny_model
 from tests.trainer.launched import OPTIMIZER, exact_learner, full_parameters, rows_of_step, take_steps
 from tests.trainer.layouts import Layout, comparison, run
+from trainer.adapter import gather_adapter
 from trainer.checkpoint import Checkpoints, latest, load, stored_tensors
 from trainer.exact import exact_norms
 from trainer.export import ExportConfig, export
@@ -125,6 +126,22 @@ def test_two_processes_train_the_parameters_of_one_and_continue_its_checkpoint(t
         assert relative_difference(compared.trained(two), expected) < 1e-9
         assert relative_difference(compared.continued(one, two), expected) < 1e-9
         assert relative_difference(compared.continued(two, one), expected) < 1e-9
+
+
+def test_two_processes_gather_the_whole_adapter_on_the_first(model_directory: Path) -> None:
+    def work(parallel: Parallel) -> None:
+        learner = exact_learner(model_directory, parallel, trainable=LORA)
+        take_steps(learner, 1, 30, parallel)
+        found, trained = gather_adapter(learner.causal_lm, parallel), full_parameters(learner)
+        if not parallel.is_main:
+            assert found == {}
+            return
+        assert len(found) == len(lora_tensors(trained))
+        for name, tensor in found.items():
+            inside = name.removeprefix("base_model.model.").replace(".weight", f".{ADAPTER}.weight")
+            assert torch.equal(tensor, trained[inside])
+
+    run(Layout(2), work)
 
 
 def test_a_resume_continues_bit_by_bit_from_what_is_trained_alone(
