@@ -8,7 +8,7 @@ every row is a start of the trainer. A step is one AdamW update of the model (fl
 is the type of the published weights and the learning rate; `lora`: adapters of rank 16 in all layers, published in float32.
 `publish s` is the trainer's, mean over the steps; `follow s` lasts from the announcement until the keeper says that the engine
 serves it (it looks every 0.05 s), and the columns after it are its phases. Bytes are those a step writes, and that a keeper
-reads. The first version of a start, which is always complete, is not counted.
+reads. The first version of a start is not counted.
 """
 
 import argparse
