@@ -104,7 +104,7 @@ async def test_an_engine_follows_adapters_bit_for_bit_and_reads_nothing_else(
             version = await published.announce(full=full)
             await assert_serves(kept, version.version)
             assert ((await kept.service()).error, (await kept.service()).wants_full) == (None, None)
-            (worker,) = await store.workers.live(30)
+            (worker,) = await store.workers.live()
             assert worker.stats["update_bytes"] == version.bytes_from_base > 0
 
 
@@ -141,7 +141,7 @@ async def test_an_engine_that_missed_ten_versions_reads_one_adapter(
         wire.let_go.set()
         await assert_serves(kept, 11)
         assert wire.asked.count("/update_weights_from_disk") <= 3, "0, one that was under way perhaps, 11"
-        (worker,) = await store.workers.live(30)
+        (worker,) = await store.workers.live()
         assert worker.stats["update_bytes"] == version.bytes_from_base
 
 
