@@ -35,14 +35,16 @@ def write_directory_atomically(target: Path, fill: Callable[[Path], None]) -> No
 
 def temporary_directory(target: Path) -> Path:
     """A new empty directory beside `target`, whose name says that it is not complete."""
-    beside = Path(tempfile.mkdtemp(prefix=target.name + TEMPORARY, dir=target.parent))
-    beside.chmod(0o755)  # mkdtemp makes it private; engines may run as another user
-    return beside
+    return Path(tempfile.mkdtemp(prefix=target.name + TEMPORARY, dir=target.parent))
 
 
 def publish_directory(beside: Path, target: Path) -> None:
-    """Flush every file and folder of `beside` to disk, then rename it to `target`."""
+    """Flush every file and folder of `beside` to disk, readable for all, then rename it to `target`.
+
+    mkdtemp and safetensors make what they write private; engines may run as another user.
+    """
     for path in [*beside.rglob("*"), beside]:
+        path.chmod(0o755 if path.is_dir() else 0o644)
         _fsync(path)
     os.rename(beside, target)
     _fsync(target.parent)
