@@ -92,7 +92,8 @@ async def test_the_grid_world_of_the_custom_samplers_page_plays_and_trains(repos
         EVAL_FILE=short_eval(repository),
         TANDEM_SFT_MAX_STEPS="5",
         TANDEM_TRAINER_MAX_STEPS="2",
-        TANDEM_TRAINER_GROUPS_PER_STEP="3",
+        TANDEM_TRAINER_GROUPS_PER_STEP="2",
+        TANDEM_TRAINER_REPORT_TO='["none"]',
         TANDEM_LAUNCH_NUM_GENERATIONS="4",
         **PATIENT,
     )
@@ -119,7 +120,8 @@ async def test_the_guide_and_the_walker_of_the_two_policies_page_learn_each_from
         "two_policies.md",
         EVAL_FILE=short_eval(repository),
         TANDEM_TRAINER_MAX_STEPS="2",
-        TANDEM_TRAINER_GROUPS_PER_STEP="3",
+        TANDEM_TRAINER_GROUPS_PER_STEP="2",
+        TANDEM_TRAINER_REPORT_TO='["none"]',
         TANDEM_LAUNCH_NUM_GENERATIONS="4",
         **PATIENT,
     )
