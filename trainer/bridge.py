@@ -7,6 +7,7 @@ the main thread. Every call has a time-out.
 import asyncio
 import threading
 from collections.abc import Coroutine
+from concurrent.futures import Future
 from contextlib import AsyncExitStack
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -51,6 +52,10 @@ class StoreBridge:
         except TimeoutError:
             future.cancel()
             raise
+
+    def start(self, work: Coroutine[Any, Any, T], timeout_s: float) -> "Future[T]":
+        """The same without waiting: the future ends with what the coroutine returns or raises, or with TimeoutError."""
+        return asyncio.run_coroutine_threadsafe(asyncio.wait_for(work, timeout_s), self._loop)
 
     def background(self, work: Coroutine[Any, Any, None]) -> "asyncio.Future[None] | Any":
         """Start a coroutine that runs beside the driver; cancel the returned future to end it."""

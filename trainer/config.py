@@ -11,9 +11,9 @@ from shared.config import LogLevel, ServiceConfig
 from trainer.advantages import AdvantageNormalization
 from trainer.ages import StaleData
 from trainer.broadcast import BroadcastSettings
+from trainer.computing import Computing
 from trainer.learner import OptimizerConfig
 from trainer.losses import LossConfig, LossName
-from trainer.memory import MemorySettings
 from trainer.presets import PRESETS
 from trainer.schedule import Schedule
 from trainer.trainable import Trainable
@@ -21,8 +21,8 @@ from trainer.trainable import Trainable
 Positive = Annotated[int, Field(gt=0)]
 
 
-class TrainerConfig(ServiceConfig, LossConfig, Trainable):
-    """The loss's settings are those of `LossConfig`, by the same names; what is trained, those of `Trainable`."""
+class TrainerConfig(ServiceConfig, LossConfig, Trainable, Computing):
+    """The loss's settings are those of `LossConfig`; what is trained, those of `Trainable`; how, of `Computing`."""
 
     section: ClassVar[str] = "trainer"
     program: ClassVar[str] = "python -m trainer"
@@ -75,7 +75,6 @@ class TrainerConfig(ServiceConfig, LossConfig, Trainable):
         "and standard deviation 1 over the trained tokens of each source).",
     )
     max_tokens_per_row: Positive = Field(1024, description="Token budget of one forward (micro-batch).")
-    logprob_chunk: Positive = Field(1024, description="Log-probs computed at a time: bounds the logits in memory.")
 
     # loss (its other settings: trainer/losses/settings.py)
     preset: str | None = Field(None, description=f"Values to start from: {', '.join(PRESETS)}. Other settings win.")
@@ -98,30 +97,6 @@ class TrainerConfig(ServiceConfig, LossConfig, Trainable):
     adam_beta1: float = Field(0.9, ge=0, lt=1, description="AdamW.")
     adam_beta2: float = Field(0.98, ge=0, lt=1, description="AdamW.")
     max_grad_norm: float = Field(1.0, ge=0, description="Clip by global norm; 0: no clipping.")
-
-    # model
-    dtype: str = Field("float32", description="Of parameters and optimizer: float32, bfloat16 or float64.")
-    attn_implementation: str = Field("auto", description="by_node, flex_attention, sdpa, or auto: by the device.")
-    prefix_trees: bool = Field(
-        True, description="Forward shared prefixes once. False, or for models that forbid it: one sequence at a time."
-    )
-    activation_checkpointing: bool = Field(
-        False, description="Keep each layer's input alone and compute the layer again in the backward."
-    )
-    activation_offload: bool = Field(False, description="Keep those inputs in host memory.")
-    optimizer_offload: bool = Field(
-        False, description="Keep parameters and optimizer states in host memory, and step there. Nothing on a CPU."
-    )
-    device: str = Field("auto", description="auto, cpu or cuda.")
-    num_threads: int = Field(0, ge=0, description="CPU threads a process; 0: the cores shared among processes.")
-
-    tp_size: Positive = Field(
-        1,
-        description="Processes that share each layer, and its experts (tensor and expert parallelism); the rest share the data.",
-    )
-    cp_size: Positive = Field(
-        1, description="Processes that share each row's tokens (context parallelism); tp_size × cp_size share a row."
-    )
 
     # evaluation
     eval_steps: int = Field(
@@ -214,11 +189,6 @@ class TrainerConfig(ServiceConfig, LossConfig, Trainable):
         return self
 
     @model_validator(mode="after")
-    def an_offload_of_activations_needs_their_checkpointing(self) -> "TrainerConfig":
-        self.memory()
-        return self
-
-    @model_validator(mode="after")
     def a_database_is_of_a_run(self) -> "TrainerConfig":
         if self.data_db is not None and self.data_run is None:
             raise ValueError("data_db says where a run's data is: set data_run, the name of that run")
@@ -285,6 +255,3 @@ class TrainerConfig(ServiceConfig, LossConfig, Trainable):
     def optimizer(self) -> OptimizerConfig:
         names = OptimizerConfig.__dataclass_fields__.keys() & type(self).model_fields.keys()
         return OptimizerConfig(**{name: getattr(self, name) for name in names})
-
-    def memory(self) -> MemorySettings:
-        return MemorySettings(self.activation_checkpointing, self.activation_offload, self.optimizer_offload)

@@ -24,6 +24,7 @@ from transformers import PreTrainedModel
 from shared.errors import ConfigError
 from trainer.accumulate import Accumulator, Minibatch, Pass
 from trainer.attention import MaskBuilder, attn_implementation_for, choose, mask_counts, tree_obstacle
+from trainer.compiling import use_compiled_layers
 from trainer.context_parallel import cut_sequences, of_slices
 from trainer.forward import TreeLM
 from trainer.loading import empty_model, fill
@@ -76,7 +77,7 @@ def open_learner(
     dtype: str = "float32",
     attn_implementation: str = "auto",
     prefix_trees: bool = True,
-    logprob_chunk: int = 512,
+    compile_layers: bool = False,
     with_entropy: bool = False,
     memory: MemorySettings = MemorySettings(),
 ) -> "Learner":
@@ -107,6 +108,8 @@ def open_learner(
     lm = load(model_directory, trainable)
     _check_balance(lm, loss, model_directory)
     checkpoint_layers(lm.causal_lm, memory, parallel)
+    if compile_layers:
+        use_compiled_layers(lm.causal_lm, parallel, obstacle=obstacle)
     linear = not prefix_trees or obstacle is not None
     if obstacle is not None and parallel.is_main:
         log.warning("%s: no prefix trees (%s): every sequence is forwarded on its own", model_directory, obstacle)
@@ -126,7 +129,7 @@ def open_learner(
         mask=choose(implementation, parallel.device, linear=linear and parallel.context.size == 1),
         reference=reference,
         linear=linear,
-        logprob_chunk=logprob_chunk,
+        logprob_chunk=memory.logprob_chunk,
         with_entropy=with_entropy,
     )
 

@@ -70,7 +70,7 @@ def train(config: TrainerConfig) -> None:
             dtype=config.dtype,
             attn_implementation=config.attn_implementation,
             prefix_trees=config.prefix_trees,
-            logprob_chunk=config.logprob_chunk,
+            compile_layers=config.compile_layers,
             with_entropy=config.with_entropy,
             memory=config.memory(),
         )
@@ -155,19 +155,19 @@ def _resume(learner: Learner, config: TrainerConfig, parallel: Parallel) -> None
 
 def _begin(bridge: StoreBridge, config: TrainerConfig, parallel: Parallel, step: int) -> int:
     """Become the policy's trainer: undo marks above `step`, take back what earlier starts had borrowed."""
-    if not parallel.is_main:
-        return int(parallel.broadcast_object(None))
-    store = bridge.store
-    admission = Admission(
-        groups_per_step=config.groups_per_step, max_staleness=config.max_staleness, num_steps=config.max_steps
-    )
-    check_source(bridge, config)
-    incarnation = bridge(store.runs.start_trainer(config.policy, admission))
-    bridge(store.runs.save_config(f"trainer-{config.policy}", config.snapshot()))
-    bring_in(bridge, config)
-    released = bridge(store.data.release_claims(config.policy, incarnation))
-    rewound = bridge(store.data.rewind(config.policy, step, max_trained_count=config.max_trained_count))
-    log.info("trainer start=%d step=%d released=%d rewound=%d", incarnation, step, released, rewound)
+    store, incarnation = bridge.store, None
+    if parallel.is_main:
+        admission = Admission(
+            groups_per_step=config.groups_per_step, max_staleness=config.max_staleness, num_steps=config.max_steps
+        )
+        check_source(bridge, config)
+        incarnation = bridge(store.runs.start_trainer(config.policy, admission))
+        bridge(store.runs.save_config(f"trainer-{config.policy}", config.snapshot()))
+    bring_in(bridge, config, parallel)
+    if incarnation is not None:
+        released = bridge(store.data.release_claims(config.policy, incarnation))
+        rewound = bridge(store.data.rewind(config.policy, step, max_trained_count=config.max_trained_count))
+        log.info("trainer start=%d step=%d released=%d rewound=%d", incarnation, step, released, rewound)
     return int(parallel.broadcast_object(incarnation))
 
 

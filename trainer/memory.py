@@ -1,5 +1,6 @@
 """What is spared of memory, for time: activations computed again or moved away, optimizer states on the host.
 
+    logprob_chunk              logits of so many log-probs exist at a time (`trainer/logprobs.py`)
     activation_checkpointing   a layer keeps its input alone; its inside is computed again in the backward (one more forward)
     activation_offload         … and that input lies in host memory until then
     optimizer_offload          parameters, gradients and optimizer states lie in host memory; a layer's parameters are on the
@@ -10,24 +11,35 @@ offloads have nothing to move and are not applied.
 """
 
 import dataclasses
-from dataclasses import dataclass
+from typing import Self
 
+from pydantic import BaseModel, Field, model_validator
 from transformers import PreTrainedModel
 
 from trainer.parallel import Parallel
 
 
-@dataclass(frozen=True, slots=True)
-class MemorySettings:
-    """Raises ValueError for an offload of activations that nothing checkpoints."""
+class MemorySettings(BaseModel):
+    """The settings; `TrainerConfig` and `SftConfig` have them by the same names."""
 
-    activation_checkpointing: bool = False
-    activation_offload: bool = False
-    optimizer_offload: bool = False
+    logprob_chunk: int = Field(1024, gt=0, description="Log-probs computed at a time: bounds the logits in memory.")
+    activation_checkpointing: bool = Field(
+        False, description="Keep each layer's input alone and compute the layer again in the backward."
+    )
+    activation_offload: bool = Field(False, description="Keep those inputs in host memory.")
+    optimizer_offload: bool = Field(
+        False, description="Keep parameters and optimizer states in host memory, and step there. Nothing on a CPU."
+    )
 
-    def __post_init__(self) -> None:
+    @model_validator(mode="after")
+    def an_offload_of_activations_needs_their_checkpointing(self) -> Self:
         if self.activation_offload and not self.activation_checkpointing:
             raise ValueError("activation_offload moves what activation_checkpointing keeps; expected that on too")
+        return self
+
+    def memory(self) -> "MemorySettings":
+        """These settings alone, of whatever they are a part."""
+        return MemorySettings(**{name: getattr(self, name) for name in MemorySettings.model_fields})
 
 
 def checkpoint_layers(model: PreTrainedModel, memory: MemorySettings, parallel: Parallel) -> None:

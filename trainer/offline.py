@@ -7,6 +7,7 @@ is copied when the trainer starts again. Its weight versions are not this run's:
 policy has moved from the one that sampled it is seen in the mismatch (`loss/k3_mean`), not in an age.
 """
 
+import concurrent.futures
 import logging
 
 from shared.errors import ConfigError
@@ -14,10 +15,12 @@ from shared.store import Store
 from shared.store.copying import copy_groups
 from trainer.bridge import StoreBridge
 from trainer.config import TrainerConfig
+from trainer.parallel import Parallel
 
 log = logging.getLogger(__name__)
 
 COPY_TIMEOUT_S = 24 * 3600.0
+KEEP_ALIVE_S = 60.0  # far below COLLECTIVE_TIMEOUT_S
 
 
 def check_source(bridge: StoreBridge, config: TrainerConfig) -> None:
@@ -31,11 +34,23 @@ def check_source(bridge: StoreBridge, config: TrainerConfig) -> None:
         )
 
 
-def bring_in(bridge: StoreBridge, config: TrainerConfig) -> None:
-    """Copy what `data_run` has and this run has not; without `data_run` nothing. It may be repeated, and be killed."""
-    if config.data_run is not None:
-        copied = bridge(_copy(bridge.store, config), COPY_TIMEOUT_S)
-        log.info("offline data_run=%s copied_groups=%d", config.data_run, copied)
+def bring_in(bridge: StoreBridge, config: TrainerConfig, parallel: Parallel) -> None:
+    """Copy what `data_run` has and this run has not; without `data_run` nothing. It may be repeated, and be killed.
+
+    Every rank must call it. The first one copies; the others wait as long as it takes, since they hear of it now and then.
+    """
+    if config.data_run is None:
+        return
+    copying = bridge.start(_copy(bridge.store, config), COPY_TIMEOUT_S) if parallel.is_main else None
+    while not parallel.broadcast_object(copying is not None and _ended(copying)):
+        pass
+    if copying is not None:
+        log.info("offline data_run=%s copied_groups=%d", config.data_run, copying.result())
+
+
+def _ended(copying: "concurrent.futures.Future[int]") -> bool:
+    """Within `KEEP_ALIVE_S`, well or not."""
+    return bool(concurrent.futures.wait([copying], KEEP_ALIVE_S).done)
 
 
 async def _copy(target: Store, config: TrainerConfig) -> int:

@@ -32,6 +32,7 @@ from shared.errors import ConfigError, TandemError
 from shared.trees import RecordTree
 from trainer import checkpoint
 from trainer.bridge import StoreBridge
+from trainer.computing import Computing
 from trainer.learner import Learner, OptimizerConfig, open_learner
 from trainer.losses import Denominators, LossConfig, LossName
 from trainer.metrics import MetricsLog
@@ -56,7 +57,7 @@ class Data(Protocol):
     def trees(self, indices: Sequence[int]) -> list[RecordTree]: ...
 
 
-class SftConfig(ServiceConfig, RecordFilter, Trainable):
+class SftConfig(ServiceConfig, RecordFilter, Trainable, Computing):
     """Supervised fine-tuning of a chat model on a JSONL file of conversations, or on the good records of a run."""
 
     section: ClassVar[str] = "sft"
@@ -85,15 +86,7 @@ class SftConfig(ServiceConfig, RecordFilter, Trainable):
     )
     max_tokens: int = Field(4096, ge=2, description="Longer samples are left out, and counted.")
     tokens_per_row: int = Field(512, ge=2, description="Budget of one forward; on CPU short rows are fastest.")
-    dtype: str = Field("float32", description="Of parameters and optimizer: float32, bfloat16 or float64.")
     output_dtype: str | None = Field(None, description="Of the written weights; none means that of the parameters.")
-    attn_implementation: str = Field("auto", description="by_node, flex_attention, sdpa, or auto: by the device.")
-    device: str = Field("auto", description="auto, cpu or cuda.")
-    num_threads: int = Field(0, ge=0, description="CPU threads per process; 0 follows OMP_NUM_THREADS, else one.")
-    tp_size: int = Field(
-        1, ge=1, description="Processes that share each layer, and its experts (tensor and expert parallelism)."
-    )
-    cp_size: int = Field(1, ge=1, description="Processes that share each row's tokens (context parallelism).")
     seed: int = Field(0, ge=0, description="Of the order of the samples, and of new adapters.")
     save_steps: int = Field(0, ge=0, description="Steps between checkpoints; 0 writes none.")
     save_total_limit: int = Field(2, ge=1, description="Checkpoints kept.")
@@ -172,6 +165,9 @@ def _train(config: SftConfig, parallel: Parallel, data: Data) -> Path:
         trainable=config.trainable(),
         dtype=config.dtype,
         attn_implementation=config.attn_implementation,
+        prefix_trees=config.prefix_trees,
+        compile_layers=config.compile_layers,
+        memory=config.memory(),
     )
     checkpoints = config.output_dir / "checkpoints"
     if path := checkpoint.latest(checkpoints):

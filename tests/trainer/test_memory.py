@@ -72,8 +72,7 @@ def test_the_gradient_is_that_of_one_forward_per_sequence(
         dtype="float64",
         attn_implementation=attention,
         prefix_trees=prefix_trees,
-        logprob_chunk=5,
-        memory=memory,
+        memory=memory.model_copy(update={"logprob_chunk": 5}),
     )
     assert learner.linear is not prefix_trees
     assert relative_difference(gradients_of(learner, max_tokens=20), expected) < TOLERANCE

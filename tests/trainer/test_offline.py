@@ -1,6 +1,7 @@
 """Offline training: another run's groups, trained here to the end, traced here, and nothing changed there."""
 
 import asyncio
+import threading
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
@@ -13,6 +14,7 @@ from shared.mongod import Mongod
 from shared.states import DataStatus
 from shared.store import Store
 from tests.shared.episodes import announce, whole_run
+from trainer import offline
 from trainer.bridge import StoreBridge
 from trainer.config import TrainerConfig
 from trainer.loop import train
@@ -64,10 +66,10 @@ def used(bridge: StoreBridge, parallel: Parallel, config: TrainerConfig) -> tupl
         return tasks, stream.end
 
 
-def prepare(bridge: StoreBridge, config: TrainerConfig) -> None:
+def prepare(bridge: StoreBridge, config: TrainerConfig, parallel: Parallel) -> None:
     bridge(bridge.store.database["runs"].update_one({"_id": "run"}, {"$set": {"incarnations.main": 0}}))
     bridge(bridge.store.runs.save_config("trainer-main", config.snapshot()))
-    bring_in(bridge, config)
+    bring_in(bridge, config, parallel)
 
 
 def test_every_group_of_the_other_run_is_trained_once_an_epoch_and_nothing_is_written_there(
@@ -75,7 +77,7 @@ def test_every_group_of_the_other_run_is_trained_once_an_epoch_and_nothing_is_wr
 ) -> None:
     before = there(mongod, everything)
     config = make_config(mongod, max_trained_count=2)
-    prepare(bridge, config)
+    prepare(bridge, config, alone)
     tasks, end = used(bridge, alone, config)
     assert tasks == ["t0", "t1", "t2"] * 2
     assert end == f"run {OTHER} is used up: 0 groups left of the 1 that a step takes"
@@ -87,7 +89,7 @@ def test_a_run_that_trained_offline_passes_the_audit_and_its_steps_can_be_traced
     bridge: StoreBridge, alone: Parallel, mongod: Mongod
 ) -> None:
     config = make_config(mongod)
-    prepare(bridge, config)
+    prepare(bridge, config, alone)
     used(bridge, alone, config)
     report = bridge(audit(bridge.store))
     assert report.ok, report
@@ -101,21 +103,50 @@ def test_a_copy_that_was_broken_off_is_completed_and_a_complete_one_is_left_alon
     bridge: StoreBridge, alone: Parallel, mongod: Mongod
 ) -> None:
     config = make_config(mongod)
-    prepare(bridge, config)
+    prepare(bridge, config, alone)
     whole = bridge(everything(bridge.store))
     bridge(bridge.store.database["record_data"].delete_many({"task": "main:train:0:t1"}))  # written last
     bridge(bridge.store.database["dispatched_sampling_tasks"].delete_one({"_id": "main:train:0:t1:1:1:2"}))
-    bring_in(bridge, config)
+    bring_in(bridge, config, alone)
     assert bridge(everything(bridge.store)) == whole
     used(bridge, alone, config)
-    bring_in(bridge, config)
+    bring_in(bridge, config, alone)
     assert {d.status for d in bridge(bridge.store.data.find({}))} == {DataStatus.TRAINED}
 
 
-def test_data_of_samplers_and_of_another_run_is_never_mixed(bridge: StoreBridge, mongod: Mongod) -> None:
+def test_while_the_first_process_copies_the_others_hear_from_it_again_and_again(
+    bridge: StoreBridge, alone: Parallel, mongod: Mongod, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A collective lasts 1800 s at most, a copy as long as it takes: here until the others have heard of it three times."""
+    heard: list[bool] = []
+    enough = threading.Event()
+    broadcast, copy = Parallel.broadcast_object, offline.copy_groups
+
+    def broadcast_and_heard(self: Parallel, value: bool) -> Any:
+        heard.append(broadcast(self, value))
+        if len(heard) == 3:
+            enough.set()
+        return heard[-1]
+
+    async def slow_copy(source: Store, target: Store, policy: str) -> int:
+        assert await asyncio.to_thread(enough.wait, 60)
+        return await copy(source, target, policy)
+
+    monkeypatch.setattr(Parallel, "broadcast_object", broadcast_and_heard)
+    monkeypatch.setattr(offline, "copy_groups", slow_copy)
+    monkeypatch.setattr(offline, "KEEP_ALIVE_S", 0.02)
+    bring_in(bridge, make_config(mongod), alone)
+    assert heard[:3] == [False] * 3
+    assert heard[-1]
+    assert len(bridge(bridge.store.data.find({}))) > 0, "and then the copy is there"
+
+
+def test_data_of_samplers_and_of_another_run_is_never_mixed(
+    bridge: StoreBridge, alone: Parallel, mongod: Mongod
+) -> None:
     config = make_config(mongod)
     check_source(bridge, config)
-    prepare(bridge, config)
+    prepare(bridge, config, alone)
     check_source(bridge, config)
     with pytest.raises(ConfigError, match=f"has the data of run {OTHER}, and data_run is not set"):
         check_source(bridge, make_config(mongod, data_run=None))
@@ -128,9 +159,9 @@ def _check_other(mongod: Mongod) -> None:
         check_source(bridge, make_config(mongod, data_run="third"))
 
 
-def test_a_run_that_is_not_there_is_refused_and_not_made(bridge: StoreBridge, mongod: Mongod) -> None:
+def test_a_run_that_is_not_there_is_refused_and_not_made(bridge: StoreBridge, alone: Parallel, mongod: Mongod) -> None:
     with pytest.raises(ConfigError, match="no run 'offline-missing'"):
-        bring_in(bridge, make_config(mongod, data_run="offline-missing"))
+        bring_in(bridge, make_config(mongod, data_run="offline-missing"), alone)
     assert "offline-missing" not in bridge(bridge.store.questions.run_names())
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
@@ -17,7 +18,7 @@ from shared.errors import ConfigError
 from tests.trainer.conftest import ROOT
 from trainer import sft
 from trainer.checkpoint import Checkpoints
-from trainer.learner import Learner
+from trainer.learner import Learner, open_learner
 from trainer.parallel import Parallel, Peers
 from trainer.sft_data import Conversation, Conversations, conversation_tree, read_conversations, sample_order, spans
 
@@ -256,6 +257,42 @@ def test_a_run_that_was_killed_ends_as_one_that_was_not(
     assert train("killed", save_steps=2) == expected
     steps = [json.loads(line)["step"] for line in (tmp_path / "killed" / "metrics.jsonl").read_text().splitlines()]
     assert steps == list(range(6))
+
+
+def test_memory_is_spared_as_in_reinforcement_learning_and_no_weight_changes(
+    train: Callable[..., bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened = []
+
+    def watched(*arguments: Any, **options: Any) -> Learner:
+        opened.append(open_learner(*arguments, **options))
+        return opened[-1]
+
+    monkeypatch.setattr(sft, "open_learner", watched)
+    settings = {"logprob_chunk": 3, "activation_checkpointing": True, "activation_offload": True}
+    plain = train("plain", max_steps=2, dtype="float64")
+    sparing = train("sparing", max_steps=2, dtype="float64", optimizer_offload=True, **settings)
+    assert [learner.causal_lm.is_activation_checkpointing for learner in opened] == [False, True]
+    assert [learner._accumulator.chunk for learner in opened] == [1024, 3]
+    expected = load(plain)
+    for name, tensor in load(sparing).items():
+        torch.testing.assert_close(tensor, expected[name], rtol=1e-9, atol=1e-9)
+
+
+def test_sequences_go_one_by_one_where_prefix_trees_are_not_wanted(
+    train: Callable[..., bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = []
+    step = Learner.step
+
+    def watched(self: Learner, *arguments: Any) -> Any:
+        rows.extend(arguments[0])
+        return step(self, *arguments)
+
+    monkeypatch.setattr(Learner, "step", watched)
+    train("linear", max_steps=1, prefix_trees=False)
+    assert rows
+    assert all(bool((row.ends_N == row.num_tokens).all()) for row in rows)
 
 
 def test_long_conversations_are_left_out_and_counted_and_where_all_are_no_model_is_written(

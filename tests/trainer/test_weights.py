@@ -53,7 +53,9 @@ def test_weights_may_be_written_in_another_type(tmp_path: Path, model_directory:
     assert {parameter.dtype for parameter in learner.lm.parameters()} == {torch.float64}
 
 
-def test_an_engine_of_another_user_may_read_what_is_written(tmp_path: Path, model_directory: Path, alone: Parallel) -> None:
+def test_an_engine_of_another_user_may_read_what_is_written(
+    tmp_path: Path, model_directory: Path, alone: Parallel
+) -> None:
     written = write_weights(exact_learner(model_directory, alone).causal_lm, model_directory, tmp_path / "v1", alone)
     modes = {path.name: path.stat().st_mode & 0o777 for path in [written.path, *written.path.iterdir()]}
     assert modes.pop("v1") == 0o755

@@ -1,0 +1,31 @@
+"""How a model is computed, whatever it is trained on: the settings that reinforcement learning and supervised training share."""
+
+from typing import Annotated
+
+from pydantic import Field
+
+from trainer.memory import MemorySettings
+
+Positive = Annotated[int, Field(gt=0)]
+
+
+class Computing(MemorySettings):
+    """The settings; `TrainerConfig` and `SftConfig` have them by the same names. None changes what is trained."""
+
+    dtype: str = Field("float32", description="Of parameters and optimizer: float32, bfloat16 or float64.")
+    attn_implementation: str = Field("auto", description="by_node, flex_attention, sdpa, or auto: by the device.")
+    prefix_trees: bool = Field(
+        True, description="Forward shared prefixes once. False, or for models that forbid it: one sequence at a time."
+    )
+    compile_layers: bool = Field(
+        False, description="Compile the layers (torch.compile): slower first steps; docs/memory.md says when it pays."
+    )
+    device: str = Field("auto", description="auto, cpu or cuda.")
+    num_threads: int = Field(0, ge=0, description="CPU threads a process; 0 follows OMP_NUM_THREADS, else one.")
+    tp_size: Positive = Field(
+        1,
+        description="Processes that share each layer, and its experts (tensor and expert parallelism); the rest share the data.",
+    )
+    cp_size: Positive = Field(
+        1, description="Processes that share each row's tokens (context parallelism); tp_size × cp_size share a row."
+    )
