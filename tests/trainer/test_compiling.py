@@ -37,7 +37,9 @@ STEPS = 20
 
 
 @pytest.fixture(autouse=True)
-def _compiled_from_scratch(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def _compiled_from_scratch(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "inductor"))
+    monkeypatch.setenv("_TORCHINDUCTOR_PYOBJECT_TENSOR_DATA_PTR", "")  # the compiler sets it, and leaves it
     # pytest collects what this logger, meant for a file, says of every symbol, with its stack: minutes
     monkeypatch.setattr(logging.getLogger("torch.__trace"), "handlers", [])
     torch.compiler.reset()
