@@ -8,7 +8,7 @@ own: it wins over the section that all of them share.
     sampler: {max_turns: 4}
     policies: {solver: {}, judge: {trainer: {learning_rate: 1.0e-4}}}
 
-Unknown keys, missing keys and wrong types stop the start with a message that names the source and the field.
+Unknown keys, keys given twice, missing keys and wrong types stop the start with a message that names the source and the field.
 """
 
 import os
@@ -17,7 +17,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Literal, NoReturn, Self
 
-import yaml
 from pydantic import Field, ValidationError
 from pydantic_settings import (
     BaseSettings,
@@ -29,6 +28,7 @@ from pydantic_settings import (
 )
 
 from shared.errors import ConfigError
+from shared.yaml_file import read_yaml_file
 
 LogLevel = Literal["DEBUG", "INFO", "WARNING", "ERROR"]
 SECTIONS = ("trainer", "sft", "export", "sampler", "keeper", "launch", "verify", "tasks")
@@ -144,16 +144,7 @@ def _own_section(path: Path, cls: type[ServiceConfig], *sources: dict[str, Any])
 
 def read_sections(path: Path) -> dict[str, Any]:
     """Every section of a YAML file, the names checked. Raises ConfigError."""
-    try:
-        text = path.read_text(encoding="utf-8")
-    except OSError as exc:
-        raise ConfigError(f"{path}: cannot be read ({exc.strerror}); expected a YAML file") from exc
-    except UnicodeDecodeError as exc:
-        raise ConfigError(f"{path}: byte {exc.start} is not UTF-8; expected a YAML file") from exc
-    try:
-        whole = yaml.safe_load(text) or {}
-    except yaml.YAMLError as exc:
-        raise ConfigError(f"{path}: not YAML: {exc}") from exc
+    whole = read_yaml_file(path)[0] or {}
     if not isinstance(whole, dict):
         raise ConfigError(f"{path}: found {type(whole).__name__}; expected sections {', '.join(SECTIONS)}")
     if unknown := sorted(map(str, whole.keys() - {*SECTIONS, POLICIES})):

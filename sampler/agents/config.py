@@ -18,6 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, f
 
 from sampler.environment import VARIABLE, expand
 from shared.errors import ConfigError
+from shared.yaml_file import read_yaml_file
 
 Count = Annotated[int, Field(gt=0)]
 Seconds = Annotated[float, Field(gt=0)]
@@ -152,14 +153,7 @@ class AgentsConfig(_Section):
 
 def read_agents_config(path: Path) -> AgentsConfig:
     """Raises ConfigError with one line per error: `FILE:LINE: FIELD: what is wrong`."""
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as exc:
-        raise ConfigError(f"{path}: cannot be read ({exc}); expected a YAML file") from exc
-    try:
-        values, root = yaml.safe_load(text), yaml.compose(text, yaml.SafeLoader)
-    except yaml.YAMLError as exc:
-        raise ConfigError(f"{path}: not YAML: {exc}") from exc
+    values, root = read_yaml_file(path)
     if not isinstance(values, dict) or not values:
         raise ConfigError(f"{path}: expected browse_agent, scorer_agent, or both")
     try:

@@ -116,6 +116,34 @@ def test_a_file_that_is_no_configuration_is_refused(tmp_path: Path, text: bytes 
     assert f"{path}: {message}" in refused("--config", str(path))
 
 
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("sampler:\n  max_turns: 1\n  mode: slow\n  max_turns: 2\n", "4: 'max_turns' is given again, after line 2"),
+        ("sampler: {mode: slow}\ntrainer: {}\nsampler: {max_turns: 1}\n", "3: 'sampler' is given again, after line 1"),
+        ("sampler:\n  names: {a: 1, 'a': 2}\n", "2: 'a' is given again, after line 2; expected it once"),
+        ("tasks:\n  sources:\n  - name: a\n    name: b\n", "4: 'name' is given again, after line 3"),
+        ("sampler:\n  ? [a]\n  : 1\n  mode: slow\n  mode: slow\n", "5: 'mode' is given again, after line 4"),
+    ],
+)
+def test_a_key_or_a_section_that_is_given_twice_is_refused_with_its_lines(yaml: Path, text: str, message: str) -> None:
+    yaml.write_text(text)
+    assert refused("--config", str(yaml)).startswith(f"{yaml}:{message}")
+
+
+def test_what_an_anchor_brings_may_be_overridden(yaml: Path) -> None:
+    yaml.write_text(
+        "trainer: &all\n  a: 1\nkeeper: &more\n  <<: *all\n  a: 2\n"
+        "sampler:\n  run_name: r\n  names: {<<: *more, a: 3, b: 4}\n"
+    )
+    assert PlayerConfig.load(["--config", str(yaml)]).names == {"a": 3, "b": 4}
+
+
+def test_a_date_that_is_none_is_told_with_the_file(yaml: Path) -> None:
+    yaml.write_text("sampler: {run_name: 2026-02-30}\n")
+    assert refused("--config", str(yaml)).startswith(f"{yaml}: not YAML: day")
+
+
 def test_an_empty_file_and_an_empty_section_change_nothing(yaml: Path) -> None:
     for text in ("", "sampler:\n"):
         yaml.write_text(text)

@@ -76,6 +76,8 @@ def test_the_example_loads_once_its_keys_are_in_the_environment(monkeypatch: pyt
          "agents.yml:1: browse_agent: min_prompt_length 9 is above max_prompt_length 8"),
         (f"browse_agent:\n  {MODELS}\n  browse_tools: [visit]\n  default_purpose: {{vist: x}}",
          "agents.yml:1: browse_agent: default_purpose names 'vist'; expected entries of browse_tools"),
+        (f"browse_agent:\n  {MODELS}\n  timeout: 1\n  timeout: 2\n", "agents.yml:4: 'timeout' is given again, after line 3"),
+        (f"scorer_agent: {{{MODELS}}}\nscorer_agent: {{{MODELS}}}", "agents.yml:2: 'scorer_agent' is given again"),
         ("scorer_agent: [", "agents.yml: not YAML"),
         ("- a", "agents.yml: expected browse_agent, scorer_agent, or both"),
         ("", "agents.yml: expected browse_agent, scorer_agent, or both"),

@@ -1,0 +1,47 @@
+"""A YAML file that a person wrote. A key that stands twice in one mapping is refused: one of the two would silently be lost."""
+
+from collections.abc import Hashable
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from shared.errors import ConfigError
+
+
+def read_yaml_file(path: Path) -> tuple[Any, yaml.Node | None]:
+    """Its value, and the node that knows its lines; None and None: it is empty. Raises ConfigError."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as exc:
+        raise ConfigError(f"{path}: cannot be read ({exc.strerror}); expected a YAML file") from exc
+    except UnicodeDecodeError as exc:
+        raise ConfigError(f"{path}: byte {exc.start} is not UTF-8; expected a YAML file") from exc
+    try:
+        loader = _Loader(text)
+        root = loader.get_single_node()
+        return (None if root is None else loader.construct_document(root)), root
+    except _GivenTwice as exc:
+        raise ConfigError(f"{path}:{exc}") from exc
+    except (yaml.YAMLError, ValueError) as exc:  # ValueError: a date that is none, such as 2026-02-30
+        raise ConfigError(f"{path}: not YAML: {exc}") from exc
+
+
+class _GivenTwice(Exception):
+    """`LINE: which key, and where it was before`."""
+
+
+class _Loader(yaml.SafeLoader):
+    """Looks at keys as they stand in the text, so that what `<<` brings may be overridden."""
+
+    def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
+        node: yaml.MappingNode = super().compose_mapping_node(anchor)
+        lines: dict[Hashable, int] = {}
+        for key, _ in node.value:
+            if not isinstance(key, yaml.ScalarNode):
+                continue
+            line, name = key.start_mark.line + 1, (key.tag, key.value)
+            if name in lines:
+                raise _GivenTwice(f"{line}: {key.value!r} is given again, after line {lines[name]}; expected it once")
+            lines[name] = line
+        return node
