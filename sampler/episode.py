@@ -1,7 +1,8 @@
 """One claim, played to one of its ends. Every end is written once, fenced by the claim's attempt.
 
 run ─▶ evaluate ─▶ record scored ─▶ slot scored                         the episode's own end
-  ├── plumbing: engine, tools, agents, scorer, time, settings ─▶ record failed ─▶ slot open again, later (or failed for good)
+  ├── plumbing: engine, tools, agents, scorer, time ─▶ record failed ─▶ slot open again, later (or failed for good)
+  ├── the task asks for what is not there ─▶ record failed ─▶ slot failed for good: every attempt would end like this
   ├── cancelled (draining) ─▶ record abandoned ─▶ slot open again, at once
   └── the lease was lost ─▶ record abandoned; another worker has the slot
 """
@@ -39,7 +40,7 @@ async def play(sampler: AsyncSampler) -> float | None:
     except LeaseLost as exc:
         await _abandon(sampler, str(exc))
     except (EngineError, ToolFailure, AgentFailed, ScorerFailed, ConfigError, TimeoutError) as exc:
-        await _retry_later(sampler, exc)
+        await _fail(sampler, exc)
     except BaseException as exc:  # cancelled, or a bug: give the slot back, then let it rise
         await asyncio.shield(asyncio.wait_for(_release(sampler, exc), CLEANUP_S))
         raise
@@ -82,16 +83,18 @@ async def _finish(sampler: AsyncSampler, termination: Termination, score: Score)
     await store.tasks.finish_slot(sampler.claim, score.value)
 
 
-async def _retry_later(sampler: AsyncSampler, exc: Exception) -> None:
-    error = f"{type(exc).__name__}: {exc}"
+async def _fail(sampler: AsyncSampler, exc: Exception) -> None:
+    cause, error = _cause(exc), f"{type(exc).__name__}: {exc}"
     claim, config = sampler.claim, sampler.config
-    log.warning("episode failed record=%s %s", claim.record_id, error)
+    is_final = cause is Termination.MISCONFIGURED
+    log.log(logging.ERROR if is_final else logging.WARNING, "episode failed record=%s %s", claim.record_id, error)
     await sampler.finish_turn()
-    values = {**sampler.episode.values(), "termination": _cause(exc).value, "error": error}
+    values = {**sampler.episode.values(), "termination": cause.value, "error": error}
     await sampler.resources.store.records.move(claim.record_id, RecordStatus.FAILED, values)
     delay_s = retry_delay_s(config, claim.task.slots[claim.traj_id].failures)
+    max_failures = 1 if is_final else config.max_failures
     try:
-        await sampler.resources.store.tasks.retry_slot(claim, error, delay_s=delay_s, max_failures=config.max_failures)
+        await sampler.resources.store.tasks.retry_slot(claim, error, delay_s=delay_s, max_failures=max_failures)
     except LeaseLost:
         log.info("lease lost record=%s", claim.record_id)
 

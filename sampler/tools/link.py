@@ -38,6 +38,11 @@ class Link:
         await self._connection.open()
         return await self._catalog.tools_of(self._connection)
 
+    async def list_anew(self) -> list[OfferedTool]:
+        """The tools of the open connection's server, as it says now. Raises ToolFailure."""
+        self._catalog.forget(self._connection)
+        return await self._catalog.tools_of(self._connection)
+
     async def call(
         self, tool: OfferedTool, arguments: Mapping[str, Any], timeout_s: float | None = None
     ) -> tuple[CallToolResult, int]:

@@ -15,9 +15,9 @@ server announces another list, the catalogue forgets the old one, and episodes t
 
 import asyncio
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Awaitable, Collection, Iterable, Mapping, Sequence
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from sampler.tools.catalog import ToolCatalog
 from sampler.tools.limits import ToolLimits
@@ -26,6 +26,9 @@ from sampler.tools.names import chosen, unique_names
 from sampler.tools.offered import OfferedTool
 from sampler.tools.results import Borders, ToolResult, bounded, to_result, with_summary
 from sampler.tools.servers import ToolServer
+from shared.errors import ConfigError
+
+T = TypeVar("T")
 
 
 class ToolSession:
@@ -62,17 +65,24 @@ class ToolSession:
     async def open(self) -> None:
         """Connect to every server and list its tools. Raises ToolFailure, or ConfigError for an unknown allowed name."""
         try:
-            outcomes = await asyncio.gather(*(link.open() for link in self._links), return_exceptions=True)
-            if failures := [outcome for outcome in outcomes if isinstance(outcome, BaseException)]:
-                raise failures[0]
-            listed = [outcome for outcome in outcomes if not isinstance(outcome, BaseException)]
-            offered = [(link, tool) for link, tools in zip(self._links, listed, strict=True) for tool in tools]
-            named = unique_names([tool for _, tool in offered])
-            self._owners = {name: link for name, (link, _) in zip(named, offered, strict=True)}
-            self._tools = chosen(named, self._allow, self._exclude)
+            await self._offer(await _all(link.open() for link in self._links))
         except BaseException:  # cancelled too: nothing half-open is left behind
             await self.close()
             raise
+
+    async def _offer(self, listed: Sequence[list[OfferedTool]]) -> None:
+        """Choose among `listed`; where that lacks an allowed name, the servers themselves are asked once more."""
+        try:
+            self._choose(listed)
+        except ConfigError:
+            self._choose(await _all(link.list_anew() for link in self._links))
+
+    def _choose(self, listed: Sequence[list[OfferedTool]]) -> None:
+        """Raises ConfigError."""
+        offered = [(link, tool) for link, tools in zip(self._links, listed, strict=True) for tool in tools]
+        named = unique_names([tool for _, tool in offered])
+        self._owners = {name: link for name, (link, _) in zip(named, offered, strict=True)}
+        self._tools = chosen(named, self._allow, self._exclude)
 
     async def close(self) -> None:
         """End all sessions; bounded by the limits."""
@@ -105,3 +115,11 @@ class ToolSession:
     def with_summary(self, result: ToolResult, summary: str) -> ToolResult:
         """`result` as somebody summarized it, within the limits."""
         return with_summary(result, summary, self._limits, self._borders)
+
+
+async def _all(answers: Iterable[Awaitable[T]]) -> list[T]:
+    """Every answer, in order, once all are there; then the first failure rises."""
+    outcomes = await asyncio.gather(*answers, return_exceptions=True)
+    if failures := [outcome for outcome in outcomes if isinstance(outcome, BaseException)]:
+        raise failures[0]
+    return [outcome for outcome in outcomes if not isinstance(outcome, BaseException)]

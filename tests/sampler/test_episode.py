@@ -201,12 +201,6 @@ FAILURES = {
         "the judge is ill",
     ),
     "a scorer that returns no number": (plumbing(payload={"scorer": "tests_nan"}), Termination.SCORER_FAILURE, "nan"),
-    "a scorer that nobody knows": (plumbing(payload={"scorer": "nobody"}), Termination.MISCONFIGURED, "nobody"),
-    "a tool that nobody offers": (
-        plumbing(sampler=MCPSampler, payload={"tools": ["serach"]}),
-        Termination.MISCONFIGURED,
-        "tool 'serach' is not offered",
-    ),
     "an episode that takes too long": (
         plumbing(sampler=Slow, config={"episode_timeout_s": 0.05}),
         Termination.TIME_LIMIT,

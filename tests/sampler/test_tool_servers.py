@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from sampler.tools import ToolServer, parse_servers
+from sampler.tools import ToolCatalog, ToolServer, ToolSession, parse_servers
 from shared.errors import ConfigError
 
 ROOT = Path(__file__).parents[2]
@@ -107,3 +107,30 @@ def test_a_missing_server_file_and_a_url_of_another_kind_say_what_was_expected()
         parse_servers("ftp://h/mcp")
     with pytest.raises(ConfigError, match=r"servers\.json: cannot be read"):
         parse_servers("no/such/servers.json")
+
+
+GROWING = """
+import sys
+from pathlib import Path
+from mcp.server import MCPServer
+
+server = MCPServer("growing", log_level="WARNING")
+for name in Path(sys.argv[1]).read_text().split():
+    server.add_tool(lambda: name, name=name)
+server.run()
+"""
+
+
+async def test_a_tool_that_the_remembered_list_lacks_is_asked_for_once_more_before_it_is_refused(
+    tmp_path: Path,
+) -> None:
+    """The server was changed, and started again, without an announcement that anybody heard."""
+    script, names = tmp_path / "growing.py", tmp_path / "names"
+    script.write_text(GROWING)
+    names.write_text("old")
+    server = ToolServer(name="growing", command=sys.executable, args=(str(script), str(names)))
+    catalog = ToolCatalog()
+    async with ToolSession([server], ["old"], catalog=catalog):
+        names.write_text("old new")
+    async with ToolSession([server], ["new"], catalog=catalog) as later:
+        assert not (await later.call("new", {})).is_error
