@@ -53,7 +53,7 @@ class RunStatus:
     """One look at a run; `--json` prints it as it is."""
 
     run: str
-    state: str  # of RunState, or trained, or unknown
+    state: str  # of RunState, or trained, or played, or unknown
     tasks: dict[str, dict[str, int]]
     abandoned: dict[str, int]  # {why: groups}
     slots: dict[str, dict[str, int]]
@@ -111,7 +111,7 @@ async def look(store: Store) -> RunStatus:
     policies = [await _policy(store, policy) for policy in await store.questions.policies()]
     return RunStatus(
         run=store.run,
-        state=_state(run, policies),
+        state=_state(run, policies, tasks),
         tasks=tasks,
         abandoned=await store.questions.abandoned_tasks(),
         slots={split: await store.tasks.count_slots(split) for split in tasks},
@@ -127,13 +127,20 @@ async def look(store: Store) -> RunStatus:
     )
 
 
-def _state(run: Run | None, policies: list[PolicyStatus]) -> str:
-    """As the document says; "trained" where every policy's trainer has taken its last step."""
+def _state(run: Run | None, policies: list[PolicyStatus], tasks: Mapping[str, Mapping[str, int]]) -> str:
+    """As the document says; "trained" where every policy's trainer has taken its last step; "played" where there never was a
+    trainer, and every task has come to its end: an evaluation, or data that somebody generated."""
     if run is None:
         return "unknown"
+    if run.state is not RunState.RUNNING:
+        return run.state.value
+    if not run.admission:
+        ends = (TaskStatus.SETTLED, TaskStatus.ABANDONED, TaskStatus.SKIPPED)
+        left = sum(n for counts in tasks.values() for status, n in counts.items() if status not in ends)
+        return "played" if tasks and not left else run.state.value
     steps = {policy.policy: policy.step for policy in policies}
     over = [a.num_steps is not None and steps.get(policy, 0) >= a.num_steps for policy, a in run.admission.items()]
-    return "trained" if run.state is RunState.RUNNING and over and all(over) else run.state.value
+    return "trained" if all(over) else run.state.value
 
 
 async def _policy(store: Store, policy: str) -> PolicyStatus:

@@ -21,7 +21,7 @@ def test_status_shows_everything_of_a_run(tandem: Command, played: str) -> None:
     result = tandem("status", played)
     assert result.exit_code == 0, result.output
     for text in (
-        "run played is running",
+        "run played is played",
         "settled",
         "too old",
         "http://e:1",
@@ -41,6 +41,21 @@ async def test_a_run_is_trained_once_every_policy_has_taken_its_last_step(store:
     assert (await look(store)).state == "trained"
     await store.runs.start_trainer("guide", Admission(groups_per_step=1, max_staleness=0, num_steps=1))
     assert (await look(store)).state == "running"
+
+
+async def test_a_run_without_a_trainer_is_played_once_every_task_has_ended(store: Store) -> None:
+    await store.runs.save_config("sampler", {})
+    assert (await look(store)).state == "running", "nothing is queued yet"
+    await store.tasks.insert_new([make_task(n, num_generations=1, split="eval") for n in range(2)])
+    for _ in range(2):
+        assert (await look(store)).state == "running"
+        await store.tasks.finish_slot(await claim(store, split="eval"), 1.0)
+    assert (await look(store)).state == "running", "not settled yet"
+    while (task := await store.tasks.claim_settlement("settler", policy="main", lease_s=60)) is not None:
+        await store.tasks.finish_settlement(task, "evaluated", abandoned=False)
+    assert (await look(store)).state == "played"
+    await store.runs.start_trainer("main", Admission(groups_per_step=1, max_staleness=0, num_steps=1))
+    assert (await look(store)).state == "running", "it is trained after all"
 
 
 async def test_a_worker_that_was_killed_is_said_to_be_silent_then_only_counted_and_never_counted_as_alive(
