@@ -17,8 +17,24 @@ from trainer.losses import LossConfig, LossName
 from trainer.presets import PRESETS
 from trainer.schedule import Schedule
 from trainer.trainable import Trainable
+from trainer.unused import unused
 
 Positive = Annotated[int, Field(gt=0)]
+
+
+UNUSED = {  # settings that do nothing while another one has this value
+    "min_lr_ratio": ("lr_schedule", "constant"),
+    "reference_model": ("kl_coefficient", 0.0),
+    "retrained_interval": ("max_trained_count", 1),
+    "full_every": ("publish_mode", "full"),
+    "broadcast_address": ("weight_transport", "disk"),
+    "broadcast_port": ("weight_transport", "disk"),
+    "broadcast_backend": ("weight_transport", "disk"),
+    "broadcast_join_s": ("weight_transport", "disk"),
+    "broadcast_limit_s": ("weight_transport", "disk"),
+    "lora_alpha": ("lora_rank", 0),
+    "lora_target_modules": ("lora_rank", 0),
+}
 
 
 class TrainerConfig(ServiceConfig, LossConfig, Trainable, Computing):
@@ -229,6 +245,12 @@ class TrainerConfig(ServiceConfig, LossConfig, Trainable, Computing):
                 f"{self.publish_dtype}, expected none"
             )
         return self
+
+    def without_effect(self) -> dict[str, str]:
+        """What a preset brings and another setting makes meaningless is not told: nobody asked for it."""
+        given = PRESETS[self.preset].settings if self.preset is not None else {}
+        found = super().without_effect() | unused(self, UNUSED)
+        return {name: why for name, why in found.items() if getattr(self, name) != given.get(name)}
 
     @property
     def folder(self) -> Path:

@@ -39,6 +39,7 @@ from trainer.parallel import Parallel, parallel_session
 from trainer.presets import PRESETS
 from trainer.publish import Publisher
 from trainer.stream import RecordStream
+from trainer.unused import warn_of_unused
 
 log = logging.getLogger(__name__)
 
@@ -60,6 +61,8 @@ def train(config: TrainerConfig) -> None:
                 preset.source,
                 preset.advantage,
             )
+        if parallel.is_main:
+            warn_of_unused(config, config.without_effect())
         learner = open_learner(
             config.model_name_or_path,
             config.loss(),

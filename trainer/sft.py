@@ -44,6 +44,7 @@ from trainer.sft_data import Conversations, read_conversations, sample_order
 from trainer.sft_records import RecordFilter, Records
 from trainer.trainable import Trainable
 from trainer.tree import Merging, merge
+from trainer.unused import unused, warn_of_unused
 from trainer.weights import write_weights
 
 log = logging.getLogger(__name__)
@@ -55,6 +56,14 @@ class Data(Protocol):
     def __len__(self) -> int: ...
 
     def trees(self, indices: Sequence[int]) -> list[RecordTree]: ...
+
+
+UNUSED = {  # settings that do nothing while another one has this value
+    "min_lr_ratio": ("lr_schedule", "constant"),
+    "save_total_limit": ("save_steps", 0),
+    "lora_alpha": ("lora_rank", 0),
+    "lora_target_modules": ("lora_rank", 0),
+}
 
 
 class SftConfig(ServiceConfig, RecordFilter, Trainable, Computing):
@@ -117,6 +126,13 @@ class SftConfig(ServiceConfig, RecordFilter, Trainable, Computing):
             raise ValueError(f"{min(chosen)} chooses records of a run: give run, or leave it out")
         return self
 
+    def without_effect(self) -> dict[str, str]:
+        """{setting: why it changes nothing beside the others}."""
+        found = unused(self, UNUSED)
+        if self.max_steps and self.epochs != 1.0:
+            found["epochs"] = f"max_steps is {self.max_steps}"
+        return found
+
     def optimizer(self, max_steps: int) -> OptimizerConfig:
         names = ("learning_rate", "lr_schedule", "warmup_steps", "min_lr_ratio", "weight_decay", "adam_beta2")
         values = {name: getattr(self, name) for name in (*names, "max_grad_norm")}
@@ -140,6 +156,8 @@ def main(argv: list[str] | None = None) -> None:
 def train(config: SftConfig, parallel: Parallel) -> Path:
     """Run to the end, from the last checkpoint when there is one; returns the written Hugging Face directory."""
     torch.manual_seed(config.seed)
+    if parallel.is_main:
+        warn_of_unused(config, config.without_effect())
     with _open_data(config, parallel) as data:
         return _train(config, parallel, data)
 

@@ -1,5 +1,6 @@
 """Presets are values to start from; whatever the user sets wins, wherever it was set."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ from shared.errors import ConfigError
 from trainer.config import TrainerConfig
 from trainer.losses import Aggregation, LossConfig
 from trainer.presets import PRESETS
+from trainer.unused import warn_of_unused
 
 ARGUMENTS = ["--run", "r", "--db_connection_string", "given", "--model_name_or_path", "."]
 
@@ -61,3 +63,51 @@ def test_without_a_preset_the_defaults_are_those_of_minirl() -> None:
 def test_settings_that_contradict_each_other_stop_the_start_with_a_message(flags: list[str], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         load(*flags)
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (
+            "--proximal_logprobs loglinear",
+            "proximal_logprobs is loglinear, but .* clip_anchor is rollout: it needs prox",
+        ),
+        (
+            "--token_level_loss true --loss_aggregation token-sum",
+            "token_level_loss is True, .* loss_aggregation token-sum",
+        ),
+        ("--token_level_loss true --skip_length_normalization true", "skip_length_normalization is True, but"),
+        (
+            "--loss_calculater GRPO --length_scale 8",
+            "length_scale is 8.0, .* by seq-mean-token-mean: it needs seq-mean-to",
+        ),
+        ("--dual_clip 3", "dual_clip is 3.0, but has no effect: loss_calculater MINIRL does not look at it"),
+        ("--loss_calculater GRPO --importance_weight_cap_ratio 9", "importance_weight_cap_ratio is 9.0, but"),
+        ("--loss_calculater REINFORCE --clip_anchor proximal", "clip_anchor is proximal, .* REINFORCE clips no ratio"),
+        ("--log_ratio_penalty 1 --drop_zero_advantage false", "log_ratio_penalty is 1.0, but"),
+        ("--rollout_is_cap 3", "rollout_is_cap is 3.0, but has no effect: rollout_is is none"),
+        ("--kl_estimator k3", "kl_estimator is k3, but has no effect: kl_coefficient is 0"),
+        ("--reference_model .", "reference_model is ., but has no effect: kl_coefficient is 0"),
+        ("--retrained_interval 2", "retrained_interval is 2, but has no effect: max_trained_count is 1"),
+        ("--min_lr_ratio 0", "min_lr_ratio is 0.0, but has no effect: lr_schedule is constant"),
+        (
+            "--full_every 3",
+            "full_every is 3, but has no effect: publish_mode is full",
+        ),
+        ("--broadcast_port 80", "broadcast_port is 80, but has no effect: weight_transport is disk"),
+        ("--lora_alpha 16", "lora_alpha is 16.0, but has no effect: lora_rank is 0"),
+    ],
+)
+def test_a_setting_that_does_nothing_is_told_with_what_makes_it_so(
+    flags: str, message: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    config = load(*flags.split())
+    warn_of_unused(config, config.without_effect())
+    assert re.search(message, caplog.text)
+
+
+@pytest.mark.parametrize(
+    "flags", ["decoupled_ppo --rollout_is none", "dapo --loss_aggregation token-sum", "dr_grpo --token_level_loss true"]
+)
+def test_what_a_preset_brings_may_be_made_meaningless(flags: str) -> None:
+    assert not load("--preset", *flags.split()).without_effect()

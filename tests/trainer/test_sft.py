@@ -310,3 +310,17 @@ def test_a_finished_run_is_not_overwritten(tmp_path: Path, train: Callable[..., 
     train("done", max_steps=1)
     with pytest.raises(ValueError, match=r"done/final exists: that run is complete"):
         train("done", max_steps=1)
+
+
+@pytest.mark.parametrize(
+    ("settings", "name"),
+    [
+        ({"max_steps": 3, "epochs": 2}, "epochs"),
+        ({"save_total_limit": 3}, "save_total_limit"),
+        ({"lr_schedule": "constant", "min_lr_ratio": 0.5}, "min_lr_ratio"),
+        ({"max_steps": 3, "lr_schedule": "cosine", "min_lr_ratio": 0.5}, None),
+    ],
+)
+def test_a_setting_that_does_nothing_is_told(tmp_path: Path, settings: dict[str, Any], name: str | None) -> None:
+    config = sft.SftConfig(model_name_or_path=tmp_path, train_file=tmp_path, output_dir=tmp_path, **settings)
+    assert list(config.without_effect()) == ([name] if name else [])

@@ -51,6 +51,17 @@ class KlEstimator(StrEnum):
 
 
 WEIGHTED_ALREADY = {LossName.MINIRL, LossName.DPPO}  # by ρ, whatever the anchor
+CLIPPING = set(LossName) - {LossName.REINFORCE, LossName.CROSS_ENTROPY}
+USED_BY = {  # settings that only some losses look at
+    "epsilon": CLIPPING,
+    "epsilon_higher": CLIPPING,
+    "strict_in_bound": CLIPPING,
+    "out_of_date_decay": CLIPPING,
+    "dual_clip": {LossName.GRPO, LossName.GSPO, LossName.GSPO_TOKEN, LossName.ASPO},
+    "sapo_temperature_positive": {LossName.SAPO},
+    "sapo_temperature_negative": {LossName.SAPO},
+    "log_ratio_penalty": {LossName.DPPO},
+}
 TOKEN_LEVEL = {LossName.CROSS_ENTROPY, LossName.CISPO, LossName.DPPO, LossName.REINFORCE}
 TOKEN_SUM = {LossName.MINIRL}
 MASKS = (
@@ -173,6 +184,31 @@ class LossConfig(BaseModel, frozen=True, extra="forbid"):
         if token_sum or (token_sum is None and self.loss_calculater in TOKEN_SUM):
             return Aggregation.SEQUENCE_SUM
         return Aggregation.SEQUENCE_MEAN
+
+    def without_effect(self) -> dict[str, str]:
+        """{setting: why it changes nothing beside the others}, of those that have another value than their default."""
+        name = self.loss_calculater
+        found = {
+            s: f"loss_calculater {name} does not look at it" for s, losses in USED_BY.items() if name not in losses
+        }
+        if name not in WEIGHTED_ALREADY and self.strict_in_bound:
+            found["importance_weight_cap_ratio"] = f"loss_calculater {name} with strict_in_bound true has no such cap"
+        if name not in CLIPPING and self.opsm_threshold is None:
+            found["clip_anchor"] = f"loss_calculater {name} clips no ratio"
+        if self.clip_anchor is not ClipAnchor.PROXIMAL:
+            found["proximal_logprobs"] = f"clip_anchor is {self.clip_anchor}: it needs proximal"
+        if self.loss_aggregation is not None:
+            for setting in ("token_level_loss", "skip_length_normalization"):
+                found[setting] = f"loss_aggregation {self.loss_aggregation} says how tokens are averaged"
+        elif self.token_level_loss and self.skip_length_normalization:
+            found["skip_length_normalization"] = "token_level_loss true is a mean over all tokens"
+        if self.aggregation is not Aggregation.SEQUENCE_SUM:
+            found["length_scale"] = f"tokens are averaged by {self.aggregation}: it needs {Aggregation.SEQUENCE_SUM}"
+        if self.rollout_is is RolloutIs.NONE:
+            found["rollout_is_cap"] = "rollout_is is none"
+        if self.kl_coefficient == 0.0:
+            found |= dict.fromkeys(("kl_estimator", "kl_off_policy"), "kl_coefficient is 0")
+        return {s: why for s, why in found.items() if getattr(self, s) != LossConfig.model_fields[s].default}
 
     @property
     def needs_whole_trajectories(self) -> bool:

@@ -1,0 +1,29 @@
+"""Settings that change nothing beside the others are told: whoever set one expects it to do something."""
+
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import BaseModel
+
+log = logging.getLogger(__name__)
+
+
+def unused(config: BaseModel, rules: Mapping[str, tuple[str, Any]]) -> dict[str, str]:
+    """{setting: why it has no effect}, of the `rules`, {setting: (another one, its value that makes the setting do nothing)}.
+
+    A setting that has its default value is never among them: nobody can tell whether it was given.
+    """
+    fields = type(config).model_fields
+    return {
+        name: f"{other} is {value}"
+        for name, (other, value) in rules.items()
+        if getattr(config, other) == value
+        and getattr(config, name) != fields[name].get_default(call_default_factory=True)
+    }
+
+
+def warn_of_unused(config: BaseModel, found: Mapping[str, str]) -> None:
+    """A line for each of {setting: why it has no effect}. No error: a file keeps its settings while a flag turns their use off."""
+    for name, why in found.items():
+        log.warning("%s is %s, but has no effect: %s", name, getattr(config, name), why)
