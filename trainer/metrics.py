@@ -7,7 +7,8 @@ had never stopped: lines of steps that the checkpoint does not contain are taken
 import json
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -15,30 +16,38 @@ from typing import Any, Self
 from accelerate.tracking import LOGGER_TYPE_TO_CLASS, GeneralTracker, get_available_trackers
 from accelerate.utils import is_tensorboard_available
 
-from shared.errors import ConfigError
+from shared.errors import ConfigError, DataError
 
 
 class MetricsLog:
     """Use as a context manager, on the main process only. `resume_step`: the first step that will be logged.
 
-    `trackers`: names, or "none"; None means TensorBoard where it is installed, with its files beside `path`.
+    `trackers`: names, or "none"; None means TensorBoard where it is installed, with its files beside `path`. Raises DataError
+    where the file cannot be written (a full disk, say).
     """
 
     def __init__(
         self, path: Path, *, resume_step: int = 0, trackers: Sequence[str] | None = (), run_name: str = "run"
     ) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        _forget_steps_from(path, resume_step)
-        self._trackers = [_start_tracker(name, run_name, path.parent, resume_step) for name in _names(trackers)]
-        self._file = path.open("a", encoding="utf-8")
+        self._path = path
+        with _writing(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            _forget_steps_from(path, resume_step)
+            self._trackers = [_start_tracker(name, run_name, path.parent, resume_step) for name in _names(trackers)]
+            self._file = path.open("ab", buffering=0)  # nothing stays behind that closing would try to write once more
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Append one line. Values that JSON cannot hold (nan, inf) are written as null."""
+        """Append one line. Values that JSON cannot hold (nan, inf) are written as null.
+
+        Raises DataError where it cannot be written.
+        """
         plain = {key: value if math.isfinite(value) else None for key, value in sorted(metrics.items())}
-        self._file.write(json.dumps({"step": step, **plain}) + "\n")
-        self._file.flush()
-        for tracker in self._trackers:
-            tracker.log(dict(metrics), step=step)
+        with _writing(self._path):
+            line = (json.dumps({"step": step, **plain}) + "\n").encode()
+            while line:  # a disk that is nearly full takes a part of it
+                line = line[self._file.write(line) :]
+            for tracker in self._trackers:
+                tracker.log(dict(metrics), step=step)
 
     def __enter__(self) -> Self:
         return self
@@ -49,6 +58,17 @@ class MetricsLog:
         self._file.close()
         for tracker in self._trackers:
             tracker.finish()
+
+
+@contextmanager
+def _writing(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as exc:
+        raise DataError(
+            f"{path} could not be written: {exc}; make room, or mend the folder, and start again, which continues from the last "
+            "checkpoint"
+        ) from exc
 
 
 def _forget_steps_from(path: Path, resume_step: int) -> None:

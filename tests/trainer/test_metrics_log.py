@@ -1,11 +1,12 @@
 """The log of a run: a JSONL that always exists, and Accelerate's trackers beside it."""
 
 import json
+import resource
 from pathlib import Path
 
 import pytest
 
-from shared.errors import ConfigError
+from shared.errors import ConfigError, DataError
 from trainer.metrics import MetricsLog
 
 
@@ -62,3 +63,25 @@ def test_a_resume_forgets_the_steps_that_its_checkpoint_has_not(tmp_path: Path) 
     with MetricsLog(path, resume_step=3) as log:
         log.log(3, {"x": 30.0})
     assert [json.loads(line)["x"] for line in path.read_text().splitlines()] == [1.0, 2.0, 30.0]
+
+
+def test_a_full_disk_is_said_and_the_lines_before_it_stay(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    with MetricsLog(path) as log:
+        log.log(1, {"x": 1.0})
+        resource.setrlimit(resource.RLIMIT_FSIZE, (path.stat().st_size + 5, before[1]))  # bytes that any file may have
+        try:
+            with pytest.raises(DataError, match=r"metrics\.jsonl could not be written: .*; make room"):
+                log.log(2, {"x": 2.0})
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    with MetricsLog(path, resume_step=2) as log:
+        log.log(2, {"x": 3.0})
+    assert [json.loads(line)["x"] for line in path.read_text().splitlines()] == [1.0, 3.0]
+
+
+def test_a_folder_that_cannot_be_made_is_said(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(DataError, match=r"file/metrics\.jsonl could not be written: .*mend the folder"):
+        MetricsLog(tmp_path / "file" / "metrics.jsonl")
