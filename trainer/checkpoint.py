@@ -1,8 +1,8 @@
-"""Checkpoints of a run: what is trained of the model, optimizer, step, random states of every rank, and the caller's accounting.
+"""Checkpoints of a run: what is trained of the model, optimizer, step, random states, and the caller's accounting.
 
     ROOT/step-000120/   complete, by its name     ROOT/step-000130.tmp-k3j/   a write in progress, or what a kill left of one
         __0_0.distcp …  sharded tensors (torch.distributed.checkpoint): any number of ranks may load them
-        rng-0.pt …      random states, one file per rank
+        rng-0.pt …      random states, one file per part of the data: ranks that share rows have them in common
         state.json      {"step": 120, "world_size": 2, "accounting": {...}}
 
     save ─▶ copy in memory ─▶ files, by a thread, while the next steps are computed ─▶ settle: on disk everywhere? then the name
@@ -160,7 +160,8 @@ class Checkpoints:
             if self._parallel.is_main:
                 state = {"step": step, "world_size": self._parallel.world_size, "accounting": accounting}
                 (beside / STATE_FILE).write_text(json.dumps(state) + "\n", encoding="utf-8")
-            torch.save(_rng_state(self._parallel.device), beside / f"rng-{self._parallel.rank}.pt")
+            if self._parallel.rank % (self._parallel.world_size // self._parallel.data.size) == 0:
+                torch.save(_rng_state(self._parallel.device), beside / f"rng-{self._parallel.data.rank}.pt")
         except (OSError, RuntimeError) as exc:  # torch's own writer says RuntimeError where the disk is full
             return str(exc)
         return None
@@ -207,7 +208,7 @@ def latest(root: Path) -> Path | None:
 def load(learner: Learner, path: Path, parallel: Parallel) -> Resumed:
     """Put the learner where it was when `path` was saved, on any number of ranks. Every rank must call it.
 
-    On another number of ranks the random states of the ranks beyond the saved ones start from rank 0's and their number.
+    On more ranks the random states of those beyond the saved ones follow from rank 0's and their number.
     Raises DataError for a directory that is not a complete checkpoint or is damaged, or of other parameters than the learner
     trains.
     """
@@ -285,7 +286,7 @@ def _rng_state(device: torch.device) -> dict[str, Any]:
 
 
 def _restore_rng(path: Path, parallel: Parallel) -> None:
-    own = path / f"rng-{parallel.rank}.pt"
+    own = path / f"rng-{parallel.data.rank}.pt"
     file = own if own.exists() else path / "rng-0.pt"
     with _reading(path):
         state = torch.load(file, weights_only=False)  # written by us: tensors, a numpy tuple and Python's tuple
@@ -295,4 +296,13 @@ def _restore_rng(path: Path, parallel: Parallel) -> None:
     if "cuda" in state and parallel.device.type == "cuda":
         torch.cuda.set_rng_state(state["cuda"], parallel.device)
     if file is not own:
-        torch.manual_seed(torch.initial_seed() + parallel.rank)
+        _seed_from_here(parallel.data.rank)
+
+
+def _seed_from_here(rank: int) -> None:
+    """A random state for this rank alone: a function of the state that it has in common with others, and of its number."""
+    common = int(torch.randint(2**62, ()))
+    for_torch, for_numpy, for_python = np.random.SeedSequence([common, rank]).generate_state(3)
+    torch.manual_seed(int(for_torch))
+    np.random.seed(for_numpy)
+    random.seed(int(for_python))

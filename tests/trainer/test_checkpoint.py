@@ -1,5 +1,6 @@
 """A resume continues as if nothing had happened, on any number of ranks, and a kill costs no checkpoint that was there."""
 
+import dataclasses
 import os
 import random
 import resource
@@ -65,6 +66,26 @@ def test_a_checkpoint_of_two_processes_continues_on_one(
     take_steps(learner, LAST_STEP, 30, alone)
     two = torch.load(two_processes.out / "result.pt", weights_only=True)
     assert relative_difference(full_parameters(learner), two["parameters"]) < 1e-9
+
+
+def test_every_rank_of_a_larger_start_has_random_numbers_of_its_own(
+    two_processes: Launch, model_directory: Path, alone: Parallel
+) -> None:
+    path = checkpoint.latest(two_processes.out / "checkpoints")
+    assert path
+    ranks = [dataclasses.replace(alone, data=dataclasses.replace(alone.data, rank=rank)) for rank in range(4)]
+
+    def drawn() -> list[list[float]]:
+        found = []
+        for rank in ranks:
+            checkpoint.load(exact_learner(model_directory, alone), path, rank)
+            found.append(draws())
+        return found
+
+    first = drawn()
+    for of_one_generator in zip(*first, strict=True):
+        assert len(set(of_one_generator)) == 4
+    assert drawn() == first
 
 
 def test_only_the_last_checkpoints_are_kept_and_only_complete_ones_count(
