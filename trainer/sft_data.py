@@ -24,6 +24,7 @@ from shared.trees import RecordTree, TreeDispatch
 
 log = logging.getLogger(__name__)
 
+FIELDS = ("messages", "tools")
 ROLES = ("system", "developer", "user", "assistant", "tool")
 
 
@@ -66,6 +67,8 @@ def _conversation(line: str, where: str) -> Conversation:
         raise ConfigError(f"{where}: not JSON: {exc}") from exc
     if not isinstance(value, dict) or not isinstance(value.get("messages"), list) or not value["messages"]:
         raise ConfigError(f'{where}: "messages" is missing or empty; expected a list of {{"role", "content"}}')
+    if unknown := sorted(value.keys() - set(FIELDS)):
+        raise ConfigError(f'{where}: "{unknown[0]}" is not known; expected {" and ".join(FIELDS)} alone')
     for index, message in enumerate(value["messages"]):
         _check_message(message, f"{where}: messages[{index}]")
     if all(message["role"] != "assistant" for message in value["messages"]):

@@ -132,6 +132,10 @@ def test_a_template_that_rewrites_earlier_text_is_refused(tokenizer: PreTrainedT
         ('{"messages": [{"role": "user"}]}', r'bad\.jsonl:2: messages\[0\]: "content" is NoneType; expected text'),
         ('{"messages": [{"role": "user", "content": "x"}]}', r"bad\.jsonl:2: no message of role \"assistant\""),
         (
+            '{"messages": [{"role": "assistant", "content": "x"}], "tool": []}',
+            r'bad\.jsonl:2: "tool" is not known; expected messages and tools alone',
+        ),
+        (
             '{"messages": [{"role": "assistant", "content": "x"}], "tools": {}}',
             r'bad\.jsonl:2: "tools" is dict; expected a list',
         ),
