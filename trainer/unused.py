@@ -24,6 +24,6 @@ def unused(config: BaseModel, rules: Mapping[str, tuple[str, Any]]) -> dict[str,
 
 
 def warn_of_unused(config: BaseModel, found: Mapping[str, str]) -> None:
-    """A line for each of {setting: why it has no effect}. No error: a file keeps its settings while a flag turns their use off."""
+    """A line for each of {setting: why it has no effect}. No error: a flag may turn off what a file sets."""
     for name, why in found.items():
         log.warning("%s is %s, but has no effect: %s", name, getattr(config, name), why)
