@@ -5,8 +5,8 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
-from sampler.context_config import ContextConfig, NewContext
-from sampler.group_config import GroupConfig
+from sampler.policies.config import ContextConfig, NewContext
+from sampler.settlement.config import GroupConfig
 from shared.config import LogLevel, ServiceConfig
 
 Positive = Annotated[int, Field(gt=0)]

@@ -24,9 +24,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal
 
-from sampler.sampled_reply import SampledReply
-from sampler.template import MARK_END, ChatTemplate, Message, ToolSchema
-from sampler.turn_format import CALL_ID, turn_format
+from sampler.rendering.sampled_reply import SampledReply
+from sampler.rendering.template import MARK_END, ChatTemplate, Message, ToolSchema
+from sampler.rendering.turn_format import CALL_ID, turn_format
 from shared.errors import ConfigError
 from shared.states import BranchCause
 

@@ -14,9 +14,9 @@ from sampler.config import SamplerConfig
 from sampler.engine.client import EngineClient
 from sampler.engine.pool import EnginePool, PoolLimits, PoolStats
 from sampler.engine.pool import Service as PoolService
+from sampler.rendering.template import ChatTemplate
+from sampler.rendering.turn_format import turn_format
 from sampler.resources import Seat
-from sampler.template import ChatTemplate
-from sampler.turn_format import turn_format
 from sampler.turn_sources import LAGGING, Source, check_tokenizers
 from shared.errors import ConfigError
 from shared.run_documents import InferenceService

@@ -8,7 +8,7 @@ from sampler.agents import Agents
 from sampler.config import SamplerConfig
 from sampler.engine.pool import EnginePool
 from sampler.parsers import Parser
-from sampler.template import ChatTemplate
+from sampler.rendering.template import ChatTemplate
 from sampler.tools import ToolCatalog, ToolServer
 from sampler.turn_sources import Source
 from shared.errors import ConfigError

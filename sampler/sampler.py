@@ -25,11 +25,11 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel
 
-from sampler.answers import extract_answer
 from sampler.parsers import MAX_CALLS, ParsedReply
+from sampler.rendering.template import ToolSchema
 from sampler.resources import Resources
 from sampler.scorers import Score, ScoringRequest, default_scorer, score_answer
-from sampler.template import ToolSchema
+from sampler.scorers.answers import extract_answer
 from sampler.turn_sources import draw
 from sampler.view import View
 from shared.documents import Claim, DispatchedSamplingTask, SampledResponse, Task, ToolCallResult

@@ -33,7 +33,7 @@ from sampler.parsers import get_parser
 from sampler.resources import Resources
 from sampler.sampler import AsyncSampler
 from sampler.scorers import default_scorer, import_scorers, require_scorer
-from sampler.settle import settle_next
+from sampler.settlement.settle import settle_next
 from sampler.tools import TokenBorders, ToolCatalog, parse_servers
 from shared.documents import Claim
 from shared.errors import LeaseLost

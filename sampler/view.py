@@ -9,7 +9,7 @@ from copy import copy
 from typing import Any
 
 from sampler.context import Context, Prompt, Rewrites
-from sampler.template import ChatTemplate, ToolSchema
+from sampler.rendering.template import ChatTemplate, ToolSchema
 
 Message = dict[str, Any]
 

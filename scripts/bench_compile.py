@@ -32,11 +32,11 @@ from transformers import AutoModelForCausalLM
 from scripts.synthetic import VOCABULARY, group
 from trainer.learner import Learner, OptimizerConfig, open_learner
 from trainer.losses import Denominators, LossConfig
-from trainer.memory import MemorySettings
-from trainer.model import load_config
-from trainer.packing import Row, pack
+from trainer.modeling.memory import MemorySettings
+from trainer.modeling.model import load_config
 from trainer.parallel import Parallel, parallel_session
-from trainer.tree import merge
+from trainer.trees.packing import Row, pack
+from trainer.trees.tree import merge
 
 EXAMPLE = Path(__file__).parents[1] / "assets" / "example" / "model"
 FIRST = 4  # steps, short and long rows among them: on a CPU rows beyond 1024 tokens are compiled apart

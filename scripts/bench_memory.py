@@ -26,14 +26,14 @@ from transformers import Qwen3Config, Qwen3ForCausalLM
 from scripts.process_memory import peak_bytes, reset_peak
 from scripts.synthetic import VOCABULARY, growing, rewritten
 from shared.trees import RecordTree
-from trainer.attention import choose
-from trainer.forward import loss_batch, row_logprobs
 from trainer.learner import Learner, OptimizerConfig, open_learner
 from trainer.losses import Denominators, LossConfig, compute
-from trainer.memory import MemorySettings
-from trainer.packing import Row, pack
+from trainer.modeling.attention import choose
+from trainer.modeling.forward import loss_batch, row_logprobs
+from trainer.modeling.memory import MemorySettings
 from trainer.parallel import parallel_session
-from trainer.tree import merge
+from trainer.trees.packing import Row, pack
+from trainer.trees.tree import merge
 
 SHAPES = ("chain", "tree")
 TURNS = 64

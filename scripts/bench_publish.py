@@ -41,12 +41,12 @@ from trainer.bridge import StoreBridge
 from trainer.config import TrainerConfig
 from trainer.learner import Learner, OptimizerConfig, open_learner
 from trainer.losses import Denominators, LossConfig, LossName
-from trainer.model import DTYPES
-from trainer.packing import pack
+from trainer.modeling.model import DTYPES
 from trainer.parallel import Parallel, parallel_session
-from trainer.publish import Publisher
-from trainer.tree import merge
-from trainer.weights import gather_state
+from trainer.publishing.publish import Publisher
+from trainer.publishing.weights import gather_state
+from trainer.trees.packing import pack
+from trainer.trees.tree import merge
 
 RUN = "bench"
 EXAMPLE = Path("assets/example")

@@ -39,13 +39,13 @@ from shared.packed import pack_floats, pack_ints
 from shared.run_documents import Admission
 from shared.states import DispatchStatus
 from shared.store import Store
-from trainer.ages import Ages
 from trainer.bridge import StoreBridge
 from trainer.config import TrainerConfig
-from trainer.packing import pack
+from trainer.data.stream import RecordStream
 from trainer.parallel import end_process, parallel_session
-from trainer.stream import RecordStream
-from trainer.tree import merge
+from trainer.trees.ages import Ages
+from trainer.trees.packing import pack
+from trainer.trees.tree import merge
 
 ROOT = Path(__file__).parents[1]
 GROUP_SIZE = 8

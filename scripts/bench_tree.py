@@ -38,9 +38,9 @@ from scripts.synthetic import VOCABULARY, group, growing, rewritten
 from shared.trees import RecordTree
 from trainer.learner import OptimizerConfig, open_learner
 from trainer.losses import Denominators, LossConfig
-from trainer.packing import pack
 from trainer.parallel import parallel_session
-from trainer.tree import Merging, merge
+from trainer.trees.packing import pack
+from trainer.trees.tree import Merging, merge
 
 WAYS = (Merging.NONE, Merging.LINEAR, Merging.TREE)
 Kind = Callable[[int], list[RecordTree]]  # times more tokens -> the records of one group

@@ -28,9 +28,9 @@ from rich.progress import track
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from sampler.answers import ANSWER_SCHEMAS, extract_answer
 from sampler.parsers import MAX_CALLS, PARSERS, ParsedReply
 from sampler.parsers.reply import split_reasoning
+from sampler.scorers.answers import ANSWER_SCHEMAS, extract_answer
 
 TOOLS = [
     {

@@ -78,7 +78,7 @@ def test_no_source_imports_against_the_rule(package: str) -> None:
     ("text", "path"),
     [
         ("import torch.nn", "shared/packed.py"),
-        ("def f():\n    from sampler.context import Context", "trainer/stream.py"),
+        ("def f():\n    from sampler.context import Context", "trainer/data/stream.py"),
         ("import trainer", "sampler/service.py"),
         ("import torch", "sampler/engine/pool.py"),
         ("import importlib\nimportlib.import_module('torch')", "sampler/service.py"),

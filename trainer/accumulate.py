@@ -6,9 +6,9 @@
                 ▸ for each row: forward ▸ backward of Σ_e sg(c_e) ℓ_e
                 exact for any loss; costs one more forward
 
-The loss that balances experts multiplies two means over all tokens of the update (`trainer/routing.py`), and one of them must be
-known before the first backward: with one pass all rows but the first are forwarded once more, without gradient and without the
-head. The first one's own forward says the rest; where every rank has a single row, that is all.
+The loss that balances experts multiplies two means over all tokens of the update (`trainer/modeling/routing.py`), and one of them
+must be known before the first backward: with one pass all rows but the first are forwarded once more, without gradient and
+without the head. The first one's own forward says the rest; where every rank has a single row, that is all.
 
 Every rank runs as many forwards and backwards as the busiest one (with empty rows), since each is a collective; gradients travel
 between ranks only after the last. A trajectory is on one rank as a whole, so its ratio needs no communication.
@@ -22,15 +22,15 @@ import torch
 from torch import Tensor
 from torch.distributed.fsdp import FSDPModule
 
-from trainer.attention import MaskBuilder
-from trainer.forward import Forwarded, TreeLM, forward_row, loss_batch, row_logprobs
-from trainer.loss_metrics import Measured, measure
 from trainer.losses import ClipAnchor, Denominators, LossBatch, LossConfig, Outcome, compute
 from trainer.losses.settings import ProximalLogprobs
-from trainer.packing import Row, empty_row
+from trainer.modeling.attention import MaskBuilder
+from trainer.modeling.forward import Forwarded, TreeLM, forward_row, loss_batch, row_logprobs
+from trainer.modeling.routing import Routing, router_aux_loss, total
+from trainer.modeling.trainable import adapters_off
 from trainer.parallel import Parallel
-from trainer.routing import Routing, router_aux_loss, total
-from trainer.trainable import adapters_off
+from trainer.reporting.loss_metrics import Measured, measure
+from trainer.trees.packing import Row, empty_row
 
 
 @dataclass(frozen=True, slots=True)

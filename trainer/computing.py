@@ -4,7 +4,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from trainer.memory import MemorySettings
+from trainer.modeling.memory import MemorySettings
 
 Positive = Annotated[int, Field(gt=0)]
 

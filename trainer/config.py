@@ -8,15 +8,15 @@ import torch
 from pydantic import Field, model_validator
 
 from shared.config import LogLevel, ServiceConfig
-from trainer.advantages import AdvantageNormalization
-from trainer.ages import StaleData
-from trainer.broadcast import BroadcastSettings
 from trainer.computing import Computing
+from trainer.data.advantages import AdvantageNormalization
 from trainer.learner import OptimizerConfig
 from trainer.losses import LossConfig, LossName
+from trainer.modeling.trainable import Trainable
 from trainer.presets import PRESETS
+from trainer.publishing.broadcast import BroadcastSettings
 from trainer.schedule import Schedule
-from trainer.trainable import Trainable
+from trainer.trees.ages import StaleData
 from trainer.unused import unused
 
 Positive = Annotated[int, Field(gt=0)]

@@ -22,14 +22,14 @@ from transformers import PreTrainedModel
 from shared.config import ServiceConfig
 from shared.errors import ConfigError, DataError, TandemError
 from shared.weights import manifest_of
-from trainer.adapter import gather_adapter, write_adapter
 from trainer.atomic import write_directory_atomically
 from trainer.checkpoint import STATE_FILE, TRAINED, load_tensors, stored_tensors, without_frozen
-from trainer.forward import TreeLM
-from trainer.model import load_model
+from trainer.modeling.forward import TreeLM
+from trainer.modeling.model import load_model
+from trainer.modeling.trainable import Trainable
 from trainer.parallel import Parallel, end_process, parallel_session
-from trainer.trainable import Trainable
-from trainer.weights import WrittenWeights, write_weights
+from trainer.publishing.adapter import gather_adapter, write_adapter
+from trainer.publishing.weights import WrittenWeights, write_weights
 
 
 class ExportConfig(ServiceConfig):

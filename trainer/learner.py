@@ -23,21 +23,21 @@ from transformers import PreTrainedModel
 
 from shared.errors import ConfigError
 from trainer.accumulate import Accumulator, Minibatch, Pass
-from trainer.attention import MaskBuilder, attn_implementation_for, choose, mask_counts, tree_obstacle
-from trainer.compiling import use_compiled_layers
-from trainer.context_parallel import cut_sequences, of_slices
-from trainer.forward import TreeLM
-from trainer.loading import empty_model, fill
-from trainer.loss_metrics import Measured, combine, report
 from trainer.losses import Denominators, LossConfig
-from trainer.memory import MemorySettings, checkpoint_layers, with_optimizer_offload
-from trainer.model import layer_classes, load_config, load_model
-from trainer.packing import Row
+from trainer.modeling.attention import MaskBuilder, attn_implementation_for, choose, mask_counts, tree_obstacle
+from trainer.modeling.compiling import use_compiled_layers
+from trainer.modeling.context_parallel import cut_sequences, of_slices
+from trainer.modeling.forward import TreeLM
+from trainer.modeling.loading import empty_model, fill
+from trainer.modeling.memory import MemorySettings, checkpoint_layers, with_optimizer_offload
+from trainer.modeling.model import layer_classes, load_config, load_model
+from trainer.modeling.routing import load_metrics, router_aux_loss, total
+from trainer.modeling.tensor_parallel import cut_layers
+from trainer.modeling.trainable import EVERYTHING, Trainable
 from trainer.parallel import Parallel, shard_model
-from trainer.routing import load_metrics, router_aux_loss, total
+from trainer.reporting.loss_metrics import Measured, combine, report
 from trainer.schedule import Schedule, learning_rate
-from trainer.tensor_parallel import cut_layers
-from trainer.trainable import EVERYTHING, Trainable
+from trainer.trees.packing import Row
 
 log = logging.getLogger(__name__)
 

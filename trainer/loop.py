@@ -28,17 +28,17 @@ from shared.errors import ConfigError
 from shared.evaluation import best_steps
 from shared.run_documents import Admission, Worker
 from trainer import checkpoint
-from trainer.alarms import Alarms
 from trainer.bridge import StoreBridge
 from trainer.config import TrainerConfig
+from trainer.data.offline import bring_in, check_source
+from trainer.data.stream import RecordStream
 from trainer.evaluation import Evaluation
 from trainer.learner import Learner, open_learner
-from trainer.metrics import MetricsLog
-from trainer.offline import bring_in, check_source
 from trainer.parallel import Parallel, parallel_session
 from trainer.presets import PRESETS
-from trainer.publish import Publisher
-from trainer.stream import RecordStream
+from trainer.publishing.publish import Publisher
+from trainer.reporting.alarms import Alarms
+from trainer.reporting.metrics import MetricsLog
 from trainer.unused import warn_of_unused
 
 log = logging.getLogger(__name__)

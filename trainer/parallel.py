@@ -6,8 +6,8 @@ and for one process: Accelerate's own FSDP path does not exist on CPU, where it 
 
     mesh        "shard" × "tp": parameters are cut over both
     shard       data × cp: rows are dealt over the data alone
-    tp          the processes of one line work on the same rows, each with its part of every layer (`trainer/tensor_parallel.py`)
-    cp          the processes of one line work on the same rows, each with its slice of the tokens (`trainer/context_parallel.py`)
+    tp          the processes of one line work on the same rows, each with its part of every layer (`modeling/tensor_parallel.py`)
+    cp          the processes of one line work on the same rows, each with its slice of the tokens (`modeling/context_parallel.py`)
 
 Promise: either as many processes train together as were launched, or the start is refused.
 """
@@ -53,7 +53,7 @@ class ShardSettings:
     offload_params: bool = False
     activation_checkpointing: bool = False
     forward_prefetch: bool = False  # a layer asks for the next one's parameters before it computes
-    first_loads: bool = False  # only the first process reads the weights' files (trainer/loading.py)
+    first_loads: bool = False  # only the first process reads the weights' files (trainer/modeling/loading.py)
 
 
 @dataclass(frozen=True, slots=True)
@@ -305,5 +305,5 @@ def shard_model(
 
 
 def is_empty(model: nn.Module) -> bool:
-    """Whether its parameters have no memory yet (`trainer/loading.py`)."""
+    """Whether its parameters have no memory yet (`trainer/modeling/loading.py`)."""
     return all(parameter.is_meta for parameter in model.parameters())

@@ -33,19 +33,19 @@ from shared.trees import RecordTree
 from trainer import checkpoint
 from trainer.bridge import StoreBridge
 from trainer.computing import Computing
+from trainer.data.sft_conversations import Conversations, read_conversations, sample_order
+from trainer.data.sft_records import RecordFilter, Records
 from trainer.learner import Learner, OptimizerConfig, open_learner
 from trainer.losses import Denominators, LossConfig, LossName
-from trainer.metrics import MetricsLog
-from trainer.model import load_tokenizer
-from trainer.packing import Row, pack
+from trainer.modeling.model import load_tokenizer
+from trainer.modeling.trainable import Trainable
 from trainer.parallel import Parallel, end_process, parallel_session
+from trainer.publishing.weights import write_weights
+from trainer.reporting.metrics import MetricsLog
 from trainer.schedule import Schedule
-from trainer.sft_data import Conversations, read_conversations, sample_order
-from trainer.sft_records import RecordFilter, Records
-from trainer.trainable import Trainable
-from trainer.tree import Merging, merge
+from trainer.trees.packing import Row, pack
+from trainer.trees.tree import Merging, merge
 from trainer.unused import unused, warn_of_unused
-from trainer.weights import write_weights
 
 log = logging.getLogger(__name__)
 

@@ -30,11 +30,11 @@ from shared.flatten import tree_of
 from shared.run_documents import PolicyVersion
 from shared.store import Store
 from shared.trees import RecordTree
-from trainer.attention import attn_implementation_for, choose, tree_obstacle
-from trainer.forward import TreeLM, row_logprobs
-from trainer.model import load_config, load_model
-from trainer.packing import pack
-from trainer.tree import Merging, merge
+from trainer.modeling.attention import attn_implementation_for, choose, tree_obstacle
+from trainer.modeling.forward import TreeLM, row_logprobs
+from trainer.modeling.model import load_config, load_model
+from trainer.trees.packing import pack
+from trainer.trees.tree import Merging, merge
 
 log = logging.getLogger(__name__)
 

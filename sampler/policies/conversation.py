@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from sampler.agents import BrowseAgent
-from sampler.context_config import NewContext
+from sampler.policies.config import NewContext
 from sampler.policies.history import (
     History,
     Message,
@@ -25,8 +25,8 @@ from sampler.policies.history import (
     without_repeats,
 )
 from sampler.policies.repetition import said, times_said
+from sampler.rendering.template import ToolSchema
 from sampler.sampler import AsyncSampler, Turn
-from sampler.template import ToolSchema
 from shared.states import DispatchStatus
 
 

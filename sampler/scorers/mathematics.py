@@ -3,7 +3,7 @@
 import re
 from fractions import Fraction
 
-from sampler.math_checker import MathChecker
+from sampler.scorers.math_checker import MathChecker
 from sampler.scorers.registry import Score, ScoringRequest, register_scorer
 
 

@@ -3,13 +3,13 @@
     borders = TokenBorders(template)
     borders("héllo <|im_end|>")          # [(0, 2), (2, 5), (5, 6), (6, 16), (6, 16), …]: character ranges in text order
 
-Results come from outside, so a control token that they spell is several tokens of plain text (see `sampler.template`); such
-a spelled token is never cut in two here.
+Results come from outside, so a control token that they spell is several tokens of plain text (see
+`sampler.rendering.template`); such a spelled token is never cut in two here.
 """
 
 import re
 
-from sampler.template import ChatTemplate
+from sampler.rendering.template import ChatTemplate
 
 Border = tuple[int, int]
 

@@ -7,7 +7,7 @@ import pytest
 
 from sampler.engine.client import EngineClient
 from sampler.errors import AgentFailed
-from sampler.template import ChatTemplate
+from sampler.rendering.template import ChatTemplate
 from tests.contract.engines import MODEL, Engine
 from tests.sampler.agents.agents import browser, judge, models
 from tests.sampler.agents.endpoints import Service

@@ -17,7 +17,7 @@ from shared.store import Store
 from shared.weights import DELTA_FILE, WEIGHTS_FILE, manifest_of
 from tests.contract.engines import Engine
 from tests.contract.kept import POLICY, Kept, Until, Wire, keeping
-from trainer.snapshot import FileLayout, Snapshot
+from trainer.publishing.snapshot import FileLayout, Snapshot
 
 TENSORS = ("model.embed_tokens.weight", "model.layers.0.self_attn.q_proj.weight", "model.norm.weight")
 

@@ -16,11 +16,11 @@ from sampler.episode import play
 from sampler.mcp_sampler import MCPSampler
 from sampler.parsers import get_parser
 from sampler.policies.history import SUMMARY_REQUEST
+from sampler.rendering.template import ChatTemplate
+from sampler.rendering.turn_format import turn_format
 from sampler.resources import Resources
-from sampler.settle import settle_next
-from sampler.template import ChatTemplate
+from sampler.settlement.settle import settle_next
 from sampler.tools import ToolCatalog, ToolServer
-from sampler.turn_format import turn_format
 from shared.documents import DBRecordData, DispatchedSamplingTask, Record, TaskPayload
 from shared.flatten import tree_of
 from shared.packed import unpack_ints

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sampler.context import Context, Prompt
-from sampler.template import ChatTemplate
+from sampler.rendering.template import ChatTemplate
 from tests.sampler.families import Call, Family, Reply, Written
 
 TOOLS = [

@@ -14,8 +14,8 @@ from typing import Any
 
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, trainers
 
-from sampler.template import MARK_END, MARK_START, ChatTemplate, Message
-from sampler.turn_format import turn_format
+from sampler.rendering.template import MARK_END, MARK_START, ChatTemplate, Message
+from sampler.rendering.turn_format import turn_format
 from tests.sampler.chats import byte_level_tokenizer
 
 FOLDER = Path(__file__).parent / "templates"

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from sampler.config import SamplerConfig
-from sampler.groups import Episode, Turn
-from sampler.settle import decide
+from sampler.settlement.groups import Episode, Turn
+from sampler.settlement.settle import decide
 from tests.sampler.settlement_reference import expected_settlement
 
 ESTIMATORS: dict[str, dict[str, Any]] = {

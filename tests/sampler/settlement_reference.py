@@ -1,6 +1,6 @@
 """Settlement once more, from docs/groups.md, with plain loops over float64 arrays: what the rules and estimators must come to.
 
-It shares nothing with `sampler.rules` and `sampler.advantages` but the values that go in.
+It shares nothing with `sampler.settlement.rules` and `sampler.settlement.advantages` but the values that go in.
 """
 
 import hashlib
@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from sampler.group_config import GroupConfig
-from sampler.groups import Episode
+from sampler.settlement.config import GroupConfig
+from sampler.settlement.groups import Episode
 
 
 @dataclass

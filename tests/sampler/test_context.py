@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sampler.context import Context
-from sampler.template import ChatTemplate
+from sampler.rendering.template import ChatTemplate
 from shared.errors import ConfigError
 from shared.states import BranchCause
 from tests.sampler.chats import (

@@ -7,9 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from sampler.groups import Episode, Turn, observation
-from sampler.rules import by_lot, judge, rank_shaping
-from sampler.settle import decide
+from sampler.settlement.groups import Episode, Turn, observation
+from sampler.settlement.rules import by_lot, judge, rank_shaping
+from sampler.settlement.settle import decide
 from tests.sampler.builders import make_dispatch
 from tests.sampler.settlement_cases import ESTIMATORS, RULES, disagreement, make_config, random_group
 

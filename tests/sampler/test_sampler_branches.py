@@ -14,13 +14,13 @@ from sampler.engine.pool import EnginePool, PoolLimits
 from sampler.episode import play
 from sampler.mcp_sampler import MCPSampler
 from sampler.parsers import get_parser
+from sampler.rendering.template import ChatTemplate
+from sampler.rendering.turn_format import turn_format
 from sampler.resources import Resources
 from sampler.sampler import AsyncSampler
 from sampler.scorers import Score
-from sampler.settle import settle_next
-from sampler.template import ChatTemplate
+from sampler.settlement.settle import settle_next
 from sampler.tools import ToolCatalog
-from sampler.turn_format import turn_format
 from shared.audit import audit
 from shared.flatten import tree_of
 from shared.packed import unpack_ints

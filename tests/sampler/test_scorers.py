@@ -9,7 +9,6 @@ import pytest
 import pytest_asyncio
 
 from sampler.errors import AgentFailed, ScorerFailed
-from sampler.math_checker import MathChecker
 from sampler.scorers import (
     MCPScorerFactory,
     Score,
@@ -23,6 +22,7 @@ from sampler.scorers import (
     scorer_names,
     text,
 )
+from sampler.scorers.math_checker import MathChecker
 from shared.errors import ConfigError
 from tests.sampler.agents.agents import judge
 from tests.sampler.agents.endpoints import endpoint

@@ -2,8 +2,8 @@
 
 import pytest
 
-from sampler.groups import read_episode
-from sampler.settle import settle, settle_next
+from sampler.settlement.groups import read_episode
+from sampler.settlement.settle import settle, settle_next
 from shared.audit import audit
 from shared.documents import DataClaim, TaskPayload
 from shared.evaluation import evaluation_round

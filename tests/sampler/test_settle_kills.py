@@ -9,7 +9,7 @@ from pymongo import AsyncMongoClient
 from pymongo.monitoring import CommandFailedEvent, CommandListener, CommandStartedEvent, CommandSucceededEvent
 
 from sampler.config import SamplerConfig
-from sampler.settle import settle
+from sampler.settlement.settle import settle
 from shared.documents import Task
 from shared.mongod import Mongod
 from shared.store import Store

@@ -3,7 +3,7 @@
 from typing import Any
 
 from sampler.episode import play
-from sampler.settle import settle_next
+from sampler.settlement.settle import settle_next
 from scripts.bench_sampler_chat import Chat
 from shared.store import Store
 from tests.sampler.episodes import TEMPLATE, resources, samples

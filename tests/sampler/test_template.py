@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sampler.template import MARK_END, MARK_START, ChatTemplate
+from sampler.rendering.template import MARK_END, MARK_START, ChatTemplate
 from shared.errors import ConfigError
 from tests.sampler.chats import (
     ADDED,

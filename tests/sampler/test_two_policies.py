@@ -20,7 +20,7 @@ from sampler.episode import play
 from sampler.resources import Resources, Seat
 from sampler.sampler import AsyncSampler
 from sampler.scorers import Score
-from sampler.settle import settle_next
+from sampler.settlement.settle import settle_next
 from sampler.turn_sources import Source, check_tokenizers
 from shared.audit import Check, audit
 from shared.documents import DataClaim, DBRecordData

@@ -15,7 +15,7 @@ import pytest
 
 from sampler.config import SamplerConfig
 from sampler.episode import play
-from sampler.settle import settle_next
+from sampler.settlement.settle import settle_next
 from scripts.bench_sampler_chat import Chat
 from shared.audit import audit
 from shared.documents import Record

@@ -11,10 +11,10 @@ from transformers import PreTrainedModel
 from shared.trees import RecordTree
 from tests.trainer.builders import RecordBuilder, gradients, logprobs_one_by_one, relative_difference
 from tests.trainer.formulas import reference_loss
-from trainer.forward import TreeLM, loss_batch, row_logprobs
 from trainer.losses import Denominators, LossConfig, LossName, compute
-from trainer.packing import Row, pack
-from trainer.tree import TokenTree
+from trainer.modeling.forward import TreeLM, loss_batch, row_logprobs
+from trainer.trees.packing import Row, pack
+from trainer.trees.tree import TokenTree
 
 TOLERANCE = 1e-9
 CONFIGS = {

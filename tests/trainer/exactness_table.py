@@ -30,16 +30,16 @@ from tests.trainer.conftest import launch
 from tests.trainer.formulas import reference_loss
 from tests.trainer.loss_cases import LOSSES
 from trainer.accumulate import Accumulator, Minibatch
-from trainer.attention import dense_mask
-from trainer.context_parallel import cut_sequences, of_slices
 from trainer.exact import exact_norms
-from trainer.forward import TreeLM, row_logprobs
-from trainer.loss_metrics import combine
 from trainer.losses import ClipAnchor, Denominators, LossConfig
-from trainer.model import layer_classes
-from trainer.packing import Row, empty_row, pack
+from trainer.modeling.attention import dense_mask
+from trainer.modeling.context_parallel import cut_sequences, of_slices
+from trainer.modeling.forward import TreeLM, row_logprobs
+from trainer.modeling.model import layer_classes
 from trainer.parallel import Parallel, parallel_session, shard_model
-from trainer.tree import Merging, TokenTree, merge
+from trainer.reporting.loss_metrics import combine
+from trainer.trees.packing import Row, empty_row, pack
+from trainer.trees.tree import Merging, TokenTree, merge
 
 TOLERANCE = 1e-9
 GROUP_SEEDS = (3, 8, 21, 34)

@@ -17,11 +17,11 @@ from torch.distributed.tensor import DTensor
 
 from tests.trainer.builders import random_group, tiny_model
 from trainer.exact import exact_norms
-from trainer.forward import TreeLM, loss_batch, row_logprobs
 from trainer.losses import Denominators, LossConfig, compute
-from trainer.packing import empty_row, pack
+from trainer.modeling.forward import TreeLM, loss_batch, row_logprobs
 from trainer.parallel import end_process
-from trainer.tree import TokenTree, merge
+from trainer.trees.packing import empty_row, pack
+from trainer.trees.tree import TokenTree, merge
 
 CASES = {  # tied head, root freed after its forward, activations recomputed
     "tied": (True, False, False),

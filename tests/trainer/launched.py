@@ -20,11 +20,11 @@ from trainer.checkpoint import Checkpoints
 from trainer.exact import exact_norms
 from trainer.learner import Learner, OptimizerConfig, open_learner
 from trainer.losses import Denominators, LossConfig
-from trainer.packing import Row, pack
+from trainer.modeling.trainable import EVERYTHING, Trainable
 from trainer.parallel import Parallel, end_process, parallel_session
-from trainer.trainable import EVERYTHING, Trainable
-from trainer.tree import merge
-from trainer.weights import write_weights
+from trainer.publishing.weights import write_weights
+from trainer.trees.packing import Row, pack
+from trainer.trees.tree import merge
 
 GROUPS_PER_STEP = 3  # with two processes one has twice the work of the other
 SAVED_STEP, LAST_STEP = 2, 4

@@ -29,8 +29,8 @@ from tests.trainer.launched import SAVED_STEP, exact_learner, full_parameters, t
 from trainer import checkpoint
 from trainer.learner import Learner
 from trainer.losses import LossConfig
+from trainer.modeling.trainable import EVERYTHING, Trainable
 from trainer.parallel import Parallel, parallel_session
-from trainer.trainable import EVERYTHING, Trainable
 
 LAST_STEP = 5
 MAX_TOKENS = 30  # many rows, of another number on every rank

@@ -7,8 +7,8 @@ from shared.run_documents import Admission
 from tests.shared.builders import make_answer, make_data, make_task
 from trainer.bridge import StoreBridge
 from trainer.config import TrainerConfig
+from trainer.data.stream import RecordStream
 from trainer.parallel import Parallel
-from trainer.stream import RecordStream
 
 RUN = "stream-test"
 

@@ -19,7 +19,7 @@ from transformers import (
 )
 
 from tests.trainer.builders import random_tree_record, tiny_model
-from trainer.attention import (
+from trainer.modeling.attention import (
     BLOCK,
     attn_implementation_for,
     block_rule,
@@ -31,10 +31,10 @@ from trainer.attention import (
     sdpa_mask,
     tree_obstacle,
 )
-from trainer.forward import TreeLM, row_logprobs
-from trainer.node_attention import spans_of_row
-from trainer.packing import Row, pack
-from trainer.tree import merge
+from trainer.modeling.forward import TreeLM, row_logprobs
+from trainer.modeling.node_attention import spans_of_row
+from trainer.trees.packing import Row, pack
+from trainer.trees.tree import merge
 
 
 def large_row(seed: int, num_tokens: int, num_runs: int) -> Row:

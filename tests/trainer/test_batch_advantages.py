@@ -14,7 +14,7 @@ from shared.documents import DBRecordData
 from shared.flatten import data_fields
 from shared.trees import RecordTree, TreeDispatch
 from tests.shared.builders import make_task
-from trainer.advantages import AdvantageNormalization, normalize
+from trainer.data.advantages import AdvantageNormalization, normalize
 
 BATCH_STD, SOURCE = AdvantageNormalization.BATCH_STD, AdvantageNormalization.SOURCE
 

@@ -7,10 +7,10 @@ from torch import Tensor
 
 from shared.trees import RecordTree
 from tests.trainer.builders import gradients, random_group, tiny_model
-from trainer.attention import choose
-from trainer.forward import TreeLM, row_logprobs
-from trainer.packing import pack
-from trainer.tree import Merging, merge
+from trainer.modeling.attention import choose
+from trainer.modeling.forward import TreeLM, row_logprobs
+from trainer.trees.packing import pack
+from trainer.trees.tree import Merging, merge
 
 MOST = 1.5  # times the error of one forward per sequence
 ON_GPU = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")]

@@ -18,16 +18,16 @@ from shared.errors import ConfigError
 from tests.trainer.builders import VOCABULARY, random_group, relative_difference, tiny_model
 from tests.trainer.launched import OPTIMIZER, full_parameters, take_steps
 from tests.trainer.layouts import Layout, run
-from trainer import compiling
 from trainer.accumulate import Minibatch
 from trainer.exact import exact_norms
 from trainer.learner import Learner, open_learner
 from trainer.losses import Denominators, LossConfig
-from trainer.memory import MemorySettings
-from trainer.packing import Row, pack
+from trainer.modeling import compiling
+from trainer.modeling.memory import MemorySettings
+from trainer.modeling.trainable import Trainable
 from trainer.parallel import Parallel
-from trainer.trainable import Trainable
-from trainer.tree import merge
+from trainer.trees.packing import Row, pack
+from trainer.trees.tree import merge
 
 # Dynamo asks every tensor for its gradient, and PyTorch warns of that
 pytestmark = pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning")

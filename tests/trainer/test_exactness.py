@@ -33,11 +33,11 @@ from tests.trainer.exactness import (
 )
 from tests.trainer.loss_cases import LOSSES
 from trainer.exact import exact_norms
-from trainer.forward import TreeLM, row_logprobs
 from trainer.losses import Denominators, LossConfig
-from trainer.packing import empty_row, pack
+from trainer.modeling.forward import TreeLM, row_logprobs
 from trainer.parallel import Parallel
-from trainer.tree import merge
+from trainer.trees.packing import empty_row, pack
+from trainer.trees.tree import merge
 
 
 @pytest.fixture(scope="module")

@@ -14,15 +14,15 @@ from tests.trainer.builders import random_group, relative_difference, tiny_exper
 from tests.trainer.launched import OPTIMIZER, take_steps
 from tests.trainer.layouts import BALANCED, MAX_TOKENS, Comparison, Layout, comparison, run
 from tests.trainer.loss_cases import LOSSES
-from trainer.context_parallel import cut_sequences, of_slices
-from trainer.forward import TreeLM, row_logprobs
 from trainer.learner import open_learner
 from trainer.losses import LossConfig
-from trainer.packing import pack
+from trainer.modeling.context_parallel import cut_sequences, of_slices
+from trainer.modeling.forward import TreeLM, row_logprobs
+from trainer.modeling.tensor_parallel import cut_layers
 from trainer.parallel import LaunchError, Parallel, parallel_session
-from trainer.tensor_parallel import cut_layers
-from trainer.tree import merge
-from trainer.weights import write_weights
+from trainer.publishing.weights import write_weights
+from trainer.trees.packing import pack
+from trainer.trees.tree import merge
 
 ONE, TWO, FOUR = Layout(1), Layout(2), Layout(4)
 TWO_FOR_A_LAYER, TWO_BY_TWO = Layout(1, tp=2), Layout(2, tp=2)

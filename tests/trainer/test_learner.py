@@ -21,17 +21,17 @@ from tests.trainer.conftest import Launch
 from tests.trainer.formulas import reference_loss
 from tests.trainer.launched import LAST_STEP, OPTIMIZER, exact_learner, full_parameters, rows_of_step, take_steps
 from trainer.accumulate import Accumulator, Minibatch
-from trainer.attention import no_mask
 from trainer.exact import exact_norms
-from trainer.forward import TreeLM, row_logprobs
 from trainer.learner import open_learner
-from trainer.loss_metrics import Measured
 from trainer.losses import Denominators, LossConfig, LossName
-from trainer.node_attention import spans_of_row
-from trainer.packing import pack
+from trainer.modeling.attention import no_mask
+from trainer.modeling.forward import TreeLM, row_logprobs
+from trainer.modeling.node_attention import spans_of_row
 from trainer.parallel import Parallel
+from trainer.reporting.loss_metrics import Measured
 from trainer.schedule import learning_rate
-from trainer.tree import Merging, merge
+from trainer.trees.packing import pack
+from trainer.trees.tree import Merging, merge
 
 TOLERANCE = 1e-9
 TIMES = ("learner/step_s", "learner/rounds", "learner/passes")

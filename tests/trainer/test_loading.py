@@ -14,8 +14,8 @@ from tests.trainer.launched import OPTIMIZER, exact_learner, full_parameters, ta
 from tests.trainer.layouts import Layout, run
 from trainer.learner import open_learner
 from trainer.losses import LossConfig
+from trainer.modeling.trainable import Trainable
 from trainer.parallel import Parallel, ShardSettings
-from trainer.trainable import Trainable
 
 
 def with_settings(parallel: Parallel, settings: ShardSettings) -> Parallel:

@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 from tests.trainer.builders import LargestTensor
-from trainer.logprobs import token_logprobs
+from trainer.modeling.logprobs import token_logprobs
 
 N, D, V, E = 9, 6, 23, 31
 

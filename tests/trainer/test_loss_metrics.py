@@ -8,8 +8,8 @@ import torch
 
 from tests.trainer.loss_cases import LOSSES
 from tests.trainer.test_losses import batch, part
-from trainer.loss_metrics import Measured, combine, measure, report
 from trainer.losses import LossBatch, LossConfig, Outcome, compute
+from trainer.reporting.loss_metrics import Measured, combine, measure, report
 
 SOURCES = ["math", "search", "math", "search", "math"]
 

@@ -12,17 +12,17 @@ from torch.distributed.tensor import DTensor
 from shared.errors import ConfigError
 from tests.trainer.builders import random_group, random_tree_record, relative_difference, tiny_model
 from tests.trainer.exactness import CONFIGS, STALENESS, TOLERANCE, one_by_one
-from trainer import node_attention
 from trainer.accumulate import Minibatch
 from trainer.config import TrainerConfig
 from trainer.exact import exact_norms
-from trainer.forward import TreeLM, row_logprobs
 from trainer.learner import Learner, OptimizerConfig, open_learner
 from trainer.losses import Denominators
-from trainer.memory import MemorySettings, checkpoint_layers, with_optimizer_offload
-from trainer.packing import pack
+from trainer.modeling import node_attention
+from trainer.modeling.forward import TreeLM, row_logprobs
+from trainer.modeling.memory import MemorySettings, checkpoint_layers, with_optimizer_offload
 from trainer.parallel import Parallel, ShardSettings
-from trainer.tree import Merging, merge
+from trainer.trees.packing import pack
+from trainer.trees.tree import Merging, merge
 
 SETTINGS = {
     "plain": MemorySettings(),

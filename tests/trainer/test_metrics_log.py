@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from shared.errors import ConfigError, DataError
-from trainer.metrics import MetricsLog
+from trainer.reporting.metrics import MetricsLog
 
 
 def scalars(folder: Path) -> dict[str, list[tuple[int, float]]]:

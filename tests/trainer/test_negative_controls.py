@@ -7,10 +7,10 @@ from transformers import DynamicCache, PreTrainedModel
 
 from tests.trainer.builders import gradients, relative_difference, tiny_model
 from tests.trainer.exactness import CONFIGS, TOLERANCE, ages, backward, forking_records, one_by_one
-from trainer.attention import dense_mask
 from trainer.losses import Denominators, LossConfig, LossName
-from trainer.packing import pack
-from trainer.tree import merge
+from trainer.modeling.attention import dense_mask
+from trainer.trees.packing import pack
+from trainer.trees.tree import merge
 
 
 def test_a_token_changes_its_descendants_and_nobody_else(model: PreTrainedModel) -> None:

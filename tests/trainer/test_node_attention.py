@@ -9,12 +9,12 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from tests.trainer.builders import LargestTensor, random_group, random_tree_record, tiny_model
-from trainer import node_attention
-from trainer.attention import dense_mask
-from trainer.forward import TreeLM, row_logprobs
-from trainer.node_attention import SPAN, Spans, spans_of_row
-from trainer.packing import pack
-from trainer.tree import merge
+from trainer.modeling import node_attention
+from trainer.modeling.attention import dense_mask
+from trainer.modeling.forward import TreeLM, row_logprobs
+from trainer.modeling.node_attention import SPAN, Spans, spans_of_row
+from trainer.trees.packing import pack
+from trainer.trees.tree import merge
 
 HEADS, KEY_HEADS, WIDTH = 4, 2, 8
 

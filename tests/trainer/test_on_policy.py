@@ -13,9 +13,9 @@ from tests.trainer.builders import RecordBuilder
 from tests.trainer.exactness_table import counts
 from trainer.learner import OptimizerConfig, StepResult, open_learner
 from trainer.losses import LossConfig
-from trainer.packing import pack
 from trainer.parallel import Parallel
-from trainer.tree import merge
+from trainer.trees.packing import pack
+from trainer.trees.tree import merge
 
 FLOAT_ERROR = 1e-4  # of a float32 ratio; a wrong position is off by far more
 TURNS = 3

@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.trainer.builders import RecordBuilder, random_group
-from trainer.attention import dense_mask, sdpa_mask
-from trainer.packing import Row, empty_row, pack
-from trainer.tree import Merging, TokenTree, merge
+from trainer.modeling.attention import dense_mask, sdpa_mask
+from trainer.trees.packing import Row, empty_row, pack
+from trainer.trees.tree import Merging, TokenTree, merge
 
 seeds = st.integers(0, 2**32 - 1)
 
@@ -98,7 +98,7 @@ def test_trees_that_fit_together_share_rows_and_are_not_cut() -> None:
 def test_one_path_over_the_budget_gets_a_row_of_its_own_and_a_warning(caplog: pytest.LogCaptureFixture) -> None:
     builder = RecordBuilder("long")
     builder.reply([5] * 10, builder.context([1, 2]))
-    with caplog.at_level(logging.WARNING, logger="trainer.packing"):
+    with caplog.at_level(logging.WARNING, logger="trainer.trees.packing"):
         rows = pack([merge([builder.build()])], 6)
     assert [row.num_tokens for row in rows] == [12]
     assert "12 tokens" in caplog.text

@@ -12,10 +12,10 @@ from torch.distributed.tensor import DTensor
 
 from tests.trainer.builders import random_group, tiny_model
 from tests.trainer.conftest import Launch, launch
-from trainer.forward import TreeLM, row_logprobs
-from trainer.packing import pack
+from trainer.modeling.forward import TreeLM, row_logprobs
 from trainer.parallel import LaunchError, Parallel, ShardSettings, parallel_session, read_shard_settings, shard_model
-from trainer.tree import merge
+from trainer.trees.packing import pack
+from trainer.trees.tree import merge
 
 
 def test_two_launched_processes_are_two_ranks_of_one_group(two_processes: Launch) -> None:

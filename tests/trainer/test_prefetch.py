@@ -12,9 +12,9 @@ import torch
 from shared.errors import DataError
 from tests.trainer.streams import add_groups, publish, start
 from trainer.bridge import StoreBridge
-from trainer.packing import Row
+from trainer.data.stream import Batch, RecordStream
 from trainer.parallel import Parallel
-from trainer.stream import Batch, RecordStream
+from trainer.trees.packing import Row
 
 PATIENCE_S = 60.0
 

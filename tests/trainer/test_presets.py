@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from sampler.group_config import Advantage
+from sampler.settlement.config import Advantage
 from shared.errors import ConfigError
 from trainer.config import TrainerConfig
 from trainer.losses import Aggregation, LossConfig

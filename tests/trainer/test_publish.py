@@ -21,8 +21,8 @@ from trainer.config import TrainerConfig
 from trainer.learner import OptimizerConfig, open_learner
 from trainer.losses import LossConfig
 from trainer.parallel import Parallel
-from trainer.publish import Publisher
-from trainer.weights import write_weights
+from trainer.publishing.publish import Publisher
+from trainer.publishing.weights import write_weights
 
 RUN = "publish-test"
 

@@ -23,8 +23,8 @@ from trainer.config import TrainerConfig
 from trainer.learner import OptimizerConfig, open_learner
 from trainer.losses import LossConfig
 from trainer.parallel import Parallel
-from trainer.publish import Publisher
-from trainer.weights import gather_state
+from trainer.publishing.publish import Publisher
+from trainer.publishing.weights import gather_state
 
 RUN = "publish-adapter-test"
 IDS = torch.tensor([[1, 5, 2, 7, 7, 30]])

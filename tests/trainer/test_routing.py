@@ -28,13 +28,13 @@ from trainer.config import TrainerConfig
 from trainer.exact import exact_norms
 from trainer.learner import Learner, open_learner
 from trainer.losses import Denominators, LossConfig, LossName
-from trainer.memory import MemorySettings
-from trainer.packing import Row, pack
+from trainer.modeling.memory import MemorySettings
+from trainer.modeling.routing import load_metrics, router_aux_loss, routing_of
+from trainer.modeling.trainable import Trainable
 from trainer.parallel import Parallel
-from trainer.routing import load_metrics, router_aux_loss, routing_of
-from trainer.trainable import Trainable
-from trainer.tree import Merging, merge
-from trainer.weights import write_weights
+from trainer.publishing.weights import write_weights
+from trainer.trees.packing import Row, pack
+from trainer.trees.tree import Merging, merge
 
 COEFFICIENT = 0.3
 GROUPS = [random_group(seed) for seed in (2, 3)]

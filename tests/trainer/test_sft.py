@@ -18,9 +18,16 @@ from shared.errors import ConfigError
 from tests.trainer.conftest import ROOT
 from trainer import sft
 from trainer.checkpoint import Checkpoints
+from trainer.data.sft_conversations import (
+    Conversation,
+    Conversations,
+    conversation_tree,
+    read_conversations,
+    sample_order,
+    spans,
+)
 from trainer.learner import Learner, open_learner
 from trainer.parallel import Parallel, Peers
-from trainer.sft_data import Conversation, Conversations, conversation_tree, read_conversations, sample_order, spans
 
 TOOL = {"type": "function", "function": {"name": "add", "parameters": {"properties": {"x": {}, "y": {}}}}}
 CALL = {"type": "function", "function": {"name": "add", "arguments": '{"x": 1, "y": 2}'}}

@@ -18,10 +18,10 @@ from tests.sampler.builders import make_dispatch
 from tests.shared.builders import make_data, make_task
 from trainer import sft
 from trainer.bridge import StoreBridge
-from trainer.model import load_model
+from trainer.data.sft_records import RecordFilter, Records, choose
+from trainer.modeling.model import load_model
 from trainer.parallel import Parallel
 from trainer.sft import SftConfig
-from trainer.sft_records import RecordFilter, Records, choose
 
 RUN = "sft-records-test"
 

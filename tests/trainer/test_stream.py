@@ -14,14 +14,14 @@ from tests.trainer.exactness import forking_records
 from tests.trainer.streams import add_groups, make_config, publish, start, write
 from trainer.accumulate import Minibatch
 from trainer.bridge import StoreBridge
-from trainer.groups import Group, share_out
+from trainer.data.groups import Group, share_out
+from trainer.data.reading import Share
+from trainer.data.stream import RecordStream
+from trainer.data.stream_metrics import batch_metrics
 from trainer.losses import Denominators
-from trainer.packing import pack
 from trainer.parallel import Parallel
-from trainer.reading import Share
-from trainer.stream import RecordStream
-from trainer.stream_metrics import batch_metrics
-from trainer.tree import merge
+from trainer.trees.packing import pack
+from trainer.trees.tree import merge
 
 
 def test_a_step_takes_the_oldest_whole_groups_and_the_next_step_the_next(bridge: StoreBridge, alone: Parallel) -> None:

@@ -13,12 +13,12 @@ from tests.shared.builders import make_answer, make_data, make_task
 from tests.trainer.builders import RecordBuilder, gradients, relative_difference, tiny_model
 from tests.trainer.streams import add_groups, publish, start
 from trainer.bridge import StoreBridge
-from trainer.forward import TreeLM, loss_batch, row_logprobs
+from trainer.data.stream import Batch
 from trainer.losses import Denominators, LossBatch, LossConfig, LossName, compute
-from trainer.packing import pack
+from trainer.modeling.forward import TreeLM, loss_batch, row_logprobs
 from trainer.parallel import Parallel
-from trainer.stream import Batch
-from trainer.tree import TokenTree, merge
+from trainer.trees.packing import pack
+from trainer.trees.tree import TokenTree, merge
 
 
 def add_mixed_group(bridge: StoreBridge, seq: int, versions: list[list[int]]) -> None:

@@ -18,17 +18,17 @@ from tests.shared.adapters import read_adapter
 from tests.trainer.builders import relative_difference, tiny_model
 from tests.trainer.launched import OPTIMIZER, exact_learner, full_parameters, rows_of_step, take_steps
 from tests.trainer.layouts import Layout, comparison, run
-from trainer.adapter import gather_adapter
 from trainer.checkpoint import Checkpoints, latest, load, stored_tensors
 from trainer.exact import exact_norms
 from trainer.export import ExportConfig, export
 from trainer.learner import Learner, open_learner
 from trainer.losses import LossConfig
-from trainer.model import load_model
+from trainer.modeling.model import load_model
+from trainer.modeling.tensor_parallel import cut_layers
+from trainer.modeling.trainable import ADAPTER, EVERYTHING, LoraLayer, Trainable, adapters_off, lora_layers
 from trainer.parallel import Parallel, parallel_session
-from trainer.tensor_parallel import cut_layers
-from trainer.trainable import ADAPTER, EVERYTHING, LoraLayer, Trainable, adapters_off, lora_layers
-from trainer.weights import write_weights
+from trainer.publishing.adapter import gather_adapter
+from trainer.publishing.weights import write_weights
 
 LORA = Trainable(lora_rank=4, lora_alpha=8.0)
 FREEZE = Trainable(freeze=["model.embed_tokens.*", "model.layers.0.*"])

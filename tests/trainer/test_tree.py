@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from shared.trees import RecordTree
 from tests.trainer.builders import RecordBuilder, random_group, random_tree_record
-from trainer.tree import Merging, TokenTree, merge
+from trainer.trees.tree import Merging, TokenTree, merge
 
 seeds = st.integers(0, 2**32 - 1)
 

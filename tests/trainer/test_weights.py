@@ -13,7 +13,7 @@ from tests.trainer.builders import relative_difference, tiny_model
 from tests.trainer.conftest import Launch
 from tests.trainer.launched import exact_learner, full_parameters, take_steps
 from trainer.parallel import Parallel
-from trainer.weights import write_weights
+from trainer.publishing.weights import write_weights
 
 
 @pytest.mark.parametrize("tied", [True, False])

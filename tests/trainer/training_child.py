@@ -14,11 +14,11 @@ from typing import Any
 
 from trainer.checkpoint import Checkpoints
 from trainer.config import TrainerConfig
+from trainer.data.prefetch import Prefetch
+from trainer.data.stream import RecordStream
 from trainer.learner import Learner
 from trainer.loop import train
-from trainer.prefetch import Prefetch
-from trainer.publish import Publisher
-from trainer.stream import RecordStream
+from trainer.publishing.publish import Publisher
 
 MAX_STEPS, GROUPS_PER_STEP, SAVE_STEPS = 12, 2, 2
 PHASES: dict[str, tuple[type, str]] = {

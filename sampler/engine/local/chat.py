@@ -16,7 +16,7 @@ from sampler.engine.local.batching import Decode
 from sampler.engine.local.errors import ApiError, bad_field, bad_value, field
 from sampler.engine.local.generation import Generation
 from sampler.engine.local.protocol import Limits, parse_generate
-from sampler.template import ChatTemplate, Message
+from sampler.rendering.template import ChatTemplate, Message
 from shared.errors import ConfigError
 
 _ROLES = ("system", "developer", "user", "assistant", "tool")

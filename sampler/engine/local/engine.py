@@ -26,7 +26,7 @@ from sampler.engine.local.protocol import Limits
 from sampler.engine.local.runner import LoadedModel, UnsupportedModelError, load
 from sampler.engine.local.scheduler import Scheduler, UpdateRefusedError
 from sampler.engine.local.weights import by_model_names, copy_into, expect, read_checkpoint
-from sampler.template import ChatTemplate
+from sampler.rendering.template import ChatTemplate
 from shared.errors import ConfigError, DataError
 
 log = logging.getLogger(__name__)

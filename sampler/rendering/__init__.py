@@ -1,0 +1,1 @@
+"""Conversations as token ids, by any model's chat template."""

@@ -1,0 +1,77 @@
+"""One reply as the engine sampled it, and as the sentinels that stand for it when the conversation is rendered again.
+
+Promise: ids are cut, never made. What is kept of a reply is a part of the sampled ids; only a token that holds both the blanks
+that a template trims and text that it keeps is encoded anew, alone.
+"""
+
+from collections.abc import Sequence
+
+from sampler.rendering.template import MARK_END, ChatTemplate, Message
+from sampler.rendering.turn_format import TurnFormat, make_sentinel
+
+
+class SampledReply:
+    """`body_ids`: without the token that ended it, which is `end_id` (None: cut). `opener`: how the prompt ended."""
+
+    def __init__(
+        self,
+        turn: TurnFormat,
+        template: ChatTemplate,
+        output_ids: Sequence[int],
+        message: Message | None,
+        prompt_text: str,
+    ) -> None:
+        ended = bool(output_ids) and output_ids[-1] in turn.end_ids
+        self.message = message
+        self.end_id = output_ids[-1] if ended else None
+        self.body_ids = list(output_ids[:-1] if ended else output_ids)
+        self.opener = _opener(template, prompt_text)
+        self._turn = turn
+        self._template = template
+        self._answer_at = _find_text(template, self.body_ids, turn.end_think)
+        reasoning = template.decode(self.body_ids[: self._answer_at]) if self._answer_at else ""
+        has_reasoning = bool(reasoning.replace(turn.think, "").replace(turn.end_think, "").strip())
+        self.closes_empty_reasoning = self._answer_at is not None and not has_reasoning
+        self.sentinels = {"content": make_sentinel(), "call": make_sentinel()}
+        if has_reasoning:
+            self.sentinels["reasoning"] = make_sentinel()
+
+    def as_message(self, call_ids: Sequence[str]) -> Message:
+        """`call_ids`: of the results that follow. Only the first call's name is a sentinel: calls stay or go together."""
+        names = [self.sentinels["call"], *["tool"] * len(call_ids)]
+        calls = list(zip(call_ids, names, strict=False))
+        return self._turn.message(self.sentinels.get("reasoning"), self.sentinels["content"], calls)
+
+    def ids_without_reasoning(self) -> list[int]:
+        """What follows the reasoning, without the blanks before it."""
+        rest = self.body_ids[self._answer_at or 0 :]
+        text = self._template.decode(rest)
+        blanks = len(text) - len(text.lstrip())
+        for count in range(len(rest) + 1):
+            head = self._template.decode(rest[:count])
+            if head == text[:blanks]:
+                return rest[count:]
+            if len(head) > blanks and text.startswith(head):  # not in the middle of a character
+                return [*self._template.encode_plain(head[blanks:]), *rest[count:]]
+        return rest
+
+
+def _find_text(template: ChatTemplate, ids: Sequence[int], wanted: str) -> int | None:
+    """Index behind the first token that completes `wanted`; None when it is not there."""
+    token = template.token_id(wanted)
+    if token is not None:
+        return ids.index(token) + 1 if token in ids else None
+    if wanted not in template.decode(ids):
+        return None
+    low, high = 0, len(ids)
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if wanted in template.decode(ids[:middle]) else (middle, high)
+    return high
+
+
+def _opener(template: ChatTemplate, text: str) -> str:
+    """From the last special token that the template wrote to the end of a prompt."""
+    tail = text[text.rfind(MARK_END) + 1 :]  # behind the last marked token of untrusted text
+    places = [match.start() for match in template.special_re.finditer(tail)]
+    return tail[places[-1] :] if places else tail

@@ -1,0 +1,1 @@
+"""A completed group becomes training data."""

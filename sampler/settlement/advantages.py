@@ -1,0 +1,128 @@
+"""Advantages of one group's episodes from their rewards: pure functions. docs/groups.md has the formulas side by side.
+
+Only episodes that are trained on, or kept for the baseline, come here: failures of the plumbing have no reward and are no part
+of the statistics. One episode alone has advantage 0.
+
+    by episode   rewards of the group ─▶ one value each, the same for all its turns
+    by turn      what each turn earned, and what it saw ─▶ a value for each turn
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+from sampler.settlement.config import Advantage, GigpoMode, GroupConfig
+from sampler.settlement.groups import Episode, turn_rewards
+
+ZSCORE_EPSILON = 1e-6
+ALIKE = 1e-12  # rewards this close are equal: their spread is rounding
+Key = TypeVar("Key")
+Norm = Callable[[Sequence[float]], list[float]]
+
+
+def group_advantages(
+    episodes: Sequence[Episode], rewards: Sequence[float], config: GroupConfig
+) -> list[tuple[float, ...]]:
+    """Of each episode, one value per turn, `adv_scaling` included."""
+    if config.advantage is Advantage.REWARD_TO_GO:
+        found = reward_to_go(episodes, rewards, config.turn_discount)
+    elif config.advantage is Advantage.GIGPO:
+        found = gigpo(episodes, rewards, config)
+    else:
+        values = ESTIMATORS[config.advantage](rewards)
+        found = [[value] * len(e.turns) for e, value in zip(episodes, values, strict=True)]
+    return [tuple(config.adv_scaling * a for a in of_episode) for of_episode in found]
+
+
+# ---------------------------------------------------------------------- by episode
+
+
+def mean_baseline(rewards: Sequence[float]) -> list[float]:
+    """A_i = R_i − mean(R): Dr. GRPO, arXiv 2503.20783; MiniRL, arXiv 2512.01374."""
+    mean = math.fsum(rewards) / len(rewards)
+    return [_zero_if_tiny(r - mean) for r in rewards]
+
+
+def zscore(rewards: Sequence[float]) -> list[float]:
+    """A_i = (R_i − mean(R)) / (std(R) + 1e-6), with the sample standard deviation: GRPO, arXiv 2402.03300."""
+    centered = mean_baseline(rewards)
+    if len(rewards) < 2:
+        return centered
+    std = math.sqrt(math.fsum(a * a for a in centered) / (len(rewards) - 1))
+    return [a / (std + ZSCORE_EPSILON) for a in centered]
+
+
+def leave_one_out(rewards: Sequence[float]) -> list[float]:
+    """A_i = R_i − mean of the others = K/(K−1) · (R_i − mean(R)): RLOO, arXiv 2402.14740. One episode alone: 0."""
+    k = len(rewards)
+    scale = k / (k - 1) if k > 1 else 1.0
+    return [scale * a for a in mean_baseline(rewards)]
+
+
+def maxrl(rewards: Sequence[float]) -> list[float]:
+    """A_i = (R_i − mean(R)) / mean(R), for rewards of 0 and 1: MaxRL, arXiv 2602.02710. A mean that is not positive: 0."""
+    mean = math.fsum(rewards) / len(rewards)
+    return [a / mean for a in mean_baseline(rewards)] if mean > ALIKE else [0.0] * len(rewards)
+
+
+ESTIMATORS: dict[Advantage, Norm] = {
+    Advantage.MEAN: mean_baseline,
+    Advantage.ZSCORE: zscore,
+    Advantage.LEAVE_ONE_OUT: leave_one_out,
+    Advantage.MAXRL: maxrl,
+}
+
+
+def _zero_if_tiny(value: float) -> float:
+    return 0.0 if abs(value) < ALIKE else value
+
+
+# ---------------------------------------------------------------------- by turn
+
+
+def returns(episode: Episode, reward: float, discount: float) -> list[float]:
+    """G_t = Σ_k≥t γ^(k−t) r_k: what the episode earns from turn t on."""
+    total, found = 0.0, []
+    for earned in reversed(turn_rewards(episode, reward)):
+        total = earned + discount * total
+        found.append(total)
+    return found[::-1]
+
+
+def reward_to_go(episodes: Sequence[Episode], rewards: Sequence[float], discount: float) -> list[list[float]]:
+    """A_t = G_t − mean of G_t over the episodes that have a turn t (as PipelineRL's groups by step). Alone there: 0."""
+    gains = [returns(e, r, discount) for e, r in zip(episodes, rewards, strict=True)]
+    return _within(gains, [list(range(len(of_episode))) for of_episode in gains], mean_baseline)
+
+
+def gigpo(episodes: Sequence[Episode], rewards: Sequence[float], config: GroupConfig) -> list[list[float]]:
+    """A = A_E + ω·A_S: GiGPO, arXiv 2505.10978.
+
+    A_E: the episode's reward among the group's. A_S: G_t among all turns of the group that saw the same; alone: 0.
+    """
+    norm = zscore if config.gigpo_mode is GigpoMode.MEAN_STD_NORM else mean_baseline
+    lengths = [len(e.turns) for e in episodes]
+    if config.gigpo_cross_steps:
+        of_turns = [[r] * n for r, n in zip(rewards, lengths, strict=True)]
+        whole = _within(of_turns, [["group"] * n for n in lengths], norm)
+    else:
+        whole = [[a] * n for a, n in zip(norm(rewards), lengths, strict=True)]
+    gains = [returns(e, r, config.turn_discount) for e, r in zip(episodes, rewards, strict=True)]
+    steps = _within(gains, [[turn.observation for turn in e.turns] for e in episodes], norm)
+    return [
+        [a + config.gigpo_weight * s for a, s in zip(of_episode, of_turns, strict=True)]
+        for of_episode, of_turns in zip(whole, steps, strict=True)
+    ]
+
+
+def _within(values: Sequence[Sequence[float]], keys: Sequence[Sequence[Key]], norm: Norm) -> list[list[float]]:
+    """`norm` among the values of the same key; both arguments and the result are per episode, per turn."""
+    places: dict[Key, list[tuple[int, int]]] = {}
+    for i, of_episode in enumerate(keys):
+        for t, key in enumerate(of_episode):
+            places.setdefault(key, []).append((i, t))
+    found = [[0.0] * len(of_episode) for of_episode in values]
+    for members in places.values():
+        for (i, t), value in zip(members, norm([values[i][t] for i, t in members]), strict=True):
+            found[i][t] = value
+    return found

@@ -1,0 +1,120 @@
+"""The rules of settlement: which episodes of a group are trained on, and with which rewards. Pure functions.
+
+    has replies ─▶ min_turns ─▶ reserve_context_error_count ─▶ balance_sample ─▶ enough left? any variance? ─▶ efficient_rewarding
+
+What one rule drops the next does not see. A rule that chooses draws lots by the hash of the record's id: whoever settles the
+group, however often, chooses the same. A reason names no episode, so that equal ones add up in `tandem status`.
+"""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from sampler.settlement.config import GroupConfig
+from sampler.settlement.groups import Episode
+
+
+@dataclass(slots=True)
+class Verdict:
+    """`kept` in the order of the group, each with what is added to its score in `shaping`; `dropped` is {record: reason}.
+
+    With a `refusal` nothing is kept: it says why the group is dropped as a whole.
+    """
+
+    kept: list[Episode]
+    dropped: dict[str, str] = field(default_factory=dict)
+    shaping: list[float] = field(default_factory=list)
+    refusal: str | None = None
+
+    @property
+    def rewards(self) -> list[float]:
+        return [e.score + added for e, added in zip(self.kept, self.shaping, strict=True)]
+
+    def drop(self, episodes: Sequence[Episode], reason: str) -> None:
+        self.dropped |= {episode.record: reason for episode in episodes}
+        self.kept = [episode for episode in self.kept if episode.record not in self.dropped]
+
+
+def judge(episodes: Sequence[Episode], num_generations: int, config: GroupConfig) -> Verdict:
+    """Apply every rule to the scored episodes of a group that was to have `num_generations`."""
+    verdict = Verdict(list(episodes))
+    verdict.drop([e for e in episodes if not e.turns], "the model never replied")
+    _drop_short_successes(verdict, config)
+    _drop_over_long(verdict, config)
+    _balance(verdict, config)
+    verdict.refusal = _refusal(verdict, num_generations, config)
+    if verdict.refusal is not None:
+        verdict.drop(verdict.kept, verdict.refusal)
+    verdict.shaping = _shaping(verdict.kept, config)
+    return verdict
+
+
+# ---------------------------------------------------------------------- episodes
+
+
+def _drop_short_successes(verdict: Verdict, config: GroupConfig) -> None:
+    short = [e for e in verdict.kept if e.correct and e.num_turns < config.min_turns]
+    verdict.drop(short, f"correct in fewer than {config.min_turns} turns")
+
+
+def _drop_over_long(verdict: Verdict, config: GroupConfig) -> None:
+    if config.reserve_context_error_count is None:
+        return
+    over_long = by_lot([e for e in verdict.kept if e.over_long])
+    verdict.drop(
+        over_long[config.reserve_context_error_count :],
+        f"over-long, beyond the {config.reserve_context_error_count} kept of a group",
+    )
+
+
+def _balance(verdict: Verdict, config: GroupConfig) -> None:
+    """A group of one side only is left to the zero-variance rule: there is nothing to balance it with."""
+    if not config.balance_sample:
+        return
+    correct = by_lot([e for e in verdict.kept if e.correct])
+    wrong = by_lot([e for e in verdict.kept if not e.correct])
+    n = min(len(correct), len(wrong))
+    if n > 0:
+        verdict.drop(correct[n:], "balance: more correct than wrong")
+        verdict.drop(wrong[n:], "balance: more wrong than correct")
+
+
+def by_lot(episodes: Sequence[Episode]) -> list[Episode]:
+    """A random order that is always the same for the same records."""
+    return sorted(episodes, key=lambda e: hashlib.sha256(e.record.encode()).hexdigest())
+
+
+# ---------------------------------------------------------------------- the group
+
+
+def _refusal(verdict: Verdict, num_generations: int, config: GroupConfig) -> str | None:
+    kept, needed = verdict.kept, min(config.min_group_size, num_generations)
+    if len(kept) < needed:
+        return f"{len(kept)} of {num_generations} episodes can be trained on"
+    if config.mask_overlong and all(e.over_long for e in kept):
+        return "every episode is over-long and masked"
+    scores = [e.score for e in kept]
+    if config.zero_variance_tolerance is not None and max(scores) - min(scores) < config.zero_variance_tolerance:
+        return f"zero variance: scores differ by less than {config.zero_variance_tolerance:g}"
+    return None
+
+
+def _shaping(kept: Sequence[Episode], config: GroupConfig) -> list[float]:
+    added = {e.record: 0.0 for e in kept}
+    if config.efficient_rewarding:
+        magnitude = config.efficient_rewarding_magnitude
+        added |= rank_shaping([e for e in kept if e.correct], -magnitude)
+        added |= rank_shaping([e for e in kept if not e.correct], magnitude)
+    return [added[e.record] for e in kept]
+
+
+def rank_shaping(episodes: Sequence[Episode], magnitude: float) -> dict[str, float]:
+    """{record: what is added}: from −magnitude for the fewest turns to +magnitude for the most, by rank; the sum is 0.
+
+    Equal numbers of turns share the mean of their ranks; one episode alone gets 0. As in AgentCPM-Explore's AgentRL.
+    """
+    n = len(episodes)
+    turns = [e.num_turns for e in episodes]
+    below = [sum(other < mine for other in turns) for mine in turns]
+    rank = [b + (turns.count(mine) - 1) / 2 for b, mine in zip(below, turns, strict=True)]
+    return {e.record: magnitude * (2 * r / (n - 1) - 1) if n > 1 else 0.0 for e, r in zip(episodes, rank, strict=True)}

@@ -1,0 +1,193 @@
+"""Settlement: a completed group becomes training data. docs/groups.md tells what happens to a group, rule by rule.
+
+    slots' records ─▶ each policy's share ─▶ rules ─▶ advantages ─▶ token trees ─▶ dispatches, record_data, records
+                                                                                        ─▶ task settled | abandoned
+
+A policy's share of a group are the turns that it took, with its own scores; there are several only where policies take turns.
+What settlement says on a record is what it says of the share of the record's own policy.
+
+Idempotent: everything is computed from what the group's documents say, and every id is derived. A settler that dies is
+replaced when its lease ends, and the work is done again, with the same result. What is dropped is written too, with its reason.
+"""
+
+import logging
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from sampler.admission import TRAIN_SPLIT
+from sampler.config import SamplerConfig
+from sampler.settlement.advantages import group_advantages
+from sampler.settlement.config import Advantage
+from sampler.settlement.groups import Episode, read_episode
+from sampler.settlement.rules import Verdict, judge
+from shared.documents import DBRecordData, DispatchedSamplingTask, Record, Slot, Task, data_id
+from shared.flatten import answered, data_fields, flatten
+from shared.states import DataStatus, RecordStatus, SlotStatus
+from shared.store import Store
+
+log = logging.getLogger(__name__)
+
+SETTLE_LEASE_S = 30.0
+MASKED = "over-long: in the group's baseline, without a loss"
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What one policy did in one record: its answered turns, and the score that it has for them."""
+
+    record: Record
+    score: float
+    dispatches: Sequence[DispatchedSamplingTask]
+
+
+@dataclass(frozen=True, slots=True)
+class Settlement:
+    """What the rules say of a group, and the advantages of what they keep, per dispatch."""
+
+    verdict: Verdict
+    advantages: Mapping[str, Mapping[str, float]]  # {record: {dispatch: advantage}}
+    masked: frozenset[str]
+
+
+async def settle_next(store: Store, worker: str, config: SamplerConfig) -> Task | None:
+    """Settle one completed group of the policy, if there is one."""
+    task = await store.tasks.claim_settlement(worker, policy=config.policy, lease_s=SETTLE_LEASE_S)
+    if task is not None:
+        await settle(store, task, config)
+    return task
+
+
+async def settle(store: Store, task: Task, config: SamplerConfig) -> None:
+    """Settle a completed group; doing it again changes nothing."""
+    scored = {_record_id(slot): _score(slot) for slot in task.slots if slot.status is SlotStatus.SCORED}
+    if task.split != TRAIN_SPLIT:
+        await store.records.settle_group(task.id, dict.fromkeys(scored, RecordStatus.SCORED), {}, {})
+        await _finish(store, task, "evaluated", abandoned=False)
+        return
+    parts = await _parts(store, task, scored)
+    settlements = {}
+    for policy, share in parts.items():
+        read = [_read(part, config) for part in share]
+        settlements[policy] = settlement = decide(read, task.num_generations, config)
+        advantages = {d: a for of_record in settlement.advantages.values() for d, a in of_record.items()}
+        await store.records.set_advantages(advantages)
+        data = [_data(task, policy, part, e, settlement) for part, e in zip(share, read, strict=True) if e.turns]
+        await store.data.write_group(data)
+    await _write_records(store, task, settlements[task.policy])
+    data_of = sorted(policy for policy, settlement in settlements.items() if settlement.verdict.refusal is None)
+    await _finish(store, task, _outcome(task, settlements, parts), abandoned=not data_of, data_of=data_of)
+
+
+async def _parts(store: Store, task: Task, scored: Mapping[str, float]) -> dict[str, list[Part]]:
+    """{policy: its part in each record}; of another policy than the task's only where it has one.
+
+    A part in which every turn was drawn from another policy's engine holds nothing of the policy's own: it counts as none.
+    """
+    records = await store.records.get_many(list(scored))
+    dispatches = await store.records.dispatches_of(list(scored))
+    parts: dict[str, list[Part]] = {task.policy: []}
+    for rid, score in scored.items():
+        turns: dict[str, list[DispatchedSamplingTask]] = {task.policy: []}
+        for dispatch in answered(dispatches[rid]):
+            turns.setdefault(dispatch.policy or task.policy, []).append(dispatch)
+        for policy, taken in turns.items():
+            own = taken if any(dispatch.sampled_by is None for dispatch in taken) else []
+            if own or policy == task.policy:
+                part = Part(records[rid], records[rid].policy_scores.get(policy, score), own)
+                parts.setdefault(policy, []).append(part)
+    return parts
+
+
+def _read(part: Part, config: SamplerConfig) -> Episode:
+    by_observation = config.advantage is Advantage.GIGPO
+    return read_episode(part.record, part.score, part.dispatches, observations=by_observation)
+
+
+def decide(episodes: Sequence[Episode], num_generations: int, config: SamplerConfig) -> Settlement:
+    """The rules and the estimator on one group: a pure function."""
+    verdict = judge(episodes, num_generations, config)
+    advantages = group_advantages(verdict.kept, verdict.rewards, config) if verdict.kept else []
+    return Settlement(
+        verdict,
+        {
+            e.record: {turn.dispatch: a for turn, a in zip(e.turns, of_turns, strict=True)}
+            for e, of_turns in zip(verdict.kept, advantages, strict=True)
+        },
+        frozenset(e.record for e in verdict.kept if config.mask_overlong and e.over_long),
+    )
+
+
+def _data(task: Task, policy: str, part: Part, episode: Episode, settlement: Settlement) -> DBRecordData:
+    """The policy's tree. What is dropped is of no group: its `group_size` is 0, and its advantages are."""
+    verdict, rid = settlement.verdict, episode.record
+    reason = verdict.dropped.get(rid)
+    advantages = settlement.advantages.get(rid) or {turn.dispatch: 0.0 for turn in episode.turns}
+    identity = data_id(rid, policy, task.policy)
+    tree = flatten(identity, part.dispatches, advantages, trained=rid not in settlement.masked)
+    shaping = dict(zip((e.record for e in verdict.kept), verdict.shaping, strict=True))
+    return DBRecordData(
+        id=identity,
+        record=rid,
+        task=task.id,
+        group_size=0 if reason is not None else len(verdict.kept),
+        seq=task.seq,
+        policy=policy,
+        split=task.split,
+        source=task.source,
+        reward=episode.score,
+        metrics=part.record.metrics,
+        shaping=shaping.get(rid, 0.0),
+        status=DataStatus.READY if reason is None else DataStatus.DROPPED,
+        reason=reason,
+        **data_fields(tree),
+    )
+
+
+async def _write_records(store: Store, task: Task, settlement: Settlement) -> None:
+    verdict = settlement.verdict
+    statuses = dict.fromkeys(settlement.advantages, RecordStatus.READY)
+    statuses |= dict.fromkeys(verdict.dropped, RecordStatus.ABANDONED)
+    advantages = {rid: _mean(list(of_record.values())) for rid, of_record in settlement.advantages.items()}
+    reasons = verdict.dropped | dict.fromkeys(settlement.masked, MASKED)
+    await store.records.settle_group(task.id, statuses, advantages, reasons)
+
+
+def _mean(advantages: Sequence[float]) -> float:
+    """Exactly the advantage of every turn where they are equal."""
+    alike = min(advantages) == max(advantages)
+    return advantages[0] if alike else math.fsum(advantages) / len(advantages)
+
+
+def _outcome(task: Task, settlements: Mapping[str, Settlement], parts: Mapping[str, Sequence[Part]]) -> str:
+    """Of each policy's share, named where they differ."""
+    told = {policy: _outcome_of(settlement, len(parts[policy])) for policy, settlement in settlements.items()}
+    if len(set(told.values())) == 1:
+        return told[task.policy]
+    return "; ".join(f"{policy}: {outcome}" for policy, outcome in told.items())
+
+
+def _outcome_of(settlement: Settlement, num_scored: int) -> str:
+    verdict = settlement.verdict
+    if verdict.refusal is not None:
+        return f"abandoned: {verdict.refusal}"
+    dropped, masked = len(verdict.dropped), len(settlement.masked)
+    changes = [f"{dropped} of {num_scored} dropped"] if dropped else []
+    changes += [f"{masked} without a loss"] if masked else []
+    return "; ".join(["ready", *changes])
+
+
+async def _finish(store: Store, task: Task, outcome: str, *, abandoned: bool, data_of: Sequence[str] = ()) -> None:
+    await store.tasks.skip_next_epoch(task)  # before the end: a settler that dies here is replaced
+    await store.tasks.finish_settlement(task, outcome, abandoned=abandoned, data_of=data_of)
+    log.info("settled task=%s outcome=%s scores=%s", task.id, outcome, [slot.score for slot in task.slots])
+
+
+def _record_id(slot: Slot) -> str:
+    assert slot.record_id is not None, "a scored slot names its record"
+    return slot.record_id
+
+
+def _score(slot: Slot) -> float:
+    assert slot.score is not None, "a scored slot has its score"
+    return slot.score

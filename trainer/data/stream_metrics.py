@@ -1,0 +1,65 @@
+"""What a step's data was: counts over all ranks, rewards by source, ages."""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from trainer.data.reading import Share
+from trainer.parallel import Peers
+
+
+def batch_metrics(shares: Sequence[Share], own: Peers, *, prefetched: int) -> dict[str, float]:
+    """Of all ranks' shares of all updates. `prefetched`: groups of this rank that were read ahead. Every rank must call it."""
+    data = [d for share in shares for d in share.data]
+    trees = [tree for share in shares for tree in share.trees]
+    rows = [row for share in shares for row in share.minibatch.rows]
+    counts = {
+        "data/groups": float(len(trees)),
+        "data/records": float(len(data)),
+        "data/tokens_flat": float(sum(t.num_flat for t in trees)),
+        "data/tokens_linear": float(sum(t.num_linear for t in trees)),
+        "data/tokens_tree": float(sum(t.num_tree for t in trees)),
+        "data/tokens_computed": float(sum(row.num_tokens for row in rows)),
+        "data/tokens_trained": float(sum(d.num_trained_tokens for d in data)),
+        "data/tokens_with_loss": float(sum(row.num_entries for row in rows)),
+        "data/rows": float(len(rows)),
+        "data/prefetched_fraction": float(prefetched),
+    }
+    totals = dict(zip(counts, own.sum_scalars(list(counts.values())), strict=True))
+    totals["data/prefetched_fraction"] /= totals["data/groups"]
+    totals["data/merge_ratio"] = totals["data/tokens_flat"] / max(totals["data/tokens_tree"], 1.0)
+    totals["data/split_overhead"] = totals["data/tokens_computed"] / max(totals["data/tokens_tree"], 1.0) - 1.0
+    found = own.gather_objects(
+        ([(d.source, d.task, d.reward, d.metrics) for d in data], [age for share in shares for age in share.ages])
+    )
+    ages = [age for _, of_rank in found for age in of_rank]
+    totals["data/staleness_mean"] = sum(ages) / len(ages)
+    totals["data/staleness_max"] = float(max(ages))
+    records = [row for of_rank, _ in found for row in of_rank]
+    totals |= _rewards([(source, task, reward) for source, task, reward, _ in records])
+    return totals | _own_metrics([(source, metrics) for source, _, _, metrics in records])
+
+
+def _rewards(rows: Sequence[tuple[str, str, float]]) -> dict[str, float]:
+    """Of (source, task, reward) of every record. Groups of equal rewards teach a group baseline nothing."""
+    rewards = np.array([reward for _, _, reward in rows])
+    result = {"reward/mean": float(rewards.mean()), "reward/std": float(rewards.std())}
+    for source in sorted({source for source, _, _ in rows}):
+        result[f"reward_by_source/{source}"] = float(np.mean([reward for s, _, reward in rows if s == source]))
+    groups: dict[str, list[float]] = {}
+    for _, task, reward in rows:
+        groups.setdefault(task, []).append(reward)
+    effective = sum(max(group) - min(group) > 1e-6 for group in groups.values())
+    result["data/effective_groups"] = float(effective)
+    result["data/zero_variance_fraction"] = 1.0 - effective / len(groups)
+    return result
+
+
+def _own_metrics(rows: Sequence[tuple[str, Mapping[str, float]]]) -> dict[str, float]:
+    """Means of what the samplers said of their records, each over those that say it; in all and by source."""
+    values: dict[str, list[float]] = {}
+    for source, metrics in rows:
+        for name, value in metrics.items():
+            values.setdefault(f"metric/{name}", []).append(value)
+            values.setdefault(f"metric_by_source/{source}/{name}", []).append(value)
+    return {key: float(np.mean(found)) for key, found in sorted(values.items())}

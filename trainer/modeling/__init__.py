@@ -1,0 +1,1 @@
+"""The model: loaded, made trainable, cut over processes, and forwarded over rows of trees."""

@@ -1,0 +1,174 @@
+"""Attention over trees: query q sees key k iff k <= q < ends[k], which is "k is q or an ancestor of q".
+
+The same line serves a tree and a row of many trees. Three ways to say it to a model of transformers (`attn_implementation`):
+
+    by_node         spans of the row (trainer/modeling/node_attention.py): memory linear in tokens, exact in every type. CPU
+    flex_attention  a BlockMask built from the intervals without N×N: CUDA (its backward needs CUDA)
+    sdpa            a dense bool mask (1, 1, N, N), N² bytes, and for a row that is one sequence none: anywhere
+
+`auto` takes the first on a CPU and the second on CUDA. A model that no tree can go through (`tree_obstacle`) gets rows of one
+sequence each, and its own causal attention.
+
+    suffix _N  token of the row      _B  block of BLOCK tokens      _QK  queries × keys
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.attention.flex_attention import BlockMask
+
+from trainer.modeling.node_attention import BY_NODE, Spans, spans_of_row
+from trainer.trees.packing import Row
+
+BLOCK = 128  # FlexAttention's block; rows are padded to a multiple of it
+
+STATE_SETTINGS = (  # of recurrent, state-space and convolutional layers, where a config does not say layer_types
+    "state_size",
+    "ssm_state_size",
+    "mamba_d_state",
+    "conv_L_cache",
+    "linear_conv_kernel_dim",
+    "hybrid_override_pattern",
+    "layers_block_type",
+    "rescale_every",
+)
+DROPOUT_SETTINGS = ("attention_dropout", "hidden_dropout", "resid_pdrop", "embd_pdrop", "attn_pdrop", "dropout")
+CAPACITY_SETTINGS = ("expert_capacity", "capacity_factor", "moe_capacity_factor")
+
+Mask = Tensor | BlockMask | Spans | None
+MaskBuilder = Callable[[Tensor], Mask]  # ends_N -> what TreeLM takes
+
+
+def attn_implementation_for(wanted: str, device: torch.device | str, *, obstacle: str | None = None) -> str:
+    """What to load a model with: where `auto` is wanted, by the device and by whether trees can go through the model."""
+    if wanted != "auto":
+        return wanted
+    if torch.device(device).type == "cuda":
+        return "flex_attention"
+    return BY_NODE if obstacle is None else "sdpa"
+
+
+def choose(implementation: str, device: torch.device | str, *, linear: bool = False) -> MaskBuilder:
+    """The mask builder for a model loaded with this `attn_implementation`; `linear`: for rows of one sequence each.
+
+    Raises ValueError where attention would be wrong (eager adds a bool mask instead of applying it: logits off by
+    0.44, no error), impossible (flash attention takes no tree mask) or without a kernel on the device.
+    """
+    kind = torch.device(device).type
+    if implementation == "flex_attention" and kind != "cuda":
+        raise ValueError(f"attn_implementation 'flex_attention' has no backward on {device}; expected 'by_node' there")
+    if implementation == BY_NODE:
+        if kind != "cpu":
+            raise ValueError(f"attn_implementation 'by_node' is for CPUs; expected 'flex_attention' on {device}")
+        return spans_of_row
+    if linear:
+        return no_mask
+    if implementation == "sdpa":
+        return sdpa_mask
+    if implementation != "flex_attention":
+        raise ValueError(
+            f"attn_implementation is {implementation!r}; expected 'by_node', 'flex_attention' or 'sdpa' for token trees"
+        )
+    return interval_block_mask
+
+
+def tree_obstacle(config: Any) -> str | None:
+    """Why a transformers config's model cannot take a prefix tree in one forward, or None where it can.
+
+    Every layer must be full attention: sliding windows count distance in the row and not along the path, and
+    recurrent or convolutional layers carry state from one branch to the next. Dropout would differ between equal
+    tokens. A mixture of experts that drops tokens beyond a capacity lets one branch push out another's.
+    """
+    other_layers = sorted(set(getattr(config, "layer_types", None) or ()) - {"full_attention"})
+    if other_layers:
+        return f"layers of type {', '.join(other_layers)}"
+    if getattr(config, "sliding_window", None) and getattr(config, "use_sliding_window", True):
+        return f"sliding_window is {config.sliding_window}"
+    for name in STATE_SETTINGS:
+        if getattr(config, name, None):
+            return f"{name} is {getattr(config, name)}: layers that carry a state"
+    for name in (*DROPOUT_SETTINGS, *CAPACITY_SETTINGS):
+        if getattr(config, name, None):
+            return f"{name} is {getattr(config, name)}"
+    return None
+
+
+def no_mask(ends_N: Tensor) -> None:
+    """For a row that is one sequence: the model's own causal attention. Raises ValueError for any other row."""
+    if not _is_one_sequence(ends_N):
+        raise ValueError(
+            "a row of several sequences for a model that takes one; use pack(…, one_sequence_per_row=True)"
+        )
+
+
+def _is_one_sequence(ends_N: Tensor) -> bool:
+    return bool((ends_N == len(ends_N)).all())
+
+
+def sdpa_mask(ends_N: Tensor) -> Tensor | None:
+    """None for a row that is one sequence, for which SDPA has a causal kernel; else the dense mask."""
+    return None if _is_one_sequence(ends_N) else dense_mask(ends_N)
+
+
+def dense_mask(ends_N: Tensor) -> Tensor:
+    """(1, 1, N, N) bool, True where query sees key."""
+    index_N = torch.arange(len(ends_N), device=ends_N.device)
+    query, key = index_N[:, None], index_N[None, :]
+    return ((key <= query) & (query < ends_N[None, :]))[None, None]
+
+
+def interval_block_mask(ends_N: Tensor) -> BlockMask:
+    """The same rule for FlexAttention, in O(N + blocks²) memory; the length must be a multiple of BLOCK
+    (`Row.padded`).
+    """
+    n = len(ends_N)
+    if n % BLOCK:
+        raise ValueError(f"a row of {n} tokens; expected a multiple of {BLOCK}: use Row.padded({BLOCK})")
+    some_QK, full_QK = block_rule(ends_N)
+    partial, full = _ordered(some_QK & ~full_QK), _ordered(full_QK)
+
+    def mask_mod(batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
+        return (key <= query) & (query < ends_N[key])
+
+    return BlockMask.from_kv_blocks(*partial, *full, BLOCK_SIZE=BLOCK, mask_mod=mask_mod, seq_lengths=(n, n))
+
+
+def block_rule(ends_N: Tensor) -> tuple[Tensor, Tensor]:
+    """Which blocks (blocks, blocks) have any visible pair, and which are visible as a whole.
+
+    In an earlier block, some key is seen iff the greatest end in it lies beyond the first query; the whole block is
+    seen iff the least end in it is not before the last query. A token sees itself, so the diagonal has pairs, but is
+    never whole.
+    """
+    blocks = ends_N.view(-1, BLOCK)
+    index_B = torch.arange(len(blocks), device=ends_N.device)
+    query, key = index_B[:, None], index_B[None, :]
+    some_QK = (key == query) | ((key < query) & (blocks.amax(1)[None, :] > query * BLOCK))
+    full_QK = (key < query) & (blocks.amin(1)[None, :] >= (query + 1) * BLOCK)
+    return some_QK, full_QK
+
+
+def mask_counts(rows: Sequence[Row], mask: MaskBuilder) -> list[float]:
+    """Over these rows: [tokens, padding tokens, blocks with a visible pair, blocks]; padding is FlexAttention's alone.
+
+    Blocks are those of BLOCK × BLOCK pairs; their density is what a kernel that skips empty blocks computes.
+    """
+    tokens = padding = visible = blocks = 0
+    for row in rows:
+        padded = row.padded(BLOCK)
+        some_QK, _ = block_rule(padded.ends_N)
+        tokens += row.num_tokens
+        padding += padded.num_tokens - row.num_tokens if mask is interval_block_mask else 0
+        visible, blocks = visible + int(some_QK.sum()), blocks + some_QK.numel()
+    return [float(tokens), float(padding), float(visible), float(blocks)]
+
+
+def _ordered(blocks_QK: Tensor) -> tuple[Tensor, Tensor]:
+    """FlexAttention's form, (1, 1, blocks) and (1, 1, blocks, blocks): how many key blocks a query block has, and
+    which first.
+    """
+    count_Q = blocks_QK.sum(dim=1, dtype=torch.int32)
+    index_QK = torch.argsort(blocks_QK.to(torch.int8), dim=1, descending=True, stable=True).to(torch.int32)
+    return count_Q[None, None], index_QK[None, None].contiguous()

@@ -1,0 +1,94 @@
+"""The layers as code of their own (`torch.compile`): a layer's many small operations become few, and read memory less often.
+
+    embedding ─▶ layer ─▶ layer ─▶ … ─▶ norm ─▶ log-probs
+                 └──────┬──────┘
+                 compiled once for all layers that are alike; forward and backward; the length of a row is a symbol
+
+The layers, not the model: forty take as long to compile as two, and what surrounds a layer stays outside. FSDP2 gathers and
+frees parameters around it, and a checkpointed layer is computed again by the same code. Attention by node
+(`trainer/modeling/node_attention.py`), a loop over the row's spans, is called from that code as it is; FlexAttention and SDPA are
+compiled with the layer.
+
+Compiled anew: another type of layer, a forward without gradient, other parameters frozen, a row of one token; on a CPU the
+first row beyond 1024 tokens. Other lengths and other trees use what is there.
+"""
+
+import logging
+import os
+import shutil
+from typing import Any
+
+import torch
+from transformers import PreTrainedModel
+from transformers.modeling_layers import GradientCheckpointingLayer
+
+from shared.errors import ConfigError
+from trainer.modeling.model import layer_classes
+from trainer.modeling.trainable import lora_layers
+from trainer.parallel import Parallel
+
+log = logging.getLogger(__name__)
+
+BACKEND = "inductor"
+EXPERT_SETTINGS = ("num_experts", "num_local_experts", "n_routed_experts")  # of models' configurations
+VARIANTS = 64  # of one piece of code; beyond PyTorch's own limit, 8, it would go on without compiling and hardly say so
+
+
+def use_compiled_layers(model: PreTrainedModel, parallel: Parallel, *, obstacle: str | None) -> None:
+    """Let every layer compile itself when it is used first. Call before `shard_model`, which then shards what is compiled.
+
+    Raises ConfigError where nothing could compile, for layers that are cut over processes, for those that are more than
+    full attention (`obstacle`, see `tree_obstacle`), and with adapters or experts.
+    """
+    _check(model, parallel, obstacle)
+    compiled: dict[type, type] = {}
+    for layer in model.modules():
+        kind = type(layer)
+        if isinstance(layer, GradientCheckpointingLayer) and kind.__name__ in layer_classes(model):
+            if kind not in compiled:
+                compiled[kind] = _compiled(kind)
+            layer.__class__ = compiled[kind]
+    if not compiled:
+        raise ConfigError(
+            f"compile_layers: {type(model).__name__} has no layer of class {', '.join(layer_classes(model)) or '(none named)'} "
+            "that can be compiled; expected false"
+        )
+
+
+def _compiled(kind: type[GradientCheckpointingLayer]) -> type:
+    """The class with a compiled forward, under the name that sharding looks for.
+
+    transformers wraps the forward of every such class, this one too, to checkpoint it: what is inside that is compiled.
+    """
+    plain: Any = kind.forward
+    forward = torch.compile(
+        getattr(plain, "__wrapped__", plain), dynamic=True, backend=BACKEND, recompile_limit=VARIANTS
+    )
+    return type(kind.__name__, (kind,), {"forward": forward, "__module__": kind.__module__})
+
+
+def _check(model: PreTrainedModel, parallel: Parallel, obstacle: str | None) -> None:
+    tp_size, cp_size = parallel.mesh["tp"].size(), parallel.context.size
+    if tp_size > 1 or cp_size > 1:
+        raise ConfigError(
+            f"compile_layers is on, with tp_size {tp_size} and cp_size {cp_size}; expected both 1: communication inside a "
+            "layer is not compiled"
+        )
+    if obstacle is not None:
+        raise ConfigError(
+            f"compile_layers is on, and model type {model.config.model_type} has more than full attention ({obstacle}); "
+            "expected false"
+        )
+    if lora_layers(model):
+        raise ConfigError(
+            "compile_layers is on, and the model has adapters; expected lora_rank 0, or compile_layers false"
+        )
+    experts = [name for name in EXPERT_SETTINGS if getattr(model.config, name, None)]
+    if experts:
+        raise ConfigError(f"compile_layers is on, and the model has experts ({experts[0]}); expected false")
+    compiler = os.environ.get("CXX", "g++")  # as PyTorch looks for it
+    if parallel.device.type == "cpu" and shutil.which(compiler) is None:
+        raise ConfigError(
+            f"compile_layers needs a C++ compiler, and {compiler} is not there; install g++, name another in CXX, or set it to "
+            "false"
+        )

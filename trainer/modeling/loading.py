@@ -1,0 +1,55 @@
+"""Load a model so that no process but the first ever holds all of it: fsdp_cpu_ram_efficient_loading of assets/fsdp2.yml.
+
+    every process   empty_model: all layers, no values ─▶ cut, shard ─▶ fill: memory for its own part ─▶ that part of each tensor
+    the first       reads the files, on the host                                                      ──one tensor at a time──┘
+
+Only the first process needs the weights' files; the others read config.json.
+"""
+
+from pathlib import Path
+
+import torch
+from accelerate import init_empty_weights
+from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict
+from transformers import AutoModelForCausalLM, PreTrainedModel
+
+from shared.errors import ConfigError
+from trainer.modeling.model import DTYPES, experts_implementation_for, load_config, load_model
+from trainer.modeling.trainable import Trainable, choose_trained
+from trainer.parallel import Parallel
+
+
+def empty_model(directory: Path, *, dtype: str, attn_implementation: str, trainable: Trainable) -> PreTrainedModel:
+    """Like `load_model`, with parameters that have a shape and no memory. Buffers, which no file holds, are computed.
+
+    Raises ConfigError for new adapters, whose first values no file holds either, and as `choose_trained` does.
+    """
+    if trainable.lora_rank:
+        raise ConfigError(
+            f"lora_rank is {trainable.lora_rank} and fsdp_cpu_ram_efficient_loading true; expected one of them: adapters are "
+            "made where the whole model is"
+        )
+    with init_empty_weights(include_buffers=False):
+        model = AutoModelForCausalLM.from_config(
+            load_config(directory),
+            dtype=DTYPES[dtype],
+            attn_implementation=attn_implementation,
+            experts_implementation=experts_implementation_for(dtype),
+        )
+    assert isinstance(model, PreTrainedModel)
+    model.tie_weights()
+    choose_trained(model, trainable)
+    model.config.use_cache = False
+    model.train()
+    return model
+
+
+def fill(model: PreTrainedModel, directory: Path, parallel: Parallel, *, dtype: str) -> None:
+    """Give the `empty_model`, cut and sharded by now, its values. Every rank must call it."""
+    buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
+    device = torch.device("cpu") if parallel.settings.offload_params else parallel.device
+    model.to_empty(device=device)
+    for name, buffer in model.named_buffers():
+        buffer.copy_(buffers[name])
+    state = load_model(directory, dtype=dtype).state_dict() if parallel.is_main else {}
+    set_model_state_dict(model, state, options=StateDictOptions(full_state_dict=True, broadcast_from_rank0=True))

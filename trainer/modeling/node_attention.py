@@ -1,0 +1,225 @@
+"""Attention over a row of trees node by node: memory linear in tokens, work in proportion to the visible pairs. For CPUs.
+
+A row, depth first, is cut into spans: consecutive tokens that have the same ancestors before the span.
+
+    a chain      tokens each of which is the child of the one before, any number: inside, the causal kernel, no mask
+    short runs   up to SPAN tokens below one parent: inside, a mask of at most SPAN × SPAN, made anew for each call
+
+    row   p p p p a a b b c c     p ──┬ a      spans, with SPAN 4:   [p p p p a a]  a chain          path: none
+                                      ├ b                            [b b c c]      two short runs   path: p p p p
+                                      └ c
+
+What a span sees before itself (its path) it sees as a whole, so that is one call of PyTorch's flash kernel, and the inside
+another. Two results over disjoint keys are one by their log-sum-exp, exactly; and the kernel's backward, given the merged result
+and log-sum-exp, gives each call's part of the gradient, so that parts just add up: FlashAttention's algorithm 4,
+arXiv 2205.14135.
+
+    suffix _N  token of the row      _G  query heads per key head   _K  key heads   _D  head width
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from transformers import AttentionInterface
+
+from trainer.trees.trie import Int64
+
+BY_NODE = "by_node"  # attn_implementation of transformers, registered below
+SPAN = 512
+
+_flash = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+_flash_backward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Tokens [start, stop) of the row. `path`: the slices that hold their ancestors before `start`, in order."""
+
+    start: int
+    stop: int
+    path: tuple[tuple[int, int], ...]
+    is_chain: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Spans:
+    """How a row is attended: what the model's layers take instead of a mask."""
+
+    ends_N: Tensor
+    spans: tuple[Span, ...]
+
+
+def spans_of_row(ends_N: Tensor) -> Spans:
+    """The spans of a row; one Python step per run of tokens, not per token."""
+    return Spans(ends_N, tuple(_spans(ends_N.numpy(), SPAN)))
+
+
+def _spans(ends_N: Int64, size: int) -> Iterator[Span]:
+    """From each start the longer of: the runs that continue each other, and those that fit and lie below the same parent.
+
+    In pre-order the next token continues a token, as its only child, iff their subtrees end together.
+    """
+    starts = np.flatnonzero(np.append(True, ends_N[1:] != ends_N[:-1]))
+    stops, ends = np.append(starts[1:], len(ends_N)), ends_N[starts]
+    open_runs: list[int] = []  # those whose subtree goes on: the path to here
+    first, number = 0, len(starts)
+    while first < number:
+        start = int(starts[first])
+        _close(open_runs, ends, start)
+        last = first
+        while stops[last] < ends[last]:  # it has children, and the next run is the first of them
+            last += 1
+        limit = min(start + size, int(ends[open_runs[-1]]) if open_runs else len(ends_N))
+        near = int(np.searchsorted(stops, limit, side="right")) - 1
+        yield Span(start, int(stops[max(last, near)]), _slices(starts[open_runs], stops[open_runs]), last >= near)
+        last = max(last, near)
+        for run in range(first, last + 1):
+            _close(open_runs, ends, int(starts[run]))
+            open_runs.append(run)
+        first = last + 1
+
+
+def _close(open_runs: list[int], ends: Int64, start: int) -> None:
+    while open_runs and ends[open_runs[-1]] <= start:
+        open_runs.pop()
+
+
+def _slices(starts: Int64, stops: Int64) -> tuple[tuple[int, int], ...]:
+    """Neighbors joined."""
+    if not len(starts):
+        return ()
+    cut = starts[1:] != stops[:-1]
+    return tuple(zip(starts[np.append(True, cut)].tolist(), stops[np.append(cut, True)].tolist(), strict=True))
+
+
+@torch.compiler.disable(reason="a loop over spans, of kernels that gain nothing")
+def attend(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    *,
+    scaling: float | None = None,
+    tree_spans: Spans | None = None,
+    **_: Any,
+) -> tuple[Tensor, None]:
+    """The attention function for transformers: (1, heads, N, D) in, (1, N, heads, D) out.
+
+    Raises ValueError for a model that does not hand `tree_spans` through to its attention.
+    """
+    if tree_spans is None or attention_mask is not None:
+        raise ValueError(
+            f"{type(module).__name__} got no tree_spans; expected a model that passes keyword arguments on: "
+            "use attn_implementation 'sdpa'"
+        )
+    scale = query.shape[-1] ** -0.5 if scaling is None else scaling
+    out = _NodeAttention.apply(query, key, value, tree_spans, scale)  # type: ignore[no-untyped-call]  # untyped in torch's stubs
+    return out, None
+
+
+class _NodeAttention(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, spans: Spans, scale: float) -> Tensor:
+        groups = query.shape[1] // key.shape[1]
+        q_GKND = _grouped(query, groups)
+        out = query.new_empty(1, query.shape[2], query.shape[1], value.shape[3])
+        out_GKND = _grouped(out.transpose(1, 2), groups)
+        lse_GKN = torch.empty(q_GKND.shape[:3], dtype=torch.promote_types(query.dtype, torch.float32))
+        for span in spans.spans:
+            here = slice(span.start, span.stop)
+            q = q_GKND[:, :, here]
+            mask = _inner_mask(spans, span, query.dtype)
+            o, lse = _flash(
+                q, _here(key, here, groups), _here(value, here, groups), 0.0, span.is_chain, attn_mask=mask, scale=scale
+            )
+            if span.path:
+                k, v = (_on_path(x, span.path, groups) for x in (key, value))
+                o, lse = _merged(o, lse, *_flash(q, k, v, 0.0, False, scale=scale))
+            out_GKND[:, :, here], lse_GKN[:, :, here] = o, lse
+        ctx.save_for_backward(query, key, value, out, lse_GKN)
+        ctx.spans, ctx.scale = spans, scale
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        query, key, value, out, lse_GKN = ctx.saved_tensors
+        groups = query.shape[1] // key.shape[1]
+        q_GKND, out_GKND, grad_GKND = (_grouped(x, groups) for x in (query, out.transpose(1, 2), grad.transpose(1, 2)))
+        grad_query = torch.empty_like(query)
+        grad_q_GKND = _grouped(grad_query, groups)
+        # a token of the path gets a part from every span below it: summed in float32 at least, rounded once
+        grad_key, grad_value = (torch.zeros_like(x, dtype=lse_GKN.dtype) for x in (key, value))
+        for span in ctx.spans.spans:
+            here = slice(span.start, span.stop)
+            g, q, o = (x[:, :, here] for x in (grad_GKND, q_GKND, out_GKND))
+            lse = lse_GKN[:, :, here]
+            mask = _inner_mask(ctx.spans, span, query.dtype)
+            dq, dk, dv = _flash_backward(
+                g,
+                q,
+                _here(key, here, groups),
+                _here(value, here, groups),
+                o,
+                lse,
+                0.0,
+                span.is_chain,
+                attn_mask=mask,
+                scale=ctx.scale,
+            )
+            _add(grad_key, dk, [(span.start, span.stop)])
+            _add(grad_value, dv, [(span.start, span.stop)])
+            if span.path:
+                k, v = (_on_path(x, span.path, groups) for x in (key, value))
+                path_dq, dk, dv = _flash_backward(g, q, k, v, o, lse, 0.0, False, scale=ctx.scale)
+                dq = dq + path_dq
+                _add(grad_key, dk, span.path)
+                _add(grad_value, dv, span.path)
+            grad_q_GKND[:, :, here] = dq
+        return grad_query, grad_key.to(key.dtype), grad_value.to(value.dtype), None, None
+
+
+def _grouped(x: Tensor, groups: int) -> Tensor:
+    """(1, G·K heads, N, D) as (G, K, N, D), a view: the kernel takes query groups for a batch, so keys are never repeated."""
+    _, heads, n, d = x.shape
+    return x.view(heads // groups, groups, n, d).transpose(0, 1)
+
+
+def _here(x: Tensor, where: slice, groups: int) -> Tensor:
+    return x[:, :, where].expand(groups, -1, -1, -1)
+
+
+def _on_path(x: Tensor, path: Sequence[tuple[int, int]], groups: int) -> Tensor:
+    parts = [x[:, :, start:stop] for start, stop in path]
+    return (parts[0] if len(parts) == 1 else torch.cat(parts, 2)).expand(groups, -1, -1, -1)
+
+
+def _inner_mask(spans: Spans, span: Span, dtype: torch.dtype) -> Tensor | None:
+    """Additive, (n, n): the rule k <= q < ends[k] inside the span. None for a chain, which the causal kernel takes."""
+    if span.is_chain:
+        return None
+    index = torch.arange(span.start, span.stop)
+    query, key = index[:, None], index[None, :]
+    hidden = (key > query) | (query >= spans.ends_N[span.start : span.stop])
+    return torch.zeros(hidden.shape, dtype=dtype).masked_fill_(hidden, float("-inf"))[None, None]
+
+
+def _merged(a: Tensor, lse_a: Tensor, b: Tensor, lse_b: Tensor) -> tuple[Tensor, Tensor]:
+    """Attention over the keys of both, from attention over each."""
+    lse = torch.logaddexp(lse_a, lse_b)
+    return torch.exp(lse_a - lse)[..., None] * a + torch.exp(lse_b - lse)[..., None] * b, lse
+
+
+def _add(total: Tensor, parts_GKLD: Tensor, slices: Sequence[tuple[int, int]]) -> None:
+    summed = parts_GKLD.sum(0, keepdim=True, dtype=total.dtype) if len(parts_GKLD) > 1 else parts_GKLD
+    offset = 0
+    for start, stop in slices:
+        total[:, :, start:stop] += summed[:, :, offset : offset + stop - start]
+        offset += stop - start
+
+
+AttentionInterface.register(BY_NODE, attend)

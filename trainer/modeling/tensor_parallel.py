@@ -1,0 +1,125 @@
+"""Tensor parallelism: the layers' matrices are cut over the processes of the mesh's "tp" dimension, by the model's own plan.
+
+    q k v gate up   by columns: each process has its heads, its part of the hidden units
+    o down          by rows: the parts are summed, so that every process goes on with the same hidden states
+    q_norm k_norm   whole, on this process's heads; their gradients are summed
+    experts         each whole, on one process, which computes it for the tokens that chose it; the parts are summed
+    all the rest    whole and computed alike on every process: norms, embedding, head, routers
+
+The cut parameters are DTensors of PyTorch; `fully_shard` cuts them again over the mesh's "shard" dimension.
+"""
+
+import logging
+import re
+from collections.abc import Mapping
+
+import torch
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import Shard
+from torch.distributed.tensor.parallel import (
+    ColwiseParallel,
+    ParallelStyle,
+    RowwiseParallel,
+    SequenceParallel,
+    parallelize_module,
+)
+from transformers import PreTrainedModel
+from transformers.distributed.expert_parallel import EpDispatchExpertsParallel, MoEParamShard
+
+from shared.errors import ConfigError
+from trainer.modeling.trainable import lora_layers
+from trainer.parallel import is_empty
+
+# It warns of every redistribution over two dimensions, which are those of a checkpoint, a publication and a gradient norm.
+logging.getLogger("torch.distributed.tensor._redistribute").setLevel(logging.ERROR)
+HEADS_DIM = 2  # of (batch, token, head, head_dim), which the per-head norms see
+OF_EXPERTS = "grouped_gemm"  # what the plans of transformers call parameters with one slice an expert
+
+
+def cut_layers(model: PreTrainedModel, mesh: DeviceMesh, device: torch.device) -> None:
+    """Move `model` to the device, unless it is still empty, and cut its layers in place over the 1-D `mesh`. One process: no-op.
+
+    Call before `shard_model`.
+
+    Raises ConfigError for a model with adapters, without a plan, with a plan of other kinds of cuts, or with heads or experts
+    that cannot be shared out evenly.
+    """
+    if mesh.size() == 1:
+        return
+    if lora_layers(model):
+        raise ConfigError(
+            f"tp_size is {mesh.size()} and the model has adapters, which are not cut; expected lora_rank 0, or tp_size 1"
+        )
+    _check_heads(model, mesh.size())
+    if not is_empty(model):
+        model.to(device)
+    plan = _plan(model)
+    # by full names: of layers that are not alike, a pattern would name what some do not have
+    modules = {name: _anywhere(name) for name, _ in model.base_model.named_modules()}
+    for key in (_anywhere(name) for name, _ in model.base_model.named_parameters()):
+        if plan.get(key, OF_EXPERTS) != OF_EXPERTS:  # a parameter cut by itself
+            raise _unknown_cut(model, key, plan[key])
+    styles = {name: _style(model, key, plan) for name, key in modules.items() if key in plan}
+    parallelize_module(model.base_model, mesh, styles)
+
+
+def _plan(model: PreTrainedModel) -> dict[str, str]:
+    """{"layers.*.mlp.experts": cut}. Where the model can be cut between experts, they are not cut inside."""
+    plan = getattr(model.config, "base_model_tp_plan", None)
+    if not plan:
+        raise ConfigError(
+            f"model type {model.config.model_type} has no plan for tensor parallelism; expected tp_size 1"
+        )
+    return {**plan, **(getattr(model.config, "base_model_ep_plan", None) or {})}
+
+
+def _anywhere(name: str) -> str:
+    return re.sub(r"(?<=\.)\d+(?=\.|$)", "*", name)
+
+
+def _style(model: nn.Module, name: str, plan: Mapping[str, str]) -> ParallelStyle:
+    match cut := plan[name]:
+        case "colwise":
+            return ColwiseParallel()
+        case "rowwise":
+            return RowwiseParallel()
+        case "replicated_with_grad_allreduce":
+            return SequenceParallel(sequence_dim=HEADS_DIM, use_local_output=True)
+        case "ep_dispatch_experts":
+            inside = {key.removeprefix(f"{name}."): value for key, value in plan.items() if key.startswith(f"{name}.")}
+            return _WholeExperts([key for key, value in inside.items() if value == OF_EXPERTS])
+    raise _unknown_cut(model, name, cut)
+
+
+def _unknown_cut(model: nn.Module, name: str, cut: str) -> ConfigError:
+    return ConfigError(
+        f"{type(model).__name__}: its plan cuts {name} as {cut!r}; expected colwise, rowwise, replicated or whole experts: "
+        "tp_size 1 is needed"
+    )
+
+
+class _WholeExperts(ParallelStyle):
+    """transformers' own module cut between experts, on our mesh. Raises ConfigError where they cannot be shared out evenly."""
+
+    def __init__(self, parameters: list[str]) -> None:
+        self._parameters = parameters
+
+    def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
+        if module.num_experts % device_mesh.size():
+            raise ConfigError(
+                f"tp_size is {device_mesh.size()}, but num_experts is {module.num_experts}; expected a divisor of it"
+            )
+        for name in self._parameters:
+            MoEParamShard(Shard(0), shards_expert_dim=True).shard_param(module, name, device_mesh)
+        cut: nn.Module = EpDispatchExpertsParallel().install_forward(
+            module, device_mesh, tp_mesh=device_mesh, ep_implementation="all_reduce"
+        )
+        return cut
+
+
+def _check_heads(model: PreTrainedModel, size: int) -> None:
+    for name in ("num_attention_heads", "num_key_value_heads"):
+        count = getattr(model.config, name)
+        if count % size:
+            raise ConfigError(f"tp_size is {size}, but {name} is {count}; expected a divisor of it")

@@ -1,0 +1,1 @@
+"""New weights on their way to the engines: whole, as changes, or by broadcast."""

@@ -1,0 +1,61 @@
+"""The trained adapters as a directory of PEFT's form, which PEFT, and engines that know of adapters, load beside the base model.
+
+adapter_config.json, adapter_model.safetensors      `shared.adapters` describes them
+"""
+
+from pathlib import Path
+
+import torch
+from safetensors.torch import save_file
+from torch import nn
+from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
+from transformers import PreTrainedModel
+
+from shared.adapters import ADAPTER_WEIGHTS, PREFIX, Adapter
+from trainer.modeling.trainable import ADAPTER, Trainable, lora_layers
+from trainer.parallel import Parallel
+
+ADAPTERS_ONLY = StateDictOptions(full_state_dict=True, cpu_offload=True, ignore_frozen_params=True)
+
+
+def gather_adapter(model: nn.Module, parallel: Parallel) -> dict[str, torch.Tensor]:
+    """The adapters' full tensors on rank 0 (elsewhere empty), on the CPU, by PEFT's names. Every rank must call it."""
+    full = get_model_state_dict(model, options=ADAPTERS_ONLY)
+    if not parallel.is_main:
+        return {}
+    return {
+        PREFIX + name.replace(f".{ADAPTER}.weight", ".weight"): tensor.contiguous()
+        for name, tensor in full.items()
+        if ".lora_" in name and isinstance(tensor, torch.Tensor)
+    }
+
+
+def write_adapter(
+    folder: Path, model: PreTrainedModel, state: dict[str, torch.Tensor], trainable: Trainable, base: Path
+) -> Adapter:
+    """Write `state` to the empty directory `folder`; what whoever reads it finds there. `base`: the model it belongs to."""
+    import peft  # here, since its import takes seconds that training without adapters need not wait
+
+    folder.mkdir(exist_ok=True)
+    config = peft.LoraConfig(
+        r=trainable.lora_rank,
+        lora_alpha=trainable.lora_alpha,  # type: ignore[arg-type]  # PEFT takes numbers, and says int
+        target_modules=_short_names(model),
+        bias="none",
+        task_type=peft.TaskType.CAUSAL_LM,
+        base_model_name_or_path=str(base.resolve()),
+        inference_mode=True,
+    )
+    config.save_pretrained(str(folder))
+    save_file(state, folder / ADAPTER_WEIGHTS, metadata={"format": "pt"})
+    return Adapter.parse(folder, {path.name: path.read_bytes() for path in folder.iterdir()})
+
+
+def _short_names(model: nn.Module) -> list[str]:
+    """The ends of the layers' names, as engines expect them, where these name no other layer; else the full names."""
+    layers = lora_layers(model).keys()
+    ends = {name.rpartition(".")[2] for name in layers}
+    alike = {
+        name for name, layer in model.named_modules() if name.rpartition(".")[2] in ends and hasattr(layer, "weight")
+    }
+    return sorted(ends if alike == set(layers) else layers)

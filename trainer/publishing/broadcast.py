@@ -1,0 +1,219 @@
+"""Broadcasting: what was just published is offered over the network too, and sent to the engines that join in time.
+
+    open a port ─▶ (announce the version with its offer) ─▶ join_s: who joins? ─▶ close ─▶ send ─▶ sent | failed
+
+Promise: the trainer waits for no engine. All of it runs beside the training, on the bridge's loop; the sending is a child process
+(`trainer/publishing/send.py`), which is killed when its time is over and started again for the next offer. While one broadcast is
+under way, versions are published from disk alone. Whoever did not join, or was in a broadcast that failed, loads from disk, where every
+version is. Each offer has a group, name and port of its own: a group cannot grow or lose members.
+"""
+
+import asyncio
+import json
+import logging
+import os
+import sys
+import time
+import uuid
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from shared.child_process import end_child
+from shared.offers import BroadcastOffer
+from shared.run_documents import PolicyVersion
+from shared.states import OfferState
+from shared.store import Store
+from shared.weights import WEIGHTS_FILE
+
+log = logging.getLogger(__name__)
+
+START_S = 120.0  # of the child: torch takes seconds to import, on a busy machine many
+ANSWER_S = 10.0  # beyond what the child was given
+JOIN_POLL_S = 0.1
+KEEPER_TTL_S = 30.0
+BUCKET_BYTES = 256 << 20  # what sender and engine hold at a time beside the weights
+LINE_BYTES = 1 << 16
+
+
+class SendFailed(Exception):
+    """The child answered with an error, ended, or took too long; it is gone."""
+
+
+@dataclass(frozen=True, slots=True)
+class BroadcastSettings:
+    """`address`: of this machine, as engines reach it; `port` 0: a free one of each offer; `device`: what is sent lies there."""
+
+    address: str
+    port: int
+    backend: Literal["gloo", "nccl"]
+    device: str
+    join_s: float
+    limit_s: float
+    bucket_bytes: int = BUCKET_BYTES
+
+
+class Broadcaster:
+    """Of one policy. Its coroutines run on the store's loop."""
+
+    def __init__(self, store: Store, policy: str, settings: BroadcastSettings) -> None:
+        self._store = store
+        self._policy = policy
+        self.settings = settings
+        self._sender = Sender()
+        self._under_way: asyncio.Task[None] | None = None
+        self._metrics: dict[str, float] = {}
+
+    async def offer(self) -> BroadcastOffer | None:
+        """What to announce with the next version. None: it goes by disk alone."""
+        if self._under_way is not None:
+            if not self._under_way.done():
+                log.info("the last broadcast is still under way: publishing from disk alone")
+                return None
+            self._under_way.result()  # raises what should not have ended it
+        s = self.settings
+        try:
+            answer = await self._sender.ask({"do": "open", "port": s.port, "limit_s": s.limit_s}, ANSWER_S)
+        except SendFailed as exc:
+            log.warning("no broadcast is offered: %s", exc)
+            return None
+        return BroadcastOffer(
+            address=s.address,
+            port=int(answer["port"]),
+            group=f"{self._policy}-{uuid.uuid4().hex}",
+            backend=s.backend,
+            bucket_bytes=s.bucket_bytes,
+            join_s=s.join_s,
+            limit_s=s.limit_s,
+        )
+
+    async def start(self, version: PolicyVersion) -> None:
+        """Go through with the offer of a version that is announced, beside whatever the caller does."""
+        self._under_way = asyncio.create_task(self._go_through(version), name=f"broadcast {version.version}")
+
+    def take_metrics(self) -> dict[str, float]:
+        """Of the broadcast that ended since the last call, if one did: how many engines joined, seconds, bytes."""
+        found, self._metrics = self._metrics, {}
+        return found
+
+    async def end(self) -> None:
+        """Let the last broadcast come to its end, within its limits, and end the child."""
+        if self._under_way is not None:
+            await self._under_way
+        await self._sender.kill()
+
+    async def _go_through(self, version: PolicyVersion) -> None:
+        started = time.monotonic()
+        await self._wait_for_joins(version)
+        offer = await self._store.versions.close_broadcast(self._policy, version.version)
+        joined = time.monotonic() - started
+        metrics = {"publish/broadcast_engines": float(len(offer.joined)), "publish/broadcast_join_s": joined}
+        if offer.state is OfferState.SENDING:
+            state, sent = await self._send(version, offer)
+            await self._store.versions.end_broadcast(self._policy, version.version, state)
+            metrics |= sent
+        self._metrics = metrics
+
+    async def _send(
+        self, version: PolicyVersion, offer: BroadcastOffer
+    ) -> tuple[Literal[OfferState.SENT, OfferState.FAILED], dict[str, float]]:
+        request = {
+            "do": "send",
+            "file": str(Path(version.path) / WEIGHTS_FILE),
+            "sha256": version.files[WEIGHTS_FILE]["sha256"],
+            "group": offer.group,
+            "backend": offer.backend,
+            "world_size": offer.world_size,
+            "bucket_bytes": offer.bucket_bytes,
+            "device": self.settings.device,
+            "limit_s": offer.limit_s,
+        }
+        try:
+            answer = await self._sender.ask(request, offer.limit_s + ANSWER_S)
+        except SendFailed as exc:
+            log.warning("broadcast failed version=%d engines=%d %s", version.version, len(offer.joined), exc)
+            return OfferState.FAILED, {"publish/broadcast_failed": 1.0}
+        log.info(
+            "broadcast version=%d engines=%d bytes=%d seconds=%.2f",
+            version.version,
+            len(offer.joined),
+            answer["bytes"],
+            answer["seconds"],
+        )
+        return OfferState.SENT, {
+            "publish/broadcast_failed": 0.0,
+            "publish/broadcast_bytes": float(answer["bytes"]),
+            "publish/broadcast_seconds": float(answer["seconds"]),
+        }
+
+    async def _wait_for_joins(self, version: PolicyVersion) -> None:
+        """Until every engine that could is in, but not longer than `join_s`."""
+        deadline = time.monotonic() + self.settings.join_s
+        while time.monotonic() < deadline:
+            live = await self._store.services.live(self._policy, KEEPER_TTL_S)
+            offer = (await self._store.versions.get(self._policy, version.version)).offer
+            assert offer is not None, "only what was offered is gone through with"
+            if all(offer.rank_of(service.id) for service in live if service.broadcast_ranks > 0):
+                return
+            await asyncio.sleep(JOIN_POLL_S)
+
+
+class Sender:
+    """The child; started when it is first needed, and again after it ended."""
+
+    def __init__(self) -> None:
+        self._process: asyncio.subprocess.Process | None = None
+
+    async def ask(self, request: dict[str, Any], limit_s: float) -> dict[str, Any]:
+        """Its answer. Raises SendFailed, and then there is no child any more."""
+        process = await self._running()
+        try:
+            assert process.stdin is not None, "piped"
+            process.stdin.write(json.dumps(request).encode() + b"\n")
+            async with asyncio.timeout(limit_s):
+                await process.stdin.drain()
+                answer = await _line(process)
+        except (TimeoutError, OSError) as exc:
+            await self.kill()
+            raise SendFailed(f"the sender did not answer within {limit_s:g} s: {type(exc).__name__} {exc}") from exc
+        except SendFailed:
+            await self.kill()
+            raise
+        if "error" in answer:
+            await self.kill()
+            raise SendFailed(str(answer["error"]))
+        return answer
+
+    async def kill(self) -> None:
+        process, self._process = self._process, None
+        await end_child(process)
+
+    async def _running(self) -> asyncio.subprocess.Process:
+        if self._process is not None and self._process.returncode is None:
+            return self._process
+        await self.kill()
+        try:
+            self._process = await asyncio.create_subprocess_exec(
+                sys.executable,
+                "-m",
+                "trainer.publishing.send",
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                limit=LINE_BYTES,
+                env={**os.environ, "OMP_NUM_THREADS": "1"},
+            )
+            async with asyncio.timeout(START_S):
+                await _line(self._process)
+        except (TimeoutError, OSError, SendFailed) as exc:
+            await self.kill()
+            raise SendFailed(f"the sender did not start within {START_S:g} s: {type(exc).__name__} {exc}") from exc
+        return self._process
+
+
+async def _line(process: asyncio.subprocess.Process) -> dict[str, Any]:
+    assert process.stdout is not None, "piped"
+    line = await process.stdout.readline()
+    if not line:
+        raise SendFailed("the sender ended")
+    found: dict[str, Any] = json.loads(line)
+    return found

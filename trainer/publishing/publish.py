@@ -1,0 +1,191 @@
+"""Publishing: weights written beside and renamed, checksummed, announced in `policy_versions`. Engines follow by themselves.
+
+    OUTPUT/versions/step-000012-3/   the weights after 12 steps, published by the trainer's third start
+        model.safetensors, config.json, …   the complete directory, and
+        weights.delta, or adapter/…         what makes an older version into it: either of the two, or both
+
+`publish_mode: delta` writes changes, and every `full_every` versions the complete directory beside them; `adapter` writes
+adapters of version 0 (`trainer/publishing/version_files.py`). In mode delta the first version of every start of the trainer is
+complete. In either that of the last step is (nobody would answer a request after it), and so is the next one after an engine could not put a
+version together, which it says in its `inference_services` document; while the trainer waits for data it answers such a request,
+since that data may depend on it. With `weight_transport: broadcast` a version on disk is offered over the network as well
+(`trainer/publishing/broadcast.py`). A resume from an older step withdraws what came after it, and publishes its own weights again,
+under a new number.
+"""
+
+import logging
+import shutil
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from shared.assembly import ancestors
+from shared.errors import LeaseLost
+from shared.offers import BroadcastOffer
+from shared.run_documents import PolicyVersion
+from shared.weights import manifest_of
+from trainer.atomic import remove_leftovers
+from trainer.bridge import StoreBridge
+from trainer.config import TrainerConfig
+from trainer.learner import Learner
+from trainer.parallel import Parallel
+from trainer.publishing.broadcast import Broadcaster
+from trainer.publishing.version_files import State, Written, version_files
+
+log = logging.getLogger(__name__)
+
+KEEPER_TTL_S = 30.0  # requests of keepers that were not heard of for so long are not answered
+
+
+class Publisher:
+    """Every method is called by every rank; rank 0 speaks to the database."""
+
+    def __init__(
+        self,
+        bridge: StoreBridge,
+        config: TrainerConfig,
+        parallel: Parallel,
+        learner: Learner,
+        *,
+        incarnation: int,
+    ) -> None:
+        self._bridge = bridge
+        self._store = bridge.store
+        self._config = config
+        self._parallel = parallel
+        self._learner = learner
+        self._incarnation = incarnation
+        self._folder = config.folder / "versions"
+        self._files = version_files(config, learner, parallel)
+        self._newest_full = -1
+        self._answered_at = -1  # step whose weights were published again
+        self._since_full = 0
+        self._broadcaster: Broadcaster | None = None
+        if parallel.is_main and (settings := config.broadcast(parallel.device)) is not None:
+            self._broadcaster = Broadcaster(bridge.store, config.policy, settings)
+
+    def begin(self) -> None:
+        """Make the surviving history's newest version the one that the learner holds."""
+        step = self._learner.steps_done
+        if self._parallel.is_main:
+            remove_leftovers(self._folder, "step-*")  # of earlier starts, whose versions had other names
+            source = self._config.model_name_or_path
+            first = manifest_of(source)
+            self._bridge(self._store.versions.ensure_first(self._config.policy, str(source.resolve()), first))
+            self._files.begin(first)
+            self._bridge(self._store.versions.fail_broadcasts(self._config.policy))
+            withdrawn = self._bridge(self._store.versions.withdraw_after(self._config.policy, step))
+            if withdrawn:
+                log.info("withdrew %d versions after step %d, which the resume undoes", withdrawn, step)
+        newest = self._parallel.broadcast_object(
+            self._bridge(self._store.versions.newest(self._config.policy)) if self._parallel.is_main else None
+        )
+        if newest is None or newest.step != step:
+            self.publish(step)
+        elif newest.kind == "full":
+            self._newest_full = newest.version
+
+    def answer_requests(self) -> None:
+        """Publish the weights again, complete, if an engine could not put together what was published last. Once a step."""
+        step = self._learner.steps_done
+        wanted = self._parallel.is_main and self._answered_at != step and self._full_is_wanted()
+        if self._parallel.broadcast_object(wanted):
+            self._answered_at = step
+            log.warning("an engine could not put the last version together: publishing step=%d again, complete", step)
+            self.publish(step)
+
+    def publish(self, step: int) -> dict[str, float]:
+        """Write, announce, prune. Returns seconds, bytes and kind. Raises LeaseLost when another trainer has started."""
+        started = time.monotonic()
+        state = self._files.gather()
+        metrics = self._publish_main(step, state) if self._parallel.is_main else {}
+        result: dict[str, float] = self._parallel.broadcast_object(metrics)
+        return result | {"publish/seconds": time.monotonic() - started}
+
+    def end(self) -> None:
+        """Let a broadcast that is under way come to its end, which its limits bound."""
+        if self._broadcaster is not None:
+            limits = self._broadcaster.settings
+            self._bridge(self._broadcaster.end(), timeout_s=120 + limits.join_s + limits.limit_s)
+
+    # ------------------------------------------------------------------ rank 0
+
+    def _publish_main(self, step: int, state: State) -> dict[str, float]:
+        last = step == self._config.max_steps
+        due = self._config.publish_mode == "delta" and self._since_full + 1 >= self._config.full_every
+        full = self._files.needs_full or due or last or self._full_is_wanted()
+        written = self._files.write(self._new_folder(step), state, full=full)
+        version = self._announce(step, written, self._offer())
+        self._since_full = 0 if full else self._since_full + 1
+        if full:
+            self._newest_full = version.version
+        self._files.remember(version, state)
+        self._prune()
+        changed = written.changed_fraction
+        return {
+            "publish/bytes": float(written.bytes),
+            "publish/full": float(full),
+            **({} if changed is None else {"publish/changed_fraction": changed}),
+            **(self._broadcaster.take_metrics() if self._broadcaster is not None else {}),
+        }
+
+    def _new_folder(self, step: int) -> Path:
+        name = f"step-{step:06d}-{self._incarnation}"
+        again = len(list(self._folder.glob(f"{name}-again-[0-9]*"))) + 1
+        return self._folder / (f"{name}-again-{again}" if (self._folder / name).exists() else name)
+
+    def _offer(self) -> BroadcastOffer | None:
+        return self._bridge(self._broadcaster.offer(), timeout_s=300) if self._broadcaster is not None else None
+
+    def _announce(self, step: int, written: Written, offer: BroadcastOffer | None) -> PolicyVersion:
+        if not self._bridge(self._store.runs.is_current_trainer(self._config.policy, self._incarnation)):
+            raise LeaseLost(f"policy {self._config.policy}: another trainer has started; step {step} stays unannounced")
+        version = self._bridge(
+            self._store.versions.announce(
+                self._config.policy,
+                step,
+                str(written.path.resolve()),
+                written.files,
+                kind=written.kind,
+                base=written.base,
+                delta=written.delta,
+                adapter=written.adapter,
+                offer=offer,
+            )
+        )
+        if self._broadcaster is not None and offer is not None:
+            self._bridge(self._broadcaster.start(version))
+        log.info("published version=%d step=%d kind=%s bytes=%d", version.version, step, version.kind, written.bytes)
+        return version
+
+    def _full_is_wanted(self) -> bool:
+        wanted = self._bridge(self._store.services.wants_full(self._config.policy, KEEPER_TTL_S))
+        return wanted is not None and wanted >= self._newest_full
+
+    def _prune(self) -> None:
+        """Delete files, never documents. What stays: the last `keep_versions`, what is still to be evaluated, and what these are
+        put together from."""
+        versions = self._bridge(self._store.versions.all(self._config.policy))
+        awaited = self._bridge(self._store.evaluation.open_versions(self._config.policy))
+        surviving = [v for v in versions if not v.pruned and v.withdrawn_to is None]
+        last = surviving[-self._config.keep_versions :]
+        needed = needed_for([*last, *(v for v in surviving if v.version in awaited and v not in last)], versions)
+        old = [v for v in versions if not v.pruned and v.version not in needed and self._owns(v)]
+        for version in old:
+            shutil.rmtree(version.path, ignore_errors=True)
+        if old:
+            self._bridge(self._store.versions.mark_pruned(self._config.policy, [v.version for v in old]))
+
+    def _owns(self, version: PolicyVersion) -> bool:
+        return Path(version.path).parent == self._folder.resolve()
+
+
+def needed_for(kept: Sequence[PolicyVersion], versions: Sequence[PolicyVersion]) -> set[int]:
+    """The kept versions, and of each the changes that lead to it, back to a complete one."""
+    needed = set()
+    for version in kept:
+        for ancestor in ancestors(version, versions):
+            needed.add(ancestor.version)
+            if ancestor.kind == "full":
+                break
+    return needed

@@ -1,0 +1,124 @@
+"""The process that sends published weights: a child of the trainer's, so that no peer can hang or end the trainer.
+
+    python -m trainer.publishing.send      reads one JSON object a line, answers each with one
+
+    {"do": "open", "port": 0, "limit_s": 60}                          ─▶ {"port": 41234}      others may connect from now on
+    {"do": "send", "file": …, "sha256": …, "group": …, "backend": …,
+     "world_size": 3, "bucket_bytes": …, "device": …, "limit_s": 60}  ─▶ {"bytes": …, "seconds": …}  |  {"error": …}
+
+What is sent is read from the published file, after its checksum. It forms the group as SGLang does (`init_custom_process_group`
+in its utils/common.py), so that both find each other under the same keys. After an error it ends, which frees whoever still
+waits for it: gloo tells at once. It ends with its parent, too.
+"""
+
+import contextlib
+import json
+import os
+import queue
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed import distributed_c10d
+
+from shared.buckets import Bucket, buckets_of
+from shared.errors import DataError
+from shared.weights import sha256_of
+
+
+def main() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the trainer's: it finishes its step, and ends this process
+    requests: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
+    threading.Thread(target=_listen, args=(requests,), name="requests", daemon=True).start()
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # libraries print; the answers are ours alone
+    store: dist.TCPStore | None = None
+    _answer(answers, {"ready": os.getpid()})
+    while True:
+        request = requests.get()
+        try:
+            if request["do"] == "open":
+                del store  # its port is free again
+                store = _listening_store(int(request["port"]), float(request["limit_s"]))
+                _answer(answers, {"port": store.port})
+            else:
+                assert store is not None, "opened before"
+                _answer(answers, send(store, request))
+        except (RuntimeError, DataError, OSError) as exc:  # torch's are RuntimeErrors, time-outs included
+            _answer(answers, {"error": f"{type(exc).__name__}: {exc}"[:500]})
+            os._exit(1)  # no cleaning up: it would wait for the peers that are gone
+
+
+def _listen(requests: "queue.SimpleQueue[dict[str, Any]]") -> None:
+    for line in sys.stdin:
+        requests.put(json.loads(line))
+    os._exit(0)  # the trainer has ended, however it did
+
+
+def _answer(answers: Any, found: dict[str, Any]) -> None:
+    answers.write(json.dumps(found) + "\n")
+    answers.flush()
+
+
+def _listening_store(port: int, limit_s: float) -> dist.TCPStore:
+    """torch's default would wait here until all have come."""
+    return dist.TCPStore("127.0.0.1", port, None, True, timedelta(seconds=limit_s), wait_for_workers=False)
+
+
+def send(store: dist.TCPStore, request: dict[str, Any]) -> dict[str, float]:
+    """Everything to everyone, or an error. Raises DataError, OSError, RuntimeError."""
+    started = time.monotonic()
+    file, device = Path(request["file"]), torch.device(request["device"])
+    found = sha256_of(file)
+    if found != request["sha256"]:
+        raise DataError(f"{file}: sha256 is {found}; expected {request['sha256']}: the file was changed or damaged")
+    buckets = buckets_of(file, int(request["bucket_bytes"]))
+    with _group(store, request, device) as group, file.open("rb") as opened:
+        for bucket in buckets:
+            data = _read(opened, bucket).to(device)
+            dist.broadcast(data, src=0, group=group)
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+    return {"bytes": sum(bucket.end - bucket.start for bucket in buckets), "seconds": time.monotonic() - started}
+
+
+def _read(opened: Any, bucket: Bucket) -> torch.Tensor:
+    """uint8, on the CPU."""
+    data = torch.empty(bucket.end - bucket.start, dtype=torch.uint8)
+    opened.seek(bucket.start)
+    if opened.readinto(data.numpy()) != len(data):
+        raise DataError(f"{opened.name} is cut short: no {len(data)} bytes from {bucket.start}")
+    return data
+
+
+@contextlib.contextmanager
+def _group(store: dist.TCPStore, request: dict[str, Any], device: torch.device) -> Iterator[dist.ProcessGroup]:
+    """Of rank 0. Both time-outs are set: forming it, and each collective."""
+    limit = timedelta(seconds=float(request["limit_s"]))
+    name, size = str(request["group"]), int(request["world_size"])
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    store.set_timeout(limit)
+    group, _ = distributed_c10d._new_process_group_helper(
+        size,
+        0,
+        [],
+        distributed_c10d.Backend(str(request["backend"])),
+        dist.PrefixStore(name, store),
+        group_name=distributed_c10d.GroupName(name),
+        timeout=limit,
+    )
+    distributed_c10d._world.pg_group_ranks[group] = {rank: rank for rank in range(size)}
+    yield group
+    dist.destroy_process_group(group)
+
+
+if __name__ == "__main__":
+    main()

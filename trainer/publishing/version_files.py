@@ -1,0 +1,194 @@
+"""What of a version is written to its directory, by `publish_mode`; `trainer.publishing.publish` says when, and announces it.
+
+    full       model.safetensors, config.json, …         the complete Hugging Face directory, every time
+    delta      weights.delta                             the changes since the version before; a complete one now and then
+    adapter    adapter/adapter_model.safetensors, …      the adapter of version 0; a complete one where one is asked for
+
+In each mode `Written.files` are those of the complete directory, whether they are there or are what a follower puts together.
+"""
+
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Protocol
+
+import torch
+
+from shared.adapters import ADAPTER_FOLDER, base_matrices, merge_into, merged_files
+from shared.deltas import DeltaSize
+from shared.errors import ConfigError, DataError
+from shared.run_documents import PolicyVersion, VersionKind
+from shared.weights import DELTA_FILE, WEIGHTS_FILE, FileEntry, manifest_of
+from trainer.atomic import write_directory_atomically
+from trainer.config import TrainerConfig
+from trainer.learner import Learner
+from trainer.modeling.model import DTYPES
+from trainer.modeling.trainable import lora_layers
+from trainer.parallel import Parallel
+from trainer.publishing.adapter import gather_adapter, write_adapter
+from trainer.publishing.snapshot import FileLayout, Snapshot
+from trainer.publishing.weights import gather_state, write_files
+
+State = dict[str, torch.Tensor]
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """A version's directory before it is announced. `base`: the version that `delta` or `adapter` makes into this one."""
+
+    path: Path
+    kind: VersionKind
+    files: Mapping[str, FileEntry]
+    base: int | None = None
+    delta: FileEntry | None = None
+    adapter: Mapping[str, FileEntry] | None = None
+    changed_fraction: float | None = None
+
+    @property
+    def bytes(self) -> int:
+        return sum(path.stat().st_size for path in self.path.rglob("*") if path.is_file())
+
+
+class VersionFiles(Protocol):
+    """One publish mode, over one start of the trainer."""
+
+    @property
+    def needs_full(self) -> bool:
+        """Whether the next version must be complete."""
+        ...
+
+    def begin(self, first: Mapping[str, FileEntry]) -> None:
+        """`first`: the files of version 0, which is the model that the run starts from. On rank 0."""
+        ...
+
+    def gather(self) -> State:
+        """What is to be written, on rank 0; elsewhere empty. Every rank must call it."""
+        ...
+
+    def write(self, target: Path, state: State, *, full: bool) -> Written:
+        """The new directory `target`. On rank 0."""
+        ...
+
+    def remember(self, version: PolicyVersion, state: State) -> None:
+        """It was announced. On rank 0."""
+        ...
+
+
+def version_files(config: TrainerConfig, learner: Learner, parallel: Parallel) -> VersionFiles:
+    """By `publish_mode`."""
+    if config.publish_mode == "adapter":
+        return AdapterFiles(config, learner, parallel)
+    return WeightFiles(config, learner, parallel)
+
+
+class WeightFiles:
+    """Modes full and delta."""
+
+    def __init__(self, config: TrainerConfig, learner: Learner, parallel: Parallel) -> None:
+        self._config = config
+        self._learner = learner
+        self._parallel = parallel
+        self._last: Snapshot | None = None  # of the version published last, by this process; rank 0 in mode delta
+
+    @property
+    def needs_full(self) -> bool:
+        return self._last is None
+
+    def begin(self, first: Mapping[str, FileEntry]) -> None:
+        """Nothing here stands on version 0."""
+
+    def gather(self) -> State:
+        dtype = DTYPES[self._config.publish_dtype] if self._config.publish_dtype else None
+        return gather_state(self._learner.causal_lm, self._parallel, dtype)
+
+    def write(self, target: Path, state: State, *, full: bool) -> Written:
+        size = DeltaSize(0, 0, 0)
+
+        def fill(beside: Path) -> None:
+            nonlocal size
+            if full:
+                write_files(beside, self._config.model_name_or_path, self._learner.causal_lm, state)
+            if self._last is not None:
+                size = self._last.write_changes(beside / DELTA_FILE, state, torch.get_num_threads())
+
+        write_directory_atomically(target, fill)
+        files: dict[str, FileEntry] = manifest_of(target)
+        delta = files.pop(DELTA_FILE, None)
+        written = Written(target, "full" if full else "delta", files)
+        if self._last is None or delta is None:
+            return written
+        if not full:
+            written = replace(written, files={**self._last.files, WEIGHTS_FILE: self._last.entry_with(state)})
+        changed = size.changed / max(size.items, 1)
+        return replace(written, base=self._last.version, delta=delta, changed_fraction=changed)
+
+    def remember(self, version: PolicyVersion, state: State) -> None:
+        if self._config.publish_mode == "delta":
+            kept = {name: tensor.clone() for name, tensor in state.items()} if self._aliases else state
+            layout = FileLayout.read(Path(version.path) / WEIGHTS_FILE) if self._last is None else self._last.layout
+            self._last = Snapshot(version.version, kept, layout, version.files)
+
+    @property
+    def _aliases(self) -> bool:
+        """On the CPU a gathered tensor may be the parameter itself, which the next step changes."""
+        return self._parallel.device.type == "cpu"
+
+
+class AdapterFiles:
+    """Mode adapter: the base is version 0, whose frozen matrices are those of the trainer; no version needs another one."""
+
+    needs_full = False
+
+    def __init__(self, config: TrainerConfig, learner: Learner, parallel: Parallel) -> None:
+        self._config = config
+        self._learner = learner
+        self._parallel = parallel
+        self._base = config.model_name_or_path
+        self._first: Mapping[str, FileEntry] = {}
+
+    def begin(self, first: Mapping[str, FileEntry]) -> None:
+        """Raises ConfigError where engines could not make the trainer's weights of the base's files."""
+        self._first = first
+        layers = {name: layer.weight.shape for name, layer in lora_layers(self._learner.causal_lm).items()}
+        try:
+            found = list(base_matrices(self._base, {name: (shape[0], shape[1]) for name, shape in layers.items()}))
+        except DataError as exc:
+            raise ConfigError(f"publish_mode adapter: {exc}; expected publish_mode full or delta") from exc
+        held = DTYPES[self._config.dtype]
+        for file, matrix, _ in found:
+            if torch.promote_types(held, getattr(torch, matrix.dtype)) != held:
+                raise ConfigError(
+                    f"publish_mode adapter: engines add the adapter to {matrix.name} as it lies in {file}, {matrix.dtype}; "
+                    f"the trainer computes with it in {self._config.dtype}: expected dtype {matrix.dtype}, or publish_mode full"
+                )
+
+    def gather(self) -> State:
+        return gather_adapter(self._learner.causal_lm, self._parallel)
+
+    def write(self, target: Path, state: State, *, full: bool) -> Written:
+        files: Mapping[str, FileEntry] = {}
+        threads = torch.get_num_threads()
+
+        def fill(beside: Path) -> None:
+            nonlocal files
+            model, trainable = self._learner.causal_lm, self._config.trainable()
+            adapter = write_adapter(beside / ADAPTER_FOLDER, model, state, trainable, self._base)
+            if full:
+                for name in self._first:
+                    shutil.copyfile(self._base / name, beside / name)
+                merge_into(beside, adapter, threads)
+            else:
+                files = merged_files(self._base, self._first, adapter, threads)
+
+        write_directory_atomically(target, fill)
+        return Written(
+            target,
+            "full" if full else "adapter",
+            manifest_of(target) if full else files,
+            base=0,
+            adapter=manifest_of(target / ADAPTER_FOLDER),
+        )
+
+    def remember(self, version: PolicyVersion, state: State) -> None:
+        """The next version needs nothing of this one."""

@@ -1,0 +1,105 @@
+"""Write the trained weights as a Hugging Face directory that transformers and SGLang load, or not at all.
+
+    gather full tensors on rank 0 ─▶ merge adapters ─▶ model.safetensors + config + tokenizer in DIR.tmp-xxxx
+        ─▶ fsync ─▶ rename to DIR
+
+A directory with the final name is complete: a kill at any instant leaves at most a temporary one beside it, which the
+next write of the same name removes.
+"""
+
+import json
+import logging
+import shutil
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from safetensors.torch import save_file
+from torch import nn
+from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
+from transformers import PreTrainedModel
+from transformers.core_model_loading import revert_weight_conversion
+
+from shared.weights import WEIGHTS_FILE, FileEntry, manifest_of
+from trainer.atomic import write_directory_atomically
+from trainer.modeling.model import DTYPES
+from trainer.modeling.trainable import merged, scaling_of
+from trainer.parallel import Parallel
+
+log = logging.getLogger(__name__)
+
+# Everything else of the source directory goes along: tokenizer, template, generation config.
+WEIGHT_SUFFIXES = (".safetensors", ".bin", ".pt", ".pth", ".index.json", ".gguf", ".h5", ".msgpack")
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenWeights:
+    """What was written; the same on every rank."""
+
+    path: Path
+    manifest: dict[str, FileEntry]
+    total_bytes: int
+    seconds: float
+
+
+def write_weights(
+    model: PreTrainedModel, source: Path, target: Path, parallel: Parallel, *, dtype: str | None = None
+) -> WrittenWeights:
+    """Write the sharded `model` to the new directory `target`, with the other files of the directory it was loaded from.
+
+    Every rank must call it. `dtype` None keeps the parameters'. Raises FileExistsError when `target` is there already.
+    """
+    started = time.monotonic()
+    state = gather_state(model, parallel, DTYPES[dtype] if dtype else None)
+    written: WrittenWeights | None = None
+    if parallel.is_main:
+        write_directory_atomically(target, lambda beside: write_files(beside, source, model, state))
+        manifest = manifest_of(target)
+        total = sum(entry["bytes"] for entry in manifest.values())
+        written = WrittenWeights(target, manifest, total, time.monotonic() - started)
+        log.info("weights written path=%s bytes=%d seconds=%.2f", target, total, written.seconds)
+    result = parallel.broadcast_object(written)
+    assert isinstance(result, WrittenWeights)
+    return result
+
+
+def gather_state(model: PreTrainedModel, parallel: Parallel, dtype: torch.dtype | None) -> dict[str, torch.Tensor]:
+    """Full tensors on rank 0 (elsewhere empty), on the CPU, adapters merged, under the names of the files that were loaded.
+
+    In memory all experts of a layer are one tensor, in files each has its own; engines know the files. Of tied parameters one is
+    kept, the first: its class ties the other again when it loads.
+    """
+    full = get_model_state_dict(model, options=StateDictOptions(full_state_dict=True, cpu_offload=True))
+    if not parallel.is_main:
+        return {}
+    tied = _tied_away(model)
+    kept = {name: tensor for name, tensor in full.items() if name not in tied and isinstance(tensor, torch.Tensor)}
+    return {
+        name: (tensor.to(dtype) if dtype and tensor.is_floating_point() else tensor).contiguous()
+        for name, tensor in revert_weight_conversion(model, merged(kept, scaling_of(model))).items()
+    }
+
+
+def _tied_away(model: nn.Module) -> set[str]:
+    """Names that share their parameter with an earlier one; safetensors refuses shared memory."""
+    first: set[int] = set()
+    away = set()
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        if id(parameter) in first:
+            away.add(name)
+        first.add(id(parameter))
+    return away
+
+
+def write_files(beside: Path, source: Path, model: PreTrainedModel, state: dict[str, torch.Tensor]) -> None:
+    """The files of a Hugging Face directory with the weights `state`, into the directory `beside`."""
+    for path in sorted(source.iterdir()):
+        if path.is_file() and not path.name.endswith(WEIGHT_SUFFIXES) and not path.name.startswith("."):
+            shutil.copyfile(path, beside / path.name)
+    save_file(state, beside / WEIGHTS_FILE, metadata={"format": "pt"})
+    config = json.loads((source / "config.json").read_text(encoding="utf-8"))
+    config["dtype"] = str(next(iter(state.values())).dtype).removeprefix("torch.")
+    config.pop("torch_dtype", None)
+    config["tie_word_embeddings"] = bool(getattr(model.config, "tie_word_embeddings", False))
+    (beside / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")

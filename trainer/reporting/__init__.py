@@ -1,0 +1,1 @@
+"""What a step reports: its log, the numbers of its tokens, and alarms."""

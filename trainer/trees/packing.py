@@ -1,0 +1,244 @@
+"""Packing: trees of any size become rows of at most `max_tokens` tokens, each one forward.
+
+The promises: every entry of every tree is in exactly one row; its row holds all the token's ancestors; so the sum of
+the rows' losses is the loss of the step, whatever the budget. A token that is computed again counts in one row alone.
+Trees side by side in a row do not see each other: a forest has the same mask rule as a tree. A tree over the budget is
+cut between leaves, and the ancestors of a cut are computed again as context.
+
+    suffix _N  token of the row
+           _E  entry: (trajectory, trained token)
+           _U  distinct (token, temperature): one log-prob each
+"""
+
+import dataclasses
+import logging
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from trainer.trees.tree import Entries, Float32, TokenTree, concatenate
+from trainer.trees.trie import Int64
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One forward: a forest of tokens in depth-first pre-order, and what is trained on it. All tensors on one device.
+
+    `trajectory_E` and `dispatch_E` number the trajectories and dispatches of all `trees` given to `pack`, one tree
+    after the other.
+    """
+
+    ids_N: Tensor
+    parents_N: Tensor
+    positions_N: Tensor
+    ends_N: Tensor
+    copies_N: Tensor  # as in `TokenTree`; 0 for padding, and for ancestors that an earlier row counts
+    node_U: Tensor  # the predicted token; its predictor is parents_N[node_U]
+    temperature_U: Tensor
+    edge_E: Tensor  # which of the _U log-probs an entry reads
+    old_logprob_E: Tensor
+    advantage_E: Tensor
+    trajectory_E: Tensor
+    turn_E: Tensor
+    dispatch_E: Tensor
+    staleness_E: Tensor
+
+    @property
+    def num_tokens(self) -> int:
+        return len(self.ids_N)
+
+    @property
+    def num_entries(self) -> int:
+        return len(self.edge_E)
+
+    @property
+    def node_E(self) -> Tensor:
+        return self.node_U[self.edge_E]
+
+    def without_entries(self) -> "Row":
+        """The same tokens with nothing to train."""
+        empty = {f.name: getattr(self, f.name)[:0] for f in dataclasses.fields(self) if f.name.endswith(("_U", "_E"))}
+        return dataclasses.replace(self, **empty)
+
+    def to(self, device: torch.device | str) -> "Row":
+        """The same row on another device."""
+        return Row(*(getattr(self, f.name).to(device, non_blocking=True) for f in dataclasses.fields(self)))
+
+    def padded(self, multiple: int) -> "Row":
+        """With tokens appended up to a multiple of `multiple`, which continue the last sequence: nothing sees or reads them.
+
+        The ancestors of the last token, and it itself, are those whose subtree ends with the row; so one sequence stays one.
+        """
+        n = self.num_tokens
+        extra = -n % multiple
+        if extra == 0:
+            return self
+        places = torch.arange(extra, device=self.ids_N.device)
+        ends_N = torch.where(self.ends_N == n, n + extra, self.ends_N)
+        return dataclasses.replace(
+            self,
+            ids_N=torch.cat([self.ids_N, torch.zeros_like(places)]),
+            parents_N=torch.cat([self.parents_N, places + (n - 1)]),
+            positions_N=torch.cat([self.positions_N, places + self.positions_N[-1] + 1]),
+            ends_N=torch.cat([ends_N, torch.full_like(places, n + extra)]),
+            copies_N=torch.cat([self.copies_N, torch.zeros_like(places)]),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """A tree, or a piece of one, that goes into a row whole."""
+
+    ids_N: Int64
+    parents_N: Int64
+    positions_N: Int64
+    ends_N: Int64
+    copies_N: Int64
+    entries: Entries
+
+    @property
+    def num_tokens(self) -> int:
+        return len(self.ids_N)
+
+
+def pack(
+    trees: Sequence[TokenTree], max_tokens: int, *, one_sequence_per_row: bool = False, every_token: bool = False
+) -> list[Row]:
+    """Rows of at most `max_tokens` tokens, first-fit decreasing. Only a single root-to-leaf path above it makes a
+    longer row. `one_sequence_per_row`: each path gets its own, whatever the budget, for models that take no trees.
+
+    Trees, and pieces of trees, without anything to train are left out, so the list may be empty; with `every_token` only those
+    without a token that counts. The order is a function of the arguments alone.
+    """
+    if max_tokens < 1:
+        raise ValueError(f"max_tokens is {max_tokens}; expected at least 1")
+    if one_sequence_per_row:
+        return [_row([part]) for tree in _numbered(trees) for part in _paths(tree) if _matters(part, every_token)]
+    parts = [part for tree in _numbered(trees) for part in _split(tree, max_tokens) if _matters(part, every_token)]
+    bins: list[list[_Part]] = []
+    room: list[int] = []
+    for part in sorted(parts, key=lambda part: -part.num_tokens):
+        target = next((b for b, free in enumerate(room) if free >= part.num_tokens), None)
+        if target is None:
+            bins.append([])
+            room.append(max_tokens)
+            target = len(bins) - 1
+        bins[target].append(part)
+        room[target] -= part.num_tokens
+    return [_row(bin_) for bin_ in bins]
+
+
+def empty_row() -> Row:
+    """One token and nothing to train: for a rank that must run a forward and backward because the others do. Its loss
+    is 0.
+    """
+    one, minus_one, none = np.ones(1, np.int64), np.full(1, -1, np.int64), concatenate([])
+    return _row([_Part(one - 1, minus_one, one - 1, one, one - 1, none)])
+
+
+def _matters(part: _Part, every_token: bool) -> bool:
+    return len(part.entries) > 0 or (every_token and bool(part.copies_N.any()))
+
+
+def _numbered(trees: Sequence[TokenTree]) -> Iterator[_Part]:
+    """The trees with their trajectories and dispatches numbered through."""
+    trajectories = dispatches = 0
+    for tree in trees:
+        entries = dataclasses.replace(
+            tree.entries,
+            trajectory_E=tree.entries.trajectory_E + trajectories,
+            dispatch_E=tree.entries.dispatch_E + dispatches,
+        )
+        yield _Part(tree.ids_N, tree.parents_N, tree.positions_N, tree.ends_N, tree.copies_N, entries)
+        trajectories += tree.num_trajectories
+        dispatches += len(tree.dispatch_ids)
+
+
+def _split(tree: _Part, max_tokens: int) -> Iterator[_Part]:
+    """Consecutive leaves, as many as fit. A piece owns the entries of the tokens that no earlier piece has.
+
+    In pre-order the tokens between two consecutive leaves all lie on the path to the second, so the leaves a … b
+    together need the ancestors of a, and the tokens a … b.
+    """
+    if tree.num_tokens <= max_tokens:
+        yield tree
+        return
+    leaves = np.flatnonzero(tree.ends_N == np.arange(tree.num_tokens) + 1)
+    first, owned_from = 0, 0
+    while first < len(leaves):
+        start = int(leaves[first])
+        path_length = int(tree.positions_N[start]) + 1
+        last = int(np.searchsorted(leaves, start + max_tokens - path_length, side="right")) - 1
+        if last < first:
+            log.warning(
+                "one sequence of %d tokens is longer than max_tokens=%d: it gets a row of its own",
+                path_length,
+                max_tokens,
+            )
+            last = first
+        stop = int(leaves[last]) + 1
+        yield _piece(tree, np.concatenate([_ancestors(tree, start), np.arange(start, stop)]), owned_from)
+        first, owned_from = last + 1, stop
+
+
+def _paths(tree: _Part) -> Iterator[_Part]:
+    """One piece per leaf, each with the entries that no earlier one has."""
+    owned_from = 0
+    for leaf in np.flatnonzero(tree.ends_N == np.arange(tree.num_tokens) + 1).tolist():
+        yield _piece(tree, np.append(_ancestors(tree, leaf), leaf), owned_from)
+        owned_from = leaf + 1
+
+
+def _ancestors(tree: _Part, node: int) -> Int64:
+    """Of `node`, without itself, the root first: those whose subtree holds it."""
+    return np.flatnonzero(tree.ends_N[:node] > node)
+
+
+def _piece(tree: _Part, nodes: Int64, owned_from: int) -> _Part:
+    """The tree of only `nodes` (ascending, closed under parents), with the entries of those at or after `owned_from`."""
+    parents = tree.parents_N[nodes]
+    owned_E = (tree.entries.node_E >= owned_from) & (tree.entries.node_E <= nodes[-1])
+    entries = tree.entries.take(owned_E)
+    return _Part(
+        ids_N=tree.ids_N[nodes],
+        parents_N=np.where(parents < 0, -1, np.searchsorted(nodes, parents)),
+        positions_N=tree.positions_N[nodes],
+        ends_N=np.searchsorted(nodes, tree.ends_N[nodes]),
+        copies_N=np.where(nodes >= owned_from, tree.copies_N[nodes], 0),
+        entries=dataclasses.replace(entries, node_E=np.searchsorted(nodes, entries.node_E)),
+    )
+
+
+def _row(parts: Sequence[_Part]) -> Row:
+    offsets = np.cumsum([0, *(part.num_tokens for part in parts)])
+    placed = list(zip(parts, offsets.tolist(), strict=False))
+    entries = concatenate(
+        [dataclasses.replace(part.entries, node_E=part.entries.node_E + offset) for part, offset in placed]
+    )
+    node_U, temperature_U, edge_E = _edges(entries)
+    arrays = {
+        "ids_N": np.concatenate([part.ids_N for part in parts]),
+        "parents_N": np.concatenate([np.where(p.parents_N < 0, -1, p.parents_N + offset) for p, offset in placed]),
+        "positions_N": np.concatenate([part.positions_N for part in parts]),
+        "ends_N": np.concatenate([part.ends_N + offset for part, offset in placed]),
+        "copies_N": np.concatenate([part.copies_N for part in parts]),
+        "node_U": node_U,
+        "temperature_U": temperature_U,
+        "edge_E": edge_E,
+    }
+    same = ("old_logprob_E", "advantage_E", "trajectory_E", "turn_E", "dispatch_E", "staleness_E")
+    arrays |= {name: getattr(entries, name) for name in same}
+    return Row(**{name: torch.from_numpy(np.ascontiguousarray(array)) for name, array in arrays.items()})
+
+
+def _edges(entries: Entries) -> tuple[Int64, Float32, Int64]:
+    """The distinct (node, temperature) pairs, by node, and which of them each entry is."""
+    temperatures, kind_E = np.unique(entries.temperature_E, return_inverse=True)
+    kinds = max(len(temperatures), 1)
+    keys_U, edge_E = np.unique(entries.node_E * kinds + kind_E, return_inverse=True)
+    return keys_U // kinds, temperatures[keys_U % kinds], edge_E

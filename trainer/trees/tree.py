@@ -1,0 +1,257 @@
+"""Merging: the records of one group become one prefix tree, in which every distinct token stands once.
+
+The promise: a forward over the tree gives, at every node, what a forward of the root-to-node sequence alone would
+give, if positions are depths and the mask is "j sees i iff j <= i < ends[j]". Numpy only; nothing here knows about a
+model.
+
+    record A  [sys q a0 x a1]     index      0    1  2   3  4   5  6     suffix _N  tree node (token)
+    record B  [sys q a0 y]        ids_N      sys  q  a0  x  a1  y  c0           _E  entry: (trajectory, trained token)
+    record C  [sys q c0]          parents_N  -1   0  1   2  3   2  1            _T  trajectory (record)
+                                  ends_N     7    7  6   5  5   6  7
+
+A record's token is trained once, however many of the record's branches run through it: it is one draw. Two records that
+independently sampled the same token give two entries on one node: they are two draws.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+import numpy as np
+import numpy.typing as npt
+
+from shared.trees import RecordTree
+from trainer.trees.ages import Ages
+from trainer.trees.trie import Int32, Int64, Layout, Trie, runs
+
+Bool = npt.NDArray[np.bool_]
+Float32 = npt.NDArray[np.float32]
+
+
+class Merging(StrEnum):
+    TREE = "tree"  # one prefix tree: every distinct prefix once
+    LINEAR = "linear"  # one chain per root-to-leaf path: requests that continue each other exactly are one sequence
+    NONE = "none"  # one chain per request to the engine
+
+
+@dataclass(frozen=True, slots=True)
+class Entries:
+    """What is trained: one entry per (trajectory, trained token), the same length everywhere."""
+
+    node_E: Int64  # the tree node that is this token; it is predicted by the node's parent
+    old_logprob_E: Float32  # of the sampler, at the sampling temperature
+    advantage_E: Float32
+    temperature_E: Float32
+    trajectory_E: Int64  # index of the record in the group (in a Row: in the optimizer step of this rank)
+    turn_E: Int64
+    dispatch_E: Int64  # index into `dispatch_ids`
+    staleness_E: Float32
+    version_E: Int64  # weights that sampled the token
+
+    def __len__(self) -> int:
+        return len(self.node_E)
+
+    def take(self, index: npt.NDArray[np.intp] | npt.NDArray[np.bool_]) -> "Entries":
+        """The entries at `index`, in that order."""
+        return Entries(*(getattr(self, name)[index] for name in self.__dataclass_fields__))
+
+
+@dataclass(frozen=True, slots=True)
+class TokenTree:
+    """The merged tree of a group, in depth-first pre-order; see the module's picture. It may be a forest, or empty.
+
+    Records left out by their advantages are absent from the nodes, the entries and the three counts of tokens below, so that
+    these compare; they are present in `record_ids` and `trained_tokens_T`, so that denominators do not change. So are tokens
+    that have no entry although they are in the tree.
+
+    num_flat    tokens if every request to the engine (prompt and reply) were one sequence, forwarded on its own
+    num_linear  tokens if, inside a record, a request that continues an earlier one exactly were merged with it: one
+                sequence per root-to-leaf path. What linear prefix merging reaches: branches and records share nothing
+    num_tree    tokens of this tree, or with another `Merging` of its chains
+    """
+
+    ids_N: Int64
+    parents_N: Int64
+    positions_N: Int64
+    ends_N: Int64
+    copies_N: Int64  # of how many records' tokens this is the place; 0 where a chain repeats what an earlier one has
+    entries: Entries
+    record_ids: tuple[str, ...]
+    dispatch_ids: tuple[str, ...]
+    trained_tokens_T: Int64
+    num_flat: int
+    num_linear: int
+
+    @property
+    def num_tree(self) -> int:
+        return len(self.ids_N)
+
+    @property
+    def num_trajectories(self) -> int:
+        """Records of the group, those left out included."""
+        return len(self.record_ids)
+
+    @property
+    def entries_T(self) -> Int64:
+        """Entries of each trajectory: `trained_tokens_T` less those without a loss."""
+        return np.bincount(self.entries.trajectory_E, minlength=self.num_trajectories).astype(np.int64)
+
+    def at(self, ages: Ages, age: int) -> "TokenTree":
+        """The tree of a group of this age, without the entries that are too old to have a loss."""
+        entries = self.entries
+        if ages.max_age is not None:
+            too_old = [v for v in np.unique(entries.version_E).tolist() if ages.too_old(v)]
+            entries = entries.take(~np.isin(entries.version_E, too_old))
+        staleness_E = np.full(len(entries), age, dtype=np.float32)
+        return dataclasses.replace(self, entries=dataclasses.replace(entries, staleness_E=staleness_E))
+
+
+def merge(
+    records: Sequence[RecordTree],
+    *,
+    staleness: Sequence[float] | None = None,
+    drop_zero_advantage: bool = False,
+    minimal_advantage: float = 0.0,
+    skip_non_positive_advantage: bool = False,
+    merging: Merging = Merging.TREE,
+) -> TokenTree:
+    """Merge the records of a group. `staleness` has one value per record; None means that all are fresh.
+
+    With another `merging` the result is a forest of chains that share nothing; a record's token is still trained once, in the
+    first chain that has it.
+
+    `drop_zero_advantage` leaves out records whose trained dispatches all have advantage 0: they add nothing to the
+    gradient of a policy-gradient loss (do not use it with cross entropy, which ignores advantages). Dispatches with an
+    advantage of less than `minimal_advantage`, or with `skip_non_positive_advantage` of 0 and less, have no loss of any kind:
+    no entries, and a record of nothing else is left out.
+    """
+    if staleness is not None and len(staleness) != len(records):
+        raise ValueError(f"{len(staleness)} staleness values for {len(records)} records; expected one for each record")
+    lossy = [_has_loss(record, minimal_advantage, skip_non_positive_advantage) for record in records]
+    kept = [
+        t
+        for t, record in enumerate(records)
+        if not (drop_zero_advantage and _adds_nothing(record)) and (lossy[t].any() or not record.trained_N.any())
+    ]
+    layout, node_of_token = _tree(records, kept) if merging is Merging.TREE else _chains(records, kept, merging)
+    ages = [0.0] * len(records) if staleness is None else list(staleness)
+    offsets = np.cumsum([0, *(len(record.dispatches) for record in records)])
+    parts = [_entries(records[t], lossy[t], node_of_token[t], t, int(offsets[t]), ages[t]) for t in kept]
+    counts = [_sequence_counts(records[t]) for t in kept]
+    copies_N = np.zeros(len(layout.ids_N), dtype=np.int64)
+    for t in kept:
+        np.add.at(copies_N, node_of_token[t], 1)
+    return TokenTree(
+        ids_N=layout.ids_N,
+        parents_N=layout.parents_N,
+        positions_N=layout.positions_N,
+        ends_N=layout.ends_N,
+        copies_N=copies_N,
+        entries=concatenate(parts),
+        record_ids=tuple(record.record_id for record in records),
+        dispatch_ids=tuple(dispatch.id for record in records for dispatch in record.dispatches),
+        trained_tokens_T=np.array([int(record.trained_N.sum()) for record in records], dtype=np.int64),
+        num_flat=sum(flat for flat, _ in counts),
+        num_linear=sum(linear for _, linear in counts),
+    )
+
+
+def concatenate(parts: Sequence[Entries]) -> Entries:
+    """All entries, one part after the other; no part gives no entry."""
+    ints, floats = np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.float32)
+    none = Entries(ints, floats, floats, floats, ints, ints, ints, floats, ints)
+    return Entries(
+        *(np.concatenate([getattr(p, name) for p in (none, *parts)]) for name in Entries.__dataclass_fields__)
+    )
+
+
+def _tree(records: Sequence[RecordTree], kept: Sequence[int]) -> tuple[Layout, dict[int, Int64]]:
+    trie = Trie()
+    slots = {t: trie.insert(records[t]) for t in kept}
+    layout = trie.layout()
+    return layout, {t: layout.node_of_slot[slot_N] for t, slot_N in slots.items()}
+
+
+def _chains(records: Sequence[RecordTree], kept: Sequence[int], merging: Merging) -> tuple[Layout, dict[int, Int64]]:
+    """One chain after the other, and where each record's token stands first."""
+    ids: list[Int32] = []
+    lengths: list[int] = []
+    node_of_token = {t: np.full(records[t].num_tokens, -1, dtype=np.int64) for t in kept}
+    offset = 0
+    for t in kept:
+        leaves, requests = _sequence_ends(records[t])
+        for end in (leaves if merging is Merging.LINEAR else requests).tolist():
+            path = records[t].path(end)
+            new = path[node_of_token[t][path] < 0]
+            node_of_token[t][new] = offset + len(path) - len(new) + np.arange(len(new))
+            ids.append(records[t].token_ids_N[path])
+            lengths.append(len(path))
+            offset += len(path)
+    starts = np.cumsum([0, *lengths])
+    index_N, start_N = np.arange(offset), np.repeat(starts[:-1], lengths).astype(np.int64)
+    layout = Layout(
+        ids_N=np.concatenate([np.zeros(0, dtype=np.int64), *ids]),
+        parents_N=np.where(index_N == start_N, -1, index_N - 1),
+        positions_N=index_N - start_N,
+        ends_N=np.repeat(starts[1:], lengths).astype(np.int64),
+        node_of_slot=index_N,
+    )
+    return layout, node_of_token
+
+
+def _adds_nothing(record: RecordTree) -> bool:
+    return all(dispatch.advantage == 0.0 for dispatch in record.dispatches if dispatch.trained)
+
+
+def _has_loss(record: RecordTree, minimal: float, only_positive: bool) -> Bool:
+    """Of each token: it is trained, and its dispatch's advantage lets it have a loss."""
+    passes_D = [abs(d.advantage) >= minimal and (d.advantage > 0.0 or not only_positive) for d in record.dispatches]
+    return record.trained_N & np.array([*passes_D, False], dtype=bool)[record.dispatches_N]
+
+
+def _entries(
+    record: RecordTree, lossy_N: Bool, node_of_token: Int64, trajectory: int, first_dispatch: int, staleness: float
+) -> Entries:
+    trained = np.flatnonzero(lossy_N)
+    dispatch_E = record.dispatches_N[trained].astype(np.int64)
+    advantage_D = np.array([d.advantage for d in record.dispatches], dtype=np.float32)
+    temperature_D = np.array([d.temperature for d in record.dispatches], dtype=np.float32)
+    turn_D = np.array([d.turn for d in record.dispatches], dtype=np.int64)
+    return Entries(
+        node_E=node_of_token[trained],
+        old_logprob_E=record.logprobs_N[trained].astype(np.float32),
+        advantage_E=advantage_D[dispatch_E],
+        temperature_E=temperature_D[dispatch_E],
+        trajectory_E=np.full(len(trained), trajectory, dtype=np.int64),
+        turn_E=turn_D[dispatch_E],
+        dispatch_E=dispatch_E + first_dispatch,
+        staleness_E=np.full(len(trained), staleness, dtype=np.float32),
+        version_E=record.versions_N[trained].astype(np.int64),
+    )
+
+
+def _sequence_counts(record: RecordTree) -> tuple[int, int]:
+    """Tokens of (all request sequences, all root-to-leaf sequences)."""
+    lengths_N = _depths(record.parents_N) + 1
+    leaves, requests = _sequence_ends(record)
+    return int(lengths_N[requests].sum()), int(lengths_N[leaves].sum())
+
+
+def _sequence_ends(record: RecordTree) -> tuple[Int64, Int64]:
+    """Last tokens of (root-to-leaf sequences, request sequences). A leaf that no request ends at is in both."""
+    leaves = np.array(record.leaves(), dtype=np.int64)
+    last_D = np.full(len(record.dispatches), -1, dtype=np.int64)
+    sampled = np.flatnonzero(record.dispatches_N >= 0)
+    np.maximum.at(last_D, record.dispatches_N[sampled], sampled)
+    return leaves, np.union1d(leaves, last_D[last_D >= 0])
+
+
+def _depths(parents_N: Int32) -> Int64:
+    """Distance from the root of every token: constant along a run, so one step of Python per run, not per token."""
+    depth_N = np.zeros(len(parents_N), dtype=np.int64)
+    for start, stop in runs(parents_N):
+        parent = int(parents_N[start])
+        first = 0 if parent < 0 else int(depth_N[parent]) + 1
+        depth_N[start:stop] = np.arange(first, first + stop - start)
+    return depth_N
