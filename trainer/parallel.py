@@ -7,7 +7,7 @@ and for one process: Accelerate's own FSDP path does not exist on CPU, where it 
     mesh        "shard" × "tp": parameters are cut over both
     shard       data × cp: rows are dealt over the data alone
     tp          the processes of one line work on the same rows, each with its part of every layer (`modeling/tensor_parallel.py`)
-    cp          the processes of one line work on the same rows, each with its slice of the tokens (`modeling/context_parallel.py`)
+    cp          the processes of one line work on the same rows, each with a slice of the tokens (`modeling/context_parallel.py`)
 
 Promise: either as many processes train together as were launched, or the start is refused.
 """

@@ -2,10 +2,10 @@
 
     open a port ─▶ (announce the version with its offer) ─▶ join_s: who joins? ─▶ close ─▶ send ─▶ sent | failed
 
-Promise: the trainer waits for no engine. All of it runs beside the training, on the bridge's loop; the sending is a child process
-(`trainer/publishing/send.py`), which is killed when its time is over and started again for the next offer. While one broadcast is
-under way, versions are published from disk alone. Whoever did not join, or was in a broadcast that failed, loads from disk, where every
-version is. Each offer has a group, name and port of its own: a group cannot grow or lose members.
+Promise: the trainer waits for no engine. All of it runs beside the training, on the bridge's loop; the sending is a child
+process (`trainer/publishing/send.py`), which is killed when its time is over and started again for the next offer. While one
+broadcast is under way, versions are published from disk alone. Whoever did not join, or was in a broadcast that failed, loads
+from disk, where every version is. Each offer has a group, name and port of its own: a group cannot grow or lose members.
 """
 
 import asyncio

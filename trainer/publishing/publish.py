@@ -6,11 +6,11 @@
 
 `publish_mode: delta` writes changes, and every `full_every` versions the complete directory beside them; `adapter` writes
 adapters of version 0 (`trainer/publishing/version_files.py`). In mode delta the first version of every start of the trainer is
-complete. In either that of the last step is (nobody would answer a request after it), and so is the next one after an engine could not put a
-version together, which it says in its `inference_services` document; while the trainer waits for data it answers such a request,
-since that data may depend on it. With `weight_transport: broadcast` a version on disk is offered over the network as well
-(`trainer/publishing/broadcast.py`). A resume from an older step withdraws what came after it, and publishes its own weights again,
-under a new number.
+complete. In either that of the last step is (nobody would answer a request after it), and so is the next one after an engine
+could not put a version together, which it says in its `inference_services` document; while the trainer waits for data it answers
+such a request, since that data may depend on it. With `weight_transport: broadcast` a version on disk is offered over the
+network as well (`trainer/publishing/broadcast.py`). A resume from an older step withdraws what came after it, and publishes its
+own weights again, under a new number.
 """
 
 import logging
