@@ -139,7 +139,7 @@ async def test_an_engine_receives_the_published_bytes_while_requests_are_in_flig
     wire = Held("/pause_generation")  # the first is that for version 0
     async with training(store, engine, tmp_path) as trainer, keeping(engine, store, until, wire) as kept:
         from_disk = wire.asked.count("/update_weights_from_disk")
-        await trainer.publishing.publish()
+        await trainer.publish()
         await asyncio.wait_for(wire.reached.wait(), 60)
         flight = await kept.fly()
         wire.let_go.set()
@@ -147,7 +147,7 @@ async def test_an_engine_receives_the_published_bytes_while_requests_are_in_flig
             assert [version for version, _ in reply.generation.version_runs] == [0, 1]
         for version in (1, 2, 3):
             if version > 1:
-                await trainer.publishing.publish()
+                await trainer.publish()
             await kept.serves(version)
             assert (await kept.ask()).generation.version_runs == [[version, 8]]
             offer = (await trainer.ended(until)).offer
@@ -182,7 +182,7 @@ async def test_nccl_carries_the_published_bytes_to_sglang_on_another_gpu(
             keeping(engine, store, until) as kept,
         ):
             for version in (1, 2):
-                await trainer.publishing.publish()
+                await trainer.publish()
                 await kept.serves(version)
                 offer = (await trainer.ended(until)).offer
                 assert offer is not None
@@ -227,7 +227,7 @@ async def test_those_who_join_in_time_are_sent_to_together_and_the_others_load_f
     wire, other_wire = Wire(), Wire()
     async with training(store, engine, tmp_path) as trainer, keeping(engine, store, until, wire) as kept:
         async with keeping(other, store, until, other_wire) as also:
-            await trainer.publishing.publish()
+            await trainer.publish()
             offer = (await trainer.ended(until)).offer
             assert offer is not None
             assert {one.service for one in offer.joined} == {engine.url, other.url}
@@ -237,7 +237,7 @@ async def test_those_who_join_in_time_are_sent_to_together_and_the_others_load_f
                 await assert_holds(one.engine, 1)
             assert (wire.asked.count(UPDATE), other_wire.asked.count(UPDATE)) == (4, 4)
         async with keeping(other, store, until, other_wire, first=1, weight_transport="disk") as also:
-            await trainer.publishing.publish()
+            await trainer.publish()
             await kept.serves(2)
             await also.serves(2)
             await assert_holds(other, 2)
@@ -254,7 +254,7 @@ async def test_an_engine_that_dies_in_the_middle_costs_the_others_a_load_from_di
     held = Held(UPDATE)  # between two buckets
     async with training(store, engine, tmp_path) as trainer, keeping(engine, store, until) as kept:
         async with keeping(other, store, until, held) as dying:
-            await trainer.publishing.publish()
+            await trainer.publish()
             await asyncio.wait_for(held.reached.wait(), 60)
             os.kill(pid, signal.SIGKILL)
             held.let_go.set()
@@ -270,7 +270,7 @@ async def test_an_engine_that_dies_in_the_middle_costs_the_others_a_load_from_di
                 return [s.status for s in found if s.id == dying.engine.url] == [ServiceStatus.DOWN]
 
             await until(down)
-            await trainer.publishing.publish()  # in a group of its own, by a sender of its own
+            await trainer.publish()  # in a group of its own, by a sender of its own
             await kept.serves(2)
             await assert_holds(engine, 2)
         offer = (await trainer.ended(until)).offer
@@ -285,7 +285,7 @@ async def test_a_sender_that_is_killed_in_the_middle_leaves_every_engine_with_th
     """As with its trainer: it ends when its parent does."""
     held = Held(UPDATE)  # between two buckets
     async with training(store, engine, tmp_path) as trainer, keeping(engine, store, until, held) as kept:
-        await trainer.publishing.publish()
+        await trainer.publish()
         await asyncio.wait_for(held.reached.wait(), 60)
         (pid,) = senders()
         os.kill(pid, signal.SIGKILL)
@@ -295,7 +295,7 @@ async def test_a_sender_that_is_killed_in_the_middle_leaves_every_engine_with_th
         offer = (await trainer.ended(until)).offer
         assert offer is not None
         assert offer.state is OfferState.FAILED
-        await trainer.publishing.publish()
+        await trainer.publish()
         await kept.serves(2)
         assert (await trainer.ended(until)).offer != offer
         assert held.asked.count(UPDATE) == 2 + 4
@@ -325,8 +325,8 @@ async def test_an_engine_that_never_joins_does_not_hold_up_the_others_for_long(
     async with training(store, engine, tmp_path, join_s=2.0) as trainer, keeping(engine, store, until) as kept:
         silent = (await kept.service()).model_copy(update={"id": "silent", "url": "silent"})
         await store.services.heartbeat(silent)
-        await trainer.publishing.publish()
-        await trainer.publishing.publish(
+        await trainer.publish()
+        await trainer.publish(
             offer=False
         )  # while that one is open; the engine takes part in what is newest for it
         offer = (await trainer.ended(until)).offer if (await trainer.announced()).offer else None
