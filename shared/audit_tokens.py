@@ -72,7 +72,8 @@ def compare(report: AuditReport, tree: RecordTree, dispatches: Sequence[Dispatch
 
 def _audit_summary(report: AuditReport, data: DBRecordData, tree: RecordTree) -> None:
     expected = data_fields(tree)
-    for name in ("num_tokens", "num_trained_tokens", "min_version", "max_version"):
+    names = ["num_tokens", "num_trained_tokens", "min_version", "max_version"]
+    for name in [*names, "versions"] if data.versions else names:  # data that is older than this field has none
         found = getattr(data, name)
         report.look(Check.SUMMARY, found == expected[name], f"{data.id}: {name} {found}; the tree has {expected[name]}")
 

@@ -272,6 +272,7 @@ class DBRecordData(Document):
     source: str
     min_version: int
     max_version: int
+    versions: list[int] = []  # every one that sampled a trained token
     num_tokens: int
     num_trained_tokens: int
     reward: float  # the record's score

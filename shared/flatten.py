@@ -62,6 +62,7 @@ def flatten(
 def data_fields(tree: RecordTree) -> dict[str, Any]:
     """The fields of `DBRecordData` that describe `tree`."""
     trained_N = tree.trained_N
+    versions = np.unique(tree.versions_N[trained_N]).tolist()
     return {
         "dispatches": [
             DataDispatch(id=d.id, turn=d.turn, advantage=d.advantage, temperature=d.temperature, trained=d.trained)
@@ -70,8 +71,9 @@ def data_fields(tree: RecordTree) -> dict[str, Any]:
         "digest": digest(tree),
         "num_tokens": tree.num_tokens,
         "num_trained_tokens": int(np.count_nonzero(trained_N)),
-        "min_version": int(tree.versions_N[trained_N].min()) if trained_N.any() else -1,
-        "max_version": int(tree.versions_N[trained_N].max()) if trained_N.any() else -1,
+        "min_version": versions[0] if versions else -1,
+        "max_version": versions[-1] if versions else -1,
+        "versions": versions,
     }
 
 

@@ -17,7 +17,7 @@ from shared.store.pipelines import NOW
 from shared.store.retry import survives_outages
 
 Document = dict[str, Any]
-GROUP_FIELDS = ["task", "seq", "group_size", "min_version", "max_version", "num_tokens"]
+GROUP_FIELDS = ["task", "seq", "group_size", "min_version", "max_version", "versions", "num_tokens"]
 READ_AT_ONCE = 500  # records; without it the second answer is all that waits, up to 16 MB
 
 
@@ -56,7 +56,7 @@ class RecordDataVerbs:
     ) -> list[dict[str, Any]]:
         """Whole groups that nobody has borrowed, oldest first: [{"_id": task, "seq", "versions", "records": [ids], ...}].
 
-        `versions`: the first and the last of each record; none where nothing of the group is trained: it has no age.
+        `versions`: all that sampled its trained tokens; none where nothing of the group is trained: it has no age.
         `trained_until`: none that a later step has trained. `least_trained_first`: before the oldest.
 
         An index has the order, and reading ends with the last group asked for: what it costs does not grow with what waits.
@@ -190,7 +190,9 @@ def _summary(group: Sequence[Document]) -> dict[str, Any]:
     return {
         "_id": group[0]["task"],
         "seq": group[0]["seq"],
-        "versions": sorted({d[name] for d in with_loss for name in ("min_version", "max_version")}),
+        "versions": sorted(
+            {v for d in with_loss for v in (d["min_version"], *d.get("versions", ()), d["max_version"])}
+        ),
         "num_tokens": sum(d["num_tokens"] for d in group),
         "records": [d["_id"] for d in group],
     }

@@ -120,6 +120,7 @@ CORRUPTIONS: dict[str, tuple[Check, Corruption]] = {
     "dropped without a reason": (Check.DROPPED, ("record_data", {"_id": RECORD}, {"$set": {"group_size": 0}})),
     "a wrong token count": (Check.SUMMARY, ("record_data", {"_id": RECORD}, {"$set": {"num_trained_tokens": 7}})),
     "a wrong oldest version": (Check.SUMMARY, ("record_data", {"_id": RECORD}, {"$set": {"min_version": 4}})),
+    "a version that sampled nothing": (Check.SUMMARY, ("record_data", {"_id": RECORD}, {"$set": {"versions": [4]}})),
     "a step counted twice": (
         Check.STEPS,
         ("record_data", {"_id": RECORD}, {"$set": {"trained_steps": [1, 1], "trained_count": 2}}),

@@ -8,6 +8,7 @@ from transformers import PreTrainedModel
 
 from shared.documents import DBRecordData
 from shared.flatten import data_fields, flatten
+from shared.packed import pack_floats, pack_ints
 from shared.states import DataStatus
 from tests.shared.builders import make_answer, make_data, make_task
 from tests.trainer.builders import RecordBuilder, gradients, relative_difference, tiny_model
@@ -22,12 +23,16 @@ from trainer.trees.tree import TokenTree, merge
 
 
 def add_mixed_group(bridge: StoreBridge, seq: int, versions: list[list[int]]) -> None:
-    """A group with a record for each entry of `versions`: its two tokens were sampled by these."""
+    """A group with a record for each entry of `versions`: its tokens were sampled by these."""
     task, group = make_task(seq), []
     for k, of_tokens in enumerate(versions):
         rid = f"{task.id}:{k}:1"
         runs = [(version, 1) for version in of_tokens]
-        answer = make_answer(rid).model_copy(update={"weight_versions": runs})
+        answer = make_answer(rid)
+        assert answer.response is not None
+        tokens = {"output_ids": pack_ints(range(3, 3 + len(runs))), "output_logprobs": pack_floats([-0.5] * len(runs))}
+        response = answer.response.model_copy(update=tokens)
+        answer = answer.model_copy(update={"weight_versions": runs, "response": response})
         bridge(bridge.store.records.open_dispatch(answer))
         fields = data_fields(flatten(rid, [answer], {answer.id: 1.0}))
         group.append(make_data(task, k, group_size=len(versions), **fields))
@@ -72,6 +77,22 @@ def test_a_group_without_one_token_young_enough_is_set_aside_also_where_old_toke
     batch = start(bridge, alone, groups_per_step=1, stale_data="mask").next_batch(5)
     assert entries(batch) == [1.0, 1.0]
     assert {d.task for d in bridge(bridge.store.data.find({"status": DataStatus.STALE}))} == {"main:train:0:t0"}
+
+
+@pytest.mark.parametrize("stale_data", ["drop", "mask"])
+def test_a_withdrawn_version_between_a_records_first_and_last_counts_and_one_that_sampled_nothing_does_not(
+    bridge: StoreBridge, alone: Parallel, stale_data: str
+) -> None:
+    publish(bridge, range(6))
+    bridge(bridge.store.versions.withdraw_after("main", 2))  # versions 3, 4, 5 are up to 3 steps of a dead branch away
+    publish(bridge, range(3, 4))  # version 6
+    add_mixed_group(bridge, 0, [[2, 5, 6]])
+    add_mixed_group(bridge, 1, [[2, 6, 6]])
+    stream = start(bridge, alone, groups_per_step=1, max_staleness=2, stale_data=stale_data)
+    ages = [1.0] * (3 if stale_data == "drop" else 2)  # the first group trains without its old token
+    assert entries(stream.next_batch(4)) == ages
+    set_aside = {d.task for d in bridge(bridge.store.data.find({"status": DataStatus.STALE}))}
+    assert set_aside == ({"main:train:0:t0"} if stale_data == "drop" else set())
 
 
 def test_where_nothing_is_dropped_by_age_the_oldest_group_is_trained(bridge: StoreBridge, alone: Parallel) -> None:

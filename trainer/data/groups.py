@@ -89,15 +89,14 @@ class Chooser:
     def _too_old(self, row: dict[str, Any], ages: Ages) -> int | None:
         """Steps that a group which may not be trained lies behind; None for one that may. Without a loss it has no age.
 
-        Of the versions that a resume withdrew the last are the farthest away: so the oldest may be any of them.
+        Of the versions that a resume withdrew the last are the farthest away: so the oldest may be any of the group's.
         """
         versions = row["versions"]
         if not versions or ages.lags is None or self._config.stale_data is StaleData.KEEP:
             return None
         oldest = max(map(ages.of, versions))
         if self._config.stale_data is StaleData.MASK:  # something in it must be young enough
-            youngest = min(ages.of(v) for v in ages.lags if versions[0] <= v <= versions[-1])
-            return oldest if youngest > self._config.max_staleness else None
+            return oldest if min(map(ages.of, versions)) > self._config.max_staleness else None
         return oldest if oldest > self._config.max_staleness else None
 
     def borrow(self, groups: Sequence[Group], incarnation: int, step: int) -> None:
