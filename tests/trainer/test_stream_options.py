@@ -1,16 +1,20 @@
 """What the stream leaves out: tokens that are too old, records used too lately, advantages that say too little."""
 
+import asyncio
 import math
 
 import pytest
 import torch
 from transformers import PreTrainedModel
 
+from sampler.admission import seq_limit
 from shared.documents import DBRecordData
 from shared.flatten import data_fields, flatten
 from shared.packed import pack_floats, pack_ints
+from shared.run_documents import Admission
 from shared.states import DataStatus
-from tests.shared.builders import make_answer, make_data, make_task
+from shared.store import Store
+from tests.shared.builders import claim, import_tasks, make_answer, make_data, make_task
 from tests.trainer.builders import RecordBuilder, gradients, relative_difference, tiny_model
 from tests.trainer.streams import add_groups, publish, start
 from trainer.bridge import StoreBridge
@@ -93,6 +97,45 @@ def test_a_withdrawn_version_between_a_records_first_and_last_counts_and_one_tha
     assert entries(stream.next_batch(4)) == ages
     set_aside = {d.task for d in bridge(bridge.store.data.find({"status": DataStatus.STALE}))}
     assert set_aside == ({"main:train:0:t0"} if stale_data == "drop" else set())
+
+
+def test_without_staleness_every_step_trains_on_its_own_version_alone_and_on_all_that_it_sampled(
+    bridge: StoreBridge, alone: Parallel
+) -> None:
+    """Synchronous training: samplers play whatever they may open; one group, the fourth, is not of the step's version."""
+    publish(bridge, range(1))
+    bridge(import_tasks(bridge.store, 20))
+    with start(bridge, alone, max_staleness=0) as stream:
+        playing = bridge.background(play_eagerly(bridge.store, late=3))
+        taken = []
+        for step in range(1, 5):
+            batch = stream.next_batch(step)
+            assert batch is not None
+            assert set(entries(batch)) == {0.0}
+            found = bridge(bridge.store.data.load(batch.record_ids))
+            assert {tuple(d.versions) for d in found} == {(step - 1,)}
+            taken.append(sorted({d.seq for d in found}))
+            stream.commit(step)
+            publish(bridge, range(step, step + 1))
+        playing.cancel()
+    assert taken == [[0, 1], [2, 4], [5, 6], [7, 8]]
+    assert {d.seq for d in bridge(bridge.store.data.find({"status": DataStatus.STALE}))} == {3}
+
+
+async def play_eagerly(store: Store, *, late: int) -> None:
+    """A sampler on the newest weights that is never idle; the group `late` is of the weights before them."""
+    admissions = {"main": Admission(groups_per_step=2, max_staleness=0)}
+    while True:
+        limit, _ = await seq_limit(store, ["main"], admissions)
+        newest = await store.versions.newest("main")
+        assert newest is not None
+        while (held := await claim(store, seq_limit=limit)) is not None:
+            version = newest.version - (held.task.seq == late)
+            data = make_data(held.task, held.traj_id, version=version)
+            await store.records.open_dispatch(make_answer(data.id, version=version))
+            await store.data.write_group([data])
+            await store.tasks.finish_slot(held, 1.0)
+        await asyncio.sleep(0.01)
 
 
 def test_where_nothing_is_dropped_by_age_the_oldest_group_is_trained(bridge: StoreBridge, alone: Parallel) -> None:
