@@ -130,7 +130,7 @@ async def play_eagerly(store: Store, *, late: int) -> None:
         newest = await store.versions.newest("main")
         assert newest is not None
         while (held := await claim(store, seq_limit=limit)) is not None:
-            version = newest.version - (held.task.seq == late)
+            version = max(0, newest.version - (held.task.seq == late))
             data = make_data(held.task, held.traj_id, version=version)
             await store.records.open_dispatch(make_answer(data.id, version=version))
             await store.data.write_group([data])
