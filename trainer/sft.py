@@ -165,7 +165,9 @@ def train(config: SftConfig, parallel: Parallel) -> Path:
 @contextmanager
 def _open_data(config: SftConfig, parallel: Parallel) -> Iterator[Data]:
     if config.train_file is not None:
-        yield Conversations(read_conversations(config.train_file), load_tokenizer(config.model_name_or_path))
+        conversations = Conversations(read_conversations(config.train_file), load_tokenizer(config.model_name_or_path))
+        conversations.check(_indices_to_come(config, len(conversations)), parallel)
+        yield conversations
         return
     assert config.run is not None
     assert config.db_connection_string is not None  # validators' promises
@@ -173,8 +175,22 @@ def _open_data(config: SftConfig, parallel: Parallel) -> Iterator[Data]:
         yield Records(bridge, config, config.output_dir, parallel, config.max_tokens)
 
 
+def _indices_to_come(config: SftConfig, num_samples: int) -> Sequence[int]:
+    """What the steps will take that no checkpoint has behind it."""
+    newest, count = checkpoint.latest(config.output_dir / "checkpoints"), config.samples_per_step
+    first = checkpoint.step_of(newest) if newest else 0
+    wanted = max(0, _max_steps(config, num_samples) - first) * count
+    return (
+        range(num_samples) if wanted >= num_samples else sample_order(num_samples, first * count, wanted, config.seed)
+    )
+
+
+def _max_steps(config: SftConfig, num_samples: int) -> int:
+    return config.max_steps or max(1, round(config.epochs * num_samples / config.samples_per_step))
+
+
 def _train(config: SftConfig, parallel: Parallel, data: Data) -> Path:
-    max_steps = config.max_steps or max(1, round(config.epochs * len(data) / config.samples_per_step))
+    max_steps = _max_steps(config, len(data))
     learner = open_learner(
         config.model_name_or_path,
         LossConfig(loss_calculater=LossName.CROSS_ENTROPY, router_aux_loss_coef=config.router_aux_loss_coef),

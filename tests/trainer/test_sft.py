@@ -306,6 +306,24 @@ def test_sequences_go_one_by_one_where_prefix_trees_are_not_wanted(
     assert all(bool((row.ends_N == row.num_tokens).all()) for row in rows)
 
 
+def test_a_conversation_that_cannot_be_rendered_is_refused_before_the_first_step_if_a_step_will_take_it(
+    tmp_path: Path, train: Callable[..., bytes], train_file: Path
+) -> None:
+    lines = train_file.read_text(encoding="utf-8").splitlines(keepends=True)
+    used, unused = sample_order(50, 0, 16, seed=0), sample_order(50, 16, 34, seed=0)
+    bad = json.dumps({"messages": [{"role": "assistant", "content": "nobody asked"}]}) + "\n"
+    lines[unused[0]] = bad
+    train_file.write_text("".join(lines), encoding="utf-8")
+    train("without", max_steps=2)
+    lines[max(used)] = lines[min(used)] = bad
+    train_file.write_text("".join(lines), encoding="utf-8")
+    with pytest.raises(
+        ConfigError, match=rf"train\.jsonl:{min(used) + 1}: the chat template cannot render messages\[:0\]"
+    ):
+        train("with", max_steps=2)
+    assert not (tmp_path / "with").exists()
+
+
 def test_long_conversations_are_left_out_and_counted_and_where_all_are_no_model_is_written(
     tmp_path: Path, train: Callable[..., bytes]
 ) -> None:
