@@ -295,7 +295,8 @@ def shard_model(
         options["mp_policy"] = MixedPrecisionPolicy(param_dtype=param_dtype, reduce_dtype=torch.float32)
     if settings.offload_params:
         options["offload_policy"] = CPUOffloadPolicy()
-    sharded = [fully_shard(layer, **options) for layer in layers]
+    # From the inside out: a layer may hold another one (Mamba's names both its block and the mixer in it).
+    sharded = [fully_shard(layer, **options) for layer in reversed(layers)][::-1]
     if settings.forward_prefetch:
         for layer, following in pairwise(sharded):
             layer.set_modules_to_forward_prefetch([following])

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import Mamba2Config, Mamba2ForCausalLM
+from transformers import AutoModelForCausalLM, Mamba2Config, MambaConfig, PreTrainedConfig
 
 from tests.trainer.builders import (
     VOCABULARY,
@@ -181,11 +181,18 @@ def test_a_model_that_forbids_trees_is_trained_sequence_by_sequence_with_a_messa
     assert result.metrics["learner/grad_norm"] == pytest.approx(norm, rel=TOLERANCE)
 
 
-def test_a_model_of_state_space_layers_alone_is_trained_sequence_by_sequence(alone: Parallel, tmp_path: Path) -> None:
-    config = Mamba2Config(
-        vocab_size=VOCABULARY, hidden_size=32, num_hidden_layers=1, state_size=8, num_heads=4, head_dim=16, n_groups=1
-    )
-    model = Mamba2ForCausalLM(config)
+SPACES = {"vocab_size": VOCABULARY, "hidden_size": 32, "num_hidden_layers": 2, "state_size": 8}
+
+
+@pytest.mark.parametrize(
+    "config",
+    [MambaConfig(**SPACES), Mamba2Config(**SPACES, num_heads=4, head_dim=16, n_groups=1)],
+    ids=["Mamba", "Mamba2"],
+)
+def test_a_model_of_state_space_layers_alone_is_trained_sequence_by_sequence(
+    alone: Parallel, tmp_path: Path, config: PreTrainedConfig
+) -> None:
+    model = AutoModelForCausalLM.from_config(config)
     model.save_pretrained(tmp_path)
     learner = open_learner(tmp_path, LossConfig(), OPTIMIZER, alone)
     assert learner.linear
