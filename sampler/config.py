@@ -5,6 +5,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
+from sampler.engine.access import EngineAccess
 from sampler.policies.config import ContextConfig, NewContext
 from sampler.settlement.config import GroupConfig
 from shared.config import LogLevel, ServiceConfig
@@ -14,7 +15,7 @@ Share = Annotated[float, Field(ge=0, le=1)]
 Seconds = Annotated[float, Field(gt=0)]
 
 
-class SamplerConfig(ServiceConfig, ContextConfig, GroupConfig):
+class SamplerConfig(ServiceConfig, ContextConfig, GroupConfig, EngineAccess):
     """Long contexts are set by the fields of `ContextConfig`, completed groups by those of `GroupConfig`, by the same names."""
 
     section: ClassVar[str] = "sampler"

@@ -5,6 +5,7 @@ TandemError
 │   ├── EngineUnavailable      no usable answer: transport, time-out, 5xx. Another service may answer
 │   │   └── EngineContractBroken   it answered, but not with what training needs. Another service may do better
 │   └── EngineRefused          4xx: the request itself is wrong. No service will take it
+│       ├── KeyRefused         401 or 403: the engine demands a key, or another one
 │       ├── ContextTooLong     prompt plus new tokens exceed the model's context
 │       └── CacheNotFlushed    new weights ARE live, but stale cache entries may be used: pause, then flush
 ├── ToolFailure                a tool server failed. A tool that *answers* with an error is no failure
@@ -32,6 +33,10 @@ class EngineContractBroken(EngineUnavailable):
 
 class EngineRefused(EngineError):
     """The engine calls the request itself wrong (4xx); sending it again cannot help."""
+
+
+class KeyRefused(EngineRefused):
+    """The engine demands a key, or another one than it was shown."""
 
 
 class ContextTooLong(EngineRefused):

@@ -19,13 +19,9 @@ from typing import Any, Self
 
 import httpx
 
+from sampler.engine.refusals import LATER, refusal
 from sampler.engine.transport import KeepAliveTransport
-from sampler.errors import CacheNotFlushed, ContextTooLong, EngineContractBroken, EngineRefused, EngineUnavailable
-
-# 408 and 429 say "later", not "wrong".
-_LATER = (408, 425, 429)
-_TOO_LONG = ("longer than the model's context length", "exceeds the model's maximum context length")
-_NOT_FLUSHED = "the cache was not flushed"
+from sampler.errors import EngineContractBroken, EngineRefused, EngineUnavailable
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,8 +209,7 @@ class EngineClient:
             raise EngineUnavailable(f"{url}{path}: {type(exc).__name__}: {exc}") from exc
         if response.is_success:
             return response
-        _raise_for(url + path, response)
-        return response
+        raise refusal(url + path, response)
 
     def _url(self, url: str, path: str) -> httpx.URL:
         """Raises httpx.InvalidURL."""
@@ -233,33 +228,6 @@ def _max_running_requests(found: Mapping[str, Any]) -> int | None:
         return int(given)
     ranks = [state.get("effective_max_running_requests_per_dp") for state in found.get("internal_states") or []]
     return sum(map(int, ranks)) if ranks and all(ranks) else None
-
-
-def _raise_for(where: str, response: httpx.Response) -> None:
-    message = error_text(response.text)
-    status = response.status_code
-    if status >= 500 or status in _LATER:
-        raise EngineUnavailable(f"{where}: HTTP {status}: {message}")
-    if any(phrase in message for phrase in _TOO_LONG):
-        raise ContextTooLong(f"{where}: {message}")
-    if _NOT_FLUSHED in message:
-        raise CacheNotFlushed(f"{where}: {message}")
-    raise EngineRefused(f"{where}: HTTP {status}: {message}")
-
-
-def error_text(body: str) -> str:
-    """The message in SGLang's error bodies: four JSON shapes, FastAPI's `detail`, or plain text."""
-    try:
-        found = json.loads(body)
-    except ValueError:
-        return body.strip()[:500] or "no message"
-    if isinstance(found, dict):
-        error = found.get("error")
-        if isinstance(error, dict):
-            error = error.get("message")
-        found = error or found.get("message") or found.get("detail") or found
-    # Validation errors quote the whole request body after their first lines.
-    return str(found)[:500]
 
 
 def _generation(url: str, rid: str, answer: Mapping[str, Any], prompt_tokens: int) -> Generation:
@@ -310,7 +278,7 @@ def _refuse_failed_abort(where: str, kind: str, reason: Mapping[str, Any]) -> No
     status = reason.get("status_code")
     if kind == "abort" and status is not None:
         message = f"{where}: aborted with status {status}: {reason.get('message')}"
-        raise EngineUnavailable(message) if int(status) >= 500 or int(status) in _LATER else EngineRefused(message)
+        raise EngineUnavailable(message) if int(status) >= 500 or int(status) in LATER else EngineRefused(message)
 
 
 def _version_runs(where: str, meta: Mapping[str, Any], n_tokens: int) -> list[list[int]]:

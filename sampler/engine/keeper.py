@@ -38,7 +38,7 @@ from sampler.engine.client import EngineClient, EngineLoad
 from sampler.engine.keeper_config import KeeperConfig
 from sampler.engine.layout import check_layout, read_layout
 from sampler.engine.update import drain, update
-from sampler.errors import EngineError, EngineRefused, EngineUnavailable
+from sampler.errors import EngineError, EngineRefused, EngineUnavailable, KeyRefused
 from shared.assembly import Assembly, Reached
 from shared.errors import DataError, TandemError
 from shared.run_documents import InferenceService, PolicyVersion, Worker
@@ -83,7 +83,7 @@ class Keeper:
         return self._config.engine_url or self._require_child().url
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Until `stop`. Raises EngineUnavailable when the engine cannot be started or kept."""
+        """Until `stop`. Raises EngineUnavailable when the engine cannot be started or kept, KeyRefused."""
         await self._announce_first_version()
         try:
             await self._start_engine()
@@ -128,6 +128,8 @@ class Keeper:
             try:
                 await self._client.model_info(self.url)
                 return
+            except KeyRefused:
+                raise
             except EngineError as exc:
                 if self._child is not None and self._child.ended:
                     raise EngineUnavailable(f"the engine ended with status {self._child.status}") from exc
@@ -324,9 +326,10 @@ async def keep(config: KeeperConfig) -> None:
     stop = asyncio.Event()
     for sig in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(sig, stop.set)
+    client = EngineClient(api_key=config.engine_api_key)
     cache = config.cache_dir or Path(tempfile.gettempdir()) / f"tandem-{config.run}-{config.policy}"
     with own_folder(cache.resolve()) as folder:
-        async with Store.open(config.db_connection_string, config.run) as store, EngineClient() as client:
+        async with Store.open(config.db_connection_string, config.run) as store, client:
             await store.runs.save_config("keeper", config.snapshot())
             assembly = Assembly(folder, config.model_name_or_path)
             await Keeper(store, client, config, assembly).run(stop)

@@ -5,10 +5,11 @@ from typing import ClassVar, Literal
 
 from pydantic import Field, model_validator
 
+from sampler.engine.access import EngineAccess
 from shared.config import LogLevel, ServiceConfig
 
 
-class KeeperConfig(ServiceConfig):
+class KeeperConfig(ServiceConfig, EngineAccess):
     """Looks after one engine: registers it, reports on it, keeps it on the version of a policy that is wanted."""
 
     section: ClassVar[str] = "keeper"

@@ -101,8 +101,10 @@ def running(kind: str, model: Path, log: Path) -> Iterator[str]:
 
 
 @contextmanager
-def started(kind: str, model: Path, log: Path) -> "Iterator[tuple[str, subprocess.Popen[bytes]]]":
-    """Its process, too: a test may kill it."""
+def started(
+    kind: str, model: Path, log: Path, key: str | None = None
+) -> "Iterator[tuple[str, subprocess.Popen[bytes]]]":
+    """Its process, too: a test may kill it. `key`: what the engine demands."""
     if kind == "sglang":
         skip_without_sglang()
     port = free_port()
@@ -111,7 +113,7 @@ def started(kind: str, model: Path, log: Path) -> "Iterator[tuple[str, subproces
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     with log.open("wb") as output:
         process = subprocess.Popen(
-            [*command, "--weight-version", "0"],
+            [*command, "--weight-version", "0", *(["--api-key", key] if key else [])],
             cwd=ROOT,
             env=environment,
             stdin=subprocess.DEVNULL,
@@ -143,7 +145,7 @@ def _wait_for(url: str, process: "subprocess.Popen[bytes]", log: Path) -> None:
     deadline = time.monotonic() + START_S
     while True:
         try:
-            if httpx.get(url + "/model_info", timeout=2).status_code == 200:
+            if httpx.get(url + "/model_info", timeout=2).status_code in (200, 401):
                 return
         except httpx.TransportError:
             pass

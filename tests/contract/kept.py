@@ -105,9 +105,16 @@ class Kept:
 
 @asynccontextmanager
 async def keeping(
-    engine: Engine, store: Store, until: Until, wire: Wire | None = None, *, first: int = 0, **options: Any
+    engine: Engine,
+    store: Store,
+    until: Until,
+    wire: Wire | None = None,
+    *,
+    first: int = 0,
+    key: str | None = None,
+    **options: Any,
 ) -> AsyncIterator[Kept]:
-    """A keeper of the engine, once it serves version `first`."""
+    """A keeper of the engine, once it serves version `first`. `key`: what the engine demands."""
     config = KeeperConfig(
         run=store.run,
         db_connection_string="(open already)",
@@ -123,7 +130,7 @@ async def keeping(
 
     stop = asyncio.Event()
     cache = Path(tempfile.gettempdir()) / f"tandem-{store.run}-{urlsplit(engine.url).port}"
-    async with EngineClient(transport=wire) as keepers, EngineClient() as samplers:
+    async with EngineClient(transport=wire, api_key=key) as keepers, EngineClient(api_key=key) as samplers:
         kept = Kept(engine, store, EnginePool(samplers, refresh, PoolLimits(refresh_s=0.05, wait_s=60)), until)
         with own_folder(cache) as folder:
             task = asyncio.create_task(

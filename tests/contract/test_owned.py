@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from sampler.engine.client import EngineClient
+from sampler.errors import KeyRefused
 from scripts.launch import commands
 from scripts.launch.settings import LaunchConfig
 from shared.mongod import Mongod
@@ -20,6 +22,7 @@ from tests.contract.engines import MODEL, ROOT, START_S, skip_without_sglang
 
 pytestmark = pytest.mark.timeout(2 * START_S)
 Until = Callable[..., Awaitable[None]]
+KEY = "sk-very-secret"
 
 
 def group_of(leader: int) -> dict[int, str]:
@@ -44,15 +47,16 @@ def server_of(keeper: "subprocess.Popen[bytes]") -> int:
 
 @pytest.fixture
 def keeper(mongod: Mongod, store: Store, tmp_path: Path) -> Iterator["subprocess.Popen[bytes]"]:
-    """A keeper as the launcher starts it with ENGINE=sglang; its log is keeper.log."""
+    """A keeper as the launcher starts it with ENGINE=sglang, and its engine demands a key; its log is keeper.log."""
     skip_without_sglang()
     launch = LaunchConfig(run=store.run, engine="sglang", model=MODEL)
     command = commands.keeper(launch, mongod.connection_string, None)
+    command[-1] += f" --api-key {KEY}"
     with (tmp_path / "keeper.log").open("wb") as log:
         process = subprocess.Popen(
-            [*command, "--start_timeout_s", str(START_S)],
+            [*command, "--start_timeout_s", str(START_S), "--engine_api_key_var", "TESTS_ENGINE_KEY"],
             cwd=ROOT,
-            env={**os.environ, **commands.environment()},
+            env={**os.environ, **commands.environment(), "TESTS_ENGINE_KEY": KEY},
             stdout=log,
             stderr=log,
             start_new_session=True,
@@ -61,6 +65,17 @@ def keeper(mongod: Mongod, store: Store, tmp_path: Path) -> Iterator["subprocess
     for pid in group_of(process.pid):
         os.kill(pid, signal.SIGKILL)
     process.wait(60)
+
+
+async def assert_demands_its_key(url: str) -> None:
+    """(The same for the local engine: test_api_key.py.)"""
+    async with EngineClient(api_key=KEY) as client:
+        found = await client.generate(url, [5, 6, 7], {"max_new_tokens": 2, "ignore_eos": True}, rid="with-its-key")
+    assert len(found.output_ids) == 2
+    for key in (None, "another"):
+        async with EngineClient(api_key=key) as client:
+            with pytest.raises(KeyRefused):
+                await client.generate(url, [5, 6, 7], {"max_new_tokens": 2}, rid="without-its-key")
 
 
 @pytest.mark.slow
@@ -79,6 +94,8 @@ async def test_a_killed_sglang_is_started_again_and_nothing_of_it_outlives_its_k
         return not group_of(keeper.pid)
 
     await until(serves, START_S)
+    (service,) = await store.services.live("main", ttl_s=10)
+    await assert_demands_its_key(service.url)
     engine = server_of(keeper)
     os.kill(engine, signal.SIGKILL)
     await until(is_down, 30)

@@ -9,8 +9,16 @@ from typing import Any
 import httpx
 import pytest
 
-from sampler.engine.client import EngineClient, EngineTimeouts, error_text
-from sampler.errors import CacheNotFlushed, ContextTooLong, EngineContractBroken, EngineRefused, EngineUnavailable
+from sampler.engine.client import EngineClient, EngineTimeouts
+from sampler.engine.refusals import error_text
+from sampler.errors import (
+    CacheNotFlushed,
+    ContextTooLong,
+    EngineContractBroken,
+    EngineRefused,
+    EngineUnavailable,
+    KeyRefused,
+)
 from tests.sampler.engines import ANSWERS, recorded
 
 URL = "http://engine:30000"
@@ -228,6 +236,15 @@ async def test_the_api_key_is_sent_and_never_shown() -> None:
     async with EngineClient(api_key="s3cret", transport=httpx.MockTransport(replay)) as client:
         await client.model_info(URL)
     assert replay.requests[0].headers["authorization"] == "Bearer s3cret"
+
+
+@pytest.mark.parametrize("status", [401, 403])
+async def test_an_engine_that_demands_another_key_says_which_option_names_it(
+    client: EngineClient, replay: Replay, status: int
+) -> None:
+    replay.response = httpx.Response(status, json={"error": "Unauthorized"})
+    with pytest.raises(KeyRefused, match=f"/model_info: HTTP {status}: Unauthorized; .* engine_api_key_var"):
+        await client.model_info(URL)
 
 
 def test_an_error_text_is_bounded_whatever_the_body() -> None:

@@ -20,8 +20,24 @@ async def queue_tasks(run: Run, num_generations: int = 4) -> None:
         await import_task_file(store, TRAIN_FILE, Target(num_generations=num_generations))
 
 
-async def test_a_run_trains_by_itself_and_every_stored_promise_holds(tmp_path: Path) -> None:
-    """With two processes and deltas. One process and complete weights: test_kills.py, where the engine and the database fail."""
+KEY = "sk-very-secret"
+WITH_A_KEY = {
+    "TANDEM_KEEPER_ENGINE_COMMAND": f"{sys.executable} -m sampler.engine.local --model-path {{model}} --port {{port}} "
+    f"--api-key {KEY}",
+    "TANDEM_KEEPER_ENGINE_API_KEY_VAR": "TESTS_ENGINE_KEY",
+    "TANDEM_SAMPLER_ENGINE_API_KEY_VAR": "TESTS_ENGINE_KEY",
+    "TESTS_ENGINE_KEY": KEY,
+}
+
+
+async def test_a_run_trains_by_itself_and_every_stored_promise_holds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With two processes, deltas, and an engine that demands a key. One process and complete weights:
+    test_kills.py, where the engine and the database fail.
+    """
+    for name, value in WITH_A_KEY.items():
+        monkeypatch.setenv(name, value)
     with Run(tmp_path, max_steps=3) as run:
         run.trainer_flags["publish_mode"] = "delta"
         await queue_tasks(run)
@@ -29,6 +45,10 @@ async def test_a_run_trains_by_itself_and_every_stored_promise_holds(tmp_path: P
         assert run.wait("trainer") == 0, run.log("trainer")
         for name in ("sampler0", "sampler1"):
             assert run.end(name) == 0, run.log(name)
+        assert not [log.name for log in run.logs() if KEY in log.read_text(errors="replace")]
+        async with Store.open(run.mongod.connection_string, run.name) as store:
+            for name in await store.database.list_collection_names():
+                assert KEY not in str(await store.database[name].find().to_list()), name
         await assert_every_stored_promise_holds(run, published=["full", "full", "delta", "full"])
 
 

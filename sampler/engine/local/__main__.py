@@ -67,7 +67,7 @@ def serve(args: argparse.Namespace) -> int:
 
     signal.signal(signal.SIGTERM, end)
     uvicorn.run(
-        build_app(engine),
+        build_app(engine, args.api_key),
         host=args.host,
         port=args.port,
         log_level=args.log_level,
@@ -90,7 +90,11 @@ def _parser() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("--model-path", type=Path, required=True, help="folder with config.json, *.safetensors and tokenizer.json")
     add("--port", type=int, required=True)
-    add("--host", default="127.0.0.1", help="address to listen on (default: %(default)s; it has no authentication)")
+    add("--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")
+    add(
+        "--api-key",
+        help="what every request but those of /health must show: Authorization: Bearer KEY (default: nothing)",
+    )
     add("--max-running-requests", type=_positive, default=64, help="sequences at a time (default: %(default)s)")
     add("--max-total-tokens", type=_positive, help="size of the KV cache; lowers --max-running-requests to what fits "
         "with the whole context each (default: all of them fit)")  # fmt: skip

@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, get_args
 
 from starlette.applications import Starlette
+from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
@@ -22,6 +23,7 @@ from sampler.engine.local.distributed import announced
 from sampler.engine.local.engine import Engine
 from sampler.engine.local.errors import ApiError, bad_field, bad_weights, field, parse_json
 from sampler.engine.local.generation import Generation, SamplingParams
+from sampler.engine.local.key_guard import KeyGuard
 from sampler.engine.local.protocol import parse_generate
 from sampler.engine.local.scheduler import PauseMode
 from shared.errors import DataError
@@ -36,7 +38,9 @@ CONTROL_S = 60.0  # a control command waits at most for one step of the schedule
 Handler = Callable[[Engine, Request], Awaitable[Response]]
 
 
-def build_app(engine: Engine) -> Starlette:
+def build_app(engine: Engine, api_key: str | None = None) -> Starlette:
+    """`api_key`: what requests must show; None: nothing."""
+
     def bound(handler: Handler) -> Callable[[Request], Awaitable[Response]]:
         async def endpoint(request: Request) -> Response:
             return await handler(engine, request)
@@ -51,7 +55,8 @@ def build_app(engine: Engine) -> Starlette:
 
     routes = [Route(path, bound(handler), methods=methods) for path, handler, methods in _ROUTES]
     handlers: dict[Any, Any] = {ApiError: _api_error, 404: _detail, 405: _detail}
-    return Starlette(routes=routes, lifespan=lifespan, exception_handlers=handlers)
+    guards = [Middleware(KeyGuard, api_key)] if api_key else []
+    return Starlette(routes=routes, lifespan=lifespan, exception_handlers=handlers, middleware=guards)
 
 
 async def _api_error(request: Request, error: ApiError) -> Response:

@@ -1,0 +1,36 @@
+"""How a service shows that it may use an engine. The key itself comes from the environment, and is in no file and no document."""
+
+import os
+import re
+from typing import Self
+
+from pydantic import BaseModel, Field, model_validator
+
+NAME = re.compile(r"[A-Z_][A-Z0-9_]*")
+
+
+class EngineAccess(BaseModel):
+    """Fields of the configuration of every service that sends requests to engines."""
+
+    engine_api_key_var: str | None = Field(
+        None,
+        description="Name of the environment variable that holds the key of engines that demand one (SGLang's --api-key). "
+        "None: they demand none.",
+    )
+
+    @model_validator(mode="after")
+    def the_key_is_in_the_environment(self) -> Self:
+        name = self.engine_api_key_var
+        if name is not None and not NAME.fullmatch(name):  # not shown: it may be the key
+            raise ValueError(
+                "engine_api_key_var is no name of an environment variable; expected one like SGLANG_API_KEY"
+            )
+        if name is not None and not os.environ.get(name):
+            raise ValueError(
+                f"engine_api_key_var: environment variable {name} is not set; expected the engines' key in it"
+            )
+        return self
+
+    @property
+    def engine_api_key(self) -> str | None:
+        return os.environ[self.engine_api_key_var] if self.engine_api_key_var else None

@@ -1,0 +1,45 @@
+"""Which of our errors an engine's refusal is. SGLang says in words what its statuses do not tell apart."""
+
+import json
+
+import httpx
+
+from sampler.errors import CacheNotFlushed, ContextTooLong, EngineError, EngineRefused, EngineUnavailable, KeyRefused
+
+# 408 and 429 say "later", not "wrong".
+LATER = (408, 425, 429)
+_TOO_LONG = ("longer than the model's context length", "exceeds the model's maximum context length")
+_NOT_FLUSHED = "the cache was not flushed"
+_KEY = (401, 403)
+
+
+def refusal(where: str, response: httpx.Response) -> EngineError:
+    """What an answer other than 2xx means; `where`: the address that was asked."""
+    message = error_text(response.text)
+    status = response.status_code
+    if status >= 500 or status in LATER:
+        return EngineUnavailable(f"{where}: HTTP {status}: {message}")
+    if status in _KEY:
+        return KeyRefused(
+            f"{where}: HTTP {status}: {message}; expected its key in the variable that engine_api_key_var names"
+        )
+    if any(phrase in message for phrase in _TOO_LONG):
+        return ContextTooLong(f"{where}: {message}")
+    if _NOT_FLUSHED in message:
+        return CacheNotFlushed(f"{where}: {message}")
+    return EngineRefused(f"{where}: HTTP {status}: {message}")
+
+
+def error_text(body: str) -> str:
+    """The message in SGLang's error bodies: four JSON shapes, FastAPI's `detail`, or plain text."""
+    try:
+        found = json.loads(body)
+    except ValueError:
+        return body.strip()[:500] or "no message"
+    if isinstance(found, dict):
+        error = found.get("error")
+        if isinstance(error, dict):
+            error = error.get("message")
+        found = error or found.get("message") or found.get("detail") or found
+    # Validation errors quote the whole request body after their first lines.
+    return str(found)[:500]

@@ -1,0 +1,47 @@
+"""An engine that demands a key: its keeper and samplers show it, and without it nothing is waited for.
+
+(The same for the real SGLang: test_owned.py, which starts one. In whole processes: tests/system/test_loop.py.)
+"""
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from sampler.engine.client import EngineClient
+from sampler.engine.keeper import Keeper
+from sampler.engine.keeper_config import KeeperConfig
+from sampler.errors import KeyRefused
+from shared.assembly import Assembly
+from shared.store import Store
+from tests.contract.engines import Engine, Reference, started
+from tests.contract.kept import Until, keeping
+
+KEY = "sk-very-secret"
+
+
+@pytest.fixture
+def guarded(models: tuple[Path, Path], tmp_path: Path) -> Iterator[Engine]:
+    with started("local", models[0], tmp_path / "engine.log", KEY) as (url, _):
+        yield Engine("local", url, models, Reference(models))
+
+
+async def test_an_engine_that_demands_a_key_is_kept_and_asked_with_it_and_refused_without_it_at_once(
+    guarded: Engine, store: Store, until: Until, tmp_path: Path
+) -> None:
+    async with keeping(guarded, store, until, key=KEY) as kept:
+        await kept.announce(guarded.weights(1))
+        await kept.serves(1)
+        assert (await kept.ask()).generation.version_runs == [[1, 8]]
+    config = KeeperConfig(
+        run=store.run, db_connection_string="", model_name_or_path=guarded.models[0], engine_url=guarded.url
+    )
+    for key in (None, "another"):
+        async with EngineClient(api_key=key) as client:
+            with pytest.raises(KeyRefused, match="engine_api_key_var"):
+                await Keeper(store, client, config, Assembly(tmp_path)).run(asyncio.Event())
+    async with httpx.AsyncClient(base_url=guarded.url, timeout=60) as http:
+        paths = ("/health", "/model_info", "/v1/loads", "/nowhere")
+        assert [(await http.get(path)).status_code for path in paths] == [200, 401, 401, 401]

@@ -1,0 +1,45 @@
+"""The engines' key: from the environment, by the name of its variable, and in nothing that is stored or told."""
+
+import pytest
+
+from sampler.config import SamplerConfig
+from sampler.engine.keeper_config import KeeperConfig
+from shared.errors import ConfigError
+
+GIVEN = ["--run", "r", "--db_connection_string", "mongodb://db", "--model_name_or_path", "/m"]
+SERVICES = pytest.mark.parametrize("kind", [SamplerConfig, KeeperConfig])
+Kind = type[SamplerConfig] | type[KeeperConfig]
+
+
+@SERVICES
+def test_the_key_is_that_of_the_named_variable_and_stays_out_of_the_stored_configuration(
+    kind: Kind, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert kind.load(GIVEN).engine_api_key is None
+    monkeypatch.setenv("MY_ENGINES_KEY", "sk-very-secret")
+    config = kind.load([*GIVEN, "--engine_api_key_var", "MY_ENGINES_KEY"])
+    assert config.engine_api_key == "sk-very-secret"
+    assert config.snapshot()["engine_api_key_var"] == "MY_ENGINES_KEY"
+    assert "sk-very-secret" not in repr(config) + str(config.snapshot())
+
+
+@SERVICES
+@pytest.mark.parametrize(
+    ("named", "message"),
+    [
+        ("NOT_SET_HERE", "environment variable NOT_SET_HERE is not set"),
+        ("EMPTY_HERE", "environment variable EMPTY_HERE is not set"),
+        (
+            "sk-very-secret",
+            "engine_api_key_var is no name of an environment variable; expected one like SGLANG_API_KEY",
+        ),
+    ],
+)
+def test_a_variable_that_is_not_there_is_told_and_a_key_in_its_place_is_not_repeated(
+    kind: Kind, monkeypatch: pytest.MonkeyPatch, named: str, message: str
+) -> None:
+    monkeypatch.setenv("EMPTY_HERE", "")
+    with pytest.raises(ConfigError) as caught:
+        kind.load([*GIVEN, "--engine_api_key_var", named])
+    assert message in str(caught.value)
+    assert "very-secret" not in str(caught.value)
