@@ -1,6 +1,7 @@
 """An engine as a child process: started on a free port, stopped by pid.
 
-Which engine is one command line with the places {model} and {port}; without one it is the local engine.
+Which engine is one command line with the places {model} and {port}, and {api_key} where it shall demand one; without a command
+it is the local engine.
 """
 
 import asyncio
@@ -17,18 +18,21 @@ STOP_S = 10.0
 LOCAL = (sys.executable, "-m", "sampler.engine.local", "--model-path", "{model}", "--port", "{port}")
 
 
-def command_line(template: str | None, model: Path, port: int) -> list[str]:
+def command_line(template: str | None, model: Path, port: int, api_key: str | None = None) -> list[str]:
     """`template` cut into words as a shell would, then filled in, so that a path with blanks stays one word."""
-    words = LOCAL if template is None else shlex.split(template)
-    return [word.replace("{model}", str(model)).replace("{port}", str(port)) for word in words]
+    words = list(LOCAL) if template is None else shlex.split(template)
+    places = {"{model}": str(model), "{port}": str(port), "{api_key}": api_key or ""}
+    for place, value in places.items():
+        words = [word.replace(place, value) for word in words]
+    return words
 
 
 class EngineChild:
     """One engine over `model`. What it prints goes where its parent prints; it stays in its parent's process group."""
 
-    def __init__(self, model: Path, template: str | None = None, port: int = 0) -> None:
+    def __init__(self, model: Path, template: str | None = None, port: int = 0, api_key: str | None = None) -> None:
         self._port = port or free_port()
-        self._command = command_line(template, model, self._port)
+        self._command = command_line(template, model, self._port, api_key)
         self._process: asyncio.subprocess.Process | None = None
 
     @property

@@ -59,11 +59,8 @@ class Keeper:
         self._client = client
         self._config = config
         self._assembly = assembly
-        self._child = (
-            None
-            if config.engine_url
-            else EngineChild(config.model_name_or_path, config.engine_command, config.engine_port)
-        )
+        given = (config.engine_command, config.engine_port, config.engine_api_key)
+        self._child = None if config.engine_url else EngineChild(config.model_name_or_path, *given)
         self._layout = read_layout(config.model_name_or_path)
         self._changing = asyncio.Lock()  # held while the engine is paused: nobody leaves it so
         self._id = f"keeper:{socket.gethostname()}:{os.getpid()}"

@@ -26,8 +26,8 @@ class KeeperConfig(ServiceConfig, EngineAccess):
     )
     engine_command: str | None = Field(
         None,
-        description="What starts an engine here, with the places {model} and {port}, such as "
-        "'python -m sglang.launch_server --model-path {model} --port {port}'. None: the local CPU engine.",
+        description="What starts an engine here, with the places {model} and {port} (and {api_key}, if it shall demand one), "
+        "such as 'python -m sglang.launch_server --model-path {model} --port {port}'. None: the local CPU engine.",
     )
     engine_port: int = Field(0, description="Port of the engine that is started; 0: a free one.")
     capacity: int = Field(0, ge=0, description="Requests it may run at once; 0: as the engine says.")
@@ -70,6 +70,10 @@ class KeeperConfig(ServiceConfig, EngineAccess):
             )
         if missing := [place for place in ("{model}", "{port}") if place not in self.engine_command]:
             raise ValueError(f"engine_command {self.engine_command!r} lacks the place {' and '.join(missing)}")
+        if "{api_key}" in self.engine_command and self.engine_api_key_var is None:
+            raise ValueError(
+                "engine_command has the place {api_key}; expected engine_api_key_var to say where the key is"
+            )
         return self
 
     @property

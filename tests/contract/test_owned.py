@@ -51,7 +51,7 @@ def keeper(mongod: Mongod, store: Store, tmp_path: Path) -> Iterator["subprocess
     skip_without_sglang()
     launch = LaunchConfig(run=store.run, engine="sglang", model=MODEL)
     command = commands.keeper(launch, mongod.connection_string, None)
-    command[-1] += f" --api-key {KEY}"
+    command[-1] += " --api-key {api_key}"
     with (tmp_path / "keeper.log").open("wb") as log:
         process = subprocess.Popen(
             [*command, "--start_timeout_s", str(START_S), "--engine_api_key_var", "TESTS_ENGINE_KEY"],

@@ -23,6 +23,12 @@ def test_the_key_is_that_of_the_named_variable_and_stays_out_of_the_stored_confi
     assert "sk-very-secret" not in repr(config) + str(config.snapshot())
 
 
+def test_a_command_that_takes_a_key_needs_one() -> None:
+    command = "engine --model {model} --port {port} --api-key {api_key}"
+    with pytest.raises(ConfigError, match=r"has the place \{api_key\}; expected engine_api_key_var"):
+        KeeperConfig.load([*GIVEN, "--engine_command", command])
+
+
 @SERVICES
 @pytest.mark.parametrize(
     ("named", "message"),

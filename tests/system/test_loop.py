@@ -23,7 +23,7 @@ async def queue_tasks(run: Run, num_generations: int = 4) -> None:
 KEY = "sk-very-secret"
 WITH_A_KEY = {
     "TANDEM_KEEPER_ENGINE_COMMAND": f"{sys.executable} -m sampler.engine.local --model-path {{model}} --port {{port}} "
-    f"--api-key {KEY}",
+    "--api-key {api_key}",
     "TANDEM_KEEPER_ENGINE_API_KEY_VAR": "TESTS_ENGINE_KEY",
     "TANDEM_SAMPLER_ENGINE_API_KEY_VAR": "TESTS_ENGINE_KEY",
     "TESTS_ENGINE_KEY": KEY,
