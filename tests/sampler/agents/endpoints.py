@@ -54,6 +54,8 @@ class Service:
             return await send(writer, completion(WELL[kind](body["messages"][0]["content"])))
         if kind == "says":
             return await send(writer, completion(argument))
+        if kind == "raw":
+            return await send(writer, argument.encode())
         if kind == "status":
             status, _, retry_after = argument.partition(" retry-after ")
             key = headers.get("authorization", "").removeprefix("Bearer ")

@@ -87,6 +87,14 @@ def test_an_error_names_the_file_the_line_and_the_field(tmp_path: Path, text: st
     assert read(tmp_path, text).startswith(error)
 
 
+def test_lengths_of_prompts_may_be_equal(tmp_path: Path) -> None:
+    path = tmp_path / "agents.yml"
+    path.write_text(f"browse_agent:\n  {MODELS}\n  min_prompt_length: 8\n  max_prompt_length: 8")
+    config = read_agents_config(path).browse_agent
+    assert config is not None
+    assert (config.min_prompt_length, config.max_prompt_length) == (8, 8)
+
+
 def test_all_errors_are_told_at_once_and_no_key_is_among_their_words(tmp_path: Path) -> None:
     text = "scorer_agent:\n  models:\n  - model: m\n    base_url: http://x\n    api_key: sk-very-secret\n    max_tokens: 0\n"
     found = read(tmp_path, text)

@@ -29,6 +29,7 @@ CORRECT = [
     "extracted: 4\nis_correct: True",
     "Judgement: right",
     "Equivalent: yes",
+    "word " * 10_000 + "\nCorrect",
 ]
 INCORRECT = [
     "Incorrect",
@@ -54,6 +55,9 @@ NEITHER = [
     "It isn't correct",
     "Correct. But it is incorrect in part.",
     "maybe",
+    "Correct. No, wait: it isn't correct.",
+    "Correct. It is not correct.",
+    "The predicted answer is correct in part.",
     "[]",
     "I cannot say whether it is correct.",
     "Correct answer would be 4, and the prediction says 5.",

@@ -1,0 +1,118 @@
+"""One request to an endpoint: which refusals may pass, whose fault they are, what is quoted of them, and what is a reply."""
+
+import json
+from typing import Any
+
+import pytest
+
+from sampler.agents.config import ModelConfig
+from sampler.agents.endpoint import Endpoint, Reply, RequestFailed, _retry_after_s
+from sampler.errors import AgentFailed
+from tests.sampler.agents.agents import judge
+from tests.sampler.agents.endpoints import endpoint
+
+ASKED = [{"role": "user", "content": "2+2?"}]
+
+
+async def asked(*behaviors: str, **fields: Any) -> Reply:
+    async with endpoint(*behaviors) as service:
+        one = Endpoint(ModelConfig.model_validate({"model": "m", "base_url": service.url} | fields), 20.0)
+        try:
+            return await one.ask(ASKED)
+        finally:
+            await one.close()
+
+
+def body(message: object, usage: object = None, **choice: Any) -> str:
+    return "raw " + json.dumps({"choices": [{"message": message, **choice}], "usage": usage})
+
+
+@pytest.mark.parametrize("status", [408, 409, 425, 429, 500, 502, 503, 504])
+async def test_a_refusal_that_may_pass_is_no_fault_of_the_request(status: int) -> None:
+    with pytest.raises(RequestFailed, match=f"status {status}: ") as caught:
+        await asked(f"status {status} retry-after 7")
+    assert (caught.value.may_pass, caught.value.is_own, caught.value.retry_after_s) == (True, False, 7.0)
+
+
+@pytest.mark.parametrize(
+    ("status", "is_own"), [(400, True), (413, True), (422, True), (401, False), (403, False), (404, False)]
+)
+async def test_a_refusal_that_stays_is_the_requests_or_the_models_fault(status: int, is_own: bool) -> None:
+    with pytest.raises(RequestFailed) as caught:
+        await asked(f"status {status}")
+    assert (caught.value.may_pass, caught.value.is_own, caught.value.retry_after_s) == (False, is_own, None)
+
+
+def test_retry_after_is_read_as_seconds_and_as_a_date_and_otherwise_not_at_all() -> None:
+    assert _retry_after_s({"retry-after": "2.5"}) == 2.5
+    assert _retry_after_s({"retry-after": "Wed, 21 Oct 2015 07:28:00 GMT"}) == 0.0
+    assert [_retry_after_s({"retry-after": odd}) for odd in ("soon", "inf", "nan", "")] == [None] * 4
+    assert _retry_after_s({"retry-after": "-3"}) == 0.0
+
+
+async def test_settings_of_a_model_are_sent_and_an_unset_one_is_not() -> None:
+    async with endpoint("judges") as service:
+        fields = {"model": "m", "base_url": service.url}
+        extra = {"chat_template_kwargs": {"enable_thinking": False}}
+        sets = [{"temperature": 0.3, "max_tokens": 9, "extra_body": extra}, {"temperature": None}, {}]
+        for settings in sets:
+            agent = judge(models=[fields | settings])
+            await agent.verdict("2+2?", "4", "4")
+            await agent.close()
+    bodies = [{k: v for k, v in body.items() if k not in ("messages", "model")} for _, body in service.requests]
+    assert bodies == [{"temperature": 0.3, "max_tokens": 9, **extra}, {}, {"temperature": 0.0}]
+    assert service.requests[0][0]["authorization"] == "Bearer none"
+
+
+async def test_a_model_that_refuses_the_key_is_left_alone_as_one_that_fails() -> None:
+    async with endpoint("status 401") as service:
+        agent = judge(service, breaker_failures=1, breaker_pause_s=100)
+        for said in ("status 401", "left alone for"):
+            with pytest.raises(AgentFailed, match=said):
+                await agent.verdict("2+2?", "4", "4")
+        await agent.close()
+    assert len(service.requests) == 1
+
+
+async def test_what_is_quoted_is_short_and_on_one_line_and_no_part_of_the_key_is_left_at_its_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("JUDGE_KEY", "sk-very-secret")
+    for text in ('{"said":\n"' + "sk-very-secret" * 100 + '"}', "sk-very-secret" * 100):
+        with pytest.raises(RequestFailed) as caught:
+            await asked(f"raw {text}", api_key="${JUDGE_KEY}")
+        told = str(caught.value)
+        assert len(told) == 300
+        assert told.endswith("*…")
+        assert "\n" not in told
+        assert "sk-" not in told
+
+
+@pytest.mark.parametrize("finish", ["stop", "length", "eos", None])
+async def test_a_reply_ends_by_itself_or_at_its_length(finish: str | None) -> None:
+    found = await asked(body({"content": "<think>5?</think>\n 4 "}, {"prompt_tokens": 3}, finish_reason=finish))
+    assert found == Reply("4", 3, None)
+
+
+@pytest.mark.parametrize("usage", [None, [], "many", {"prompt_tokens": "3", "completion_tokens": 1.5}])
+async def test_a_usage_that_cannot_be_read_is_not_known(usage: object) -> None:
+    assert await asked(body({"content": "4"}, usage)) == Reply("4", None, None)
+
+
+@pytest.mark.parametrize(
+    ("answer", "told"),
+    [
+        (body({"content": [{"type": "text", "text": "4"}]}), "has no text"),
+        (body({"content": 4}), "has no text"),
+        (body({"content": "4"}, finish_reason="content_filter"), "ended by 'content_filter'"),
+        (body("4"), "no choices"),
+        (body(None), "no choices"),
+        ("raw {}", "no choices"),
+        ("raw 4", "no choices"),
+        ("raw " + "[" * 100_000, "is not JSON"),
+    ],
+)
+async def test_an_answer_of_another_shape_is_no_reply_and_may_be_better_the_next_time(answer: str, told: str) -> None:
+    with pytest.raises(RequestFailed, match=told) as caught:
+        await asked(answer)
+    assert caught.value.may_pass
