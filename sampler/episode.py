@@ -1,8 +1,7 @@
 """One claim, played to one of its ends. Every end is written once, fenced by the claim's attempt.
 
 run ─▶ evaluate ─▶ record scored ─▶ slot scored                         the episode's own end
-  ├── plumbing: engine, tools, agents, scorer, time ─▶ record failed ─▶ slot open again, later (or failed for good)
-  ├── the task asks for what is not there ─▶ record failed ─▶ slot failed for good: every attempt would end like this
+  ├── plumbing: engine, tools, agents, scorer, time, settings ─▶ record failed ─▶ slot open again, later (or failed for good)
   ├── cancelled (draining) ─▶ record abandoned ─▶ slot open again, at once
   └── the lease was lost ─▶ record abandoned; another worker has the slot
 """
@@ -86,15 +85,16 @@ async def _finish(sampler: AsyncSampler, termination: Termination, score: Score)
 async def _fail(sampler: AsyncSampler, exc: Exception) -> None:
     cause, error = _cause(exc), f"{type(exc).__name__}: {exc}"
     claim, config = sampler.claim, sampler.config
-    is_final = cause is Termination.MISCONFIGURED
-    log.log(logging.ERROR if is_final else logging.WARNING, "episode failed record=%s %s", claim.record_id, error)
+    is_ours = (
+        cause is Termination.MISCONFIGURED
+    )  # nothing will mend it but somebody; a sampler that knows the scorer may come
+    log.log(logging.ERROR if is_ours else logging.WARNING, "episode failed record=%s %s", claim.record_id, error)
     await sampler.finish_turn()
     values = {**sampler.episode.values(), "termination": cause.value, "error": error}
     await sampler.resources.store.records.move(claim.record_id, RecordStatus.FAILED, values)
     delay_s = retry_delay_s(config, claim.task.slots[claim.traj_id].failures)
-    max_failures = 1 if is_final else config.max_failures
     try:
-        await sampler.resources.store.tasks.retry_slot(claim, error, delay_s=delay_s, max_failures=max_failures)
+        await sampler.resources.store.tasks.retry_slot(claim, error, delay_s=delay_s, max_failures=config.max_failures)
     except LeaseLost:
         log.info("lease lost record=%s", claim.record_id)
 

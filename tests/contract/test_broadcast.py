@@ -326,9 +326,7 @@ async def test_an_engine_that_never_joins_does_not_hold_up_the_others_for_long(
         silent = (await kept.service()).model_copy(update={"id": "silent", "url": "silent"})
         await store.services.heartbeat(silent)
         await trainer.publish()
-        await trainer.publish(
-            offer=False
-        )  # while that one is open; the engine takes part in what is newest for it
+        await trainer.publish(offer=False)  # while that one is open; the engine takes part in what is newest for it
         offer = (await trainer.ended(until)).offer if (await trainer.announced()).offer else None
         assert offer is None
         await kept.serves(2)
