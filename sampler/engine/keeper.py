@@ -63,6 +63,7 @@ class Keeper:
         self._child = None if config.engine_url else EngineChild(config.model_name_or_path, *given)
         self._layout = read_layout(config.model_name_or_path)
         self._changing = asyncio.Lock()  # held while the engine is paused: nobody leaves it so
+        self._telling = asyncio.Lock()  # held from looking to writing: what is told last is what is so
         self._id = f"keeper:{socket.gethostname()}:{os.getpid()}"
         self._serving = -1  # version that the engine reported last
         self._refused = -1  # version whose files or update failed: not tried again until a newer one comes
@@ -272,41 +273,42 @@ class Keeper:
         await self._register(load)
 
     async def _register(self, load: EngineLoad) -> None:
-        await self._store.services.heartbeat(
-            InferenceService(
-                id=self.url,
-                url=self.url,
-                policy=self._config.policy,
-                version=self._serving,
-                follow_every=self._config.follow_every,
-                status=self._status,
-                kind="local" if self._child and self._config.engine_command is None else "sglang",
-                capacity=self._capacity,
-                running=load.running,
-                waiting=load.waiting,
-                token_usage=load.token_usage,
-                broadcast_ranks=self._receiver.ranks,
-                keeper=self._id,
-                error=self._error,
-                wants_full=self._wants_full,
+        async with self._telling:
+            await self._store.services.heartbeat(
+                InferenceService(
+                    id=self.url,
+                    url=self.url,
+                    policy=self._config.policy,
+                    version=self._serving,
+                    follow_every=self._config.follow_every,
+                    status=self._status,
+                    kind="local" if self._child and self._config.engine_command is None else "sglang",
+                    capacity=self._capacity,
+                    running=load.running,
+                    waiting=load.waiting,
+                    token_usage=load.token_usage,
+                    broadcast_ranks=self._receiver.ranks,
+                    keeper=self._id,
+                    error=self._error,
+                    wants_full=self._wants_full,
+                )
             )
-        )
-        await self._store.workers.heartbeat(
-            Worker(
-                id=self._id,
-                kind="keeper",
-                host=socket.gethostname(),
-                pid=os.getpid(),
-                doing=f"{self.url} {self._status} version {self._serving}",
-                heartbeat_s=self._config.heartbeat_s,
-                stats={
-                    "running": load.running,
-                    "waiting": load.waiting,
-                    "restarts": self._restarts,
-                    **self._update_stats,
-                },
+            await self._store.workers.heartbeat(
+                Worker(
+                    id=self._id,
+                    kind="keeper",
+                    host=socket.gethostname(),
+                    pid=os.getpid(),
+                    doing=f"{self.url} {self._status} version {self._serving}",
+                    heartbeat_s=self._config.heartbeat_s,
+                    stats={
+                        "running": load.running,
+                        "waiting": load.waiting,
+                        "restarts": self._restarts,
+                        **self._update_stats,
+                    },
+                )
             )
-        )
 
     @staticmethod
     async def _every(work: Callable[[], Awaitable[None]], period_s: float) -> None:

@@ -20,6 +20,10 @@ async def at_step(store: Store, step: int) -> bool:
     return newest is not None and newest.step >= step
 
 
+async def is_there(path: Path) -> bool:
+    return await asyncio.to_thread(path.exists)
+
+
 async def episodes_running(store: Store) -> bool:
     return (await store.tasks.count_slots()).get("leased", 0) > 0
 
@@ -65,7 +69,9 @@ async def test_a_killed_trainer_continues_from_its_checkpoint_with_exact_account
         run.trainer_flags["save_steps"] = "5"
         await queue_tasks(run)
         run.start_all()
+        checkpoint = tmp_path / "out" / "checkpoints" / "step-000005"  # is written while the next steps are taken
         await run.until("step 6", lambda store: at_step(store, 6))
+        await run.until("the checkpoint of step 5", lambda _: is_there(checkpoint))
         run.end("trainer", signal.SIGKILL)  # its checkpoint is that of step 5: later steps are taken again
         async with Store.open(run.mongod.connection_string, run.name) as store:
             assert not await at_step(store, 12), "killed in the middle"
