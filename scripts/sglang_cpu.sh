@@ -176,9 +176,10 @@ serve() {
   set_environment
   # The cap on the cache: without it SGLang takes all memory (15 GB, and 50 s more to start). 64 requests fill it at 512
   # tokens each; SGLang would admit 4096. float32: `auto` would serve a float32 checkpoint in float16. Of two options of one
-  # name the last counts, so those of the caller win.
+  # name the last counts, so those of the caller win. --sleep-on-idle: without it the scheduler polls, and takes a whole core
+  # from the trainer also when there is nothing to do.
   exec "$venv/bin/python" -m sglang.launch_server --model-path "$model" --dtype float32 --max-total-tokens 32768 \
-    --max-running-requests 64 --host 127.0.0.1 --port 30000 "$@"
+    --max-running-requests 64 --sleep-on-idle --host 127.0.0.1 --port 30000 "$@"
 }
 
 case "${1:-}" in

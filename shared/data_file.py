@@ -21,6 +21,7 @@ from shared.store import Store
 from shared.store.copying import COLLECTIONS, Copied, groups_of, write
 
 WRITES_AT_ONCE = 500
+READ_BYTES = 1 << 20
 
 
 async def export_data(store: Store, path: Path, policy: str) -> int:
@@ -48,6 +49,7 @@ async def import_data(store: Store, path: Path) -> int:
 
     The file is read to its end before anything is written. Raises ConfigError without a file, DataError for one that is damaged.
     """
+    _check_bytes(path)
     groups = sum(collection == "tasks" for collection, _ in _documents(path))
     batch: list[Copied] = []
     for copied in _documents(path):
@@ -59,9 +61,19 @@ async def import_data(store: Store, path: Path) -> int:
     return groups
 
 
-def _documents(path: Path) -> Iterator[Copied]:
+def _check_bytes(path: Path) -> None:
+    """Whatever was changed, gzip's checksum at the very end tells: before anything of it is believed."""
     if not path.is_file():
         raise ConfigError(f"{path}: no such file; expected one that `tandem data export` wrote")
+    try:
+        with gzip.open(path, "rb") as file:
+            while file.read(READ_BYTES):
+                pass
+    except (OSError, EOFError, zlib.error) as exc:
+        raise DataError(f"{path}: damaged ({exc}); write it again") from exc
+
+
+def _documents(path: Path) -> Iterator[Copied]:
     groups = 0
     try:
         with gzip.open(path, "rb") as file:
@@ -75,7 +87,7 @@ def _documents(path: Path) -> Iterator[Copied]:
                     )
                 groups += entry["collection"] == "tasks"
                 yield entry["collection"], entry["document"]
-    except (OSError, EOFError, zlib.error, InvalidBSON) as exc:
+    except InvalidBSON as exc:
         raise DataError(f"{path}: damaged after {groups} groups ({exc}); write it again") from exc
     raise DataError(f"{path}: ends after {groups} groups without saying so; it was cut: write it again")
 

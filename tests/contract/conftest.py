@@ -17,7 +17,7 @@ from tests.sampler.engines import Up
 LABELS = count(2, 2)  # even: `models[0]`. Never the same twice, so that a stale label cannot pass for a fresh one
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def models(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """The bundled model, and one of its shape with random weights."""
     folder = tmp_path_factory.mktemp("random-model")
@@ -28,13 +28,13 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 
 @pytest.fixture(
-    scope="session",
+    scope="package",  # and no longer: beside the rest of the suite it would only take memory and time
     params=[
         "local",
         pytest.param("sglang", marks=pytest.mark.timeout(360)),
     ],
 )
-def session_engine(
+def shared_engine(
     request: pytest.FixtureRequest, models: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Engine]:
     kind = str(request.param)
@@ -49,9 +49,9 @@ async def client() -> AsyncIterator[EngineClient]:
 
 
 @pytest.fixture
-async def engine(session_engine: Engine, client: EngineClient) -> Engine:
+async def engine(shared_engine: Engine, client: EngineClient) -> Engine:
     """Idle, not paused, nothing cached, with the weights of `models[0]` under a fresh label."""
-    fresh = replace(session_engine, label=next(LABELS))
+    fresh = replace(shared_engine, label=next(LABELS))
     await client.pause(fresh.url, "abort")
     await client.update_weights_from_disk(fresh.url, str(fresh.models[0]), fresh.label)
     await client.resume(fresh.url)

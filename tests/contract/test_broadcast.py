@@ -99,16 +99,16 @@ class Held(Wire):
 
 
 @pytest.fixture
-def second(session_engine: Engine, tmp_path: Path) -> Iterator[tuple[Engine, int]]:
+def second(shared_engine: Engine, tmp_path: Path) -> Iterator[tuple[Engine, int]]:
     """Another local engine, and the pid that a test may kill."""
-    with started("local", session_engine.models[0], tmp_path / "second.log") as (url, process):
-        yield replace(session_engine, kind="local", url=url), process.pid
+    with started("local", shared_engine.models[0], tmp_path / "second.log") as (url, process):
+        yield replace(shared_engine, kind="local", url=url), process.pid
 
 
 @pytest.fixture
-def only_local(session_engine: Engine) -> None:
+def only_local(shared_engine: Engine) -> None:
     """What is the keeper's and the trainer's own is tested on one kind of engine."""
-    if session_engine.kind != "local":
+    if shared_engine.kind != "local":
         pytest.skip("what is tested is our trainer and keeper, the same for every engine: once, on the local one")
 
 

@@ -60,6 +60,8 @@ async def test_a_damaged_file_is_refused_before_anything_is_written(store: Store
         "cut inside": gzip.compress(plain[: len(plain) // 2]),
         "without its end": gzip.compress(plain[: plain.rindex(b"\x10groups") - 4]),
         "flipped": whole[:200] + bytes([whole[200] ^ 255]) + whole[201:],
+        "another value": gzip.compress(plain.replace(b"main", b"niam"))[:-8]
+        + whole[-8:],  # checksum and length come last
         "no gzip": plain,
     }
     for what, content in damaged.items():
