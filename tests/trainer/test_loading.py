@@ -65,10 +65,10 @@ def test_adapters_are_refused_where_only_the_first_process_has_the_model(tmp_pat
 
 
 def test_the_other_process_never_holds_the_whole_model(tmp_path: Path) -> None:
-    """50 MB in matrices of 4 MB. Beyond its half, the other process needs memory for a tensor or two at a time."""
+    """100 MB in matrices of 4 MB. Beyond its half, the other process needs memory for a tensor or two at a time."""
     whole = tmp_path / "whole"
     heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8}
-    config = Qwen3Config(vocab_size=37, hidden_size=256, intermediate_size=4096, num_hidden_layers=4, **heads)
+    config = Qwen3Config(vocab_size=37, hidden_size=256, intermediate_size=4096, num_hidden_layers=8, **heads)
     model = Qwen3ForCausalLM(config)
     model.save_pretrained(whole)
     model_bytes = sum(4 * parameter.numel() for parameter in model.parameters())
@@ -86,7 +86,7 @@ def test_the_other_process_never_holds_the_whole_model(tmp_path: Path) -> None:
             peak = _memory("VmHWM") - before
             del learner
             if not parallel.is_main:
-                assert (peak < 0.8 * model_bytes) is first_loads
+                assert (peak < 0.9 * model_bytes) is first_loads, (peak, model_bytes)
 
     run(Layout(2), work)
 
