@@ -71,7 +71,7 @@ class ChatTemplate:
             raise ConfigError(f"{tokenizer_file} is missing; save the model's fast tokenizer beside its weights")
         try:
             tokenizer = Tokenizer.from_file(str(tokenizer_file))
-        except Exception as exc:  # the library raises this class and no other
+        except Exception as exc:  # tokenizers raises bare Exceptions, and nothing else
             raise ConfigError(f"{tokenizer_file}: no tokenizer: {exc}") from exc
         return cls.build(tokenizer, _template_text(folder, config), _named(config), variables)
 
