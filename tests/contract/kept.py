@@ -11,16 +11,18 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import httpx
+import torch
+from safetensors.torch import load_file
 
 from sampler.engine.cache import own_folder
 from sampler.engine.client import EngineClient
 from sampler.engine.keeper import Keeper, KeeperConfig
 from sampler.engine.pool import EnginePool, PoolLimits, Reply, Service
 from shared.assembly import Assembly
-from shared.run_documents import InferenceService
+from shared.run_documents import InferenceService, PolicyVersion
 from shared.states import ServiceStatus
 from shared.store import Store
-from shared.weights import manifest_of
+from shared.weights import WEIGHTS_FILE, manifest_of
 from tests.contract.engines import Engine
 
 POLICY = "main"
@@ -28,6 +30,12 @@ LENGTH = 600
 LONG: dict[str, Any] = {"max_new_tokens": LENGTH, "temperature": 1.0, "ignore_eos": True}
 SHORT: dict[str, Any] = {"max_new_tokens": 8, "temperature": 1.0, "ignore_eos": True}
 PROMPTS = [[20 + (11 * i + j) % 300 for j in range(16 + i)] for i in range(6)]
+TENSORS = (
+    "model.embed_tokens.weight",
+    "model.layers.0.self_attn.q_proj.weight",
+    "model.layers.1.mlp.down_proj.weight",
+    "model.norm.weight",
+)
 Until = Callable[[Callable[[], Awaitable[bool]]], Awaitable[None]]
 
 
@@ -50,6 +58,20 @@ class Wire(httpx.AsyncBaseTransport):
         await self._inner.aclose()
 
 
+class Held(Wire):
+    """Updates from disk wait until they are let go."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.let_go = asyncio.Event()
+        self.let_go.set()
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        if request.url.path == "/update_weights_from_disk":
+            await asyncio.wait_for(self.let_go.wait(), 60)
+        return await super().handle_async_request(request)
+
+
 class Kept:
     """An engine with a keeper, as samplers see it: through the database. Version 0 and every even one is `models[0]`."""
 
@@ -68,6 +90,18 @@ class Kept:
             return [(s.version, s.status) for s in await self._services()] == [(version, ServiceStatus.UP)]
 
         await self._until(ask)
+
+    async def error_with(self, words: str) -> str:
+        """The error that the keeper tells, once it has these words."""
+        found = ""
+
+        async def told() -> bool:
+            nonlocal found
+            found = (await self.service()).error or ""
+            return words in found
+
+        await self._until(told)
+        return found
 
     async def announce(self, folder: Path) -> int:
         return (await self.store.versions.announce(POLICY, 1, str(folder), manifest_of(folder))).version
@@ -144,3 +178,34 @@ async def keeping(
                 await asyncio.wait_for(task, 60)
                 await kept.pool.close()
     shutil.rmtree(cache)
+
+
+async def assert_serves(kept: Kept, version: int) -> None:
+    """By its own word, by its log-probs, and bit for bit. SGLang does not give out the weights of this model's class."""
+    await kept.serves(version)
+    assert (await kept.ask()).generation.version_runs == [[version, 8]]
+    expected = load_file(kept.engine.weights(version) / WEIGHTS_FILE)
+    async with httpx.AsyncClient(base_url=kept.engine.url) as http:
+        for name in TENSORS if kept.engine.kind == "local" else ():
+            answer = await http.post("/get_weights_by_name", json={"name": name, "truncate_size": 1 << 20}, timeout=60)
+            found = torch.tensor(answer.json(), dtype=torch.float32)
+            assert torch.equal(found.view(torch.int32), expected[name].view(torch.int32)), name
+
+
+async def assert_damage_is_told_and_passed(
+    kept: Kept,
+    announce_damaged: Callable[[str], Awaitable[PolicyVersion]],
+    announce_whole: Callable[[str], Awaitable[PolicyVersion]],
+    kinds: Sequence[str],
+) -> None:
+    """A version damaged in each of the `kinds`, whose name is in the keeper's error, is never loaded; the next whole one is."""
+    for kind in kinds:
+        bad = await announce_damaged(kind)
+        assert f"version {bad.version} cannot be put together" in await kept.error_with(kind)
+        service = await kept.service()
+        assert (service.status, service.wants_full) == (ServiceStatus.UP, bad.version)
+        await assert_serves(kept, bad.version - 1)
+        whole = await announce_whole(kind)
+        await assert_serves(kept, whole.version)
+        service = await kept.service()
+        assert (service.error, service.wants_full) == (None, None)

@@ -6,24 +6,18 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
-import torch
-from safetensors.torch import load_file
 
 from sampler.engine.layout import read_layout
 from shared.adapters import ADAPTER_FOLDER, ADAPTER_WEIGHTS, merge_into, merged_files
 from shared.run_documents import PolicyVersion
-from shared.states import ServiceStatus
 from shared.store import Store
 from shared.weights import WEIGHTS_FILE, manifest_of
 from tests.contract.engines import Engine, Reference
-from tests.contract.kept import POLICY, Kept, Until, keeping
-from tests.contract.test_keeper_deltas import Held, error_with
+from tests.contract.kept import POLICY, Held, Until, assert_damage_is_told_and_passed, assert_serves, keeping
 from tests.shared.adapters import random_factors, read_adapter, write_adapter
 
 ENDS = ("q_proj.weight", "v_proj.weight", "down_proj.weight")
-TENSORS = ("model.layers.0.self_attn.q_proj.weight", "model.layers.1.mlp.down_proj.weight", "model.norm.weight")
 
 
 @pytest.fixture(scope="module")
@@ -82,18 +76,6 @@ class Published:
 @pytest.fixture
 def published(engine: Engine, store: Store, adapters: tuple[Path, Path], tmp_path: Path) -> Published:
     return Published(engine, store, adapters, tmp_path)
-
-
-async def assert_serves(kept: Kept, version: int) -> None:
-    """By its own word, by its log-probs, and (SGLang does not give this model's weights out) bit for bit."""
-    await kept.serves(version)
-    assert (await kept.ask()).generation.version_runs == [[version, 8]]
-    expected = load_file(kept.engine.weights(version) / WEIGHTS_FILE)
-    async with httpx.AsyncClient(base_url=kept.engine.url) as http:
-        for name in TENSORS if kept.engine.kind == "local" else ():
-            answer = await http.post("/get_weights_by_name", json={"name": name, "truncate_size": 1 << 20}, timeout=30)
-            found = torch.tensor(answer.json(), dtype=torch.float32)
-            assert torch.equal(found.view(torch.int32), expected[name].view(torch.int32)), name
 
 
 async def test_an_engine_follows_adapters_bit_for_bit_and_reads_nothing_else(
@@ -162,17 +144,12 @@ async def test_a_damaged_adapter_is_told_never_loaded_and_passed_by_the_next_ver
     engine: Engine, store: Store, until: Until, published: Published
 ) -> None:
     async with keeping(engine, store, until) as kept:
-        for words, damage in DAMAGES.items():
-            bad = await published.announce(damage=damage)
-            said = await error_with(kept, until, words)
-            assert f"version {bad.version} cannot be put together" in said
-            service = await kept.service()
-            assert (service.status, service.wants_full) == (ServiceStatus.UP, bad.version)
-            await assert_serves(kept, bad.version - 1)
-            await published.announce(full=words == "sha256")
-            await assert_serves(kept, bad.version + 1)
-            service = await kept.service()
-            assert (service.error, service.wants_full) == (None, None)
+        await assert_damage_is_told_and_passed(
+            kept,
+            lambda kind: published.announce(damage=DAMAGES[kind]),
+            lambda kind: published.announce(full=kind == "sha256"),
+            list(DAMAGES),
+        )
 
 
 async def test_a_late_engine_takes_the_adapter_before_a_damaged_one_and_asks(
@@ -203,6 +180,6 @@ async def test_an_adapter_whose_merge_has_not_the_announced_checksum_is_never_lo
             base=0,
             adapter=manifest_of(adapters[1]),
         )
-        await error_with(kept, until, f"version {version.version} cannot be put together")
+        await kept.error_with(f"version {version.version} cannot be put together")
         assert (await kept.service()).wants_full == version.version
         await assert_serves(kept, 0)

@@ -1,25 +1,19 @@
 """A keeper over both engines where weights are published as changes: it loads no bytes but those that were announced."""
 
-import asyncio
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
-import torch
 from safetensors.torch import load_file
 
 from shared.run_documents import PolicyVersion
-from shared.states import ServiceStatus
 from shared.store import Store
 from shared.weights import DELTA_FILE, WEIGHTS_FILE, manifest_of
 from tests.contract.engines import Engine
-from tests.contract.kept import POLICY, Kept, Until, Wire, keeping
+from tests.contract.kept import POLICY, Held, Until, assert_damage_is_told_and_passed, assert_serves, keeping
 from trainer.publishing.snapshot import FileLayout, Snapshot
-
-TENSORS = ("model.embed_tokens.weight", "model.layers.0.self_attn.q_proj.weight", "model.norm.weight")
 
 
 class Published:
@@ -61,33 +55,6 @@ class Published:
             base=version - 1 if delta else None,
             delta=manifest.get(DELTA_FILE),
         )
-
-
-async def weights_of(engine: Engine) -> dict[str, torch.Tensor]:
-    """Some of the weights that the engine has now. SGLang does not give out those of this model's class."""
-    async with httpx.AsyncClient(base_url=engine.url) as http:
-        found = {}
-        for name in TENSORS if engine.kind == "local" else ():
-            answer = await http.post("/get_weights_by_name", json={"name": name, "truncate_size": 1 << 20}, timeout=60)
-            found[name] = torch.tensor(answer.json(), dtype=torch.float32)
-    return found
-
-
-async def assert_serves(kept: Kept, version: int) -> None:
-    """By its own word, by its log-probs, and bit for bit."""
-    await kept.serves(version)
-    assert (await kept.ask()).generation.version_runs == [[version, 8]]
-    expected = load_file(kept.engine.weights(version) / WEIGHTS_FILE)
-    for name, tensor in (await weights_of(kept.engine)).items():
-        assert torch.equal(tensor.view(torch.int32), expected[name].view(torch.int32)), name
-
-
-async def error_with(kept: Kept, until: Until, words: str) -> str:
-    async def told() -> bool:
-        return words in ((await kept.service()).error or "")
-
-    await until(told)
-    return (await kept.service()).error or ""
 
 
 @pytest.fixture
@@ -136,20 +103,6 @@ async def test_an_engine_that_missed_ten_versions_goes_to_the_newest_at_once(
         assert wire.asked.count("/update_weights_from_disk") <= 3, "0, one that was under way perhaps, 11"
 
 
-class Held(Wire):
-    """Updates wait until they are let go."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.let_go = asyncio.Event()
-        self.let_go.set()
-
-    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        if request.url.path == "/update_weights_from_disk":
-            await asyncio.wait_for(self.let_go.wait(), 60)
-        return await super().handle_async_request(request)
-
-
 def flip(name: str) -> Callable[[Path], Any]:
     def damage(folder: Path) -> None:
         data = bytearray((folder / name).read_bytes())
@@ -174,17 +127,12 @@ async def test_damaged_changes_are_told_never_loaded_and_passed_by_the_next_comp
     engine: Engine, store: Store, until: Until, published: Published
 ) -> None:
     async with keeping(engine, store, until) as kept:
-        for words, damage in DAMAGES.items():
-            bad = await published.announce(damage=damage)
-            said = await error_with(kept, until, words)
-            assert f"version {bad.version} cannot be put together" in said
-            service = await kept.service()
-            assert (service.status, service.wants_full) == (ServiceStatus.UP, bad.version)
-            await assert_serves(kept, bad.version - 1)
-            await published.announce(full=True)
-            await assert_serves(kept, bad.version + 1)
-            service = await kept.service()
-            assert (service.error, service.wants_full) == (None, None)
+        await assert_damage_is_told_and_passed(
+            kept,
+            lambda kind: published.announce(damage=DAMAGES[kind]),
+            lambda kind: published.announce(full=True),
+            list(DAMAGES),
+        )
 
 
 async def test_an_engine_that_cannot_go_all_the_way_goes_as_far_as_it_can_and_asks(
