@@ -6,96 +6,26 @@ import asyncio
 import os
 import shutil
 import signal
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from collections.abc import Iterator
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-import httpx
-import psutil
 import pytest
 import torch
-from safetensors.torch import load_file
 
 from sampler.engine.client import EngineClient
 from sampler.engine.update import update
 from sampler.errors import EngineRefused, EngineUnavailable
 from shared.offers import Joined
-from shared.run_documents import PolicyVersion
 from shared.states import OfferState, ServiceStatus
 from shared.store import Store
 from shared.weights import WEIGHTS_FILE, manifest_of
+from tests.contract.broadcasting import SETTINGS, UPDATE, HeldSecond, assert_holds, senders, training
 from tests.contract.engines import START_S, Engine, Reference, started
 from tests.contract.kept import POLICY, Until, Wire, keeping
-from trainer.publishing.broadcast import Broadcaster, BroadcastSettings
-
-UPDATE = "/update_weights_from_distributed"
-SETTINGS = BroadcastSettings(
-    "127.0.0.1", 0, "gloo", "cpu", join_s=20.0, limit_s=60.0, bucket_bytes=1 << 20
-)  # the bundled model goes in four buckets
-
-
-class Trainer:
-    """What the publisher does with a version that it has written: offer, announce, send beside."""
-
-    def __init__(self, store: Store, engine: Engine, folder: Path, **settings: Any) -> None:
-        self.broadcaster = Broadcaster(store, POLICY, replace(SETTINGS, **settings))
-        self._store, self._engine, self._folder = store, engine, folder
-        self.version = 0
-
-    async def publish(self, *, offer: bool = True) -> None:
-        self.version += 1
-        path = self._folder / str(self.version)
-        shutil.copytree(self._engine.weights(self.version), path)
-        found = await self.broadcaster.offer() if offer else None
-        assert offer == (found is not None)
-        version = await self._store.versions.announce(POLICY, self.version, str(path), manifest_of(path), offer=found)
-        assert version.version == self.version, "versions are numbered as models are chosen"
-        if offer:
-            await self.broadcaster.start(version)
-
-    async def announced(self) -> PolicyVersion:
-        return await self._store.versions.get(POLICY, self.version)
-
-    async def ended(self, until: Until) -> PolicyVersion:
-        async def over() -> bool:
-            offer = (await self.announced()).offer
-            return offer is not None and offer.state not in (OfferState.OPEN, OfferState.SENDING)
-
-        await until(over)
-        return await self.announced()
-
-
-def senders() -> list[int]:
-    """The pids of this process's senders."""
-    return [child.pid for child in psutil.Process().children() if "trainer.publishing.send" in child.cmdline()]
-
-
-@asynccontextmanager
-async def training(store: Store, engine: Engine, folder: Path, **settings: Any) -> AsyncIterator[Trainer]:
-    trainer = Trainer(store, engine, folder, **settings)
-    try:
-        await trainer.broadcaster.offer()  # starts the sender, which takes seconds
-        yield trainer
-    finally:
-        await asyncio.wait_for(trainer.broadcaster.end(), 120)
-
-
-class Held(Wire):
-    """The second request to `path` waits until it is let go."""
-
-    def __init__(self, path: str) -> None:
-        super().__init__()
-        self.path = path
-        self.reached, self.let_go = asyncio.Event(), asyncio.Event()
-
-    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        if request.url.path == self.path and self.asked.count(self.path) == 1:
-            self.reached.set()
-            await asyncio.wait_for(self.let_go.wait(), 60)
-        return await super().handle_async_request(request)
+from trainer.publishing.broadcast import Broadcaster
 
 
 @pytest.fixture
@@ -112,31 +42,10 @@ def only_local(shared_engine: Engine) -> None:
         pytest.skip("what is tested is our trainer and keeper, the same for every engine: once, on the local one")
 
 
-async def assert_holds(engine: Engine, version: int, every: int = 5) -> None:
-    """Its weights bit for bit, or every so many tensors of them: of all buckets. SGLang tells a checksum of all, which is held
-    against that after it has loaded the same file from disk.
-    """
-    expected = load_file(engine.weights(version) / WEIGHTS_FILE)
-    async with httpx.AsyncClient(base_url=engine.url, timeout=60) as http:
-        if engine.kind == "sglang":
-            found = (await http.post("/weights_checker", json={"action": "checksum"})).json()["per_engine_checksum"]
-            body = {"model_path": str(engine.weights(version)), "weight_version": str(version)}
-            assert (await http.post("/update_weights_from_disk", json=body)).is_success
-            assert (
-                found
-                == (await http.post("/weights_checker", json={"action": "checksum"})).json()["per_engine_checksum"]
-            )
-            return
-        for name, tensor in list(expected.items())[::every]:
-            answer = await http.post("/get_weights_by_name", json={"name": name, "truncate_size": 1 << 20})
-            held = torch.tensor(answer.json(), dtype=torch.float32)
-            assert torch.equal(held.view(torch.int32), tensor.view(torch.int32)), name
-
-
 async def test_an_engine_receives_the_published_bytes_while_requests_are_in_flight(
     engine: Engine, store: Store, until: Until, tmp_path: Path
 ) -> None:
-    wire = Held("/pause_generation")  # the first is that for version 0
+    wire = HeldSecond("/pause_generation")  # the first is that for version 0
     async with training(store, engine, tmp_path) as trainer, keeping(engine, store, until, wire) as kept:
         from_disk = wire.asked.count("/update_weights_from_disk")
         await trainer.publish()
@@ -251,7 +160,7 @@ async def test_an_engine_that_dies_in_the_middle_costs_the_others_a_load_from_di
     engine: Engine, second: tuple[Engine, int], store: Store, until: Until, tmp_path: Path
 ) -> None:
     other, pid = second
-    held = Held(UPDATE)  # between two buckets
+    held = HeldSecond(UPDATE)  # between two buckets
     async with training(store, engine, tmp_path) as trainer, keeping(engine, store, until) as kept:
         async with keeping(other, store, until, held) as dying:
             await trainer.publish()
@@ -283,7 +192,7 @@ async def test_a_sender_that_is_killed_in_the_middle_leaves_every_engine_with_th
     engine: Engine, store: Store, until: Until, tmp_path: Path
 ) -> None:
     """As with its trainer: it ends when its parent does."""
-    held = Held(UPDATE)  # between two buckets
+    held = HeldSecond(UPDATE)  # between two buckets
     async with training(store, engine, tmp_path) as trainer, keeping(engine, store, until, held) as kept:
         await trainer.publish()
         await asyncio.wait_for(held.reached.wait(), 60)
