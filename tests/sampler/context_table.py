@@ -14,10 +14,10 @@ from typing import Any
 from shared.mongod import Mongod
 from shared.states import BranchCause
 from shared.store import Store
+from tests.sampler.boxes import start_box
 from tests.sampler.chats import chat
 from tests.sampler.context_episodes import ANSWER, PAGES, Played, check_token_exactness, played
 from tests.sampler.test_mcp_sampler import calls
-from tests.sampler.test_tools import start_box
 
 BUDGET: dict[str, Any] = {"context_budget_tokens": 1600}
 SAME = [f"Once more.\n{calls('big', n_chars=400)}"] * 3

@@ -13,6 +13,7 @@ from sampler.policies.history import CLEARED, NOTES, History, Round, discard_all
 from sampler.policies.repetition import MIN_LOOP_CHARS, tail_repeats
 from shared.states import BranchCause, DispatchStatus
 from shared.store import Store
+from tests.sampler.boxes import Box, start_box
 from tests.sampler.chats import chat
 from tests.sampler.context_episodes import (
     AGENT_SUMMARY,
@@ -26,7 +27,6 @@ from tests.sampler.context_episodes import (
 )
 from tests.sampler.families import FAMILIES, Call, Reply
 from tests.sampler.test_mcp_sampler import calls
-from tests.sampler.test_tools import Box, start_box
 
 TEMPLATE = chat("qwen")
 BUDGET = {"context_budget_tokens": 1600}

@@ -2,11 +2,9 @@
 
 import asyncio
 import json
-import subprocess
-import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,50 +13,7 @@ from sampler.errors import ToolServerDied, ToolTimeout
 from sampler.tools import ToolCatalog, ToolLimits, ToolServer, ToolSession, parse_servers
 from sampler.tools.connection import Connection
 from shared.errors import ConfigError
-
-SERVERS = Path(__file__).parent / "tool_servers"
-PATIENCE_S = 60.0  # how long a slow machine may take for what an idle one does at once
-
-
-@dataclass
-class Box:
-    process: subprocess.Popen[str]
-    port: int
-
-    @property
-    def server(self) -> ToolServer:
-        return ToolServer(name="box", url=f"http://127.0.0.1:{self.port}/mcp")
-
-    def kill(self) -> None:
-        self.process.kill()
-        self.process.wait()
-
-
-def start_box(*flags: str) -> Box:
-    command = [sys.executable, str(SERVERS / "box.py"), "http", *flags]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-    assert process.stdout is not None
-    port = int(process.stdout.readline())
-    process.stdout.close()
-    return Box(process, port)
-
-
-@pytest.fixture(scope="module")
-def shared_box() -> Iterator[Box]:
-    box = start_box()
-    yield box
-    box.kill()
-
-
-@pytest.fixture
-def box() -> Iterator[Box]:
-    box = start_box()
-    yield box
-    box.kill()
-
-
-def stdio(name: str, file: str = "box.py") -> ToolServer:
-    return ToolServer(name=name, command=sys.executable, args=(str(SERVERS / file), "stdio"))
+from tests.sampler.boxes import PATIENCE_S, Box, calls_of_slow, start_box, stdio, until_slow
 
 
 @asynccontextmanager
@@ -68,18 +23,6 @@ async def undisturbed() -> AsyncIterator[None]:
     task = asyncio.current_task()
     assert task is not None
     assert task.cancelling() == 0
-
-
-async def calls_of_slow(session: ToolSession) -> dict[str, int]:
-    counts: dict[str, int] = json.loads((await session.call("calls_of_slow", {})).text)
-    return counts
-
-
-async def until_slow(session: ToolSession, **counts: int) -> None:
-    """Until the server has seen so many calls of `slow`: it hears of each one a while after it was made."""
-    async with asyncio.timeout(PATIENCE_S):
-        while not counts.items() <= (await calls_of_slow(session)).items():  # noqa: ASYNC110 - another process counts
-            await asyncio.sleep(0.01)
 
 
 async def test_tools_are_listed_as_openai_functions_and_called(shared_box: Box) -> None:
@@ -109,97 +52,6 @@ async def test_what_a_tool_answers_is_an_answer_even_when_it_is_an_error(shared_
     assert wrong_arguments.is_error
     assert unknown.is_error
     assert "available: echo, add" in unknown.text
-
-
-async def test_a_server_killed_in_the_middle_of_a_call_is_an_ordinary_error(box: Box) -> None:
-    async with undisturbed(), ToolSession([box.server]) as session, ToolSession([box.server]) as idle:
-        call = asyncio.create_task(session.call("slow", {"seconds": 600}))
-        await until_slow(idle, running=1)
-        box.kill()
-        async with asyncio.timeout(PATIENCE_S):  # half of the patience with a call
-            with pytest.raises(ToolServerDied, match=r"box \(http://127"):
-                await call
-            with pytest.raises(ToolServerDied):
-                await session.call("echo", {"text": "again"})
-            with pytest.raises(ToolServerDied):
-                await idle.call("echo", {"text": "again"})
-
-
-async def test_a_server_that_crashes_by_itself_is_an_ordinary_error(box: Box) -> None:
-    async with undisturbed(), ToolSession([box.server]) as session:
-        with pytest.raises(ToolServerDied):
-            await session.call("crash", {})
-
-
-async def test_a_restarted_server_no_longer_knows_the_session(box: Box) -> None:
-    async with undisturbed(), ToolSession([box.server]) as session:
-        box.kill()
-        restarted = start_box("--port", str(box.port))
-        try:
-            with pytest.raises(ToolServerDied):
-                await session.call("bump", {})
-        finally:
-            restarted.kill()
-
-
-async def test_a_stdio_server_that_dies_is_an_ordinary_error() -> None:
-    async with undisturbed(), ToolSession([stdio("box")]) as session:
-        assert (await session.call("echo", {"text": "hé"})).text == "hé"
-        with pytest.raises(ToolServerDied):
-            await session.call("crash", {})
-        with pytest.raises(ToolServerDied):
-            await session.call("echo", {"text": "again"})
-
-
-async def test_a_call_that_takes_too_long_is_plumbing_and_the_session_goes_on(shared_box: Box) -> None:
-    async with ToolSession([shared_box.server]) as session:
-        before = await calls_of_slow(session)
-        with pytest.raises(ToolTimeout, match=r"0\.3 s"):
-            await session.call("slow", {"seconds": 600}, timeout_s=0.3)
-        assert (await session.call("echo", {"text": "still here"})).text == "still here"
-        await until_slow(session, running=before["running"])
-
-
-async def test_a_cancelled_episode_cancels_its_call_at_the_server(shared_box: Box) -> None:
-    async with ToolSession([shared_box.server]) as session:
-        before = await calls_of_slow(session)
-        call = asyncio.create_task(session.call("slow", {"seconds": 600}))
-        await until_slow(session, running=before["running"] + 1)
-        call.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await call
-        await until_slow(session, running=before["running"], cancelled=before["cancelled"] + 1)
-
-
-async def test_opening_fails_with_the_cause_when_nobody_listens_or_the_path_is_wrong(shared_box: Box) -> None:
-    nobody = ToolServer(name="nobody", url="http://127.0.0.1:9/mcp")
-    wrong_path = ToolServer(name="lost", url=f"http://127.0.0.1:{shared_box.port}/nothing")
-    absent = ToolServer(name="absent", command="/no/such/program")
-    async with undisturbed():
-        for server, words in ((nobody, "ConnectError"), (wrong_path, "lost"), (absent, "No such file")):
-            with pytest.raises(ToolServerDied, match=words):
-                await ToolSession([server]).open()
-
-
-async def test_opening_is_bounded_when_the_server_says_nothing() -> None:
-    async def say_nothing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.read()
-        writer.close()
-
-    mute = await asyncio.start_server(say_nothing, "127.0.0.1", 0)
-    server = ToolServer(name="mute", url=f"http://127.0.0.1:{mute.sockets[0].getsockname()[1]}/mcp")
-    async with asyncio.timeout(PATIENCE_S):
-        with pytest.raises((ToolTimeout, ToolServerDied)):
-            await ToolSession([server], limits=ToolLimits(open_s=0.5, close_s=1)).open()
-        mute.close()
-        await mute.wait_closed()
-
-
-async def test_one_server_that_cannot_be_opened_closes_the_others(shared_box: Box) -> None:
-    session = ToolSession([shared_box.server, ToolServer(name="nobody", url="http://127.0.0.1:9/mcp")])
-    with pytest.raises(ToolServerDied, match="nobody"):
-        await session.open()
-    assert all(link._connection._task is None or link._connection._task.done() for link in session._links)
 
 
 async def test_clashing_names_get_their_server_in_front_and_reach_it(shared_box: Box) -> None:

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from transformers import PreTrainedModel
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from shared.mongod import Mongod, free_port
 from tests.trainer.builders import tiny_model
@@ -82,3 +83,16 @@ def launch(*arguments: str, **environment: str) -> subprocess.CompletedProcess[s
         timeout=300,  # 20 s on an idle machine
         check=False,
     )
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> PreTrainedTokenizerFast:
+    """Bytes as tokens, with the template of the bundled example."""
+    alphabet = {byte: index for index, byte in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}
+    backend = Tokenizer(models.BPE(vocab=alphabet, merges=[]))
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    backend.decoder = decoders.ByteLevel()
+    backend.add_special_tokens([AddedToken("<|im_start|>"), AddedToken("<|im_end|>")])
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, eos_token="<|im_end|>")
+    tokenizer.chat_template = (ROOT / "assets" / "example" / "chat_template.jinja").read_text(encoding="utf-8")
+    return tokenizer

@@ -1,0 +1,111 @@
+"""MCP sessions whose servers die, hang, or are not there: the plumbing failed, and the episode's own task is never disturbed."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from sampler.errors import ToolServerDied, ToolTimeout
+from sampler.tools import ToolLimits, ToolServer, ToolSession
+from tests.sampler.boxes import PATIENCE_S, Box, calls_of_slow, start_box, stdio, until_slow
+
+
+@asynccontextmanager
+async def undisturbed() -> AsyncIterator[None]:
+    """The episode's own task is never cancelled by what happens to a server."""
+    yield
+    task = asyncio.current_task()
+    assert task is not None
+    assert task.cancelling() == 0
+
+
+async def test_a_server_killed_in_the_middle_of_a_call_is_an_ordinary_error(box: Box) -> None:
+    async with undisturbed(), ToolSession([box.server]) as session, ToolSession([box.server]) as idle:
+        call = asyncio.create_task(session.call("slow", {"seconds": 600}))
+        await until_slow(idle, running=1)
+        box.kill()
+        async with asyncio.timeout(PATIENCE_S):  # half of the patience with a call
+            with pytest.raises(ToolServerDied, match=r"box \(http://127"):
+                await call
+            with pytest.raises(ToolServerDied):
+                await session.call("echo", {"text": "again"})
+            with pytest.raises(ToolServerDied):
+                await idle.call("echo", {"text": "again"})
+
+
+async def test_a_server_that_crashes_by_itself_is_an_ordinary_error(box: Box) -> None:
+    async with undisturbed(), ToolSession([box.server]) as session:
+        with pytest.raises(ToolServerDied):
+            await session.call("crash", {})
+
+
+async def test_a_restarted_server_no_longer_knows_the_session(box: Box) -> None:
+    async with undisturbed(), ToolSession([box.server]) as session:
+        box.kill()
+        restarted = start_box("--port", str(box.port))
+        try:
+            with pytest.raises(ToolServerDied):
+                await session.call("bump", {})
+        finally:
+            restarted.kill()
+
+
+async def test_a_stdio_server_that_dies_is_an_ordinary_error() -> None:
+    async with undisturbed(), ToolSession([stdio("box")]) as session:
+        assert (await session.call("echo", {"text": "hé"})).text == "hé"
+        with pytest.raises(ToolServerDied):
+            await session.call("crash", {})
+        with pytest.raises(ToolServerDied):
+            await session.call("echo", {"text": "again"})
+
+
+async def test_a_call_that_takes_too_long_is_plumbing_and_the_session_goes_on(shared_box: Box) -> None:
+    async with ToolSession([shared_box.server]) as session:
+        before = await calls_of_slow(session)
+        with pytest.raises(ToolTimeout, match=r"0\.3 s"):
+            await session.call("slow", {"seconds": 600}, timeout_s=0.3)
+        assert (await session.call("echo", {"text": "still here"})).text == "still here"
+        await until_slow(session, running=before["running"])
+
+
+async def test_a_cancelled_episode_cancels_its_call_at_the_server(shared_box: Box) -> None:
+    async with ToolSession([shared_box.server]) as session:
+        before = await calls_of_slow(session)
+        call = asyncio.create_task(session.call("slow", {"seconds": 600}))
+        await until_slow(session, running=before["running"] + 1)
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+        await until_slow(session, running=before["running"], cancelled=before["cancelled"] + 1)
+
+
+async def test_opening_fails_with_the_cause_when_nobody_listens_or_the_path_is_wrong(shared_box: Box) -> None:
+    nobody = ToolServer(name="nobody", url="http://127.0.0.1:9/mcp")
+    wrong_path = ToolServer(name="lost", url=f"http://127.0.0.1:{shared_box.port}/nothing")
+    absent = ToolServer(name="absent", command="/no/such/program")
+    async with undisturbed():
+        for server, words in ((nobody, "ConnectError"), (wrong_path, "lost"), (absent, "No such file")):
+            with pytest.raises(ToolServerDied, match=words):
+                await ToolSession([server]).open()
+
+
+async def test_opening_is_bounded_when_the_server_says_nothing() -> None:
+    async def say_nothing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read()
+        writer.close()
+
+    mute = await asyncio.start_server(say_nothing, "127.0.0.1", 0)
+    server = ToolServer(name="mute", url=f"http://127.0.0.1:{mute.sockets[0].getsockname()[1]}/mcp")
+    async with asyncio.timeout(PATIENCE_S):
+        with pytest.raises((ToolTimeout, ToolServerDied)):
+            await ToolSession([server], limits=ToolLimits(open_s=0.5, close_s=1)).open()
+        mute.close()
+        await mute.wait_closed()
+
+
+async def test_one_server_that_cannot_be_opened_closes_the_others(shared_box: Box) -> None:
+    session = ToolSession([shared_box.server, ToolServer(name="nobody", url="http://127.0.0.1:9/mcp")])
+    with pytest.raises(ToolServerDied, match="nobody"):
+        await session.open()
+    assert all(link._connection._task is None or link._connection._task.done() for link in session._links)
