@@ -7,16 +7,12 @@ from typing import Any
 import yaml
 
 from shared.errors import ConfigError
+from shared.text_file import read_text_file
 
 
 def read_yaml_file(path: Path) -> tuple[Any, yaml.Node | None]:
     """Its value, and the node that knows its lines; None and None: it is empty. Raises ConfigError."""
-    try:
-        text = path.read_text(encoding="utf-8")
-    except OSError as exc:
-        raise ConfigError(f"{path}: cannot be read ({exc.strerror}); expected a YAML file") from exc
-    except UnicodeDecodeError as exc:
-        raise ConfigError(f"{path}: byte {exc.start} is not UTF-8; expected a YAML file") from exc
+    text = read_text_file(path, "a YAML file")
     try:
         loader = _Loader(text)
         root = loader.get_single_node()

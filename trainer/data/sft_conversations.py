@@ -22,6 +22,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from transformers import PreTrainedTokenizerBase
 
 from shared.errors import ConfigError
+from shared.text_file import read_text_file
 from shared.trees import RecordTree, TreeDispatch
 from trainer.parallel import Parallel
 
@@ -50,12 +51,7 @@ class Span:
 
 def read_conversations(path: Path) -> list[Conversation]:
     """Every line of the file; empty lines are skipped. Raises ConfigError naming file, line and field of the first bad one."""
-    try:
-        text = path.read_text(encoding="utf-8")
-    except OSError as exc:
-        raise ConfigError(f"{path}: cannot be read ({exc.strerror}); expected a JSONL file of conversations") from exc
-    except UnicodeDecodeError as exc:
-        raise ConfigError(f"{path}: byte {exc.start} is not UTF-8; expected a JSONL file of conversations") from exc
+    text = read_text_file(path, "a JSONL file of conversations")
     lines = enumerate(text.split("\n"), start=1)
     conversations = [_conversation(line, f"{path}:{number}") for number, line in lines if line.strip()]
     if not conversations:

@@ -1,0 +1,15 @@
+"""A text file that a person wrote or chose."""
+
+from pathlib import Path
+
+from shared.errors import ConfigError
+
+
+def read_text_file(path: Path, expected: str) -> str:
+    """Its text, of UTF-8. Raises ConfigError with what was `expected` where it cannot be read."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except OSError as exc:
+        raise ConfigError(f"{path}: cannot be read ({exc.strerror}); expected {expected}") from exc
+    except UnicodeDecodeError as exc:
+        raise ConfigError(f"{path}: byte {exc.start} is not UTF-8; expected {expected}") from exc
