@@ -20,6 +20,9 @@ from shared.mongod import free_port
 ROOT = Path(__file__).parents[4]
 VOCABULARY, CONTEXT = 320, 256
 START_S = 150.0  # 5 s on an idle machine
+# Of a log-prob that the engine computes in float32, in nats: 8.5e-6 was the largest of 300 answers of 200 tokens. Where the
+# engine computes something else, it is beyond 1e-3.
+ROUNDING = 5e-5
 
 
 def write_tokenizer(folder: Path) -> int:
@@ -54,10 +57,10 @@ def write_model(folder: Path, seed: int) -> Path:
 
 
 class Reference:
-    """Plain transformers forwards of the checkpoints."""
+    """Plain transformers forwards of the checkpoints, in float64: in float32 they are further from it than the engine."""
 
     def __init__(self, paths: tuple[Path, ...]) -> None:
-        self.models = [Qwen3ForCausalLM.from_pretrained(p, dtype=torch.float32).eval() for p in paths]
+        self.models = [Qwen3ForCausalLM.from_pretrained(p, dtype=torch.float64).eval() for p in paths]
 
     @torch.inference_mode()
     def log_probs(self, which: int, prompt: list[int], output: list[int], temperature: float = 1.0) -> list[float]:
@@ -72,11 +75,11 @@ class Reference:
         return out[0, len(prompt) :].tolist()
 
     def assert_exact(self, which: int, prompt: list[int], answer: dict[str, Any], temperature: float = 1.0) -> None:
-        """Every log-prob of an answer is that of model `which`, to 1e-5."""
+        """Every log-prob of an answer is that of model `which`."""
         found = [lp for lp, _, _ in answer["meta_info"]["output_token_logprobs"]]
         expected = self.log_probs(which, prompt, answer["output_ids"], temperature)
         worst = max((abs(a - b), at) for at, (a, b) in enumerate(zip(found, expected, strict=True)))
-        assert worst[0] <= 1e-5, f"off by {worst[0]:.2g} at output token {worst[1]} of {len(found)}"
+        assert worst[0] <= ROUNDING, f"off by {worst[0]:.2g} at output token {worst[1]} of {len(found)}"
 
 
 class Server:

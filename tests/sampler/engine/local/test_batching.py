@@ -11,7 +11,7 @@ import torch
 from sampler.engine.local.batching import MAX_PREFILL_TOKENS, Batching
 from sampler.engine.local.generation import Generation, SamplingParams
 from sampler.engine.local.runner import load
-from tests.sampler.engine.local.harness import VOCABULARY, Reference
+from tests.sampler.engine.local.harness import ROUNDING, VOCABULARY, Reference
 
 SLOTS = 4
 
@@ -40,7 +40,7 @@ def run(batching: Batching, limit: int = 500) -> int:
 
 def assert_exact(reference: Reference, g: Generation) -> None:
     expected = reference.log_probs(0, g.prompt, g.output)
-    assert max(abs(a - b) for a, b in zip(g.logprobs, expected, strict=True)) <= 1e-5
+    assert max(abs(a - b) for a, b in zip(g.logprobs, expected, strict=True)) <= ROUNDING
 
 
 def test_sequences_that_end_at_different_steps_keep_exact_log_probs(batching: Batching, reference: Reference) -> None:

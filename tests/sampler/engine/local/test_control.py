@@ -14,7 +14,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from tests.sampler.engine.local.harness import Reference, Server
+from tests.sampler.engine.local.harness import ROUNDING, Reference, Server
 
 PROMPT = [5, 100, 101, 102, 103, 104, 105, 106]
 LONG = 200  # tokens: long enough to be caught in flight
@@ -144,8 +144,8 @@ def test_after_retraction_every_token_is_under_the_version_that_is_named(
     found = [lp for lp, _, _ in answer["meta_info"]["output_token_logprobs"]]
     output = answer["output_ids"]
     old, new = (reference.log_probs(which, PROMPT, output) for which in (0, 1))
-    assert max(abs(a - b) for a, b in zip(found[:cut], old[:cut], strict=True)) <= 1e-5
-    assert max(abs(a - b) for a, b in zip(found[cut:], new[cut:], strict=True)) <= 1e-5
+    assert max(abs(a - b) for a, b in zip(found[:cut], old[:cut], strict=True)) <= ROUNDING
+    assert max(abs(a - b) for a, b in zip(found[cut:], new[cut:], strict=True)) <= ROUNDING
 
 
 def test_an_update_drops_every_cached_prefix(

@@ -32,7 +32,7 @@ from sampler.engine.local.runner import UnsupportedModelError, load
 from sampler.engine.local.sampling import truncate
 from sampler.engine.local.stock import StockForward
 from sampler.engine.local.weights import by_model_names, copy_into, expect, read_checkpoint
-from tests.sampler.engine.local.harness import ROOT
+from tests.sampler.engine.local.harness import ROOT, ROUNDING
 
 SHAPE = {
     "vocab_size": 100, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,
@@ -88,7 +88,7 @@ def test_models_of_many_shapes_generate_with_exact_log_probs(
     with torch.inference_mode():
         logits = model(input_ids=torch.tensor([g.prompt + g.output])).logits[0, len(g.prompt) - 1 : -1]
     expected = logits.log_softmax(-1).gather(1, torch.tensor(g.output)[:, None])[:, 0]
-    assert float((torch.tensor(g.logprobs) - expected).abs().max()) <= 1e-5
+    assert float((torch.tensor(g.logprobs) - expected).abs().max()) <= ROUNDING
 
 
 @pytest.mark.parametrize(
