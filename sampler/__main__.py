@@ -15,6 +15,7 @@ import uvloop
 from sampler.config import SamplerConfig
 from sampler.service import run_service
 from shared.errors import TandemError
+from shared.interrupt import run_command
 
 
 def main() -> None:
@@ -31,4 +32,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_command(main)

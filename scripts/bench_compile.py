@@ -30,6 +30,7 @@ from torch._inductor import config as inductor_config
 from transformers import AutoModelForCausalLM
 
 from scripts.synthetic import VOCABULARY, group
+from shared.interrupt import run_command
 from trainer.learner import Learner, OptimizerConfig, open_learner
 from trainer.losses import Denominators, LossConfig
 from trainer.modeling.memory import MemorySettings
@@ -173,4 +174,4 @@ def _print(results: list[Result]) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_command(main)

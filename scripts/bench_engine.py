@@ -25,6 +25,8 @@ import psutil
 from rich.console import Console
 from rich.table import Table
 
+from shared.interrupt import run_command
+
 PROMPT_TOKENS, NEW_TOKENS, VOCABULARY = 60, 60, 400
 START_S = 90.0
 
@@ -131,4 +133,4 @@ async def _load(client: httpx.AsyncClient, concurrency: int, seconds: float) -> 
 
 
 if __name__ == "__main__":
-    main()
+    run_command(main)

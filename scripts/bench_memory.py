@@ -25,6 +25,7 @@ from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from scripts.process_memory import peak_bytes, reset_peak
 from scripts.synthetic import VOCABULARY, growing, rewritten
+from shared.interrupt import run_command
 from shared.trees import RecordTree
 from trainer.learner import Learner, OptimizerConfig, open_learner
 from trainer.losses import Denominators, LossConfig, compute
@@ -182,4 +183,4 @@ def _print(results: list[Result]) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_command(main)

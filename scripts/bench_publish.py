@@ -32,6 +32,7 @@ from rich.console import Console
 from rich.table import Table
 from tokenizers import Tokenizer
 
+from shared.interrupt import run_command
 from shared.mongod import Mongod
 from shared.run_documents import Admission, InferenceService
 from shared.states import ServiceStatus
@@ -226,4 +227,4 @@ def _cell(name: str, value: Any) -> str:
 
 
 if __name__ == "__main__":
-    main()
+    run_command(main)

@@ -44,6 +44,7 @@ from scripts.sampler_under_test import (
     cpu_s,
     tool_server,
 )
+from shared.interrupt import run_command
 from shared.mongod import Mongod, free_port
 from shared.store import Store
 
@@ -235,4 +236,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_command(main)

@@ -34,6 +34,7 @@ from rich.table import Table
 
 from shared.documents import DBRecordData, DispatchedSamplingTask, SampledResponse, record_id, task_id
 from shared.flatten import data_fields, digest, flatten, tree_of
+from shared.interrupt import run_command
 from shared.mongod import Mongod, free_port
 from shared.packed import pack_floats, pack_ints
 from shared.run_documents import Admission
@@ -317,4 +318,4 @@ def show(title: str, rows: Sequence[Row]) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_command(main)

@@ -35,6 +35,7 @@ from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from scripts.process_memory import peak_bytes, reset_peak
 from scripts.synthetic import VOCABULARY, group, growing, rewritten
+from shared.interrupt import run_command
 from shared.trees import RecordTree
 from trainer.learner import OptimizerConfig, open_learner
 from trainer.losses import Denominators, LossConfig
@@ -222,4 +223,4 @@ def _print(results: Sequence[Result]) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_command(main)

@@ -26,6 +26,7 @@ from rich.console import Console
 from rich.table import Table
 
 from scripts.launch.figures import StepMetrics, mean, moving_average
+from shared.interrupt import run_command
 
 ROOT = Path(__file__).resolve().parents[1]
 CONFIG = "assets/minirl.yml"
@@ -179,4 +180,4 @@ def draw(outcomes: list[Outcome], path: Path) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_command(main)

@@ -26,6 +26,8 @@ import bson
 from rich.console import Console
 from rich.progress import track
 
+from shared.interrupt import run_command
+
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from sampler.parsers import MAX_CALLS, PARSERS, ParsedReply
@@ -243,4 +245,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    run_command(main)

@@ -13,6 +13,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from shared.interrupt import run_command
+
 EXAMPLE_DIR = Path(__file__).resolve().parent.parent / "assets" / "example"
 sys.path.insert(0, str(EXAMPLE_DIR))  # the example is a folder to copy, not an installed package
 
@@ -55,4 +57,4 @@ def write_jsonl(path: Path, lines: Iterable[dict[str, Any]]) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_command(main)

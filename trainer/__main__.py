@@ -9,6 +9,7 @@ import logging
 import os
 
 from shared.errors import TandemError
+from shared.interrupt import run_command
 from trainer.config import TrainerConfig
 from trainer.loop import train
 from trainer.parallel import LaunchError, end_process
@@ -29,4 +30,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_command(main)

@@ -21,6 +21,7 @@ from transformers import PreTrainedModel
 
 from shared.config import ServiceConfig
 from shared.errors import ConfigError, DataError, TandemError
+from shared.interrupt import run_command
 from shared.weights import manifest_of
 from trainer.atomic import write_directory_atomically
 from trainer.checkpoint import STATE_FILE, TRAINED, load_tensors, stored_tensors, without_frozen
@@ -128,4 +129,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_command(main)

@@ -13,12 +13,10 @@ import asyncio
 import logging
 import os
 import random
-import signal
 import socket
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -39,6 +37,7 @@ from trainer.presets import PRESETS
 from trainer.publishing.publish import Publisher
 from trainer.reporting.alarms import Alarms
 from trainer.reporting.metrics import MetricsLog
+from trainer.stopping import stops_at_signals
 from trainer.unused import warn_of_unused
 
 log = logging.getLogger(__name__)
@@ -82,7 +81,7 @@ def train(config: TrainerConfig) -> None:
         stream = RecordStream(bridge, config, parallel, incarnation=incarnation, linear=learner.linear)
         publisher = Publisher(bridge, config, parallel, learner, incarnation=incarnation)
         evaluation = Evaluation(bridge, config, parallel)
-        with stream, _stops_at_signals(stream), _status(bridge, config, parallel) as status:
+        with stream, stops_at_signals(stream), _status(bridge, config, parallel) as status:
             publisher.begin()
             _run(learner, stream, publisher, evaluation, config, parallel, status)
             publisher.end()
@@ -209,24 +208,6 @@ def _headline(metrics: dict[str, float]) -> dict[str, float]:
         "learner/learning_rate",
     )
     return {name: metrics[name] for name in names if name in metrics}
-
-
-@contextmanager
-def _stops_at_signals(stream: RecordStream) -> Iterator[None]:
-    """SIGTERM and SIGINT end the run after the step in hand; a second one ends it at once."""
-
-    def stop(signum: int, _: FrameType | None) -> None:
-        if stream.stopping:
-            raise KeyboardInterrupt
-        log.info("received %s: finishing the step in hand", signal.Signals(signum).name)
-        stream.stopping = True
-
-    before = {s: signal.signal(s, stop) for s in (signal.SIGTERM, signal.SIGINT)}
-    try:
-        yield
-    finally:
-        for s, handler in before.items():
-            signal.signal(s, handler)
 
 
 class Status:

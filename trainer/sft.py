@@ -9,10 +9,12 @@ reinforcement learning.
     accelerate launch --config_file assets/fsdp2.yml --num_processes 2 -m trainer.sft ...
 
 Promise: the step's loss and gradient are those of its samples, whatever the row budget and the number of processes; a run that
-was killed continues from its last checkpoint with the samples it would have seen.
+was killed continues from its last checkpoint with the samples it would have seen. Ctrl-C and SIGTERM write one after the step in
+hand.
 """
 
 import logging
+import os
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -29,6 +31,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from shared.config import ServiceConfig
 from shared.errors import ConfigError, TandemError
+from shared.interrupt import INTERRUPTED, run_command
 from shared.trees import RecordTree
 from trainer import checkpoint
 from trainer.bridge import StoreBridge
@@ -43,11 +46,16 @@ from trainer.parallel import Parallel, end_process, parallel_session
 from trainer.publishing.weights import write_weights
 from trainer.reporting.metrics import MetricsLog
 from trainer.schedule import Schedule
+from trainer.stopping import stops_at_signals
 from trainer.trees.packing import Row, pack
 from trainer.trees.tree import Merging, merge
 from trainer.unused import unused, warn_of_unused
 
 log = logging.getLogger(__name__)
+
+
+class Stopped(TandemError):
+    """A signal ended the training before its last step."""
 
 
 class Data(Protocol):
@@ -97,7 +105,9 @@ class SftConfig(ServiceConfig, RecordFilter, Trainable, Computing):
     tokens_per_row: int = Field(512, ge=2, description="Budget of one forward; on CPU short rows are fastest.")
     output_dtype: str | None = Field(None, description="Of the written weights; none means that of the parameters.")
     seed: int = Field(0, ge=0, description="Of the order of the samples, and of new adapters.")
-    save_steps: int = Field(0, ge=0, description="Steps between checkpoints; 0 writes none.")
+    save_steps: int = Field(
+        0, ge=0, description="Steps between checkpoints; 0 writes none, unless Ctrl-C or SIGTERM ends the training."
+    )
     save_total_limit: int = Field(2, ge=1, description="Checkpoints kept.")
     log_steps: int = Field(1, ge=1, description="Steps between lines of metrics.jsonl.")
     report_to: list[str] | None = Field(
@@ -149,12 +159,19 @@ def main(argv: list[str] | None = None) -> None:
             config.device, config.num_threads, tp_size=config.tp_size, cp_size=config.cp_size
         ) as parallel:
             train(config, parallel)
+    except Stopped as exc:
+        if os.environ.get("RANK", "0") == "0":
+            sys.stderr.write(f"{exc}\n")
+        end_process(INTERRUPTED)
     except TandemError as exc:
         sys.exit(f"{config.program}: {exc}")
 
 
 def train(config: SftConfig, parallel: Parallel) -> Path:
-    """Run to the end, from the last checkpoint when there is one; returns the written Hugging Face directory."""
+    """Run to the end, from the last checkpoint when there is one; returns the written Hugging Face directory.
+
+    Raises Stopped after SIGTERM or Ctrl-C, with a checkpoint of what was trained.
+    """
     torch.manual_seed(config.seed)
     if parallel.is_main:
         warn_of_unused(config, config.without_effect())
@@ -225,6 +242,7 @@ def _steps(config: SftConfig, learner: Learner, samples: "Samples", max_steps: i
         "trainable": config.trainable().model_dump(),
     }
     with ExitStack() as stack:
+        stack.enter_context(stops_at_signals(samples))
         reporter = stack.enter_context(_Reporter(config, learner.steps_done, max_steps)) if parallel.is_main else None
         first, trained_tokens = learner.steps_done, 0.0
         for step, (rows, denominators) in samples.ahead(first, max_steps):
@@ -232,8 +250,13 @@ def _steps(config: SftConfig, learner: Learner, samples: "Samples", max_steps: i
             trained_tokens += result.metrics["loss/trained_tokens"]
             if reporter:
                 reporter.report(step, result.metrics | {"sft/left_out_samples": float(samples.left_out)})
-            if config.save_steps and learner.steps_done % config.save_steps == 0:
+            stops = learner.steps_done < max_steps and parallel.max_int(samples.stopping)
+            if stops or (config.save_steps and learner.steps_done % config.save_steps == 0):
                 checkpoints.save(learner, accounting)
+            if stops:
+                raise Stopped(
+                    f"stopped after step {learner.steps_done} of {max_steps}; the same command goes on from there"
+                )
     if first < max_steps and not trained_tokens:
         raise ConfigError(
             f"every sample of {max_steps - first} steps was left out: longer than max_tokens={config.max_tokens}; nothing was "
@@ -253,6 +276,7 @@ class Samples:
         linear: bool = False,
     ) -> None:
         self.left_out = 0  # of this rank, until now
+        self.stopping = False  # no further step is to begin: a signal asked for it
         self._data = data
         self._config = config
         self._parallel = parallel
@@ -322,5 +346,5 @@ class _Reporter:
 
 
 if __name__ == "__main__":
-    main()
+    run_command(main)
     end_process(0)

@@ -27,6 +27,7 @@ from shared.config import ServiceConfig
 from shared.documents import DBRecordData
 from shared.errors import DataError, TandemError
 from shared.flatten import tree_of
+from shared.interrupt import run_command
 from shared.run_documents import PolicyVersion
 from shared.store import Store
 from shared.trees import RecordTree
@@ -140,4 +141,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_command(main)

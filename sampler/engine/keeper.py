@@ -41,6 +41,7 @@ from sampler.engine.update import drain, update
 from sampler.errors import EngineError, EngineRefused, EngineUnavailable, KeyRefused
 from shared.assembly import Assembly, Reached
 from shared.errors import DataError, TandemError
+from shared.interrupt import run_command
 from shared.run_documents import InferenceService, PolicyVersion, Worker
 from shared.states import ServiceStatus
 from shared.store import Store
@@ -347,4 +348,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_command(main)

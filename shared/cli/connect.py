@@ -18,9 +18,10 @@ from rich.markup import escape
 from rich.table import Table
 
 from shared.errors import ConfigError, TandemError
+from shared.interrupt import INTERRUPTED
 from shared.store import Store
 
-OK, PROBLEM, USAGE, INTERRUPTED = 0, 1, 2, 130
+OK, PROBLEM, USAGE = 0, 1, 2
 CONNECT_TIMEOUT_S = 5.0
 T = TypeVar("T")
 

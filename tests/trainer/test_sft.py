@@ -3,6 +3,10 @@
 import dataclasses
 import json
 import random
+import signal
+import subprocess
+import sys
+import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -21,8 +25,13 @@ from trainer.data.sft_conversations import (
     Conversations,
     sample_order,
 )
-from trainer.learner import Learner, open_learner
+from trainer.learner import Learner, StepResult, open_learner
+from trainer.losses import Denominators
 from trainer.parallel import Parallel, Peers
+from trainer.trees.packing import Row
+
+ROOT = Path(__file__).parents[2]
+PATIENCE_S = 200.0  # for a start of the trainer: the import of torch, on a busy machine
 
 
 @pytest.fixture(scope="module")
@@ -133,6 +142,47 @@ def test_a_run_that_was_killed_ends_as_one_that_was_not(
     assert train("killed", save_steps=2) == expected
     steps = [json.loads(line)["step"] for line in (tmp_path / "killed" / "metrics.jsonl").read_text().splitlines()]
     assert steps == list(range(6))
+
+
+@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
+def test_a_run_that_is_told_to_stop_saves_the_step_in_hand_and_goes_on_from_there(
+    tmp_path: Path, train: Callable[..., bytes], monkeypatch: pytest.MonkeyPatch, sent: signal.Signals
+) -> None:
+    expected = train("whole")
+    step = Learner.step
+
+    def told_during_the_third(self: Learner, rows: list[Row], denominators: Denominators) -> StepResult:
+        if self.steps_done == 2:
+            signal.raise_signal(sent)
+        return step(self, rows, denominators)
+
+    monkeypatch.setattr(Learner, "step", told_during_the_third)
+    with pytest.raises(sft.Stopped, match="stopped after step 3 of 6; the same command goes on from there"):
+        train("stopped")
+    assert train("stopped") == expected
+    steps = [json.loads(line)["step"] for line in (tmp_path / "stopped" / "metrics.jsonl").read_text().splitlines()]
+    assert steps == list(range(6))
+
+
+def test_ctrl_c_ends_the_command_with_a_sentence_and_status_130(
+    tmp_path: Path, chat_model: Path, train_file: Path
+) -> None:
+    out = tmp_path / "out"
+    files = [f"--model_name_or_path={chat_model}", f"--train_file={train_file}", f"--output_dir={out}"]
+    command = [sys.executable, "-m", "trainer.sft", *files, "--max_steps=1000000", "--device=cpu"]
+    with subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            deadline = time.monotonic() + PATIENCE_S
+            while process.poll() is None and not (out / "metrics.jsonl").exists():
+                assert time.monotonic() < deadline, "training does not begin"
+                time.sleep(0.1)
+            process.send_signal(signal.SIGINT)
+            _, said = process.communicate(timeout=PATIENCE_S)
+        finally:
+            process.kill()
+    assert process.returncode == 130, said
+    assert "the same command goes on from there" in said
+    assert "Traceback" not in said
 
 
 def test_memory_is_spared_as_in_reinforcement_learning_and_no_weight_changes(

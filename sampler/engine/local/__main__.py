@@ -9,6 +9,8 @@ import sys
 from pathlib import Path
 from types import FrameType
 
+from shared.interrupt import run_command
+
 SHUTDOWN_S = 3
 
 EPILOG = """\
@@ -113,4 +115,4 @@ def _positive(text: str) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_command(main)

@@ -1,0 +1,42 @@
+"""Training that is told to end does so between two steps."""
+
+import logging
+import math
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Protocol
+
+log = logging.getLogger(__name__)
+
+SAME_S = 1.0  # signals closer together are one wish: a terminal's Ctrl-C reaches the launcher too, which sends it on
+
+
+class Stoppable(Protocol):
+    """What looks at `stopping` before it goes on."""
+
+    stopping: bool
+
+
+@contextmanager
+def stops_at_signals(work: Stoppable) -> Iterator[None]:
+    """SIGTERM and SIGINT end the work after the step in hand; a second one ends it at once."""
+    received = -math.inf
+
+    def stop(signum: int, _: FrameType | None) -> None:
+        nonlocal received
+        if work.stopping and time.monotonic() - received > SAME_S:
+            raise KeyboardInterrupt
+        if not work.stopping:
+            log.info("received %s: finishing the step in hand", signal.Signals(signum).name)
+            received = time.monotonic()
+        work.stopping = True
+
+    before = {s: signal.signal(s, stop) for s in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield
+    finally:
+        for s, handler in before.items():
+            signal.signal(s, handler)
