@@ -12,6 +12,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -56,11 +57,25 @@ def free_port() -> int:
     """A port that nobody listens on, to be bound a while later, often by another process that has to start first.
 
     Not one of those that the kernel gives out itself (from 32768, on Linux): it would give the same one to others meanwhile.
+    Nor one that a living process of this machine got here: it may not be bound yet.
     """
     chance = random.SystemRandom()  # whoever seeds `random` must not make two processes choose alike
-    while not _is_free(port := chance.randrange(20_000, 30_000)):
+    while not (_is_free(port := chance.randrange(20_000, 30_000)) and _take(port)):
         pass
     return port
+
+
+def _take(port: int) -> bool:
+    """Mark a port as this process's, until it ends. False: it is marked. By a name of Linux that goes with who holds it."""
+    if not sys.platform.startswith("linux"):
+        return True
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as mark:
+        try:
+            mark.bind(f"\0tandem-port-{port}")
+        except OSError:
+            return False
+        mark.detach()  # it stays open
+    return True
 
 
 @dataclass(slots=True)

@@ -1,16 +1,20 @@
 """The embedded server: what was acknowledged is there again, the address stays, a failed start says why."""
 
 import json
+import random
 import signal
 import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import pymongo
 import pytest
 
 from shared.errors import ConfigError
-from shared.mongod import Mongod, MongodFailed, find_mongod
+from shared.mongod import Mongod, MongodFailed, find_mongod, free_port
 from shared.store import Store
+from tests.conftest import ROOT
 from tests.shared.builders import import_tasks
 
 
@@ -34,7 +38,7 @@ def test_stopping_twice_is_fine_and_leaves_no_process(tmp_path: Path) -> None:
     server.start()
     assert server.process is not None
     with pytest.raises(MongodFailed, match="ended with status"):  # two servers never share a folder
-        Mongod(tmp_path).start(timeout_s=20)
+        Mongod(tmp_path).start()
     server.stop()
     server.stop()
     assert server.process.poll() == 0
@@ -49,8 +53,27 @@ def test_a_port_that_somebody_took_meanwhile_is_replaced(tmp_path: Path) -> None
         with Mongod(tmp_path) as server:
             assert server.port != port
             assert json.loads((tmp_path / "mongod.json").read_text()) == {"port": server.port}
-            with pymongo.MongoClient(server.connection_string, serverSelectionTimeoutMS=5_000) as client:
+            with pymongo.MongoClient(server.connection_string, serverSelectionTimeoutMS=60_000) as client:
                 assert client.admin.command("ping")["ok"] == 1
+
+
+def test_a_port_that_was_given_to_another_process_is_given_to_nobody_while_that_lives(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Also before it is bound: an engine takes seconds to start."""
+    code = "from shared.mongod import free_port; print(free_port(), flush=True); input()"
+    with subprocess.Popen(
+        [sys.executable, "-c", code], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as other:
+        assert other.stdout is not None
+        port = int(other.stdout.readline())
+        drawn = iter([port, *range(20_000, 30_000)])
+        monkeypatch.setattr(random.SystemRandom, "randrange", lambda *_: next(drawn))
+        assert free_port() != port
+        other.kill()
+        other.wait()
+        drawn = iter([port])
+        assert free_port() == port
 
 
 def test_a_failed_start_shows_the_end_of_the_servers_own_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -59,7 +82,7 @@ def test_a_failed_start_shows_the_end_of_the_servers_own_words(tmp_path: Path, m
     program.chmod(0o755)
     monkeypatch.setenv("MONGOD", str(program))
     with pytest.raises(MongodFailed, match=r"ended with status 14:\n.*no space left on device"):
-        Mongod(tmp_path / "db").start(timeout_s=20)
+        Mongod(tmp_path / "db").start()
 
 
 def test_a_server_that_never_answers_is_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
