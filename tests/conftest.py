@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, settings
 from xdist.scheduler import LoadScopeScheduling
 
 from shared.mongod import Mongod
@@ -25,6 +26,13 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 # A time-out of CI ends a run with it: as after Ctrl-C, fixtures end what they started (a mongod, an SGLang).
 signal.signal(signal.SIGTERM, signal.default_int_handler)
 
+
+# The same examples in every run, so that a change is refused for what it does itself; and no bound on the time of one, which a
+# busy machine breaks. `pytest --hypothesis-profile default` draws others.
+settings.register_profile(
+    "same examples", derandomize=True, deadline=None, database=None, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("same examples")
 
 # What takes long to start is started once: tests that share it go to one worker. SGLang takes 15 s, two launched trainers 20 s.
 UNITS = (
