@@ -3,13 +3,12 @@
 import asyncio
 import json
 import os
+import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
-import pymongo
 import pytest
 from pydantic import BaseModel, Field
 
@@ -228,28 +227,41 @@ async def test_an_import_overtaken_by_another_of_some_of_its_tasks_leaves_no_hol
 
 async def test_a_killed_import_is_continued_by_running_it_again(mongod: Mongod, store: Store, tmp_path: Path) -> None:
     path = write(tmp_path / "t.jsonl", [line(k) for k in range(6_000)])
-    await asyncio.to_thread(kill_an_import, mongod.connection_string, store.run, path, at=1_000)
-    assert await store.database["tasks"].count_documents({}) < 6_000
-    result = await import_task_file(store, path, Target(num_generations=2))
-    assert result.inserted + result.unchanged == 6_000
-    assert result.unchanged >= 1_000
+    await asyncio.to_thread(kill_an_import, mongod.connection_string, store.run, path)
+    stored = await store.database["tasks"].count_documents({})
+    assert 1_000 < stored < 6_000
+    assert await import_task_file(store, path, Target(num_generations=2)) == ImportResult(6_000 - stored, stored)
     assert await order(store) == [f"t{k}" for k in range(6_000)]
 
 
-def kill_an_import(connection_string: str, run: str, path: Path, *, at: int) -> None:
-    """Start `tandem tasks import` and kill -9 it once `at` tasks are there."""
-    command = [sys.executable, "-m", "shared.cli", "tasks", "import", run, str(path), "--num_generations", "2"]
+DIES = """
+import os, signal
+from pymongo import monitoring
+from shared.cli import main
+
+class Killer(monitoring.CommandListener):
+    left = 2
+
+    def started(self, event):
+        if event.command.get("update") == "tasks":
+            self.left -= 1
+            if not self.left:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    def succeeded(self, event): ...
+    def failed(self, event): ...
+
+monitoring.register(Killer())
+main()
+"""
+
+
+def kill_an_import(connection_string: str, run: str, path: Path) -> None:
+    """`tandem tasks import`, whose process dies as by kill -9 where it has inserted its second batch, and is about to date it."""
+    command = [sys.executable, "-c", DIES, "tasks", "import", run, str(path), "--num_generations", "2"]
     environment = os.environ | {"DB_CONNECTION_STRING": connection_string}
-    deadline = time.monotonic() + 60
-    with (
-        pymongo.MongoClient[dict[str, Any]](connection_string) as client,
-        subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.DEVNULL) as child,
-    ):
-        while client[run]["tasks"].estimated_document_count() < at:
-            assert child.poll() is None
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
-        child.kill()
+    ended = subprocess.run(command, cwd=ROOT, env=environment, stdout=subprocess.DEVNULL, timeout=120, check=False)
+    assert ended.returncode == -signal.SIGKILL
 
 
 async def order(store: Store) -> list[str]:

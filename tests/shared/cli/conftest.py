@@ -29,8 +29,14 @@ def played(mongod: Mongod) -> Iterator[str]:
                 InferenceService(id="http://e:1", url="http://e:1", policy="main", version=1, status=ServiceStatus.UP)
             )
             stats = {"episodes_per_s": 2.5, "claims": 7}
-            await store.workers.heartbeat(Worker(id="a", kind="sampler", host="h", pid=7, doing="playing", stats=stats))
-            await store.workers.heartbeat(Worker(id="b", kind="sampler", host="h", pid=8, stats=stats))
+            rare = {
+                "kind": "sampler",
+                "host": "h",
+                "heartbeat_s": 3600.0,
+                "stats": stats,
+            }  # alive as long as the module
+            await store.workers.heartbeat(Worker(id="a", pid=7, doing="playing", **rare))
+            await store.workers.heartbeat(Worker(id="b", pid=8, **rare))
 
     asyncio.run(play())
     yield "played"

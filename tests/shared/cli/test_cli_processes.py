@@ -51,7 +51,7 @@ def test_mongod_serves_in_the_foreground_and_takes_its_server_along(tmp_path: Pa
     with spawn("mongod", cwd=tmp_path) as child:
         assert child.stdout is not None
         uri = child.stdout.readline().strip()
-        with pymongo.MongoClient(uri, serverSelectionTimeoutMS=5_000) as client:
+        with pymongo.MongoClient(uri, serverSelectionTimeoutMS=60_000) as client:
             pid = client.admin.command("serverStatus")["pid"]
         assert json.loads((tmp_path / "output/mongodb/mongod.json").read_text())["port"] == urlsplit(uri).port
         child.send_signal(ending)
