@@ -4,6 +4,7 @@ Needs scripts/setup_mcp_servers.sh; without it every test here is skipped, and c
 """
 
 import asyncio
+import contextlib
 import json
 import re
 import signal
@@ -41,16 +42,16 @@ async def test_a_public_server_answers_as_it_should(name: str, transport: str) -
 
 
 async def test_progress_keeps_a_call_alive_and_silence_ends_it(world: World) -> None:
-    """Over every transport, all at once: they wait. A report is due every 0.2 s; a busy machine may be late by nine."""
+    """Over every transport, all at once: they wait. A report is due every 0.2 s; a busy machine may be late by 24."""
     require("everything")
 
     async def look(transport: str) -> None:
-        with world.serve("everything", transport, tool_timeouts_s={LONG: 2.0}) as server:
+        with world.serve("everything", transport, tool_timeouts_s={LONG: 5.0}) as server:
             async with ToolSession([server]) as session:
-                done = await session.call(LONG, {"duration": 3.0, "steps": 15})
-                assert "Duration: 3 seconds" in done.text
-                assert done.duration_s > 2.9
-                with pytest.raises(ToolTimeout, match=r"no answer within 2 s"):
+                done = await session.call(LONG, {"duration": 7.0, "steps": 35})
+                assert "Duration: 7 seconds" in done.text
+                assert done.duration_s > 6.9
+                with pytest.raises(ToolTimeout, match=r"no answer within 5 s"):
                     await session.call(LONG, {"duration": 600, "steps": 1})
                 assert (await session.call("echo", {"message": "on"})).text == "Echo: on"
 
@@ -205,8 +206,11 @@ async def test_several_servers_of_one_file_prefixes_and_lists(world: World, monk
 
 
 def child_processes(part_of_command: str) -> list[psutil.Process]:
-    children = psutil.Process().children(recursive=True)
-    return [child for child in children if any(part_of_command in word for word in child.cmdline())]
+    found = []
+    for child in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.NoSuchProcess):  # one of an earlier test, gone meanwhile
+            found += [child] if any(part_of_command in word for word in child.cmdline()) else []
+    return found
 
 
 def kill_server(world: World, transport: str) -> None:

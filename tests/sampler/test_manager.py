@@ -1,11 +1,11 @@
 """The older manager protocol, against a faithful manager of real MCP servers in child processes."""
 
+import contextlib
 import json
 import os
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -33,7 +33,7 @@ class Manager:
         return psutil.Process(self.process.pid).children()
 
 
-@contextmanager
+@contextlib.contextmanager
 def manager(folder: Path, servers: Mapping[str, ToolServer], **environment: str) -> Iterator[Manager]:
     entries = {
         name: {"command": server.command, "args": list(server.args), "env": dict(server.env)}
@@ -53,7 +53,8 @@ def manager(folder: Path, servers: Mapping[str, ToolServer], **environment: str)
         process.kill()
         process.wait()
         for child in children:
-            child.kill()
+            with contextlib.suppress(psutil.NoSuchProcess):  # its input has ended, and so may it have
+                child.kill()
 
 
 @pytest.fixture(scope="module")

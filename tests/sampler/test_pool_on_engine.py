@@ -10,7 +10,7 @@ import pytest
 pytest.importorskip("transformers")
 
 from sampler.engine.client import EngineClient
-from sampler.engine.pool import EnginePool, PoolLimits, Service
+from sampler.engine.pool import EnginePool, PoolLimits, Reply, Service
 from sampler.errors import ContextTooLong, EngineContractBroken, EngineRefused
 from tests.sampler.engine.local.harness import CONTEXT, Server, run_engine, write_model
 from tests.sampler.engines import Up
@@ -44,17 +44,26 @@ def pool_over(client: EngineClient, services: Sequence[Service]) -> EnginePool:
     return EnginePool(client, refresh, LIMITS)
 
 
-async def until_running(client: EngineClient, url: str, tokens: Server) -> None:
-    await asyncio.to_thread(tokens.wait_for_tokens, len(PROMPT) + 10)
-    assert (await client.load(url)).running == 1
+async def held(client: EngineClient, pool: EnginePool, server: Server) -> "asyncio.Task[Reply]":
+    """A long reply of which some tokens are sampled; a pause in place keeps it from ending before the test goes on."""
+    for _ in range(20):  # where this process is kept waiting, it may end before it is caught
+        replying = asyncio.create_task(pool.generate(PROMPT, LONG, rid="episode"))
+        await asyncio.to_thread(
+            server.wait_until, lambda r=replying: r.done() or server.used_tokens() >= len(PROMPT) + 10
+        )
+        await client.pause(server.url, "in_place")
+        if (await client.load(server.url)).running == 1:
+            return replying
+        await client.resume(server.url)
+        await replying
+    pytest.fail("too fast to be caught, 20 times")
 
 
 async def test_a_reply_that_is_cut_by_new_weights_goes_on_under_the_next_version(
     client: EngineClient, engine: Server, models: list[Path]
 ) -> None:
     pool = pool_over(client, [Up(engine.url)])
-    replying = asyncio.create_task(pool.generate(PROMPT, LONG, rid="episode"))
-    await until_running(client, engine.url, engine)
+    replying = await held(client, pool, engine)
     await client.pause(engine.url, "abort")
     await client.update_weights_from_disk(engine.url, str(models[1]), 2)
     await client.resume(engine.url)
@@ -68,13 +77,13 @@ async def test_a_reply_that_is_cut_by_new_weights_goes_on_under_the_next_version
 
 async def test_a_cancelled_episode_leaves_nothing_running(client: EngineClient, engine: Server) -> None:
     pool = pool_over(client, [Up(engine.url)])
-    replying = asyncio.create_task(pool.generate(PROMPT, LONG, rid="episode"))
-    await until_running(client, engine.url, engine)
+    replying = await held(client, pool, engine)
     replying.cancel()
     with pytest.raises(asyncio.CancelledError):
         await replying
     await pool.close()
     await asyncio.to_thread(engine.wait_until, lambda: engine.running() == 0)
+    await client.resume(engine.url)
 
 
 async def test_another_engine_takes_over_when_one_is_killed_in_mid_reply(
@@ -82,8 +91,7 @@ async def test_another_engine_takes_over_when_one_is_killed_in_mid_reply(
 ) -> None:
     with run_engine(models[0], "--weight-version", "1") as doomed:
         pool = pool_over(client, [Up(doomed.url), Up(engine.url, running=5)])
-        replying = asyncio.create_task(pool.generate(PROMPT, LONG, rid="episode"))
-        await until_running(client, doomed.url, doomed)
+        replying = await held(client, pool, doomed)
         doomed.process.kill()
         reply = await replying
         await pool.close()

@@ -8,6 +8,7 @@ import pytest
 
 from sampler.errors import ToolServerDied, ToolTimeout
 from sampler.tools import ToolLimits, ToolServer, ToolSession
+from shared.mongod import free_port
 from tests.sampler.boxes import PATIENCE_S, Box, calls_of_slow, start_box, stdio, until_slow
 
 
@@ -40,15 +41,16 @@ async def test_a_server_that_crashes_by_itself_is_an_ordinary_error(box: Box) ->
             await session.call("crash", {})
 
 
-async def test_a_restarted_server_no_longer_knows_the_session(box: Box) -> None:
-    async with undisturbed(), ToolSession([box.server]) as session:
-        box.kill()
-        restarted = start_box("--port", str(box.port))
-        try:
+async def test_a_restarted_server_no_longer_knows_the_session() -> None:
+    box = start_box("--port", str(free_port()))  # the kernel gives nobody this one while the server is away
+    try:
+        async with undisturbed(), ToolSession([box.server]) as session:
+            box.kill()
+            box = start_box("--port", str(box.port))
             with pytest.raises(ToolServerDied):
                 await session.call("bump", {})
-        finally:
-            restarted.kill()
+    finally:
+        box.kill()
 
 
 async def test_a_stdio_server_that_dies_is_an_ordinary_error() -> None:

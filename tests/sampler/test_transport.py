@@ -13,6 +13,7 @@ from shared.mongod import free_port
 
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n"
 WHOLE = HEAD + b"Content-Length: 4\r\n\r\nbody"
+PATIENCE_S = 60.0  # how long a slow machine may take for what an idle one does at once
 
 
 class Server:
@@ -55,7 +56,7 @@ async def serving(server: Server) -> AsyncIterator[Callable[[], "asyncio.Task[ht
     """Yields what sends one request."""
     listener = await asyncio.start_server(server, "127.0.0.1", 0)
     port = listener.sockets[0].getsockname()[1]
-    transport = KeepAliveTransport(max_connections=8, idle_s=2.0, connect_s=1.0)
+    transport = KeepAliveTransport(max_connections=8, idle_s=PATIENCE_S, connect_s=PATIENCE_S)
 
     def send() -> "asyncio.Task[httpx.Response]":
         request = httpx.Request("POST", f"http://127.0.0.1:{port}/generate?x=1", content=b"ping")
@@ -65,13 +66,13 @@ async def serving(server: Server) -> AsyncIterator[Callable[[], "asyncio.Task[ht
         yield send
     finally:
         await transport.aclose()
-        await asyncio.wait(server.handlers, timeout=5)
+        await asyncio.wait(server.handlers, timeout=PATIENCE_S)
         listener.close()
         await listener.wait_closed()
 
 
 async def _within(exchange: "asyncio.Future[httpx.Response] | object") -> httpx.Response:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE_S):
         return await exchange  # type: ignore[misc,no-any-return]  # a coroutine of the transport's
 
 
@@ -134,14 +135,14 @@ async def test_a_cancelled_exchange_hangs_up_and_its_connection_is_not_used_agai
         while not server.requests:  # noqa: ASYNC110 - a list has no event
             await asyncio.sleep(0.01)
         waiting.cancel()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE_S):
             await server.hung_up.wait()
         assert (await send()).status_code == 200
     assert server.connections == 2
 
 
 async def test_nobody_listening_and_a_wrong_scheme_are_errors_of_their_kind() -> None:
-    transport = KeepAliveTransport(max_connections=1, idle_s=1.0, connect_s=1.0)
+    transport = KeepAliveTransport(max_connections=1, idle_s=PATIENCE_S, connect_s=PATIENCE_S)
     with pytest.raises(httpx.ConnectError):
         await transport.handle_async_request(httpx.Request("GET", f"http://127.0.0.1:{free_port()}/"))
     with pytest.raises(httpx.UnsupportedProtocol):

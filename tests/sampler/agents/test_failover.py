@@ -61,7 +61,7 @@ async def test_the_next_model_answers_and_the_answer_says_what_failed_before(beh
 @pytest.mark.parametrize("behavior", MAY_PASS)
 async def test_a_failure_that_passes_is_asked_again_and_needs_no_other_model(behavior: str) -> None:
     async with endpoint(behavior, "judges") as service, endpoint("judges") as other:
-        agent = judge(models=models([service, other], timeout=2.0 if behavior in SLOW else None))
+        agent = judge(models=models([service, other], timeout=5.0 if behavior in SLOW else None))
         verdict = await agent.verdict("2+2?", "4", "4")
         await agent.close()
     assert (verdict.is_correct, verdict.use.model, len(verdict.use.failures)) == (True, "m1", 1)
@@ -320,7 +320,7 @@ async def test_a_success_in_between_lets_a_model_fail_as_often_again() -> None:
 async def test_no_service_is_left_alone_for_more_than_ten_minutes_whatever_it_asks_for() -> None:
     async with endpoint("status 429 retry-after 100000") as service:
         agent = judge(service)
-        for said in ("status 429", "left alone for (600.0|599)"):
+        for said in ("status 429", r"left alone for (600\.0|5\d\d\.\d) s"):
             with pytest.raises(AgentFailed, match=said):
                 await agent.verdict("2+2?", "4", "4")
         await agent.close()

@@ -108,10 +108,6 @@ class Server:
         load = self.client.get("/v1/loads").json()["loads"][0]
         return int(load["num_running_reqs"] + load["num_waiting_reqs"])
 
-    def wait_for_tokens(self, at_least: int) -> None:
-        """Until the running sequences hold this many tokens."""
-        self.wait_until(lambda: self.used_tokens() >= at_least)
-
     def used_tokens(self) -> int:
         """Of the running sequences together."""
         return int(self.client.get("/v1/loads").json()["loads"][0]["num_used_tokens"])

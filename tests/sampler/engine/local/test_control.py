@@ -49,7 +49,7 @@ def start_long(server: Server, pool: ThreadPoolExecutor, *rids: str) -> list[Fut
             server.wait_until(lambda number=number: over() or server.running() == number)
             server.wait_until(lambda: over() or server.used_tokens() >= len(PROMPT) + 2)
         server.ok("/pause_generation", {"mode": "in_place"})
-        if not over():
+        if server.running() == len(rids):  # the engine says so: an answer may be on its way here
             return futures
         server.ok("/continue_generation", {})
         for future in futures:

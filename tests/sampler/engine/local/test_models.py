@@ -32,7 +32,7 @@ from sampler.engine.local.runner import UnsupportedModelError, load
 from sampler.engine.local.sampling import truncate
 from sampler.engine.local.stock import StockForward
 from sampler.engine.local.weights import by_model_names, copy_into, expect, read_checkpoint
-from tests.sampler.engine.local.harness import ROOT, ROUNDING
+from tests.sampler.engine.local.harness import ROOT, ROUNDING, START_S
 
 SHAPE = {
     "vocab_size": 100, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,
@@ -140,6 +140,6 @@ def test_truncation_keeps_the_likeliest_tokens() -> None:
 
 def test_a_folder_without_a_model_is_refused_with_a_message(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "sampler.engine.local", "--model-path", str(tmp_path), "--port", "1"]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=ROOT, check=False)
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=START_S, cwd=ROOT, check=False)
     assert ended.returncode == 2
     assert "no config.json there" in ended.stderr
