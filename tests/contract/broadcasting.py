@@ -18,12 +18,13 @@ from shared.states import OfferState
 from shared.store import Store
 from shared.weights import WEIGHTS_FILE, manifest_of
 from tests.contract.engines import Engine
-from tests.contract.kept import POLICY, Until, Wire
+from tests.contract.flights import Until
+from tests.contract.kept import POLICY, Wire
 from trainer.publishing.broadcast import Broadcaster, BroadcastSettings
 
 UPDATE = "/update_weights_from_distributed"
 SETTINGS = BroadcastSettings(
-    "127.0.0.1", 0, "gloo", "cpu", join_s=20.0, limit_s=60.0, bucket_bytes=1 << 20
+    "127.0.0.1", 0, "gloo", "cpu", join_s=60.0, limit_s=60.0, bucket_bytes=1 << 20
 )  # the bundled model goes in four buckets
 
 

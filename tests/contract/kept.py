@@ -24,19 +24,16 @@ from shared.states import ServiceStatus
 from shared.store import Store
 from shared.weights import WEIGHTS_FILE, manifest_of
 from tests.contract.engines import Engine
+from tests.contract.flights import LENGTH, LONG, PROMPTS, Requests, Until, held
 
 POLICY = "main"
-LENGTH = 600
-LONG: dict[str, Any] = {"max_new_tokens": LENGTH, "temperature": 1.0, "ignore_eos": True}
 SHORT: dict[str, Any] = {"max_new_tokens": 8, "temperature": 1.0, "ignore_eos": True}
-PROMPTS = [[20 + (11 * i + j) % 300 for j in range(16 + i)] for i in range(6)]
 TENSORS = (
     "model.embed_tokens.weight",
     "model.layers.0.self_attn.q_proj.weight",
     "model.layers.1.mlp.down_proj.weight",
     "model.norm.weight",
 )
-Until = Callable[[Callable[[], Awaitable[bool]]], Awaitable[None]]
 
 
 class Wire(httpx.AsyncBaseTransport):
@@ -59,15 +56,17 @@ class Wire(httpx.AsyncBaseTransport):
 
 
 class Held(Wire):
-    """Updates from disk wait until they are let go."""
+    """Requests to `path` wait until they are let go."""
 
-    def __init__(self) -> None:
+    def __init__(self, path: str = "/update_weights_from_disk") -> None:
         super().__init__()
-        self.let_go = asyncio.Event()
+        self.path = path
+        self.reached, self.let_go = asyncio.Event(), asyncio.Event()
         self.let_go.set()
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        if request.url.path == "/update_weights_from_disk":
+        if request.url.path == self.path:
+            self.reached.set()
             await asyncio.wait_for(self.let_go.wait(), 60)
         return await super().handle_async_request(request)
 
@@ -75,8 +74,8 @@ class Held(Wire):
 class Kept:
     """An engine with a keeper, as samplers see it: through the database. Version 0 and every even one is `models[0]`."""
 
-    def __init__(self, engine: Engine, store: Store, pool: EnginePool, until: Until) -> None:
-        self.engine, self.store, self.pool, self._until = engine, store, pool, until
+    def __init__(self, engine: Engine, store: Store, client: EngineClient, pool: EnginePool, until: Until) -> None:
+        self.engine, self.store, self.client, self.pool, self._until = engine, store, client, pool, until
 
     async def service(self) -> InferenceService:
         (found,) = await self._services()
@@ -106,24 +105,17 @@ class Kept:
     async def announce(self, folder: Path) -> int:
         return (await self.store.versions.announce(POLICY, 1, str(folder), manifest_of(folder))).version
 
-    async def fly(self) -> list[asyncio.Task[Reply]]:
-        """Long requests, seen to run."""
-        for _ in range(20):  # where this process is kept waiting, they may land before they are seen
-            flight = [
-                asyncio.create_task(self.pool.generate(prompt, LONG, rid=f"kept-{i}"))
-                for i, prompt in enumerate(PROMPTS)
-            ]
+    def start(self) -> Requests:
+        """Long requests over the pool."""
+        return [
+            asyncio.create_task(self.pool.generate(prompt, LONG, rid=f"kept-{i}")) for i, prompt in enumerate(PROMPTS)
+        ]
 
-            async def seen(flight: list[asyncio.Task[Reply]] = flight) -> bool:
-                return any(r.done() for r in flight) or (await self.service()).running == len(PROMPTS)
+    async def fly(self) -> Requests:
+        """Long requests in mid-flight, held by a pause in place until the keeper, or the test, continues the engine."""
+        return await held(self.engine, self.client, self._until, self.start)
 
-            await self._until(seen)
-            if not any(request.done() for request in flight):
-                return flight
-            await self.land(flight)
-        raise AssertionError("too fast to be caught, 20 times")
-
-    async def land(self, flight: list[asyncio.Task[Reply]]) -> list[Reply]:
+    async def land(self, flight: Requests) -> list[Reply]:
         """All replies, whole, and every token exact under the version that it names."""
         replies = list(await asyncio.wait_for(asyncio.gather(*flight), 120))
         for prompt, reply in zip(PROMPTS, replies, strict=True):
@@ -165,7 +157,9 @@ async def keeping(
     stop = asyncio.Event()
     cache = Path(tempfile.gettempdir()) / f"tandem-{store.run}-{urlsplit(engine.url).port}"
     async with EngineClient(transport=wire, api_key=key) as keepers, EngineClient(api_key=key) as samplers:
-        kept = Kept(engine, store, EnginePool(samplers, refresh, PoolLimits(refresh_s=0.05, wait_s=60)), until)
+        kept = Kept(
+            engine, store, samplers, EnginePool(samplers, refresh, PoolLimits(refresh_s=0.05, wait_s=60)), until
+        )
         with own_folder(cache) as folder:
             task = asyncio.create_task(
                 Keeper(store, keepers, config, Assembly(folder, engine.models[0])).run(stop), name="keeper"

@@ -17,7 +17,8 @@ from sampler.errors import KeyRefused
 from shared.assembly import Assembly
 from shared.store import Store
 from tests.contract.engines import Engine, Reference, started
-from tests.contract.kept import Until, keeping
+from tests.contract.flights import Until
+from tests.contract.kept import keeping
 
 KEY = "sk-very-secret"
 

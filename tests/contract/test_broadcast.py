@@ -24,7 +24,8 @@ from shared.store import Store
 from shared.weights import WEIGHTS_FILE, manifest_of
 from tests.contract.broadcasting import SETTINGS, UPDATE, HeldSecond, assert_holds, senders, training
 from tests.contract.engines import START_S, Engine, Reference, started
-from tests.contract.kept import POLICY, Until, Wire, keeping
+from tests.contract.flights import Until
+from tests.contract.kept import POLICY, Wire, keeping
 from trainer.publishing.broadcast import Broadcaster
 
 

@@ -15,6 +15,7 @@ from tests.sampler.agents.endpoints import Service
 TEMPLATE = ChatTemplate.from_dir(MODEL)
 QUESTION = [{"role": "system", "content": "Answer."}, {"role": "user", "content": "What is 4+3?"}]
 END = TEMPLATE.token_id("<|im_end|>")
+PATIENCE_S = 60.0  # how long a slow machine may take for what an idle one does at once
 
 
 async def chat(engine: Engine, **body: Any) -> httpx.Response:
@@ -74,14 +75,15 @@ async def test_a_refusal_has_the_shape_of_the_openai_routes(engine: Engine, body
 async def test_agents_may_ask_an_engine(engine: Engine) -> None:
     """The bundled model can neither summarize nor judge; that it answers is what counts, and that its word is no verdict."""
     service = Service([], f"{engine.url}/v1")
-    agent = browser(models=models([service], max_tokens=24))
+    agent = browser(models=models([service], max_tokens=24, timeout=PATIENCE_S))
     summary = await agent.summary_of("What is 4+3?", "What is 4+3?")
     await agent.close()
     assert summary.text
     assert (summary.use.service, summary.use.failures) == (service.url, [])
     assert 0 < (summary.use.completion_tokens or 0) <= 24 < (summary.use.prompt_tokens or 0)
     scorer = judge(
-        models=models([service], max_tokens=24), judge_prompt_template="What is {labeled_answer}+{pred_answer}?"
+        models=models([service], max_tokens=24, timeout=PATIENCE_S),
+        judge_prompt_template="What is {labeled_answer}+{pred_answer}?",
     )
     with pytest.raises(AgentFailed, match="unusable reply"):
         await scorer.verdict("", "4", "3")

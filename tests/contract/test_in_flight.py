@@ -1,47 +1,64 @@
 """What happens to requests in flight: abort, hang-up, pause and continue, new weights. Every token names its weights."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Sequence
 from typing import Any
 
 import httpx
 import pytest
 
-from sampler.engine.client import EngineClient
+from sampler.engine.client import EngineClient, Generation
 from sampler.engine.pool import EnginePool, Reply
 from sampler.engine.update import update
 from sampler.errors import CacheNotFlushed, EngineRefused
 from tests.contract.engines import Engine
+from tests.contract.flights import LENGTH, LONG, PROMPTS, TRIES, Requests, Until, any_done, held, take_off
 
-PROMPTS = [[20 + (11 * i + j) % 300 for j in range(16 + i)] for i in range(8)]
-LENGTH = 600  # tokens: about a second at either engine, alone on an idle machine
 PATIENCE_S = 60.0  # how long a busy machine may take for what an idle one does at once
-LONG: dict[str, Any] = {"max_new_tokens": LENGTH, "temperature": 1.0, "ignore_eos": True}
-Until = Callable[[Callable[[], Awaitable[bool]]], Awaitable[None]]
 
 
 class Flight:
-    """Long requests, one per prompt, over the pool; seen to run when `take_off` returns."""
+    """Long requests, one per prompt, over the pool."""
 
     def __init__(self, engine: Engine, client: EngineClient, pool: EnginePool, until: Until) -> None:
         self.engine, self.client, self._pool, self._until = engine, client, pool, until
-        self.requests: list[asyncio.Task[Reply]] = []
+        self.requests: Sequence[asyncio.Task[Reply]] = []
 
-    async def take_off(self, count: int = len(PROMPTS)) -> None:
-        for _ in range(20):  # where this process is kept waiting, they may land before they are seen
-            self.requests = [
-                asyncio.create_task(self._pool.generate(prompt, LONG, rid=f"flight-{i}"))
-                for i, prompt in enumerate(PROMPTS[:count])
-            ]
-            await self._until(lambda: self._is_seen(count))
-            await asyncio.sleep(0.1)
-            if not any(request.done() for request in self.requests):
+    def start(self, count: int) -> Requests:
+        self.requests = [
+            asyncio.create_task(self._pool.generate(prompt, LONG, rid=f"flight-{i}"))
+            for i, prompt in enumerate(PROMPTS[:count])
+        ]
+        return self.requests
+
+    async def take_off(self, count: int) -> None:
+        """They run, and none has ended as far as is known here."""
+        for _ in range(TRIES):
+            if await take_off(self.engine, self._until, self.start(count)):
                 return
             await self.come_down()
-        pytest.fail("too fast to be caught, 20 times")
+        pytest.fail(f"too fast to be caught, {TRIES} times")
 
-    async def _is_seen(self, count: int) -> bool:
-        return any(r.done() for r in self.requests) or await is_running(self.engine, self.client, count)
+    async def pause(self, mode: str, count: int) -> None:
+        """They run, and the engine is paused before one of them has ended; if by "abort", each of them was cut."""
+        if mode != "abort":
+            await held(self.engine, self.client, self._until, lambda: self.start(count), mode)
+            return
+        for _ in range(TRIES):
+            await self.take_off(count)
+            before = self._pool.stats.continuations
+
+            async def cut_or_over(before: int = before) -> bool:
+                over = sum(request.done() for request in self.requests)
+                return self._pool.stats.continuations - before + over >= count
+
+            await self.client.pause(self.engine.url, mode)
+            await self._until(cut_or_over)
+            if not any_done(self.requests):
+                return
+            await self.client.resume(self.engine.url)
+            await self.come_down()
+        pytest.fail(f"too fast to be caught, {TRIES} times")
 
     async def land(self) -> list[Reply]:
         """All replies, each of full length, and each token exact under the version that it names."""
@@ -69,6 +86,18 @@ async def is_running(engine: Engine, client: EngineClient, count: int) -> bool:
     return (load.running, load.waiting) == (count, 0)
 
 
+async def held_alone(
+    engine: Engine, client: EngineClient, until: Until, rid: str, mode: str
+) -> "asyncio.Task[Generation]":
+    """One long request, without the pool, in a paused engine."""
+
+    def start() -> Requests:
+        return [asyncio.create_task(client.generate(engine.url, PROMPTS[0], LONG, rid=rid))]
+
+    (asked,) = await held(engine, client, until, start, mode)
+    return asked
+
+
 async def load_next(engine: Engine, client: EngineClient) -> int:
     """The other weights, under the next label."""
     label = engine.label + 1
@@ -80,13 +109,13 @@ async def load_next(engine: Engine, client: EngineClient) -> int:
 
 
 async def test_an_aborted_request_answers_with_what_it_has(engine: Engine, client: EngineClient, until: Until) -> None:
-    asked = asyncio.create_task(client.generate(engine.url, PROMPTS[0], LONG, rid="aborted-1"))
-    await until(lambda: is_running(engine, client, 1))
-    await asyncio.sleep(0.1)
+    asked = await held_alone(engine, client, until, "aborted-0", "in_place")
     await client.abort(engine.url, "aborted")  # nobody's id, although the beginning of one
-    await asyncio.sleep(0.05)
-    assert not asked.done()
+    await client.resume(engine.url)
+    assert (await asyncio.wait_for(asked, PATIENCE_S)).finish_reason == "length"
+    asked = await held_alone(engine, client, until, "aborted-1", "in_place")
     await client.abort(engine.url, "aborted-1")
+    await client.resume(engine.url)  # SGLang aborts what runs when it goes on
     found = await asyncio.wait_for(asked, PATIENCE_S)
     assert found.finish_reason == "abort"
     assert 0 < len(found.output_ids) < LENGTH
@@ -98,10 +127,7 @@ async def test_a_request_that_is_aborted_while_it_waits_answers_too(
     engine: Engine, client: EngineClient, until: Until
 ) -> None:
     """SGLang keeps of it what it had sent on (every 50 tokens), and does not say how long its prompt was."""
-    asked = asyncio.create_task(client.generate(engine.url, PROMPTS[0], LONG, rid="waiting"))
-    await until(lambda: is_running(engine, client, 1))
-    await asyncio.sleep(0.1)
-    await client.pause(engine.url, "retract")
+    asked = await held_alone(engine, client, until, "waiting", "retract")
     await client.abort(engine.url, "waiting")
     found = await asyncio.wait_for(asked, PATIENCE_S)
     assert (found.finish_reason, found.prompt_tokens) == ("abort", len(PROMPTS[0]))
@@ -135,8 +161,7 @@ async def test_a_cancelled_episode_leaves_nothing_running(
 @pytest.mark.parametrize("mode", ["retract", "abort", "in_place"])
 async def test_a_pause_without_an_update_changes_no_reply(flight: Flight, mode: str) -> None:
     engine, client = flight.engine, flight.client
-    await flight.take_off(3)
-    await client.pause(engine.url, mode)
+    await flight.pause(mode, 3)
     await client.resume(engine.url)
     replies = await flight.land()
     assert all(reply.generation.version_runs == [[engine.label, LENGTH]] for reply in replies)
@@ -176,8 +201,7 @@ async def test_pausing_and_continuing_may_be_repeated(engine: Engine, client: En
 
 async def test_retracted_requests_go_on_under_the_new_weights_with_a_fresh_cache(flight: Flight) -> None:
     engine, client = flight.engine, flight.client
-    await flight.take_off()
-    await client.pause(engine.url, "retract")
+    await flight.pause("retract", len(PROMPTS))
     label = await load_next(engine, client)
     await client.resume(engine.url)
     for reply in await flight.land():
@@ -188,8 +212,7 @@ async def test_retracted_requests_go_on_under_the_new_weights_with_a_fresh_cache
 
 async def test_aborted_requests_are_continued_by_the_pool_under_the_new_weights(flight: Flight) -> None:
     engine, client = flight.engine, flight.client
-    await flight.take_off()
-    await client.pause(engine.url, "abort")
+    await flight.pause("abort", len(PROMPTS))
     label = await load_next(engine, client)
     await client.resume(engine.url)
     for reply in await flight.land():
@@ -224,8 +247,7 @@ async def test_an_update_over_a_held_cache_is_a_400_after_which_the_engines_diff
     meanwhile will be counted to the new version. The local engine: nothing was changed. `update` makes good both.
     """
     engine, client = flight.engine, flight.client
-    await flight.take_off(3)
-    await client.pause(engine.url, "in_place")
+    await flight.pause("in_place", 3)
     with pytest.raises(CacheNotFlushed if engine.kind == "sglang" else EngineRefused):
         await load_next(engine, client)
     assert (await client.model_info(engine.url)).weight_version == str(engine.label)
@@ -240,8 +262,7 @@ async def test_an_update_over_a_held_cache_is_a_400_after_which_the_engines_diff
 
 async def test_an_update_of_an_engine_that_somebody_paused_in_place_is_truthful(flight: Flight) -> None:
     engine, client = flight.engine, flight.client
-    await flight.take_off(3)
-    await client.pause(engine.url, "in_place")
+    await flight.pause("in_place", 3)
     await update(client, engine.url, engine.weights(engine.label + 1), engine.label + 1, "retract")
     for reply in await flight.land():
         assert [version for version, _ in reply.generation.version_runs] == [engine.label, engine.label + 1]
@@ -249,9 +270,10 @@ async def test_an_update_of_an_engine_that_somebody_paused_in_place_is_truthful(
 
 async def test_the_cache_is_not_flushed_under_running_requests(flight: Flight) -> None:
     engine, client = flight.engine, flight.client
-    await flight.take_off(1)
+    await flight.pause("in_place", 1)
     with pytest.raises(EngineRefused, match="Flush cache failed"):
         await client.flush_cache(engine.url)
+    await client.resume(engine.url)
     await flight.land()
     await client.flush_cache(engine.url)
 

@@ -14,7 +14,8 @@ from shared.run_documents import PolicyVersion
 from shared.store import Store
 from shared.weights import WEIGHTS_FILE, manifest_of
 from tests.contract.engines import Engine, Reference
-from tests.contract.kept import POLICY, Held, Until, assert_damage_is_told_and_passed, assert_serves, keeping
+from tests.contract.flights import Until
+from tests.contract.kept import POLICY, Held, assert_damage_is_told_and_passed, assert_serves, keeping
 from tests.shared.adapters import random_factors, read_adapter, write_adapter
 
 ENDS = ("q_proj.weight", "v_proj.weight", "down_proj.weight")

@@ -12,7 +12,8 @@ from shared.run_documents import PolicyVersion
 from shared.store import Store
 from shared.weights import DELTA_FILE, WEIGHTS_FILE, manifest_of
 from tests.contract.engines import Engine
-from tests.contract.kept import POLICY, Held, Until, assert_damage_is_told_and_passed, assert_serves, keeping
+from tests.contract.flights import Until
+from tests.contract.kept import POLICY, Held, assert_damage_is_told_and_passed, assert_serves, keeping
 from trainer.publishing.snapshot import FileLayout, Snapshot
 
 

@@ -6,7 +6,8 @@ from shared.run_documents import InferenceService
 from shared.states import ServiceStatus
 from shared.store import Store
 from tests.contract.engines import Engine
-from tests.contract.kept import POLICY, Kept, Until, Wire, keeping
+from tests.contract.flights import Until
+from tests.contract.kept import POLICY, Kept, Wire, keeping
 from tests.shared.builders import claim, make_task
 
 

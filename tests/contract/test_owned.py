@@ -98,11 +98,11 @@ async def test_a_killed_sglang_is_started_again_and_nothing_of_it_outlives_its_k
     await assert_demands_its_key(service.url)
     engine = server_of(keeper)
     os.kill(engine, signal.SIGKILL)
-    await until(is_down, 30)
+    await until(is_down)
     await until(serves, START_S)
     assert server_of(keeper) != engine
     keeper.terminate()
-    await until(all_gone, 30)
+    await until(all_gone)
     assert keeper.wait() == 0, (tmp_path / "keeper.log").read_text()[-3000:]
 
 
