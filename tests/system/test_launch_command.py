@@ -76,9 +76,9 @@ def test_a_part_that_cannot_start_is_named_with_the_end_of_its_log_and_all_is_st
 
 @pytest.mark.parametrize(("sign", "status"), [(signal.SIGINT, 130), (signal.SIGKILL, -9)])
 def test_a_launcher_that_is_interrupted_or_killed_leaves_nothing_running(
-    run: str, broken_model: Path, sign: signal.Signals, status: int
+    run: str, sign: signal.Signals, status: int
 ) -> None:
-    process = launch(run, MODEL=str(broken_model))
+    process = launch(run)
     read_until(process, "tools: ")
     assert len(launched(run)) >= 2  # the database and the tools at least
     process.send_signal(sign)

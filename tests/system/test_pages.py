@@ -19,9 +19,9 @@ from shared.mongod import Mongod
 from shared.store import Store
 from tests.system.processes import PATIENT, ROOT
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
-LIMIT_S = 540.0
+LIMIT_S = 840.0
 BLOCK = re.compile(r"<!-- runs in tests/system/test_pages.py -->\n```bash\n(.*?)```", re.DOTALL)
 PARTS = ("assets", "docs", "sampler", "scripts", "shared", "trainer", "pyproject.toml")
 

@@ -1,8 +1,12 @@
 """A person pauses a run and lets it go on, by the commands, while its services run."""
 
 import asyncio
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
+import psutil
 import pytest
 from typer.testing import CliRunner
 
@@ -25,10 +29,27 @@ async def tandem(run: Run, command: str) -> str:
 
 
 async def at_rest(store: Store) -> bool:
-    """Everybody has heard of the pause, and nothing is under way."""
+    """Everybody has heard of the pause, and nothing is under way: no episode, no settlement."""
     doing = {worker.kind: worker.doing for worker in await store.workers.all()}
     leased = (await store.tasks.count_slots()).get("leased", 0)
-    return leased == 0 and doing["sampler"] == "paused" and doing["trainer"].startswith("paused before step")
+    completed = (await store.tasks.count_by_status())["train"].get("completed", 0)
+    return (
+        leased == completed == 0 and doing["sampler"] == "paused" and doing["trainer"].startswith("paused before step")
+    )
+
+
+@contextmanager
+def standing_still(run: Run, name: str) -> Iterator[None]:
+    """A part does nothing meanwhile, however long that is."""
+    parent = psutil.Process(run.processes[name].pid)
+    processes = [parent, *parent.children(recursive=True)]
+    for process in processes:
+        process.send_signal(signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        for process in processes:
+            process.send_signal(signal.SIGCONT)
 
 
 async def progress(store: Store) -> tuple[int, dict[str, int]]:
@@ -40,18 +61,24 @@ async def test_a_paused_run_ends_what_is_under_way_begins_nothing_and_goes_on_wh
     tmp_path: Path,
 ) -> None:
     with Run(tmp_path, max_steps=6) as run:
-        await queue_tasks(run)
+        await queue_tasks(run, first=4)
         run.start_all()
 
-        async def at_step_1(store: Store) -> bool:
-            return (await progress(store))[0] >= 1
+        async def waits_for_step_3(store: Store) -> bool:
+            return (await progress(store))[0] == 2
 
-        await run.until("step 1", at_step_1)
-        assert "run system is now paused" in await tandem(run, "pause")
+        async def a_step_is_ready(store: Store) -> bool:
+            return await store.data.count_ready_groups("main") >= 2
+
+        await run.until("the two steps of four tasks", waits_for_step_3)
+        with standing_still(run, "trainer"):
+            await queue_tasks(run)
+            await run.until("the data of step 3", a_step_is_ready)
+            assert "run system is now paused" in await tandem(run, "pause")
         await run.until("everybody to pause", at_rest)
         async with Store.open(run.mongod.connection_string, run.name) as store:
             before = await progress(store)
-            assert before[0] < 6
+            assert before[0] == 2
             assert set(before[1]) <= {"scored", "ready", "abandoned"}, "no episode was cut"
             assert await store.data.count_ready_groups("main") >= 2, "the trainer waits though it has a step's data"
             await asyncio.sleep(2.5)  # several looks of every service

@@ -219,7 +219,7 @@ async def assert_complete(run: Run) -> None:
 async def test_12_samplers_killed_with_4_groups_of_8_running_cost_nothing_but_time(tmp_path: Path) -> None:
     with Stubbed(tmp_path) as run:
         await import_groups(run)
-        run.start_engine(token_ms=400)  # 8 s a turn
+        run.start_engine(token_ms=4000)  # 80 s a turn: no episode is over before the last sampler has begun
         for i in range(12):
             run.start_sampler(f"sampler{i}")
 
