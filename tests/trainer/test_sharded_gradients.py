@@ -31,7 +31,7 @@ def test_two_sharded_ranks_together_have_the_gradient_of_one_unsharded_process(t
         for rank in range(2)
     ]
     try:
-        logs = [rank.communicate(timeout=120)[0] for rank in ranks]
+        logs = [rank.communicate(timeout=240)[0] for rank in ranks]
     finally:
         for rank in ranks:
             rank.kill()
