@@ -26,7 +26,7 @@ from typing import Literal
 
 from sampler.rendering.sampled_reply import SampledReply
 from sampler.rendering.template import MARK_END, ChatTemplate, Message, ToolSchema
-from sampler.rendering.turn_format import CALL_ID, turn_format
+from sampler.rendering.turn_format import CALL_ID, common_length, turn_format
 from shared.errors import ConfigError
 from shared.states import BranchCause
 
@@ -69,6 +69,7 @@ class Context:
         self._messages: list[Message] = []
         self._replies: list[SampledReply] = []
         self._places: list[int] = []  # of the replies among the messages
+        self._call_ids: list[list[str]] = []  # of the calls that each reply is shown with
         self._text = ""  # the rendering that the last prompt was made of
         self._encoded: dict[str, list[int]] = {}  # of text between replies, which returns with every rewriting
 
@@ -90,7 +91,7 @@ class Context:
         if message is not None:
             self._replies.append(SampledReply(self.format, self.template, output_ids, message, self._text))
         known = {id(reply.message): reply for reply in self._replies}
-        self._messages, self._replies, self._places = [], [], []
+        self._messages, self._replies, self._places, self._call_ids = [], [], [], []
         told: list[Message] = []
         for index, entry in enumerate(messages):
             if (reply := known.get(id(entry))) is None:
@@ -140,6 +141,7 @@ class Context:
         twin = copy.copy(self)
         twin.ids, twin._messages = list(self.ids), list(self._messages)
         twin._replies, twin._places = list(self._replies), list(self._places)
+        twin._call_ids = list(self._call_ids)
         return twin
 
     # ------------------------------------------------------------------ rendering
@@ -156,6 +158,7 @@ class Context:
             results.append(str(message.get("tool_call_id", CALL_ID)))
         self._replies.append(reply)
         self._places.append(len(self._messages))
+        self._call_ids.append(results)
         self._messages.append(reply.as_message(results))
 
     def _render(self) -> str:
@@ -163,8 +166,10 @@ class Context:
         anyway, and its ids stand for all of them. Raises ConfigError."""
         refused: ConfigError | None = None
         for most_calls in (MAX_SHOWN_CALLS, 1, 0):
-            for place in self._places:
-                self._messages[place] = _with_calls(self._messages[place], most_calls)
+            for index, ids in enumerate(self._call_ids):
+                if len(ids) > most_calls:
+                    self._call_ids[index] = ids[:most_calls]
+                    self._messages[self._places[index]] = self._replies[index].as_message(ids[:most_calls])
             try:
                 return self.template.render_prepared(self._messages, self._marked_tools, True, self._now)
             except ConfigError as exc:
@@ -184,8 +189,8 @@ class Context:
         whole = "reasoning" in places if "reasoning" in reply.sentinels else True
         if reply.closes_empty_reasoning:
             whole = self.format.end_think in text[start:first]
-        if not whole and places.get("content") == first:
-            start = first
+        if not whole:
+            start = self._answer_start(reply, start, first, places.get("content") == first)
         return _Shown(start, self.format.end_of_turn(text, last), whole)
 
     def _reply_start(self, before: str, opener: str) -> int:
@@ -207,13 +212,28 @@ class Context:
             if mine.group() != other.group():
                 break
             read, seen = mine.end(), other.end()
-        common = opener[read : read + _common_length(opener[read:], shown[seen:])]
+        common = opener[read : read + common_length(opener[read:], shown[seen:])]
         return at + seen + common.rfind("\n") + 1
+
+    def _answer_start(self, reply: SampledReply, start: int, first: int, has_content: bool) -> int:
+        """Where, of a reply shown from `start` on without its reasoning, the rest begins that was sampled."""
+        text = self._text
+        if not has_content:
+            opening = self.format.call_opening
+            at = text.rfind(opening, start, first) if opening else -1
+            return at if at >= 0 else start
+        # Some templates write a token before every content, which is then the first that was sampled behind the reasoning.
+        tokens = list(self.template.added_re.finditer(text, start, first))
+        if tokens and not text[tokens[-1].end() : first].strip():
+            token = self.template.token_id(tokens[-1].group())
+            if reply.ids_without_reasoning()[:1] == [token]:
+                return tokens[-1].start()
+        return first
 
     # ------------------------------------------------------------------ branches
 
     def _branch(self, old: Sequence[int], ids: list[int], cause: BranchCause) -> Prompt:
-        shared = _common_length(old, ids)
+        shared = common_length(old, ids)
         self.ids = ids
         return Prompt(shared, ids[shared:], cause)
 
@@ -237,23 +257,3 @@ class Context:
         if marked not in self._encoded:
             self._encoded[marked] = self.template.encode_marked(marked)
         return list(self._encoded[marked])
-
-
-def _with_calls(message: Message, most_calls: int) -> Message:
-    calls = message.get("tool_calls", ())
-    if len(calls) <= most_calls:
-        return message
-    rest = {key: value for key, value in message.items() if key != "tool_calls"}
-    return {**rest, "tool_calls": calls[:most_calls]} if most_calls else rest
-
-
-def _common_length(a: Sequence[object], b: Sequence[object]) -> int:
-    """Of two lists or texts; by halves, since comparing slices is fast."""
-    low, high = 0, min(len(a), len(b))
-    while low < high:
-        middle = (low + high + 1) // 2
-        if a[low:middle] == b[low:middle]:
-            low = middle
-        else:
-            high = middle - 1
-    return low

@@ -11,7 +11,8 @@ from sampler.rendering.turn_format import TurnFormat, make_sentinel
 
 
 class SampledReply:
-    """`body_ids`: without the token that ended it, which is `end_id` (None: cut). `opener`: how the prompt ended."""
+    """`body_ids`: without the token that ended it, which is `end_id` (None: cut). `opener`: how the prompt ended.
+    `says_nothing`: it is known to have no text beside its reasoning and calls."""
 
     def __init__(
         self,
@@ -25,22 +26,27 @@ class SampledReply:
         self.message = message
         self.end_id = output_ids[-1] if ended else None
         self.body_ids = list(output_ids[:-1] if ended else output_ids)
-        self.opener = _opener(template, prompt_text)
+        self.opener = _opener(turn, template, prompt_text)
         self._turn = turn
         self._template = template
         self._answer_at = _find_text(template, self.body_ids, turn.end_think)
         reasoning = template.decode(self.body_ids[: self._answer_at]) if self._answer_at else ""
         has_reasoning = bool(reasoning.replace(turn.think, "").replace(turn.end_think, "").strip())
+        self.says_nothing = message is not None and not str(message.get("content") or "").strip()
         self.closes_empty_reasoning = self._answer_at is not None and not has_reasoning
         self.sentinels = {"content": make_sentinel(), "call": make_sentinel()}
         if has_reasoning:
             self.sentinels["reasoning"] = make_sentinel()
 
     def as_message(self, call_ids: Sequence[str]) -> Message:
-        """`call_ids`: of the results that follow. Only the first call's name is a sentinel: calls stay or go together."""
+        """`call_ids`: of the results that follow. Only the first call's name is a sentinel: calls stay or go together.
+
+        A reply of calls alone has no content here either: templates put other blanks, or other turns, around an empty one.
+        """
         names = [self.sentinels["call"], *["tool"] * len(call_ids)]
         calls = list(zip(call_ids, names, strict=False))
-        return self._turn.message(self.sentinels.get("reasoning"), self.sentinels["content"], calls)
+        alone = self.says_nothing and bool(calls) and self._turn.call_opening is not None
+        return self._turn.message(self.sentinels.get("reasoning"), "" if alone else self.sentinels["content"], calls)
 
     def ids_without_reasoning(self) -> list[int]:
         """What follows the reasoning, without the blanks before it."""
@@ -70,8 +76,12 @@ def _find_text(template: ChatTemplate, ids: Sequence[int], wanted: str) -> int |
     return high
 
 
-def _opener(template: ChatTemplate, text: str) -> str:
-    """From the last special token that the template wrote to the end of a prompt."""
+def _opener(turn: TurnFormat, template: ChatTemplate, text: str) -> str:
+    """How a prompt ended: with the header of the reply, or all from the last special token that the template wrote."""
     tail = text[text.rfind(MARK_END) + 1 :]  # behind the last marked token of untrusted text
     places = [match.start() for match in template.special_re.finditer(tail)]
+    head = template.special_re.match(turn.header)
+    at = tail.rfind(head.group()) if head else -1
+    if at >= 0 and turn.end_of_turn(tail, at) < 0:  # an older reply's header would have that reply's end behind it
+        return tail[at:]
     return tail[places[-1] :] if places else tail

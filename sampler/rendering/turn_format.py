@@ -52,6 +52,8 @@ class TurnFormat:
     """`ends_re` finds, in a marked text, what ends a turn (group 1); `end_ids`: every token that an engine should stop at.
 
     `reasoning_key`: IN_CONTENT where reasoning is content like any other, None where the template never shows it.
+    `call_opening`: what stands before the name of a turn's first call, without blanks; None where no call is shown that has
+    no text beside it. `header`: what a prompt ends with for a reply to begin; empty where templates do not say.
     """
 
     ends_re: re.Pattern[str]
@@ -61,6 +63,8 @@ class TurnFormat:
     end_think: str
     arguments_as_text: bool
     shows_results: bool
+    call_opening: str | None
+    header: str
 
     def spoken(self, messages: Sequence[Message]) -> Sequence[Message]:
         """As the template can show them: results of tools in a row are one message of the user where it shows none."""
@@ -100,7 +104,7 @@ class TurnFormat:
 @lru_cache(maxsize=16)
 def turn_format(template: ChatTemplate) -> TurnFormat:
     """Raises ConfigError for a template whose turns have no end."""
-    ends = sorted(set(_ends(template)), key=len, reverse=True)
+    ends = sorted({text for text in _ends(template) if template.token_id(text) is not None}, key=len, reverse=True)
     if not ends:
         template.render_marked(
             [_USER, {"role": "assistant", "content": "."}], _TOOLS
@@ -112,20 +116,40 @@ def turn_format(template: ChatTemplate) -> TurnFormat:
     stops = [*ends, template.special_tokens.get("eos_token", ""), *_OTHER_ENDS]
     ids = [template.token_id(text) for text in dict.fromkeys(stops) if text]
     key, think, end_think = _reasoning(template)
+    as_text = _render(template, [_USER, _called("."), _TOOL]) is None
     return TurnFormat(
         ends_re=re.compile(f"{MARK_START}.*?{MARK_END}|({'|'.join(map(re.escape, ends))})", re.DOTALL),
         end_ids=tuple(i for i in ids if i is not None),
         reasoning_key=key,
         think=think,
         end_think=end_think,
-        arguments_as_text=_render(template, [_USER, _called("."), _TOOL]) is None,
+        arguments_as_text=as_text,
         shows_results=_shows_results(template),
+        call_opening=_call_opening(template, as_text),
+        header=_header(template) or _constant_header(template, ends),
     )
 
 
-def _called(content: str, **fields: str) -> Message:
-    call = {"id": CALL_ID, "type": "function", "function": {"name": "tool", "arguments": {}}}
-    return {"role": "assistant", "content": content, "tool_calls": [call], **fields}
+def common_length(a: Sequence[object], b: Sequence[object]) -> int:
+    """Of two lists or texts; by halves, since comparing slices is fast."""
+    low, high = 0, min(len(a), len(b))
+    while low < high:
+        middle = (low + high + 1) // 2
+        if a[low:middle] == b[low:middle]:
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+def _common_ending(a: str, b: str) -> str:
+    length = common_length(a[::-1], b[::-1])
+    return a[len(a) - length :]
+
+
+def _called(content: str, name: str = "tool", as_text: bool = False) -> Message:
+    call = {"id": CALL_ID, "type": "function", "function": {"name": name, "arguments": "{}" if as_text else {}}}
+    return {"role": "assistant", "content": content, "tool_calls": [call]}
 
 
 def _render(template: ChatTemplate, messages: Sequence[Message], add_generation_prompt: bool = True) -> str | None:
@@ -137,15 +161,54 @@ def _render(template: ChatTemplate, messages: Sequence[Message], add_generation_
 
 
 def _ends(template: ChatTemplate) -> Iterator[str]:
-    """The special tokens that stand first behind a plain reply, whatever follows it."""
+    """The special tokens that stand first behind a plain reply, whatever follows it, and the one behind a turn's last call."""
+    header = _header(template)
     reply = make_sentinel()
     plain: Message = {"role": "assistant", "content": reply}
+    tails = []
     for rest in ([], [_USER], [_TOOL]):
         text = _render(template, [_USER, plain, *rest], bool(rest))
         _, found, tail = (text or "").rpartition(reply)
-        match = template.special_re.search(tail) if found else None
-        if match and template.token_id(match.group()) is not None:
-            yield match.group()
+        tails.append(template.special_re.findall(tail) if found else [])
+        # Where it shows no result behind a plain reply, the next reply's header is no end of this one.
+        if tails[-1] and not (rest and header.startswith(tails[-1][0])):
+            yield tails[-1][0]
+    yield from _end_of_calls(template, () if header else tails[0])
+
+
+def _header(template: ChatTemplate) -> str:
+    """What a template writes, when asked to, for the next reply to begin with."""
+    prompt, without = (_render(template, [_USER], asked) or "" for asked in (True, False))
+    return prompt.removeprefix(without) if prompt.startswith(without) else ""
+
+
+def _constant_header(template: ChatTemplate, ends: Sequence[str]) -> str:
+    """The same of one that always writes it: what every conversation ends with, behind the last message's end."""
+    plain: Message = {"role": "assistant", "content": "."}
+    texts = [_render(template, messages, False) or "" for messages in ([_USER], [_USER, plain])]
+    same = _common_ending(*texts)
+    behind = max(same.rfind(end) + len(end) if end in same else 0 for end in ends)
+    return same[behind:].lstrip()
+
+
+def _end_of_calls(template: ChatTemplate, always: Sequence[str]) -> Iterator[str]:
+    """Of Cohere, gpt-oss and others, which end a turn of calls otherwise than a plain reply. `always`: what stands behind a
+    reply too, in a template that begins the next one whether it is asked to or not."""
+    for as_text, count in product((False, True), (2, 1)):
+        name = make_sentinel()
+        turn = dict(_called("", name, as_text))
+        turn["tool_calls"] *= count
+        between = (_render(template, [_USER, turn], False) or "").split(name)[1:]
+        if len(between) != count:
+            continue
+        found = template.special_re.findall(between[-1])
+        if always:
+            found = [text for text in found if text in always][:1]
+        elif found and not between[-1].rstrip().endswith(found[-1]):
+            found = []
+        if found and found[-1] not in "".join(between[:-1]):
+            yield found[-1]
+        return
 
 
 def _shows_results(template: ChatTemplate) -> bool:
@@ -159,18 +222,37 @@ def _shows_results(template: ChatTemplate) -> bool:
     return False
 
 
+def _call_opening(template: ChatTemplate, as_text: bool) -> str | None:
+    """What a call without text and one with text have in common before the name; behind the prompt, if no text is shown."""
+    name, text = make_sentinel(), make_sentinel()
+    alone, beside = (_render(template, [_USER, _called(content, name, as_text), _TOOL]) or "" for content in ("", text))
+    before, found, _ = alone.partition(name)
+    if not found:
+        return None
+    other = beside.partition(name)[0]
+    if text in other:
+        return _common_ending(before, other).lstrip()
+    same = common_length(before, _render(template, [_USER]) or "")
+    same = min([same, *(m.start() for m in template.added_re.finditer(before) if m.start() < same < m.end())])
+    return before[same:].lstrip()
+
+
 def _reasoning(template: ChatTemplate) -> tuple[str | None, str, str]:
     """The key that makes reasoning show, in the last message or in one that called a tool, and what stands around it."""
     for key in REASONING_KEYS:
         thought, content = make_sentinel(), make_sentinel()
         plain: Message = {"role": "assistant", "content": content, key: thought}
-        for rest in ([plain], [_called(content, **{key: thought}), _TOOL]):
+        for rest in ([plain], [{**_called(content), key: thought}, _TOOL]):
             text = _render(template, [_USER, *rest], len(rest) > 1) or ""
             before, found, tail = text.partition(thought)
             if found:
                 opened, closed = before.split(), tail.partition(content)[0].split()
-                shown = content in tail and opened and closed
-                return (key, opened[-1], closed[0]) if shown else (key, THINK, END_THINK)
+                # Of what stands there without blanks between, the tokens next to the reasoning.
+                starts = [match.start() for match in template.added_re.finditer(opened[-1])] if opened else []
+                ended = template.added_re.match(closed[0]) if closed else None
+                if not closed or not opened or (content not in tail and not (starts and ended)):
+                    return key, THINK, END_THINK
+                return key, opened[-1][starts[-1] if starts else 0 :], ended.group() if ended else closed[0]
     thought, content = make_sentinel(), make_sentinel()
     plain = {"role": "assistant", "content": f"{THINK}\n{thought}\n{END_THINK}\n\n{content}"}
     text = _render(template, [_USER, plain], False) or ""

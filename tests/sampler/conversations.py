@@ -74,7 +74,7 @@ def play(family: Family, mode: str, seed: int, turns: int = 7, **options: Any) -
         messages.append(family.message(mode, reply))
         new = [_result(rng, call) for call in reply.calls] or [{"role": "user", "content": rng.choice(QUERIES)}]
         before = [*context.ids, *output]
-        prompt = context.extend(output, new)
+        prompt = context.extend(output, new, messages[-1])
         messages += new
     yield Check(prompt, list(context.ids), template.render_ids(messages, TOOLS, True), before)
 

@@ -1,0 +1,135 @@
+"""Traits of published chat templates that the families under `templates/` do not have: the context equals a full rendering."""
+
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import pytest
+
+from sampler.rendering.template import ChatTemplate
+from sampler.rendering.turn_format import turn_format
+from shared.states import BranchCause
+from tests.sampler.chats import byte_level_tokenizer
+from tests.sampler.conversations import play
+from tests.sampler.families import Family
+
+SPECIAL = ("<|im_start|>", "<|im_end|>", "<|end_text|>", "<|eom|>", "<|text|>", "<|thought|>", "<|/thought|>")
+ADDED = ("<think>", "</think>", "<calls>", "</calls>")
+LAST_QUESTION = """{%- set ns = namespace(last=-1) %}
+{%- for m in messages %}{%- if m.role == 'user' %}{%- set ns.last = loop.index0 %}{%- endif %}{%- endfor %}
+"""
+CALLS = """{{- '<calls>' }}{%- for c in m.tool_calls %}
+{{- c.function.name + ' ' + c.function.arguments | tojson + ';' }}{%- endfor %}{{- '</calls>' }}"""
+ASKED = "{%- if add_generation_prompt %}{{- '<|im_start|>assistant\\n' }}{%- endif %}"
+
+
+def turns(assistant: str, prompt: str = ASKED) -> str:
+    others = "{{- m.content + '<|im_end|>\\n' }}"
+    return f"""{LAST_QUESTION}{{%- for m in messages %}}{{{{- '<|im_start|>' + m.role + '\\n' }}}}
+{{%- if m.role == 'assistant' %}}{assistant}{{%- else %}}{others}{{%- endif %}}{{%- endfor %}}{prompt}"""
+
+
+@dataclass(frozen=True)
+class Trait(Family):
+    text: str = ""
+
+    def template(self, mode: str) -> ChatTemplate:
+        return _built(self.text, tuple(self.modes[mode].items()))
+
+
+@cache
+def _built(text: str, variables: tuple[tuple[str, Any], ...]) -> ChatTemplate:
+    return ChatTemplate.build(byte_level_tokenizer(SPECIAL, ADDED), text, {"eos_token": "<|im_end|>"}, dict(variables))
+
+
+def trait(name: str, text: str, **fields: Any) -> Trait:
+    return Trait(**{"name": name, "parser": "hermes", "special": SPECIAL, "added": ADDED, "text": text} | fields)
+
+
+TRAITS = (
+    # As MiniMax-M2: the blank before the calls stays when the reasoning before it goes.
+    trait(
+        "a line break before calls",
+        turns(
+            "{%- if m.reasoning_content and loop.index0 > ns.last %}"
+            "{{- '<think>\\n' + m.reasoning_content + '\\n</think>\\n\\n' }}{%- endif %}{{- m.content }}"
+            "{%- if m.tool_calls %}{{- '\\n' }}" + CALLS + "{%- endif %}{{- '<|im_end|>\\n' }}",
+            "{%- if add_generation_prompt %}{{- '<|im_start|>assistant\\n<think>\\n' }}{%- endif %}",
+        ),
+        thinks=("off",),
+    ),
+    # As Nemotron 3: an empty block of reasoning stays behind in its place.
+    trait(
+        "a line break before calls, behind reasoning that was emptied",
+        turns(
+            "{%- if m.reasoning_content and loop.index0 > ns.last %}"
+            "{{- '<think>\\n' + m.reasoning_content + '\\n</think>\\n' }}{%- else %}{{- '<think></think>' }}{%- endif %}"
+            "{{- m.content }}"
+            "{%- if m.tool_calls %}{{- '\\n' }}" + CALLS + "{%- endif %}{{- '<|im_end|>\\n' }}",
+            "{%- if add_generation_prompt %}{{- '<|im_start|>assistant\\n<think>\\n' }}{%- endif %}",
+        ),
+        thinks=("off",),
+    ),
+    # As functionary 3.1, Cohere's and others: a turn of calls ends with a token of its own.
+    trait(
+        "calls that end otherwise",
+        turns("{{- m.content }}{%- if m.tool_calls %}" + CALLS + "{{- '<|eom|>' }}{%- else %}{{- '<|im_end|>' }}{%- endif %}"),
+        ends=("<|im_end|>", "<|eom|>"),
+    ),
+    # As Command R7B: the prompt for the next reply is always there, and says what older turns do not show.
+    trait(
+        "a prompt that nobody asked for",
+        turns(
+            "{%- if m.tool_calls %}" + CALLS + "{%- else %}{{- m.content + '<|end_text|>' }}{%- endif %}{{- '<|im_end|>' }}",
+            "{{- '<|im_start|>assistant\\n<|thought|><|/thought|>' }}",
+        ),
+        ends=("<|end_text|>", "<|im_end|>"),
+        text_beside_call=False,
+    ),
+    # As Command R7B: a token opens the answer, with reasoning before it or without.
+    trait(
+        "a token before the answer",
+        turns(
+            "{%- if m.reasoning_content and loop.index0 > ns.last %}"
+            "{{- '<|thought|>' + m.reasoning_content + '<|/thought|>' }}{%- endif %}"
+            "{%- if m.tool_calls %}" + CALLS + "{%- else %}{{- '<|text|>' + m.content }}{%- endif %}{{- '<|im_end|>' }}"
+        ),
+        thinks=("off",),
+        text_beside_call=False,
+    ),
+    # As Gemma 4 and Cohere's: nothing but tokens around reasoning, which are special ones; without it the prompt has them.
+    trait(
+        "special tokens around reasoning",
+        turns(
+            "{%- if m.reasoning_content and loop.index0 > ns.last %}"
+            "{{- '<|thought|>' + m.reasoning_content + '<|/thought|>' }}{%- endif %}"
+            "{%- if m.tool_calls %}" + CALLS + "{%- endif %}{{- m.content + '<|im_end|>\\n' }}",
+            ASKED.replace("\\n' }}", "\\n' }}{%- if not thinking %}{{- '<|thought|><|/thought|>' }}{%- endif %}"),
+        ),
+        modes={"on": {"thinking": True}, "off": {}},
+        thinks=("on",),
+    ),
+)  # fmt: skip
+MODES = [pytest.param(trait, mode, id=f"{trait.name}, {mode}") for trait in TRAITS for mode in trait.modes]
+
+
+@pytest.mark.parametrize(("family", "mode"), MODES)
+def test_every_prompt_has_the_ids_of_a_full_rendering(family: Trait, mode: str) -> None:
+    for seed in range(4):
+        for check in play(family, mode, seed):
+            assert check.found == check.wanted
+            shared = check.prompt.shared_length
+            assert check.before[:shared] + check.prompt.added == check.found
+            assert shared == len(check.before) or check.prompt.cause is BranchCause.TEMPLATE_REWRITE
+
+
+def test_the_header_of_the_next_reply_ends_none() -> None:
+    """Apertus shows the results of tools as text of the model's turn, so that nothing ends a plain reply before them."""
+    text = turns(
+        "{{- m.content + ('' if not loop.last and messages[loop.index0 + 1].role == 'tool' else '<|im_end|>') }}"
+    )
+    text = text.replace(
+        "{{- '<|im_start|>' + m.role", "{{- '[' + m.content + ']' if m.role == 'tool' else '<|im_start|>' + m.role"
+    )
+    template = _built(text.replace("{%- else %}{{- m.content", "{%- elif m.role != 'tool' %}{{- m.content"), ())
+    assert [template.tokenizer.id_to_token(i) for i in turn_format(template).end_ids] == ["<|im_end|>"]
