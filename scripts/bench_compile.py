@@ -11,24 +11,22 @@ next start (TORCHINDUCTOR_CACHE_DIR); here it is a new one.
 """
 
 import argparse
-import json
 import os
 import resource
 import sys
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
 import torch
-from rich.console import Console
-from rich.table import Table
 from torch._dynamo.utils import counters
 from torch._inductor import config as inductor_config
 from transformers import AutoModelForCausalLM
 
+from scripts.results import add_computing, show, write_json
 from scripts.synthetic import VOCABULARY, group
 from shared.interrupt import run_command
 from trainer.learner import Learner, OptimizerConfig, open_learner
@@ -137,9 +135,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=10, help="measured steps")
     parser.add_argument("--max-tokens-per-row", type=int, default=2048, help="budget of one forward")
     parser.add_argument("--checkpointing", action="store_true", help="with activation_checkpointing")
-    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
-    parser.add_argument("--threads", type=int, default=1, help="CPU threads")
-    parser.add_argument("--json", type=Path, help="also write the results here")
+    add_computing(parser)
     arguments = parser.parse_args()
     inductor_config.compile_threads = 1  # in this process: what another has used is known when it ends
     results = []
@@ -148,29 +144,22 @@ def main() -> None:
             os.environ["TORCHINDUCTOR_CACHE_DIR"] = kept
             results.append(measure(hidden, arguments.layers, arguments))
         sys.stderr.write(f"{results[-1]}\n")
-    _print(results)
-    if arguments.json:
-        arguments.json.write_text(json.dumps([asdict(result) for result in results], indent=1) + "\n")
+    show([_columns(result) for result in results], "one step", decimals=3)
+    write_json(arguments.json, results)
 
 
-def _print(results: list[Result]) -> None:
-    names = (
-        "hidden",
-        "layers",
-        "checkpointed",
-        "tokens",
-        "plain s",
-        "compiled s",
-        "compiled / plain",
-        "compiling s",
-        "graphs",
-    )
-    table = Table(*names, title="one step")
-    for r in results:
-        seconds = [f"{value:.3f}" for value in (r.plain_s, r.compiled_s, r.ratio)]
-        numbers = [str(r.hidden), str(r.layers), "yes" if r.checkpointing else "no", f"{r.tokens:,}"]
-        table.add_row(*numbers, *seconds, f"{r.compiling_s:.0f}", str(r.graphs))
-    Console(width=120, highlight=False).print(table)
+def _columns(r: Result) -> dict[str, str | float | int]:
+    return {
+        "hidden": r.hidden,
+        "layers": r.layers,
+        "checkpointed": "yes" if r.checkpointing else "no",
+        "tokens": f"{r.tokens:,}",
+        "plain s": r.plain_s,
+        "compiled s": r.compiled_s,
+        "compiled / plain": r.ratio,
+        "compiling s": f"{r.compiling_s:.0f}",
+        "graphs": r.graphs,
+    }
 
 
 if __name__ == "__main__":

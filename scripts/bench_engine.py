@@ -1,6 +1,6 @@
 """Speed of the local engine: starts one as a child process and measures it over HTTP, as a sampler uses it.
 
-    python scripts/bench_engine.py [--model-path DIR] [--concurrency 1,4,16,64] [--seconds 5] [--json FILE]
+    python -m scripts.bench_engine [--model-path DIR] [--concurrency 1,4,16,64] [--seconds 5] [--json FILE]
 
 Without --model-path: a random model of the shape of the bundled one (4 layers, hidden 128, vocabulary 400). Each
 request has ~60 prompt tokens, all different, and 60 new ones with log-probs. CPU is the engine's own, user + system.
@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import random
 import socket
 import subprocess
@@ -22,9 +21,8 @@ from typing import Any
 
 import httpx
 import psutil
-from rich.console import Console
-from rich.table import Table
 
+from scripts.results import add_json, show, write_json
 from shared.interrupt import run_command
 
 PROMPT_TOKENS, NEW_TOKENS, VOCABULARY = 60, 60, 400
@@ -36,17 +34,13 @@ def main() -> None:
     parser.add_argument("--model-path", type=Path)
     parser.add_argument("--concurrency", default="1,4,16,64")
     parser.add_argument("--seconds", type=float, default=5.0, help="per row (default: %(default)s)")
-    parser.add_argument("--json", type=Path, help="also write the rows to this file")
+    add_json(parser)
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         model_path = args.model_path or make_model(Path(folder))
         rows = asyncio.run(measure(model_path, [int(c) for c in args.concurrency.split(",")], args.seconds))
-    table = Table(*rows[0])
-    for row in rows:
-        table.add_row(*(f"{value:,.1f}" if isinstance(value, float) else str(value) for value in row.values()))
-    Console().print(table)
-    if args.json:
-        args.json.write_text(json.dumps(rows, indent=1) + "\n")
+    show(rows)
+    write_json(args.json, rows)
 
 
 def make_model(folder: Path) -> Path:

@@ -19,11 +19,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch
-from rich.console import Console
-from rich.table import Table
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from scripts.process_memory import peak_bytes, reset_peak
+from scripts.results import add_computing, show, write_json
 from scripts.synthetic import VOCABULARY, growing, rewritten
 from shared.interrupt import run_command
 from shared.trees import RecordTree
@@ -129,9 +128,7 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, nargs="+", default=[8192, 32768, 131072], help="sizes of the row")
     parser.add_argument("--shape", choices=SHAPES, nargs="+", default=SHAPES, help="a chain, or a tree with branches")
     parser.add_argument("--checkpointing", action="store_true", help="with activation_checkpointing")
-    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
-    parser.add_argument("--threads", type=int, default=1, help="CPU threads; more only on an idle machine")
-    parser.add_argument("--json", type=Path, help="also write the results here")
+    add_computing(parser)
     parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.child:
@@ -149,37 +146,22 @@ def main() -> None:
             done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
             results.append(Result(**json.loads(done.stdout.splitlines()[-1])))
             sys.stderr.write(f"{results[-1]}\n")
-    _print(results)
-    if arguments.json:
-        arguments.json.write_text(json.dumps([asdict(result) for result in results], indent=1) + "\n")
+    show([_columns(result) for result in results], "one row, forward and backward")
+    write_json(arguments.json, results)
 
 
-def _print(results: list[Result]) -> None:
-    names = (
-        "shape",
-        "tokens",
-        "trained",
-        "checkpointed",
-        "peak MiB",
-        "bytes/token",
-        "forward s",
-        "backward s",
-        "CPU s",
-    )
-    table = Table(*names, title="one row, forward and backward")
-    for r in results:
-        table.add_row(
-            r.shape,
-            f"{r.tokens:,}",
-            f"{r.trained_tokens:,}",
-            "yes" if r.checkpointing else "no",
-            f"{r.peak_mib:.0f}",
-            f"{r.bytes_per_token:.0f}",
-            f"{r.forward_s:.1f}",
-            f"{r.backward_s:.1f}",
-            f"{r.cpu_s:.1f}",
-        )
-    Console(width=120, highlight=False).print(table)
+def _columns(r: Result) -> dict[str, str | float]:
+    return {
+        "shape": r.shape,
+        "tokens": f"{r.tokens:,}",
+        "trained": f"{r.trained_tokens:,}",
+        "checkpointed": "yes" if r.checkpointing else "no",
+        "peak MiB": f"{r.peak_mib:.0f}",
+        "bytes/token": f"{r.bytes_per_token:.0f}",
+        "forward s": r.forward_s,
+        "backward s": r.backward_s,
+        "CPU s": r.cpu_s,
+    }
 
 
 if __name__ == "__main__":

@@ -32,6 +32,7 @@ from rich.console import Console
 from rich.table import Table
 from tokenizers import Tokenizer
 
+from scripts.results import add_json, write_json
 from shared.interrupt import run_command
 from shared.mongod import Mongod
 from shared.run_documents import Admission, InferenceService
@@ -62,7 +63,7 @@ def main() -> None:
     parser.add_argument("--model", type=Path, default=EXAMPLE / "model")
     parser.add_argument("--steps", type=int, default=4, help="counted ones, of each run (default: %(default)s)")
     parser.add_argument("--cases", default=CASES, help="type:learning rate, … (default: %(default)s)")
-    parser.add_argument("--json", type=Path, help="also write the rows to this file")
+    add_json(parser)
     args = parser.parse_args()
     rows = []
     with tempfile.TemporaryDirectory() as name:
@@ -92,8 +93,7 @@ def main() -> None:
                     row["ratio"] = of_case[0]["bytes"] / row["bytes"]
                 rows += of_case
     show(rows)
-    if args.json:
-        args.json.write_text(json.dumps(rows, indent=1) + "\n")
+    write_json(args.json, rows)
 
 
 def run_case(config: TrainerConfig, bridge: StoreBridge, parallel: Parallel, steps: int) -> dict[str, Any]:

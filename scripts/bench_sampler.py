@@ -18,7 +18,6 @@ without tools. Parts:
 
 import argparse
 import asyncio
-import json
 import signal
 import sys
 import tempfile
@@ -30,10 +29,9 @@ from typing import Any
 
 import numpy as np
 import psutil
-from rich.console import Console
-from rich.table import Table
 
 from scripts.bench_replies import make_tokenizer
+from scripts.results import add_json, show, write_json
 from scripts.sampler_under_test import (
     COLLECTIONS,
     EPISODE_COMMANDS,
@@ -220,19 +218,14 @@ def main() -> None:
     parser.add_argument("--tokens", default="20,500", help="of a reply, of `load` and `turns`")
     parser.add_argument("--tools", default="chat,mcp", help="kinds of episodes, of `load` and `turns`")
     parser.add_argument("--seconds", type=float, default=6.0, help="of one row of `load` (default: %(default)s)")
-    parser.add_argument("--json", type=Path, help="also write all rows to this file")
+    add_json(parser)
     parser.add_argument("--keep", type=Path, help="folder for database and logs, which are kept then")
     options = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that what was started is ended
     rows = asyncio.run(run(options))
-    console = Console(width=200)
     for part, found in rows.items():
-        table = Table(*found[0], title=part, title_justify="left")
-        for row in found:
-            table.add_row(*(f"{value:,.2f}" if isinstance(value, float) else str(value) for value in row.values()))
-        console.print(table)
-    if options.json:
-        options.json.write_text(json.dumps(rows, indent=1) + "\n")
+        show(found, part, decimals=2, width=200)
+    write_json(options.json, rows)
 
 
 if __name__ == "__main__":

@@ -29,9 +29,8 @@ from typing import Any
 
 import numpy as np
 import psutil
-from rich.console import Console
-from rich.table import Table
 
+from scripts.results import add_json, show, write_json
 from shared.documents import DBRecordData, DispatchedSamplingTask, SampledResponse, record_id, task_id
 from shared.flatten import data_fields, digest, flatten, tree_of
 from shared.interrupt import run_command
@@ -283,7 +282,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=4, help="measured of each row (default: %(default)s)")
     parser.add_argument("--step-s", type=float, default=1.0, help="a step's computing (default: %(default)s s)")
     parser.add_argument("--repeats", type=int, default=3, help="of each stage (default: %(default)s)")
-    parser.add_argument("--json", type=Path, help="also write the rows to this file")
+    add_json(parser)
     parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.child:
@@ -297,24 +296,15 @@ def main() -> None:
             with StoreBridge(mongod.connection_string, run) as bridge:
                 bridge(fill(bridge.store, workload, 2 * workload.groups_per_step), 600)
                 answer["stages"] += stages(bridge, name, workload, server, args.repeats)
-            show("stages", [row for row in answer["stages"] if row["workload"] == name])
+            show([row for row in answer["stages"] if row["workload"] == name], "stages", decimals=3)
             for count in (int(n) for n in args.ranks.split(",") if n):
                 for prefetch in (False, True):
                     with StoreBridge(mongod.connection_string, run) as bridge:  # without the marks of the row before
                         bridge(bridge.store.data.rewind("main", 0, max_trained_count=1))
                     row = ranks(mongod.connection_string, run, name, workload, count, prefetch, args.steps, args.step_s)
                     answer["ranks"].append(row)
-            show("ranks", [row for row in answer["ranks"] if row["workload"] == name])
-    if args.json:
-        args.json.write_text(json.dumps(answer, indent=1) + "\n")
-
-
-def show(title: str, rows: Sequence[Row]) -> None:
-    if rows:
-        table = Table(*rows[0], title=title, title_justify="left")
-        for row in rows:
-            table.add_row(*(f"{value:,.3f}" if isinstance(value, float) else str(value) for value in row.values()))
-        Console().print(table)
+            show([row for row in answer["ranks"] if row["workload"] == name], "ranks", decimals=3)
+    write_json(args.json, answer)
 
 
 if __name__ == "__main__":

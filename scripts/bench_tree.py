@@ -16,13 +16,12 @@ what layers alone would give. Attention saves another factor, and log-probs are 
 """
 
 import argparse
-import json
 import multiprocessing as mp
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
 from statistics import median
@@ -34,6 +33,7 @@ from rich.table import Table
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from scripts.process_memory import peak_bytes, reset_peak
+from scripts.results import add_computing, write_json
 from scripts.synthetic import VOCABULARY, group, growing, rewritten
 from shared.interrupt import run_command
 from shared.trees import RecordTree
@@ -171,9 +171,7 @@ def main() -> None:
     parser.add_argument("--max-tokens-per-row", type=int, default=2048, help="budget of one forward")
     parser.add_argument("--hidden", type=int, default=256, help="hidden width of the model (random weights)")
     parser.add_argument("--layers", type=int, default=2, help="its layers")
-    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
-    parser.add_argument("--threads", type=int, default=1, help="CPU threads; more only on an idle machine")
-    parser.add_argument("--json", type=Path, help="also write the results here")
+    add_computing(parser)
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as directory:
         _write_model(Path(directory), arguments.hidden, arguments.layers)
@@ -185,8 +183,7 @@ def main() -> None:
             results.append(measure(kind, settings, arguments.repeats))
             sys.stderr.write(f"{kind}: {results[-1].speedup(Merging.TREE):.2f}x\n")
     _print(results)
-    if arguments.json:
-        arguments.json.write_text(json.dumps([asdict(result) for result in results], indent=1) + "\n")
+    write_json(arguments.json, results)
 
 
 def _write_model(directory: Path, hidden: int, layers: int) -> None:

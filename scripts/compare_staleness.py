@@ -18,7 +18,7 @@ import os
 import statistics
 import subprocess
 import sys
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,10 @@ from rich.console import Console
 from rich.table import Table
 
 from scripts.launch.figures import StepMetrics, mean, moving_average
+from scripts.results import add_json, write_json
+from shared.errors import DataError
 from shared.interrupt import run_command
+from shared.written_file import written_whole
 
 ROOT = Path(__file__).resolve().parents[1]
 CONFIG = "assets/minirl.yml"
@@ -59,7 +62,7 @@ def main() -> None:
     parser.add_argument("name", help="prefix of the runs' names")
     parser.add_argument("--staleness", default="0,1,2,4,8", help="values of max_staleness (default: %(default)s)")
     parser.add_argument("--repeats", type=int, default=1, help="launches per value (default: %(default)s)")
-    parser.add_argument("--json", type=Path, help="write every figure to this file")
+    add_json(parser)
     parser.add_argument("--png", type=Path, help="draw the curves into this file")
     args = parser.parse_args()
     values = [int(value) for value in args.staleness.split(",")]
@@ -68,8 +71,7 @@ def main() -> None:
         for value in values if repeat % 2 == 0 else reversed(values):  # a slow drift of the machine hits all alike
             outcomes.append(play(args.name, value, repeat))
             show(outcomes)
-    if args.json:
-        args.json.write_text(json.dumps([asdict(outcome) for outcome in outcomes], indent=1) + "\n")
+    write_json(args.json, outcomes)
     if args.png:
         draw(outcomes, args.png)
 
@@ -176,7 +178,11 @@ def draw(outcomes: list[Outcome], path: Path) -> None:
         axes.grid(alpha=0.3)
     by_step.legend(loc="lower right")
     figure.suptitle("The bundled example, synchronous (0) and asynchronous, at the same number of samples")
-    figure.savefig(path)
+    try:
+        with written_whole(path) as beside:
+            figure.savefig(beside)
+    except DataError as exc:
+        sys.exit(str(exc))
 
 
 if __name__ == "__main__":

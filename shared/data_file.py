@@ -7,7 +7,6 @@ whole.
 """
 
 import gzip
-import os
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,29 +18,31 @@ from bson.errors import InvalidBSON
 from shared.errors import ConfigError, DataError
 from shared.store import Store
 from shared.store.copying import COLLECTIONS, Copied, groups_of, write
+from shared.written_file import written_whole
 
 WRITES_AT_ONCE = 500
 READ_BYTES = 1 << 20
 
 
 async def export_data(store: Store, path: Path, policy: str) -> int:
-    """Write every settled group with training data; returns how many. The file appears whole or not at all."""
-    beside, groups = _beside(path), 0
-    with gzip.open(beside, "wb") as file:
+    """Write every settled group with training data; returns how many. The file appears whole or not at all.
+
+    Raises ConfigError where it is there already, DataError where it cannot be written.
+    """
+    _check_new(path)
+    groups = 0
+    with written_whole(path) as beside, gzip.open(beside, "wb") as file:
         async for copied in groups_of(store, policy):
             for collection, document in copied:
                 file.write(bson.encode({"collection": collection, "document": document}))
             groups += sum(collection == "tasks" for collection, _ in copied)
         file.write(bson.encode({"groups": groups, "policy": policy}))
-    os.replace(beside, path)
     return groups
 
 
-def _beside(path: Path) -> Path:
+def _check_new(path: Path) -> None:
     if path.exists():
         raise ConfigError(f"{path} exists; expected a new file")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    return path.with_name(path.name + ".tmp")
 
 
 async def import_data(store: Store, path: Path) -> int:

@@ -4,6 +4,8 @@ import json
 import time
 from pathlib import Path
 
+from shared.written_file import write_text_whole
+
 
 class PhaseClock:
     def __init__(self, path: Path) -> None:
@@ -25,5 +27,4 @@ class PhaseClock:
             phase, since = self._phase
             self.seconds[phase] = self.seconds.get(phase, 0.0) + time.monotonic() - since
             self._phase = None
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        self._path.write_text(json.dumps(self.seconds) + "\n")
+        write_text_whole(self._path, json.dumps(self.seconds) + "\n")

@@ -10,11 +10,11 @@ from scripts.launch.display import format_s
 from scripts.launch.settings import LaunchConfig
 from shared.cli.evaluation import ends_text, estimate_text, print_wide, source_table
 from shared.evaluation import EvaluationRound
+from shared.written_file import write_text_whole
 
 
 def write(config: LaunchConfig, played: EvaluationRound, seconds: dict[str, float]) -> None:
-    """Both files, each written beside and renamed."""
-    config.folder.mkdir(parents=True, exist_ok=True)
+    """Both files, each whole. Raises DataError where they cannot be written."""
     figures: dict[str, Any] = {
         "run": config.run,
         "model": str(config.model),
@@ -27,9 +27,7 @@ def write(config: LaunchConfig, played: EvaluationRound, seconds: dict[str, floa
         "evaluation.md": _markdown(config, played, seconds),
     }
     for name, text in texts.items():
-        beside = config.folder / f"{name}.tmp"
-        beside.write_text(text, encoding="utf-8")
-        os.replace(beside, config.folder / name)
+        write_text_whole(config.folder / name, text)
 
 
 def show(console: Console, config: LaunchConfig, played: EvaluationRound) -> None:

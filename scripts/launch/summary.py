@@ -4,7 +4,6 @@ run's; of each other policy that took turns the same stands in `other_policies`.
 
 import json
 import math
-import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -13,6 +12,7 @@ from scripts.launch.settings import LaunchConfig
 from shared.evaluation import EvaluationRound, Figures
 from shared.pass_rates import Estimate
 from shared.store import Store
+from shared.written_file import write_text_whole, written_whole
 
 
 async def summarize(
@@ -151,13 +151,9 @@ def eval_points(summary: dict[str, Any], policy: str) -> list[EvalPoint]:
 
 
 def write(config: LaunchConfig, summary: dict[str, Any], metrics: Mapping[str, StepMetrics]) -> None:
-    """summary.json and reward.png, each written beside and renamed."""
+    """summary.json and reward.png, each whole. Raises DataError where they cannot be written."""
     from scripts.launch.curve import write_png  # matplotlib: a second that only the end of a run needs
 
-    config.folder.mkdir(parents=True, exist_ok=True)
-    picture = config.folder / "reward.tmp.png"
-    write_png(picture, metrics, {policy: eval_points(summary, policy) for policy in metrics}, config.run)
-    os.replace(picture, config.folder / "reward.png")
-    beside = config.folder / "summary.json.tmp"
-    beside.write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
-    os.replace(beside, config.folder / "summary.json")
+    with written_whole(config.folder / "reward.png") as picture:
+        write_png(picture, metrics, {policy: eval_points(summary, policy) for policy in metrics}, config.run)
+    write_text_whole(config.folder / "summary.json", json.dumps(summary, indent=2) + "\n")

@@ -13,6 +13,7 @@ from shared.errors import ConfigError, DataError
 from shared.mongod import Mongod
 from shared.store import Store
 from shared.store.copying import COLLECTIONS, copy_groups
+from tests.full_disk import room_for
 from tests.shared.episodes import whole_run
 
 
@@ -47,6 +48,13 @@ async def test_a_file_brings_what_copying_from_the_run_brings(
     assert report.ok, report
     with pytest.raises(ConfigError, match="exists; expected a new file"):
         await export_data(store, path, "main")
+
+
+async def test_a_full_disk_is_said_and_no_half_file_stays(store: Store, tmp_path: Path) -> None:
+    await whole_run(store, tasks=3)
+    with room_for(1000), pytest.raises(DataError, match=r"data\.bson\.gz could not be written: .*; make room"):
+        await export_data(store, tmp_path / "data.bson.gz", "main")
+    assert not os.listdir(tmp_path)
 
 
 async def test_a_damaged_file_is_refused_before_anything_is_written(store: Store, other: Store, tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 import dataclasses
 import os
 import random
-import resource
 import signal
 import subprocess
 import sys
@@ -16,6 +15,7 @@ import pytest
 import torch
 
 from shared.errors import ConfigError, DataError
+from tests.full_disk import room_for
 from tests.trainer.builders import relative_difference
 from tests.trainer.conftest import ROOT, Launch
 from tests.trainer.launched import LAST_STEP, SAVED_STEP, exact_learner, full_parameters, take_steps
@@ -136,20 +136,11 @@ def test_a_full_disk_is_said_and_leaves_the_last_checkpoint_good(
     checkpoints = checkpoint.Checkpoints(tmp_path, alone)
     learner.steps_done = 1
     checkpoints.save(learner, {})
-    for room in (
-        0,
-        100,
-        5_000,
-        20_000,
-    ):  # bytes that any one file may have: another of the files cannot be written each time
+    said = r"step \d could not be written .*step-000001 is good; make room"
+    for room in (0, 100, 5_000, 20_000):  # another of the files cannot be written each time
         learner.steps_done += 1
-        before = resource.getrlimit(resource.RLIMIT_FSIZE)
-        resource.setrlimit(resource.RLIMIT_FSIZE, (room, before[1]))
-        try:
-            with pytest.raises(DataError, match=r"step \d could not be written .*step-000001 is good; make room"):
-                checkpoints.save(learner, {})
-        finally:
-            resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        with room_for(room), pytest.raises(DataError, match=said):
+            checkpoints.save(learner, {})
         assert [path.name for path in tmp_path.iterdir()] == ["step-000001"]
     assert checkpoint.load(exact_learner(model_directory, alone), tmp_path / "step-000001", alone).step == 1
     checkpoints.save(learner, {})

@@ -1,13 +1,13 @@
 """The log of a run: a JSONL that always exists, and Accelerate's trackers beside it."""
 
 import json
-import resource
 import time
 from pathlib import Path
 
 import pytest
 
 from shared.errors import ConfigError, DataError
+from tests.full_disk import room_for
 from trainer.reporting.metrics import MetricsLog
 
 
@@ -76,15 +76,11 @@ def test_a_resume_forgets_the_steps_that_its_checkpoint_has_not(tmp_path: Path) 
 
 def test_a_full_disk_is_said_and_the_lines_before_it_stay(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    said = r"metrics\.jsonl could not be written: .*; make room"
     with MetricsLog(path) as log:
         log.log(1, {"x": 1.0})
-        resource.setrlimit(resource.RLIMIT_FSIZE, (path.stat().st_size + 5, before[1]))  # bytes that any file may have
-        try:
-            with pytest.raises(DataError, match=r"metrics\.jsonl could not be written: .*; make room"):
-                log.log(2, {"x": 2.0})
-        finally:
-            resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        with room_for(path.stat().st_size + 5), pytest.raises(DataError, match=said):
+            log.log(2, {"x": 2.0})
     with MetricsLog(path, resume_step=2) as log:
         log.log(2, {"x": 3.0})
     assert [json.loads(line)["x"] for line in path.read_text().splitlines()] == [1.0, 3.0]

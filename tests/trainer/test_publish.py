@@ -1,6 +1,5 @@
 """Versions as the trainer publishes them: complete or as changes, whole for whoever follows, kept as long as they are needed."""
 
-import resource
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,6 +14,7 @@ from shared.mongod import Mongod
 from shared.run_documents import Admission, InferenceService, PolicyVersion
 from shared.states import OfferState, ServiceStatus
 from shared.weights import DELTA_FILE, WEIGHTS_FILE, manifest_of
+from tests.full_disk import room_for
 from tests.trainer.builders import tiny_model
 from trainer.bridge import StoreBridge
 from trainer.config import TrainerConfig
@@ -103,13 +103,9 @@ def test_a_full_disk_is_said_and_leaves_nothing_and_a_start_removes_what_killed_
 ) -> None:
     run = trained(publish_mode="full")
     run.step(1)
-    folder, (soft, hard) = run.folder / "out" / "versions", resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (5_000, hard))  # bytes of one file
-    try:
-        with pytest.raises(DataError, match=r"step-000002-1 could not be written: .*; make room"):
-            run.publisher.publish(2)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    folder = run.folder / "out" / "versions"
+    with room_for(5_000), pytest.raises(DataError, match=r"step-000002-1 could not be written: .*; make room"):
+        run.publisher.publish(2)
     assert [path.name for path in folder.iterdir()] == ["step-000001-1"]
     assert [v.step for v in run.versions()] == [0, 1]
     left = folder / "step-000002-1.tmp-abc"

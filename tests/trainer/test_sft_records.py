@@ -14,6 +14,7 @@ from shared.documents import DBRecordData
 from shared.errors import ConfigError, DataError
 from shared.flatten import data_fields, flatten
 from shared.mongod import Mongod
+from tests.full_disk import room_for
 from tests.sampler.builders import make_dispatch
 from tests.shared.builders import make_data, make_task
 from trainer import sft
@@ -93,6 +94,23 @@ def test_a_restart_trains_on_what_was_chosen_and_a_deleted_record_is_named(
     bridge(bridge.store.database["record_data"].delete_many({}))
     with pytest.raises(DataError, match=f"records.jsonl: record '{tree.record_id}' is no longer in the run"):
         again.trees([0])
+
+
+@pytest.mark.parametrize("what", ["full disk", "no folder"])
+def test_a_choice_that_cannot_be_written_down_ends_the_program_with_a_message(
+    bridge: StoreBridge, mongod: Mongod, model_directory: Path, tmp_path: Path, what: str
+) -> None:
+    for seq in range(20):
+        played(bridge, seq, reward=1.0)
+    out = tmp_path / "out"
+    if what == "no folder":
+        out.touch()
+    flags = ["--model_name_or_path", str(model_directory), "--output_dir", str(out), "--run", RUN]
+    flags += ["--db_connection_string", mongod.connection_string]
+    room = room_for(500 if what == "full disk" else 1 << 30)
+    with room, pytest.raises(SystemExit, match=r"trainer\.sft: .*records\.jsonl could not be written: .*; make room"):
+        sft.main(flags)
+    assert not out.is_dir() or not list(out.iterdir())
 
 
 def data(seq: int, traj: int = 0, **fields: Any) -> DBRecordData:

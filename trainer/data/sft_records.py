@@ -20,6 +20,7 @@ from shared.documents import DBRecordData
 from shared.errors import ConfigError, DataError
 from shared.flatten import tree_of
 from shared.trees import RecordTree
+from shared.written_file import write_text_whole
 from trainer.bridge import StoreBridge
 from trainer.parallel import Parallel
 
@@ -100,7 +101,7 @@ class Records:
     def __init__(
         self, bridge: StoreBridge, wanted: RecordFilter, folder: Path, parallel: Parallel, max_tokens: int
     ) -> None:
-        """Raises ConfigError where no record passes."""
+        """Raises ConfigError where no record passes, DataError where the choice cannot be written down."""
         self._bridge = bridge
         self._file = folder / CHOICE_FILE
         if parallel.is_main and not self._file.exists():
@@ -134,11 +135,8 @@ def _write(path: Path, choice: Choice) -> None:
     if not choice.records:
         reasons = "; ".join(f"{count} {reason}" for reason, count in choice.left_out.items())
         raise ConfigError(f"no record passes: {reasons or 'the run has no training data of this policy'}")
-    path.parent.mkdir(parents=True, exist_ok=True)
     lines = [
         json.dumps({"record": data.id, "source": data.source, "score": data.reward}, ensure_ascii=False)
         for data in choice.records
     ]
-    beside = path.with_suffix(".tmp")
-    beside.write_text("\n".join(lines) + "\n", encoding="utf-8")
-    beside.rename(path)
+    write_text_whole(path, "\n".join(lines) + "\n")
