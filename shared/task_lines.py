@@ -5,7 +5,6 @@
 Reads only; memory does not grow with the file, but for the ids.
 """
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +16,7 @@ from pydantic import BaseModel, ValidationError
 
 from shared.documents import TaskPayload
 from shared.errors import ConfigError
+from shared.json_file import GivenTwice, load_json
 from shared.own_payload import own_payload_problems, shown
 
 MAX_ERRORS = 20
@@ -92,11 +92,14 @@ def size_of(path: Path) -> int:
 
 def _parse(path: Path, number: int, end: int, raw: bytes) -> Iterator[TaskLine | LineError]:
     try:
-        values = json.loads(raw.decode("utf-8"), parse_constant=_refuse_constant)
+        values = load_json(raw.decode("utf-8"), _refuse_constant)
     except UnicodeDecodeError as exc:
         yield LineError(str(path), number, f"byte {exc.start} is not UTF-8; expected a UTF-8 file")
         return
-    except (ValueError, RecursionError) as exc:
+    except GivenTwice as exc:
+        yield LineError(str(path), number, f'"{exc.name}" is given twice in one object; expected it once')
+        return
+    except ValueError as exc:
         yield LineError(str(path), number, f"not JSON: {exc}; expected one object on a line")
         return
     if not isinstance(values, dict):

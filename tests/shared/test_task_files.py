@@ -37,6 +37,11 @@ def errors_of(path: Path) -> list[str]:
 
 WRONG: dict[str, tuple[Any, str]] = {
     "no JSON": ("{oops", "not JSON: Expecting property name"),
+    "a key twice": (
+        '{"id":"a","query":"q","answer":"1","answer":"2"}',
+        '"answer" is given twice in one object; expected it',
+    ),
+    "a key twice inside": ('{"id":"a","query":"q","metadata":{"x":{"y":1,"y":2}}}', '"y" is given twice in one object'),
     "a list": ("[1]", "found a list; expected an object with id, source, query"),
     "no id": ({"query": "q"}, '"id" is missing; expected a text that no other line of the file has'),
     "an empty id": (line(1, id=" "), '"id" is " "; expected a text that is not empty'),

@@ -78,6 +78,11 @@ def test_a_template_that_rewrites_earlier_text_is_refused(tokenizer: PreTrainedT
     ("line", "message"),
     [
         ("{", r"bad\.jsonl:2: not JSON"),
+        ("[" * 100_000, r"bad\.jsonl:2: not JSON: nested too deeply"),
+        (
+            '{"messages": [{"role": "user", "content": "x", "content": "y"}]}',
+            r'bad\.jsonl:2: "content" is given twice in one object; expected it once',
+        ),
         ('{"prompt": "x"}', r'bad\.jsonl:2: "messages" is missing or empty'),
         ('{"messages": [{"role": "bot", "content": "x"}]}', r'bad\.jsonl:2: messages\[0\]: "role" is \'bot\''),
         ('{"messages": [{"role": "user"}]}', r'bad\.jsonl:2: messages\[0\]: "content" is NoneType; expected text'),

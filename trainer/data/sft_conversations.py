@@ -22,6 +22,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from transformers import PreTrainedTokenizerBase
 
 from shared.errors import ConfigError
+from shared.json_file import GivenTwice, load_json
 from shared.text_file import read_text_file
 from shared.trees import RecordTree, TreeDispatch
 from trainer.parallel import Parallel
@@ -61,8 +62,10 @@ def read_conversations(path: Path) -> list[Conversation]:
 
 def _conversation(line: str, where: str) -> Conversation:
     try:
-        value = json.loads(line)
-    except json.JSONDecodeError as exc:
+        value = load_json(line)
+    except GivenTwice as exc:
+        raise ConfigError(f'{where}: "{exc.name}" is given twice in one object; expected it once') from exc
+    except ValueError as exc:
         raise ConfigError(f"{where}: not JSON: {exc}") from exc
     if not isinstance(value, dict) or not isinstance(value.get("messages"), list) or not value["messages"]:
         raise ConfigError(f'{where}: "messages" is missing or empty; expected a list of {{"role", "content"}}')

@@ -1,0 +1,56 @@
+"""JSON that a person wrote: read as any, but for a key that stands twice in one object."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from shared.errors import ConfigError
+from shared.json_file import GivenTwice, load_json, read_json_file
+
+values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    max_leaves=20,
+)
+
+
+@given(values, st.sampled_from([None, 2]))
+def test_what_is_written_once_is_read(value: Any, indent: int | None) -> None:
+    assert load_json(json.dumps(value, indent=indent)) == value
+
+
+@given(values, values, st.text())
+def test_a_key_that_stands_twice_is_found_on_its_line_whatever_stands_around_it(
+    before: Any, inside: Any, key: str
+) -> None:
+    name, value, around = json.dumps(key), json.dumps(inside), json.dumps(before, indent=1)
+    text = f'[{around},\n{{"{{[\\"": [{value}],\n{name}: {value},\n{name}: "]"}} broken behind'
+    assume(key != '{["')
+    with pytest.raises(GivenTwice) as caught:
+        load_json(text)
+    line = around.count("\n") + 3
+    assert (caught.value.name, caught.value.first_line, caught.value.line) == (key, line, line + 1)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('{"mcpServers": {\n "a": {"url": "x"},\n "a": {"url": "y"}}}', "f.json:3: 'a' is given again, after line 2"),
+        ('{"a": 1, "\\u0061": 2}', "f.json:1: 'a' is given again, after line 1; expected it once"),
+        ("{", "f.json: not JSON: Expecting property name"),
+        ("[" * 100_000, "f.json: not JSON: nested too deeply"),
+    ],
+)
+def test_what_is_wrong_is_said_with_its_file_and_line(tmp_path: Path, text: str, said: str) -> None:
+    (tmp_path / "f.json").write_text(text)
+    with pytest.raises(ConfigError) as caught:
+        read_json_file(tmp_path / "f.json", "something")
+    assert said in str(caught.value)
+
+
+def test_the_same_key_in_objects_of_its_own_is_no_matter_nor_what_some_editors_begin_a_file_with() -> None:
+    assert load_json('\ufeff[{"a": {"a": 1}}, {"a": "\\"a\\": {"}]') == [{"a": {"a": 1}}, {"a": '"a": {'}]
