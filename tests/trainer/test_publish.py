@@ -11,86 +11,41 @@ import torch
 from shared.assembly import Assembly, Reached
 from shared.errors import DataError
 from shared.mongod import Mongod
-from shared.run_documents import Admission, InferenceService, PolicyVersion
+from shared.run_documents import InferenceService
 from shared.states import OfferState, ServiceStatus
 from shared.weights import DELTA_FILE, WEIGHTS_FILE, manifest_of
 from tests.full_disk import room_for
 from tests.trainer.builders import tiny_model
+from tests.trainer.published import Publishing, publish_bridge
 from trainer.bridge import StoreBridge
-from trainer.config import TrainerConfig
-from trainer.learner import OptimizerConfig, open_learner
-from trainer.losses import LossConfig
 from trainer.parallel import Parallel
-from trainer.publishing.publish import Publisher
 from trainer.publishing.weights import write_weights
 
-RUN = "publish-test"
 
-
-class Trained:
-    """A publisher over a tiny float32 model that a test nudges by hand; beside every version the same weights in full."""
+class Trained(Publishing):
+    """In float32; beside every version lie the same weights in full."""
 
     def __init__(self, bridge: StoreBridge, parallel: Parallel, folder: Path, **options: Any) -> None:
         tiny_model().float().save_pretrained(folder / "model")
-        self.bridge, self.parallel, self.folder = bridge, parallel, folder
-        self.config = TrainerConfig(
-            run=RUN,
-            db_connection_string="given",
-            model_name_or_path=folder / "model",
-            output_dir=folder / "out",
-            **{"publish_mode": "delta", **options},
-        )
-        self.learner = open_learner(self.config.model_name_or_path, LossConfig(), OptimizerConfig(), parallel)
-        self.assembly = Assembly(folder / "cache")
-        self.start()
-
-    def start(self) -> None:
-        admission = Admission(groups_per_step=1, max_staleness=1)
-        incarnation = self.bridge(self.bridge.store.runs.start_trainer("main", admission))
-        self.publisher = Publisher(self.bridge, self.config, self.parallel, self.learner, incarnation=incarnation)
-        self.publisher.begin()
+        super().__init__(bridge, parallel, folder, **{"publish_mode": "delta", **options})
 
     def step(self, step: int) -> dict[str, float]:
         """Change one number in ten of every tensor a little; publish."""
-        torch.manual_seed(step)
-        with torch.no_grad():
-            for parameter in self.learner.causal_lm.parameters():
-                local: torch.Tensor = parameter.to_local()  # type: ignore[attr-defined]  # FSDP2 made it a DTensor
-                local.mul_(torch.where(torch.rand_like(local) < 0.1, 1.01, 1.0))
+        self.nudge(step, lambda local: local.mul_(torch.where(torch.rand_like(local) < 0.1, 1.01, 1.0)))
         expected = self.folder / "expected" / str(step)
         shutil.rmtree(expected, ignore_errors=True)
-        write_weights(
-            self.learner.causal_lm,
-            self.config.model_name_or_path,
-            expected,
-            self.parallel,
-            dtype=self.config.publish_dtype,
-        )
+        write_weights(self.learner.causal_lm, self.model, expected, self.parallel, dtype=self.config.publish_dtype)
         return self.publisher.publish(step)
-
-    def versions(self) -> list[PolicyVersion]:
-        return self.bridge(self.bridge.store.versions.all("main"))
-
-    def reach(self, number: int, newer_than: int = -1) -> Reached:
-        versions = self.versions()
-        return self.assembly.reach(versions[number], versions, newer_than)
 
     def assert_whole(self, reached: Reached) -> None:
         expected = manifest_of(self.folder / "expected" / str(reached.version.step))
         assert {name: manifest_of(reached.folder)[name] for name in expected} == expected
 
-    def ask_for_full(self, version: int) -> None:
-        service = InferenceService(
-            id="e", url="e", policy="main", version=-1, status=ServiceStatus.DOWN, wants_full=version
-        )
-        self.bridge(self.bridge.store.services.heartbeat(service))
-
 
 @pytest.fixture
 def trained(mongod: Mongod, alone: Parallel, tmp_path: Path) -> Iterator[Callable[..., Trained]]:
-    with StoreBridge(mongod.connection_string, RUN) as bridge:
+    with publish_bridge(mongod) as bridge:
         yield lambda **options: Trained(bridge, alone, tmp_path, **options)
-        bridge(bridge.store.client.drop_database(RUN))
 
 
 def test_the_version_of_the_last_step_is_complete(trained: Callable[..., Trained]) -> None:

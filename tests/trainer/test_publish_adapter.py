@@ -11,74 +11,34 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
 from shared.adapters import ADAPTER_FOLDER, ADAPTER_WEIGHTS
-from shared.assembly import Assembly, Reached
+from shared.assembly import Reached
 from shared.errors import ConfigError, DataError
 from shared.mongod import Mongod
-from shared.run_documents import Admission, InferenceService, PolicyVersion
-from shared.states import ServiceStatus
 from shared.weights import WEIGHTS_FILE
 from tests.trainer.builders import tiny_model
+from tests.trainer.published import Publishing, publish_bridge
 from trainer.bridge import StoreBridge
-from trainer.config import TrainerConfig
-from trainer.learner import OptimizerConfig, open_learner
-from trainer.losses import LossConfig
 from trainer.parallel import Parallel
-from trainer.publishing.publish import Publisher
 from trainer.publishing.weights import gather_state
 
-RUN = "publish-adapter-test"
 IDS = torch.tensor([[1, 5, 2, 7, 7, 30]])
 
 
-class Adapted:
-    """A publisher over a tiny model whose adapters a test nudges by hand, and what the merged weights were at each step."""
+class Adapted(Publishing):
+    """With adapters, and what the merged weights were at each step."""
 
     def __init__(self, bridge: StoreBridge, parallel: Parallel, folder: Path, stored: str, **options: Any) -> None:
-        self.model = folder / "model"
-        if not self.model.exists():
-            tiny_model().to(getattr(torch, stored)).save_pretrained(self.model)
-        self.bridge, self.parallel, self.folder = bridge, parallel, folder
-        self.config = TrainerConfig(
-            run=RUN,
-            db_connection_string="given",
-            model_name_or_path=self.model,
-            output_dir=folder / "out",
-            **{"publish_mode": "adapter", "lora_rank": 4, "lora_alpha": 6.0, "keep_versions": 50, **options},
-        )
-        self.learner = open_learner(
-            self.model,
-            LossConfig(),
-            OptimizerConfig(),
-            parallel,
-            trainable=self.config.trainable(),
-            dtype=self.config.dtype,
-        )
+        if not (folder / "model").exists():
+            tiny_model().to(getattr(torch, stored)).save_pretrained(folder / "model")
         self.expected: dict[int, dict[str, torch.Tensor]] = {}
-        self.start()
-
-    def start(self) -> None:
-        admission = Admission(groups_per_step=1, max_staleness=1)
-        incarnation = self.bridge(self.bridge.store.runs.start_trainer("main", admission))
-        self.publisher = Publisher(self.bridge, self.config, self.parallel, self.learner, incarnation=incarnation)
-        self.publisher.begin()
+        adapters = {"publish_mode": "adapter", "lora_rank": 4, "lora_alpha": 6.0, "keep_versions": 50}
+        super().__init__(bridge, parallel, folder, **adapters | options)
 
     def step(self, step: int) -> dict[str, float]:
-        torch.manual_seed(step)
-        with torch.no_grad():
-            for parameter in self.learner.causal_lm.parameters():
-                if parameter.requires_grad:
-                    local: torch.Tensor = parameter.to_local()  # type: ignore[attr-defined]  # FSDP2 made it a DTensor
-                    local.add_(torch.randn_like(local), alpha=0.1)
+        self.nudge(step, lambda local: local.add_(torch.randn_like(local), alpha=0.1))
         state = gather_state(self.learner.causal_lm, self.parallel, None)
         self.expected[step] = {name: tensor.clone() for name, tensor in state.items()}
         return self.publisher.publish(step)
-
-    def versions(self) -> list[PolicyVersion]:
-        return self.bridge(self.bridge.store.versions.all("main"))
-
-    def reach(self, number: int, newer_than: int = -1, cache: str = "cache") -> Reached:
-        versions = self.versions()
-        return Assembly(self.folder / cache).reach(versions[number], versions, newer_than)
 
     def assert_whole(self, reached: Reached) -> None:
         """Bit for bit the weights that mode full would have published, in the form of the base."""
@@ -86,12 +46,6 @@ class Adapted:
         expected = self.expected[reached.version.step]
         assert written.keys() == expected.keys()
         assert all(torch.equal(tensor, expected[name]) for name, tensor in written.items())
-
-    def ask_for_full(self, version: int) -> None:
-        service = InferenceService(
-            id="e", url="e", policy="main", version=-1, status=ServiceStatus.DOWN, wants_full=version
-        )
-        self.bridge(self.bridge.store.services.heartbeat(service))
 
     def flip(self, number: int) -> None:
         path = Path(self.versions()[number].path) / ADAPTER_FOLDER / ADAPTER_WEIGHTS
@@ -102,9 +56,8 @@ class Adapted:
 
 @pytest.fixture
 def adapted(mongod: Mongod, alone: Parallel, tmp_path: Path) -> Iterator[Callable[..., Adapted]]:
-    with StoreBridge(mongod.connection_string, RUN) as bridge:
+    with publish_bridge(mongod) as bridge:
         yield lambda stored="float32", **options: Adapted(bridge, alone, tmp_path, stored, **options)
-        bridge(bridge.store.client.drop_database(RUN))
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])

@@ -1,0 +1,75 @@
+"""A publisher over a tiny model that a test nudges by hand, and what whoever follows the versions can reach."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from shared.assembly import Assembly, Reached
+from shared.mongod import Mongod
+from shared.run_documents import Admission, InferenceService, PolicyVersion
+from shared.states import ServiceStatus
+from trainer.bridge import StoreBridge
+from trainer.config import TrainerConfig
+from trainer.learner import OptimizerConfig, open_learner
+from trainer.losses import LossConfig
+from trainer.parallel import Parallel
+from trainer.publishing.publish import Publisher
+
+RUN = "publish-test"
+
+
+@contextmanager
+def publish_bridge(mongod: Mongod) -> Iterator[StoreBridge]:
+    with StoreBridge(mongod.connection_string, RUN) as bridge:
+        yield bridge
+        bridge(bridge.store.client.drop_database(RUN))
+
+
+class Publishing:
+    """Of the model in `folder/model`."""
+
+    def __init__(self, bridge: StoreBridge, parallel: Parallel, folder: Path, **options: Any) -> None:
+        self.bridge, self.parallel, self.folder = bridge, parallel, folder
+        self.model = folder / "model"
+        self.config = TrainerConfig(
+            run=RUN, db_connection_string="given", model_name_or_path=self.model, output_dir=folder / "out", **options
+        )
+        self.learner = open_learner(
+            self.model,
+            LossConfig(),
+            OptimizerConfig(),
+            parallel,
+            trainable=self.config.trainable(),
+            dtype=self.config.dtype,
+        )
+        self.start()
+
+    def start(self) -> None:
+        admission = Admission(groups_per_step=1, max_staleness=1)
+        incarnation = self.bridge(self.bridge.store.runs.start_trainer("main", admission))
+        self.publisher = Publisher(self.bridge, self.config, self.parallel, self.learner, incarnation=incarnation)
+        self.publisher.begin()
+
+    def nudge(self, step: int, change: Callable[[torch.Tensor], object]) -> None:
+        """`change` every trained parameter in place, by the random numbers of this step."""
+        torch.manual_seed(step)
+        with torch.no_grad():
+            for parameter in self.learner.causal_lm.parameters():
+                if parameter.requires_grad:
+                    change(parameter.to_local())  # type: ignore[attr-defined]  # FSDP2 made it a DTensor
+
+    def versions(self) -> list[PolicyVersion]:
+        return self.bridge(self.bridge.store.versions.all("main"))
+
+    def reach(self, number: int, newer_than: int = -1, cache: str = "cache") -> Reached:
+        versions = self.versions()
+        return Assembly(self.folder / cache).reach(versions[number], versions, newer_than)
+
+    def ask_for_full(self, version: int) -> None:
+        service = InferenceService(
+            id="e", url="e", policy="main", version=-1, status=ServiceStatus.DOWN, wants_full=version
+        )
+        self.bridge(self.bridge.store.services.heartbeat(service))
