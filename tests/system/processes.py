@@ -79,16 +79,19 @@ class Run:
             assert time.monotonic() < deadline, self.log("tools")
             time.sleep(0.05)
 
-    def start_keeper(self) -> None:
-        self._start("keeper", [sys.executable, "-m", "sampler.engine.keeper", *self._common()])
+    def start_keeper(self, policy: str | None = None) -> None:
+        self._start(part("keeper", policy), [sys.executable, "-m", "sampler.engine.keeper", *self._common(policy)])
 
-    def start_sampler(self, name: str = "sampler") -> None:
-        self._start(name, [sys.executable, "-m", "sampler", *self._common(), *_flags(self.sampler_flags)])
+    def start_sampler(self, name: str = "sampler", policy: str | None = None) -> None:
+        self._start(name, [sys.executable, "-m", "sampler", *self._common(policy), *_flags(self.sampler_flags)])
 
-    def start_trainer(self, num_processes: int = 1) -> None:
+    def start_trainer(self, num_processes: int = 1, policy: str | None = None) -> None:
         launch = [str(Path(sys.executable).with_name("accelerate")), "launch", "--config_file", "assets/fsdp2.yml"]
         launch += ["--num_processes", str(num_processes), "--main_process_port", str(free_port()), "-m", "trainer"]
-        self._start("trainer", [*launch, *self._common(), *_flags(self.trainer_flags)])
+        flags = self.trainer_flags
+        if policy is not None:
+            flags = flags | {"output_dir": f"{flags['output_dir']}/{policy}"}
+        self._start(part("trainer", policy), [*launch, *self._common(policy), *_flags(flags)])
 
     def start_all(self, samplers: int = 1, trainer_processes: int = 1) -> None:
         self.start_tools()
@@ -135,9 +138,9 @@ class Run:
     def logs(self) -> list[Path]:
         return sorted(self.folder.glob("*.log"))
 
-    def _common(self) -> list[str]:
+    def _common(self, policy: str | None) -> list[str]:
         flags = {"run": self.name, "db_connection_string": self.mongod.connection_string}
-        return _flags(flags | {"model_name_or_path": str(MODEL)})
+        return _flags(flags | {"model_name_or_path": str(MODEL)} | ({"policy": policy} if policy else {}))
 
     def _start(self, name: str, command: list[str]) -> None:
         with (self.folder / f"{name}.log").open("ab") as log:
@@ -150,6 +153,11 @@ class Run:
                 stderr=log,
                 start_new_session=True,
             )
+
+
+def part(kind: str, policy: str | None) -> str:
+    """The name of a keeper or trainer; None: of the only policy."""
+    return kind if policy is None else f"{kind}_{policy}"
 
 
 def launched(run: str) -> list[int]:
