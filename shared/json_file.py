@@ -1,4 +1,4 @@
-"""JSON that a person wrote or chose. A key that stands twice in one object is refused: one of the two would silently be lost."""
+"""JSON that a person wrote. A key that stands twice in one object is refused: one of the two would silently be lost."""
 
 import json
 import re
@@ -21,11 +21,14 @@ class GivenTwice(ValueError):
         self.name, self.line, self.first_line = name, line, first_line
 
 
-def read_json_file(path: Path, expected: str) -> Any:
-    """Its value. Raises ConfigError with what was `expected` where it cannot be read."""
+def read_json_file(path: Path, expected: str, *, keys_once: bool = True) -> Any:
+    """Its value. Raises ConfigError with what was `expected` where it cannot be read.
+
+    `keys_once=False` is for files that came with a model: of two equal keys the last counts, as for whoever made them.
+    """
     text = read_text_file(path, expected)
     try:
-        return load_json(text)
+        return load_json(text) if keys_once else json.loads(text)
     except GivenTwice as exc:
         raise ConfigError(f"{path}:{exc.line}: {exc}") from exc
     except ValueError as exc:

@@ -280,7 +280,7 @@ def _named(config: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _read_json(path: Path) -> dict[str, Any]:
-    value = read_json_file(path, "a model folder with its tokenizer")
+    value = read_json_file(path, "a model folder with its tokenizer", keys_once=False)
     if not isinstance(value, dict):
         raise ConfigError(f"{path}: found {type(value).__name__}; expected a JSON object")
     return value

@@ -54,3 +54,9 @@ def test_what_is_wrong_is_said_with_its_file_and_line(tmp_path: Path, text: str,
 
 def test_the_same_key_in_objects_of_its_own_is_no_matter_nor_what_some_editors_begin_a_file_with() -> None:
     assert load_json('\ufeff[{"a": {"a": 1}}, {"a": "\\"a\\": {"}]') == [{"a": {"a": 1}}, {"a": '"a": {'}]
+
+
+def test_in_a_file_that_came_with_a_model_the_last_of_two_equal_keys_counts(tmp_path: Path) -> None:
+    path = tmp_path / "tokenizer_config.json"
+    path.write_text('{"eos_token": "a", "eos_token": "b"}')
+    assert read_json_file(path, "a model folder", keys_once=False) == {"eos_token": "b"}
