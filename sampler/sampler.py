@@ -13,8 +13,6 @@ settlement and shutdown are the service's business. Errors of the plumbing (`Eng
 `ScorerFailed`) are left to rise: the slot is retried, and they never become a reward.
 """
 
-import hashlib
-import json
 import logging
 import math
 import re
@@ -242,7 +240,7 @@ class AsyncSampler(ABC):
             branch_cause=prompt.cause,
             prompt_ids=pack_ints(prompt.added),
             messages=list(messages),
-            tools_hash=_hash(view.context.tools),
+            tools_hash=view.tools_hash,
             sampling_params=self._sampling_params(view),
         )
         return dispatch, list(view.context.ids)
@@ -341,7 +339,3 @@ def _message(parsed: ParsedReply) -> Message:
 def _beyond(text: str, message: Message) -> Message:
     """The message without those of its texts that stand in `text` word for word: stored once is enough."""
     return {name: value for name, value in message.items() if name not in PROSE or value not in text}
-
-
-def _hash(tools: Sequence[ToolSchema] | None) -> str:
-    return hashlib.sha256(json.dumps(tools, sort_keys=True).encode()).hexdigest()[:16] if tools else ""

@@ -4,6 +4,8 @@ An episode of one policy has one view. Where several policies take turns, each h
 chat template: what another policy said is part of it only as far as the sampler puts it into messages.
 """
 
+import hashlib
+import json
 from collections.abc import Sequence
 from copy import copy
 from typing import Any
@@ -23,6 +25,7 @@ class View:
     ) -> None:
         self.policy = policy
         self.context = Context(template, tools, rewrites)
+        self.tools_hash = _hash(tools)
         self.last_dispatch: str | None = None
         self.affinity: dict[str, str] = {}
         self._begun = False
@@ -56,3 +59,7 @@ class View:
         """
         ended = bool(output_ids) and output_ids[-1] in self.context.format.end_ids
         return self.context.template.decode(output_ids[:-1] if ended else output_ids)
+
+
+def _hash(tools: Sequence[ToolSchema] | None) -> str:
+    return hashlib.sha256(json.dumps(tools, sort_keys=True).encode()).hexdigest()[:16] if tools else ""

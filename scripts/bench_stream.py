@@ -87,7 +87,7 @@ def make_record(
         response = SampledResponse(
             text=text,
             message={"role": "assistant", "content": text},
-            output_ids=pack_ints(rng.integers(0, workload.vocabulary, reply)),
+            output_ids=pack_ints(rng.integers(0, workload.vocabulary, reply).tolist()),
             output_logprobs=pack_floats(-rng.random(reply).astype(np.float32)),
             finish_reason="stop",
         )

@@ -12,12 +12,9 @@ import numpy as np
 import numpy.typing as npt
 
 
-def pack_ints(values: Sequence[int] | npt.NDArray[np.integer]) -> bytes:
-    """int32 little-endian. Raises OverflowError for a value outside int32."""
-    array = np.asarray(values, dtype=np.int64)
-    if array.size and (array.max() > np.iinfo(np.int32).max or array.min() < np.iinfo(np.int32).min):
-        raise OverflowError(f"value outside int32 among {array.size} token ids")
-    return array.astype("<i4").tobytes()
+def pack_ints(values: Sequence[int]) -> bytes:
+    """int32 little-endian. Raises OverflowError for a value outside int32: of Python's ints, those of an array would wrap."""
+    return np.array(values, dtype="<i4").tobytes()
 
 
 def unpack_ints(data: bytes) -> npt.NDArray[np.int32]:
