@@ -103,8 +103,9 @@ class TurnFormat:
 
 @lru_cache(maxsize=16)
 def turn_format(template: ChatTemplate) -> TurnFormat:
-    """Raises ConfigError for a template whose turns have no end."""
-    ends = sorted({text for text in _ends(template) if template.token_id(text) is not None}, key=len, reverse=True)
+    """Raises ConfigError for a template whose turns have no end, or one in their middle."""
+    found = {text for text in _ends(template) if template.token_id(text) is not None}
+    ends = sorted(found, key=lambda text: (-len(text), text))
     if not ends:
         template.render_marked(
             [_USER, {"role": "assistant", "content": "."}], _TOOLS
@@ -116,6 +117,12 @@ def turn_format(template: ChatTemplate) -> TurnFormat:
     stops = [*ends, template.special_tokens.get("eos_token", ""), *_OTHER_ENDS]
     ids = [template.token_id(text) for text in dict.fromkeys(stops) if text]
     key, think, end_think = _reasoning(template)
+    if end_think in ends:
+        raise ConfigError(
+            f'chat template: "{end_think}" ends reasoning and also a turn (gpt-oss and Solar-Open are written so), and an engine '
+            "that stops at it would stop behind the reasoning, before any reply; expected another token behind reasoning, as in "
+            f'"{THINK}…{END_THINK}"'
+        )
     as_text = _render(template, [_USER, _called("."), _TOOL]) is None
     return TurnFormat(
         ends_re=re.compile(f"{MARK_START}.*?{MARK_END}|({'|'.join(map(re.escape, ends))})", re.DOTALL),

@@ -8,6 +8,7 @@ import pytest
 
 from sampler.rendering.template import ChatTemplate
 from sampler.rendering.turn_format import turn_format
+from shared.errors import ConfigError
 from shared.states import BranchCause
 from tests.sampler.chats import byte_level_tokenizer
 from tests.sampler.conversations import play
@@ -133,3 +134,13 @@ def test_the_header_of_the_next_reply_ends_none() -> None:
     )
     template = _built(text.replace("{%- else %}{{- m.content", "{%- elif m.role != 'tool' %}{{- m.content"), ())
     assert [template.tokenizer.id_to_token(i) for i in turn_format(template).end_ids] == ["<|im_end|>"]
+
+
+def test_a_turn_that_is_written_as_two_is_refused() -> None:
+    """As gpt-oss: reasoning is a message of its own, which ends as every other."""
+    text = turns(
+        "{%- if m.reasoning_content %}{{- '<|thought|>' + m.reasoning_content + '<|im_end|><|im_start|>assistant\\n' }}"
+        "{%- endif %}{{- m.content + '<|im_end|>\\n' }}"
+    )
+    with pytest.raises(ConfigError, match=r'"<\|im_end\|>" ends reasoning and also a turn'):
+        turn_format(_built(text, ()))
