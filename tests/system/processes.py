@@ -138,7 +138,7 @@ class Run:
     def logs(self) -> list[Path]:
         return sorted(self.folder.glob("*.log"))
 
-    def _common(self, policy: str | None) -> list[str]:
+    def _common(self, policy: str | None = None) -> list[str]:
         flags = {"run": self.name, "db_connection_string": self.mongod.connection_string}
         return _flags(flags | {"model_name_or_path": str(MODEL)} | ({"policy": policy} if policy else {}))
 
