@@ -35,7 +35,8 @@ def draw_logprobs(rng: np.random.Generator, n: int) -> npt.NDArray[np.float32]:
     shifted = logits - logits.max(axis=1, keepdims=True)
     logprobs = shifted - np.log(np.exp(shifted).sum(axis=1, dtype=np.float32))[:, None]
     drawn = (logprobs + rng.gumbel(size=logprobs.shape)).argmax(axis=1)
-    return logprobs[np.arange(n), drawn]
+    chosen: npt.NDArray[np.float32] = logprobs[np.arange(n), drawn]
+    return chosen
 
 
 def word(number: int) -> str:

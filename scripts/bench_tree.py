@@ -143,9 +143,9 @@ def measure(kind: str, settings: Settings, repeats: int) -> Result:
             step_s, wall_s = (median(column) for column in zip(*times[way], strict=True))
             ways[str(way)] = Way(tokens, step_s, wall_s, prepare_s, peak / 2**20)
     finally:
-        for child, _ in children.values():
-            child.join(10)
-            child.kill()
+        for process, _ in children.values():
+            process.join(10)
+            process.kill()
     return _result(kind, ways, fixed_s)
 
 

@@ -105,17 +105,20 @@ def build_model(tokenizer: PreTrainedTokenizerFast, seed: int) -> Qwen3ForCausal
         num_key_value_heads=2,
         head_dim=32,
         max_position_embeddings=MAX_POSITIONS,
-        rope_theta=10000.0,
+        rope_parameters={"rope_type": "default", "rope_theta": 10000.0},
         tie_word_embeddings=True,
         bos_token_id=None,
         eos_token_id=tokenizer.eos_token_id,
         pad_token_id=tokenizer.pad_token_id,
         dtype="float32",
     )
-    model = Qwen3ForCausalLM(config).float()
+    model = Qwen3ForCausalLM(config)
+    model.float()
     # At Qwen3's 0.02 a token's identity drowns in what the first layers add to it: capitals were copied after more
     # than 1,200 steps of 32 demonstrations, with 0.1 after 400 steps of 16.
-    torch.nn.init.normal_(model.get_input_embeddings().weight, std=EMBEDDING_STD)
+    embeddings = model.get_input_embeddings()
+    assert isinstance(embeddings, torch.nn.Embedding)
+    torch.nn.init.normal_(embeddings.weight, std=EMBEDDING_STD)
     model.generation_config = GenerationConfig(eos_token_id=config.eos_token_id, pad_token_id=config.pad_token_id)
     return model
 

@@ -56,7 +56,9 @@ def prepare(tokenizer: Tokenizer, text: str, n_tokens: int) -> list[Reply]:
     rng = np.random.default_rng(n_tokens)
     words = draw_ids(rng, word_ids(tokenizer), REPLIES * room).reshape(REPLIES, room).tolist()
     logprobs = draw_logprobs(rng, REPLIES * n_tokens).reshape(REPLIES, n_tokens).tolist()
-    end = [*ids, tokenizer.token_to_id(TURN_END)]
+    end_id = tokenizer.token_to_id(TURN_END)
+    assert end_id is not None, "the bundled model's tokenizer has it"
+    end = [*ids, end_id]
     return [_reply([*row, *end], scores) for row, scores in zip(words, logprobs, strict=True)]
 
 

@@ -154,7 +154,7 @@ class Accumulator:
             assert own is not None, "open_learner refuses a coefficient without experts"
             assert whole is not None, "what is balanced was counted"
             loss = loss + router_aux_loss(own, whole, self.loss.router_aux_loss_coef)
-        (loss * self.parallel.num_shards).backward()  # type: ignore[no-untyped-call]  # untyped in torch's stubs
+        (loss * self.parallel.num_shards).backward()
 
     @torch.no_grad()
     def _routings_ahead(self, rows: Sequence[Row]) -> list[Routing]:

@@ -81,7 +81,11 @@ def _write_adapter(
 ) -> WrittenWeights:
     started = time.monotonic()
     state = gather_adapter(model, parallel)
-    write_directory_atomically(target, lambda beside: write_adapter(beside, model, state, trainable, source))
+
+    def fill(beside: Path) -> None:
+        write_adapter(beside, model, state, trainable, source)
+
+    write_directory_atomically(target, fill)
     manifest = manifest_of(target)
     return WrittenWeights(target, manifest, sum(e["bytes"] for e in manifest.values()), time.monotonic() - started)
 

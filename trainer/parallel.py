@@ -27,7 +27,7 @@ import torch.distributed as dist
 from accelerate import PartialState
 from accelerate.utils import FullyShardedDataParallelPlugin
 from torch import nn
-from torch.distributed import HashStore  # type: ignore[attr-defined]  # public, but missing from torch's stubs
+from torch.distributed import HashStore
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, fully_shard
 

@@ -5,6 +5,7 @@ Importing is idempotent and a complete round stays complete, so all of this may 
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 from pydantic import BaseModel
 
@@ -24,7 +25,7 @@ async def import_train(store: Store, config: LaunchConfig) -> int:
     """Queue the training tasks; returns how many are new."""
     mix = config.mix()
     if mix is not None and mix.of_split(TRAIN_SPLIT):
-        chosen = {"policy": config.policy, "num_generations": config.num_generations}
+        chosen: dict[str, Any] = {"policy": config.policy, "num_generations": config.num_generations}
         return (await import_mix(store, mix, **chosen, splits=(TRAIN_SPLIT,), root=ROOT)).inserted
     epochs, model = range(config.train_epochs), payload_model(config)
     target = Target(TRAIN_SPLIT, config.policy, epochs, config.num_generations, payload_model=model)
@@ -35,7 +36,7 @@ async def import_eval(store: Store, config: LaunchConfig) -> None:
     """Queue the held-out tasks for version 0; what later rounds play are their copies."""
     mix = config.mix()
     if mix is not None and mix.of_split(EVAL_SPLIT):
-        chosen = {"policy": config.policy, "num_generations": config.eval_generations}
+        chosen: dict[str, Any] = {"policy": config.policy, "num_generations": config.eval_generations}
         await import_mix(store, mix, **chosen, splits=(EVAL_SPLIT,), root=ROOT)
         return
     model = payload_model(config)

@@ -151,7 +151,10 @@ def rendered(conversation: Conversation, tokenizer: PreTrainedTokenizerBase) -> 
 def _render(conversation: Conversation, count: int, tokenizer: PreTrainedTokenizerBase, *, generate: bool) -> str:
     try:
         text = tokenizer.apply_chat_template(
-            conversation.messages[:count], tools=conversation.tools, tokenize=False, add_generation_prompt=generate
+            conversation.messages[:count],
+            tools=conversation.tools,  # type: ignore[arg-type]  # a list of schemas; functions may stand in it too
+            tokenize=False,
+            add_generation_prompt=generate,
         )
         assert isinstance(text, str)
         text.encode("utf-8")  # JSON can say half a surrogate pair, which no tokenizer takes

@@ -42,8 +42,9 @@ class LossBatch(Flat):
 
     def detached(self) -> "LossBatch":
         """The same numbers without their graph, to be kept until the step is measured."""
-        columns: dict[str, Any] = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
-        return dataclasses.replace(self, **{k: None if v is None else v.detach() for k, v in columns.items()})
+        columns = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        detached: dict[str, Any] = {name: None if c is None else c.detach() for name, c in columns.items()}
+        return LossBatch(**detached)
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,7 @@ import shutil
 from typing import Any
 
 import torch
+from torch import nn
 from transformers import PreTrainedModel
 from transformers.modeling_layers import GradientCheckpointingLayer
 
@@ -55,13 +56,13 @@ def use_compiled_layers(model: PreTrainedModel, parallel: Parallel, *, obstacle:
         )
 
 
-def _compiled(kind: type[GradientCheckpointingLayer]) -> type:
+def _compiled(kind: type[nn.Module]) -> type:
     """The class with a compiled forward, under the name that sharding looks for.
 
     transformers wraps the forward of every such class, this one too, to checkpoint it: what is inside that is compiled.
     """
     plain: Any = kind.forward
-    forward = torch.compile(
+    forward = torch.compile(  # type: ignore[call-overload]  # its stubs lag behind
         getattr(plain, "__wrapped__", plain), dynamic=True, backend=BACKEND, recompile_limit=VARIANTS
     )
     return type(kind.__name__, (kind,), {"forward": forward, "__module__": kind.__module__})

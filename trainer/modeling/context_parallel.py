@@ -54,9 +54,9 @@ def cut_sequences(model: PreTrainedModel, context: Peers, *, tp_size: int, obsta
             "divide it"
         )
     keys = model.config.num_key_value_heads // tp_size
-    for module in model.modules():
-        if hasattr(module, "num_key_value_groups"):  # query heads per key head, where keys are repeated
-            module.num_key_value_groups //= _repeats(keys, context.size)
+    repeating: list[Any] = [module for module in model.modules() if hasattr(module, "num_key_value_groups")]
+    for module in repeating:  # it is the number of query heads per key head
+        module.num_key_value_groups //= _repeats(keys, context.size)
 
 
 def _repeats(key_heads: int, size: int) -> int:

@@ -50,7 +50,7 @@ class TreeLM(nn.Module):
         super().__init__()
         self.context = context if context is not None and context.size > 1 else None
         self.obstacle = tree_obstacle(causal_lm.config)
-        head = causal_lm.get_output_embeddings()  # type: ignore[no-untyped-call]  # untyped in transformers
+        head = causal_lm.get_output_embeddings()
         if not isinstance(head, nn.Linear) or head.bias is not None:
             raise ValueError(f"{type(causal_lm).__name__}: the head is {head}; expected a Linear without bias")
         for name in ("final_logit_softcapping", "logit_scale", "logits_scaling"):
@@ -81,7 +81,7 @@ class TreeLM(nn.Module):
             predictor_U, node_U, temperature_U = predictor_U[own_U] - here.start, node_U[own_U], temperature_U[own_U]
         logprob_U, entropy_U = token_logprobs(
             output.last_hidden_state[0],
-            self.causal_lm.get_output_embeddings().weight,  # type: ignore[no-untyped-call]  # untyped in transformers
+            self.causal_lm.get_output_embeddings().weight,
             predictor_U,
             row.ids_N[node_U],
             temperature_U,

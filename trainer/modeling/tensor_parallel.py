@@ -12,6 +12,7 @@ The cut parameters are DTensors of PyTorch; `fully_shard` cuts them again over t
 import logging
 import re
 from collections.abc import Mapping
+from typing import Any
 
 import torch
 from torch import nn
@@ -53,7 +54,7 @@ def cut_layers(model: PreTrainedModel, mesh: DeviceMesh, device: torch.device) -
         )
     _check_heads(model, mesh.size())
     if not is_empty(model):
-        model.to(device)
+        nn.Module.to(model, device)
     plan = _plan(model)
     # by full names: of layers that are not alike, a pattern would name what some do not have
     modules = {name: _anywhere(name) for name, _ in model.base_model.named_modules()}
@@ -106,9 +107,10 @@ class _WholeExperts(ParallelStyle):
         self._parameters = parameters
 
     def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
-        if module.num_experts % device_mesh.size():
+        num_experts: Any = module.num_experts
+        if num_experts % device_mesh.size():
             raise ConfigError(
-                f"tp_size is {device_mesh.size()}, but num_experts is {module.num_experts}; expected a divisor of it"
+                f"tp_size is {device_mesh.size()}, but num_experts is {num_experts}; expected a divisor of it"
             )
         for name in self._parameters:
             MoEParamShard(Shard(0), shards_expert_dim=True).shard_param(module, name, device_mesh)

@@ -116,7 +116,11 @@ def _add_adapters(model: PreTrainedModel, trainable: Trainable) -> None:
     held = nn.ModuleDict({"held": model})
     targets = [f"held.{name}" for name in _target_names(model, trainable.lora_target_modules)]
     config = peft.LoraConfig(
-        r=trainable.lora_rank, lora_alpha=trainable.lora_alpha, lora_dropout=0.0, target_modules=targets, bias="none"
+        r=trainable.lora_rank,
+        lora_alpha=trainable.lora_alpha,  # type: ignore[arg-type]  # PEFT only divides by the rank
+        lora_dropout=0.0,
+        target_modules=targets,
+        bias="none",
     )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(trainable.seed)  # each process would begin with other adapters by its own random state
@@ -128,7 +132,7 @@ def _add_adapters(model: PreTrainedModel, trainable: Trainable) -> None:
 
 def _target_names(model: PreTrainedModel, wanted: Sequence[str]) -> list[str]:
     """Full names, so that none of them ends like another layer's that was not meant."""
-    head = model.get_output_embeddings()  # type: ignore[no-untyped-call]  # untyped in transformers
+    head = model.get_output_embeddings()
     linear = {
         name: layer for name, layer in model.named_modules() if isinstance(layer, nn.Linear) and layer is not head
     }

@@ -57,7 +57,7 @@ class Snapshot:
         """What the complete weights file would be with `state`."""
         digest = hashlib.sha256(self.layout.header)
         for name, _, _ in self.layout.tensors:
-            digest.update(_bytes_of(state[name]))
+            digest.update(_bytes_of(state[name]).data)
         return {"sha256": digest.hexdigest(), "bytes": sum(self.layout.tensors[-1][1:])}
 
     def _regions(self, state: State) -> Iterator[Region]:

@@ -207,7 +207,8 @@ def _adds_nothing(record: RecordTree) -> bool:
 def _has_loss(record: RecordTree, minimal: float, only_positive: bool) -> Bool:
     """Of each token: it is trained, and its dispatch's advantage lets it have a loss."""
     passes_D = [abs(d.advantage) >= minimal and (d.advantage > 0.0 or not only_positive) for d in record.dispatches]
-    return record.trained_N & np.array([*passes_D, False], dtype=bool)[record.dispatches_N]
+    passes_N: Bool = np.array([*passes_D, False], dtype=bool)[record.dispatches_N]
+    return record.trained_N & passes_N
 
 
 def _entries(

@@ -48,7 +48,7 @@ def serve(args: argparse.Namespace) -> int:
     from sampler.engine.local.runner import UnsupportedModelError
     from sampler.engine.local.server import build_app
 
-    disable_progress_bar()  # type: ignore[no-untyped-call]  # transformers leaves it untyped
+    disable_progress_bar()
     logging.basicConfig(level=args.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s %(message)s")
     try:
         engine = create(

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.distributed import PrefixStore, distributed_c10d  # type: ignore[attr-defined]  # public, but missing from torch's stubs
+from torch.distributed import PrefixStore, distributed_c10d
 from torch.distributed.rendezvous import rendezvous
 
 from shared.errors import DataError
