@@ -56,17 +56,15 @@ class Wire(httpx.AsyncBaseTransport):
 
 
 class Held(Wire):
-    """Requests to `path` wait until they are let go."""
+    """Updates from disk wait until they are let go."""
 
-    def __init__(self, path: str = "/update_weights_from_disk") -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self.path = path
-        self.reached, self.let_go = asyncio.Event(), asyncio.Event()
+        self.let_go = asyncio.Event()
         self.let_go.set()
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        if request.url.path == self.path:
-            self.reached.set()
+        if request.url.path == "/update_weights_from_disk":
             await asyncio.wait_for(self.let_go.wait(), 60)
         return await super().handle_async_request(request)
 

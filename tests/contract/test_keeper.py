@@ -18,7 +18,7 @@ from shared.store import Store
 from shared.weights import manifest_of
 from tests.contract.engines import Engine
 from tests.contract.flights import LENGTH, PROMPTS, TRIES, Requests, Until, any_done, take_off
-from tests.contract.kept import POLICY, SHORT, Held, Wire, keeping
+from tests.contract.kept import POLICY, SHORT, Wire, keeping
 
 
 async def test_an_engine_that_lags_on_purpose_takes_only_every_nth_version(
@@ -52,17 +52,12 @@ async def test_retract_keeps_requests_and_names_both_versions(engine: Engine, st
 async def test_abort_cuts_requests_and_the_pool_goes_on_from_what_there_was(
     engine: Engine, store: Store, until: Until
 ) -> None:
-    wire = Held("/pause_generation")
-    async with keeping(engine, store, until, wire, weight_update_mode="abort") as kept:
+    async with keeping(engine, store, until, weight_update_mode="abort") as kept:
         for version in range(1, TRIES + 1):  # where this process is kept waiting, they may end before they are cut
-            wire.reached.clear()
-            wire.let_go.clear()
-            await kept.announce(engine.weights(version))
-            await asyncio.wait_for(wire.reached.wait(), 60)
             flight = kept.start()
             is_caught = await take_off(engine, until, flight)
             before = kept.pool.stats.continuations
-            wire.let_go.set()
+            await kept.announce(engine.weights(version))
 
             async def cut_or_over(flight: Requests = flight, before: int = before) -> bool:
                 over = sum(request.done() for request in flight)
