@@ -10,14 +10,16 @@ from shared.store import Store
 from shared.store.pipelines import EPOCH
 
 
-def make_task(seq: int, *, num_generations: int = 2, split: str = "train", epoch: int = 0, **fields: Any) -> Task:
+def make_task(
+    seq: int, *, num_generations: int = 2, policy: str = "main", split: str = "train", epoch: int = 0, **fields: Any
+) -> Task:
     tid = fields.pop("tid", f"t{seq}")
     return Task(
-        id=task_id("main", split, epoch, tid),
+        id=task_id(policy, split, epoch, tid),
         tid=tid,
         split=split,
         epoch=epoch,
-        policy="main",
+        policy=policy,
         seq=seq,
         source="test",
         payload=TaskPayload(query="2+2?", answer="4"),

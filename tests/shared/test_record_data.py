@@ -50,6 +50,23 @@ async def test_a_commit_marks_what_was_borrowed_for_that_step_and_repeats_harmle
     }
 
 
+async def test_the_trainers_of_two_policies_use_and_undo_their_own_data_alone(store: Store) -> None:
+    """Both are at the same step of the same start, so that their claims are equal."""
+    claim = DataClaim(incarnation=1, step=1)
+    ids = {}
+    for policy in ("walker", "guide"):
+        data = [make_data(make_task(0, policy=policy), k) for k in range(2)]
+        await store.data.write_group(data)
+        ids[policy] = [d.id for d in data]
+        assert await store.data.claim(ids[policy], claim) == 2
+    assert sorted(await store.data.commit_step("walker", claim, max_trained_count=1)) == ids["walker"]
+    waiting = await store.data.find({"policy": "guide"})
+    assert {(d.trained_count, d.claim) for d in waiting} == {(0, claim)}
+    await store.data.commit_step("guide", claim, max_trained_count=1)
+    assert await store.data.rewind("guide", 0, max_trained_count=1) == 2
+    assert {d.trained_count for d in await store.data.find({"policy": "walker"})} == {1}
+
+
 async def test_data_below_its_training_count_is_offered_again(store: Store) -> None:
     groups = await write_groups(store, 1)
     for step in (1, 2):
