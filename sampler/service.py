@@ -61,7 +61,7 @@ class View:
 
 async def run_service(config: SamplerConfig) -> None:
     """Run until SIGTERM or SIGINT. Raises ExceptionGroup when a loop fails."""
-    sampler_class = load_class("sampler", config.sampler, AsyncSampler)  # type: ignore[type-abstract]  # not to be made: a bound
+    sampler_class = load_class("sampler", config.sampler, AsyncSampler)  # type: ignore[type-abstract]  # bounds what is loaded
     import_scorers(config.scorer_modules)
     host, pid = socket.gethostname(), os.getpid()
     worker = f"sampler:{host}:{pid}"

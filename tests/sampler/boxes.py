@@ -4,6 +4,8 @@ import asyncio
 import json
 import subprocess
 import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -50,3 +52,12 @@ async def until_slow(session: ToolSession, **counts: int) -> None:
     async with asyncio.timeout(PATIENCE_S):
         while not counts.items() <= (await calls_of_slow(session)).items():  # noqa: ASYNC110 - another process counts
             await asyncio.sleep(0.01)
+
+
+@asynccontextmanager
+async def undisturbed() -> AsyncIterator[None]:
+    """The episode's own task is never cancelled by what happens to a server."""
+    yield
+    task = asyncio.current_task()
+    assert task is not None
+    assert task.cancelling() == 0

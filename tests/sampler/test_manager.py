@@ -14,9 +14,8 @@ import pytest
 
 from sampler.errors import ToolServerDied, ToolTimeout
 from sampler.tools import ToolLimits, ToolServer, ToolSession, parse_servers
+from tests.sampler.boxes import SERVERS
 from tests.sampler.foreign import FOREIGN, foreign_world, require
-
-SERVERS = Path(__file__).parent / "tool_servers"
 
 
 @dataclass

@@ -1,24 +1,13 @@
 """MCP sessions whose servers die, hang, or are not there: the plumbing failed, and the episode's own task is never disturbed."""
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 
 import pytest
 
 from sampler.errors import ToolServerDied, ToolTimeout
 from sampler.tools import ToolLimits, ToolServer, ToolSession
 from shared.mongod import free_port
-from tests.sampler.boxes import PATIENCE_S, Box, calls_of_slow, start_box, stdio, until_slow
-
-
-@asynccontextmanager
-async def undisturbed() -> AsyncIterator[None]:
-    """The episode's own task is never cancelled by what happens to a server."""
-    yield
-    task = asyncio.current_task()
-    assert task is not None
-    assert task.cancelling() == 0
+from tests.sampler.boxes import PATIENCE_S, Box, calls_of_slow, start_box, stdio, undisturbed, until_slow
 
 
 async def test_a_server_killed_in_the_middle_of_a_call_is_an_ordinary_error(box: Box) -> None:

@@ -2,8 +2,6 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,16 +11,7 @@ from sampler.errors import ToolServerDied, ToolTimeout
 from sampler.tools import ToolCatalog, ToolLimits, ToolServer, ToolSession, parse_servers
 from sampler.tools.connection import Connection
 from shared.errors import ConfigError
-from tests.sampler.boxes import PATIENCE_S, Box, calls_of_slow, start_box, stdio, until_slow
-
-
-@asynccontextmanager
-async def undisturbed() -> AsyncIterator[None]:
-    """The episode's own task is never cancelled by what happens to a server."""
-    yield
-    task = asyncio.current_task()
-    assert task is not None
-    assert task.cancelling() == 0
+from tests.sampler.boxes import PATIENCE_S, Box, calls_of_slow, start_box, stdio, undisturbed, until_slow
 
 
 async def test_tools_are_listed_as_openai_functions_and_called(shared_box: Box) -> None:
