@@ -13,21 +13,25 @@ import sys
 import uvloop
 
 from sampler.config import SamplerConfig
+from sampler.garbage import collect_seldom
 from sampler.service import run_service
-from shared.errors import TandemError
+from shared.errors import TandemError, one_by_one
 from shared.interrupt import run_command
+from shared.logs import begin_logging
+from shared.own_process import conceal
 
 
 def main() -> None:
     config = SamplerConfig.load_or_exit()
-    logging.basicConfig(level=config.log_level, format="%(asctime)s %(levelname)s %(name)s %(message)s")
-    for noisy in ("httpx", "httpx2", "mcp", "httpcore"):
-        logging.getLogger(noisy).setLevel(logging.WARNING)
+    conceal(config.secrets())  # tools over stdio are this process's children
+    begin_logging(config.log_level)
+    collect_seldom()
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(run_service(config))
-    except TandemError as exc:
-        logging.getLogger("sampler").error("%s: %s", type(exc).__name__, exc)
+    except* TandemError as group:
+        for exc in one_by_one(group):
+            logging.getLogger("sampler").error("%s: %s", type(exc).__name__, exc)
         sys.exit(1)
 
 

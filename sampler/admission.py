@@ -5,6 +5,8 @@ it may be opened while *each* of them wants it:
 
     seq < least over the policies that still have steps to take of  (step + 1 + max_staleness) · groups_per_step + discarded
 
+`policies` are those that have a trainer: a frozen one takes turns and wants no data.
+
 with each policy's own step, appetite and discarded groups (those of this order that gave it nothing). Whoever's limit is the
 least has enough data for its next step when everything below is settled, so the policies cannot wait for each other. A policy
 whose trainer has taken its last step limits nobody, and goes on playing as it is.
@@ -22,7 +24,7 @@ async def seq_limit(store: Store, policies: Sequence[str], admissions: Mapping[s
     """The limit, and what to say about it. The first of `policies` owns the tasks; the others take turns in their episodes."""
     owner, *_ = policies
     if missing := [policy for policy in policies if policy not in admissions]:
-        return 0, f"waiting for a trainer of policy {missing[0]} to declare its appetite"
+        return 0, f"waiting for the trainer of policy {missing[0]} to start (frozen_policies: those without one)"
     limits: list[int] = []
     ended: list[int] = []
     for policy in policies:

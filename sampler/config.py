@@ -3,16 +3,29 @@
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import BaseModel, Field, model_validator
 
 from sampler.engine.access import EngineAccess
 from sampler.policies.config import ContextConfig, NewContext
 from sampler.settlement.config import GroupConfig
-from shared.config import LogLevel, ServiceConfig
+from sampler.tools.isolation import Sandbox
+from shared.config import LogLevel, ServiceConfig, secret_field
+from shared.names import PolicyName, RunName
 
 Positive = Annotated[int, Field(gt=0)]
 Share = Annotated[float, Field(ge=0, le=1)]
 Seconds = Annotated[float, Field(gt=0)]
+
+
+class EvalSampling(BaseModel, frozen=True, extra="forbid"):
+    """How evaluation episodes are sampled, beyond their temperature, in SGLang's names and ranges. None: as in training."""
+
+    top_p: float | None = Field(None, gt=0, le=1)
+    top_k: int | None = Field(None, gt=0)
+    min_p: float | None = Field(None, ge=0, le=1)
+    presence_penalty: float | None = Field(None, ge=-2, le=2)
+    frequency_penalty: float | None = Field(None, ge=-2, le=2)
+    repetition_penalty: float | None = Field(None, gt=0, le=2)
 
 
 class SamplerConfig(ServiceConfig, ContextConfig, GroupConfig, EngineAccess):
@@ -22,14 +35,18 @@ class SamplerConfig(ServiceConfig, ContextConfig, GroupConfig, EngineAccess):
     program: ClassVar[str] = "python -m sampler"
 
     # the run
-    run: str = Field(description="Run name: the database that samplers and trainers of this run share.")
-    db_connection_string: str = Field(description="MongoDB to use.", json_schema_extra={"secret": True})
-    policy: str = Field("main", description="Which policy this process samples.")
+    run: RunName = Field(description="Run name: the database that samplers and trainers of this run share.")
+    db_connection_string: str = secret_field(description="MongoDB to use.")
+    policy: PolicyName = Field("main", description="Which policy this process samples.")
     model_name_or_path: Path = Field(description="Hugging Face directory: tokenizer and chat template are read.")
-    other_policies: dict[str, Path] = Field(
+    other_policies: dict[PolicyName, Path] = Field(
         {},
         description="Policies that take turns in the episodes too, each trained by a job of its own, and their Hugging Face "
         'directories: {"judge": "/models/judge"}. See docs/two_policies.md.',
+    )
+    frozen_policies: list[str] = Field(
+        [],
+        description="Those of other_policies that no trainer trains: they play with the weights that their engines have.",
     )
     sampler: str = Field(
         "sampler.mcp_sampler:MCPSampler", description="The AsyncSampler subclass that plays episodes, as module:Class."
@@ -46,14 +63,24 @@ class SamplerConfig(ServiceConfig, ContextConfig, GroupConfig, EngineAccess):
         8192, description="Tokens of the first prompt; a longer one ends the episode: length_limit."
     )
     max_tokens: Positive = Field(32768, description="Tokens of the whole context of an episode.")
-    turn_sources: dict[str, Share] = Field(
+    turn_sources: dict[PolicyName, Share] = Field(
         {},
         description="Cross-policy sampling: shares of the training turns that are drawn from elsewhere, turn by turn: from "
         '"lagging" (the policy\'s engines with follow_every > 1) or from another policy: {"lagging": 0.3}.',
     )
     temperature: float = Field(1.0, ge=0, description="Of training episodes; log-probs are taken at it.")
     eval_temperature: float | None = Field(None, ge=0, description="Of evaluation episodes. None: the same.")
+    eval_sampling: EvalSampling = Field(
+        EvalSampling(),
+        description="Of evaluation episodes: top_p, top_k, min_p, presence_penalty, frequency_penalty, repetition_penalty. "
+        "Training samples from the policy itself: with any of these the stored log-probs would be another distribution's.",
+    )
     system_prompt: str | None = Field(None, description="Put before every task that brings none of its own.")
+    answer_instruction: str = Field(
+        "auto",
+        description="End of the system prompt: how to write the answer, so that the scorer finds it. auto: the sentence for "
+        "the task's answer_schema, unless the task says it (docs/scorers.md); none: nothing; else: this text.",
+    )
     tool_call_parser: str = Field(
         "hermes",
         description="How the model writes tool calls: hermes (or qwen, qwen25), qwen3_coder, mistral, llama3, deepseekv3, "
@@ -78,8 +105,29 @@ class SamplerConfig(ServiceConfig, ContextConfig, GroupConfig, EngineAccess):
         description="YAML file of the agents that summarize long tool results (browse) and judge answers (scorer).",
     )
     exclude_tools: list[str] = Field([], description="Tools that no task may use: names or patterns (`files.write_*`).")
+    tool_user: str | None = Field(
+        None, description="Run tool servers over stdio as this user (needs root). None: as the user of this process."
+    )
+    tool_sandbox: Sandbox = Field(
+        "off",
+        description="bubblewrap: tool servers over stdio see no other process, and have no capabilities. Files and network stay.",
+    )
     tool_timeout_s: Seconds = Field(
         60.0, description="One tool call without a sign of life; longer is a plumbing failure."
+    )
+    tool_open_s: Seconds = Field(
+        30.0,
+        description="Opening one session with a tool server, its list of tools included. Longer: the server is away for a while.",
+    )
+    tool_wait_s: Seconds = Field(
+        30.0,
+        description="An episode waits so long for a tool server that is away, then gives its slot back without blame.",
+    )
+    max_opening_sessions: Positive = Field(
+        64, description="Sessions with remote tool servers that this process opens at once; further ones wait."
+    )
+    max_starting_servers: Positive | None = Field(
+        None, description="Processes of stdio tool servers that start at once. None: two per core."
     )
     max_tool_result_tokens: Positive = Field(4096, description="A longer result is cut in the middle, visibly.")
     max_tool_result_chars: Positive = Field(64_000, description="The same by characters, before tokens are counted.")
@@ -134,6 +182,13 @@ class SamplerConfig(ServiceConfig, ContextConfig, GroupConfig, EngineAccess):
         return self
 
     @model_validator(mode="after")
+    def frozen_policies_take_turns(self) -> "SamplerConfig":
+        if strange := [policy for policy in self.frozen_policies if policy not in self.other_policies]:
+            known = ", ".join(self.other_policies) or "none"
+            raise ValueError(f"frozen_policies names {strange[0]!r}; expected some of other_policies: {known}")
+        return self
+
+    @model_validator(mode="after")
     def shares_of_turns_leave_the_rest_to_the_policy(self) -> "SamplerConfig":
         if self.policy in self.turn_sources:
             raise ValueError(f"turn_sources names {self.policy!r}: the policy itself has what the others leave")
@@ -145,3 +200,8 @@ class SamplerConfig(ServiceConfig, ContextConfig, GroupConfig, EngineAccess):
     def policies(self) -> list[str]:
         """Who takes turns in the episodes; the first owns the tasks."""
         return [self.policy, *self.other_policies]
+
+    @property
+    def trained_policies(self) -> list[str]:
+        """Those of `policies` that have a trainer: admission waits for these alone, and only they get training data."""
+        return [policy for policy in self.policies if policy not in self.frozen_policies]

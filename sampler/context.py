@@ -24,8 +24,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal
 
+from sampler.rendering.marks import MARK_END
 from sampler.rendering.sampled_reply import SampledReply
-from sampler.rendering.template import MARK_END, ChatTemplate, Message, ToolSchema
+from sampler.rendering.template import ChatTemplate, Message, ToolSchema
 from sampler.rendering.turn_format import CALL_ID, common_length, turn_format
 from shared.errors import ConfigError
 from shared.states import BranchCause
@@ -202,7 +203,7 @@ class Context:
         at = before.rfind(opener)
         if at >= 0:
             return at + len(opener)
-        head = self.template.special_re.match(opener)
+        head = self.template.special.tokens.match(opener)
         at = before.rfind(head.group()) if head else before.rfind(MARK_END) + 1
         if at < 0:
             return len(before)

@@ -19,6 +19,7 @@ from sampler.rendering.turn_format import turn_format
 from sampler.resources import Seat
 from sampler.turn_sources import LAGGING, Source, check_tokenizers
 from shared.errors import ConfigError
+from shared.json_file import read_json_file
 from shared.run_documents import InferenceService
 from shared.states import ServiceStatus
 from shared.store import Store
@@ -82,20 +83,33 @@ class Engines:
             turn_format(template)  # learned now, so that a template that cannot be used stops the start
         except ConfigError as exc:
             raise ConfigError(f"{model}: {exc}") from exc
-        return Seat(template, self._pool(policy, lagging=False))
+        return Seat(template, self._pool(policy, model, lagging=False))
 
     def _source(self, name: str, share: float) -> Source:
-        if name == LAGGING:
-            return Source(name, None, share, self._pool(self._config.policy, lagging=True))
-        return Source(name, name, share, self._pool(name, lagging=False))
+        """Its turns are trained by the process's own policy: whoever samples them, they must be of its vocabulary."""
+        policy = self._config.policy if name == LAGGING else name
+        pool = self._pool(policy, self._config.model_name_or_path, lagging=name == LAGGING)
+        return Source(name, None if name == LAGGING else name, share, pool)
 
-    def _pool(self, policy: str, *, lagging: bool) -> EnginePool:
-        return EnginePool(
-            self._client, partial(self._services, policy, lagging), PoolLimits(refresh_s=self._config.poll_s)
-        )
+    def _pool(self, policy: str, model: Path, *, lagging: bool) -> EnginePool:
+        limits = PoolLimits(refresh_s=self._config.poll_s)
+        services = partial(self._services, policy, lagging)
+        return EnginePool(self._client, services, limits, vocabulary=vocabulary_of(model))
 
     def _pools(self) -> list[EnginePool]:
         return [seat.pool for seat in self.seats.values()] + [source.pool for source in self.sources]
+
+
+def vocabulary_of(model: Path) -> int | None:
+    """How many tokens the model has, by the config.json of its folder; None where that does not say. Raises ConfigError."""
+    if not (file := model / "config.json").is_file():
+        return None
+    config = read_json_file(file, "the configuration of the model", keys_once=False)
+    for part in (config, config.get("text_config")):
+        size = part.get("vocab_size") if isinstance(part, dict) else None
+        if type(size) is int and size > 0:
+            return size
+    return None
 
 
 def _sum(several: Iterable[PoolStats]) -> PoolStats:

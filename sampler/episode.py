@@ -1,27 +1,33 @@
 """One claim, played to one of its ends. Every end is written once, fenced by the claim's attempt.
 
 run ─▶ evaluate ─▶ record scored ─▶ slot scored                         the episode's own end
-  ├── plumbing: engine, tools, agents, scorer, time, settings ─▶ record failed ─▶ slot open again, later (or failed for good)
+  ├── plumbing: engine, tools, agents, scorer, time, settings,
+  │   a document that does not fit into MongoDB ─▶ record failed ─▶ slot open again, later (or failed for good)
+  ├── a tool server is away or busy ─▶ record abandoned ─▶ slot open again, at once, without blame
   ├── cancelled (draining) ─▶ record abandoned ─▶ slot open again, at once
-  └── the lease was lost ─▶ record abandoned; another worker has the slot
+  └── the lease was lost ─▶ record abandoned; another worker has the slot, and may have ended its group already
+
+A lost lease ends this episode and no other: it is told by LeaseLost, or by IllegalMove where settlement has closed the record.
 """
 
 import asyncio
 import logging
-import math
 from typing import Any
 
 from sampler.config import SamplerConfig
-from sampler.errors import AgentFailed, EngineError, ScorerFailed, ToolFailure
+from sampler.errors import AgentFailed, EngineError, ScorerFailed, ToolFailure, ToolServerUnavailable
 from sampler.sampler import AsyncSampler
-from sampler.scorers import Score, require_scorer
-from shared.errors import ConfigError, IllegalMove, LeaseLost
+from sampler.scorers import Score, is_finite_number, require_scorer
+from shared.errors import ConfigError, DoesNotFit, IllegalMove, LeaseLost
+from shared.outside_text import clipped, error_text
 from shared.states import DispatchStatus, RecordStatus, Termination
 
 log = logging.getLogger(__name__)
 
 CLEANUP_S = 10.0
 MAX_RETRY_DELAY_S = 300.0
+MAX_SLOT_ERROR_CHARS = 500  # a task's document holds one for each of its slots; the whole one stands in the record
+LOST = (LeaseLost, IllegalMove)
 
 
 class WrongVersion(EngineError):
@@ -36,12 +42,16 @@ async def play(sampler: AsyncSampler) -> float | None:
             termination, score = await _play_and_score(sampler)
         await _finish(sampler, termination, score)
         return score.value
-    except LeaseLost as exc:
+    except LOST as exc:
+        log.warning("lease lost record=%s %s", sampler.claim.record_id, exc)
         await _abandon(sampler, str(exc))
-    except (EngineError, ToolFailure, AgentFailed, ScorerFailed, ConfigError, TimeoutError) as exc:
+    except ToolServerUnavailable as exc:
+        log.warning("episode given back record=%s %s", sampler.claim.record_id, exc)
+        await _release(sampler, exc, Termination.TOOL_SERVER_AWAY)
+    except (EngineError, ToolFailure, AgentFailed, ScorerFailed, ConfigError, DoesNotFit, TimeoutError) as exc:
         await _fail(sampler, exc)
     except BaseException as exc:  # cancelled, or a bug: give the slot back, then let it rise
-        await asyncio.shield(asyncio.wait_for(_release(sampler, exc), CLEANUP_S))
+        await asyncio.shield(_release_in_time(sampler, exc))
         raise
     return None
 
@@ -61,7 +71,7 @@ async def _play_and_score(sampler: AsyncSampler) -> tuple[Termination, Score]:
         raise TypeError(
             f"{type(sampler).__qualname__}.evaluate_record returned {score!r}; expected Score(value=<number>)"
         )
-    if not all(map(math.isfinite, (score.value, *score.others.values()))):
+    if not all(map(is_finite_number, (score.value, *score.others.values()))):
         raise ScorerFailed(f"evaluate_record returned {score}; expected finite numbers")
     if strangers := score.others.keys() - sampler.resources.others:
         raise ScorerFailed(f"evaluate_record scored policies {sorted(strangers)}, which are not in other_policies")
@@ -72,52 +82,69 @@ async def _finish(sampler: AsyncSampler, termination: Termination, score: Score)
     values = {
         **sampler.episode.values(),
         "termination": termination.value,
-        "score": score.value,
-        "policy_scores": dict(score.others),
+        "score": float(score.value),
+        "policy_scores": {policy: float(value) for policy, value in score.others.items()},
         "reward_details": dict(score.details),
     }
     store = sampler.resources.store
     await store.records.set_turn_scores(sampler.episode.turn_scores)
     await store.records.move(sampler.claim.record_id, RecordStatus.SCORED, values)
-    await store.tasks.finish_slot(sampler.claim, score.value)
+    await store.tasks.finish_slot(sampler.claim, float(score.value))
+    sampler.episode.status = RecordStatus.SCORED
 
 
 async def _fail(sampler: AsyncSampler, exc: Exception) -> None:
-    cause, error = _cause(exc), f"{type(exc).__name__}: {exc}"
+    cause, error = _cause(exc), error_text(exc)
     claim, config = sampler.claim, sampler.config
     is_ours = (
         cause is Termination.MISCONFIGURED
     )  # nothing will mend it but somebody; a sampler that knows the scorer may come
     log.log(logging.ERROR if is_ours else logging.WARNING, "episode failed record=%s %s", claim.record_id, error)
-    await sampler.finish_turn()
-    values = {**sampler.episode.values(), "termination": cause.value, "error": error}
-    await sampler.resources.store.records.move(claim.record_id, RecordStatus.FAILED, values)
-    delay_s = retry_delay_s(config, claim.task.slots[claim.traj_id].failures)
+    await sampler.finish_turn(failed=True)
+    short, delay_s = (
+        clipped(error, MAX_SLOT_ERROR_CHARS),
+        retry_delay_s(config, claim.task.slots[claim.traj_id].failures),
+    )
     try:
-        await sampler.resources.store.tasks.retry_slot(claim, error, delay_s=delay_s, max_failures=config.max_failures)
-    except LeaseLost:
-        log.info("lease lost record=%s", claim.record_id)
+        await _move(sampler, RecordStatus.FAILED, {"termination": cause.value, "error": error})
+        sampler.episode.status = RecordStatus.FAILED
+        await sampler.resources.store.tasks.retry_slot(claim, short, delay_s=delay_s, max_failures=config.max_failures)
+    except LOST as lost:
+        log.info("lease lost record=%s %s", claim.record_id, lost)
 
 
-async def _release(sampler: AsyncSampler, exc: BaseException) -> None:
-    await _abandon(sampler, f"{type(exc).__name__}: {exc}")
+async def _release_in_time(sampler: AsyncSampler, exc: BaseException) -> None:
+    """What is not given back within `CLEANUP_S` comes back when its lease ends."""
+    try:
+        await asyncio.wait_for(_release(sampler, exc), CLEANUP_S)
+    except TimeoutError:
+        log.warning("slot not given back within %g s record=%s", CLEANUP_S, sampler.claim.record_id)
+
+
+async def _release(sampler: AsyncSampler, exc: BaseException, termination: Termination = Termination.CANCELLED) -> None:
+    await _abandon(sampler, error_text(exc), termination)
     try:
         await sampler.resources.store.tasks.release_slot(sampler.claim)
     except LeaseLost:
         log.info("lease lost record=%s", sampler.claim.record_id)
 
 
-async def _abandon(sampler: AsyncSampler, error: str) -> None:
-    values: dict[str, Any] = {
-        **sampler.episode.values(),
-        "termination": Termination.CANCELLED.value,
-        "error": error,
-    }
-    await sampler.finish_turn(DispatchStatus.CANCELLED)
+async def _abandon(sampler: AsyncSampler, error: str, termination: Termination = Termination.CANCELLED) -> None:
+    sampler.episode.status = RecordStatus.ABANDONED
+    await sampler.finish_turn(DispatchStatus.CANCELLED, failed=True)
     try:
-        await sampler.resources.store.records.move(sampler.claim.record_id, RecordStatus.ABANDONED, values)
+        await _move(sampler, RecordStatus.ABANDONED, {"termination": termination.value, "error": error})
     except IllegalMove as exc:
         log.info("nothing to abandon: %s", exc)  # cancelled before the record was written, or after its end
+
+
+async def _move(sampler: AsyncSampler, to: RecordStatus, how: dict[str, Any]) -> None:
+    """To an end without a score: with what the episode's log says, or without it where that does not fit."""
+    records, record = sampler.resources.store.records, sampler.claim.record_id
+    try:
+        await records.move(record, to, {**sampler.episode.values(), **how})
+    except DoesNotFit:
+        await records.move(record, to, how)
 
 
 def _cause(exc: Exception) -> Termination:
@@ -129,6 +156,8 @@ def _cause(exc: Exception) -> Termination:
         return Termination.SCORER_FAILURE
     if isinstance(exc, ConfigError):
         return Termination.MISCONFIGURED
+    if isinstance(exc, DoesNotFit):
+        return Termination.NOT_STORABLE
     return Termination.TIME_LIMIT if isinstance(exc, TimeoutError) else Termination.ENGINE_FAILURE
 
 

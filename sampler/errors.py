@@ -10,7 +10,8 @@ TandemError
 │       └── CacheNotFlushed    new weights ARE live, but stale cache entries may be used: pause, then flush
 ├── ToolFailure                a tool server failed. A tool that *answers* with an error is no failure
 │   ├── ToolServerDied         the connection ended, or the server lost the session
-│   └── ToolTimeout            it did not answer in time
+│   ├── ToolTimeout            it did not answer in time
+│   └── ToolServerUnavailable  it is away or busy: the slot is given back, and no attempt is lost
 ├── AgentFailed                no model of a helper agent (browse, judge) gave a usable answer
 └── ScorerFailed               the scorer crashed, or gave something that is no score
 """
@@ -57,6 +58,10 @@ class ToolServerDied(ToolFailure):
 
 class ToolTimeout(ToolFailure):
     """A tool server did not answer in time."""
+
+
+class ToolServerUnavailable(ToolFailure):
+    """No session, or no call, with a tool server now, for reasons that lie outside the episode: its slot waits without blame."""
 
 
 class AgentFailed(TandemError):

@@ -6,14 +6,17 @@
 
 A tool that answers with an error, an unknown tool and a call that cannot be parsed are told to the model and are part of the
 episode. A tool server that dies or hangs is a failure of the plumbing: the slot is retried; so is a summary that nobody wrote.
+While a tool server is away, slots wait without blame.
 """
 
 from collections.abc import Sequence
+from urllib.parse import quote
 
 from sampler.errors import AgentFailed, ToolFailure
 from sampler.parsers import ParsedReply, ToolCall
 from sampler.policies.conversation import Conversation
-from sampler.sampler import AsyncSampler, Message, Turn, make_call_id
+from sampler.reply_message import Message, make_call_id
+from sampler.sampler import AsyncSampler, Turn
 from sampler.tools import TokenBorders, ToolLimits, ToolResult, ToolSession
 from shared.agent_use import AgentUse
 from shared.documents import ToolCallResult
@@ -29,20 +32,23 @@ class MCPSampler(AsyncSampler):
             self.resources.tool_servers,
             payload.tools,
             ToolLimits(
+                open_s=config.tool_open_s,
                 call_s=config.tool_timeout_s,
                 max_result_tokens=config.max_tool_result_tokens,
                 max_result_chars=config.max_tool_result_chars,
                 max_raw_chars=config.max_raw_result_chars,
             ),
             self.resources.tool_catalog,
+            self.resources.tool_traffic,
             exclude=[*config.exclude_tools, *payload.exclude_tools],
+            episode=quote(f"{config.run}/{self.claim.record_id}", safe="/:"),
             borders=TokenBorders(self.resources.template),
         )
         async with session as tools:
             return await self._converse(tools)
 
     async def _converse(self, tools: ToolSession) -> Termination:
-        talk = Conversation(self, self._opening(), tools.list_tools(), self.resources.agents.browse)
+        talk = Conversation(self, self.opening_messages(), tools.list_tools(), self.resources.agents.browse)
         for _ in range(self.task.payload.max_turns or self.config.max_turns):
             turn = await talk.reply()
             if turn is None:
@@ -59,12 +65,6 @@ class MCPSampler(AsyncSampler):
                 return Termination.ANSWERED
             talk.answer(turn, await self._call_tools(tools, turn))
         return Termination.TURNS_LIMIT
-
-    def _opening(self) -> list[Message]:
-        payload = self.task.payload
-        system = payload.system or self.config.system_prompt
-        opening: list[Message] = [{"role": "system", "content": system}] if system else []
-        return [*opening, {"role": "user", "content": payload.query}]
 
     async def _call_tools(self, tools: ToolSession, turn: Turn) -> list[Message]:
         """Call them one after the other (they may depend on each other's effects); returns the messages for the model."""

@@ -9,7 +9,7 @@ from sampler.config import SamplerConfig
 from sampler.engine.pool import EnginePool
 from sampler.parsers import Parser
 from sampler.rendering.template import ChatTemplate
-from sampler.tools import ToolCatalog, ToolServer
+from sampler.tools import ToolCatalog, ToolServer, Traffic
 from sampler.turn_sources import Source
 from shared.errors import ConfigError
 from shared.store import Store
@@ -36,6 +36,7 @@ class Resources:
     tool_catalog: ToolCatalog
     parser: Parser
     agents: Agents = field(default_factory=Agents)
+    tool_traffic: Traffic = field(default_factory=Traffic)
     others: Mapping[str, Seat] = field(default_factory=dict)  # by policy: those that take turns too
     sources: Sequence[Source] = ()  # where turns of the process's own policy may be drawn from instead
     branch_causes: Counter[str] = field(default_factory=Counter)  # requests by `BranchCause`, for the worker's stats

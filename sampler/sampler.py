@@ -13,33 +13,30 @@ settlement and shutdown are the service's business. Errors of the plumbing (`Eng
 `ScorerFailed`) are left to rise: the slot is retried, and they never become a reward.
 """
 
-import logging
 import math
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from pydantic import BaseModel
 
-from sampler.parsers import MAX_CALLS, ParsedReply
+from sampler.opening import opening_messages
+from sampler.parsers import ParsedReply
 from sampler.rendering.template import ToolSchema
+from sampler.reply_message import Message, beyond_text, message_of, with_call_ids
 from sampler.resources import Resources
 from sampler.scorers import Score, ScoringRequest, default_scorer, score_answer
 from sampler.scorers.answers import extract_answer
 from sampler.turn_sources import draw
 from sampler.view import View
 from shared.documents import Claim, DispatchedSamplingTask, SampledResponse, Task, ToolCallResult
-from shared.errors import ConfigError
+from shared.errors import ConfigError, DoesNotFit
 from shared.own_payload import own_payload_problems
 from shared.packed import pack_floats, pack_ints
-from shared.states import DispatchStatus, Termination
+from shared.states import DispatchStatus, RecordStatus, Termination
 
-log = logging.getLogger(__name__)
-
-Message = dict[str, Any]
-PROSE = ("content", "reasoning_content")
 PayloadT = TypeVar("PayloadT", bound=BaseModel)
 METRIC_NAME = re.compile(r"[A-Za-z0-9_-]+")
 
@@ -57,8 +54,9 @@ class Turn:
 
 @dataclass(slots=True)
 class EpisodeLog:
-    """What the episode's record will say."""
+    """What the episode's record will say, and once it has ended, its status."""
 
+    status: RecordStatus = RecordStatus.RUNNING
     dispatches: list[str] = field(default_factory=list)
     num_tokens: int = 0
     versions: set[int] = field(default_factory=set)  # of the task's own policy
@@ -105,7 +103,7 @@ class AsyncSampler(ABC):
         reply = self.episode.last_reply
         request = ScoringRequest(
             answer=extract_answer(reply, payload.answer_schema),
-            accepted=() if payload.answer is None else (payload.answer,),
+            accepted=payload.accepted,
             query=payload.query,
             reply=reply,
             payload=payload.model_dump(mode="json"),
@@ -113,6 +111,15 @@ class AsyncSampler(ABC):
         )
         self.episode.answer = request.answer
         return await score_answer(self.scorer_name, request)
+
+    def opening_messages(self) -> list[Message]:
+        """The system prompt, with how the answer is to be written (`answer_instruction`), and the task's query."""
+        return opening_messages(
+            self.task.payload,
+            scorer=self.scorer_name,
+            system_prompt=self.config.system_prompt,
+            answer_instruction=self.config.answer_instruction,
+        )
 
     @property
     def scorer_name(self) -> str:
@@ -199,13 +206,26 @@ class AsyncSampler(ABC):
             raise ConfigError(f"task {self.task.id}: {problems[0]}")
         return model.model_validate(self.task.payload.metadata)
 
-    async def finish_turn(self, unanswered: DispatchStatus = DispatchStatus.FAILED) -> None:
-        """Write what came of the last reply, if that has not been done; `unanswered`: what a request without a reply is."""
+    async def finish_turn(self, unanswered: DispatchStatus = DispatchStatus.FAILED, *, failed: bool = False) -> None:
+        """Write what came of the last reply, if that has not been done; `unanswered`: what a request without a reply is.
+
+        Raises DoesNotFit; not where the episode has `failed`: then the request says so in place of what it cannot hold.
+        """
         ended = [
             d.model_copy(update={"status": unanswered}) if d.status is DispatchStatus.RUNNING else d
             for d in self._unwritten
         ]
-        await self.resources.store.records.close_dispatches(ended)
+        records = self.resources.store.records
+        try:
+            await records.close_dispatches(ended)
+        except DoesNotFit:
+            if not failed:
+                raise
+            for dispatch in ended:
+                try:
+                    await records.close_dispatches([dispatch])
+                except DoesNotFit as exc:
+                    await records.close_dispatches([_without_contents(dispatch, exc)])
         self._unwritten.clear()
 
     def ended_by(self, turn: Turn | None) -> Termination | None:
@@ -213,8 +233,6 @@ class AsyncSampler(ABC):
         if turn is None or turn.finish_reason == "length":
             return Termination.LENGTH_LIMIT
         return None
-
-    # ------------------------------------------------------------------ inside
 
     def _view(self, policy: str, tools: Sequence[ToolSchema] | None) -> View:
         if policy not in self._views:
@@ -246,15 +264,17 @@ class AsyncSampler(ABC):
         return dispatch, list(view.context.ids)
 
     def _sampling_params(self, view: View) -> dict[str, Any]:
-        """Only what leaves log-probs meaning the policy's own: no top-p, no top-k, no penalties."""
-        temperature = self.config.temperature
-        if self.task.split != "train" and self.config.eval_temperature is not None:
-            temperature = self.config.eval_temperature
+        """In training only what leaves log-probs meaning the policy's own: no top-p, no top-k, no penalties."""
+        config, is_training = self.config, self.task.split == "train"
+        temperature = config.temperature
+        if not is_training and config.eval_temperature is not None:
+            temperature = config.eval_temperature
         if self.task.payload.temperature is not None:
             temperature = self.task.payload.temperature
         return {
             "temperature": temperature,
             "top_p": 1.0,
+            **({} if is_training else config.eval_sampling.model_dump(exclude_none=True)),
             "stop_token_ids": list(view.context.format.end_ids),
             "skip_special_tokens": False,
         }
@@ -275,8 +295,8 @@ class AsyncSampler(ABC):
         generation = reply.generation
         view.affinity[source.name] = generation.url
         text = view.text_of(generation.output_ids)
-        parsed = _with_ids(self.resources.parser(text, view.context.tools or ()), dispatch.turn)
-        message = _message(parsed)
+        parsed = with_call_ids(self.resources.parser(text, view.context.tools or ()), dispatch.turn)
+        message = message_of(parsed)
         view.add_reply(generation.output_ids, message)
         self._unwritten[-1] = dispatch.model_copy(
             update={
@@ -292,7 +312,7 @@ class AsyncSampler(ABC):
                 },
                 "response": SampledResponse(
                     text=text,
-                    message=_beyond(text, message),
+                    message=beyond_text(text, message),
                     output_ids=pack_ints(generation.output_ids),
                     output_logprobs=pack_floats(generation.logprobs),
                     finish_reason=generation.finish_reason,
@@ -310,32 +330,7 @@ class AsyncSampler(ABC):
         return Turn(dispatch.id, text, message, parsed, generation.finish_reason)
 
 
-def make_call_id(kind: str, number: int) -> str:
-    """Nine letters and digits: what the strictest templates take."""
-    return f"{kind}{number % 10**8:08d}"
-
-
-def _with_ids(parsed: ParsedReply, turn: int) -> ParsedReply:
-    """Every call has an id: the model's own, or one that is unique in the episode."""
-    calls = [
-        call if call.id else replace(call, id=make_call_id("c", turn * MAX_CALLS + index))
-        for index, call in enumerate(parsed.tool_calls)
-    ]
-    return replace(parsed, tool_calls=calls)
-
-
-def _message(parsed: ParsedReply) -> Message:
-    message: Message = {"role": "assistant", "content": parsed.content}
-    if parsed.reasoning:
-        message["reasoning_content"] = parsed.reasoning
-    if parsed.tool_calls:
-        message["tool_calls"] = [
-            {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
-            for call in parsed.tool_calls
-        ]
-    return message
-
-
-def _beyond(text: str, message: Message) -> Message:
-    """The message without those of its texts that stand in `text` word for word: stored once is enough."""
-    return {name: value for name, value in message.items() if name not in PROSE or value not in text}
+def _without_contents(dispatch: DispatchedSamplingTask, exc: DoesNotFit) -> DispatchedSamplingTask:
+    """What can be stored of a request whose answer or tool results do not fit. Its episode failed and is never trained."""
+    status = DispatchStatus.FAILED if dispatch.status is DispatchStatus.COMPLETED else dispatch.status
+    return dispatch.model_copy(update={"response": None, "tool_calls": [], "status": status, "error": str(exc)})

@@ -21,6 +21,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from functools import partial
 
 from sampler.admission import TRAIN_SPLIT, seq_limit
 from sampler.agents import Agents
@@ -34,13 +35,15 @@ from sampler.resources import Resources
 from sampler.sampler import AsyncSampler
 from sampler.scorers import default_scorer, import_scorers, require_scorer
 from sampler.settlement.settle import settle_next
-from sampler.tools import TokenBorders, ToolCatalog, parse_servers
+from sampler.tools import TokenBorders, ToolCatalog, Traffic, parse_servers
+from sampler.tools.isolation import isolated
 from shared.documents import Claim
-from shared.errors import LeaseLost
+from shared.errors import LeaseLost, MalformedDocument
 from shared.own_code import load_class
 from shared.run_documents import Run, Worker
-from shared.states import RunState
+from shared.states import RecordStatus, RunState
 from shared.store import Store
+from shared.store.malformed import tell
 
 log = logging.getLogger(__name__)
 
@@ -111,8 +114,9 @@ class SamplerService:
             pool=own.pool,
             others={policy: seat for policy, seat in self._engines.seats.items() if policy != config.policy},
             sources=self._engines.sources,
-            tool_servers=parse_servers(config.mcp_manager_url),
+            tool_servers=isolated(parse_servers(config.mcp_manager_url), config.tool_user, config.tool_sandbox),
             tool_catalog=ToolCatalog(),
+            tool_traffic=Traffic(config.max_opening_sessions, config.max_starting_servers, config.tool_wait_s),
             parser=get_parser(config.tool_call_parser),
             agents=agents,
         )
@@ -145,10 +149,17 @@ class SamplerService:
     # ------------------------------------------------------------------ view
 
     async def _look(self) -> None:
-        run = await self._store.runs.get()
+        try:
+            run = await self._store.runs.get()
+        except MalformedDocument as exc:  # it may say that the run is paused: nothing is claimed until it is mended
+            tell(str(exc))
+            self._view = View(paused=True, doing=f"waiting for the run's document to be mended: {exc}")
+            return
         await self._engines.look()
         limit, doing = await self._seq_limit(run)
         doing = doing if self._engines.ready() else "waiting for an engine of every policy that takes turns"
+        if away := self._resources.tool_traffic.away():
+            doing = f"waiting for tool server {', '.join(traffic.server.name for traffic in away)}"
         paused = run is None or run.state is RunState.PAUSED
         self._view = View(paused=paused, seq_limit=limit, doing="paused" if paused else doing)
         if self._concurrency.update(self._pressure(), len(self._episodes)) > len(self._episodes):
@@ -172,7 +183,7 @@ class SamplerService:
         """The admission gate, and what to say about it."""
         if self._config.open_all_tasks:
             return None, "sampling without a gate"
-        return await seq_limit(self._store, self._config.policies, run.admission if run else {})
+        return await seq_limit(self._store, self._config.trained_policies, run.admission if run else {})
 
     # ------------------------------------------------------------------ claim
 
@@ -190,7 +201,7 @@ class SamplerService:
 
     async def _claim(self) -> Claim | None:
         """Evaluation first: it is small, and somebody waits for its version."""
-        if self._view.paused or not self._engines.ready():
+        if self._view.paused or not self._engines.ready() or not self._resources.tool_traffic.has_room():
             return None
         if time.monotonic() - self._eval_looked_at > self._config.poll_s:
             claim = await self._claim_of(EVAL_SPLIT, None)
@@ -214,16 +225,16 @@ class SamplerService:
         sampler = self._sampler_class(self._resources, claim)
         task = group.create_task(play(sampler), name=f"episode {claim.record_id}")
         self._episodes[task] = claim
-        task.add_done_callback(self._ended)
+        task.add_done_callback(partial(self._ended, sampler))
 
-    def _ended(self, task: "asyncio.Task[float | None]") -> None:
+    def _ended(self, sampler: AsyncSampler, task: "asyncio.Task[float | None]") -> None:
         self._episodes.pop(task)
         self._place_free.set()
         self._settle_wanted.set()
         if task.cancelled() or task.exception() is not None:
             self._counts["cancelled"] += 1
         elif (score := task.result()) is None:
-            self._counts["failed"] += 1
+            self._counts["failed" if sampler.episode.status is RecordStatus.FAILED else "given_back"] += 1
         else:
             self._counts["episodes"] += 1
             self._rewards.append(score)
@@ -277,11 +288,14 @@ class SamplerService:
                 pid=os.getpid(),
                 doing="draining" if self._stop.is_set() else self._view.doing,
                 heartbeat_s=self._config.heartbeat_s,
+                alarms=self._resources.tool_traffic.alarms(),
                 stats={
                     "episodes": self._counts["episodes"],
                     "episodes_running": len(self._episodes),
                     "episodes_at_most": self._concurrency.limit,
                     "failed": self._counts["failed"],
+                    "given_back": self._counts["given_back"],
+                    "sessions_opening": self._resources.tool_traffic.opening,
                     "settled": self._counts["settled"],
                     "tokens": stats.output_tokens,
                     "tokens_per_s": round(rate, 1),

@@ -28,7 +28,6 @@ from shared.interrupt import run_command
 from shared.trees import RecordTree
 from trainer.learner import Learner, OptimizerConfig, open_learner
 from trainer.losses import Denominators, LossConfig, compute
-from trainer.modeling.attention import choose
 from trainer.modeling.forward import loss_batch, row_logprobs
 from trainer.modeling.memory import MemorySettings
 from trainer.parallel import parallel_session
@@ -106,7 +105,7 @@ def _write_model(directory: Path) -> None:
 def _forward_backward(learner: Learner, row: Row) -> tuple[float, float, float]:
     """Seconds of each, and CPU seconds of both."""
     device = next(learner.lm.parameters()).device
-    mask = choose(learner.causal_lm.config._attn_implementation, device)
+    mask = learner.lm.mask(device)
     row = row.to(device)
     denominators = Denominators(row.num_entries, 1, torch.tensor([row.num_entries], device=device))
     started, cpu_started = _now(device), time.process_time()

@@ -107,8 +107,9 @@ def run_case(config: TrainerConfig, bridge: StoreBridge, parallel: Parallel, ste
         trainable=config.trainable(),
     )
     start = bridge(bridge.store.runs.start_trainer("main", Admission(groups_per_step=1, max_staleness=1)))
-    publisher = Publisher(bridge, config, parallel, learner, incarnation=start)
-    publisher.begin()
+    publisher = Publisher(bridge, config, parallel, learner)
+    publisher.check()
+    publisher.begin(start)
     bridge(served(bridge.store), FOLLOW_LIMIT_S)
     found: list[dict[str, float]] = []
     for step in range(1, steps + 2):

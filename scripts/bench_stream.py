@@ -155,7 +155,7 @@ def stages(bridge: StoreBridge, name: str, workload: Workload, server: psutil.Pr
         "flatten and check digest": lambda: [tree_of(d, tokens[d.id]) for d in data],
         "of that the digest": lambda: [digest(tree) for tree in trees],
         "merge": lambda: [merge(group) for group in grouped],
-        "pack": lambda: pack([tree.at(ages, 0) for tree in merged], workload.max_tokens_per_row),
+        "pack": lambda: pack([tree.at(ages) for tree in merged], workload.max_tokens_per_row),
     }
     rows: list[Row] = []
     for stage, do in work.items():

@@ -1,13 +1,18 @@
-"""Asynchronous against synchronous: the bundled example once per `max_staleness`, at the same number of steps and samples.
+"""Asynchronous against synchronous, and what is done with old data: the bundled example once per setting, with the same steps.
 
-    python -m scripts.compare_staleness NAME [--staleness 0,1,2,4,8] [--repeats 1] [--json FILE] [--png FILE]
+    python -m scripts.compare_staleness NAME [--staleness 0,1,2,4,8] [--stale_data keep] [--slow_s 0] [--repeats 1]
+                                             [--json FILE] [--png FILE]
 
 0 is synchronous: the samplers open the groups of a step only once the weights of the step before are published. Each
-setting is one launch, `output/NAME_s<staleness>_<repeat>` (the same name continues, finished launches are not run again),
-one after the other on this machine, so compare ratios of one call. Seconds are those of training, evaluations left out.
+setting is one launch, `output/NAME_<stale_data><staleness>_<repeat>` (the same name continues, finished launches are not run
+again), one after the other on this machine, so compare ratios of one call. Seconds are those of training, evaluations left out.
 
 How old data really gets depends on who is slower: where the trainer waits for samplers it is young whatever is allowed.
 `TANDEM_TRAINER_PREFIX_TREES=false` makes the trainer the slower side, so that data is as old as `max_staleness` allows.
+
+`--slow_s S` makes long episodes carry a lesson: every third task is a look-up, whose first tool call takes S·(2 + exp N(0, 1))
+seconds, the others are sums (`scripts/slow_tasks.py`). What is learned of look-ups is then the question; held-out tasks are as
+quick as ever. `python -m scripts.simulate_staleness` asks the same on a virtual clock, without models.
 """
 
 from __future__ import annotations
@@ -18,6 +23,8 @@ import os
 import statistics
 import subprocess
 import sys
+import tempfile
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,19 +34,21 @@ from rich.table import Table
 
 from scripts.launch.figures import StepMetrics, mean, moving_average
 from scripts.results import add_json, write_json
+from scripts.slow_tasks import slow_tasks
 from shared.errors import DataError
 from shared.interrupt import run_command
 from shared.written_file import written_whole
 
 ROOT = Path(__file__).resolve().parents[1]
-CONFIG = "assets/minirl.yml"
-TABLE_WIDTH = 150  # in a file or a pipe
+CONFIG = "assets/example/minirl.yml"
+TABLE_WIDTH = 190  # in a file or a pipe
 
 
 @dataclass(frozen=True)
 class Outcome:
     """One launch. Seconds are wall time; `idle` is the trainer's share of its time spent waiting for data."""
 
+    stale_data: str
     max_staleness: int
     repeat: int
     steps: int
@@ -47,6 +56,9 @@ class Outcome:
     tokens_trained: int
     reward_before: float
     reward_after: float
+    by_source: dict[str, list[float]]  # of held-out tasks: [before, after]
+    duration_all_s: float  # mean of the episodes that were trained or set aside
+    duration_trained_s: float
     training_s: float
     staleness_mean: float
     staleness_largest: float
@@ -61,27 +73,32 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("name", help="prefix of the runs' names")
     parser.add_argument("--staleness", default="0,1,2,4,8", help="values of max_staleness (default: %(default)s)")
+    parser.add_argument("--stale_data", default="keep", help="values of stale_data (default: %(default)s)")
+    parser.add_argument("--slow_s", type=float, default=0.0, help="look-ups take about so long (default: as they are)")
     parser.add_argument("--repeats", type=int, default=1, help="launches per value (default: %(default)s)")
     add_json(parser)
     parser.add_argument("--png", type=Path, help="draw the curves into this file")
     args = parser.parse_args()
-    values = [int(value) for value in args.staleness.split(",")]
+    settings = [(rule, int(value)) for rule in args.stale_data.split(",") for value in args.staleness.split(",")]
     outcomes: list[Outcome] = []
-    for repeat in range(args.repeats):
-        for value in values if repeat % 2 == 0 else reversed(values):  # a slow drift of the machine hits all alike
-            outcomes.append(play(args.name, value, repeat))
-            show(outcomes)
+    with tempfile.TemporaryDirectory() as folder, slow_tasks(Path(folder), args.slow_s) as changed:
+        for repeat in range(args.repeats):
+            for rule, value in settings if repeat % 2 == 0 else reversed(settings):  # a slow drift hits all alike
+                outcomes.append(play(args.name, rule, value, repeat, changed))
+                show(outcomes)
     write_json(args.json, outcomes)
     if args.png:
         draw(outcomes, args.png)
 
 
-def play(name: str, max_staleness: int, repeat: int) -> Outcome:
+def play(name: str, stale_data: str, max_staleness: int, repeat: int, changed: Mapping[str, str]) -> Outcome:
     """Launch the example with this setting, unless that is done; SystemExit with the launcher's status where it fails."""
-    run = f"{name}_s{max_staleness}_{repeat}"
+    run = f"{name}_{stale_data}{max_staleness}_{repeat}"
     environment = {
         **os.environ,
+        **changed,
         "CONFIG": os.environ.get("CONFIG", CONFIG),
+        "TANDEM_TRAINER_STALE_DATA": stale_data,
         "TANDEM_TRAINER_MAX_STALENESS": str(max_staleness),
         "TANDEM_TRAINER_SEED": str(repeat),
     }
@@ -90,22 +107,30 @@ def play(name: str, max_staleness: int, repeat: int) -> Outcome:
     )
     if launch.returncode:
         raise SystemExit(launch.returncode)
-    return read(ROOT / "output" / run, max_staleness, repeat)
+    return read(ROOT / "output" / run, stale_data, max_staleness, repeat)
 
 
-def read(folder: Path, max_staleness: int, repeat: int) -> Outcome:
+def read(folder: Path, stale_data: str, max_staleness: int, repeat: int) -> Outcome:
     summary: dict[str, Any] = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
     metrics = StepMetrics(folder / "metrics.jsonl")
     metrics.read()
     times = metrics.column("time")
+    before, after = summary["eval"]["before"], summary["eval"]["after"]
     return Outcome(
+        stale_data=stale_data,
         max_staleness=max_staleness,
         repeat=repeat,
         steps=summary["steps"],
         episodes_trained=int(sum(metrics.column("data/records"))),
         tokens_trained=summary["tokens"]["trained"],
-        reward_before=summary["eval"]["before"]["reward"],
-        reward_after=summary["eval"]["after"]["reward"],
+        reward_before=before["reward"],
+        reward_after=after["reward"],
+        by_source={
+            source: [before["by_source"][source]["reward"], after["by_source"][source]["reward"]]
+            for source in sorted(after["by_source"])
+        },
+        duration_all_s=summary["selection"]["duration_all_s"],
+        duration_trained_s=summary["selection"]["duration_trained_s"],
         training_s=summary["seconds"]["training"],
         staleness_mean=summary["staleness"]["mean"],
         staleness_largest=summary["staleness"]["max"],
@@ -128,32 +153,38 @@ def show(outcomes: list[Outcome]) -> None:
 
 def _table(outcomes: list[Outcome]) -> Table:
     table = Table(
-        "max_staleness", "launches", "episodes", "reward before", "reward after", "training s", "synchronous / this",
-        "staleness mean, max", "trainer waits", "stale records",
+        "stale_data", "max_staleness", "launches", "episodes", "reward before", "after", "after, by source", "training s",
+        "synchronous / this", "staleness mean, max", "trainer waits", "stale records", "mean s of all, trained",
     )  # fmt: skip
-    synchronous = _median(outcomes, 0, "training_s")
-    for value in sorted({outcome.max_staleness for outcome in outcomes}):
-        mine = [outcome for outcome in outcomes if outcome.max_staleness == value]
-        seconds = _median(outcomes, value, "training_s")
+    for rule, value in dict.fromkeys((outcome.stale_data, outcome.max_staleness) for outcome in outcomes):
+        mine = [outcome for outcome in outcomes if (outcome.stale_data, outcome.max_staleness) == (rule, value)]
+        synchronous, seconds = _seconds(outcomes, rule, 0), _seconds(outcomes, rule, value)
         assert seconds is not None
         table.add_row(
+            rule,
             f"{value}{' (synchronous)' if value == 0 else ''}",
             str(len(mine)),
             f"{statistics.mean(o.episodes_trained for o in mine):,.0f}",
             " ".join(f"{o.reward_before:.3f}" for o in mine),
             " ".join(f"{o.reward_after:.3f}" for o in mine),
+            ", ".join(
+                f"{source} " + " ".join(f"{o.by_source[source][1]:.2f}" for o in mine) for source in mine[0].by_source
+            ),
             f"{seconds:.0f}",
             f"{synchronous / seconds:.2f}" if synchronous else "–",
             f"{statistics.mean(o.staleness_mean for o in mine):.2f}, {max(o.staleness_largest for o in mine):.0f}",
             f"{statistics.mean(o.idle for o in mine):.0%}",
             f"{statistics.mean(o.stale_records for o in mine):.0f}",
+            f"{statistics.mean(o.duration_all_s for o in mine):.1f}, "
+            f"{statistics.mean(o.duration_trained_s for o in mine):.1f}",
         )
     return table
 
 
-def _median(outcomes: list[Outcome], max_staleness: int, name: str) -> float | None:
-    values = [getattr(outcome, name) for outcome in outcomes if outcome.max_staleness == max_staleness]
-    return statistics.median(values) if values else None
+def _seconds(outcomes: list[Outcome], stale_data: str, max_staleness: int) -> float | None:
+    """Median."""
+    mine = [o.training_s for o in outcomes if (o.stale_data, o.max_staleness) == (stale_data, max_staleness)]
+    return statistics.median(mine) if mine else None
 
 
 def draw(outcomes: list[Outcome], path: Path) -> None:
@@ -164,10 +195,11 @@ def draw(outcomes: list[Outcome], path: Path) -> None:
     figure = Figure(figsize=(11, 4.5), dpi=120, layout="constrained")
     FigureCanvasAgg(figure)
     by_step, by_time = figure.subplots(1, 2, sharey=True)
-    values = sorted({outcome.max_staleness for outcome in outcomes})
+    settings = list(dict.fromkeys((outcome.stale_data, outcome.max_staleness) for outcome in outcomes))
     for outcome in outcomes:
-        color = f"C{values.index(outcome.max_staleness)}"
-        label = f"max_staleness {outcome.max_staleness}" if outcome.repeat == 0 else None
+        setting = (outcome.stale_data, outcome.max_staleness)
+        color = f"C{settings.index(setting)}"
+        label = f"{setting[0]}, max_staleness {setting[1]}" if outcome.repeat == 0 else None
         by_step.plot(range(1, len(outcome.curve) + 1), outcome.curve, color=color, label=label, linewidth=1.5)
         by_time.plot(outcome.elapsed_s, outcome.curve, color=color, linewidth=1.5)
         by_time.plot(outcome.elapsed_s[-1], outcome.reward_after, "o", color=color)
@@ -177,7 +209,7 @@ def draw(outcomes: list[Outcome], path: Path) -> None:
     for axes in (by_step, by_time):
         axes.grid(alpha=0.3)
     by_step.legend(loc="lower right")
-    figure.suptitle("The bundled example, synchronous (0) and asynchronous, at the same number of samples")
+    figure.suptitle("The bundled example, at the same number of trained samples")
     try:
         with written_whole(path) as beside:
             figure.savefig(beside)

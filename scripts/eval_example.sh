@@ -1,10 +1,9 @@
 #!/usr/bin/env bash
 # Evaluate a model on held-out tasks, without training: scripts/eval_example.sh RUN_NAME   (-h explains everything)
 #   MODEL=/models/Qwen3-4B EVAL_FILE=math.jsonl,lookups.jsonl EVAL_GENERATIONS=8 scripts/eval_example.sh my_eval
-# The first call makes .venv; the same name again continues the run. What is given is used, the rest is started here.
+# The first call makes .venv; the same name again continues the run. Pass what you have; the rest is started locally.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 if [[ " $* " =~ " "(-h|--help)" " && ! -x .venv/bin/python ]]; then cat scripts/launch/guide.txt; exit 0; fi
 scripts/setup.sh
-export CONFIG="${CONFIG:-assets/eval.yml}"
-exec .venv/bin/python -m scripts.launch --only_evaluate true "$@"
+exec .venv/bin/python -m scripts.launch --method eval --only_evaluate true "$@"

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Install the public MCP servers that tests/sampler/test_foreign_servers.py plays against: four from npm, three from PyPI,
+# Install the public MCP servers that tests/sampler/test_foreign_servers.py plays against (four from npm, three from PyPI), and
+# the MCP conformance suite (npm), whose client scenarios tests/sampler/test_conformance.py runs:
 # in fixed versions, under .mcp_servers/ (never in .venv, never globally). Needs a package index; takes about a minute, once.
 #
 #   scripts/setup_mcp_servers.sh
@@ -17,6 +18,7 @@ npm_servers=(
   @modelcontextprotocol/server-filesystem@2026.8.31
   @modelcontextprotocol/server-memory@2026.8.31
   @modelcontextprotocol/server-sequential-thinking@2026.8.31
+  @modelcontextprotocol/conformance@0.2.0-alpha.12
 )
 pypi_servers=(mcp-server-time==2026.10.19 mcp-server-git==2026.10.19 mcp-server-fetch==2026.10.24)
 
@@ -39,7 +41,7 @@ install_node() {
 install_npm_servers() {
   is_stamped npm && return 0
   command -v npm >/dev/null && command -v node >/dev/null || install_node || { echo "node and npm are not there" ; return 1; }
-  say "installing ${#npm_servers[@]} servers from npm"
+  say "installing ${#npm_servers[@]} packages from npm"
   timeout 300 npm install --prefix "$target/npm" --no-audit --no-fund --no-save --loglevel=error "${npm_servers[@]}" \
     >"$target/npm.log" 2>&1 || { echo "npm install failed: $target/npm.log"; return 1; }
   echo "$stamp" > "$target/npm.stamp"

@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
 
 from shared.audit_report import AuditReport, Check
+from shared.audit_steps import audit_trained_steps
 from shared.audit_tokens import audit_tokens
 from shared.documents import DBRecordData, DispatchedSamplingTask, Record, Slot, Task, data_id
 from shared.states import RecordStatus, SlotStatus
@@ -34,7 +35,7 @@ async def audit(
     """
     report = AuditReport(store.run)
     if running:
-        for check in (Check.SURVIVING, Check.MARKS, Check.DROPPED, Check.GROUPS):
+        for check in (Check.SURVIVING, Check.MARKS, Check.ACCOUNTS, Check.DROPPED, Check.GROUPS):
             report.results[check].note = "not examined while running"
     async for batch in _in_batches(store.questions.opened_tasks(), TASK_BATCH):
         await _audit_tasks(store, report, batch, running=running)
@@ -43,6 +44,8 @@ async def audit(
         await _audit_groups(store, report)
     limits = await _limits(store, max_trained_count)
     newest = await _newest_steps(store, newest_step)
+    if not running:
+        await audit_trained_steps(store, report, limits, newest)
     async for batch in _in_batches(store.questions.all_data(), DATA_BATCH):
         await _audit_data(store, report, batch, limits, newest, running=running)
     report.set_aside = await store.questions.set_aside()

@@ -31,6 +31,7 @@ class Check(StrEnum):
     SUMMARY = "token counts and version bounds agree with the tree"
     STEPS = "trained_steps are unique and at most max_trained_count"
     MARKS = "records carry the marks of their own policy's training data"
+    ACCOUNTS = "a step's mark is on what the step says that it trained, and on nothing else"
     SURVIVING = "no trained step is above the newest announced one"
     ADVANTAGES = "advantages are those on the dispatches, and a record's is their mean"
     DROPPED = "what settlement dropped has a reason and no advantage, and its record is abandoned"
@@ -73,7 +74,7 @@ class AuditReport:
     def read(self, model: type[Model], document: Mapping[str, Any]) -> Model | None:
         """The document as its model; None, and a violation, when it does not fit."""
         try:
-            read = model.from_mongo(dict(document))
+            read = model.model_validate(dict(document))
         except ValidationError as exc:
             first = exc.errors()[0]
             where = ".".join(map(str, first["loc"]))

@@ -16,7 +16,7 @@ beside them, and each is stored once: in the dispatch that sampled it.
 """
 
 from datetime import datetime
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
@@ -36,7 +36,7 @@ class TaskPayload(Document):
     """What a line of a task file asks for."""
 
     query: str
-    answer: str | None = None
+    answer: str | list[str] | None = None  # of a list, any is right
     scorer: str | None = None  # None: the sampler's `default_scorer`
     answer_schema: Literal["answer", "boxed"] = "answer"
     tools: list[str] | None = None  # names or patterns; None: every tool that the servers offer
@@ -47,6 +47,13 @@ class TaskPayload(Document):
     min_pass_rate: float | None = Field(None, ge=0, le=1, strict=True)  # the curriculum: `store.tasks.skip_next_epoch`
     max_pass_rate: float | None = Field(None, ge=0, le=1, strict=True)
     metadata: dict[str, Any] = {}
+
+    @property
+    def accepted(self) -> tuple[str, ...]:
+        """The answers that are right; () where the task has none."""
+        if self.answer is None:
+            return ()
+        return (self.answer,) if isinstance(self.answer, str) else tuple(self.answer)
 
     @property
     def has_pass_band(self) -> bool:
@@ -70,6 +77,7 @@ class Slot(Document):
 class Task(Document):
     """One question, answered by a group of `num_generations` episodes. All group state lives here: one atomic update a verb."""
 
+    collection: ClassVar[str] = "tasks"
     id: str = Field(alias="_id")
     tid: str
     split: str
@@ -123,6 +131,7 @@ class Claim(Document):
 class Record(Document):
     """One attempt at one episode."""
 
+    collection: ClassVar[str] = "records"
     id: str = Field(alias="_id")
     task: str
     traj_id: int
@@ -149,6 +158,7 @@ class Record(Document):
     other_policy_versions: dict[str, list[int]] = {}  # the same of other policies that took part
     trained_count: int = 0
     last_trained_step: int | None = None
+    revision: int = 0  # that of the marks above; see `DBRecordData.revision`
     created_at: datetime | None = None
     finished_at: datetime | None = None
 
@@ -162,7 +172,7 @@ class ToolCallResult(Document):
     is_error: bool
     duration_s: float
     cut_chars: int = 0  # characters of the answer that `result` leaves out; all of them where it is a summary
-    raw: str | None = None  # the answer as JSON text, bounded; None where `result` says all of it
+    raw: str | None = None  # the answer as JSON text, bounded; None where `result` says as much
     retries: int = 0
     summarized_by: AgentUse | None = None  # whose summary `result` is; its model None: nobody wrote it
 
@@ -185,6 +195,7 @@ class DispatchedSamplingTask(Document):
     linearly with the turns of an episode. `messages` are only the new ones. A field that is not stored has its default.
     """
 
+    collection: ClassVar[str] = "dispatched_sampling_tasks"
     id: str = Field(alias="_id")
     record: str
     policy: str | None = None  # whose turn it was; None: the record's
@@ -225,6 +236,7 @@ class SampledTokens(Document):
 class DispatchTokens(Document):
     """The part of a dispatch that its record's token tree is made of: no text, no messages, no tool results."""
 
+    collection: ClassVar[str] = "dispatched_sampling_tasks"
     id: str = Field(alias="_id")
     record: str
     turn: int
@@ -262,6 +274,7 @@ class DBRecordData(Document):
     The tokens stay in the dispatches. `digest` is that of the tree at settlement: nothing else is ever trained.
     """
 
+    collection: ClassVar[str] = "record_data"
     id: str = Field(alias="_id")
     record: str
     task: str
@@ -275,6 +288,7 @@ class DBRecordData(Document):
     versions: list[int] = []  # every one that sampled a trained token
     num_tokens: int
     num_trained_tokens: int
+    duration_s: float = 0.0  # from the record's start to its score
     reward: float  # the record's score
     metrics: dict[str, float] = {}  # the record's
     shaping: float = 0.0  # what settlement added to it before it took advantages
@@ -283,6 +297,7 @@ class DBRecordData(Document):
     trained_count: int = 0
     trained_steps: list[int] = []
     last_trained_step: int | None = None
+    revision: int = 0  # how often the marks above have changed: what is written of older ones, late, changes nothing
     claim: DataClaim | None = None
     dispatches: list[DataDispatch]
     digest: str

@@ -85,6 +85,7 @@ class Mongod:
     folder: Path
     port: int = 0  # 0: the folder's own, or a free one
     bind_ip: str = "127.0.0.1"
+    options: tuple[str, ...] = ()  # more of mongod's own: a replica set's name, say
     process: "subprocess.Popen[bytes] | None" = None
 
     @property
@@ -109,7 +110,7 @@ class Mongod:
         command = [str(find_mongod()), "--dbpath", str(data), "--port", str(self.port), "--bind_ip", self.bind_ip]
         with (self.folder / "mongod.out").open("ab") as out:  # what it says before it opens its log
             self.process = subprocess.Popen(
-                [*command, "--logpath", str(self.log_path), "--logappend", *LIGHT],
+                [*command, "--logpath", str(self.log_path), "--logappend", *LIGHT, *self.options],
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=out,

@@ -1,7 +1,8 @@
 """The documents around the data: published weights, the run itself, engines, processes. (The data: `shared.documents`.)"""
 
+from collections.abc import Sequence
 from datetime import datetime
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
@@ -21,6 +22,7 @@ class PolicyVersion(Document):
     `shared.assembly` makes the same directory.
     """
 
+    collection: ClassVar[str] = "policy_versions"
     id: str = Field(alias="_id")
     policy: str
     version: int  # grows with every publication, never used twice
@@ -32,6 +34,7 @@ class PolicyVersion(Document):
     delta: FileEntry | None = None  # of the file with the changes since `base`
     adapter: dict[str, FileEntry] | None = None  # the files of the adapter of `base`
     offer: BroadcastOffer | None = None  # the same bytes over the network, to whoever joins in time
+    incarnation: int = 0  # the start of the trainer that announced it; 0: none did, as with version 0
     withdrawn_to: int | None = None
     pruned: bool = False  # its files are deleted
     created_at: datetime | None = None
@@ -57,15 +60,40 @@ class Admission(Document):
     num_steps: int | None = None  # tasks beyond the last step's are never opened; None: no end
 
 
+class SavedCheckpoint(Document):
+    """The newest checkpoint of a policy's trainer: nothing older is a continuation."""
+
+    step: int
+    folder: str  # where its checkpoints lie
+
+
+class TrainedStep(Document):
+    """What one optimizer step was computed from, as the trainer says it. The audit compares it with the marks on the data."""
+
+    id: str = Field(alias="_id")  # policy:step:incarnation
+    policy: str
+    step: int
+    incarnation: int
+    groups: list[tuple[str, int]]  # (task, how many of its records)
+    created_at: datetime | None = None
+
+    def survives(self, starts: Sequence[int]) -> bool:
+        """Whether it is part of the weights: no later start began before it. `starts`: the step that each one began from."""
+        return all(began_from >= self.step for began_from in starts[self.incarnation :])
+
+
 class Run(Document):
     """The run itself: one document, `_id` = "run"."""
 
+    collection: ClassVar[str] = "runs"
     id: str = Field(alias="_id")
     name: str
     schema_version: int = SCHEMA_VERSION
     state: RunState = RunState.RUNNING
     admission: dict[str, Admission] = {}  # by policy
     incarnations: dict[str, int] = {}  # trainer starts, by policy: the fencing token of claims and commits
+    starts: dict[str, list[int]] = {}  # by policy: the step that each of them began from
+    checkpoints: dict[str, SavedCheckpoint] = {}  # by policy
     configs: dict[str, dict[str, Any]] = {}  # resolved configuration of each kind of service, secrets left out
     created_at: datetime | None = None
 
@@ -73,6 +101,7 @@ class Run(Document):
 class InferenceService(Document):
     """One engine that a keeper looks after."""
 
+    collection: ClassVar[str] = "inference_services"
     id: str = Field(alias="_id")  # its url
     url: str
     policy: str
@@ -94,6 +123,7 @@ class InferenceService(Document):
 class Worker(Document):
     """Any process of the run."""
 
+    collection: ClassVar[str] = "workers"
     id: str = Field(alias="_id")
     kind: str
     host: str

@@ -103,9 +103,11 @@ class Termination(StrEnum):
     REPETITION = "repetition"  # a reply repeats itself or earlier ones, `repetition_early_stop_times` times
     TIME_LIMIT = "time_limit"  # `episode_timeout_s` passed
     TOOL_FAILURE = "tool_failure"  # a tool server failed: plumbing
+    TOOL_SERVER_AWAY = "tool_server_away"  # one was away or busy: the slot was given back, which cost no attempt
     ENGINE_FAILURE = "engine_failure"  # no engine answered: plumbing
     SCORER_FAILURE = "scorer_failure"  # the scorer crashed: plumbing
     AGENT_FAILURE = "agent_failure"  # no model of the browse or the scorer agent answered: plumbing
+    NOT_STORABLE = "not_storable"  # what came from outside made a document that MongoDB does not take
     MISCONFIGURED = (
         "misconfigured"  # the task or the run asks for what is not there: a tool, a scorer, a template that takes it
     )

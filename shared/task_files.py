@@ -17,6 +17,7 @@ from pydantic import BaseModel
 
 from shared.documents import Slot, Task, TaskPayload, task_id
 from shared.errors import ConfigError
+from shared.names import check_name
 from shared.store import Store
 from shared.store.pipelines import EPOCH
 from shared.task_lines import MAX_ERRORS, LineError, TaskFileError, TaskLine, checked_lines, lines_of, size_of
@@ -45,9 +46,8 @@ class Target:
     settings: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        for name, value in (("split", self.split), ("policy", self.policy)):
-            if not value or ":" in value:
-                raise ConfigError(f"{name} {value!r}: expected a name without ':', which separates the parts of ids")
+        check_name("split", self.split)
+        check_name("policy", self.policy)
         if self.num_generations < 1:
             raise ConfigError(f"num_generations is {self.num_generations}; expected 1 or more episodes per task")
         if not self.epochs or min(self.epochs) < 0:

@@ -2,13 +2,13 @@
 
     {"id": "arith-00017", "query": "What is 17+11?", "answer": "28", "scorer": "math", "answer_schema": "answer"}
 
-Reads only; memory does not grow with the file, but for the ids.
+A file is JSONL, or one JSON array of such objects. Reads only; memory does not grow with a JSONL file, but for the ids.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, BinaryIO, NoReturn
 
 import bson
 import bson.errors
@@ -17,12 +17,15 @@ from pydantic import BaseModel, ValidationError
 from shared.documents import TaskPayload
 from shared.errors import ConfigError
 from shared.json_file import GivenTwice, load_json
+from shared.names import check_label
 from shared.own_payload import own_payload_problems, shown
+from shared.task_arrays import NotAnArray, array_elements, is_array
 
 MAX_ERRORS = 20
 MAX_LINE_BYTES = 8 << 20  # half of MongoDB's limit for a document
 PAYLOAD_FIELDS = tuple(TaskPayload.model_fields)
 FIELDS = ("id", "source", *PAYLOAD_FIELDS)
+SAME = {"question": "query", "task_id": "id", "system_prompt": "system"}  # names that other systems' files use
 KNOWN = frozenset(FIELDS)
 
 
@@ -67,21 +70,31 @@ def read_task_file(path: Path) -> Iterator[TaskLine | LineError]:
     size_of(path)
     end = 0
     with path.open("rb") as file:
+        if is_array(file):
+            yield from _read_array(path, file)
+            return
         for number, raw in enumerate(iter(lambda: file.readline(MAX_LINE_BYTES + 1), b""), start=1):
             end += len(raw)
-            if len(raw) > MAX_LINE_BYTES:
-                yield LineError(str(path), number, f"longer than {MAX_LINE_BYTES} bytes; expected one task on a line")
-                return
             if number == 1:
                 raw = raw.removeprefix(b"\xef\xbb\xbf")
             if raw.strip():
                 yield from _parse(path, number, end, raw)
+            if len(raw) > MAX_LINE_BYTES:
+                return  # the rest of the line was not read
+
+
+def _read_array(path: Path, file: BinaryIO) -> Iterator[TaskLine | LineError]:
+    try:
+        for element in array_elements(file):
+            yield from _parse(path, element.line, element.end, element.text)
+    except NotAnArray as exc:
+        yield LineError(str(path), exc.line, exc.text)
 
 
 def size_of(path: Path) -> int:
     try:
         if not path.is_file():
-            raise ConfigError(f"{path}: no such file; expected JSONL, one task on a line")
+            raise ConfigError(f"{path}: no such file; expected JSONL, one task on a line, or a JSON array")
         return path.stat().st_size
     except OSError as exc:
         raise ConfigError(f"{path}: cannot be read ({exc.strerror})") from exc
@@ -91,6 +104,9 @@ def size_of(path: Path) -> int:
 
 
 def _parse(path: Path, number: int, end: int, raw: bytes) -> Iterator[TaskLine | LineError]:
+    if len(raw) > MAX_LINE_BYTES:
+        yield LineError(str(path), number, f"longer than {MAX_LINE_BYTES} bytes; expected one task on a line")
+        return
     try:
         values = load_json(raw.decode("utf-8"), _refuse_constant)
     except UnicodeDecodeError as exc:
@@ -106,13 +122,35 @@ def _parse(path: Path, number: int, end: int, raw: bytes) -> Iterator[TaskLine |
         text = f"found {_kind(values)}; expected an object with {', '.join(FIELDS)}"
         yield LineError(str(path), number, text)
         return
+    problems = list(_rename(values))
     payload = {name: values[name] for name in PAYLOAD_FIELDS if name in values}
-    problems = [*_name_problems(values), *_payload_problems(payload)]
+    problems += [*_name_problems(values), *_payload_problems(payload)]
     if not problems:
         read = TaskPayload.model_validate({"metadata": {}} | payload)  # an absent default would be deep-copied: slow
         yield TaskLine(number, end, values["id"], values.get("source") or path.stem, read)
     for text in problems:
         yield LineError(str(path), number, text)
+
+
+def _rename(values: dict[str, Any]) -> Iterator[str]:
+    """Give fields our names, and numbers as text: of ids and answers. What is given under both names is a problem."""
+    for other, name in SAME.items():
+        if other in values and name in values:
+            yield f'"{other}" and "{name}" mean the same; expected one of them'
+            del values[other]
+        elif other in values:
+            values[name] = values.pop(other)
+    if _is_number(values.get("id")):
+        values["id"] = str(values["id"])
+    answer = values.get("answer")
+    if isinstance(answer, list):
+        values["answer"] = [str(one) if _is_number(one) else one for one in answer]
+    elif _is_number(answer):
+        values["answer"] = str(answer)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _refuse_constant(name: str) -> NoReturn:
@@ -128,14 +166,29 @@ def _name_problems(values: Mapping[str, Any]) -> Iterator[str]:
         yield '"id" is missing; expected a text that no other line of the file has'
     elif not isinstance(values["id"], str) or not values["id"].strip():
         yield f'"id" is {shown(values["id"])}; expected a text that is not empty'
+    else:
+        yield from _label_problems('"id"', values["id"])
     if not isinstance(values.get("source", ""), str):
         yield f'"source" is {shown(values["source"])}; expected a text (the name that scores are reported under)'
+    elif values.get("source"):
+        yield from _label_problems('"source"', values["source"])
+
+
+def _label_problems(key: str, value: str) -> Iterator[str]:
+    try:
+        check_label(key, value)
+    except ConfigError as exc:
+        yield str(exc)
 
 
 def _payload_problems(payload: Mapping[str, Any]) -> Iterator[str]:
     """What is wrong with the payload, one text per field; also what MongoDB could not store."""
     if isinstance(payload.get("query"), str) and not payload["query"].strip():
         yield '"query" is empty; expected the question'
+    answer = payload.get("answer")
+    texts = answer if isinstance(answer, list) and answer else [answer]
+    if answer is not None and not all(isinstance(one, str) for one in texts):
+        yield f'"answer" is {shown(answer)}; expected {EXPECTED["answer"]}'
     try:
         read = TaskPayload.model_validate({"metadata": {}} | dict(payload))
         if (
@@ -146,14 +199,14 @@ def _payload_problems(payload: Mapping[str, Any]) -> Iterator[str]:
             yield f'"min_pass_rate" is {read.min_pass_rate:g}; expected at most "max_pass_rate", {read.max_pass_rate:g}'
         bson.encode(payload)
     except ValidationError as exc:
-        yield from (_explain(error) for error in exc.errors())
+        yield from (_explain(error) for error in exc.errors() if error["loc"][0] != "answer")
     except (OverflowError, bson.errors.InvalidDocument, UnicodeEncodeError) as exc:
         yield f"MongoDB cannot store it: {exc}"
 
 
 EXPECTED = {
     "query": "a text",
-    "answer": 'a text (numbers too: "42") or null',
+    "answer": "a text or a number, a list of them (any is right), or null",
     "scorer": "a text (the name of a scorer) or null",
     "answer_schema": '"answer" or "boxed"',
     "tools": "a list of tool names, or null for all",

@@ -21,6 +21,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from shared.config import ServiceConfig
 from shared.errors import ConfigError
+from shared.names import SourceName, SplitName
 from shared.store import Store
 from shared.store.evaluation import EVAL_SPLIT
 from shared.task_files import Entry, ImportResult, Progress, Target, batches, check_stored, import_entries
@@ -36,11 +37,11 @@ SETTINGS = (
 class TaskSource(BaseModel):
     """One file of the mixture. What is set here replaces what its lines say; what is not set leaves them as they are."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
-    name: str = Field(pattern=r"^[^:/\s]+$", description="Reported under this name, and put before the ids: NAME/ID.")
+    name: SourceName = Field(description="Reported under this name, and put before the ids: NAME/ID.")
     file: Path
-    split: str = TRAIN_SPLIT
+    split: SplitName = TRAIN_SPLIT
     weight: float | None = Field(
         None, gt=0, strict=True, description="Share of the places; None: the number of its tasks."
     )

@@ -13,3 +13,5 @@ def read_text_file(path: Path, expected: str) -> str:
         raise ConfigError(f"{path}: cannot be read ({exc.strerror}); expected {expected}") from exc
     except UnicodeDecodeError as exc:
         raise ConfigError(f"{path}: byte {exc.start} is not UTF-8; expected {expected}") from exc
+    except ValueError as exc:  # a NUL in the path
+        raise ConfigError(f"{str(path)!r}: cannot be read ({exc}); expected {expected}") from exc

@@ -19,8 +19,13 @@ def read_yaml_file(path: Path) -> tuple[Any, yaml.Node | None]:
         return (None if root is None else loader.construct_document(root)), root
     except _GivenTwice as exc:
         raise ConfigError(f"{path}:{exc}") from exc
+    except yaml.constructor.ConstructorError as exc:
+        line = "" if exc.problem_mark is None else f":{exc.problem_mark.line + 1}"
+        raise ConfigError(f"{path}{line}: {exc.problem}; expected plain values, without tags") from exc
     except (yaml.YAMLError, ValueError) as exc:  # ValueError: a date that is none, such as 2026-02-30
-        raise ConfigError(f"{path}: not YAML: {exc}") from exc
+        raise ConfigError(f"{path}: not YAML: {' '.join(str(exc).split())}") from exc
+    except RecursionError as exc:
+        raise ConfigError(f"{path}: nested too deeply") from exc
 
 
 class _GivenTwice(Exception):

@@ -10,6 +10,7 @@ import os
 
 from shared.errors import TandemError
 from shared.interrupt import run_command
+from shared.logs import begin_logging
 from trainer.config import TrainerConfig
 from trainer.loop import train
 from trainer.parallel import LaunchError, end_process
@@ -17,10 +18,7 @@ from trainer.parallel import LaunchError, end_process
 
 def main() -> None:
     config = TrainerConfig.load_or_exit()
-    rank = os.environ.get("RANK", "0")
-    logging.basicConfig(
-        level=config.log_level, format=f"%(asctime)s %(levelname)s %(name)s rank={rank} %(message)s", force=True
-    )
+    begin_logging(config.log_level, f"rank={os.environ.get('RANK', '0')} ")
     try:
         train(config)
     except (TandemError, LaunchError) as exc:

@@ -1,22 +1,26 @@
 """Directories that appear complete or not at all: written beside under a temporary name, flushed to disk, renamed."""
 
+import contextlib
 import os
 import shutil
 import tempfile
-from collections.abc import Callable
+import uuid
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from safetensors import SafetensorError
 
-from shared.errors import DataError
+from shared.errors import DataError, LeaseLost
 
 TEMPORARY = ".tmp-"
+VOID = ".void-"
 
 
 def write_directory_atomically(target: Path, fill: Callable[[Path], None]) -> None:
     """Make the directory `target` appear complete and durable. Leftovers of killed writers to it are removed first.
 
-    Raises DataError where it cannot be written (a full disk, say); then nothing of it stays.
+    Raises DataError where it cannot be written (a full disk, say); then nothing of it stays. LeaseLost where another process has
+    taken this one for dead (`remove_leftovers`).
     """
     if target.exists():
         raise FileExistsError(f"{target}: exists already; a written directory is never changed")
@@ -27,15 +31,19 @@ def write_directory_atomically(target: Path, fill: Callable[[Path], None]) -> No
         fill(beside)
         publish_directory(beside, target)
     except (OSError, SafetensorError) as exc:
+        if not beside.exists():
+            raise LeaseLost(
+                f"{beside} was taken away: another process writes in this one's place, and this one ends"
+            ) from exc
         shutil.rmtree(beside, ignore_errors=True)  # what is there of it may be what filled the disk
         raise DataError(
             f"{target} could not be written: {exc}; make room, or mend the folder, and start again"
         ) from exc
 
 
-def temporary_directory(target: Path) -> Path:
-    """A new empty directory beside `target`, whose name says that it is not complete."""
-    return Path(tempfile.mkdtemp(prefix=target.name + TEMPORARY, dir=target.parent))
+def temporary_directory(target: Path, writer: str = "") -> Path:
+    """A new empty directory beside `target`, whose name says that it is not complete, and begins with `writer`."""
+    return Path(tempfile.mkdtemp(prefix=target.name + TEMPORARY + writer, dir=target.parent))
 
 
 def publish_directory(beside: Path, target: Path) -> None:
@@ -52,8 +60,17 @@ def publish_directory(beside: Path, target: Path) -> None:
 
 def remove_leftovers(parent: Path, name: str) -> None:
     """Remove what killed writers of `parent/name` left; `name` may be a glob. One writer at a time is the caller's promise."""
-    for path in parent.glob(f"{name}{TEMPORARY}*"):
-        shutil.rmtree(path)
+    discard(parent.glob(f"{name}{TEMPORARY}*"))
+
+
+def discard(directories: Iterable[Path]) -> None:
+    """Take unfinished directories from their writers, of whom one may live: each has lost its name before it is emptied."""
+    for path in directories:
+        void = path.parent / f"{VOID}{uuid.uuid4().hex}"
+        with contextlib.suppress(FileNotFoundError):  # another start does the same
+            os.rename(path, void)
+        for emptied in path.parent.glob(f"{VOID}*"):
+            shutil.rmtree(emptied, ignore_errors=True)  # a writer may be in it still: what stays goes the next time
 
 
 def _fsync(path: Path) -> None:

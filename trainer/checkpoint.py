@@ -1,32 +1,36 @@
 """Checkpoints of a run: what is trained of the model, optimizer, step, random states, and the caller's accounting.
 
-    ROOT/step-000120/   complete, by its name     ROOT/step-000130.tmp-k3j/   a write in progress, or what a kill left of one
+    ROOT/step-000120/   complete, by its name     ROOT/step-000130.tmp-3-k3j/   the third start is writing it, or left it so
         __0_0.distcp …  sharded tensors (torch.distributed.checkpoint): any number of ranks may load them
         rng-0.pt …      random states, one file per part of the data: ranks that share rows have them in common
-        state.json      {"step": 120, "world_size": 2, "accounting": {...}}
+        state.json      {"step": 120, "world_size": 2, "incarnation": 3, "accounting": {...}}
 
     save ─▶ copy in memory ─▶ files, by a thread, while the next steps are computed ─▶ settle: on disk everywhere? then the name
 
 All or nothing: a kill at any byte, or a full disk, leaves the older checkpoints as they were. A resume continues bit by bit on
-the same number of ranks. Frozen parameters (those below adapters, say) are not in a checkpoint: they come from the directory
-that the run started from, which must stay.
+the same number of ranks.
+
+Frozen parameters (those below adapters, say) are not in a checkpoint: they come from the directory that the run started
+from, which must stay.
+
+One trainer at a time, also on disk. A start takes the folder over (`take_over`) once it is the run's trainer: what an earlier one
+was writing loses its name, so it can be given no other. One that stood still, and was replaced meanwhile, asks whether it is
+still the trainer when all is written, and then renames; between the two the new start takes the directory away.
 """
 
 import json
 import logging
 import pickle
-import random
 import re
 import shutil
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
-import numpy as np
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -35,14 +39,16 @@ from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_dict, set_state_dict
 
-from shared.errors import ConfigError, DataError
-from trainer.atomic import publish_directory, remove_leftovers, temporary_directory
+from shared.errors import ConfigError, DataError, LeaseLost
+from trainer.atomic import TEMPORARY, discard, publish_directory, temporary_directory
 from trainer.learner import Learner
 from trainer.parallel import Parallel
+from trainer.random_states import random_states, random_states_file, restore_random_states
 
 log = logging.getLogger(__name__)
 
 COMPLETE = re.compile(r"step-(\d{6,})")
+PENDING = re.compile(rf"step-\d{{6,}}{re.escape(TEMPORARY)}(\d+)-.*")
 STATE_FILE = "state.json"
 # The optimizer's state by parameter name: its groups differ where parameters are cut over other meshes. Not strict, since frozen
 # parameters are missing; `load` compares the names itself.
@@ -68,12 +74,21 @@ class _Write:
     since: float
 
 
+@dataclass(frozen=True, slots=True)
+class Fence:
+    """Which start of the run's trainer this is, by its number, and whether it still is the trainer; rank 0 asks."""
+
+    incarnation: int
+    is_current: Callable[[], bool]
+
+
 class Checkpoints:
     """The checkpoints under `root`. Every rank must call every method, in the same order.
 
     `asynchronous`: `save` returns once the state is copied in memory, which needs room for one more copy of this rank's
     shards; until `settle` finds it written, a kill falls back to the checkpoint before.
     `keep_also` names further steps, beside the last `keep_last`, whose checkpoints are not removed; rank 0 asks it.
+    `fence`: which start of the trainer this is, and whether it still is the trainer.
     """
 
     def __init__(
@@ -84,6 +99,7 @@ class Checkpoints:
         keep_last: int = 2,
         asynchronous: bool = False,
         keep_also: Callable[[], Collection[int]] = tuple,
+        fence: "Fence | None" = None,
     ) -> None:
         if keep_last < 1:
             raise ConfigError(f"keep_last is {keep_last}; expected at least 1")
@@ -92,14 +108,17 @@ class Checkpoints:
         self._keep_last = keep_last
         self._asynchronous = asynchronous
         self._keep_also = keep_also
+        self._fence = fence or Fence(1, lambda: True)
+        self._own = set(map(step_of, complete(root)))  # what this start began with, and what it has saved
         # The thread that writes speaks to its peers too, so it must not share a group with the steps computed meanwhile.
         self._group = dist.new_group(backend="gloo")
         self._write: _Write | None = None
+        self.saved: int | None = None  # the step of the last one that has its name
 
     def save(self, learner: Learner, accounting: Mapping[str, Any]) -> None:
-        """Begin the checkpoint of `learner.steps_done`, and end it unless asynchronous. One that is there stays as it is.
+        """Begin the checkpoint of `learner.steps_done`, and end it unless asynchronous. An own one that is there stays as it is.
 
-        `accounting` must be JSON. Raises DataError as `settle` does.
+        `accounting` must be JSON. Raises as `settle` does, and DataError where a checkpoint of that step is another start's.
         """
         self.settle(wait=True)  # the one before
         step, since = learner.steps_done, time.monotonic()
@@ -124,6 +143,7 @@ class Checkpoints:
         """Give the checkpoint under way its name if every rank has written its part; its step, None if there is nothing new.
 
         `wait`: until it is written. Raises DataError where it could not be; the checkpoints before are as good as they were.
+        LeaseLost where another start has become the trainer meanwhile: then this one leaves no checkpoint.
         """
         write = self._write
         if write is None:
@@ -134,23 +154,47 @@ class Checkpoints:
             return None
         self._write = None
         failure = write.problem or write.files.exception()
-        if failures := [text for text in self._parallel.everyone.gather_objects(failure and str(failure)) if text]:
-            self._refuse(write.step, write.beside, failures[0])
-        if self._parallel.is_main:
-            target = self._target(write.step)
-            publish_directory(write.beside, target)
-            self._remove_old()
-            log.info("checkpoint saved path=%s seconds=%.2f", target, time.monotonic() - write.since)
-        self._parallel.barrier()  # nobody goes on, and nobody answers for the data of this step, before it is durable
+        failures = [text for text in self._parallel.everyone.gather_objects(failure and str(failure)) if text]
+        lost, refused = self._parallel.broadcast_object(
+            self._publish(write, failures) if self._parallel.is_main else None
+        )  # nobody goes on, and nobody answers for the data of this step, before it is durable
+        if lost:
+            raise LeaseLost(
+                f"the checkpoint of step {write.step} stays unnamed: another start of this trainer has taken over"
+            )
+        if refused:
+            self._refuse(write.step, write.beside, refused)
+        self._own.add(write.step)
+        self.saved = write.step
         return write.step
 
+    def _publish(self, write: _Write, failures: Sequence[str]) -> tuple[bool, str | None]:
+        """On rank 0: (whether another start has taken over; what else went wrong)."""
+        if not self._fence.is_current():
+            shutil.rmtree(write.beside, ignore_errors=True)
+            return True, None
+        if failures:
+            return False, failures[0]
+        target = self._target(write.step)
+        try:
+            publish_directory(write.beside, target)
+            self._remove_old()
+        except FileNotFoundError:  # taken away after the question
+            return not self._fence.is_current(), f"{write.beside} is gone"
+        except OSError as exc:
+            return False, str(exc)
+        log.info("checkpoint saved path=%s seconds=%.2f", target, time.monotonic() - write.since)
+        return False, None
+
     def _begin(self, step: int) -> tuple[Path | None, str | None]:
-        """(a new directory, or None where the checkpoint is there already; why there can be none)."""
+        """(a new directory, or None where an own checkpoint is there already; why there can be none)."""
         try:
             self._root.mkdir(parents=True, exist_ok=True)
-            remove_leftovers(self._root, "step-*")
+            remove_pending(self._root, self._fence.incarnation)
             target = self._target(step)
-            return (None if target.exists() else temporary_directory(target)), None
+            if not target.exists():
+                return temporary_directory(target, f"{self._fence.incarnation}-"), None
+            return None, None if step in self._own else f"{target} is there already, of another start of the trainer"
         except OSError as exc:
             return None, str(exc)
 
@@ -158,10 +202,11 @@ class Checkpoints:
         """Returns what went wrong: all ranks learn of it together, in `settle`."""
         try:
             if self._parallel.is_main:
-                state = {"step": step, "world_size": self._parallel.world_size, "accounting": accounting}
+                start = {"world_size": self._parallel.world_size, "incarnation": self._fence.incarnation}
+                state = {"step": step, **start, "accounting": accounting}
                 (beside / STATE_FILE).write_text(json.dumps(state) + "\n", encoding="utf-8")
             if self._parallel.rank % (self._parallel.world_size // self._parallel.data.size) == 0:
-                torch.save(_rng_state(self._parallel.device), beside / f"rng-{self._parallel.data.rank}.pt")
+                torch.save(random_states(self._parallel.device), random_states_file(beside, self._parallel.data.rank))
         except (OSError, RuntimeError) as exc:  # torch's own writer says RuntimeError where the disk is full
             return str(exc)
         return None
@@ -177,13 +222,33 @@ class Checkpoints:
 
     def _refuse(self, step: int, beside: Path | None, reason: str) -> NoReturn:
         if self._parallel.is_main and beside is not None:
-            shutil.rmtree(beside)  # what is there of it may be what filled the disk
+            shutil.rmtree(beside, ignore_errors=True)  # what is there of it may be what filled the disk
         newest = latest(self._root)
         good = f"{newest} is good" if newest else "there is none before it"
         raise DataError(
             f"the checkpoint of step {step} could not be written to {self._root}: {reason.strip().splitlines()[-1]}; "
             f"{good}; make room and start again, which continues from there"
         )
+
+
+def take_over(root: Path, step: int, incarnation: int) -> None:
+    """A start that has become the trainer, and begins from `step`, takes the folder: what others were writing gets no name.
+
+    Before it undoes anything. Raises DataError where a checkpoint has come since this start looked for the newest one.
+    """
+    remove_pending(root, incarnation)
+    newest = latest(root)
+    if newest is not None and step_of(newest) != step:
+        raise DataError(
+            f"{newest} was finished by the trainer before this one, after this one had begun from step {step}; nothing was "
+            "undone: start again, which continues from there"
+        )
+
+
+def remove_pending(root: Path, incarnation: int) -> None:
+    """What this start and those before it left unfinished; not what a later one is writing."""
+    pending = ((path, PENDING.fullmatch(path.name)) for path in root.glob("step-*"))
+    discard(path for path, found in pending if found and int(found[1]) <= incarnation)
 
 
 def complete(root: Path) -> list[Path]:
@@ -228,7 +293,8 @@ def load(learner: Learner, path: Path, parallel: Parallel) -> Resumed:
         options=TRAINED,
     )
     learner.steps_done = int(state["step"])
-    _restore_rng(path, parallel)
+    with _reading(path):
+        restore_random_states(path, parallel)
     log.info("checkpoint loaded path=%s step=%d saved_by_ranks=%d", path, learner.steps_done, state["world_size"])
     return Resumed(learner.steps_done, state["accounting"])
 
@@ -276,33 +342,3 @@ def _check_names(path: Path, model: Mapping[str, Any]) -> None:
             f"{stored.get(name, 'absent')} there, {wanted.get(name, 'not trained')} here; expected the same model, "
             "lora_rank, lora_target_modules and freeze"
         )
-
-
-def _rng_state(device: torch.device) -> dict[str, Any]:
-    state = {"torch": torch.get_rng_state(), "numpy": np.random.get_state(), "python": random.getstate()}
-    if device.type == "cuda":
-        state["cuda"] = torch.cuda.get_rng_state(device)
-    return state
-
-
-def _restore_rng(path: Path, parallel: Parallel) -> None:
-    own = path / f"rng-{parallel.data.rank}.pt"
-    file = own if own.exists() else path / "rng-0.pt"
-    with _reading(path):
-        state = torch.load(file, weights_only=False)  # written by us: tensors, a numpy tuple and Python's tuple
-    torch.set_rng_state(state["torch"])
-    np.random.set_state(state["numpy"])
-    random.setstate(state["python"])
-    if "cuda" in state and parallel.device.type == "cuda":
-        torch.cuda.set_rng_state(state["cuda"], parallel.device)
-    if file is not own:
-        _seed_from_here(parallel.data.rank)
-
-
-def _seed_from_here(rank: int) -> None:
-    """A random state for this rank alone: a function of the state that it has in common with others, and of its number."""
-    common = int(torch.randint(2**62, ()))
-    for_torch, for_numpy, for_python = np.random.SeedSequence([common, rank]).generate_state(3)
-    torch.manual_seed(int(for_torch))
-    np.random.seed(for_numpy)
-    random.seed(int(for_python))

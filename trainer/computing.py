@@ -10,12 +10,19 @@ Positive = Annotated[int, Field(gt=0)]
 
 
 class Computing(MemorySettings):
-    """The settings; `TrainerConfig` and `SftConfig` have them by the same names. None changes what is trained."""
+    """The settings; `TrainerConfig` and `SftConfig` have them by the same names. None changes what is trained, but `dropout`."""
 
     dtype: str = Field("float32", description="Of parameters and optimizer: float32, bfloat16 or float64.")
-    attn_implementation: str = Field("auto", description="by_node, flex_attention, sdpa, or auto: by the device.")
+    attn_implementation: str = Field(
+        "auto", description="by_node, flex_attention, sdpa, eager, or auto: the first that fits."
+    )
     prefix_trees: bool = Field(
         True, description="Forward shared prefixes once. False, or for models that forbid it: one sequence at a time."
+    )
+    dropout: bool = Field(
+        False,
+        description="Train with the model's own dropout, layer drop and router noise. True: one sequence at a time, and "
+        "log-probs are those of a model with parts missing, which no engine has sampled from.",
     )
     compile_layers: bool = Field(
         False, description="Compile the layers (torch.compile): slower first steps; docs/memory.md says when it pays."

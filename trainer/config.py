@@ -7,7 +7,8 @@ from typing import Annotated, Any, ClassVar, Literal
 import torch
 from pydantic import Field, model_validator
 
-from shared.config import LogLevel, ServiceConfig
+from shared.config import LogLevel, ServiceConfig, secret_field
+from shared.names import PolicyName, RunName, shortened
 from trainer.computing import Computing
 from trainer.data.advantages import AdvantageNormalization
 from trainer.learner import OptimizerConfig
@@ -44,35 +45,42 @@ class TrainerConfig(ServiceConfig, LossConfig, Trainable, Computing):
     program: ClassVar[str] = "python -m trainer"
 
     # the run
-    run: str = Field(description="Run name: the database that samplers and trainers of this run share.")
-    db_connection_string: str = Field(description="MongoDB to use.", json_schema_extra={"secret": True})
-    policy: str = Field("main", description="Which policy this job trains.")
+    run: RunName = Field(description="Run name: the database that samplers and trainers of this run share.")
+    db_connection_string: str = secret_field(description="MongoDB to use.")
+    policy: PolicyName = Field("main", description="Which policy this job trains.")
     model_name_or_path: Path = Field(description="Hugging Face directory with the weights the run starts from.")
     output_dir: Path | None = Field(
         None, description="Checkpoints, versions, metrics. None: output/RUN, or output/RUN/POLICY where it is not main."
     )
 
+    undo_later_steps: bool = Field(
+        False,
+        description="Begin before the run's newest checkpoint: later versions are withdrawn, later steps' records trained again.",
+    )
+
     # data
     groups_per_step: Positive = Field(16, description="Groups (tasks) that one optimizer step consumes.")
-    max_staleness: int = Field(2, ge=0, description="Optimizer steps that data may lag behind; 0: synchronous.")
+    max_staleness: int = Field(
+        2,
+        ge=0,
+        description="Steps that samplers may be ahead, so the mean age of data at most (the age of all of it, if stale_data is "
+        "not keep); 0: synchronous.",
+    )
     stale_data: StaleData = Field(
-        StaleData.DROP,
-        description="What is done with data that lags further: drop (set the group aside), mask (its old tokens have no loss, "
-        "the rest of the group trains), or keep.",
+        StaleData.KEEP,
+        description="Data of slow episodes lags further. keep: it trains, with its importance weights. wait: a step takes the "
+        "oldest tasks and waits until they are played, which bounds age and costs time. mask (tokens that lag further have no "
+        "loss) and drop (their group is set aside) select against slow episodes: docs/staleness.md has the figures.",
     )
     max_trained_count: Positive = Field(1, description="How often one record may be trained.")
     retrained_interval: Positive = Field(1, description="Steps from one use of a record to its next.")
     prefetch: bool = Field(True, description="Read, merge and pack the next step's groups while this one is computed.")
-    data_run: str | None = Field(
+    data_run: RunName | None = Field(
         None,
         description="Train offline on what another run has recorded, max_trained_count times, until it is used up; nothing is "
         "written there. Its versions say nothing here: every token has age 0. None: on what this run's samplers record.",
     )
-    data_db: str | None = Field(
-        None,
-        description="MongoDB of data_run. None: db_connection_string.",
-        json_schema_extra={"secret": True},
-    )
+    data_db: str | None = secret_field(None, description="MongoDB of data_run. None: db_connection_string.")
     drop_zero_advantage: bool = Field(
         True, description="Spare the forward of records whose advantages are all 0: their gradient is 0 anyway."
     )
@@ -178,8 +186,8 @@ class TrainerConfig(ServiceConfig, LossConfig, Trainable, Computing):
         name = values.get("preset") if isinstance(values, dict) else None
         if name is None:
             return values
-        if name not in PRESETS:
-            raise ValueError(f"preset {name!r} is unknown; expected one of {', '.join(PRESETS)}")
+        if not isinstance(name, str) or name not in PRESETS:
+            raise ValueError(f"preset {shortened(name)} is unknown; expected one of {', '.join(PRESETS)}")
         return {**PRESETS[name].settings, **values}
 
     @model_validator(mode="after")

@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
@@ -24,18 +25,20 @@ from transformers import PreTrainedModel
 from shared.errors import ConfigError
 from trainer.accumulate import Accumulator, Minibatch, Pass
 from trainer.losses import Denominators, LossConfig
-from trainer.modeling.attention import MaskBuilder, attn_implementation_for, choose, mask_counts, tree_obstacle
+from trainer.modeling.attention import MaskBuilder, mask_counts
 from trainer.modeling.compiling import use_compiled_layers
-from trainer.modeling.context_parallel import cut_sequences, of_slices
+from trainer.modeling.context_parallel import cut_sequences, plain_name
 from trainer.modeling.forward import TreeLM
 from trainer.modeling.loading import empty_model, fill
+from trainer.modeling.measuring import Found, choose_way
 from trainer.modeling.memory import MemorySettings, checkpoint_layers, with_optimizer_offload
 from trainer.modeling.model import layer_classes, load_config, load_model
 from trainer.modeling.routing import load_metrics, router_aux_loss, total
 from trainer.modeling.tensor_parallel import cut_layers
 from trainer.modeling.trainable import EVERYTHING, Trainable
-from trainer.parallel import Parallel, shard_model
-from trainer.reporting.loss_metrics import Measured, combine, report
+from trainer.modeling.ways import OWN, Way, tree_obstacle
+from trainer.parallel import PRECISIONS, Parallel, shard_model
+from trainer.reporting.loss_metrics import Measured, combine, of_updates, report
 from trainer.schedule import Schedule, learning_rate
 from trainer.trees.packing import Row
 
@@ -77,6 +80,7 @@ def open_learner(
     dtype: str = "float32",
     attn_implementation: str = "auto",
     prefix_trees: bool = True,
+    dropout: bool = False,
     compile_layers: bool = False,
     with_entropy: bool = False,
     memory: MemorySettings = MemorySettings(),
@@ -85,17 +89,17 @@ def open_learner(
 
     The frozen reference model, from `reference_directory` or the same weights, is loaded only where the loss has a KL term;
     the same weights are not loaded twice where they are there already, below adapters.
-    `prefix_trees` False, or a model that they cannot go through: rows must be single sequences (`Learner.linear`).
-    Raises ConfigError for settings that the model cannot honor.
+    How it is computed is measured (`trainer/modeling/measuring.py`). With `prefix_trees` False, or a model that they cannot go
+    through, rows must be single sequences (`Learner.linear`).
+    Raises ConfigError for settings that the model cannot honor, and where nothing agrees with the model's own forward.
     """
-    obstacle = tree_obstacle(load_config(model_directory))
-    implementation = attn_implementation_for(attn_implementation, parallel.device, obstacle=obstacle)
+    obstacle = tree_obstacle(load_config(model_directory)) or ("dropout is on" if dropout else None)
     parallel = with_optimizer_offload(parallel, memory)
     first_loads = parallel.settings.first_loads and parallel.world_size > 1
 
-    def load(directory: Path, trained: Trainable) -> TreeLM:
-        open_model, name = empty_model if first_loads else load_model, of_slices(implementation, parallel.context)
-        causal_lm = open_model(directory, dtype=dtype, attn_implementation=name, trainable=trained)
+    def load(directory: Path, trained: Trainable, *, dropout: bool = False) -> TreeLM:
+        kind: dict[str, Any] = {"dtype": dtype, "attn_implementation": OWN.attention, "dropout": dropout}
+        causal_lm = (empty_model if first_loads else load_model)(directory, trainable=trained, **kind)
         cut_layers(causal_lm, parallel.mesh["tp"], parallel.device)
         cut_sequences(causal_lm, parallel.context, tp_size=parallel.mesh["tp"].size(), obstacle=obstacle)
         return TreeLM(causal_lm, parallel.context)
@@ -105,33 +109,60 @@ def open_learner(
         if first_loads:
             fill(lm.causal_lm, directory, parallel, dtype=dtype)
 
-    lm = load(model_directory, trainable)
+    def measure(lm: TreeLM, directory: Path, attention: str, *, trees: bool) -> Way:
+        why_not, precision = obstacle if trees else None, PRECISIONS[parallel.settings.precision]
+        kind: dict[str, Any] = {"prefix_trees": trees, "precision": precision, "compiled": compile_layers}
+        found = choose_way(lm, attention, parallel.device, obstacle=why_not, peers=parallel.everyone, **kind)
+        if parallel.is_main:
+            _tell(found, directory, trees_wanted=trees)
+        return found.way
+
+    lm = load(model_directory, trainable, dropout=dropout)
     _check_balance(lm, loss, model_directory)
     checkpoint_layers(lm.causal_lm, memory, parallel)
     if compile_layers:
         use_compiled_layers(lm.causal_lm, parallel, obstacle=obstacle)
-    linear = not prefix_trees or obstacle is not None
-    if obstacle is not None and parallel.is_main:
-        log.warning("%s: no prefix trees (%s): every sequence is forwarded on its own", model_directory, obstacle)
+    shard(lm, model_directory)
+    way = measure(lm, model_directory, attn_implementation, trees=prefix_trees)
     reference = None
     if loss.kl_coefficient > 0 and trainable.lora_rank and reference_directory is None:
         reference = lm
     elif loss.kl_coefficient > 0:
-        reference = load(reference_directory or model_directory, EVERYTHING).requires_grad_(False).eval()
-        shard(reference, reference_directory or model_directory, frozen=True)
-    shard(lm, model_directory)
+        directory = reference_directory or model_directory
+        reference = load(directory, EVERYTHING).requires_grad_(False)
+        shard(reference, directory, frozen=True)
+        _check_same_rows(measure(reference, directory, plain_name(way.attention), trees=way.trees), way, directory)
     return Learner(
         lm,
         loss,
         optimizer,
         parallel,
-        # without a mask the model would think a slice to be the whole row
-        mask=choose(implementation, parallel.device, linear=linear and parallel.context.size == 1),
+        mask=lm.mask(parallel.device),
         reference=reference,
-        linear=linear,
+        linear=not prefix_trees or not way.trees,
         logprob_chunk=memory.logprob_chunk,
         with_entropy=with_entropy,
     )
+
+
+def _check_same_rows(reference: Way, way: Way, directory: Path) -> None:
+    if reference.trees != way.trees:
+        raise ConfigError(
+            f"reference_model {directory}: no prefix tree goes through it, but one goes through the model; expected prefix_trees "
+            "false, or a reference of the same kind"
+        )
+
+
+def _tell(found: Found, directory: Path, *, trees_wanted: bool) -> None:
+    log.info("%s: computed by %s; against its own forward: %s", directory, found.way, found.difference)
+    if trees_wanted and not found.way.trees:
+        log.warning(
+            "%s: no prefix trees: every sequence is forwarded on its own. Tried before: %s",
+            directory,
+            "; ".join(found.rejected),
+        )
+    elif found.rejected:
+        log.info("%s: tried before: %s", directory, "; ".join(found.rejected))
 
 
 def _check_balance(lm: TreeLM, loss: LossConfig, directory: Path) -> None:
@@ -188,6 +219,11 @@ class Learner:
         assert isinstance(model, PreTrainedModel)
         return model
 
+    @property
+    def vocab_size(self) -> int:
+        """Ids from 0 up to here, without it, can be embedded."""
+        return int(self.causal_lm.config.get_text_config().vocab_size)
+
     def step(self, rows: Sequence[Row], denominators: Denominators) -> StepResult:
         """A step of one update from this rank's rows; see `step_in_minibatches`."""
         return self.step_in_minibatches([Minibatch(rows, denominators)])
@@ -200,23 +236,24 @@ class Learner:
         """
         started = time.monotonic()
         rate = self._set_learning_rate()
-        done: list[Pass] = []
+        done: list[Pass] = []  # of the updates for which any rank has a row
         norms, trajectories = [], 0
         proximals = self._accumulator.proximal_logprobs(minibatches)
         for minibatch, proximal in zip(minibatches, proximals, strict=True):
             totals = self._global_counts(minibatch.denominators)
-            done.append(self._accumulator.run(minibatch, totals, proximal))
             trajectories += totals.num_trajectories
-            norms.append(self._update() if done[-1].count else math.nan)
+            update = self._accumulator.run(minibatch, totals, proximal)
+            if update.count:
+                done.append(update)
+                norms.append(self._update())
         moved = [norm for norm in norms if math.isfinite(norm)]
-        passes = max((update.count for update in done), default=0)
         self.steps_done += 1
-        metrics = report(self._reduce(combine([update.measured for update in done]))) | {
+        metrics = report(self._reduce(of_updates([update.measured for update in done]))) | {
             "learner/learning_rate": rate,
-            "learner/grad_norm": sum(norms) / len(norms) if passes else 0.0,
+            "learner/grad_norm": sum(norms) / len(norms) if norms else 0.0,
             "learner/skipped_steps": float(not moved),
             "learner/updates": float(len(moved)),
-            "learner/passes": float(passes),
+            "learner/passes": float(max((update.count for update in done), default=0)),
             "learner/rounds": float(self._parallel.max_int(sum(len(m.rows) for m in minibatches))),
             "learner/trajectories": float(trajectories),
             "learner/step_s": time.monotonic() - started,
@@ -273,7 +310,7 @@ class Learner:
         routings = [update.routing for update in done if update.routing is not None]
         metrics = load_metrics(total(routings)) if routings else {}
         if coefficient := self._accumulator.loss.router_aux_loss_coef:
-            added = sum(float(router_aux_loss(r, r, coefficient)) for r in routings)
+            added = sum(float(router_aux_loss(r, r, coefficient)) for r in routings) / max(len(routings), 1)
             metrics |= {"loss/router_aux_loss": added, "loss/loss": loss + added}
         return metrics
 

@@ -24,11 +24,10 @@ import torch
 
 from shared.errors import ConfigError
 from shared.evaluation import best_steps
-from shared.run_documents import Admission, Worker
+from shared.run_documents import Worker
 from trainer import checkpoint
 from trainer.bridge import StoreBridge
 from trainer.config import TrainerConfig
-from trainer.data.offline import bring_in, check_source
 from trainer.data.stream import RecordStream
 from trainer.evaluation import Evaluation
 from trainer.learner import Learner, open_learner
@@ -38,6 +37,7 @@ from trainer.publishing.publish import Publisher
 from trainer.reporting.alarms import Alarms
 from trainer.reporting.metrics import MetricsLog
 from trainer.stopping import stops_at_signals
+from trainer.takeover import SavedSteps, take_over
 from trainer.unused import warn_of_unused
 
 log = logging.getLogger(__name__)
@@ -62,6 +62,7 @@ def train(config: TrainerConfig) -> None:
             )
         if parallel.is_main:
             warn_of_unused(config, config.without_effect())
+            _warn_of_age(config)
         learner = open_learner(
             config.model_name_or_path,
             config.loss(),
@@ -72,18 +73,26 @@ def train(config: TrainerConfig) -> None:
             dtype=config.dtype,
             attn_implementation=config.attn_implementation,
             prefix_trees=config.prefix_trees,
+            dropout=config.dropout,
             compile_layers=config.compile_layers,
             with_entropy=config.with_entropy,
             memory=config.memory(),
         )
         _resume(learner, config, parallel)
-        incarnation = _begin(bridge, config, parallel, learner.steps_done)
-        stream = RecordStream(bridge, config, parallel, incarnation=incarnation, linear=learner.linear)
-        publisher = Publisher(bridge, config, parallel, learner, incarnation=incarnation)
+        publisher = Publisher(bridge, config, parallel, learner)
+        publisher.check()
+        incarnation = take_over(bridge, config, parallel, learner.steps_done)
+        stream = RecordStream(
+            bridge, config, parallel, incarnation=incarnation, linear=learner.linear, vocab_size=learner.vocab_size
+        )
         evaluation = Evaluation(bridge, config, parallel)
+        saved_steps = SavedSteps(bridge, config, parallel, incarnation)
         with stream, stops_at_signals(stream), _status(bridge, config, parallel) as status:
-            publisher.begin()
-            _run(learner, stream, publisher, evaluation, config, parallel, status)
+            publisher.begin(incarnation)
+            fence = checkpoint.Fence(
+                incarnation, lambda: bridge(bridge.store.runs.is_current_trainer(config.policy, incarnation))
+            )
+            _run(learner, stream, publisher, evaluation, fence, saved_steps, config, parallel, status)
             publisher.end()
 
 
@@ -92,6 +101,8 @@ def _run(
     stream: RecordStream,
     publisher: Publisher,
     evaluation: Evaluation,
+    fence: checkpoint.Fence,
+    saved_steps: SavedSteps,
     config: TrainerConfig,
     parallel: Parallel,
     status: "Status",
@@ -104,6 +115,7 @@ def _run(
         keep_last=config.keep_checkpoints,
         asynchronous=config.async_checkpoints,
         keep_also=lambda: {*best_steps(metrics_path, config.keep_best_checkpoints), *awaited_steps()},
+        fence=fence,
     )
     with _metrics_log(metrics_path, learner.steps_done, config, parallel) as metrics_log:
         alarms = Alarms(metrics_path)
@@ -112,6 +124,8 @@ def _run(
             started = time.monotonic()
             status.doing(f"waiting for the data of step {step}", step=step - 1)
             while not stream.wait(step):
+                checkpoints.settle()  # written while nothing else goes on: a kill in the wait must not cost it
+                saved_steps.note(checkpoints.saved)
                 publisher.answer_requests()
                 waiting = "paused before" if stream.paused else "waiting for the data of"
                 status.doing(f"{waiting} step {step}", step=step - 1)
@@ -125,6 +139,7 @@ def _run(
             checkpoints.settle()
             if step % config.save_steps == 0 or step == config.max_steps:
                 checkpoints.save(learner, _accounting(learner, config))
+            saved_steps.note(checkpoints.saved)
             published = publisher.publish(step)
             metrics = batch.metrics | result.metrics | published | evaluation.after(step)
             metrics |= {"step/skipped": float(result.skipped), "time/total_s": time.monotonic() - started}
@@ -139,6 +154,17 @@ def _run(
             status.doing(f"step {step} done", step=step, alarms=[str(alarm) for alarm in raised], **_headline(metrics))
         checkpoints.save(learner, _accounting(learner, config))  # where a signal ended the run between two of them
         checkpoints.settle(wait=True)
+        saved_steps.note(checkpoints.saved)
+
+
+def _warn_of_age(config: TrainerConfig) -> None:
+    if config.max_staleness > 0 and not config.weighs_what_others_sampled:
+        log.warning(
+            "%s with clip_anchor %s and rollout_is none gives old tokens the weight of fresh ones: set rollout_is token, or "
+            "max_staleness 0",
+            config.loss_calculater,
+            config.clip_anchor,
+        )
 
 
 def _resume(learner: Learner, config: TrainerConfig, parallel: Parallel) -> None:
@@ -153,24 +179,6 @@ def _resume(learner: Learner, config: TrainerConfig, parallel: Parallel) -> None
                 "an output_dir of its own"
             )
         log.info("resumed from %s at step %d", newest, resumed.step)
-
-
-def _begin(bridge: StoreBridge, config: TrainerConfig, parallel: Parallel, step: int) -> int:
-    """Become the policy's trainer: undo marks above `step`, take back what earlier starts had borrowed."""
-    store, incarnation = bridge.store, None
-    if parallel.is_main:
-        admission = Admission(
-            groups_per_step=config.groups_per_step, max_staleness=config.max_staleness, num_steps=config.max_steps
-        )
-        check_source(bridge, config)
-        incarnation = bridge(store.runs.start_trainer(config.policy, admission))
-        bridge(store.runs.save_config(f"trainer-{config.policy}", config.snapshot()))
-    bring_in(bridge, config, parallel)
-    if incarnation is not None:
-        released = bridge(store.data.release_claims(config.policy, incarnation))
-        rewound = bridge(store.data.rewind(config.policy, step, max_trained_count=config.max_trained_count))
-        log.info("trainer start=%d step=%d released=%d rewound=%d", incarnation, step, released, rewound)
-    return int(parallel.broadcast_object(incarnation))
 
 
 def _accounting(learner: Learner, config: TrainerConfig) -> dict[str, Any]:

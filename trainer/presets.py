@@ -49,14 +49,15 @@ PRESETS: dict[str, Preset] = {
         {"loss_calculater": "GRPO", "length_scale": 3000.0} | PPO_RANGE | SEQUENCE_SUM,
     ),
     "gspo": Preset(
-        "arXiv 2507.18071; not for stale data",
+        "arXiv 2507.18071; its narrow clip takes the loss of old trajectories, so a step waits for the oldest tasks",
         "zscore",
-        {"loss_calculater": "GSPO", "epsilon": 3e-4, "epsilon_higher": 4e-4} | SEQUENCE_MEAN,
+        {"loss_calculater": "GSPO", "epsilon": 3e-4, "epsilon_higher": 4e-4, "stale_data": "wait"} | SEQUENCE_MEAN,
     ),
     "gspo_token": Preset(
-        "arXiv 2507.18071, section 4.3",
+        "arXiv 2507.18071, section 4.3; a step waits as with gspo",
         "zscore",
-        {"loss_calculater": "GSPO-token", "epsilon": 3e-4, "epsilon_higher": 4e-4} | SEQUENCE_MEAN,
+        {"loss_calculater": "GSPO-token", "epsilon": 3e-4, "epsilon_higher": 4e-4, "stale_data": "wait"}
+        | SEQUENCE_MEAN,
     ),
     "cispo": Preset(
         "arXiv 2506.13585, cap 5 as in ScaleRL, arXiv 2510.13786",

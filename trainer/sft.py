@@ -145,8 +145,7 @@ class SftConfig(ServiceConfig, RecordFilter, Trainable, Computing):
 
     def optimizer(self, max_steps: int) -> OptimizerConfig:
         names = ("learning_rate", "lr_schedule", "warmup_steps", "min_lr_ratio", "weight_decay", "adam_beta2")
-        values = {name: getattr(self, name) for name in (*names, "max_grad_norm")}
-        return OptimizerConfig(max_steps=max_steps, **values)
+        return OptimizerConfig(max_steps=max_steps, **{name: getattr(self, name) for name in (*names, "max_grad_norm")})
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -217,6 +216,7 @@ def _train(config: SftConfig, parallel: Parallel, data: Data) -> Path:
         dtype=config.dtype,
         attn_implementation=config.attn_implementation,
         prefix_trees=config.prefix_trees,
+        dropout=config.dropout,
         compile_layers=config.compile_layers,
         memory=config.memory(),
     )

@@ -23,17 +23,19 @@ from rich.console import Console
 from rich.table import Table
 
 from shared.assembly import Assembly
-from shared.config import ServiceConfig
+from shared.config import ServiceConfig, secret_field
 from shared.documents import DBRecordData
 from shared.errors import DataError, TandemError
 from shared.flatten import tree_of
 from shared.interrupt import run_command
+from shared.names import PolicyName, RunName
 from shared.run_documents import PolicyVersion
 from shared.store import Store
 from shared.trees import RecordTree
-from trainer.modeling.attention import attn_implementation_for, choose, tree_obstacle
 from trainer.modeling.forward import TreeLM, row_logprobs
-from trainer.modeling.model import load_config, load_model
+from trainer.modeling.measuring import choose_way
+from trainer.modeling.model import load_model
+from trainer.modeling.ways import OWN, tree_obstacle
 from trainer.trees.packing import pack
 from trainer.trees.tree import Merging, merge
 
@@ -46,9 +48,9 @@ class VerifyConfig(ServiceConfig):
     section: ClassVar[str] = "verify"
     program: ClassVar[str] = "python -m trainer.verify"
 
-    run: str = Field(description="Run name: the database.")
-    db_connection_string: str = Field(description="MongoDB to use.", json_schema_extra={"secret": True})
-    policy: str = Field("main", description="Which policy.")
+    run: RunName = Field(description="Run name: the database.")
+    db_connection_string: str = secret_field(description="MongoDB to use.")
+    policy: PolicyName = Field("main", description="Which policy.")
     records: int = Field(64, gt=0, description="Records to check, the newest first.")
     tolerance: float = Field(1e-4, gt=0, description="Largest difference of a log-prob, in nats.")
     device: str = Field("cpu", description="cpu or cuda.")
@@ -68,8 +70,7 @@ class Verified:
 def largest_difference(lm: TreeLM, trees: Sequence[RecordTree], version: int, device: str) -> tuple[int, float]:
     """(tokens of `version`, largest |stored − recomputed| over them)."""
     tokens, largest = 0, 0.0
-    linear = lm.obstacle is not None
-    mask = choose(lm.causal_lm.config._attn_implementation, device, linear=linear)
+    linear, mask = not lm.way.trees, lm.mask(device)
     for tree in trees:
         merged = merge([tree], merging=Merging.LINEAR if linear else Merging.TREE)
         rows = pack([merged], max(merged.num_tree, 1), one_sequence_per_row=linear)
@@ -110,8 +111,9 @@ async def verify(store: Store, config: VerifyConfig) -> list[Verified]:
 
 
 def _load(directory: Path, device: str) -> TreeLM:
-    implementation = attn_implementation_for("auto", device, obstacle=tree_obstacle(load_config(directory)))
-    return TreeLM(load_model(directory, attn_implementation=implementation)).to(device)
+    lm = TreeLM(load_model(directory, attn_implementation=OWN.attention)).to(device).requires_grad_(False)
+    choose_way(lm, "auto", torch.device(device), obstacle=tree_obstacle(lm.causal_lm.config))
+    return lm
 
 
 async def _newest(store: Store, config: VerifyConfig, kept: dict[int, PolicyVersion]) -> list[DBRecordData]:

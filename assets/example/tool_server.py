@@ -3,17 +3,22 @@
     python assets/example/tool_server.py --transport streamable-http --port 8000     # http://127.0.0.1:8000/mcp
     python assets/example/tool_server.py --transport stdio                            # one process per client
 
+With `--delays FILE`, a JSON object {box: seconds}, looking up the owner of such a box takes so long: for measuring what slow
+episodes do to a run.
+
 Promise: a tool returns what is in `world.json` or what the sum comes to; anything else asked for is a tool error whose
 text says what is wrong, never an exception and never a guess. Prints one line (stderr, with the URL) and then is quiet.
 SIGTERM and SIGINT end it with status 0. Needs the packages `mcp` and `uvicorn`, and the files beside it.
 """
 
 import argparse
+import asyncio
+import json
 import os
 import signal
 import socket
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import FrameType
 
@@ -36,8 +41,10 @@ def main() -> None:
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default 127.0.0.1)")
     parser.add_argument("--port", type=int, default=8000, help="0 takes a free one, printed at start (default 8000)")
     parser.add_argument("--world", type=Path, default=Path(__file__).with_name("world.json"), help="the registry file")
+    parser.add_argument("--delays", type=Path, help="JSON file {box: seconds} (default: no tool waits)")
     arguments = parser.parse_args()
-    server = build_server(World.load(arguments.world))
+    delays = json.loads(arguments.delays.read_text()) if arguments.delays else {}
+    server = build_server(World.load(arguments.world), delays)
     signal.signal(signal.SIGTERM, exit_now)
     signal.signal(signal.SIGINT, exit_now)
     if arguments.transport == "stdio":
@@ -46,10 +53,10 @@ def main() -> None:
         serve_http(server, arguments.host, arguments.port)
 
 
-def build_server(world: World) -> MCPServer:
+def build_server(world: World, delays: Mapping[str, float]) -> MCPServer:
     server = MCPServer("example-world", log_level="WARNING")
 
-    # Coroutines that never wait: plain functions would each be sent to a thread.
+    # Coroutines, although they hardly wait: plain functions would each be sent to a thread.
     @server.tool(structured_output=False)
     async def calculator(expression: str) -> CallToolResult:
         """Work out a sum of whole numbers, for example 47+38, with + - * and parentheses."""
@@ -58,6 +65,7 @@ def build_server(world: World) -> MCPServer:
     @server.tool(structured_output=False)
     async def box_owner(box: str) -> CallToolResult:
         """Who owns a box: from a box such as QX47 to its owner's code."""
+        await asyncio.sleep(delays.get(box, 0.0))
         return answer(world.box_owner, box)
 
     @server.tool(structured_output=False)

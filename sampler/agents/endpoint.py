@@ -5,16 +5,15 @@ key goes into the request's header only: an endpoint that repeats it in an error
 """
 
 import asyncio
-import email.utils
 import json
-import math
 import re
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from sampler.agents.config import ModelConfig
+from sampler.retry_after import retry_after_s
+from shared.outside_text import storable, text_of
 
 if TYPE_CHECKING:
     from openai import APIStatusError, AsyncOpenAI
@@ -73,7 +72,9 @@ class Endpoint:
             raise self._refused(exc) from exc
         except openai.APIConnectionError as exc:
             raise RequestFailed(self._quoted(f"connection failed: {exc.__cause__ or exc}"), may_pass=True) from exc
-        return self._read(response.http_response.text)
+        except (LookupError, TypeError, ValueError) as exc:  # a `charset` such as "hex" is no encoding of texts
+            raise RequestFailed(self._quoted(f"the answer cannot be read: {exc}"), may_pass=True) from exc
+        return self._read(text_of(response.http_response.content))
 
     async def close(self) -> None:
         if self._client is not None:
@@ -95,10 +96,10 @@ class Endpoint:
     def _refused(self, exc: "APIStatusError") -> RequestFailed:
         status = exc.status_code
         return RequestFailed(
-            self._quoted(f"status {status}: {exc.response.text}"),
+            self._quoted(f"status {status}: {text_of(exc.response.content)}"),
             may_pass=status in _PASSING or status >= 500,
             is_own=status in _REQUESTS_OWN,
-            retry_after_s=_retry_after_s(exc.response.headers),
+            retry_after_s=retry_after_s(exc.response.headers),
         )
 
     def _read(self, body: str) -> Reply:
@@ -114,7 +115,7 @@ class Endpoint:
             raise RequestFailed(
                 self._quoted(f"the answer has no choices[0].message.content: {body}"), may_pass=True
             ) from exc
-        text = _THOUGHT.sub("", text).strip() if isinstance(text, str) else ""
+        text = storable(_THOUGHT.sub("", text).strip()) if isinstance(text, str) else ""
         if finish not in ("stop", "length", "eos", None):  # aborted, filtered: what came is no answer
             raise RequestFailed(self._quoted(f"the answer ended by {finish!r}"), may_pass=True)
         if not text:
@@ -129,21 +130,8 @@ class Endpoint:
         return line if len(line) <= _MAX_TOLD_CHARS else line[: _MAX_TOLD_CHARS - 1] + "…"
 
 
-def _retry_after_s(headers: Mapping[str, str]) -> float | None:
-    """Seconds, from seconds or a date (RFC 9110, section 10.2.3); None where there is none, or it cannot be read."""
-    value = headers.get("retry-after")
-    if value is None:
-        return None
-    try:
-        seconds = float(value)
-    except ValueError:
-        try:
-            seconds = email.utils.parsedate_to_datetime(value).timestamp() - time.time()
-        except ValueError:
-            return None
-    return max(0.0, seconds) if math.isfinite(seconds) else None
-
-
 def _count(usage: Any, name: str) -> int | None:
     value = usage.get(name) if isinstance(usage, dict) else None
-    return value if isinstance(value, int) else None
+    return (
+        value if type(value) is int and 0 <= value < 2**53 else None
+    )  # it is stored: MongoDB holds no more than 64 bits

@@ -15,8 +15,6 @@ version; the trainer knows nothing of it. Where a version cannot be put together
 that can, and `wants_full` in its document asks for a complete one. While evaluation tasks of a version are open, one engine of
 the policy, the one whose URL sorts first of those that do not lag, serves that version until the last of them has ended; the
 others go on.
-
-`/health` is never asked: SGLang's runs a generation, and says 503 after 20 s while it is paused.
 """
 
 import asyncio
@@ -25,7 +23,6 @@ import os
 import signal
 import socket
 import sys
-import tempfile
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -34,14 +31,19 @@ from typing import Literal
 from sampler.engine.broadcast import Receiver
 from sampler.engine.cache import own_folder
 from sampler.engine.child import EngineChild
-from sampler.engine.client import EngineClient, EngineLoad
+from sampler.engine.client import EngineClient
 from sampler.engine.keeper_config import KeeperConfig
 from sampler.engine.layout import check_layout, read_layout
+from sampler.engine.reports import EngineLoad
+from sampler.engine.starting import first_answer
 from sampler.engine.update import drain, update
-from sampler.errors import EngineError, EngineRefused, EngineUnavailable, KeyRefused
+from sampler.errors import EngineError, EngineRefused, EngineUnavailable
 from shared.assembly import Assembly, Reached
-from shared.errors import DataError, TandemError
+from shared.errors import DataError, TandemError, one_by_one
 from shared.interrupt import run_command
+from shared.logs import begin_logging
+from shared.own_process import conceal
+from shared.private_folder import temporary_folder
 from shared.run_documents import InferenceService, PolicyVersion, Worker
 from shared.states import ServiceStatus
 from shared.store import Store
@@ -86,6 +88,7 @@ class Keeper:
         await self._announce_first_version()
         try:
             await self._start_engine()
+            await self._follow()
             async with asyncio.TaskGroup() as group:
                 loops = [
                     group.create_task(self._every(self._follow, self._config.poll_s), name="follow"),
@@ -109,45 +112,41 @@ class Keeper:
     # ------------------------------------------------------------------ the engine's life
 
     async def _start_engine(self) -> None:
-        if self._child is not None:
-            try:
-                await self._child.start()
-            except OSError as exc:
-                raise EngineUnavailable(f"the engine cannot be started: {exc}") from exc
-        await self._wait_until_it_answers()
-        info = await self._client.server_info(self.url)
+        """Raises EngineUnavailable where it does not come up; one that ends while it starts is started again, and counted."""
+        while True:
+            if self._child is not None:
+                try:
+                    await self._child.start()
+                except OSError as exc:
+                    raise EngineUnavailable(f"the engine cannot be started: {exc}") from exc
+            info = await first_answer(self._client, self.url, self._config.start_timeout_s, self._has_ended)
+            if info is not None:
+                break
+            await self._count_end()
         self._capacity = self._config.capacity or info.max_running_requests or 1
         self._receiver.meet(self.url, info.broadcast_ranks)
         self._serving = -1  # whatever it was started with: follow sets the wanted one, and asks what it reports
-        await self._follow()
 
-    async def _wait_until_it_answers(self) -> None:
-        deadline = asyncio.get_running_loop().time() + self._config.start_timeout_s
-        while True:
-            try:
-                await self._client.model_info(self.url)
-                return
-            except KeyRefused:
-                raise
-            except EngineError as exc:
-                if self._child is not None and self._child.ended:
-                    raise EngineUnavailable(f"the engine ended with status {self._child.status}") from exc
-                if asyncio.get_running_loop().time() > deadline:
-                    raise EngineUnavailable(
-                        f"{self.url} did not answer within {self._config.start_timeout_s:g} s: {exc}"
-                    ) from exc
-            await asyncio.sleep(0.1)
+    def _has_ended(self) -> bool:
+        return self._child is not None and self._child.ended
 
     async def _restart_if_dead(self) -> None:
-        if self._child is None or not self._child.ended:
-            return
+        if self._has_ended():
+            await self._count_end()
+            await self._start_engine()
+
+    async def _count_end(self) -> None:
+        """The child has ended: it is DOWN. Raises EngineUnavailable where that was once too often."""
+        assert self._child is not None, "an engine with a given URL is not this keeper's to start"
         self._restarts += 1
         log.error("engine ended status=%s restart=%d", self._child.status, self._restarts)
         if self._restarts > self._config.max_restarts:
-            raise EngineUnavailable(f"the engine ended {self._restarts} times; see its log")
+            raise EngineUnavailable(
+                f"the engine ended {self._restarts} times, the last with status {self._child.status}; see its log, "
+                "or allow more with --max_restarts"
+            )
         self._status, self._error = ServiceStatus.DOWN, f"ended with status {self._child.status}; starting again"
         await self._register(EngineLoad(running=0, waiting=0, token_usage=0.0))
-        await self._start_engine()
 
     # ------------------------------------------------------------------ weights
 
@@ -327,7 +326,7 @@ async def keep(config: KeeperConfig) -> None:
     for sig in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(sig, stop.set)
     client = EngineClient(api_key=config.engine_api_key)
-    cache = config.cache_dir or Path(tempfile.gettempdir()) / f"tandem-{config.run}-{config.policy}"
+    cache = config.cache_dir or temporary_folder(config.run, config.policy)
     with own_folder(cache.resolve()) as folder:
         async with Store.open(config.db_connection_string, config.run) as store, client:
             await store.runs.save_config("keeper", config.snapshot())
@@ -337,12 +336,12 @@ async def keep(config: KeeperConfig) -> None:
 
 def main() -> None:
     config = KeeperConfig.load_or_exit()
-    logging.basicConfig(level=config.log_level, format="%(asctime)s %(levelname)s %(name)s %(message)s")
-    logging.getLogger("httpx").setLevel(logging.WARNING)
+    conceal(config.secrets())  # tools may run on this machine
+    begin_logging(config.log_level)
     try:
         asyncio.run(keep(config))
     except* TandemError as group:
-        for exc in group.exceptions:
+        for exc in one_by_one(group):
             log.error("%s: %s", type(exc).__name__, exc)
         sys.exit(1)
 

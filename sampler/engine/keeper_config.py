@@ -6,7 +6,8 @@ from typing import ClassVar, Literal
 from pydantic import Field, model_validator
 
 from sampler.engine.access import EngineAccess
-from shared.config import LogLevel, ServiceConfig
+from shared.config import LogLevel, ServiceConfig, secret_field
+from shared.names import PolicyName, RunName
 
 
 class KeeperConfig(ServiceConfig, EngineAccess):
@@ -15,9 +16,9 @@ class KeeperConfig(ServiceConfig, EngineAccess):
     section: ClassVar[str] = "keeper"
     program: ClassVar[str] = "python -m sampler.engine.keeper"
 
-    run: str = Field(description="Run name: the database.")
-    db_connection_string: str = Field(description="MongoDB to use.", json_schema_extra={"secret": True})
-    policy: str = Field("main", description="Which policy's weights the engine serves.")
+    run: RunName = Field(description="Run name: the database.")
+    db_connection_string: str = secret_field(description="MongoDB to use.")
+    policy: PolicyName = Field("main", description="Which policy's weights the engine serves.")
     model_name_or_path: Path = Field(
         description="Hugging Face directory of version 0, the weights the run starts from."
     )
@@ -29,7 +30,7 @@ class KeeperConfig(ServiceConfig, EngineAccess):
         description="What starts an engine here, with the places {model} and {port} (and {api_key}, if it shall demand one), "
         "such as 'python -m sglang.launch_server --model-path {model} --port {port}'. None: the local CPU engine.",
     )
-    engine_port: int = Field(0, description="Port of the engine that is started; 0: a free one.")
+    engine_port: int = Field(0, ge=0, le=65535, description="Port of the engine that is started; 0: a free one.")
     capacity: int = Field(0, ge=0, description="Requests it may run at once; 0: as the engine says.")
     weight_update_mode: Literal["retract", "abort", "drain"] = Field(
         "retract",
@@ -49,13 +50,15 @@ class KeeperConfig(ServiceConfig, EngineAccess):
     cache_dir: Path | None = Field(
         None,
         description="Where weights that were published as changes or adapters are put together; the engine must see it under "
-        "this path. None: a folder of the run in the system's temporary one.",
+        "this path. None: a folder in the system's temporary one that this user alone can read.",
     )
     drain_s: float = Field(600.0, ge=0, description="Mode drain: requests that take longer are retracted.")
     poll_s: float = Field(0.25, gt=0, description="How often the wanted version is looked for.")
     heartbeat_s: float = Field(1.0, gt=0, description="How often the engine's load is read and written.")
     max_restarts: int = Field(
-        5, ge=0, description="How often an engine that was started here and died is started again."
+        5,
+        ge=0,
+        description="How often an engine that was started here and died is started again, also while it starts.",
     )
     start_timeout_s: float = Field(120.0, gt=0, description="Until a starting engine answers.")
     log_level: LogLevel = Field("INFO", description="From which severity on messages are logged.")

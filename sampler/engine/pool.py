@@ -20,7 +20,8 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
-from sampler.engine.client import EngineClient, Generation, append_run
+from sampler.engine.client import EngineClient
+from sampler.engine.generation import Generation, append_run
 from sampler.errors import EngineError, EngineUnavailable
 
 log = logging.getLogger(__name__)
@@ -116,13 +117,24 @@ class _Progress:
 
 
 class EnginePool:
-    """One per process. `refresh` lists the services of the right policy; it is asked at most every `refresh_s`."""
+    """One per process. `refresh` lists the services of the right policy; it is asked at most every `refresh_s`.
 
-    def __init__(self, client: EngineClient, refresh: Refresh, limits: PoolLimits | None = None) -> None:
+    `vocabulary`: how many tokens the policy's model has, where that is known; an answer with others is a failure.
+    """
+
+    def __init__(
+        self,
+        client: EngineClient,
+        refresh: Refresh,
+        limits: PoolLimits | None = None,
+        *,
+        vocabulary: int | None = None,
+    ) -> None:
         self.stats = PoolStats()
         self._client = client
         self._refresh = refresh
         self._limits = limits or PoolLimits()
+        self._vocabulary = vocabulary
         self._services: Sequence[Service] = ()
         self._refreshed_at = -float("inf")
         self._refreshing: asyncio.Task[None] | None = None
@@ -177,7 +189,9 @@ class EnginePool:
         self._mine[url] += 1
         began = time.monotonic()
         try:
-            return await self._client.generate(url, input_ids, params, request_id, timeout_s)
+            return await self._client.generate(
+                url, input_ids, params, request_id, timeout_s, vocabulary=self._vocabulary
+            )
         except (asyncio.CancelledError, EngineUnavailable):
             self._abort(url, request_id)  # it may still be running there, for nobody
             raise

@@ -5,9 +5,11 @@ import json
 import httpx
 
 from sampler.errors import CacheNotFlushed, ContextTooLong, EngineError, EngineRefused, EngineUnavailable, KeyRefused
+from shared.outside_text import text_of
 
 # 408 and 429 say "later", not "wrong".
 LATER = (408, 425, 429)
+MAX_MESSAGE_CHARS = 500
 _TOO_LONG = ("longer than the model's context length", "exceeds the model's maximum context length")
 _NOT_FLUSHED = "the cache was not flushed"
 _KEY = (401, 403)
@@ -15,7 +17,7 @@ _KEY = (401, 403)
 
 def refusal(where: str, response: httpx.Response) -> EngineError:
     """What an answer other than 2xx means; `where`: the address that was asked."""
-    message = error_text(response.text)
+    message = error_text(text_of(response.content))
     status = response.status_code
     if status >= 500 or status in LATER:
         return EngineUnavailable(f"{where}: HTTP {status}: {message}")
@@ -34,12 +36,12 @@ def error_text(body: str) -> str:
     """The message in SGLang's error bodies: four JSON shapes, FastAPI's `detail`, or plain text."""
     try:
         found = json.loads(body)
-    except ValueError:
-        return body.strip()[:500] or "no message"
+    except (ValueError, RecursionError):
+        return body.strip()[:MAX_MESSAGE_CHARS] or "no message"
     if isinstance(found, dict):
         error = found.get("error")
         if isinstance(error, dict):
             error = error.get("message")
         found = error or found.get("message") or found.get("detail") or found
     # Validation errors quote the whole request body after their first lines.
-    return str(found)[:500]
+    return str(found)[:MAX_MESSAGE_CHARS]

@@ -3,7 +3,8 @@
 httpx's own transport (httpcore, h11, anyio) and client take about 3 ms of CPU a request; this takes about 0.2. It stands at
 httpx's seam for transports: requests, responses and errors are httpx's. Promise: an exchange ends with a whole response or an
 httpx error; a connection whose exchange was cut short, by an error or a cancellation, is closed and never used again; nothing is
-sent twice. It has no time-out but that of connecting: the caller bounds the exchange. No proxies, no redirects, no compression.
+sent twice. It has no time-out but that of connecting: the caller bounds the exchange. No proxies, no redirects, no compression,
+and no body beyond `MAX_BODY_BYTES`: an answer of a million tokens has 60 MB.
 """
 
 import asyncio
@@ -16,6 +17,7 @@ from typing import cast
 import httpx
 
 MAX_HEAD_BYTES = 1 << 16
+MAX_BODY_BYTES = 1 << 28
 Origin = tuple[str, str, int]  # scheme, host, port
 
 
@@ -133,6 +135,8 @@ class _Connection(asyncio.Protocol):
             self._head = _read_head(self._received)
         if self._head is None:
             return
+        if len(self._received) - self._head.start > 2 * MAX_BODY_BYTES:
+            raise ValueError(f"no end of its body within {2 * MAX_BODY_BYTES} bytes")
         body = self._head.body_of(self._received, ended=ended)
         if body is None:
             return
@@ -158,50 +162,62 @@ class _Head:
         self.status = int(status)
         self.fields = [(name.strip(), value.strip()) for name, _, value in (line.partition(":") for line in lines)]
         known = {name.lower(): value.lower() for name, value in self.fields}
-        self.start = start
+        if known.get("content-encoding", "identity") != "identity":
+            raise ValueError(f"its body is encoded as {known['content-encoding'][:40]!r}, which was not asked for")
+        self.start = self._at = start
+        self._parts: list[bytes] = []
         self.chunked = "chunked" in known.get("transfer-encoding", "")
         bodiless = self.status in (204, 304)
-        self.length = 0 if bodiless else int(known["content-length"]) if "content-length" in known else None
+        self.length = 0 if bodiless else _size(known["content-length"], 10) if "content-length" in known else None
         bounded = self.chunked or self.length is not None
         self.keeps_alive = bounded and protocol == "HTTP/1.1" and known.get("connection") != "close"
 
     def body_of(self, received: bytearray, *, ended: bool) -> bytes | None:
         """None while it is not whole. Raises ValueError."""
         if self.chunked:
-            return _unchunked(received, self.start)
+            return self._unchunked(received)
         if self.length is None:
             return bytes(received[self.start :]) if ended else None
         end = self.start + self.length
         return bytes(received[self.start : end]) if len(received) >= end else None
 
+    def _unchunked(self, received: bytearray) -> bytes | None:
+        """Goes on where it stopped: many small parts cost no more than one. Trailing fields are dropped."""
+        while (line_end := received.find(b"\r\n", self._at)) >= 0:
+            size = _size(received[self._at : line_end].partition(b";")[0].decode("latin-1"), 16)
+            start = line_end + 2
+            if size == 0:
+                ended = received[start : start + 2] == b"\r\n" or received.find(b"\r\n\r\n", start) >= 0
+                return b"".join(self._parts) if ended else None
+            if len(received) < start + size + 2:
+                return None
+            self._parts.append(bytes(received[start : start + size]))
+            self._at = start + size + 2
+        return None
+
 
 def _read_head(received: bytearray) -> _Head | None:
-    """The first head that is no interim (1xx) answer; None while it is not whole."""
+    """The first head that is no interim (1xx) answer; None while it is not whole. Raises ValueError, LookupError.
+
+    The bound is on all of it, interim answers included: a server could go on sending those.
+    """
     start = 0
-    while (end := received.find(b"\r\n\r\n", start)) >= 0:
+    while (end := received.find(b"\r\n\r\n", start, MAX_HEAD_BYTES)) >= 0:
         head = _Head(received[start:end].decode("latin-1"), end + 4)
         if head.status >= 200:
             return head
         start = end + 4
-    if len(received) - start > MAX_HEAD_BYTES:
+    if len(received) >= MAX_HEAD_BYTES:
         raise ValueError(f"no end of the head within {MAX_HEAD_BYTES} bytes")
     return None
 
 
-def _unchunked(received: bytearray, at: int) -> bytes | None:
-    """The body of a chunked response; None while it is not whole. Trailing fields are dropped."""
-    parts: list[bytes] = []
-    while (line_end := received.find(b"\r\n", at)) >= 0:
-        size = int(received[at:line_end].partition(b";")[0], 16)
-        start = line_end + 2
-        if size == 0:
-            ended = received[start : start + 2] == b"\r\n" or received.find(b"\r\n\r\n", start) >= 0
-            return b"".join(parts) if ended else None
-        if len(received) < start + size + 2:
-            return None
-        parts.append(bytes(received[start : start + size]))
-        at = start + size + 2
-    return None
+def _size(digits: str, base: int) -> int:
+    """Raises ValueError: a negative one would be read for ever, and a huge one would fill the memory."""
+    size = int(digits, base)
+    if not 0 <= size <= MAX_BODY_BYTES:
+        raise ValueError(f"a body, or a part of one, of {digits[:40]} bytes; expected at most {MAX_BODY_BYTES}")
+    return size
 
 
 def _head_bytes(request: httpx.Request) -> bytes:

@@ -6,7 +6,8 @@ that a template trims and text that it keeps is encoded anew, alone.
 
 from collections.abc import Sequence
 
-from sampler.rendering.template import MARK_END, ChatTemplate, Message
+from sampler.rendering.marks import MARK_END
+from sampler.rendering.template import ChatTemplate, Message
 from sampler.rendering.turn_format import TurnFormat, make_sentinel
 
 
@@ -79,8 +80,8 @@ def _find_text(template: ChatTemplate, ids: Sequence[int], wanted: str) -> int |
 def _opener(turn: TurnFormat, template: ChatTemplate, text: str) -> str:
     """How a prompt ended: with the header of the reply, or all from the last special token that the template wrote."""
     tail = text[text.rfind(MARK_END) + 1 :]  # behind the last marked token of untrusted text
-    places = [match.start() for match in template.special_re.finditer(tail)]
-    head = template.special_re.match(turn.header)
+    places = [match.start() for match in template.special.tokens.finditer(tail)]
+    head = template.special.tokens.match(turn.header)
     at = tail.rfind(head.group()) if head else -1
     if at >= 0 and turn.end_of_turn(tail, at) < 0:  # an older reply's header would have that reply's end behind it
         return tail[at:]

@@ -7,11 +7,11 @@ Promises
     description) and spells `<|im_end|>` is encoded as the ordinary characters it consists of, so a web page cannot end
     the model's turn or forge a tool's answer.
 
-How the second promise is kept: before rendering, each control token spelled in an untrusted string is wrapped in two
-private-use characters (MARK_START, MARK_END). The rendered text is split at these marks: what stands between them is
+How the second promise is kept: before rendering, each control token spelled in an untrusted string, keys of schemas included,
+is wrapped in two private-use characters (`marks`). The rendered text is split at these marks: what stands between them is
 encoded as plain text, all else as usual. The borders of BPE merges are therefore cut exactly where the tokenizer would
 have cut them anyway, at the spelled token; text that spells none is encoded in one piece and gives the usual ids.
-(transformers 5 has the same construction behind `sanitize_control_tokens=True`.)
+(transformers 5 has the same construction, for values, behind `sanitize_control_tokens=True`.)
 
 Control tokens are the tokenizer's special tokens and, in `user` and `tool` messages and in tool descriptions, also those
 added tokens that the template itself writes (`<tool_response>`, `<tool_call>`, …). System messages are trusted; assistant
@@ -32,17 +32,16 @@ import jinja2.nodes
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from tokenizers import Tokenizer
 
+from sampler.rendering.marks import MARK_END, MARK_START, Marker, any_of, pieces, unmarked, without_marks
 from shared.errors import ConfigError
 from shared.json_file import read_json_file
 
 Message = Mapping[str, Any]
 ToolSchema = Mapping[str, Any]
 
-MARK_START, MARK_END = "\U000f0000", "\U000f0001"
-_MARKS = {ord(MARK_START): None, ord(MARK_END): None}
 _NAMED_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 _TRUSTED_ROLES = ("system", "developer")
-
+_BEYOND_ASCII = re.compile(r"[^\x00-\x7e]")
 
 # What a template's own Python can raise on a conversation that it was not written for.
 _TEMPLATE_FAULTS = (jinja2.TemplateError, TypeError, ValueError, LookupError, AttributeError, ArithmeticError)
@@ -56,8 +55,8 @@ class ChatTemplate:
     tokenizer: Tokenizer
     template: jinja2.Template
     special_tokens: Mapping[str, str]
-    special_re: re.Pattern[str]
-    control_re: re.Pattern[str]
+    special: Marker  # of what the assistant's messages may not spell
+    control: Marker  # of what all other untrusted text may not spell
     added_re: re.Pattern[str]
     variables: Mapping[str, Any]
 
@@ -85,17 +84,20 @@ class ChatTemplate:
     ) -> Self:
         """`special_tokens` maps `eos_token` and the like to their text."""
         environment = _environment()
-        written = _literals(environment, template_text)
+        literals = _literals(environment, template_text)
+        written = "\0".join(literals)  # which cannot be part of a token
         added = list(tokenizer.get_added_tokens_decoder().values())
         special = [token.content for token in added if token.special]
         control = special + [t.content for t in added if t.content in written and not t.content.isspace()]
+        normalizer = tokenizer.normalizer if any(token.normalized for token in added) else None
+        normalize = None if normalizer is None else normalizer.normalize_str
         return cls(
             tokenizer=tokenizer,
             template=environment.from_string(template_text),
             special_tokens=dict(special_tokens),
-            special_re=_any_of(special),
-            control_re=_any_of(control),
-            added_re=_any_of([token.content for token in added]),
+            special=Marker.of(special, literals, normalize),
+            control=Marker.of(control, literals, normalize),
+            added_re=any_of([token.content for token in added]),
             variables=dict(variables or {}),
         )
 
@@ -103,7 +105,7 @@ class ChatTemplate:
         self, messages: Sequence[Message], tools: Sequence[ToolSchema] | None, add_generation_prompt: bool = False
     ) -> str:
         """The conversation as text, as people read it. To get ids use `render_ids`, which is safe against injection."""
-        return self.render_marked(messages, tools, add_generation_prompt).translate(_MARKS)
+        return unmarked(self.render_marked(messages, tools, add_generation_prompt))
 
     def render_ids(
         self, messages: Sequence[Message], tools: Sequence[ToolSchema] | None, add_generation_prompt: bool = False
@@ -114,7 +116,7 @@ class ChatTemplate:
     def render_marked(
         self, messages: Sequence[Message], tools: Sequence[ToolSchema] | None, add_generation_prompt: bool = False
     ) -> str:
-        """`render` with MARK_START and MARK_END around the control tokens of untrusted text. Raises ConfigError."""
+        """`render` with marks around the control tokens of untrusted text. Raises ConfigError."""
         marked = [self.mark(message) for message in messages]
         return self.render_prepared(marked, self.mark_tools(tools), add_generation_prompt)
 
@@ -141,16 +143,16 @@ class ChatTemplate:
             raise ConfigError(f"chat template refused messages with roles [{roles}]: {exc}") from exc
 
     def mark(self, message: Message) -> Message:
-        """A copy whose untrusted strings have their control tokens marked."""
+        """A copy whose untrusted strings have their control tokens marked. The role is ours: templates make tokens of it."""
         role = message.get("role")
-        control_re = None
-        if role not in _TRUSTED_ROLES:
-            control_re = self.special_re if role == "assistant" else self.control_re
-        marked: Message = _marked(message, control_re)
-        return marked
+        if role in _TRUSTED_ROLES:
+            trusted: Message = without_marks(message)
+            return trusted
+        marker = self.special if role == "assistant" else self.control
+        return {key: item if key == "role" else marker.mark(item) for key, item in message.items()}
 
     def mark_tools(self, tools: Sequence[ToolSchema] | None) -> Sequence[ToolSchema] | None:
-        marked: Sequence[ToolSchema] | None = _marked(list(tools), self.control_re) if tools else None
+        marked: Sequence[ToolSchema] | None = self.control.mark(list(tools)) if tools else None
         return marked
 
     def encode(self, text: str) -> list[int]:
@@ -159,13 +161,9 @@ class ChatTemplate:
 
     def encode_marked(self, text: str) -> list[int]:
         """Ids of a text made by `render_marked`."""
-        if MARK_START not in text and MARK_END not in text:
-            return self.encode(text)
         ids: list[int] = []
-        # re.split with one group: text, marked token, text, marked token, …; None where a mark stands alone.
-        for index, piece in enumerate(re.split(f"{MARK_START}(.*?){MARK_END}|{MARK_START}|{MARK_END}", text)):
-            if piece:
-                ids += self.encode_plain(piece) if index % 2 else self.encode(piece)
+        for piece, is_marked in pieces(text):
+            ids += self.encode_plain(piece) if is_marked else self.encode(piece)
         return ids
 
     def encode_plain(self, text: str) -> list[int]:
@@ -185,23 +183,6 @@ class ChatTemplate:
     def token_id(self, text: str) -> int | None:
         """Id of the token spelled exactly `text`; None where there is none."""
         return self.tokenizer.token_to_id(text)
-
-
-def _marked(value: Any, control_re: re.Pattern[str] | None) -> Any:
-    """A copy in plain types, with every control token in its strings marked. Keys and roles are left as they are."""
-    if isinstance(value, str):
-        plain = value.translate(_MARKS)  # a mark that comes from outside could forge a marked token
-        return plain if control_re is None else control_re.sub(f"{MARK_START}\\g<0>{MARK_END}", plain)
-    if isinstance(value, Mapping):
-        return {key: _marked(item, control_re) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_marked(item, control_re) for item in value]
-    return value
-
-
-def _any_of(tokens: Sequence[str]) -> re.Pattern[str]:
-    longest_first = sorted(set(tokens), key=len, reverse=True)
-    return re.compile("|".join(map(re.escape, longest_first)) or "(?!)")
 
 
 class _GenerationBlock(jinja2.ext.Extension):
@@ -232,7 +213,13 @@ def _tojson(
     sort_keys: bool = False,
 ) -> str:
     """jinja2's own filter escapes HTML characters, which models were not trained on."""
-    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
+    text = json.dumps(value, ensure_ascii=False, indent=indent, separators=separators, sort_keys=sort_keys)
+    return _BEYOND_ASCII.sub(_escaped, text) if ensure_ascii else text
+
+
+def _escaped(found: re.Match[str]) -> str:
+    """As `json.dumps` escapes a character; a mark stays a mark."""
+    return found.group() if found.group() in (MARK_START, MARK_END) else json.dumps(found.group())[1:-1]
 
 
 def _raise_exception(message: str) -> NoReturn:
@@ -243,15 +230,14 @@ def _strftime_now(pattern: str) -> str:
     return datetime.now().strftime(pattern)
 
 
-def _literals(environment: jinja2.Environment, template_text: str) -> str:
-    """Every text that the template writes literally, joined by a character that cannot be part of a token."""
+def _literals(environment: jinja2.Environment, template_text: str) -> list[str]:
+    """Every text that the template writes literally."""
     try:
         tree = environment.parse(template_text)
     except jinja2.TemplateSyntaxError as exc:
         raise ConfigError(f"chat template, line {exc.lineno}: {exc.message}") from exc
     found = [node.data for node in tree.find_all(jinja2.nodes.TemplateData)]
-    found += [node.value for node in tree.find_all(jinja2.nodes.Const) if isinstance(node.value, str)]
-    return "\0".join(found)
+    return found + [node.value for node in tree.find_all(jinja2.nodes.Const) if isinstance(node.value, str)]
 
 
 def _template_text(folder: Path, config: Mapping[str, Any]) -> str:

@@ -21,7 +21,8 @@ from functools import lru_cache
 from itertools import groupby, product
 from typing import Any
 
-from sampler.rendering.template import MARK_END, MARK_START, ChatTemplate, Message
+from sampler.rendering.marks import MARK_END, MARK_START
+from sampler.rendering.template import ChatTemplate, Message
 from shared.errors import ConfigError
 
 THINK, END_THINK = "<think>", "</think>"
@@ -176,7 +177,7 @@ def _ends(template: ChatTemplate) -> Iterator[str]:
     for rest in ([], [_USER], [_TOOL]):
         text = _render(template, [_USER, plain, *rest], bool(rest))
         _, found, tail = (text or "").rpartition(reply)
-        tails.append(template.special_re.findall(tail) if found else [])
+        tails.append(template.special.tokens.findall(tail) if found else [])
         # Where it shows no result behind a plain reply, the next reply's header is no end of this one.
         if tails[-1] and not (rest and header.startswith(tails[-1][0])):
             yield tails[-1][0]
@@ -208,7 +209,7 @@ def _end_of_calls(template: ChatTemplate, always: Sequence[str]) -> Iterator[str
         between = (_render(template, [_USER, turn], False) or "").split(name)[1:]
         if len(between) != count:
             continue
-        found = template.special_re.findall(between[-1])
+        found = template.special.tokens.findall(between[-1])
         if always:
             found = [text for text in found if text in always][:1]
         elif found and not between[-1].rstrip().endswith(found[-1]):

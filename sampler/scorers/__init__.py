@@ -18,10 +18,12 @@ from sampler.scorers.registry import (
     ScoringRequest,
     default_scorer,
     import_scorers,
+    is_finite_number,
     register_scorer,
     require_scorer,
     score_answer,
     scorer_names,
+    scorer_needs_answer,
 )
 
 __all__ = [
@@ -31,12 +33,14 @@ __all__ = [
     "ScoringRequest",
     "default_scorer",
     "import_scorers",
+    "is_finite_number",
     "llm_judge",
     "mathematics",
     "register_scorer",
     "require_scorer",
     "score_answer",
     "scorer_names",
+    "scorer_needs_answer",
     "structured",
     "text",
 ]

@@ -6,6 +6,7 @@ from sampler.scorers.registry import Score, ScoringRequest, register_scorer
 _MAX_SHOWN_CHARS = 2000
 
 
+@register_scorer("asearcher", needs_judge=True)  # AgentRL's older name
 @register_scorer("agentcpm", needs_judge=True)
 async def agentcpm(request: ScoringRequest) -> Score:
     """1 when the judge calls the answer correct, else 0. Who judged, and what failed before, is in the details."""

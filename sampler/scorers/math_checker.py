@@ -6,6 +6,7 @@ the answer's doing, the same on every machine); a worker that ends or stalls for
 
 import asyncio
 import json
+import os
 import signal
 import sys
 
@@ -16,6 +17,8 @@ from shared.child_process import end_child
 # a tenth of one.
 _WALL_S = 60.0
 _WALL_FACTOR = 12
+# No secret of the sampler: others can read the environment of a process. The last one is the launcher's mark.
+_INHERITED = ("PATH", "HOME", "LANG", "PYTHONPATH", "LD_LIBRARY_PATH", "OMP_NUM_THREADS", "TMPDIR", "TANDEM_CHILD_OF")
 
 
 class MathChecker:
@@ -71,6 +74,7 @@ class MathChecker:
                 "sampler.scorers.math_worker",
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
+                env={name: value for name, value in os.environ.items() if name in _INHERITED},
             )
         return self._process
 

@@ -98,6 +98,11 @@ def require_scorer(name: str, judge: Judge | None = None) -> None:
         raise ConfigError(f"scorer {name!r} needs a judge; give --agent_config_path a file with a scorer_agent")
 
 
+def scorer_needs_answer(name: str) -> bool:
+    """False for a scorer that judges the whole reply. True for an unknown name: a sampler of its own may score by it."""
+    return name not in _SCORERS or _SCORERS[name].needs_answer
+
+
 async def score_answer(name: str, request: ScoringRequest, timeout_s: float = 120.0) -> Score:
     """Raises ConfigError for an unknown scorer, AgentFailed when no judge answered, ScorerFailed for one that fails."""
     require_scorer(name, request.judge)
@@ -111,8 +116,16 @@ async def score_answer(name: str, request: ScoringRequest, timeout_s: float = 12
         raise
     except TimeoutError as exc:
         raise ScorerFailed(f"scorer {name!r} gave no score within {timeout_s:g} s") from exc
-    except Exception as exc:  # a scorer is the user's code: whatever it raises is the plumbing's failure, not a score
+    except (Exception, SystemExit) as exc:  # a scorer is the user's code: what it raises is a failure, and no score
         raise ScorerFailed(f"scorer {name!r} crashed: {type(exc).__name__}: {exc}") from exc
-    if not isinstance(score, Score) or not isinstance(score.value, int | float) or not math.isfinite(score.value):
-        raise ScorerFailed(f"scorer {name!r} returned {score!r}; expected Score(value=<finite number>)")
+    if not isinstance(score, Score) or not is_finite_number(score.value) or not isinstance(score.details, Mapping):
+        raise ScorerFailed(f"scorer {name!r} returned {score!r}; expected Score(value=<finite number>, details={{…}})")
     return score
+
+
+def is_finite_number(value: object) -> bool:
+    """True for what a double can hold."""
+    try:
+        return isinstance(value, int | float) and math.isfinite(value)
+    except OverflowError:
+        return False

@@ -8,11 +8,12 @@ What settlement says on a record is what it says of the share of the record's ow
 
 Idempotent: everything is computed from what the group's documents say, and every id is derived. A settler that dies is
 replaced when its lease ends, and the work is done again, with the same result. What is dropped is written too, with its reason.
+A record whose documents cannot be read is left out of its group (and noted, for `tandem status`): no other record waits for it.
 """
 
 import logging
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 
 from sampler.admission import TRAIN_SPLIT
@@ -22,6 +23,7 @@ from sampler.settlement.config import Advantage
 from sampler.settlement.groups import Episode, read_episode
 from sampler.settlement.rules import Verdict, judge
 from shared.documents import DBRecordData, DispatchedSamplingTask, Record, Slot, Task, data_id
+from shared.errors import DataError, MalformedDocument
 from shared.flatten import answered, data_fields, flatten
 from shared.states import DataStatus, RecordStatus, SlotStatus
 from shared.store import Store
@@ -59,8 +61,30 @@ async def settle_next(store: Store, worker: str, config: SamplerConfig) -> Task 
 
 
 async def settle(store: Store, task: Task, config: SamplerConfig) -> None:
-    """Settle a completed group; doing it again changes nothing."""
+    """Settle a completed group; doing it again changes nothing. Records that cannot be read are left out, and noted."""
+    spoilt: set[str] = set()
+    while True:
+        try:
+            await _settle(store, task, config, spoilt)
+        except SpoiltRecord as exc:
+            await store.malformed.note(exc.problem)
+            spoilt.add(exc.record)
+        else:
+            return
+
+
+class SpoiltRecord(DataError):
+    """A record of the group whose documents do not fit their models, or contradict each other."""
+
+    def __init__(self, record: str, problem: MalformedDocument) -> None:
+        super().__init__(str(problem))
+        self.record, self.problem = record, problem
+
+
+async def _settle(store: Store, task: Task, config: SamplerConfig, spoilt: Set[str]) -> None:
     scored = {_record_id(slot): _score(slot) for slot in task.slots if slot.status is SlotStatus.SCORED}
+    for rid in spoilt:
+        del scored[rid]
     if task.split != TRAIN_SPLIT:
         await store.records.settle_group(task.id, dict.fromkeys(scored, RecordStatus.SCORED), {}, {})
         await _finish(store, task, "evaluated", abandoned=False)
@@ -68,6 +92,8 @@ async def settle(store: Store, task: Task, config: SamplerConfig) -> None:
     parts = await _parts(store, task, scored)
     settlements = {}
     for policy, share in parts.items():
+        if policy in config.frozen_policies:
+            continue
         read = [_read(part, config) for part in share]
         settlements[policy] = settlement = decide(read, task.num_generations, config)
         advantages = {d: a for of_record in settlement.advantages.values() for d, a in of_record.items()}
@@ -84,8 +110,14 @@ async def _parts(store: Store, task: Task, scored: Mapping[str, float]) -> dict[
 
     A part in which every turn was drawn from another policy's engine holds nothing of the policy's own: it counts as none.
     """
-    records = await store.records.get_many(list(scored))
-    dispatches = await store.records.dispatches_of(list(scored))
+    try:
+        records = await store.records.get_many(list(scored))
+        dispatches = await store.records.dispatches_of(list(scored))
+    except MalformedDocument as exc:
+        of_dispatch = exc.collection == DispatchedSamplingTask.collection
+        raise SpoiltRecord(exc.document_id.rpartition(":")[0] if of_dispatch else exc.document_id, exc) from exc
+    if missing := scored.keys() - records:
+        raise SpoiltRecord(min(missing), MalformedDocument(Record.collection, min(missing), "it is gone"))
     parts: dict[str, list[Part]] = {task.policy: []}
     for rid, score in scored.items():
         turns: dict[str, list[DispatchedSamplingTask]] = {task.policy: []}
@@ -124,7 +156,11 @@ def _data(task: Task, policy: str, part: Part, episode: Episode, settlement: Set
     reason = verdict.dropped.get(rid)
     advantages = settlement.advantages.get(rid) or {turn.dispatch: 0.0 for turn in episode.turns}
     identity = data_id(rid, policy, task.policy)
-    tree = flatten(identity, part.dispatches, advantages, trained=rid not in settlement.masked)
+    try:
+        tree = flatten(identity, part.dispatches, advantages, trained=rid not in settlement.masked)
+    except (DataError, ValueError, LookupError, TypeError, OverflowError) as exc:  # of what its documents hold
+        problem = MalformedDocument(Record.collection, rid, f"its dispatches make no token tree: {str(exc)[:300]}")
+        raise SpoiltRecord(rid, problem) from exc
     shaping = dict(zip((e.record for e in verdict.kept), verdict.shaping, strict=True))
     return DBRecordData(
         id=identity,
@@ -135,6 +171,7 @@ def _data(task: Task, policy: str, part: Part, episode: Episode, settlement: Set
         policy=policy,
         split=task.split,
         source=task.source,
+        duration_s=_duration_s(part.record),
         reward=episode.score,
         metrics=part.record.metrics,
         shaping=shaping.get(rid, 0.0),
@@ -142,6 +179,13 @@ def _data(task: Task, policy: str, part: Part, episode: Episode, settlement: Set
         reason=reason,
         **data_fields(tree),
     )
+
+
+def _duration_s(record: Record) -> float:
+    """On the server's clock; 0 for a record that did not write its times."""
+    if record.created_at is None or record.finished_at is None:
+        return 0.0
+    return (record.finished_at - record.created_at).total_seconds()
 
 
 async def _write_records(store: Store, task: Task, settlement: Settlement) -> None:

@@ -2,7 +2,7 @@
 
 servers ──▶ transports ──▶ connection (MCP) ┐
         └─────────────────▶ manager (mcpapi) ┴─▶ link ──▶ session ──▶ results ──▶ what the model reads
-                              catalog (lists, per process)   names (what it may call)   tokens (bounds)
+             catalog (lists), traffic (who may open; circuit, busy), per process   names (what it may call)   tokens (bounds)
 """
 
 from sampler.tools.catalog import ToolCatalog
@@ -11,5 +11,15 @@ from sampler.tools.results import ToolResult
 from sampler.tools.servers import ToolServer, parse_servers
 from sampler.tools.session import ToolSession
 from sampler.tools.tokens import TokenBorders
+from sampler.tools.traffic import Traffic
 
-__all__ = ["TokenBorders", "ToolCatalog", "ToolLimits", "ToolResult", "ToolServer", "ToolSession", "parse_servers"]
+__all__ = [
+    "TokenBorders",
+    "ToolCatalog",
+    "ToolLimits",
+    "ToolResult",
+    "ToolServer",
+    "ToolSession",
+    "Traffic",
+    "parse_servers",
+]

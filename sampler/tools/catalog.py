@@ -1,23 +1,27 @@
 """Tool lists by server, shared by the episodes of a process, so that not each one asks again.
 
 For servers whose list does not depend on the session. A list is forgotten after `max_age_s` (0: at once), and when a
-session's server says that it has changed: episodes that start later see the new one.
+session's server says that it has changed: episodes that start later see the new one. What was ever listed is remembered: a
+denied tool that its server withdrew is no spelling mistake.
 """
 
 import logging
 import time
 
+from sampler.tools.names import tell_useless_settings
 from sampler.tools.offered import OfferedTool, ToolConnection
 
 log = logging.getLogger(__name__)
 
 _MAX_LISTINGS = 3
+_MAX_REMEMBERED = 10_000
 
 
 class ToolCatalog:
     def __init__(self, max_age_s: float = 300.0) -> None:
         self._max_age_s = max_age_s
         self._lists: dict[tuple[object, ...], tuple[float, list[OfferedTool]]] = {}
+        self.ever_listed: set[tuple[str, str]] = set()
 
     async def tools_of(self, connection: ToolConnection) -> list[OfferedTool]:
         """From memory, or from the server. Raises ToolFailure."""
@@ -31,6 +35,14 @@ class ToolCatalog:
             if connection.num_list_changes == changes:
                 break
         self._lists[key] = (time.monotonic(), tools)
+        offered = [tool.identity for tool in tools]
+        self.ever_listed.update(offered[: _MAX_REMEMBERED - len(self.ever_listed)])
+        server = connection.server
+        for name, entries in (
+            ("tool_timeouts_s", server.tool_timeouts_s),
+            ("idempotent_tools", server.idempotent_tools),
+        ):
+            tell_useless_settings(name, entries, server.name, offered)
         return tools
 
     def forget(self, connection: ToolConnection) -> None:

@@ -4,11 +4,12 @@ The SDK tears a broken transport down by cancelling the task that opened it. If 
 server would look like a cancelled episode. So the session lives in a task here; callers wait for it from outside, and a
 death reaches them as `ToolServerDied` with its cause.
 
-Always `mode="legacy"` (the initialize handshake): the newer default is stateless, and tools keep state per episode.
+Which revision of the protocol it speaks, `revision` says.
 """
 
 import asyncio
 import contextlib
+import contextvars
 import logging
 import time
 from collections.abc import Callable, Coroutine, Mapping
@@ -16,16 +17,15 @@ from typing import Any, TypeVar
 
 import anyio
 import httpx2
-from mcp import Client, MCPError
+from mcp import MCPError
 from mcp.client.session import ClientSession, IncomingMessage
 from mcp_types import (
     CONNECTION_CLOSED,
     INTERNAL_ERROR,
     INVALID_PARAMS,
-    CallToolRequest,
-    CallToolRequestParams,
+    INVALID_REQUEST,
+    METHOD_NOT_FOUND,
     CallToolResult,
-    ListToolsRequest,
     ListToolsResult,
     PaginatedRequestParams,
     TextContent,
@@ -34,10 +34,16 @@ from mcp_types import (
 )
 from pydantic import ValidationError
 
-from sampler.errors import ToolServerDied, ToolTimeout
+from sampler.errors import ToolFailure, ToolServerDied, ToolTimeout
+from sampler.tools.busy import Line
+from sampler.tools.http_bodies import HttpAnswer, http_answer
+from sampler.tools.incoming import checked
 from sampler.tools.limits import ToolLimits
+from sampler.tools.messages import fault_of
 from sampler.tools.offered import OfferedTool
+from sampler.tools.revision import call_tool, needs_listing, session_over
 from sampler.tools.servers import ToolServer
+from sampler.tools.traffic import Traffic
 from sampler.tools.transports import open_transport
 
 log = logging.getLogger(__name__)
@@ -45,6 +51,8 @@ T = TypeVar("T")
 
 # An abandoned request still sends a courtesy cancellation; this is how long we let it.
 _GRACE_S = 5.0
+# A request over HTTP hears that the connection is closed a moment before the session's task ends with the cause.
+_CAUSE_S = 1.0
 _MAX_TOOL_PAGES = 100
 # JSON-RPC reserves these codes for the protocol; any other is the tool's own answer.
 _PROTOCOL_CODES = range(-32768, -31999)
@@ -52,6 +60,11 @@ _PROTOCOL_CODES = range(-32768, -31999)
 _ANSWER_CODES = (INVALID_PARAMS, INTERNAL_ERROR)
 # …unless an HTTP status was all there was: the first is the SDK's wording for it, the second its servers'.
 _STATUS_MESSAGES = ("Server returned an error response", "Internal server error")
+# The tool's answer where the session lives on: a refused request, an unknown method, a server's own kind of error.
+_SERVER_CODES = frozenset({INVALID_REQUEST, METHOD_NOT_FOUND, *range(-32099, -31999)})
+# How the SDK itself says that no answer can come, with a code that a server may use as well.
+_CLOSED_MESSAGES = ("Connection closed", "SSE stream")
+_PING_S = 10.0
 
 
 class _Silence:
@@ -62,6 +75,11 @@ class _Silence:
         self.silence_s = min(silence_s, whole_s)
         self._heard_at = now
         self._end = now + whole_s
+
+    def postpone(self, seconds: float) -> None:
+        """The request waits for so long before it is sent again: its server is busy."""
+        self._heard_at = time.monotonic() + seconds
+        self._end += seconds
 
     def left_s(self) -> float:
         return min(self._heard_at + self.silence_s, self._end) - time.monotonic()
@@ -74,8 +92,9 @@ class _Silence:
 class Connection:
     """`open`, `list_tools`, `call`, `close`, as `ToolConnection` promises."""
 
-    def __init__(self, server: ToolServer, limits: ToolLimits) -> None:
+    def __init__(self, server: ToolServer, limits: ToolLimits, line: Line | None = None) -> None:
         self.server = server
+        self.line = line or Line(Traffic().of(server))
         self.num_list_changes = 0
         self.on_list_changed: Callable[[], None] = lambda: None
         self._limits = limits
@@ -83,6 +102,9 @@ class Connection:
         self._leave = asyncio.Event()
         self._opened = asyncio.Event()
         self._cause: BaseException | None = None
+        self._opening = HttpAnswer()
+        self._end = ""  # why the server's side of the transport ended, where the transport knows
+        self._has_listed = False
         self._slots = asyncio.Semaphore(limits.max_parallel_calls)
         self._task: asyncio.Task[None] | None = None
 
@@ -111,26 +133,28 @@ class Connection:
             page = await self._list_page(cursor)
             tools += page.tools
             cursor = page.next_cursor
-            if cursor is None:
+            if not cursor:  # some servers end their list with an empty one
+                self._has_listed = True
                 return [OfferedTool.from_mcp(self.server, tool) for tool in tools if _is_callable(tool)]
         raise ToolServerDied(f"tool server {self._where}: its list of tools has more than {_MAX_TOOL_PAGES} pages")
 
     async def call(self, tool: OfferedTool, arguments: Mapping[str, Any], timeout_s: float) -> CallToolResult:
         """One call; `timeout_s` counts from the last sign of life. Raises ToolFailure where the server does not answer."""
-        request = CallToolRequest(params=CallToolRequestParams(name=tool.name, arguments=dict(arguments)))
         whole_s = self._limits.max_call_s
+        if not self._has_listed and self._session is not None and needs_listing(self._session, tool.parameters):
+            await self.list_tools()
         async with self._slots:
-            silence = _Silence(timeout_s, whole_s)
-            # Not `call_tool`: that one lists the tools again, and validates what the model will read as text anyway.
+            silence, seen = _Silence(timeout_s, whole_s), HttpAnswer()
             try:
                 return await self._ask(
-                    lambda session: session.send_request(
-                        request, CallToolResult, whole_s + _GRACE_S, progress_callback=silence.on_progress
+                    lambda session: call_tool(
+                        session, tool.name, arguments, self.server.episode, whole_s + _GRACE_S, silence.on_progress
                     ),
                     silence,
+                    seen,
                 )
             except MCPError as exc:
-                return self._answer(exc, tool.name)
+                return await self._answer(exc, tool.name, seen)
 
     async def close(self) -> None:
         """End the session; returns within twice `close_s`. Never raises for what the server does."""
@@ -143,70 +167,94 @@ class Connection:
             self._task.cancel()
             await asyncio.wait({self._task}, timeout=self._limits.close_s)
 
-    def _answer(self, exc: MCPError, tool: str) -> CallToolResult:
+    async def _answer(self, exc: MCPError, tool: str, seen: HttpAnswer) -> CallToolResult:
         """A protocol error as what the tool said, if that is what it is."""
-        told = exc.code in _ANSWER_CODES and exc.message not in _STATUS_MESSAGES
-        if exc.code in _PROTOCOL_CODES and not told:
-            raise ToolServerDied(f"tool server {self._where}, tool {tool}: {exc}") from exc
+        told = exc.code not in _PROTOCOL_CODES or (exc.code in _ANSWER_CODES and exc.message not in _STATUS_MESSAGES)
+        if not told and exc.code in _SERVER_CODES and not seen.is_refusal:
+            told = await self._lives()  # servers tell the model its mistakes that way too
+        if not told:
+            raise ToolServerDied(
+                f"tool server {self._where}, tool {tool}: {self.server.quoted(seen.seen_in(str(exc)))}"
+            ) from exc
         return CallToolResult(content=[TextContent(type="text", text=str(exc))], is_error=True)
 
+    async def _lives(self) -> bool:
+        """Whether the session answers a ping: with anything that is not about the session itself."""
+        bound_s = min(_PING_S, self._limits.open_s)
+        try:
+            await self._ask(lambda session: session.send_ping(), _Silence(bound_s, bound_s))
+        except MCPError as exc:
+            return exc.code == METHOD_NOT_FOUND
+        except ToolFailure:
+            return False
+        return True
+
     async def _list_page(self, cursor: str | None) -> ListToolsResult:
-        request = ListToolsRequest(params=PaginatedRequestParams(cursor=cursor))
-        bound_s = self._limits.open_s
+        bound_s, seen = self._limits.open_s, HttpAnswer()
         try:
             return await self._ask(
-                lambda session: session.send_request(request, ListToolsResult, bound_s + _GRACE_S),
+                lambda session: session.list_tools(params=PaginatedRequestParams(cursor=cursor)),
                 _Silence(bound_s, bound_s),
+                seen,
             )
         except MCPError as exc:
-            raise ToolServerDied(f"tool server {self._where}: it does not list its tools: {exc}") from exc
+            why = self.server.quoted(seen.seen_in(str(exc)))
+            raise ToolServerDied(f"tool server {self._where}: it does not list its tools: {why}") from exc
 
-    async def _ask(self, send: Callable[[ClientSession], Coroutine[Any, Any, T]], silence: _Silence) -> T:
+    async def _ask(
+        self,
+        send: Callable[[ClientSession], Coroutine[Any, Any, T]],
+        silence: _Silence,
+        seen: HttpAnswer | None = None,
+    ) -> T:
         """Run one request against the session, but outlive neither the session's task nor the time-out."""
         if self._session is None or self._task is None or self._task.done():
             raise self._died()
-        request = asyncio.create_task(send(self._session), name=f"mcp request {self.server.name}")
+        context = contextvars.copy_context()
+        context.run(http_answer.set, seen)
+        name = f"mcp request {self.server.name}"
+        request = asyncio.create_task(send(self._session), name=name, context=context)
         ended: set[asyncio.Task[Any]] = set()
         try:
-            while not ended and (left_s := silence.left_s()) > 0:
-                ended, _ = await asyncio.wait(
-                    {request, self._task}, timeout=left_s, return_when=asyncio.FIRST_COMPLETED
-                )
+            with self.line.clock(silence.postpone):
+                while not ended and (left_s := silence.left_s()) > 0:
+                    ended, _ = await asyncio.wait(
+                        {request, self._task}, timeout=left_s, return_when=asyncio.FIRST_COMPLETED
+                    )
         finally:
             if not request.done():
                 request.cancel()
                 await asyncio.wait({request}, timeout=_GRACE_S)
-        return self._outcome(request, silence.silence_s)
+        if self.server.url is not None and _lost_connection(request):
+            await asyncio.wait({self._task}, timeout=_CAUSE_S)
+        return self._outcome(request, silence.silence_s, seen or HttpAnswer())
 
-    def _outcome(self, request: "asyncio.Task[T]", timeout_s: float) -> T:
+    def _outcome(self, request: "asyncio.Task[T]", timeout_s: float, seen: HttpAnswer) -> T:
         if not request.done() or request.cancelled():
             if self._task is None or self._task.done():
                 raise self._died()
             raise ToolTimeout(f"tool server {self._where}: no answer within {timeout_s:g} s")
         exc = request.exception()
-        if isinstance(exc, MCPError) and exc.code == CONNECTION_CLOSED:
-            raise self._died(exc)
-        if isinstance(exc, anyio.ClosedResourceError | anyio.BrokenResourceError):
-            raise self._died(exc)
+        if isinstance(exc, MCPError) and not (
+            exc.code == CONNECTION_CLOSED and exc.message.startswith(_CLOSED_MESSAGES)
+        ):
+            raise exc
         if isinstance(exc, ValidationError):
-            raise ToolServerDied(f"tool server {self._where}: its answer breaks the protocol: {exc}") from exc
+            raise ToolServerDied(f"tool server {self._where}: its answer breaks the protocol: {fault_of(exc)}") from exc
+        if exc is not None:  # of any kind: the SDK could not send the request, or read its answer
+            raise self._died(exc, seen)
         return request.result()
 
     async def _live(self) -> None:
         """The session's whole life. Ends when told to, or when the transport dies; then `_cause` says why."""
+        http_answer.set(self._opening)
         try:
             async with contextlib.AsyncExitStack() as stack:
-                transport = await open_transport(self.server, self._limits, stack)
-                client = await stack.enter_async_context(
-                    Client(
-                        transport,
-                        mode="legacy",
-                        read_timeout_seconds=self._limits.open_s,
-                        message_handler=self._on_message,
-                        cache=None,
-                    )
+                transport = await open_transport(self.server, self._limits, stack, self.line, self._ended)
+                self._session = await stack.enter_async_context(
+                    session_over(checked(transport), self.server.revision, self._limits.open_s, self._on_message)
                 )
-                self._session = client.session
+                http_answer.set(None)
                 self._opened.set()
                 await self._leave.wait()
         except asyncio.CancelledError as exc:
@@ -220,6 +268,9 @@ class Connection:
         finally:
             self._session = None
 
+    def _ended(self, why: str) -> None:
+        self._end = self._end or why
+
     async def _on_message(self, message: IncomingMessage) -> None:
         if isinstance(message, ToolListChangedNotification):
             self.num_list_changes += 1
@@ -229,17 +280,27 @@ class Connection:
     def _where(self) -> str:
         return f"{self.server.name} ({self.server.address})"
 
-    def _died(self, seen: BaseException | None = None) -> ToolServerDied:
-        """With the cause that ended the session's task, else the one that a request has seen."""
+    def _died(self, raised: BaseException | None = None, seen: HttpAnswer | None = None) -> ToolServerDied:
+        """With the cause that ended the session's task, else what a request has raised; and what HTTP said."""
         task = self._task
         if self._cause is None and task is not None and task.done() and not task.cancelled():
             self._cause = task.exception()
-        known = self._cause or seen
+        known = self._cause or raised
         cause = _innermost(known) if known is not None else None
         why = f"{type(cause).__name__}: {cause}" if cause is not None else "the session is closed"
+        if not isinstance(cause, MCPError) or cause.code == CONNECTION_CLOSED:
+            why = self._end or why  # the SDK says "Connection closed"
+        why = (seen or self._opening).seen_in(why)
         died = ToolServerDied(f"tool server {self._where}: {self.server.quoted(why)}")
         died.__cause__ = cause
         return died
+
+
+def _lost_connection(request: "asyncio.Task[Any]") -> bool:
+    exc = None if not request.done() or request.cancelled() else request.exception()
+    if isinstance(exc, MCPError):
+        return exc.code == CONNECTION_CLOSED
+    return isinstance(exc, anyio.ClosedResourceError | anyio.BrokenResourceError)
 
 
 def _innermost(exc: BaseException) -> BaseException:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class ToolLimits:
-    """Seconds, tokens, characters, counts. `max_result_tokens=None`: results are bounded by characters alone."""
+    """Seconds, tokens, characters, bytes, counts. `max_result_tokens=None`: results are bounded by characters alone."""
 
     open_s: float = 30.0
     call_s: float = 120.0  # of silence: a call that reports progress is alive
@@ -14,6 +14,7 @@ class ToolLimits:
     max_result_tokens: int | None = None
     max_result_chars: int = 64_000  # a cheap guard before tokens are counted
     max_raw_chars: int = 16_000
+    max_message_bytes: int = 16 * 1024 * 1024  # of one message of a server, decompressed: more is not read
     max_parallel_calls: int = 8
     max_retries: int = 2  # of an idempotent call whose transport failed
     retry_delay_s: float = 0.5  # doubled with every retry

@@ -3,40 +3,52 @@
 A call is repeated only if its tool is declared idempotent and its transport failed (a time-out is no such failure), and only
 while nothing but read-only tools has been called in this session: then a new session is as good as the lost one. In every
 other case the death of a server is the end of the attempt at the episode.
+
+Whose doing it is: that no session can be opened, that a remote server cannot be reached, or says that it is busy, is never the
+episode's (`ToolServerUnavailable`). A call that was on its way when the server died may have been the cause.
 """
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
+import httpx2
 from mcp_types import CallToolResult
 
-from sampler.errors import ToolServerDied
+from sampler.errors import ToolServerDied, ToolServerUnavailable
+from sampler.tools.busy import Line, ServerBusy
 from sampler.tools.catalog import ToolCatalog
 from sampler.tools.connection import Connection
 from sampler.tools.limits import ToolLimits
 from sampler.tools.manager import ManagerConnection
 from sampler.tools.offered import OfferedTool, ToolConnection
 from sampler.tools.servers import ToolServer
+from sampler.tools.traffic import Traffic
 
 log = logging.getLogger(__name__)
 
 
 class Link:
-    def __init__(self, server: ToolServer, limits: ToolLimits, catalog: ToolCatalog) -> None:
+    def __init__(self, server: ToolServer, limits: ToolLimits, catalog: ToolCatalog, traffic: Traffic) -> None:
         self.server = server
-        self._limits = limits
+        self._limits = replace(limits, open_s=server.open_s or limits.open_s)
         self._catalog = catalog
+        self._traffic = traffic.of(server)
+        self._generation = 0  # of the server's circuit, when the connection was opened
+        self._failed = False
+        self._place = contextlib.AsyncExitStack()  # among the server's sessions
         self._connection = self._new_connection()
         self._reopening: asyncio.Task[None] | None = None
         self._num_writes = 0  # calls of tools that are not read-only
         self._closed = False
 
     async def open(self) -> list[OfferedTool]:
-        """Connect; the server's tools. Raises ToolFailure."""
-        await self._connection.open()
-        return await self._catalog.tools_of(self._connection)
+        """Connect; the server's tools. Raises ToolServerUnavailable."""
+        await self._place.enter_async_context(self._traffic.session())
+        return await self._traffic.open(self._open)
 
     async def list_anew(self) -> list[OfferedTool]:
         """The tools of the open connection's server, as it says now. Raises ToolFailure."""
@@ -56,10 +68,17 @@ class Link:
         while True:
             connection = self._connection
             try:
-                return await connection.call(tool, arguments, bound_s), retries
+                async with self._traffic.calling():
+                    answer = await connection.call(tool, arguments, bound_s)
+                self._traffic.circuit.answered()
+                return answer, retries
             except ToolServerDied as exc:
+                self._failed = True
+                self._traffic.failed(self._generation, exc)
                 may_retry = tool.idempotent and self._num_writes == own_writes and not self._closed
                 if not may_retry or retries >= self._limits.max_retries:
+                    if _never_arrived(exc):
+                        raise ToolServerUnavailable(str(exc)) from exc
                     raise
                 log.info("tool call repeated server=%s tool=%s: %s", self.server.name, tool.name, exc)
                 await asyncio.sleep(self._limits.retry_delay_s * 2.0**retries)
@@ -73,6 +92,9 @@ class Link:
             self._reopening.cancel()
             await asyncio.wait({self._reopening}, timeout=self._limits.close_s)
         await self._connection.close()
+        if self._connection.line.is_open and not self._failed:
+            self._traffic.circuit.answered()
+        await self._place.aclose()
 
     async def _replace(self, failed: ToolConnection, *, last: bool) -> None:
         """Open another connection in place of `failed`; calls that failed together share one. A refusal counts if `last`."""
@@ -82,7 +104,7 @@ class Link:
             self._reopening = asyncio.create_task(self._reopen(failed), name=f"mcp reopen {self.server.name}")
         try:
             await asyncio.shield(self._reopening)
-        except ToolServerDied:
+        except ToolServerUnavailable:
             if last:
                 raise
         finally:
@@ -91,12 +113,28 @@ class Link:
 
     async def _reopen(self, failed: ToolConnection) -> None:
         await failed.close()
-        connection = self._new_connection()
-        await connection.open()
-        self._connection = connection
+        await self._traffic.open(self._open)
+
+    async def _open(self) -> list[OfferedTool]:
+        """One try. Raises ToolFailure; nothing stays open then."""
+        generation, connection = self._traffic.circuit.generation, self._new_connection()
+        try:
+            await connection.open()
+            tools = await self._catalog.tools_of(connection)
+        except BaseException:  # cancelled too
+            await asyncio.shield(connection.close())
+            raise
+        connection.line.is_open = True
+        self._generation, self._connection = generation, connection
+        return tools
 
     def _new_connection(self) -> ToolConnection:
         kind = ManagerConnection if self.server.transport == "mcpapi" else Connection
-        connection: ToolConnection = kind(self.server, self._limits)
+        connection: ToolConnection = kind(self.server, self._limits, Line(self._traffic))
         connection.on_list_changed = lambda: self._catalog.forget(connection)
         return connection
+
+
+def _never_arrived(exc: ToolServerDied) -> bool:
+    """The server was not there to take the request, or said that it does not."""
+    return isinstance(exc.__cause__, httpx2.ConnectError | httpx2.ConnectTimeout | ServerBusy)

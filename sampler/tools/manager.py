@@ -23,12 +23,18 @@ from urllib.parse import quote
 
 import httpx2
 from mcp_types import CallToolResult, ContentBlock, ImageContent, TextContent
+from pydantic_core import from_json  # refuses more than 200 levels, which json would take and fail on later
 
 from sampler.errors import ToolServerDied, ToolTimeout
+from sampler.tools.busy import Line
+from sampler.tools.http_bodies import BodyTooLong
 from sampler.tools.limits import ToolLimits
+from sampler.tools.messages import mended
 from sampler.tools.offered import OfferedTool
 from sampler.tools.servers import ToolServer
+from sampler.tools.traffic import Traffic
 from sampler.tools.transports import http_client
+from shared.outside_text import clipped, text_of
 
 log = logging.getLogger(__name__)
 
@@ -44,8 +50,9 @@ _HTTP_ERROR = 400
 class ManagerConnection:
     """`open`, `list_tools`, `call`, `close`, as `ToolConnection` promises. There is no session: it cannot die, only fail."""
 
-    def __init__(self, server: ToolServer, limits: ToolLimits) -> None:
+    def __init__(self, server: ToolServer, limits: ToolLimits, line: Line | None = None) -> None:
         self.server = server
+        self.line = line or Line(Traffic().of(server))
         self.num_list_changes = 0  # the protocol has no notifications
         self.on_list_changed: Callable[[], None] = lambda: None
         self._limits = limits
@@ -57,7 +64,7 @@ class ManagerConnection:
 
     async def open(self) -> None:
         """Ask for the manager's servers. Raises ToolFailure."""
-        self._http = http_client(self.server, self._limits, httpx2.Timeout(self._limits.open_s))
+        self._http = http_client(self.server, self._limits, httpx2.Timeout(self._limits.open_s), self.line)
         try:
             found = await self._get("servers", "servers")
         except BaseException:  # cancelled too: nothing half-open is left behind
@@ -77,16 +84,17 @@ class ManagerConnection:
         """One call. Raises ToolFailure where the manager does not answer, or lost the session with the tool's server."""
         path = f"tool/{quote(f'{tool.server}.{tool.name}', safe='')}"
         timeout_s = min(timeout_s, self._limits.max_call_s)
-        async with self._slots:
-            response = await self._request("POST", path, timeout_s, json=dict(arguments))
         try:
-            body = response.json()
+            async with self._slots:
+                response = await self._request("POST", path, timeout_s, json=dict(arguments))
+        except BodyTooLong as exc:
+            return CallToolResult(content=[TextContent(type="text", text=f"{exc}; ask for less")], is_error=True)
+        try:
+            body = from_json(mended(response.content))
         except ValueError:
             body = None
         if not isinstance(body, dict) or not body.keys() & {"content", "detail"}:
-            raise self._died(
-                path, f"HTTP {response.status_code} with {response.text[:200]!r}; expected content or detail"
-            )
+            raise self._died(path, f"HTTP {response.status_code} with {_shown(response)!r}; expected content or detail")
         if "content" in body:
             return _to_result(body)
         detail = body["detail"] if isinstance(body["detail"], str) else json.dumps(body["detail"], ensure_ascii=False)
@@ -100,13 +108,16 @@ class ManagerConnection:
             await http.aclose()
 
     async def _get(self, path: str, key: str) -> list[Any]:
-        response = await self._request("GET", path, self._limits.open_s)
-        if response.status_code >= _HTTP_ERROR:
-            raise self._died(path, f"HTTP {response.status_code} {response.text[:200]}")
         try:
-            found = response.json()[key]
+            response = await self._request("GET", path, self._limits.open_s)
+        except BodyTooLong as exc:
+            raise self._died(path, str(exc)) from exc
+        if response.status_code >= _HTTP_ERROR:
+            raise self._died(path, f"HTTP {response.status_code} {_shown(response)}")
+        try:
+            found = from_json(mended(response.content))[key]
         except (ValueError, KeyError, TypeError) as exc:
-            raise self._died(path, f"{response.text[:200]!r}; expected JSON with {key!r}") from exc
+            raise self._died(path, f"{_shown(response)!r}; expected JSON with {key!r}") from exc
         if not isinstance(found, list):
             raise self._died(path, f"{key} is {type(found).__name__}; expected a list")
         return found
@@ -115,30 +126,37 @@ class ManagerConnection:
         if self._http is None:
             raise self._died(path, "the session is closed")
         try:
-            async with asyncio.timeout(timeout_s):  # the whole request: httpx2's own bounds each read
-                return await self._http.request(
-                    method, f"{self._base.rstrip('/')}/{path}{self._query}", timeout=None, **content
-                )
+            async with asyncio.timeout(timeout_s) as clock:  # the whole request: httpx2's own bounds each read
+                with self.line.clock(lambda seconds: clock.reschedule((clock.when() or 0.0) + seconds)):
+                    return await self._http.request(
+                        method, f"{self._base.rstrip('/')}/{path}{self._query}", timeout=None, **content
+                    )
         except TimeoutError as exc:
             raise ToolTimeout(f"tool manager {self.server.address}: {path}: no answer within {timeout_s:g} s") from exc
+        except BodyTooLong:
+            raise
         except (httpx2.HTTPError, httpx2.InvalidURL, OSError) as exc:
             raise self._died(path, f"{type(exc).__name__}: {exc}") from exc
 
     def _offered(self, server: str, entry: Any) -> OfferedTool:
         function = entry.get("function") if isinstance(entry, dict) else None
         if not isinstance(function, dict) or not isinstance(function.get("name"), str):
-            raise self._died(f"server/{server}/tools", f"{entry!r}; expected a function schema")
-        name = function["name"]
+            raise self._died(f"server/{server}/tools", f"{clipped(repr(entry), 200)}; expected a function schema")
+        name, description, parameters = function["name"], function.get("description"), function.get("parameters")
         return OfferedTool(
             server=server,
             name=name,
-            description=function.get("description") or "",
-            parameters=function.get("parameters") or {"type": "object", "properties": {}},
+            description=description if isinstance(description, str) else "",
+            parameters=parameters if isinstance(parameters, dict) else {"type": "object", "properties": {}},
             idempotent=self.server.declares_idempotent(name, f"{server}.{name}"),
         )
 
     def _died(self, path: str, why: str) -> ToolServerDied:
         return ToolServerDied(f"tool manager {self.server.address}: {path}: {self.server.quoted(why)}")
+
+
+def _shown(response: httpx2.Response) -> str:
+    return clipped(text_of(response.content[:1000]), 200)
 
 
 def _to_result(body: Mapping[str, Any]) -> CallToolResult:
@@ -158,8 +176,9 @@ def _is_parts(content: Any) -> bool:
 def _block(part: Mapping[str, Any]) -> ContentBlock:
     if part["type"] == "text":
         return _text(part.get("text", ""))
-    url = str(part.get("image_url", {}).get("url", ""))
-    found = _DATA_URL.fullmatch(url)
+    image = part.get("image_url")
+    url = image.get("url") if isinstance(image, dict) else image
+    found = _DATA_URL.fullmatch(url) if isinstance(url, str) else None
     if found is None:
         return _text(f"[image: {url}]")
     return ImageContent(type="image", mime_type=found["type"], data=found["data"])

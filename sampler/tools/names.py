@@ -1,50 +1,153 @@
 """What the model may call, under which names.
 
-A tool is shown by its own name; names that several servers use get `server_` in front. Allow and deny lists hold names or
-patterns (`*`, `?`), matched against the shown name and the tool's own; with a dot in it also against `server.tool`. Deny wins.
+A tool is shown by its own name; names that several servers use get `server_` in front. Entries of allow and deny lists:
+
+    read_file  write_*         the tool's own name
+    left_read_file  left_*     the name with the whole of its server in front, shown so or not
+    files.read_file  files.*   server and tool, each matched alone: `files.*` is never a tool `files.delete` of another server
+
+`*` and `?` stand for any text and any character; every other character is itself. Deny wins, and reads an entry more widely: with
+a dot in it as a tool's own name too, and, where there are several servers, a pattern as one of names with their server in front.
+
+Promise: no entry is without effect in silence. An allowed entry that fits no tool is an error, and so is a denied name, unless
+its tool was offered before in this process. A denied pattern that fits no tool is a warning, and so is an allowed entry whose
+tools are all denied. Each says what is nearest.
 """
 
+import difflib
+import logging
 import re
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
-from fnmatch import fnmatchcase
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from functools import lru_cache
 
 from sampler.tools.offered import OfferedTool
 from shared.errors import ConfigError
 
+log = logging.getLogger(__name__)
+
+Identity = tuple[str, str]  # the server's name, and the tool's own
+_WILDCARDS = {"*": ".*", "?": "."}
+
 
 def unique_names(tools: Sequence[OfferedTool]) -> dict[str, OfferedTool]:
     """By shown name, in the servers' order. Raises ConfigError where prefixes do not tell two tools apart."""
-    counts = Counter(tool.name for tool in tools)
-    named: dict[str, OfferedTool] = {}
+    once: dict[Identity, OfferedTool] = {}
     for tool in tools:
-        prefix = re.sub(r"\W", "_", tool.server)
-        name = f"{prefix}_{tool.name}" if counts[tool.name] > 1 else tool.name
+        once.setdefault(tool.identity, tool)  # some servers list a tool twice
+    counts = Counter(name for _, name in once)
+    named: dict[str, OfferedTool] = {}
+    for tool in once.values():
+        name = _prefixed(tool.identity) if counts[tool.name] > 1 else tool.name
         if name in named:
-            raise ConfigError(f"two tools are named {name!r}; rename a server in the mcpServers JSON")
+            both = " and ".join(map(_dotted, (named[name].identity, tool.identity)))
+            raise ConfigError(f"two tools are named {name!r}: {both}; rename a server in the mcpServers JSON")
         named[name] = tool
     return named
 
 
 def chosen(
-    named: Mapping[str, OfferedTool], allow: Collection[str] | None, exclude: Collection[str]
+    named: Mapping[str, OfferedTool],
+    allow: Collection[str] | None,
+    exclude: Collection[str],
+    *,
+    several_servers: bool = True,
+    offered_before: Collection[Identity] = (),
 ) -> dict[str, OfferedTool]:
-    """Those that are allowed (None: all) and not excluded. An allowed pattern that fits nothing is a ConfigError."""
-    for pattern in allow or ():
-        if not any(_fits(name, tool, pattern) for name, tool in named.items()):
-            raise ConfigError(f"tool {pattern!r} is not offered; the servers offer {', '.join(named) or 'none'}")
+    """Those that are allowed (None: all) and not excluded. Raises ConfigError for an entry that can have no effect."""
+    offered = [tool.identity for tool in named.values()]
 
-    def listed(name: str, tool: OfferedTool, patterns: Collection[str]) -> bool:
-        return any(_fits(name, tool, pattern) for pattern in patterns)
+    def is_denied(identity: Identity) -> bool:
+        return any(_denies(entry, identity, several_servers) for entry in exclude)
 
+    for entry in exclude if named else ():
+        if not any(_denies(entry, identity, several_servers) for identity in (*offered, *offered_before)):
+            _tell_useless_denial(entry, offered)
+    for entry in allow or ():
+        fitting = [identity for identity in offered if _fits(identity, entry)]
+        if not fitting:
+            raise ConfigError(f"tool {entry!r} is allowed, but not offered; {_nearest(entry, offered)}")
+        _require_one_meaning(entry, fitting)
+        if all(map(is_denied, fitting)):
+            _warn_once(
+                f"tool {entry!r} is allowed, but everything that it fits is denied by {', '.join(sorted(exclude))}"
+            )
     return {
         name: tool
         for name, tool in named.items()
-        if (allow is None or listed(name, tool, allow)) and not listed(name, tool, exclude)
+        if (allow is None or any(_fits(tool.identity, entry) for entry in allow)) and not is_denied(tool.identity)
     }
 
 
-def _fits(name: str, tool: OfferedTool, pattern: str) -> bool:
-    if fnmatchcase(name, pattern) or fnmatchcase(tool.name, pattern):
-        return True
-    return "." in pattern and fnmatchcase(f"{tool.server}.{tool.name}", pattern)
+def tell_useless_settings(key: str, entries: Collection[str], server: str, offered: Sequence[Identity]) -> None:
+    """Warn of the entries of a server's `key` (time-outs, idempotent tools) that name no tool of it."""
+    names = {name for _, name in offered} | {_dotted(identity) for identity in offered}
+    for entry in sorted(set(entries) - names):
+        _warn_once(f"server {server!r}: {key} names {entry!r}, which it does not offer; {_nearest(entry, offered)}")
+
+
+def _fits(identity: Identity, entry: str) -> bool:
+    server, tool = identity
+    if "." in entry:
+        return any(_matches(server, left) and _matches(tool, right) for left, right in _parts(entry))
+    head = re.split(r"[*?]", entry)[0]
+    return _matches(tool, entry) or (head.startswith(_prefix(server)) and _matches(_prefixed(identity), entry))
+
+
+def _denies(entry: str, identity: Identity, several_servers: bool) -> bool:
+    own, prefixed = identity[1], _prefixed(identity)
+    return _fits(identity, entry) or _matches(own, entry) or (several_servers and _matches(prefixed, entry))
+
+
+def _parts(entry: str) -> Iterator[tuple[str, str]]:
+    """Server and tool: both may have dots in their names."""
+    for match in re.finditer(r"\.", entry):
+        yield entry[: match.start()], entry[match.end() :]
+
+
+def _matches(name: str, entry: str) -> bool:
+    return name == entry or _pattern(entry).fullmatch(name) is not None
+
+
+@lru_cache(maxsize=1024)
+def _pattern(entry: str) -> re.Pattern[str]:
+    return re.compile("".join(_WILDCARDS.get(char) or re.escape(char) for char in entry), re.DOTALL)
+
+
+def _require_one_meaning(entry: str, fitting: Sequence[Identity]) -> None:
+    """`left_read` may be the tool `read` of `left`, and a tool that another server calls so to be allowed with it."""
+    if {True, False} == {tool == entry for _, tool in fitting} and not _WILDCARDS.keys() & set(entry):
+        both = " or ".join(map(_dotted, fitting))
+        raise ConfigError(f"tool {entry!r} is allowed, and may be {both}; write which one")
+
+
+def _tell_useless_denial(entry: str, offered: Sequence[Identity]) -> None:
+    found = f"tool {entry!r} is denied, but not offered; {_nearest(entry, offered)}"
+    if not _WILDCARDS.keys() & set(entry):
+        raise ConfigError(f"{found}. Correct or remove it; a pattern (`{entry}*`) may fit nothing")
+    _warn_once(found)
+
+
+@lru_cache(maxsize=1024)
+def _warn_once(message: str) -> None:
+    """Once in a process, not once in an episode."""
+    log.warning(message)
+
+
+def _nearest(entry: str, offered: Sequence[Identity]) -> str:
+    spelled = {form: _dotted(each) for each in offered for form in (each[1], _prefixed(each), _dotted(each))}
+    if close := difflib.get_close_matches(entry, spelled, n=3, cutoff=0.5):
+        return f"the nearest offered: {', '.join(dict.fromkeys(spelled[form] for form in close))}"
+    return f"the servers offer {', '.join(map(_dotted, offered)) or 'none'}"
+
+
+def _prefix(server: str) -> str:
+    return re.sub(r"\W", "_", server) + "_"
+
+
+def _prefixed(identity: Identity) -> str:
+    return _prefix(identity[0]) + identity[1]
+
+
+def _dotted(identity: Identity) -> str:
+    return ".".join(identity)

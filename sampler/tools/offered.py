@@ -6,6 +6,7 @@ from typing import Any, Protocol
 
 from mcp_types import CallToolResult, Tool
 
+from sampler.tools.busy import Line
 from sampler.tools.servers import ToolServer
 
 
@@ -19,6 +20,11 @@ class OfferedTool:
     parameters: Mapping[str, Any]
     read_only: bool = False
     idempotent: bool = False
+
+    @property
+    def identity(self) -> tuple[str, str]:
+        """Server and own name: what stays of a tool, whatever other servers offer."""
+        return self.server, self.name
 
     @classmethod
     def from_mcp(cls, server: ToolServer, tool: Tool) -> "OfferedTool":
@@ -44,6 +50,7 @@ class ToolConnection(Protocol):
     """
 
     server: ToolServer
+    line: Line
     num_list_changes: int
     on_list_changed: Callable[[], None]
 

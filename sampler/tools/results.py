@@ -2,7 +2,9 @@
 
 Text is taken as it is. Structured content is shown as JSON where there is no text. Images and other data become a marker with
 their size. A text beyond the bounds keeps its beginning and its end; the marker in between says how much is missing. Where the
-text says less than the answer did, `raw` keeps the answer, bounded.
+text says less than the answer did, `raw` keeps the answer, bounded, unless the bound leaves it nothing that the text lacks.
+
+Many servers send a result twice, as text and as structured content that says the same; it is kept once.
 """
 
 import json
@@ -22,6 +24,7 @@ from mcp_types import (
 )
 
 from sampler.tools.limits import ToolLimits
+from shared.outside_text import storable
 
 # Character ranges of a text's tokens, in order.
 Borders = Callable[[str], Sequence[tuple[int, int]]]
@@ -52,20 +55,24 @@ def to_result(
     answer: CallToolResult, duration_s: float, limits: ToolLimits, borders: Borders | None = None, retries: int = 0
 ) -> ToolResult:
     text = "\n".join(_block_text(block) for block in answer.content)
+    plain = all(isinstance(block, TextContent) for block in answer.content)
     if not text and answer.structured_content is not None:
         text = json.dumps(answer.structured_content, ensure_ascii=False)
+    else:
+        plain = plain and (answer.structured_content is None or _says_it_twice(answer))
     if not text and answer.is_error:
         text = "the tool failed without a message"
-    whole = _storable(text)
+    whole = storable(text)
     kept, cut_chars = bounded(whole, limits, borders)
-    plain = all(isinstance(block, TextContent) for block in answer.content) and answer.structured_content is None
     raw = None if plain and not cut_chars else raw_text(answer, limits.max_raw_chars)
+    if plain and raw is not None and len(raw) <= len(kept) and _has_beginnings(kept, answer):
+        raw = None  # bounded more tightly than the text was
     return ToolResult(kept, bool(answer.is_error), duration_s, cut_chars, raw, retries, whole, answer)
 
 
 def with_summary(result: ToolResult, summary: str, limits: ToolLimits, borders: Borders | None = None) -> ToolResult:
     """The same result, of which the model reads `summary`; so `raw` keeps the answer."""
-    kept, _ = bounded(_storable(summary), limits, borders)
+    kept, _ = bounded(storable(summary), limits, borders)
     raw = result.raw
     if raw is None and result.answer is not None:
         raw = raw_text(result.answer, limits.max_raw_chars)
@@ -84,17 +91,61 @@ def bounded(text: str, limits: ToolLimits, borders: Borders | None = None) -> tu
 
 
 def raw_text(answer: CallToolResult, max_chars: int) -> str:
-    """The answer as JSON text. Where that is too long its long texts are clipped, then its end."""
-    whole = answer.model_dump(mode="json", by_alias=True, exclude_none=True)
+    """The answer as JSON text, without what it says twice. Where that is too long its long texts are clipped, then its end."""
+    twice = _says_it_twice(answer)
+    whole = _dumped(answer, structured_content=None) if twice else _dumped(answer)
     text = json.dumps(whole, ensure_ascii=False)
+    if len(text) > max_chars and twice:  # its texts are clipped one by one, while a text that is JSON loses its end
+        whole = _dumped(answer, content=[block for block in answer.content if not isinstance(block, TextContent)])
+        text = json.dumps(whole, ensure_ascii=False)
     if len(text) > max_chars:
         text = json.dumps(_clipped(whole, min(_MAX_RAW_TEXT_CHARS, max_chars // 2)), ensure_ascii=False)
-    return _storable(text[:max_chars])
+    return storable(text[:max_chars])
 
 
-def _storable(text: str) -> str:
-    """Without half surrogate pairs, which JSON may spell and UTF-8 cannot."""
-    return text.encode("utf-8", "replace").decode() if not text.isascii() else text
+def _dumped(answer: CallToolResult, **update: Any) -> dict[str, Any]:
+    return answer.model_copy(update=update).model_dump(mode="json", by_alias=True, exclude_none=True)
+
+
+def _has_beginnings(kept: str, answer: CallToolResult) -> bool:
+    """Whether `kept` has what a clipped answer has of its texts."""
+    texts = [block.text for block in answer.content if isinstance(block, TextContent)]
+    return all(storable(text[:_MAX_RAW_TEXT_CHARS]) in kept for text in texts)
+
+
+def _says_it_twice(answer: CallToolResult) -> bool:
+    """Whether its texts say all of its structured content: one of them is its JSON, or they are the text or the list in it.
+
+    Servers wrap a result that is no object: `{"result": …}`.
+    """
+    structured = answer.structured_content
+    texts = [block.text for block in answer.content if isinstance(block, TextContent)]
+    if structured is None or not texts:
+        return False
+    wrapped = structured["result"] if isinstance(structured, dict) and [*structured] == ["result"] else structured
+    if isinstance(wrapped, str) and wrapped in texts:
+        return True
+    wanted = {_canonical(structured), _canonical(wrapped)}
+    return any(_canonical_of(text) in wanted for text in texts) or (
+        isinstance(wrapped, list)
+        and len(wrapped) == len(texts)
+        and all(
+            item == text or _canonical(item) == _canonical_of(text) for item, text in zip(wrapped, texts, strict=True)
+        )
+    )
+
+
+def _canonical_of(text: str) -> str | None:
+    """None: no JSON."""
+    try:
+        return _canonical(json.loads(text))
+    except (ValueError, RecursionError):  # a number of very many digits, very deep nesting: not compared
+        return None
+
+
+def _canonical(value: Any) -> str:
+    """The same text for the same JSON value, which `==` is not: for it 1, 1.0 and true are one."""
+    return json.dumps(value, sort_keys=True)
 
 
 def _joined(text: str, head: str, tail: str) -> str:

@@ -12,7 +12,8 @@ given by its URL alone gets the bearer token in MCP_BEARER_TOKEN, where that is 
 hold no user name, password or query. What is told of a server, in logs and in records, is what the file says: `${NAME}`.
 
 Beside the standard keys an entry may have `timeout_s` (of its tools), `tool_timeouts_s` ({tool: seconds}) and
-`idempotent_tools` (those that may be called again after a transport failure, though the server does not say so).
+`idempotent_tools` (those that may be called again after a transport failure, though the server does not say so), `open_s`
+(seconds in which a session must be open) and `max_connections` (that one process holds to a server given by its URL).
 `docs/tools.md` is the guide.
 """
 
@@ -22,18 +23,20 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 from urllib.parse import urlsplit
 
 from sampler.environment import expand
+from sampler.tools.auth import ClientCredentials, Method
+from sampler.tools.revision import Revision
 from shared.errors import ConfigError
 from shared.json_file import read_json_file
 
 Transport = Literal["stdio", "http", "sse", "mcpapi"]
 Remote = Literal["http", "sse", "mcpapi"]
 
-_COMMON = {"timeout_s", "tool_timeouts_s", "idempotent_tools"}
-_REMOTE = {"url", "headers", "transport"}
+_COMMON = {"timeout_s", "tool_timeouts_s", "idempotent_tools", "open_s", "revision"}
+_REMOTE = {"url", "headers", "transport", "max_connections", "auth"}
 _LOCAL = {"command", "args", "env", "cwd"}
 # Written by other MCP clients into the same files; they mean nothing here. (`timeout` has no agreed unit.)
 _IGNORED = {"type", "transport", "disabled", "description", "autoApprove", "alwaysAllow", "timeout"}
@@ -45,6 +48,9 @@ _REMOTE_TRANSPORTS: Mapping[str, Remote] = {
     "sse": "sse",
     "mcpapi": "mcpapi",
 }
+_LEAST_CONNECTIONS = 4  # for a call, an opening, and a stream that listens
+_LEAST_SECRET_CHARS = 6  # shorter ones would be found in ordinary words
+_CREDENTIALS = {"issuer", "client_id", "client_secret", "private_key", "algorithm", "method", "scope"}
 _TOKEN_VARIABLE = "MCP_BEARER_TOKEN"
 
 
@@ -53,7 +59,7 @@ class ToolServer:
     """Either `url` or `command` (stdio: one process per episode). Both, headers and env may hold secrets.
 
     `shown`: where it is, for people: the URL without query and user, or the command line, before `${NAME}` was replaced.
-    `timeout_s=None`: the sampler's `tool_timeout_s`.
+    `timeout_s=None`: the sampler's `tool_timeout_s`; `open_s=None`: its `tool_open_s`. `max_connections`: that one process holds.
     """
 
     name: str
@@ -67,7 +73,12 @@ class ToolServer:
     timeout_s: float | None = None
     tool_timeouts_s: Mapping[str, float] = field(default_factory=dict)
     idempotent_tools: frozenset[str] = frozenset()
+    open_s: float | None = None
+    max_connections: int | None = None
+    revision: Revision = "auto"
+    auth: ClientCredentials | None = None
     shown: str | None = field(default=None, compare=False)
+    episode: str = field(default="", compare=False)  # the id of the episode that speaks to it
 
     @property
     def transport(self) -> Transport:
@@ -78,7 +89,8 @@ class ToolServer:
         """Equal for servers that offer the same tools; hashable."""
         pairs = (tuple(sorted(self.headers.items())), tuple(sorted(self.env.items())))
         declared = tuple(sorted(self.idempotent_tools))
-        return (self.name, self.transport, self.url, self.command, self.args, self.cwd, declared, *pairs)
+        how = (self.transport, self.revision, self.auth)
+        return (self.name, how, self.url, self.command, self.args, self.cwd, declared, *pairs)
 
     @property
     def address(self) -> str:
@@ -86,12 +98,18 @@ class ToolServer:
         return self.shown or self.url or " ".join([self.command or "", *self.args])
 
     def quoted(self, text: str) -> str:
-        """What others wrote about this server (an HTTP client, its errors), with the address where they have the URL."""
-        if self.url is None:
-            return text
-        query = urlsplit(self.url).query
-        plain = text.replace(self.url, self.address)
-        return plain.replace(query, "…") if query else plain
+        """What others wrote about this server (an HTTP client, its process), with the address where they have the URL, and
+        without what its headers, `env` and `auth` hold."""
+        if self.url is not None:  # first: it may hold the same secrets
+            query = urlsplit(self.url).query
+            text = text.replace(self.url, self.address)
+            text = text.replace(query, "…") if query else text
+        told = (self.auth.client_secret, self.auth.private_key) if self.auth is not None else ()
+        for value in (*self.headers.values(), *self.env.values(), *told):
+            for secret in (value, value.rpartition(" ")[2]):  # "Bearer TOKEN": the token alone too
+                if len(secret) >= _LEAST_SECRET_CHARS:
+                    text = text.replace(secret, "…")
+        return text
 
     def call_timeout_s(self, *names: str) -> float | None:
         """The time-out of a tool that goes by these names; None where the configuration names none."""
@@ -159,6 +177,8 @@ def _server(name: str, entry: Any, where: str) -> ToolServer:
         "timeout_s": _seconds(entry["timeout_s"], "timeout_s", where) if "timeout_s" in entry else None,
         "tool_timeouts_s": _tool_timeouts_s(entry, where),
         "idempotent_tools": frozenset(_list(entry, "idempotent_tools", where)),
+        "open_s": _seconds(entry["open_s"], "open_s", where) if "open_s" in entry else None,
+        "revision": _one_of(entry.get("revision", "auto"), get_args(Revision), "revision", where),
     }
     if "command" in entry:
         args = _list(entry, "args", where)
@@ -175,7 +195,45 @@ def _server(name: str, entry: Any, where: str) -> ToolServer:
     _address_of(url, entry["url"], where)
     remote = _remote(entry.get("transport", entry.get("type")), url, where)
     headers = _texts(entry, "headers", where)
-    return ToolServer(name=name, url=url, headers=headers, remote=remote, shown=_shown(entry["url"]), **common)
+    auth = _credentials(entry["auth"], f"{where}: auth") if "auth" in entry else None
+    if auth is not None and remote == "mcpapi":
+        raise ConfigError(f"{where}: auth is for MCP over HTTP; expected headers for a manager")
+    if auth is not None and any(name.lower() == "authorization" for name in headers):
+        raise ConfigError(f"{where}: auth and an Authorization header are both given; expected one of them")
+    return ToolServer(
+        name=name,
+        url=url,
+        headers=headers,
+        remote=remote,
+        max_connections=_connections(entry, where),
+        auth=auth,
+        shown=_shown(entry["url"]),
+        **common,
+    )
+
+
+def _credentials(entry: Any, where: str) -> ClientCredentials:
+    if not isinstance(entry, Mapping) or entry.get("type") != "client_credentials":
+        raise ConfigError(
+            f'{where}: expected {{"type": "client_credentials", "issuer": …, "client_id": …, "client_secret": …}}'
+        )
+    if unknown := sorted(map(str, entry.keys() - _CREDENTIALS - {"type"})):
+        raise ConfigError(f"{where}: unknown key {unknown[0]!r}; expected {', '.join(sorted(_CREDENTIALS))}")
+    for key in ("issuer", "client_id"):
+        if key not in entry:
+            raise ConfigError(f"{where}: {key} is missing; the credentials are sent to this issuer alone")
+    if ("client_secret" in entry) == ("private_key" in entry):
+        raise ConfigError(f'{where}: expected exactly one of "client_secret" and "private_key"')
+    texts = {key: _text(entry, key, where) for key in entry if key != "type"}
+    _address_of(texts["issuer"], entry["issuer"], f"{where}: issuer")
+    method = _one_of(texts.pop("method", "client_secret_basic"), get_args(Method), "method", where)
+    return ClientCredentials(method=method, **texts)
+
+
+def _one_of(value: Any, known: tuple[str, ...], key: str, where: str) -> Any:
+    if value not in known:
+        raise ConfigError(f"{where}: {key} is {value!r}; expected one of {', '.join(known)}")
+    return value
 
 
 def _shown(raw: str) -> str:
@@ -242,6 +300,15 @@ def _seconds(value: Any, key: str, where: str) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
         raise ConfigError(f"{where}: {key} is {value!r}; expected seconds above 0")
     return float(value)
+
+
+def _connections(entry: Mapping[str, Any], where: str) -> int | None:
+    value = entry.get("max_connections")
+    if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < _LEAST_CONNECTIONS):
+        raise ConfigError(
+            f"{where}: max_connections is {value!r}; expected a whole number from {_LEAST_CONNECTIONS} on"
+        )
+    return value
 
 
 def _expand(text: str, where: str) -> str:

@@ -1,13 +1,13 @@
 """The tools of one episode: one session per server, names made unique, allow and deny lists, bounded results.
 
     session = ToolSession(servers, allow=["search", "files.*"], exclude=["files.write_*"])
-    await session.open()                        # all servers at once; the first failure closes the rest
+    await session.open()                        # all servers, as `traffic` lets them; the first failure closes the rest
     schemas = session.list_tools()              # OpenAI function schemas, in a fixed order
     result = await session.call("search", {"query": "…"})
     await session.close()
 
 Promise: what a tool *says*, errors included, is a `ToolResult`; what happens *to* a tool (its server dies, hangs, loses
-the session) is a `ToolFailure`, which is never scored.
+the session) is a `ToolFailure`, which is never scored. One kind of it, `ToolServerUnavailable`, is not the episode's doing.
 
 The list is that of the opening: the tools stand at the beginning of the prompt, whose tokens are never rewritten. When a
 server announces another list, the catalogue forgets the old one, and episodes that start later see the new tools.
@@ -15,7 +15,9 @@ server announces another list, the catalogue forgets the old one, and episodes t
 
 import asyncio
 import time
+import uuid
 from collections.abc import Awaitable, Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -26,13 +28,15 @@ from sampler.tools.names import chosen, unique_names
 from sampler.tools.offered import OfferedTool
 from sampler.tools.results import Borders, ToolResult, bounded, to_result, with_summary
 from sampler.tools.servers import ToolServer
+from sampler.tools.traffic import Traffic
 from shared.errors import ConfigError
 
 T = TypeVar("T")
 
 
 class ToolSession:
-    """`allow`: names or patterns that this episode may use; None allows all. `exclude` wins over it. `borders`: see `results`."""
+    """`allow`: names or patterns that this episode may use; None allows all. `exclude` wins over it. `episode`: what servers
+    are told to know it by; None: a random id. `borders`: see `results`."""
 
     def __init__(
         self,
@@ -40,18 +44,23 @@ class ToolSession:
         allow: Collection[str] | None = None,
         limits: ToolLimits | None = None,
         catalog: ToolCatalog | None = None,
+        traffic: Traffic | None = None,
         *,
         exclude: Collection[str] = (),
+        episode: str | None = None,
         borders: Borders | None = None,
     ) -> None:
         self._limits = limits or ToolLimits()
         self._allow = None if allow is None else list(allow)
         self._exclude = list(exclude)
         self._borders = borders
-        known = catalog or ToolCatalog(max_age_s=0)
-        self._links = [Link(server, self._limits, known) for server in servers]
+        self._catalog = catalog or ToolCatalog(max_age_s=0)
+        shared = traffic or Traffic()
+        episode = episode or uuid.uuid4().hex
+        known_as = [replace(server, episode=episode) for server in servers]
+        self._links = [Link(server, self._limits, self._catalog, shared) for server in known_as]
         self._tools: dict[str, OfferedTool] = {}
-        self._owners: dict[str, Link] = {}  # by shown name
+        self._owners: dict[str, Link] = {}  # by the server's name
 
     async def __aenter__(self) -> Self:
         await self.open()
@@ -80,9 +89,11 @@ class ToolSession:
     def _choose(self, listed: Sequence[list[OfferedTool]]) -> None:
         """Raises ConfigError."""
         offered = [(link, tool) for link, tools in zip(self._links, listed, strict=True) for tool in tools]
+        self._owners = _owners(offered)
         named = unique_names([tool for _, tool in offered])
-        self._owners = {name: link for name, (link, _) in zip(named, offered, strict=True)}
-        self._tools = chosen(named, self._allow, self._exclude)
+        several = len(self._links) > 1 or any(link.server.transport == "mcpapi" for link in self._links)
+        before = self._catalog.ever_listed
+        self._tools = chosen(named, self._allow, self._exclude, several_servers=several, offered_before=before)
 
     async def close(self) -> None:
         """End all sessions; bounded by the limits."""
@@ -109,12 +120,22 @@ class ToolSession:
             known = ", ".join(self._tools) or "none"
             text, cut_chars = bounded(f"unknown tool {name!r}; available: {known}", self._limits, self._borders)
             return ToolResult(text, True, 0.0, cut_chars)
-        answer, retries = await self._owners[name].call(tool, arguments, timeout_s)
+        answer, retries = await self._owners[tool.server].call(tool, arguments, timeout_s)
         return to_result(answer, time.monotonic() - began, self._limits, self._borders, retries)
 
     def with_summary(self, result: ToolResult, summary: str) -> ToolResult:
         """`result` as somebody summarized it, within the limits."""
         return with_summary(result, summary, self._limits, self._borders)
+
+
+def _owners(offered: Sequence[tuple[Link, OfferedTool]]) -> dict[str, Link]:
+    """By server. Raises ConfigError where a manager's server has the name of another one: `files.*` would mean both."""
+    owners: dict[str, Link] = {}
+    for link, tool in offered:
+        if owners.setdefault(tool.server, link) is not link:
+            both = " and ".join(repr(each.server.name) for each in (owners[tool.server], link))
+            raise ConfigError(f"both {both} offer a server {tool.server!r}; rename or leave out one of them")
+    return owners
 
 
 async def _all(answers: Iterable[Awaitable[T]]) -> list[T]:

@@ -17,7 +17,7 @@ Border = tuple[int, int]
 class TokenBorders:
     def __init__(self, template: ChatTemplate) -> None:
         self._template = template
-        self._spelled = re.compile(f"({template.control_re.pattern})")
+        self._spelled = re.compile(f"({template.control.tokens.pattern})")
 
     def __call__(self, text: str) -> list[Border]:
         borders: list[Border] = []

@@ -3,50 +3,68 @@
 import contextlib
 import logging
 import ssl
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from functools import cache, partial
 from typing import Any
 
 import httpx2
-from mcp import StdioServerParameters
 from mcp.client.sse import sse_client
-from mcp.client.stdio import stdio_client
 from mcp.client.streamable_http import streamable_http_client
 
+from sampler.tools.auth import shared_token
+from sampler.tools.busy import Line, PatientClient
+from sampler.tools.http_bodies import ACCEPTED_ENCODINGS, BoundedTransport, note_answer
 from sampler.tools.limits import ToolLimits
+from sampler.tools.revision import EPISODE_HEADER
 from sampler.tools.servers import ToolServer
+from sampler.tools.stdio import stdio_transport
 
 log = logging.getLogger(__name__)
 
 _REFUSALS = (401, 403, 404)  # of a token, or of a path
 # Above every call's own time-out, so that it is the call that ends, not the connection.
 _READ_MARGIN_S = 10.0
-_MAX_EVENT_BYTES = 64 * 1024 * 1024
+_SSE_EVENT_BYTES = 1024 * 1024  # the SDK's own bound for the older transport, at which it ends the session
+_EVENT_MARGIN_BYTES = 4096  # for the other fields of an event
 
 
-async def open_transport(server: ToolServer, limits: ToolLimits, stack: contextlib.AsyncExitStack) -> Any:
-    """What `mcp.Client` takes as its transport. What lies below it is closed with `stack`."""
+async def open_transport(
+    server: ToolServer, limits: ToolLimits, stack: contextlib.AsyncExitStack, line: Line, on_end: Callable[[str], None]
+) -> Any:
+    """What `mcp.Client` takes as its transport. What lies below it is closed with `stack`. `on_end` is told why it ended."""
     if server.url is None:
-        parameters = StdioServerParameters(
-            command=server.command or "", args=list(server.args), env=dict(server.env), cwd=server.cwd
-        )
-        return stdio_client(parameters)
+        return stdio_transport(server, limits.max_message_bytes, on_end)
     read_s = limits.max_call_s + _READ_MARGIN_S
     if server.transport == "sse":
-        return _one_pair(server, limits, read_s)
-    http = await stack.enter_async_context(http_client(server, limits, httpx2.Timeout(limits.open_s, read=read_s)))
-    return streamable_http_client(server.url, http_client=http, max_sse_event_size=_MAX_EVENT_BYTES)
+        return _one_pair(server, limits, read_s, line)
+    stack.callback(line.stop_listening)
+    timeout = httpx2.Timeout(limits.open_s, read=read_s)
+    http = await stack.enter_async_context(http_client(server, limits, timeout, line))
+    most = limits.max_message_bytes + _EVENT_MARGIN_BYTES
+    return streamable_http_client(server.url, http_client=http, max_sse_event_size=most)
 
 
-def http_client(server: ToolServer, limits: ToolLimits, timeout: httpx2.Timeout) -> httpx2.AsyncClient:
+def http_client(server: ToolServer, limits: ToolLimits, timeout: httpx2.Timeout, line: Line) -> httpx2.AsyncClient:
     """One per session; all share the TLS settings."""
-    return httpx2.AsyncClient(
-        verify=_ssl_context(),
-        headers=dict(server.headers),
-        # Parallel calls, the server's own stream and the closing DELETE. uvicorn ends idle connections after 5 s.
-        limits=httpx2.Limits(max_connections=limits.max_parallel_calls + 4, keepalive_expiry=2.0),
+    most = limits.max_message_bytes
+    most_of_line = min(most, _SSE_EVENT_BYTES - _EVENT_MARGIN_BYTES) if server.transport == "sse" else most
+    # Parallel calls, the server's own stream and the closing DELETE. uvicorn ends idle connections after 5 s.
+    connections = httpx2.Limits(
+        max_connections=limits.max_parallel_calls + 4,
+        max_keepalive_connections=0
+        if server.max_connections
+        else None,  # a limited one is given back after its request
+        keepalive_expiry=2.0,
+    )
+    inner = httpx2.AsyncHTTPTransport(verify=_ssl_context(), limits=connections)
+    known_as = {EPISODE_HEADER: server.episode} if server.episode else {}
+    return PatientClient(
+        line,
+        transport=BoundedTransport(inner, most, most_of_line),
+        headers={"Accept-Encoding": ACCEPTED_ENCODINGS, **known_as, **server.headers},
+        auth=None if server.auth is None or server.url is None else shared_token(server.url, server.auth),
         timeout=timeout,
-        event_hooks={"response": [partial(_tell_refusal, server)]},
+        event_hooks={"response": [note_answer, partial(_tell_refusal, server)]},
     )
 
 
@@ -57,13 +75,13 @@ async def _tell_refusal(server: ToolServer, response: httpx2.Response) -> None:
 
 
 @contextlib.asynccontextmanager
-async def _one_pair(server: ToolServer, limits: ToolLimits, read_s: float) -> AsyncIterator[Any]:
+async def _one_pair(server: ToolServer, limits: ToolLimits, read_s: float, line: Line) -> AsyncIterator[Any]:
     def make(
         headers: dict[str, str] | None = None,
         timeout: httpx2.Timeout | None = None,
         auth: httpx2.Auth | None = None,
     ) -> httpx2.AsyncClient:
-        return http_client(server, limits, timeout or httpx2.Timeout(limits.open_s, read=read_s))
+        return http_client(server, limits, timeout or httpx2.Timeout(limits.open_s, read=read_s), line)
 
     async with sse_client(
         server.url or "", timeout=limits.open_s, sse_read_timeout=read_s, httpx_client_factory=make

@@ -7,7 +7,8 @@
 With `only_evaluate` there is no trainer, and the evaluation of version 0 is all; then comes a report of it.
 
 Every step is idempotent: the same command continues an interrupted run. If a part dies, this says which, shows the end of
-its log, stops the rest and exits with 1. Ctrl-C stops all of it and exits with 130; a second one does not wait.
+its log, stops the rest and exits with 1; samplers are started again a few times before. Ctrl-C stops all of it and exits with
+130; a second one does not wait.
 """
 
 import asyncio
@@ -33,13 +34,17 @@ from scripts.launch.rounds import EvalRound, import_eval, import_train, setup_se
 from scripts.launch.services import start_keepers, start_samplers, start_tools, start_trainers
 from scripts.launch.settings import ROOT, LaunchConfig
 from scripts.launch.waiting import signals_set, until
+from shared.config import forget_secrets
 from shared.errors import ConfigError, TandemError
 from shared.evaluation import EvaluationRound, evaluation_rounds
 from shared.mongod import Mongod
+from shared.redaction import redacted, shown
 from shared.states import ServiceStatus
 from shared.store import Store
 
 SNAPSHOT_S = 2.0
+NO_TOOLS = "none (MCP_MANAGER_URL names a server; `bundled` is the example's)"
+NO_EVALUATION = "no evaluation (EVAL_FILE names held-out tasks)"
 INTERRUPTED = 130
 
 
@@ -49,6 +54,7 @@ def main() -> None:
     except ConfigError as exc:
         sys.stderr.write(f"scripts.launch: {exc}\n")
         sys.exit(2)
+    forget_secrets("launch")
     config = policies[0]
     os.chdir(ROOT)
     logging.basicConfig(level=logging.WARNING)
@@ -63,7 +69,7 @@ def main() -> None:
         if launch.evaluated is not None:
             report.show(console, config, launch.evaluated)
         elif launch.figures is not None:
-            summary_text.show(console, policies, launch.figures, launch.metrics)
+            summary_text.show(console, launch.trained, launch.figures, launch.metrics)
     except TandemError as exc:
         console.print(f"[bold red]{type(exc).__name__}[/bold red]", soft_wrap=True)
         console.print(str(exc), markup=False, highlight=False, soft_wrap=True)
@@ -85,7 +91,8 @@ class Launch:
         self.config = config = policies[0]
         self.children = children
         self.display = display
-        self.metrics = {policy.policy: StepMetrics(policy.policy_folder / "metrics.jsonl") for policy in policies}
+        self.trained = [policy for policy in policies if not policy.frozen]
+        self.metrics = {policy.policy: StepMetrics(policy.policy_folder / "metrics.jsonl") for policy in self.trained}
         self.clock = PhaseClock(config.folder / "seconds.json")
         self.database = config.db_connection_string or ""
         self.figures: dict[str, Any] | None = None  # the summary, once there is one
@@ -141,15 +148,18 @@ class Launch:
             if config.is_main and await self.is_finished(store):
                 return await self.finish(store)
             tools_url = await start_tools(config, self.children)
-            self.display.note(f"tools: {tools_url}")
+            self.display.note(f"tools: {redacted(tools_url) if tools_url else NO_TOOLS}")
             start_keepers(self.policies, self.children, self.database)
             start_samplers(self.policies, self.children, self.database, tools_url)
             if not config.only_evaluate:
                 self.display.trainers = start_trainers(self.policies, self.children, self.database)
             if not config.is_main:
                 return await self.follow(store)
-            await import_eval(store, config)
-            await self.evaluate(store, 0, "eval_before")
+            if config.has_evaluation:
+                await import_eval(store, config)
+                await self.evaluate(store, 0, "eval_before")
+            else:
+                self.display.note(NO_EVALUATION)
             if not config.only_evaluate:
                 await self.train(store)
                 for version in await self._still_to_evaluate(store):
@@ -162,11 +172,13 @@ class Launch:
 
     async def is_finished(self, store: Store) -> bool:
         """Is nothing left to do but to show the summary again? (In doubt no: every step notices that itself.)"""
-        for config in self.policies:
+        for config in self.trained:
             metrics = self._read_metrics(config.policy)
             wanted = 0 if config.only_evaluate else config.max_steps()
             if wanted is None or metrics.last_step < wanted:
                 return False
+        if not self.config.has_evaluation:
+            return True
         await import_eval(store, self.config)  # the file may have grown
         versions = {0, *await self._still_to_evaluate(store)}
         return all([await EvalRound(store, self.config.policy, version).is_complete() for version in versions])
@@ -180,12 +192,14 @@ class Launch:
             return 0
         for policy in self.metrics:
             self._read_metrics(policy)
-        self.figures = await summary.summarize(store, self.policies, self.metrics, rounds, self.clock.seconds)
+        self.figures = await summary.summarize(store, self.trained, self.metrics, rounds, self.clock.seconds)
         await asyncio.to_thread(summary.write, self.config, self.figures, self.metrics)
         return 0
 
     async def _still_to_evaluate(self, store: Store) -> list[int]:
-        """Versions whose round is under way, in order, and the newest."""
+        """Versions whose round is under way, in order, and the newest; none without held-out tasks."""
+        if not self.config.has_evaluation:
+            return []
         newest = await store.versions.newest(self.config.policy)
         under_way = await store.evaluation.open_versions(self.config.policy)
         return sorted({*under_way, 0 if newest is None else newest.version})
@@ -195,7 +209,7 @@ class Launch:
             server = Mongod(self.config.folder / "mongodb")
             await asyncio.to_thread(self.children.start_mongod, server)
             self.database = server.connection_string
-            self.display.note(f"MongoDB: {self.database} database {self.config.run} (open it with Compass)")
+            self.display.note(f"MongoDB: {shown(self.database)} database {self.config.run} (open it with Compass)")
 
     async def evaluate(self, store: Store, version: int, phase: str) -> None:
         """Play the held-out tasks with one version, unless that was done before."""
@@ -242,7 +256,8 @@ class Launch:
         """By an engine of the tasks' owner; and does each other policy have one with its newest weights?"""
         for config in self.policies:
             newest = await store.versions.newest(config.policy)
-            wanted = version if config is self.config or newest is None else newest.version
+            announced = version if newest is None else newest.version
+            wanted = version if config is self.config else 0 if config.frozen else announced
             services = await store.services.live(config.policy, ttl_s=15.0)
             if not any(s.status == ServiceStatus.UP and s.version == wanted for s in services):
                 return False

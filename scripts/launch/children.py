@@ -4,8 +4,9 @@
         ├─ mongod, tools, engine keepers, samplers, trainer      each in a session of its own, its log beside the others'
         ╎       so that Ctrl-C reaches the launcher alone
 
-A child that ends unasked has died: ChildDied, but for one that `ends_itself` with status 0. Samplers may come and go:
-losing some of them, not all, is reported and borne.
+A child that ends unasked has died: ChildDied, but for one that `ends_itself` with status 0. Samplers may come and go: one that
+died is started again, after a pause that doubles, `RESTARTS` times; one that works for `STEADY_S` begins to count anew. Losing
+some of them for good, not all, is reported and borne.
 """
 
 import asyncio
@@ -14,14 +15,16 @@ import os
 import signal
 import subprocess
 import sys
+import time
 import uuid
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 from scripts.launch.processes import MARK, Target, start_time, stop
+from shared.config import is_secret_variable
 from shared.errors import TandemError
 from shared.mongod import Mongod
 
@@ -30,6 +33,10 @@ TAIL_LINES = 30  # torch's launcher alone ends with 15 lines of its own
 # Order of stopping, and seconds between SIGTERM and SIGKILL. Consumers go before what they consume.
 STAGES = {"trainer": (0, 40.0), "sampler": (1, 45.0), "keeper": (2, 25.0), "tools": (3, 5.0), "mongod": (4, 30.0)}
 REPLICAS = ("sampler",)
+RESTARTS = 5  # of one replica that dies again and again
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 30.0
+STEADY_S = 600.0
+ASKED_TO, REFUSED = 0, 2  # exit statuses: it was stopped on purpose; its configuration is wrong, and would be again
 
 
 class ChildDied(TandemError):
@@ -46,14 +53,25 @@ class Child:
     log_path: Path
     log_start: int
     target: Target
+    command: tuple[str, ...] = ()
+    environment: dict[str, str] = field(default_factory=dict)
     ends_itself: bool = False  # status 0 is no death
     may_exit: bool = False  # no end is a death: it was asked to stop
+    started_at: float = field(default_factory=time.monotonic)
+    restarts: int = 0  # that led to this process, without a steady one in between
+    due_at: float | None = None  # when it is started again; None: it lives, or is lost
 
     @property
     def died(self) -> bool:
         """Ended, and should not have."""
         status = self.returncode
         return status is not None and not self.may_exit and not (self.ends_itself and status == 0)
+
+    @property
+    def is_lost(self) -> bool:
+        """Died, and will not be started again."""
+        used_up = self.restarts >= RESTARTS or self.returncode in (ASKED_TO, REFUSED)
+        return self.died and (self.kind not in REPLICAS or used_up)
 
     @property
     def returncode(self) -> int | None:
@@ -86,6 +104,12 @@ class Child:
         return f"{self.name} (pid {self.process.pid}) {how}; the end of {self.log_path}:\n{tail}"
 
 
+def _inherited(kind: str) -> dict[str, str]:
+    """The launcher's environment, without the secrets of services of another kind."""
+    own = f"TANDEM_{kind.upper()}_"
+    return {name: value for name, value in os.environ.items() if name.startswith(own) or not is_secret_variable(name)}
+
+
 def describe_exit(status: int | None) -> str:
     if status is None:
         return "is running"
@@ -104,6 +128,7 @@ class Children:
         self._launch = f"{run}-{uuid.uuid4().hex}"
         self._guardian: subprocess.Popen[bytes] | None = None
         self._reported: set[str] = set()
+        self._stopping = False
         self.children: list[Child] = []
         self.hurry = False  # set it to stop without the graces
         self.tell: Callable[[str], None] = lambda text: None  # what `stop` does
@@ -136,14 +161,14 @@ class Children:
             process = subprocess.Popen(
                 list(command),
                 cwd=self._root,
-                env={**os.environ, **(environment or {}), MARK: mark, "PYTHONUNBUFFERED": "1"},
+                env={**_inherited(kind), **(environment or {}), MARK: mark, "PYTHONUNBUFFERED": "1"},
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
             )
         child = self._add(name, kind, process, log_path, begin, mark)
-        child.ends_itself = ends_itself
+        child.command, child.environment, child.ends_itself = tuple(command), environment or {}, ends_itself
         return child
 
     def start_mongod(self, server: Mongod) -> Child:
@@ -186,22 +211,38 @@ class Children:
     async def watch(self) -> None:
         """Never returns; raises ChildDied as soon as a part that the run cannot do without has ended."""
         while True:
+            self.revive()
             self.check()
             await asyncio.sleep(POLL_S)
 
+    def revive(self) -> None:
+        """Start replicas again that died, when their pauses have passed; `tell` says so."""
+        for child in [child for child in self.children if child.died and not child.is_lost]:
+            now = time.monotonic()
+            if child.due_at is None:
+                if now - child.started_at >= STEADY_S:
+                    child.restarts = 0
+                pause_s = min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2**child.restarts)
+                child.due_at = now + pause_s
+                which = f"{child.restarts + 1} of at most {RESTARTS}"
+                self.tell(
+                    f"{child.name} {describe_exit(child.returncode)}: starting it again in {pause_s:g} s ({which})"
+                )
+            elif child.due_at <= now and not self._stopping:
+                self.children.remove(child)
+                again = self.start(child.name, child.kind, child.command, child.log_path, child.environment)
+                again.restarts = child.restarts + 1
+
     def check(self) -> None:
         for child in self.children:
-            if not child.died:
-                continue
-            others = [c for c in self.of_kind(child.kind) if c.returncode is None]
-            if child.kind not in REPLICAS or not others:
+            if child.is_lost and (child.kind not in REPLICAS or all(c.is_lost for c in self.of_kind(child.kind))):
                 raise ChildDied(child.obituary())
         if self._guardian is not None and self._guardian.poll() is not None:
             raise ChildDied(f"the guardian {describe_exit(self._guardian.returncode)}; nothing would stop the children")
 
     def losses(self) -> list[Child]:
-        """Replicas that died since the last call."""
-        new = [c for c in self.children if c.died and c.name not in self._reported]
+        """Replicas that were lost for good since the last call."""
+        new = [c for c in self.children if c.is_lost and c.name not in self._reported]
         self._reported |= {child.name for child in new}
         return new
 
@@ -214,6 +255,7 @@ class Children:
 
     def stop(self, kinds: Sequence[str] = tuple(STAGES)) -> None:
         """Stop the children of `kinds` in order; blocks until they and their descendants are gone."""
+        self._stopping = True  # nothing is started again from here on
         chosen = [child for child in self.children if child.kind in kinds]
         for child in chosen:
             child.may_exit = True

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from scripts.launch.settings import EXAMPLE, ROOT, LaunchConfig
+from shared.config import DATABASE
 
 Command = list[str]
 SGLANG_SCRIPT = ROOT / "scripts" / "sglang_cpu.sh"
@@ -22,52 +23,90 @@ def environment() -> dict[str, str]:
     return threads | {"TOKENIZERS_PARALLELISM": os.environ.get("TOKENIZERS_PARALLELISM", "false")}
 
 
+def with_database(section: str, database: str) -> dict[str, str]:
+    """For a service, by the name of its section: the connection string may hold a password, and every user of the machine may
+    read a process's arguments, but not its environment."""
+    return environment() | {f"TANDEM_{section.upper()}_{DATABASE.upper()}": database}
+
+
 def tools() -> Command:
     server = str(EXAMPLE / "tool_server.py")
     return [sys.executable, server, "--transport", "streamable-http", "--port", "0"]  # prints the port it took
 
 
-def keeper(config: LaunchConfig, database: str, engine_url: str | None) -> Command:
+def keeper(config: LaunchConfig, engine_url: str | None) -> Command:
     """`engine_url`: an engine that runs already. Without one the keeper starts its own."""
     engine = ["--engine_url", engine_url] if engine_url else []
     if config.engine == "sglang":
         engine = ["--engine_command", f"{shlex.quote(str(SGLANG_SCRIPT))} serve {{model}} --port {{port}}"]
-    return [sys.executable, "-m", "sampler.engine.keeper", *_common(config, database), *engine]
+    return [
+        sys.executable,
+        "-m",
+        "sampler.engine.keeper",
+        *_common(config),
+        *engine,
+        *_given(config, "keeper"),
+    ]
 
 
 def install_sglang() -> Command:
     return [str(SGLANG_SCRIPT), "install"]
 
 
-def sampler(policies: Sequence[LaunchConfig], database: str, mcp_url: str) -> Command:
+def sampler(policies: Sequence[LaunchConfig], mcp_url: str | None) -> Command:
     owner, *others = policies
     models = {config.policy: str(config.model) for config in others}
     taking_turns = ["--other_policies", json.dumps(models)] if models else []
-    return [sys.executable, "-m", "sampler", *_common(owner, database), "--mcp_manager_url", mcp_url, *taking_turns]
+    if frozen := [config.policy for config in others if config.frozen]:
+        taking_turns += ["--frozen_policies", json.dumps(frozen)]
+    tools = ["--mcp_manager_url", mcp_url] if mcp_url else []
+    return [
+        sys.executable,
+        "-m",
+        "sampler",
+        *_common(owner),
+        *tools,
+        *taking_turns,
+        *_given(owner, "sampler"),
+    ]
 
 
-def trainer(config: LaunchConfig, database: str) -> Command:
+def trainer(config: LaunchConfig) -> Command:
     launch = ["--config_file", str(config.accelerate_config), "--num_processes", str(num_trainers(config))]
     if config.num_machines > 1:
         launch += ["--num_machines", str(config.num_machines), "--machine_rank", str(config.machine_rank)]
         launch += ["--main_process_ip", str(config.master_addr), "--main_process_port", str(config.trainer_port)]
     output = ["--output_dir", str(config.policy_folder)]
-    return [_accelerate(), "launch", *launch, "-m", "trainer", *_common(config, database), *output]
+    return [
+        _accelerate(),
+        "launch",
+        *launch,
+        "-m",
+        "trainer",
+        *_common(config),
+        *output,
+        *_given(config, "trainer"),
+    ]
 
 
-def trainer_environment(config: LaunchConfig) -> dict[str, str]:
+def trainer_environment(config: LaunchConfig, database: str) -> dict[str, str]:
     """The trainer refuses to start with fewer processes than this."""
-    return environment() | {"TANDEM_NUM_PROCESSES": str(num_trainers(config))}
+    return with_database("trainer", database) | {"TANDEM_NUM_PROCESSES": str(num_trainers(config))}
 
 
 def num_trainers(config: LaunchConfig) -> int:
     return config.processes_here * config.num_machines
 
 
-def _common(config: LaunchConfig, database: str) -> Command:
-    flags = ["--run", config.run, "--db_connection_string", database, "--policy", config.policy]
+def _common(config: LaunchConfig) -> Command:
+    flags = ["--run", config.run, "--policy", config.policy]
     flags += ["--model_name_or_path", str(config.model)]
     return flags + (["--config", str(config.config)] if config.config else [])
+
+
+def _given(config: LaunchConfig, section: str) -> Command:
+    """The service's own flags from the launcher's command line."""
+    return config.service_flags.get(section, [])
 
 
 def _accelerate() -> str:

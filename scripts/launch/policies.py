@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from scripts.launch.settings import LaunchConfig
 from shared.errors import ConfigError
 
-OWN_KEYS = ("model", "engine_urls", "engine", "num_processes", "accelerate_config")  # of `launch`
+OWN_KEYS = ("frozen", "model", "engine_urls", "engine", "num_processes", "accelerate_config")  # of `launch`
 
 
 def load_policies(argv: Sequence[str] | None = None) -> list[LaunchConfig]:
@@ -31,6 +31,8 @@ def load_policies(argv: Sequence[str] | None = None) -> list[LaunchConfig]:
             )
     others = [name for name in own if name != owner.policy]
     policies = [owner, *(LaunchConfig.load([*arguments, "--policy", name]) for name in others)]
+    if owner.frozen and not owner.only_evaluate:
+        raise ConfigError(f"policy {owner.policy!r}, whose the tasks are, is frozen: nothing would be trained")
     _check_engines(policies)
     return policies
 

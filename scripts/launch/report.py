@@ -18,7 +18,7 @@ def write(config: LaunchConfig, played: EvaluationRound, seconds: dict[str, floa
     figures: dict[str, Any] = {
         "run": config.run,
         "model": str(config.model),
-        "eval_files": [] if config.mix() else [str(path) for path in config.eval_file],
+        "eval_files": [] if config.mix() else [str(path) for path in config.eval_files],
         "seconds": {name: round(value, 1) for name, value in seconds.items()},
         **played.to_json(),
     }

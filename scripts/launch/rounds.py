@@ -41,7 +41,7 @@ async def import_eval(store: Store, config: LaunchConfig) -> None:
         return
     model = payload_model(config)
     target = Target(EVAL_SPLIT, config.policy, (0,), config.eval_generations, at_version=0, payload_model=model)
-    files = [ROOT / path for path in config.eval_file]
+    files = [ROOT / path for path in config.eval_files]
     check_unique_ids(files)
     for path in files:
         await import_task_file(store, path, target)

@@ -11,16 +11,16 @@ from urllib.parse import urlsplit
 
 from scripts.launch import commands
 from scripts.launch.children import Child, Children
-from scripts.launch.settings import LaunchConfig
+from scripts.launch.settings import BUNDLED, LaunchConfig
 from scripts.launch.waiting import until
 
 TOOLS_URL = re.compile(r"^tools at (\S+)$", re.MULTILINE)
 
 
-async def start_tools(config: LaunchConfig, children: Children) -> str:
-    """The URL of the tools, once they answer."""
-    if config.mcp_manager_url:
-        return config.mcp_manager_url
+async def start_tools(config: LaunchConfig, children: Children) -> str | None:
+    """The URL of the tools, once they answer. None: there are none."""
+    if config.tools != BUNDLED:
+        return config.tools
     log_path = config.log_path("tools" + (f"_{config.machine_rank}" if config.num_machines > 1 else ""))
     child = children.start("tools", "tools", commands.tools(), log_path, commands.environment())
     url: str = await until(config, "the tool server to print its URL", lambda: _tools_url(child))
@@ -44,23 +44,23 @@ def start_keepers(policies: Sequence[LaunchConfig], children: Children, database
     for config in policies:
         for i, url in enumerate(config.engine_urls or [None]):
             part = config.part("engine", i if config.engine_urls else config.machine_rank)
-            command = commands.keeper(config, database, url)
-            children.start(_spoken(part), "keeper", command, config.log_path(part), commands.environment())
+            command, environment = commands.keeper(config, url), commands.with_database("keeper", database)
+            children.start(_spoken(part), "keeper", command, config.log_path(part), environment)
 
 
-def start_samplers(policies: Sequence[LaunchConfig], children: Children, database: str, tools_url: str) -> None:
+def start_samplers(policies: Sequence[LaunchConfig], children: Children, database: str, tools_url: str | None) -> None:
     config = policies[0]
     first = config.machine_rank * config.num_samplers
     for i in range(first, first + config.num_samplers):
-        command = commands.sampler(policies, database, tools_url)
-        children.start(f"sampler {i}", "sampler", command, config.log_path(f"sample_{i}"), commands.environment())
+        command, environment = commands.sampler(policies, tools_url), commands.with_database("sampler", database)
+        children.start(f"sampler {i}", "sampler", command, config.log_path(f"sample_{i}"), environment)
 
 
 def start_trainers(policies: Sequence[LaunchConfig], children: Children, database: str) -> dict[str, Child]:
-    """{policy: its trainer}."""
+    """{policy: its trainer}; none for a frozen policy."""
     trainers = {}
-    for config in policies:
-        command, environment = commands.trainer(config, database), commands.trainer_environment(config)
+    for config in (config for config in policies if not config.frozen):
+        command, environment = commands.trainer(config), commands.trainer_environment(config, database)
         name = _spoken(config.part("trainer", config.machine_rank))
         log_path = config.log_path(config.part("train", config.machine_rank))
         child = children.start(name, "trainer", command, log_path, environment, ends_itself=True)

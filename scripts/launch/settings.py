@@ -1,6 +1,6 @@
 """The launcher's options: flags over plain environment names over the YAML's section `launch` over defaults.
 
-What is given is used, what is not given is started here. The plain names (`MODEL`, `ENGINE_URLS`, ...) are those of
+Pass what you have; the rest is started locally. The plain names (`MODEL`, `ENGINE_URLS`, ...) are those of
 `PLAIN_NAMES`; `TANDEM_LAUNCH_<FIELD>` works too, as for every service.
 """
 
@@ -10,11 +10,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, PrivateAttr, field_validator, model_validator
 from pydantic_settings import CliPositionalArg, NoDecode
 
-from shared.config import ServiceConfig, read_policies, read_section, read_sections
-from shared.store import check_run_name
+from scripts.launch.service_flags import ServiceFlags, hand_out, split_arguments
+from shared.config import ServiceConfig, read_policies, read_section, read_sections, require_keys, secret_field
+from shared.errors import ConfigError
+from shared.names import PolicyName, RunName, shortened
 from shared.task_mix import TasksConfig
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -26,22 +28,34 @@ PLAIN_NAMES = (
     *("NUM_MACHINES", "MACHINE_RANK", "MASTER_ADDR", "MASTER_PORT", "NUM_PROCESSES", "NUM_SAMPLERS"),
 )
 
+BUNDLED = "bundled"  # mcp_manager_url: the example's own tool server
+SAME = {"--model_name_or_path": "--model", "--eval_files": "--eval_file"}
+
 GUIDE = Path(__file__).with_name("guide.txt")  # the scripts print it too, where .venv does not exist yet
+
+
+def _own_name(word: str) -> str:
+    """The launcher's name of an option that services and other systems call otherwise."""
+    flag, equals, value = word.partition("=")
+    return SAME.get(flag, flag) + equals + value
 
 
 class LaunchConfig(ServiceConfig):
     section: ClassVar[str] = "launch"
     program: ClassVar[str] = "scripts.launch"
+    _service_flags: ServiceFlags = PrivateAttr(default_factory=dict)
 
-    run: CliPositionalArg[str] = Field(description="Run name: the database, output/RUN and logs/RUN_*.log.")
+    run: CliPositionalArg[RunName] = Field(description="Run name: the database, output/RUN and logs/RUN_*.log.")
 
     # what is used when given, and started here when not
-    db_connection_string: str | None = Field(
-        None,
-        description="MongoDB to use. None: an embedded one, its data in output/RUN/mongodb.",
-        json_schema_extra={"secret": True},
+    db_connection_string: str | None = secret_field(
+        None, description="MongoDB to use. None: an embedded one, its data in output/RUN/mongodb."
     )
-    mcp_manager_url: str | None = Field(None, description="MCP endpoint with the tools. None: the bundled tool server.")
+    mcp_manager_url: str | None = Field(
+        None,
+        description="MCP endpoint with the tools, or `bundled`: the example's tool server. None: that one for the bundled tasks, "
+        "no tools for your own.",
+    )
     engine_urls: Annotated[list[str], NoDecode] = Field(
         [], description="SGLang servers, comma separated; one keeper each. Empty: one engine is started here."
     )
@@ -52,19 +66,27 @@ class LaunchConfig(ServiceConfig):
     )
 
     # what is trained
+    method: Literal["minirl", "grpo", "eval"] | None = Field(
+        None,
+        description="Settings where `config` names none: assets/example/METHOD.yml for the bundled model, assets/METHOD.yml for "
+        "your own. None: every service's defaults.",
+    )
     model: Path = Field(EXAMPLE / "model", description="Hugging Face directory with the weights to start from.")
     train_file: Path = Field(EXAMPLE / "train.jsonl", description="Tasks to train on, JSONL.")
-    eval_file: Annotated[list[Path], NoDecode] = Field(
-        [EXAMPLE / "eval.jsonl"],
+    eval_file: Annotated[list[Path] | None, NoDecode] = Field(
+        None,
         description="Held-out tasks, files separated by commas; played before and after training, and during it with the "
-        "trainer's `eval_steps`.",
+        "trainer's `eval_steps`. Empty: no evaluation. None: the bundled ones for the bundled tasks, no evaluation for your own.",
     )
     only_evaluate: bool = Field(False, description="Start no trainer: play the held-out tasks and report.")
     payload_model: str | None = Field(
         None, description="Pydantic model that every task's metadata must fit, as module:Class. None: no check."
     )
-    policy: str = Field(
+    policy: PolicyName = Field(
         "main", description="Name of the policy; of several (docs/two_policies.md), whose the tasks are."
+    )
+    frozen: bool = Field(
+        False, description="This policy, one of several, plays with the weights it starts from: it gets no trainer."
     )
     num_generations: int = Field(8, gt=0, description="Episodes per training task (the group).")
     eval_generations: int = Field(1, gt=0, description="Episodes per eval task.")
@@ -85,29 +107,36 @@ class LaunchConfig(ServiceConfig):
     @classmethod
     def load(cls, argv: Sequence[str] | None = None) -> Self:
         """Read everything. The plain environment names stand in where `TANDEM_LAUNCH_<FIELD>` is not set."""
-        arguments = list(sys.argv[1:] if argv is None else argv)
+        arguments = [_own_name(word) for word in (sys.argv[1:] if argv is None else argv)]
         if {"-h", "--help"} & set(arguments):
             sys.stdout.write(GUIDE.read_text(encoding="utf-8") + "\n")
-        given = {f"TANDEM_LAUNCH_{name}": value for name in PLAIN_NAMES if (value := os.environ.get(name))}
-        added = given.keys() - os.environ.keys()
+        given = {f"TANDEM_LAUNCH_{name}": value for name in PLAIN_NAMES if (value := os.environ.get(name)) is not None}
+        added = {name for name in given.keys() - os.environ.keys() if given[name] or name == "TANDEM_LAUNCH_EVAL_FILE"}
         os.environ.update({name: given[name] for name in added})
         try:
-            return super().load(arguments)
+            own, others = split_arguments(arguments, cls.model_fields)
+            config = super().load([*own, *cls._default_config(own)])
+            context = ["--config", str(config.config)] if config.config else []
+            config._service_flags = hand_out(others, cls.model_fields, context)
+            return config
         finally:
             for name in added:
                 del os.environ[name]
+
+    @classmethod
+    def _default_config(cls, arguments: list[str]) -> list[str]:
+        """`--config` of the method's example settings, where a method is named and no configuration."""
+        given = cls.given(arguments)
+        if "method" not in given or "config" in given:
+            return []
+        folder = Path("assets") if "model" in given else EXAMPLE
+        return ["--config", str(folder / f"{given['method']}.yml")]
 
     @field_validator("engine_urls", "eval_file", mode="before")
     @classmethod
     def lists_are_separated_by_commas(cls, value: object) -> object:
         if isinstance(value, str):
             return [part.strip() for part in value.split(",") if part.strip()]
-        return value
-
-    @field_validator("run")
-    @classmethod
-    def run_is_a_database_name(cls, value: str) -> str:
-        check_run_name(value)
         return value
 
     @model_validator(mode="after")
@@ -133,7 +162,7 @@ class LaunchConfig(ServiceConfig):
     @model_validator(mode="after")
     def files_exist(self) -> "LaunchConfig":
         files = [("train_file", self.train_file), ("accelerate_config", self.accelerate_config)]
-        for name, given in [*files, *(("eval_file", path) for path in self.eval_file)]:
+        for name, given in [*files, *(("eval_file", path) for path in self.eval_file or ())]:
             if not (path := ROOT / given).is_file():
                 raise ValueError(f"{name.upper()} is {path}, which is no file")
         if not (ROOT / self.model / "config.json").is_file():
@@ -150,6 +179,45 @@ class LaunchConfig(ServiceConfig):
                 raise ValueError(f"{name.upper()} and the sources of split {split} in {self.config} exclude each other")
         return self
 
+    @model_validator(mode="after")
+    def the_trainers_steps_are_a_number(self) -> "LaunchConfig":
+        self.max_steps()
+        return self
+
+    @model_validator(mode="after")
+    def an_evaluation_has_tasks(self) -> "LaunchConfig":
+        if self.only_evaluate and not self.has_evaluation:
+            raise ValueError("there is nothing to evaluate: EVAL_FILE is empty; expected held-out tasks, JSONL")
+        return self
+
+    @property
+    def plays_bundled_tasks(self) -> bool:
+        """Neither files nor sources of tasks were given; with `only_evaluate` held-out ones count alone."""
+        name = "eval_file" if self.only_evaluate else "train_file"
+        return name not in self.model_fields_set and self.mix() is None
+
+    @property
+    def eval_files(self) -> list[Path]:
+        """Held-out tasks by file; [] where they come from sources, or where there is no evaluation."""
+        if self.eval_file is not None:
+            return self.eval_file
+        return [EXAMPLE / "eval.jsonl"] if self.plays_bundled_tasks else []
+
+    @property
+    def has_evaluation(self) -> bool:
+        mix = self.mix()
+        return bool(self.eval_files) or (mix is not None and bool(mix.of_split("eval")))
+
+    @property
+    def tools(self) -> str | None:
+        """URL of the tools, `BUNDLED` for the example's server, None for no tools."""
+        return self.mcp_manager_url or (BUNDLED if self.plays_bundled_tasks else None)
+
+    @property
+    def service_flags(self) -> ServiceFlags:
+        """Flags of the command line that are a service's, by its section."""
+        return self._service_flags
+
     def mix(self) -> TasksConfig | None:
         """The YAML's section `tasks`, if it has one. Raises ConfigError."""
         if self.config is None or not read_section(ROOT / self.config, TasksConfig):
@@ -158,13 +226,15 @@ class LaunchConfig(ServiceConfig):
 
     def max_steps(self) -> int | None:
         """The trainer's `max_steps` where environment or YAML say it. Its own defaults need torch to be read."""
-        if given := os.environ.get("TANDEM_TRAINER_MAX_STEPS"):
-            return int(given)
+        flag = next((word for word in self.service_flags.get("trainer", ()) if word.startswith("--max_steps=")), None)
+        if given := flag.partition("=")[2] if flag else os.environ.get("TANDEM_TRAINER_MAX_STEPS"):
+            return _steps(given, "TANDEM_TRAINER_MAX_STEPS")
         if self.config is None:
             return None
         shared, own = read_sections(ROOT / self.config), read_policies(ROOT / self.config).get(self.policy, {})
-        given = {**(shared.get("trainer") or {}), **(own.get("trainer") or {})}.get("max_steps")
-        return None if given is None else int(given)
+        sections = [require_keys(found.get("trainer"), f"{self.config}: trainer") for found in (shared, own)]
+        given = {**sections[0], **sections[1]}.get("max_steps")
+        return None if given is None else _steps(given, f"{self.config}: trainer: max_steps")
 
     def own_sections(self) -> dict[str, dict[str, Any]]:
         """{policy: what the YAML's `policies` gives it of its own}; {}: the run has one policy. Raises ConfigError."""
@@ -199,6 +269,13 @@ class LaunchConfig(ServiceConfig):
     @property
     def processes_here(self) -> int:
         return self.num_processes or max(1, count_gpus())
+
+
+def _steps(given: object, where: str) -> int:
+    try:
+        return int(str(given))
+    except ValueError as exc:
+        raise ConfigError(f"{where} is {shortened(given)}; expected a number of steps") from exc
 
 
 def count_gpus() -> int:

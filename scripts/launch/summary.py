@@ -64,6 +64,10 @@ async def _of_training(store: Store, config: LaunchConfig, metrics: StepMetrics)
             "mean": _clean(mean(metrics.column("data/staleness_mean"))),
             "max": max(metrics.column("data/staleness_max"), default=None),
         },
+        "selection": {
+            name: _clean(metrics.last.get(f"selection/{name}", math.nan))
+            for name in ("set_aside_fraction", "duration_all_s", "duration_trained_s")
+        },
         "mismatch_mean_nats": _clean(mean(metrics.column("loss/mismatch_mean_nats"))),
         "checkpoint": str(checkpoints[-1]) if checkpoints else None,
         "model": None if newest is None else newest.path,

@@ -26,7 +26,8 @@ def show(
         points = eval_points(summary, policy)
         if of_policy.lines:
             console.print(terminal_text(of_policy, points, width, whose=whose), highlight=False)
-        console.print(_eval_table(_of(summary, policy)["eval"], whose))
+        if evaluations := _of(summary, policy)["eval"]:
+            console.print(_eval_table(evaluations, whose))
         if len(points) > 2:
             text = ", ".join(f"{p.step}: {p.reward:.3f}" for p in points)
             console.print(
@@ -82,6 +83,7 @@ def _figure_table(summary: dict[str, Any], policies: Sequence[str]) -> Table:
 
 def _training_rows(trained: dict[str, Any]) -> list[tuple[str, str]]:
     tokens, speed, stale = trained["tokens"], trained["tokens_per_s"]["trainer"], trained["staleness"]
+    chosen = trained["selection"]
     merging = f"{tokens['merged']:,} with, {tokens['unmerged']:,} without ({tokens['linear']:,} per episode)"
     if tokens["merged"]:
         merging += f": {tokens['unmerged'] / tokens['merged']:.2f} times fewer"
@@ -92,6 +94,10 @@ def _training_rows(trained: dict[str, Any]) -> list[tuple[str, str]]:
         ),
         ("forward, merging", merging),
         ("staleness", f"mean {stale['mean']}, max {stale['max']}"),
+        (
+            "durations",
+            f"mean of all episodes {chosen['duration_all_s']} s, of those trained {chosen['duration_trained_s']} s (last steps)",
+        ),
         ("mismatch", f"{trained['mismatch_mean_nats']} nats"),
     ]
 

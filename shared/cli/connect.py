@@ -15,6 +15,8 @@ import typer
 from pymongo.errors import PyMongoError
 from rich.console import Console
 from rich.markup import escape
+from rich.measure import Measurement
+from rich.padding import Padding
 from rich.table import Table
 
 from shared.errors import ConfigError, TandemError
@@ -54,6 +56,25 @@ def table(*columns: str, title: str | None = None) -> Table:
         numbers = name.endswith("#") and name != "#"
         made.add_column(name.removesuffix(" #"), justify="right" if numbers else "left", overflow="fold")
     return made
+
+
+def print_records(out: Console, made: Table) -> None:
+    """A table with a column "record": as it is where it fits; else each id on a line of its own, its other cells below it.
+
+    An id that is folded into a narrow column can be neither read nor copied.
+    """
+    natural = Measurement.get(out, out.options.update_width(10_000), made).maximum
+    if natural <= out.width or not made.row_count:
+        out.print(made)
+        return
+    if made.title:
+        out.print(made.title, style="table.title")
+    names = [str(column.header) for column in made.columns]
+    for cells in zip(*(column.cells for column in made.columns), strict=True):
+        row = dict(zip(names, map(str, cells), strict=True))
+        if record := row.pop("record"):
+            out.print(record, style="bold", soft_wrap=True)
+        out.print(Padding("  ".join(f"[dim]{name}[/dim] {cell}".strip() for name, cell in row.items() if cell), (0, 2)))
 
 
 def complain(text: str) -> None:

@@ -12,7 +12,7 @@ from rich.markup import escape
 from rich.rule import Rule
 from rich.table import Table
 
-from shared.cli.connect import Connection, RunName, ago, console, table, with_store
+from shared.cli.connect import Connection, RunName, ago, console, print_records, table, with_store
 from shared.documents import DBRecordData, DispatchedSamplingTask, Record, Task
 from shared.errors import ConfigError
 from shared.packed import unpack_floats, unpack_ints
@@ -24,9 +24,9 @@ EXAMPLES = """Examples:
 
 `tandem show demo arith-00017`  a task, by its id in the data set, with every attempt at it
 
-`tandem show demo main:train:0:arith-00017:3:1`  one episode
+`tandem show demo main:eval:0:arith-00017:3:1`  one episode
 
-`tandem show demo main:train:0:arith-00017:3:1 --tokens`  with every sampled token and its log-probability
+`tandem show demo main:eval:0:arith-00017:3:1 --tokens`  with every sampled token and its log-probability
 """
 
 
@@ -90,7 +90,7 @@ async def _show_tasks(store: Store, name: str) -> None:
         for s in task.slots:
             cells = (s.status.value, s.attempt, s.failures, _number(s.score), s.record_id or "", s.error or "")
             slots.add_row(str(s.traj_id), *(escape(str(cell)) for cell in cells))
-        out.print(slots)
+        print_records(out, slots)
         records = [Record.from_mongo(d) for d in await store.questions.records_of(task.id)]
         _print_records(f"{len(records)} attempts", records, lambda r: f"slot {r.traj_id}, attempt {r.attempt}")
 
@@ -109,7 +109,7 @@ def _print_records(title: str, records: Sequence[Record], last: Callable[[Record
             escape(_short(r.answer or "", 30)),
             last(r),
         )
-    console().print(rows)
+    print_records(console(), rows)
 
 
 # ---------------------------------------------------------------------- one episode
@@ -173,7 +173,7 @@ def _training(data: DBRecordData) -> str:
 def _print_task(out: Console, task: Task) -> None:
     out.print(Rule(f"task {escape(task.id)}"))
     _field(out, "query", task.payload.query)
-    _field(out, "expected", task.payload.answer)
+    _field(out, "expected", " or ".join(task.payload.accepted) or None)
     _field(out, "system", task.payload.system)
     _field(out, "scorer", f"{task.payload.scorer or 'the default one'}, answer_schema {task.payload.answer_schema}")
     _field(out, "tools", task.payload.tools)

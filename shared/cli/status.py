@@ -15,6 +15,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from shared.cli.connect import AsJson, Connection, RunName, ago, console, table, with_store
+from shared.errors import MalformedDocument
 from shared.run_documents import Run
 from shared.states import DataStatus, RecordStatus, RunState, SlotStatus, TaskStatus
 from shared.store import Store
@@ -59,6 +60,7 @@ class RunStatus:
     slots: dict[str, dict[str, int]]
     records: dict[str, int]
     record_data: dict[str, int]
+    malformed: list[str]  # documents that were set aside, or are passed over, each with what is wrong
     failed_attempts: list[dict[str, Any]]  # {termination, attempts, example: the error of one of them}
     set_aside: dict[str, dict[str, int]]
     metrics: dict[str, dict[str, dict[str, float]]]  # {split: {source: {name: mean of the last records}}}
@@ -105,7 +107,8 @@ def status(
 
 async def look(store: Store) -> RunStatus:
     """Everything that the table shows, now."""
-    run = await store.runs.get()
+    malformed = await store.malformed.all()
+    run = await _run(store)
     tasks = await store.tasks.count_by_status()
     workers = await _workers(store)
     policies = [await _policy(store, policy) for policy in await store.questions.policies()]
@@ -117,6 +120,7 @@ async def look(store: Store) -> RunStatus:
         slots={split: await store.tasks.count_slots(split) for split in tasks},
         records=await store.records.count_by_status(),
         record_data=await store.data.count_by_status(),
+        malformed=malformed,
         failed_attempts=await store.questions.failed_attempts(),
         set_aside=await store.questions.set_aside(),
         metrics={split: await store.questions.own_metrics(split) for split in tasks},
@@ -125,6 +129,13 @@ async def look(store: Store) -> RunStatus:
         workers=workers,
         rates=await _rates(store, workers),
     )
+
+
+async def _run(store: Store) -> Run | None:
+    try:
+        return await store.runs.get()
+    except MalformedDocument:  # among `malformed`
+        return None
 
 
 def _state(run: Run | None, policies: list[PolicyStatus], tasks: Mapping[str, Mapping[str, int]]) -> str:
@@ -225,6 +236,7 @@ def _render(now: RunStatus, every_worker: bool) -> Group:
     parts.append(_counts("training data", {"record_data": now.record_data}, [s.value for s in DataStatus]))
     for status_, reasons in now.set_aside.items():
         parts += [f"  {status_}: {n} × {escape(reason)}" for reason, n in sorted(reasons.items())]
+    parts += [f"  [red]malformed[/red] {escape(problem)}" for problem in now.malformed]
     if any(now.metrics.values()):
         parts.append(_metrics(now.metrics))
     parts.append(_policies(now.policies))

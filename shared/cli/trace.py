@@ -6,7 +6,18 @@ from typing import Annotated, Any
 import typer
 from rich.markup import escape
 
-from shared.cli.connect import PROBLEM, AsJson, Connection, RunName, answer, complain, console, table, with_store
+from shared.cli.connect import (
+    PROBLEM,
+    AsJson,
+    Connection,
+    RunName,
+    answer,
+    complain,
+    console,
+    print_records,
+    table,
+    with_store,
+)
 from shared.errors import ConfigError
 from shared.run_documents import PolicyVersion
 from shared.store import Store
@@ -18,7 +29,7 @@ EXAMPLES = """Examples:
 
 `tandem trace demo --step 12`  what the 12th optimizer step learned from
 
-`tandem trace demo --record main:train:0:arith-00017:3:1`  where one episode went
+`tandem trace demo --record main:eval:0:arith-00017:3:1`  where one episode went
 """
 
 
@@ -78,7 +89,7 @@ def _print(run: str, rows: list[Document], versions: list[PolicyVersion]) -> Non
         )
         seen |= {record, data}
     out = console()
-    out.print(chain)
+    print_records(out, chain)
     records, tasks = {row["record"] for row in rows}, {row["task"] for row in rows}
     out.print(f"{len(records)} records of {len(tasks)} tasks, {len(rows)} dispatches")
     for policy, step in sorted({(row["policy"], step) for row in rows for step in row["trained_steps"]}):

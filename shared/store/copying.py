@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from pymongo import UpdateOne
 
 from shared.states import DataStatus, TaskStatus
+from shared.store.retry import repeated
 
 if TYPE_CHECKING:
     from shared.store import Store
@@ -27,8 +28,8 @@ async def copy_groups(source: "Store", target: "Store", policy: str) -> int:
 
     The marks of `source` are not copied: what it has trained, or set aside as too old, is ready in `target`.
     """
-    present = set(await target.database["record_data"].distinct("task", {"policy": policy}))
-    with_data = await source.database["record_data"].distinct("task", {"policy": policy, "group_size": {"$gt": 0}})
+    present = set(await _tasks_of(target, {"policy": policy}))
+    with_data = await _tasks_of(source, {"policy": policy, "group_size": {"$gt": 0}})
     missing = [task for task in with_data if task not in present]
     copied = 0
     for start in range(0, len(missing), GROUPS_AT_ONCE):
@@ -38,7 +39,7 @@ async def copy_groups(source: "Store", target: "Store", policy: str) -> int:
 
 async def groups_of(source: "Store", policy: str) -> AsyncIterator[list[Copied]]:
     """The documents of every settled group of `policy` with training data, some groups at a time, in the order of writing."""
-    task_ids = await source.database["record_data"].distinct("task", {"policy": policy, "group_size": {"$gt": 0}})
+    task_ids = await _tasks_of(source, {"policy": policy, "group_size": {"$gt": 0}})
     for start in range(0, len(task_ids), GROUPS_AT_ONCE):
         yield await _read(source, task_ids[start : start + GROUPS_AT_ONCE])
 
@@ -50,10 +51,16 @@ async def write(target: "Store", copied: Sequence[Copied]) -> int:
     return sum(name == "tasks" for name, _ in copied)
 
 
+@repeated
+async def _tasks_of(store: "Store", where: Document) -> list[str]:
+    return await store.database["record_data"].distinct("task", where)
+
+
 async def _copy(source: "Store", target: "Store", task_ids: Sequence[str]) -> int:
     return await write(target, await _read(source, task_ids))
 
 
+@repeated
 async def _read(source: "Store", task_ids: Sequence[str]) -> list[Copied]:
     settled = {"_id": {"$in": list(task_ids)}, "status": TaskStatus.SETTLED}
     tasks = await source.database["tasks"].find(settled).to_list()
@@ -74,6 +81,7 @@ def _unmarked(data: Document) -> Document:
     return data | NO_MARKS | {"trained_steps": [], "claim": None} | again
 
 
+@repeated
 async def _insert(target: "Store", collection: str, documents: Iterable[Document]) -> None:
     """Those that are not there yet."""
     writes = [UpdateOne({"_id": d["_id"]}, {"$setOnInsert": d}, upsert=True) for d in documents]

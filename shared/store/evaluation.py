@@ -12,6 +12,7 @@ from pymongo.asynchronous.database import AsyncDatabase
 
 from shared.documents import Slot, Task, task_id
 from shared.states import TaskStatus
+from shared.store.malformed import readable
 from shared.store.pipelines import EPOCH
 from shared.store.retry import survives_outages
 from shared.store.slots import CLAIMABLE
@@ -32,10 +33,10 @@ class EvaluationVerbs:
 
     async def queue_round(self, policy: str, version: int) -> int:
         """Queue the set for `version`; returns how many tasks are new. Repeating it queues only what lacks."""
-        wanted = await self._tasks.find(_round(policy, 0)).sort([("seq", 1)]).to_list()
+        wanted = await readable(Task, self._tasks.find(_round(policy, 0)).sort([("seq", 1)]))
         inserted = 0
         for start in range(0, len(wanted), BATCH):
-            inserted += await self._insert_copies([Task.from_mongo(d) for d in wanted[start : start + BATCH]], version)
+            inserted += await self._insert_copies(wanted[start : start + BATCH], version)
         return inserted
 
     async def _insert_copies(self, tasks: Sequence[Task], version: int) -> int:
@@ -86,7 +87,7 @@ class EvaluationVerbs:
     async def round_tasks(self, policy: str, epoch: int) -> list[Task]:
         """Every task of a round, in order."""
         cursor = self._tasks.find(_round(policy, epoch)).sort([("seq", 1)])
-        return [Task.from_mongo(document) async for document in cursor]
+        return await readable(Task, cursor)
 
     async def round_records(self, record_ids: Sequence[str]) -> dict[str, Document]:
         """{record id: {"termination", "num_turns", "num_tokens", "score", and scores and versions of its policies}}."""

@@ -21,6 +21,13 @@ def literals(values: dict[str, Any]) -> dict[str, Any]:
     return {name: literal(value) for name, value in values.items()}
 
 
+def insert_once(document: dict[str, Any]) -> list[dict[str, Any]]:
+    """An upsert by `_id` that inserts the document with the server's time; where it is there already it changes nothing."""
+    values = {name: value for name, value in document.items() if name not in ("_id", "created_at")}
+    new = {"_id": document["_id"], **literals(values), "created_at": NOW}
+    return [{"$replaceWith": {"$cond": [{"$eq": ["$$ROOT", {"_id": "$_id"}]}, new, "$$ROOT"]}}]
+
+
 def after(seconds: float) -> dict[str, Any]:
     """Server time `seconds` from now."""
     return {"$add": [NOW, round(seconds * 1000)]}
@@ -36,15 +43,9 @@ def merge_slot(condition: Expression, change: dict[str, Any]) -> dict[str, Any]:
     return map_slots({"$cond": [condition, {"$mergeObjects": ["$$s", change]}, "$$s"]})
 
 
-def is_slot(traj_id: int, attempt: int) -> dict[str, Any]:
-    """True for the slot that `attempt` holds the lease of."""
-    return {
-        "$and": [
-            {"$eq": ["$$s.traj_id", traj_id]},
-            {"$eq": ["$$s.attempt", attempt]},
-            {"$eq": ["$$s.status", SlotStatus.LEASED]},
-        ]
-    }
+def is_slot(traj_id: int | str) -> dict[str, Any]:
+    """True for the slot of this number, or of the number in a field (`$field`). The filter says whether a claim holds it."""
+    return {"$eq": ["$$s.traj_id", traj_id]}
 
 
 # The task's own `free_at`: when its next slot may be claimed.

@@ -7,11 +7,12 @@ from pymongo.asynchronous.collection import AsyncCollection
 from pymongo.asynchronous.database import AsyncDatabase
 from pymongo.errors import DuplicateKeyError
 
-from shared.errors import DataError
+from shared.errors import DataError, LeaseLost
 from shared.offers import BroadcastOffer, Joined
 from shared.run_documents import InferenceService, PolicyVersion, VersionKind
 from shared.states import OfferState, ServiceStatus
-from shared.store.pipelines import NOW, literals
+from shared.store.malformed import read_or_tell, readable
+from shared.store.pipelines import NOW, insert_once, literals
 from shared.store.retry import survives_outages
 from shared.weights import FileEntry
 
@@ -38,8 +39,12 @@ class VersionVerbs:
         delta: FileEntry | None = None,
         adapter: Mapping[str, FileEntry] | None = None,
         offer: BroadcastOffer | None = None,
+        incarnation: int = 0,
     ) -> PolicyVersion:
         """Announce weights whose files are complete; engines follow by themselves. The version is the next free number.
+
+        `incarnation`: the start of the trainer that announces; 0: it is no trainer. Raises LeaseLost where a later start has a
+        number (`fence`). Nothing comes between that look and the insertion: the number would be taken.
 
         `delta` describes the file in `path` with the changes since version `base`, `adapter` the files of an adapter of it;
         without either, `kind` is "full".
@@ -50,29 +55,49 @@ class VersionVerbs:
             last = await self._versions.find_one({"policy": policy}, sort=[("version", -1)])
             if last is not None and last["path"] == path:
                 return PolicyVersion.from_mongo(last)  # announced before; the answer was lost on the way
-            version = 0 if last is None else int(last["version"]) + 1
-            try:
-                return await self._insert(
-                    policy,
-                    version,
-                    step,
-                    path,
-                    files,
-                    kind=kind,
-                    base=base,
-                    delta=delta,
-                    adapter=adapter and dict(adapter),
-                    offer=offer,
+            if last is not None and last.get("incarnation", 0) > incarnation:
+                raise LeaseLost(
+                    f"policy {policy}: start {last['incarnation']} of the trainer has taken over from start {incarnation}; "
+                    f"step {step} stays unannounced"
                 )
-            except DuplicateKeyError:
-                continue  # somebody else took that number: take the next
+            new = _version(
+                policy,
+                0 if last is None else int(last["version"]) + 1,
+                step,
+                path=path,
+                files=dict(files),
+                kind=kind,
+                base=base,
+                delta=delta,
+                adapter=adapter and dict(adapter),
+                offer=offer,
+                incarnation=incarnation,
+            )
+            if await self._insert(new):
+                return new
+
+    async def fence(self, policy: str, incarnation: int, step: int) -> None:
+        """A trainer starts: no earlier start of it announces anything from now on.
+
+        It takes the next number for weights that do not exist, withdrawn from the start. The first start has no earlier one.
+        """
+        while incarnation > 1:
+            last = await self._versions.find_one({"policy": policy}, sort=[("version", -1)])
+            if last is not None and last.get("incarnation", 0) >= incarnation:
+                return
+            number = 0 if last is None else int(last["version"]) + 1
+            values: Document = {"path": "", "files": {}, "withdrawn_to": step, "pruned": True}
+            if await self._insert(_version(policy, number, step, incarnation=incarnation, **values)):
+                return
 
     async def ensure_first(self, policy: str, path: str, files: Mapping[str, FileEntry]) -> PolicyVersion:
         """Version 0, the weights that the run starts from. Raises DataError when other weights have that place."""
-        try:
-            return await self._insert(policy, 0, 0, path, files)
-        except DuplicateKeyError:
-            found = await self.get(policy, 0)
+        await self._insert(_version(policy, 0, 0, path=path, files=dict(files)))
+        return await self.check_first(policy, path, files)
+
+    async def check_first(self, policy: str, path: str, files: Mapping[str, FileEntry]) -> PolicyVersion:
+        """Version 0, which must be there. Raises DataError when it has other files."""
+        found = await self.get(policy, 0)
         if {n: f["sha256"] for n, f in found.files.items()} != {n: f["sha256"] for n, f in files.items()}:
             raise DataError(
                 f"policy {policy}: version 0 is {found.path}, whose checksums differ from those of {path}; "
@@ -80,21 +105,13 @@ class VersionVerbs:
             )
         return found
 
-    async def _insert(
-        self, policy: str, version: int, step: int, path: str, files: Mapping[str, FileEntry], **how: Any
-    ) -> PolicyVersion:
-        new = PolicyVersion(
-            id=f"{policy}:{version}",
-            policy=policy,
-            version=version,
-            step=step,
-            path=path,
-            files=dict(files),
-            **how,
-        )
-        await self._versions.insert_one(new.to_mongo())
-        await self._versions.update_one({"_id": new.id}, [{"$set": {"created_at": NOW}}])
-        return new
+    async def _insert(self, new: PolicyVersion) -> bool:
+        """False: the number is taken."""
+        try:
+            result = await self._versions.update_one({"_id": new.id}, insert_once(new.to_mongo()), upsert=True)
+        except DuplicateKeyError:  # by another at the same instant
+            return False
+        return result.upserted_id is not None
 
     async def get(self, policy: str, version: int) -> PolicyVersion:
         document = await self._versions.find_one({"_id": f"{policy}:{version}"})
@@ -104,24 +121,26 @@ class VersionVerbs:
 
     async def newest(self, policy: str) -> PolicyVersion | None:
         """The newest version of the surviving history: what engines should serve."""
-        document = await self._versions.find_one({"policy": policy, "withdrawn_to": None}, sort=[("version", -1)])
-        return None if document is None else PolicyVersion.from_mongo(document)
+        surviving = self._versions.find({"policy": policy, "withdrawn_to": None}).sort([("version", -1)])
+        async for document in surviving.batch_size(1):
+            if (version := read_or_tell(PolicyVersion, document)) is not None:
+                return version
+        return None
 
     async def all(self, policy: str) -> list[PolicyVersion]:
         cursor = self._versions.find({"policy": policy}).sort([("version", 1)])
-        return [PolicyVersion.from_mongo(d) async for d in cursor]
+        return await readable(PolicyVersion, cursor)
 
-    async def withdraw_after(self, policy: str, step: int) -> int:
-        """A resume from `step`: later versions leave the surviving history; returns how many did just now.
+    async def withdraw_after(self, policy: str, step: int, incarnation: int) -> int:
+        """A resume from `step`: later versions of earlier starts leave the surviving history; returns how many did just now.
 
         The branch point of versions withdrawn earlier moves down with it, so that `PolicyVersion.lag` stays right.
         """
+        theirs: Document = {"policy": policy, "incarnation": {"$not": {"$gte": incarnation}}}
         gone = await self._versions.update_many(
-            {"policy": policy, "withdrawn_to": None, "step": {"$gt": step}}, {"$set": {"withdrawn_to": step}}
+            {**theirs, "withdrawn_to": None, "step": {"$gt": step}}, {"$set": {"withdrawn_to": step}}
         )
-        await self._versions.update_many(
-            {"policy": policy, "withdrawn_to": {"$gt": step}}, {"$set": {"withdrawn_to": step}}
-        )
+        await self._versions.update_many({**theirs, "withdrawn_to": {"$gt": step}}, {"$set": {"withdrawn_to": step}})
         return gone.modified_count
 
     async def join_broadcast(self, policy: str, version: int, engine: Joined) -> bool:
@@ -166,11 +185,12 @@ class VersionVerbs:
             {"_id": f"{policy}:{version}", "offer.state": OfferState.SENDING}, {"$set": {"offer.state": state.value}}
         )
 
-    async def fail_broadcasts(self, policy: str) -> int:
+    async def fail_broadcasts(self, policy: str, incarnation: int) -> int:
         """A trainer starts: what an earlier one offered and did not send is void. Returns how many that were."""
         unfinished = {"$in": [OfferState.OPEN, OfferState.SENDING]}
+        theirs: Document = {"policy": policy, "incarnation": {"$not": {"$gte": incarnation}}}
         result = await self._versions.update_many(
-            {"policy": policy, "offer.state": unfinished}, {"$set": {"offer.state": OfferState.FAILED.value}}
+            {**theirs, "offer.state": unfinished}, {"$set": {"offer.state": OfferState.FAILED.value}}
         )
         return result.modified_count
 
@@ -178,6 +198,10 @@ class VersionVerbs:
         await self._versions.update_many(
             {"policy": policy, "version": {"$in": list(versions)}}, {"$set": {"pruned": True}}
         )
+
+
+def _version(policy: str, version: int, step: int, **values: Any) -> PolicyVersion:
+    return PolicyVersion(id=f"{policy}:{version}", policy=policy, version=version, step=step, **values)
 
 
 @survives_outages
@@ -209,7 +233,7 @@ class ServiceVerbs:
                 "$expr": {"$gte": ["$heartbeat", {"$subtract": [NOW, round(ttl_s * 1000)]}]},
             }
         )
-        return [InferenceService.from_mongo(d) async for d in cursor]
+        return await readable(InferenceService, cursor)
 
     async def wants_full(self, policy: str, ttl_s: float) -> int | None:
         """The newest version that some engine could not put together, among keepers heard of within `ttl_s`; None: all can."""
@@ -224,4 +248,4 @@ class ServiceVerbs:
         return None if found is None else int(found["wants_full"])
 
     async def all(self) -> list[InferenceService]:
-        return [InferenceService.from_mongo(d) async for d in self._services.find().sort([("_id", 1)])]
+        return await readable(InferenceService, self._services.find().sort([("_id", 1)]))

@@ -170,6 +170,18 @@ class QuestionVerbs:
         async for row in await self._data.aggregate([{"$match": {"group_size": {"$gt": 0}}}, {"$group": group}]):
             yield row
 
+    async def marked_groups(self, policy: str) -> dict[int, dict[str, int]]:
+        """{step: {task: how many of its records bear the step's mark}}."""
+        stages: list[Document] = [
+            {"$match": {"policy": policy, "trained_count": {"$gt": 0}}},
+            {"$unwind": "$trained_steps"},
+            {"$group": {"_id": {"step": "$trained_steps", "task": "$task"}, "n": {"$sum": 1}}},
+        ]
+        marked: dict[int, dict[str, int]] = {}
+        async for row in await self._data.aggregate(stages, allowDiskUse=True):
+            marked.setdefault(int(row["_id"]["step"]), {})[row["_id"]["task"]] = row["n"]
+        return marked
+
     async def slots_trained_twice(self) -> list[list[str]]:
         """Ids of trained records, for every slot that has more than one."""
         group = {"_id": {"task": "$task", "traj_id": "$traj_id"}, "ids": {"$push": "$_id"}}

@@ -2,28 +2,58 @@
 
 ready ─claim(incarnation, step)─▶ ready, borrowed ─commit(step)─▶ trained (or ready again below max_trained_count)
   └─▶ stale | dropped                                └─ a resume from step k undoes every mark above k
+
+`incarnation` fences a trainer off that another start has replaced; `revision` fences marks off that are no longer current.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
-from pymongo import ReplaceOne, UpdateOne
+from pydantic import Field
+from pymongo import UpdateOne
 from pymongo.asynchronous.collection import AsyncCollection
 from pymongo.asynchronous.database import AsyncDatabase
 
+from shared.document import Document as Model
 from shared.documents import DataClaim, DBRecordData
+from shared.errors import MalformedDocument
 from shared.states import DATA_MOVES, DataStatus, origins
-from shared.store.pipelines import NOW
+from shared.store.malformed import MalformedVerbs
+from shared.store.pipelines import insert_once
 from shared.store.retry import survives_outages
 
 Document = dict[str, Any]
-GROUP_FIELDS = ["task", "seq", "group_size", "min_version", "max_version", "versions", "num_tokens"]
+
+
+class ReadyRow(Model):
+    """What choosing a group reads of one record's data, and what a commit computes with."""
+
+    collection: ClassVar[str] = "record_data"
+
+    id: str = Field(alias="_id")
+    task: str
+    seq: int
+    group_size: int
+    min_version: int
+    max_version: int
+    versions: list[int] = Field([])
+    num_tokens: int
+    num_trained_tokens: int
+    duration_s: float = 0.0
+    trained_steps: list[int] = Field([])
+    revision: int = 0
+
+
+GROUP_FIELDS = [name for name in ReadyRow.model_fields if name != "id"]
+MARKS = ("trained_count", "last_trained_step", "revision")
+UNDONE_AT_ONCE = 1000
 READ_AT_ONCE = 500  # records; without it the second answer is all that waits, up to 16 MB
 
 
 @survives_outages
 class RecordDataVerbs:
-    def __init__(self, database: AsyncDatabase[Document]) -> None:
+    def __init__(self, database: AsyncDatabase[Document], malformed: MalformedVerbs) -> None:
+        self._malformed = malformed
         self._data: AsyncCollection[Document] = database["record_data"]
         self._records: AsyncCollection[Document] = database["records"]
 
@@ -32,7 +62,7 @@ class RecordDataVerbs:
         await self._data.create_index(
             [("policy", 1), ("status", 1), ("claim", 1), ("trained_count", 1), ("seq", 1)], name="epochs"
         )
-        await self._data.create_index([("policy", 1), ("claim.step", 1)], name="claimed")
+        await self._data.create_index([("policy", 1), ("claim.incarnation", 1), ("claim.step", 1)], name="borrowed")
         await self._data.create_index([("policy", 1), ("last_trained_step", 1)], name="trained")
         await self._data.create_index([("trained_steps", 1)], name="steps")
         await self._data.create_index([("task", 1)], name="group")
@@ -41,13 +71,10 @@ class RecordDataVerbs:
     # ------------------------------------------------------------------ settlement
 
     async def write_group(self, group: Sequence[DBRecordData]) -> None:
-        """Write a group's data. Repeating it before anything was trained changes nothing."""
-        ids = [data.id for data in group]
-        present = {d["_id"] async for d in self._data.find({"_id": {"$in": ids}}, {"_id": 1})}
-        new = [data.to_mongo() for data in group if data.id not in present]
-        if new:
-            await self._data.bulk_write([ReplaceOne({"_id": d["_id"]}, d, upsert=True) for d in new], ordered=False)
-            await self._data.update_many({"_id": {"$in": ids}, "created_at": None}, [{"$set": {"created_at": NOW}}])
+        """Write a group's data. What is there stays as it is."""
+        if group:
+            new = [UpdateOne({"_id": d.id}, insert_once(d.to_mongo()), upsert=True) for d in group]
+            await self._data.bulk_write(new, ordered=False)
 
     # ------------------------------------------------------------------ the trainer's stream
 
@@ -56,10 +83,12 @@ class RecordDataVerbs:
     ) -> list[dict[str, Any]]:
         """Whole groups that nobody has borrowed, oldest first: [{"_id": task, "seq", "versions", "records": [ids], ...}].
 
-        `versions`: all that sampled its trained tokens; none where nothing of the group is trained: it has no age.
+        `versions`: all that sampled its trained tokens; none where nothing of the group is trained: it has no age. Tokens and
+        `duration_s` are sums over its records.
         `trained_until`: none that a later step has trained. `least_trained_first`: before the oldest.
 
         An index has the order, and reading ends with the last group asked for: what it costs does not grow with what waits.
+        A group with malformed data cannot be trained: it is dropped, with the reason.
         """
         match: Document = {"policy": policy, "status": DataStatus.READY, "claim": None}
         if trained_until is not None:
@@ -69,6 +98,8 @@ class RecordDataVerbs:
         groups: list[dict[str, Any]] = []
         async with self._data.find(match, GROUP_FIELDS).sort(order).batch_size(READ_AT_ONCE) as cursor:
             async for document in cursor:
+                if not await self._fits(policy, document):
+                    continue
                 group = found.setdefault(document["task"], [])
                 group.append(document)
                 if len(group) == document["group_size"]:
@@ -77,12 +108,40 @@ class RecordDataVerbs:
                         break
         return groups
 
+    async def _fits(self, policy: str, document: Document) -> bool:
+        """False: its group was dropped."""
+        try:
+            ReadyRow.from_mongo(document)
+        except MalformedDocument as exc:
+            task = document.get("task")
+            group: Document = {"task": task} if isinstance(task, str) else {"_id": document["_id"]}
+            await self._data.update_many(
+                {**group, "policy": policy, "status": DataStatus.READY, "claim": None},
+                {"$set": {"status": DataStatus.DROPPED.value, "reason": f"malformed: {exc}"}},
+            )
+            await self._malformed.note(exc)
+            return False
+        return True
+
     async def claim(self, record_ids: Sequence[str], claim: DataClaim) -> int:
-        """Borrow records for a step; returns how many. Nobody else sees them until they are committed or given back."""
+        """Borrow records for a step; returns how many are borrowed. Nobody else sees them until they are committed or given back.
+
+        Borrowed again for the same step, they are counted again; what that step has trained is not.
+        """
         result = await self._data.update_many(
-            {"_id": {"$in": list(record_ids)}, "status": DataStatus.READY, "claim": None},
+            {
+                "_id": {"$in": list(record_ids)},
+                "status": DataStatus.READY,
+                "claim": {"$in": [None, claim.to_mongo()]},
+                "trained_steps": {"$ne": claim.step},
+            },
             {"$set": {"claim": claim.to_mongo()}},
         )
+        return result.matched_count
+
+    async def give_back(self, policy: str, claim: DataClaim) -> int:
+        """A step that was borrowed for does not begin; returns how many records are free again."""
+        result = await self._data.update_many(_borrowed(policy, claim), {"$set": {"claim": None}})
         return result.modified_count
 
     async def load(self, record_ids: Sequence[str]) -> list[DBRecordData]:
@@ -91,10 +150,16 @@ class RecordDataVerbs:
         found = {d["_id"]: DBRecordData.from_mongo(d) async for d in cursor}
         return [found[rid] for rid in record_ids]
 
-    async def set_aside(self, record_ids: Sequence[str], status: DataStatus, reason: str) -> None:
-        """Mark as stale or dropped. It stays, with its reason, and is counted."""
+    async def set_aside(
+        self, record_ids: Sequence[str], status: DataStatus, reason: str, *, borrowed: DataClaim | None = None
+    ) -> None:
+        """Mark as stale or dropped what `borrowed` holds; None: what is not borrowed. It stays, counted, with its reason."""
         await self._data.update_many(
-            {"_id": {"$in": list(record_ids)}, "status": {"$in": origins(DATA_MOVES, status)}},
+            {
+                "_id": {"$in": list(record_ids)},
+                "status": {"$in": origins(DATA_MOVES, status)},
+                "claim": borrowed and borrowed.to_mongo(),
+            },
             {"$set": {"status": status.value, "reason": reason, "claim": None}},
         )
 
@@ -105,22 +170,16 @@ class RecordDataVerbs:
         either collection; of an episode of several policies only the task's own marks the record.
         """
         await self._data.update_many(
-            {"policy": policy, "claim": claim.to_mongo()},
+            _borrowed(policy, claim),
             _mark({"$setUnion": ["$trained_steps", [claim.step]]}, max_trained_count),
         )
         return await self._copy_marks({"policy": policy, "last_trained_step": claim.step})
 
     async def _copy_marks(self, where: Document) -> list[str]:
         """Write the marks of the data that `where` finds to its records, as far as they are its policy's; returns the ids."""
-        marks = ("trained_count", "last_trained_step")
-        found = await self._data.find(where, ["record", "policy", *marks]).to_list()
+        found = await self._data.find(where, ["record", "policy", *MARKS]).to_list()
         if found:
-            await self._records.bulk_write(
-                [
-                    UpdateOne({"_id": d["record"], "policy": d["policy"]}, {"$set": {name: d[name] for name in marks}})
-                    for d in found
-                ]
-            )
+            await self._records.bulk_write([_mark_record(d, {name: d[name] for name in MARKS}) for d in found])
         return [d["_id"] for d in found]
 
     async def release_claims(self, policy: str, incarnation: int) -> int:
@@ -133,18 +192,33 @@ class RecordDataVerbs:
     async def rewind(self, policy: str, step: int, *, max_trained_count: int) -> int:
         """Undo every mark above `step`: those steps are no longer part of the surviving history. Returns how many records.
 
-        What was set aside as stale by a later step is looked at again.
+        What was set aside as stale by a later step is looked at again. Raises MalformedDocument for marks that are none: they
+        cannot be undone by guessing.
         """
         where: Document = {"policy": policy, "last_trained_step": {"$gt": step}}
-        ids = [d["_id"] async for d in self._data.find(where, {"_id": 1})]
-        kept = {"$filter": {"input": "$trained_steps", "as": "t", "cond": {"$lte": ["$$t", step]}}}
-        await self._data.update_many(where, _mark(kept, max_trained_count))
-        for start in range(0, len(ids), 1000):
-            await self._copy_marks({"_id": {"$in": ids[start : start + 1000]}})
+        names = ["record", "policy", "trained_steps", "revision"]
+        undone = 0
+        while found := await self._data.find(where, names).limit(UNDONE_AT_ONCE).to_list():
+            # Records first: a trainer that dies in between finds by the data what is still to be undone.
+            await self._records.bulk_write([_mark_record(d, _marks_until(step, d)) for d in found])
+            undone += await self._undo(found, step, max_trained_count)
         await self._data.update_many(
             {"policy": policy, "status": DataStatus.STALE}, {"$set": {"status": DataStatus.READY, "reason": None}}
         )
-        return len(ids)
+        return undone
+
+    async def _undo(self, found: Sequence[Document], step: int, max_trained_count: int) -> int:
+        """Of what is marked as it was found: an undoing that comes late does not touch what was trained since."""
+        kept = {"$filter": {"input": "$trained_steps", "as": "t", "cond": {"$lte": ["$$t", step]}}}
+        change = _mark(kept, max_trained_count)
+        result = await self._data.bulk_write(
+            [UpdateOne({"_id": d["_id"], "revision": d.get("revision")}, change) for d in found], ordered=False
+        )
+        return result.modified_count
+
+    async def count_above(self, policy: str, step: int) -> int:
+        """Records with a mark above `step`."""
+        return await self._data.count_documents({"policy": policy, "last_trained_step": {"$gt": step}})
 
     # ------------------------------------------------------------------ questions
 
@@ -156,7 +230,7 @@ class RecordDataVerbs:
                     "$match": {
                         "policy": policy,
                         "status": {"$in": [DataStatus.STALE, DataStatus.DROPPED]},
-                        "group_size": {"$gt": 0},
+                        "group_size": {"$ne": 0},
                     }
                 },
                 {"$group": {"_id": "$task"}},
@@ -194,8 +268,33 @@ def _summary(group: Sequence[Document]) -> dict[str, Any]:
             {v for d in with_loss for v in (d["min_version"], *d.get("versions", ()), d["max_version"])}
         ),
         "num_tokens": sum(d["num_tokens"] for d in group),
+        "num_trained_tokens": sum(d["num_trained_tokens"] for d in group),
+        "duration_s": sum(d.get("duration_s", 0.0) for d in group),
         "records": [d["_id"] for d in group],
     }
+
+
+def _borrowed(policy: str, claim: DataClaim) -> Document:
+    return {"policy": policy, "claim.incarnation": claim.incarnation, "claim.step": claim.step}
+
+
+def _mark_record(data: Document, marks: Document) -> UpdateOne:
+    """The record's marks, unless it has later ones."""
+    later = {"$not": {"$gte": marks["revision"]}}
+    return UpdateOne({"_id": data["record"], "policy": data["policy"], "revision": later}, {"$set": marks})
+
+
+def _marks_until(step: int, data: Document) -> Document:
+    found = data.get("trained_steps")
+    if not isinstance(found, list) or not all(isinstance(trained, int) for trained in found):
+        raise MalformedDocument(
+            "record_data",
+            str(data["_id"]),
+            f"trained_steps: found {str(found)[:100]!r}; expected a list of step numbers",
+        )
+    steps = [trained for trained in data["trained_steps"] if trained <= step]
+    marks = (len(steps), max(steps, default=None), data.get("revision", 0) + 1)
+    return dict(zip(MARKS, marks, strict=True))
 
 
 def _mark(steps: Document, max_trained_count: int) -> list[Document]:
@@ -207,6 +306,7 @@ def _mark(steps: Document, max_trained_count: int) -> list[Document]:
             "$set": {
                 "trained_count": count,
                 "last_trained_step": {"$max": "$trained_steps"},
+                "revision": {"$add": [{"$ifNull": ["$revision", 0]}, 1]},
                 "claim": None,
                 "status": {
                     "$cond": [

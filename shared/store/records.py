@@ -14,7 +14,7 @@ from pymongo.asynchronous.database import AsyncDatabase
 from shared.documents import Claim, DispatchedSamplingTask, DispatchTokens, Record
 from shared.errors import IllegalMove
 from shared.states import RECORD_MOVES, DispatchStatus, RecordStatus, origins
-from shared.store.pipelines import NOW, literals
+from shared.store.pipelines import NOW, insert_once, literals
 from shared.store.retry import survives_outages
 
 Document = dict[str, Any]
@@ -61,7 +61,7 @@ class RecordVerbs:
             source=claim.task.source,
             worker=worker,
         )
-        await self._records.update_one({"_id": record.id}, _insert_once(record.to_mongo()), upsert=True)
+        await self._records.update_one({"_id": record.id}, insert_once(record.to_mongo()), upsert=True)
         return record
 
     async def open_dispatch(
@@ -70,7 +70,7 @@ class RecordVerbs:
         """Write a request before it is sent, and in the same command the end of those before it."""
         updates = [
             *map(_close, closing),
-            UpdateOne({"_id": dispatch.id}, _insert_once(dispatch.to_mongo()), upsert=True),
+            UpdateOne({"_id": dispatch.id}, insert_once(dispatch.to_mongo()), upsert=True),
         ]
         await self._dispatches.bulk_write(updates)
 
@@ -103,7 +103,7 @@ class RecordVerbs:
         """
         updates = [
             UpdateOne(
-                {"_id": rid},
+                {"_id": rid, "status": {"$in": origins(RECORD_MOVES, status)}},
                 {"$set": {"status": status.value, "advantage": advantages.get(rid), "reason": reasons.get(rid)}},
             )
             for rid, status in statuses.items()
@@ -118,7 +118,10 @@ class RecordVerbs:
                 {"record": {"$in": lost}, "status": {"$in": [DispatchStatus.PENDING, DispatchStatus.RUNNING]}},
                 {"$set": {"status": DispatchStatus.CANCELLED.value, "error": "its process ended"}},
             )
-            await self._records.update_many({"_id": {"$in": lost}}, {"$set": {"status": RecordStatus.ABANDONED.value}})
+            await self._records.update_many(
+                {"_id": {"$in": lost}, "status": {"$in": open_states}},
+                {"$set": {"status": RecordStatus.ABANDONED.value}},
+            )
 
     async def set_turn_scores(self, scores: Mapping[str, float]) -> None:
         """{dispatch id: what that turn earned}."""
@@ -171,13 +174,6 @@ def _in_order(record_ids: Sequence[str], dispatches: Iterable[D]) -> dict[str, l
     return found
 
 
-def _insert_once(document: Document) -> list[Document]:
-    """An upsert that inserts with the server's time; repeated, it changes nothing."""
-    values = {name: value for name, value in document.items() if name not in ("_id", "created_at")}
-    new = {"_id": document["_id"], **literals(values), "created_at": NOW}
-    return [{"$replaceWith": {"$cond": [{"$eq": [{"$type": "$created_at"}, "date"]}, "$$ROOT", new]}}]
-
-
 def _close(dispatch: DispatchedSamplingTask) -> UpdateOne:
     values = dispatch.model_dump(include=WRITTEN_WITH_THE_ANSWER, exclude_defaults=True)
-    return UpdateOne({"_id": dispatch.id}, {"$set": values, "$currentDate": {"finished_at": True}})
+    return UpdateOne({"_id": dispatch.id, "finished_at": None}, {"$set": values, "$currentDate": {"finished_at": True}})

@@ -12,31 +12,74 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
-from pymongo.errors import AutoReconnect, NetworkTimeout, NotPrimaryError, WaitQueueTimeoutError, WTimeoutError
+from pymongo.errors import (
+    BulkWriteError,
+    ConnectionFailure,
+    OperationFailure,
+    PyMongoError,
+    WriteConcernError,
+)
 
-from shared.errors import StoreUnavailable
+from shared.errors import StoreRefused, StoreUnavailable
+from shared.store.connecting import REFUSALS, refusal
+from shared.store.fits import UNFIT, raise_unfit
 
 log = logging.getLogger(__name__)
 
 PATIENCE_S = 90.0  # a restart of mongod takes seconds, an election about ten
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 2.0
-OUTAGES = (AutoReconnect, NetworkTimeout, NotPrimaryError, WaitQueueTimeoutError, WTimeoutError)
+DUPLICATE_KEY = 11000
+# What a server says while a replica set elects, loses or regains its primary, starts or stops: asked again, it may answer.
+PASSING = frozenset(
+    {
+        6,  # HostUnreachable
+        7,  # HostNotFound
+        43,  # CursorNotFound: the member that had it is gone
+        64,  # WriteConcernFailed: no majority within wtimeout
+        89,  # NetworkTimeout
+        91,  # ShutdownInProgress
+        100,  # UnsatisfiableWriteConcern
+        112,  # WriteConflict
+        133,  # FailedToSatisfyReadPreference
+        134,  # ReadConcernMajorityNotAvailableYet
+        175,  # QueryPlanKilled
+        189,  # PrimarySteppedDown
+        202,  # NetworkInterfaceExceededTimeLimit
+        237,  # CursorKilled
+        246,  # SnapshotUnavailable
+        262,  # ExceededTimeLimit
+        317,  # ConnectionPoolExpired
+        365,  # TemporarilyUnavailable
+        9001,  # SocketException
+        10058,  # LegacyNotPrimary
+        10107,  # NotWritablePrimary
+        11600,  # InterruptedAtShutdown
+        11602,  # InterruptedDueToReplStateChange
+        13435,  # NotPrimaryNoSecondaryOk
+        13436,  # NotPrimaryOrSecondary
+    }
+)
+PASSING_LABELS = ("RetryableWriteError", "TransientTransactionError", "SystemOverloadedError")
 
 C = TypeVar("C", bound=type)
+Verb = TypeVar("Verb", bound=Callable[..., Awaitable[Any]])
 
 
 def survives_outages(verbs: C) -> C:
     """Class decorator: every public coroutine of `verbs` is repeated while the database cannot be reached.
 
-    Raises StoreUnavailable after `PATIENCE_S`. The verbs themselves see to it that a repeated write changes nothing.
+    Raises StoreUnavailable after `PATIENCE_S`; at once DoesNotFit for a document that MongoDB cannot take, and StoreRefused where
+    the user lost the right, or is no longer there. The verbs themselves see to it that a repeated write changes nothing.
     """
     for name, method in list(vars(verbs).items()):
         if not name.startswith("_") and inspect.iscoroutinefunction(method):
-            setattr(verbs, name, _repeated(method))
+            setattr(verbs, name, repeated(method))
     return verbs
 
 
-def _repeated(method: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
+def repeated(method: Verb) -> Verb:
+    """One coroutine function of them."""
+
     @functools.wraps(method)
     async def verb(*args: Any, **kwargs: Any) -> Any:
         began, pause_s = time.monotonic(), FIRST_PAUSE_S
@@ -47,17 +90,41 @@ def _repeated(method: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[
                 if _cancel_requests() > cancelled_before:
                     raise asyncio.CancelledError
                 return result
-            except OUTAGES as exc:
+            except PyMongoError as exc:
+                if isinstance(exc, OperationFailure) and exc.code in REFUSALS:
+                    raise StoreRefused(f"{method.__name__}: {refusal(exc)}") from exc
+                if not is_outage(exc):
+                    raise
                 lasted_s = time.monotonic() - began
                 if lasted_s > PATIENCE_S:
                     raise StoreUnavailable(
                         f"{method.__name__}: MongoDB has not answered for {lasted_s:.0f} s: {exc}"
                     ) from exc
                 log.warning("database away verb=%s for_s=%.1f %s", method.__name__, lasted_s, type(exc).__name__)
+            except UNFIT as exc:
+                raise_unfit(method.__name__, exc)
+                raise
             await asyncio.sleep(pause_s)
             pause_s = min(LONGEST_PAUSE_S, 2 * pause_s)
 
-    return verb
+    return verb  # type: ignore[return-value]  # of the same signature
+
+
+def is_outage(exc: PyMongoError) -> bool:
+    """Whether the same command may be answered a little later: no connection, no primary, or no majority.
+
+    A write that no majority has acknowledged may be there or not, now and after the next election: only its repetition, which
+    waits for a majority also where it changes nothing, tells.
+    """
+    if isinstance(exc, BulkWriteError):
+        details = exc.details or {}
+        codes = {error["code"] for error in details.get("writeErrors", ())}
+        unacknowledged = bool(details.get("writeConcernErrors")) and codes <= PASSING | {DUPLICATE_KEY}
+        return unacknowledged or (bool(codes) and codes <= PASSING)
+    if isinstance(exc, ConnectionFailure | WriteConcernError) or exc.timeout:
+        return True
+    passing = isinstance(exc, OperationFailure) and exc.code in PASSING
+    return passing or any(map(exc.has_error_label, PASSING_LABELS))
 
 
 def _cancel_requests() -> int:

@@ -8,9 +8,10 @@ from pymongo.asynchronous.collection import AsyncCollection
 from pymongo.asynchronous.database import AsyncDatabase
 
 from shared.document import SCHEMA_VERSION
-from shared.errors import DataError
-from shared.run_documents import Admission, Run, Worker
+from shared.errors import DataError, LeaseLost
+from shared.run_documents import Admission, Run, SavedCheckpoint, Worker
 from shared.states import RunState
+from shared.store.malformed import readable
 from shared.store.pipelines import NOW, literal, literals
 from shared.store.retry import survives_outages
 
@@ -71,16 +72,59 @@ class RunVerbs:
         """The resolved configuration of a kind of service, for people who ask later what ran."""
         await self._runs.update_one({"_id": RUN_ID}, [{"$set": {f"configs.{kind}": literal(dict(values))}}])
 
-    async def start_trainer(self, policy: str, admission: Admission) -> int:
-        """A trainer begins: returns its incarnation, the fence of its claims and commits, and declares its appetite."""
-        document = await self._runs.find_one_and_update(
-            {"_id": RUN_ID},
-            {"$inc": {f"incarnations.{policy}": 1}, "$set": {f"admission.{policy}": admission.to_mongo()}},
-            return_document=ReturnDocument.AFTER,
+    async def start_trainer(
+        self,
+        policy: str,
+        admission: Admission,
+        *,
+        seen: Run | None = None,
+        checkpoint: SavedCheckpoint | None = None,
+        config: Mapping[str, Any] | None = None,
+    ) -> int:
+        """A trainer begins: returns its incarnation, the fence of its claims and commits, and declares its appetite.
+
+        `seen`: the run as it was when the trainer decided to begin. Raises LeaseLost where another has begun or saved since.
+        `checkpoint`: what it begins from; None: the run's own weights. `config`: its own, resolved.
+        """
+        run = seen or await self.read()
+        began_from = checkpoint.step if checkpoint else 0
+        before, saved = run.incarnations.get(policy), run.checkpoints.get(policy)
+        found = await self._runs.find_one_and_update(
+            {
+                "_id": RUN_ID,
+                f"incarnations.{policy}": before,
+                f"checkpoints.{policy}": saved and saved.to_mongo(),
+            },
+            [
+                {
+                    "$set": {
+                        f"incarnations.{policy}": (before or 0) + 1,
+                        f"admission.{policy}": literal(admission.to_mongo()),
+                        f"starts.{policy}": {"$concatArrays": [{"$ifNull": [f"$starts.{policy}", []]}, [began_from]]},
+                        f"checkpoints.{policy}": literal(checkpoint.to_mongo()) if checkpoint else "$$REMOVE",
+                        **({f"configs.trainer-{policy}": literal(dict(config))} if config is not None else {}),
+                    }
+                }
+            ],
+            {"_id": 1},
         )
-        if document is None:
-            raise DataError(f"run {self._name}: no run document; open the store before starting a trainer")
-        return int(document["incarnations"][policy])
+        if found is None:
+            raise LeaseLost(
+                f"policy {policy}: another trainer has begun, or saved a checkpoint, in the same moment; end it, or let it "
+                "train, and start again"
+            )
+        return (before or 0) + 1
+
+    async def note_checkpoint(self, policy: str, incarnation: int, checkpoint: SavedCheckpoint) -> None:
+        """It is on the disk. Raises LeaseLost when another trainer has started."""
+        newer = {"$not": {"$gte": checkpoint.step}}
+        mine: Document = {"_id": RUN_ID, f"incarnations.{policy}": incarnation}
+        await self._runs.update_one(
+            {**mine, f"checkpoints.{policy}.step": newer},
+            [{"$set": {f"checkpoints.{policy}": literal(checkpoint.to_mongo())}}],
+        )
+        if not await self.is_current_trainer(policy, incarnation):
+            raise LeaseLost(f"policy {policy}: another trainer has started; this one ends")
 
     async def is_current_trainer(self, policy: str, incarnation: int) -> bool:
         return await self._runs.find_one({"_id": RUN_ID, f"incarnations.{policy}": incarnation}, {"_id": 1}) is not None
@@ -106,12 +150,13 @@ class WorkerVerbs:
         await self._workers.update_one({"_id": worker_id}, {"$set": {"doing": STOPPED}})
 
     async def all(self) -> list[Worker]:
-        return [Worker.from_mongo(d) async for d in self._workers.find().sort([("kind", 1), ("started_at", 1)])]
+        return await readable(Worker, self._workers.find().sort([("kind", 1), ("started_at", 1)]))
 
     async def live(self) -> list[Worker]:
         """Those that have not left and have not missed `MISSED_HEARTBEATS` of their own, by the server's clock."""
-        missed_s = {"$multiply": [MISSED_HEARTBEATS, {"$ifNull": ["$heartbeat_s", 0]}]}
+        period_s = {"$convert": {"input": "$heartbeat_s", "to": "double", "onError": 0, "onNull": 0}}
+        missed_s = {"$multiply": [MISSED_HEARTBEATS, period_s]}
         silence_ms = {"$multiply": [1000, {"$max": [LEAST_SILENCE_S, missed_s]}]}
         heard = {"$gte": ["$heartbeat", {"$subtract": [NOW, silence_ms]}]}
         fresh = {"$expr": {"$and": [heard, {"$ne": ["$doing", STOPPED]}]}}
-        return [Worker.from_mongo(d) async for d in self._workers.find(fresh).sort([("kind", 1), ("_id", 1)])]
+        return await readable(Worker, self._workers.find(fresh).sort([("kind", 1), ("_id", 1)]))

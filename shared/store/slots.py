@@ -4,13 +4,17 @@ from typing import Any
 
 from shared.documents import Claim
 from shared.states import SlotStatus, TaskStatus
-from shared.store.pipelines import ALL_SLOTS_DONE, EPOCH, LEAST_FREE_AT, NOW, after, literal, merge_slot
+from shared.store.pipelines import ALL_SLOTS_DONE, EPOCH, LEAST_FREE_AT, NOW, after, is_slot, literal, merge_slot
 
 Document = dict[str, Any]
 CLAIMABLE = [TaskStatus.CREATED.value, TaskStatus.RUNNING.value]
 
 
 def holding(claim: Claim) -> Document:
+    """The filter of every write under a lease, and its only fence: the pipeline of the same atomic update need not ask again.
+
+    `attempt` refuses a claim whose slot was leased again; the state one whose slot is open again, or failed, after its lease.
+    """
     held = {"traj_id": claim.traj_id, "attempt": claim.attempt, "status": SlotStatus.LEASED}
     return {"_id": claim.task.id, "slots": {"$elemMatch": held}}
 
@@ -57,7 +61,7 @@ def claim_pipeline(worker: str, lease_s: float, max_failures: int) -> list[Docum
         {
             "$set": {
                 "status": TaskStatus.RUNNING.value,
-                "slots": merge_slot({"$eq": ["$$s.traj_id", "$last_claimed"]}, leased),
+                "slots": merge_slot(is_slot("$last_claimed"), leased),
             }
         },
         *close_group(),

@@ -17,6 +17,7 @@ from shared.errors import LeaseLost
 from shared.pass_rates import num_passed
 from shared.run_documents import Admission
 from shared.states import SlotStatus, TaskStatus
+from shared.store.malformed import MalformedVerbs, readable
 from shared.store.pipelines import (
     LEAST_FREE_AT,
     NOW,
@@ -27,17 +28,18 @@ from shared.store.pipelines import (
     map_slots,
     merge_slot,
 )
-from shared.store.retry import survives_outages
+from shared.store.retry import DUPLICATE_KEY, survives_outages
 from shared.store.slots import CLAIMABLE, claim_pipeline, close_group, holding
+from shared.store.spoilt_tasks import SpoiltTasks
 
 Document = dict[str, Any]
-DUPLICATE_KEY = 11000
 
 
 @survives_outages
 class TaskVerbs:
     def __init__(self, database: AsyncDatabase[Document]) -> None:
         self._tasks: AsyncCollection[Document] = database["tasks"]
+        self._spoilt = SpoiltTasks(self._tasks, MalformedVerbs(database))
 
     async def ensure_indexes(self) -> None:
         await self._tasks.create_index(
@@ -75,17 +77,15 @@ class TaskVerbs:
             return 0
         documents = [task.to_mongo() for task in tasks]
         try:
-            result = await self._tasks.insert_many(documents, ordered=ordered)
-            inserted = len(result.inserted_ids)
+            await self._tasks.insert_many(documents, ordered=ordered)
         except BulkWriteError as exc:
             others = [e for e in exc.details["writeErrors"] if e["code"] != DUPLICATE_KEY]
-            if others:
+            if (
+                others or exc.details["writeConcernErrors"]
+            ):  # the latter: no majority has them, so they may still be lost
                 raise
-            inserted = int(exc.details["nInserted"])
-        await self._tasks.update_many(
-            {"_id": {"$in": [d["_id"] for d in documents]}, "created_at": None}, [{"$set": {"created_at": NOW}}]
-        )
-        return inserted
+        new = {"_id": {"$in": [d["_id"] for d in documents]}, "created_at": None}
+        return (await self._tasks.update_many(new, [{"$set": {"created_at": NOW}}])).modified_count
 
     # ------------------------------------------------------------------ claim
 
@@ -115,40 +115,40 @@ class TaskVerbs:
         if seq_limit is not None:
             where["seq"] = {"$lt": seq_limit}
         while True:
-            document = await self._tasks.find_one_and_update(
-                where,
-                claim_pipeline(worker, lease_s, max_failures),
-                sort=[("seq", ASCENDING)],
-                return_document=ReturnDocument.AFTER,
-            )
+            document = await self._spoilt.update(where, claim_pipeline(worker, lease_s, max_failures))
             if document is None:
                 return None
-            traj_id = document["last_claimed"]
-            if traj_id >= 0:  # -1: only exhausted slots were there, which are failed now; look further
-                slot = document["slots"][traj_id]
-                return Claim(task=Task.from_mongo(document), traj_id=traj_id, attempt=slot["attempt"])
+            task = await self._spoilt.read(document)
+            traj_id = -1 if task is None or task.last_claimed is None else task.last_claimed
+            if task is not None and traj_id >= 0:  # -1: only exhausted slots were there, failed now; look further
+                return Claim(task=task, traj_id=traj_id, attempt=task.slots[traj_id].attempt)
 
     async def renew_leases(self, claims: Sequence[Claim], lease_s: float) -> list[Claim]:
         """Renew in one bulk update; returns the claims whose lease was lost."""
         if not claims:
             return []
         renewed = {"free_at": after(lease_s)}
-        result = await self._tasks.bulk_write(
-            [
-                UpdateOne(
-                    holding(c),
-                    [
-                        {"$set": {"slots": merge_slot(is_slot(c.traj_id, c.attempt), renewed)}},
-                        {"$set": {"free_at": LEAST_FREE_AT}},
-                    ],
-                )
-                for c in claims
-            ],
-            ordered=False,
-        )
-        if result.matched_count == len(claims):
-            return []
-        return [c for c in claims if not await self.holds(c)]
+        renewals = [
+            UpdateOne(
+                holding(c),
+                [
+                    {"$set": {"slots": merge_slot(is_slot(c.traj_id), renewed)}},
+                    {"$set": {"free_at": LEAST_FREE_AT}},
+                ],
+            )
+            for c in claims
+        ]
+        refused: set[int] = set()
+        try:
+            if (await self._tasks.bulk_write(renewals, ordered=False)).matched_count == len(claims):
+                return []
+        except (
+            BulkWriteError
+        ) as exc:  # the server cannot compute on a task that was spoilt: its lease is as good as lost
+            refused = {error["index"] for error in exc.details["writeErrors"]}
+            if not refused:
+                raise
+        return [c for index, c in enumerate(claims) if index in refused or not await self.holds(c)]
 
     async def holds(self, claim: Claim) -> bool:
         return await self._tasks.find_one(holding(claim), {"_id": 1}) is not None
@@ -185,11 +185,9 @@ class TaskVerbs:
 
     async def _leave(self, claim: Claim, change: Document, ends: Sequence[SlotStatus]) -> bool:
         """Change the slot that `claim` holds; `ends` are the states that this can leave it in."""
-        document = await self._tasks.find_one_and_update(
-            holding(claim),
-            [{"$set": {"slots": merge_slot(is_slot(claim.traj_id, claim.attempt), change)}}, *close_group()],
-            projection={"status": 1},
-            return_document=ReturnDocument.AFTER,
+        changed = merge_slot(is_slot(claim.traj_id), change)
+        document = await self._spoilt.update(
+            holding(claim), [{"$set": {"slots": changed}}, *close_group()], {"status": 1}
         )
         if document is None:
             document = await self._left_before(claim, ends)
@@ -211,12 +209,14 @@ class TaskVerbs:
 
     async def claim_settlement(self, worker: str, *, policy: str, lease_s: float) -> Task | None:
         """Lease a completed group for settlement; a settler that died is replaced when its lease ends."""
-        document = await self._tasks.find_one_and_update(
-            {"policy": policy, "status": TaskStatus.COMPLETED.value, "$expr": {"$lte": ["$free_at", NOW]}},
-            [{"$set": {"free_at": after(lease_s), "settler": literal(worker)}}],
-            return_document=ReturnDocument.AFTER,
-        )
-        return None if document is None else Task.from_mongo(document)
+        while True:
+            document = await self._tasks.find_one_and_update(
+                {"policy": policy, "status": TaskStatus.COMPLETED.value, "$expr": {"$lte": ["$free_at", NOW]}},
+                [{"$set": {"free_at": after(lease_s), "settler": literal(worker)}}],
+                return_document=ReturnDocument.AFTER,
+            )
+            if document is None or (task := await self._spoilt.read(document)) is not None:
+                return None if document is None else task
 
     async def finish_settlement(
         self, task: Task, outcome: str, *, abandoned: bool, data_of: Sequence[str] = ()
@@ -273,7 +273,7 @@ class TaskVerbs:
         """Those of `ids` whose every slot is scored or failed."""
         over = [TaskStatus.COMPLETED.value, TaskStatus.SETTLED.value, TaskStatus.ABANDONED.value]
         cursor = self._tasks.find({"_id": {"$in": list(ids)}, "status": {"$in": over}})
-        return [Task.from_mongo(document) async for document in cursor]
+        return await readable(Task, cursor)
 
     # ------------------------------------------------------------------ questions
 
@@ -302,6 +302,17 @@ class TaskVerbs:
         """Ended groups of `owner`'s tasks that gave `policy` nothing to train on."""
         nothing = [{"status": TaskStatus.ABANDONED}, {"status": TaskStatus.SETTLED, "data_of": {"$ne": policy}}]
         return await self._tasks.count_documents({"policy": owner, "split": split, "$or": nothing})
+
+    async def first_unended(self, split: str) -> dict[str, int]:
+        """{policy: least `seq` of its tasks that are not settled, abandoned or skipped}: what still may become data."""
+        unended = [TaskStatus.CREATED.value, TaskStatus.RUNNING.value, TaskStatus.COMPLETED.value]
+        found = {}
+        for policy in await self._tasks.distinct("policy", {"split": split}):
+            where = {"policy": policy, "split": split, "status": {"$in": unended}}
+            first = await self._tasks.find_one(where, {"seq": 1}, sort=[("seq", ASCENDING)])
+            if first is not None:
+                found[str(policy)] = int(first["seq"])
+        return found
 
     async def get(self, task_id: str) -> Task | None:
         document = await self._tasks.find_one({"_id": task_id})

@@ -21,7 +21,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from sampler.engine.child import command_line
-from sampler.engine.client import Generation
+from sampler.engine.generation import Generation
 from shared.mongod import free_port
 
 ROOT = Path(__file__).parents[2]

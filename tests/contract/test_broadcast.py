@@ -223,7 +223,7 @@ async def test_an_offer_whose_trainer_is_gone_holds_nobody_up(
             await store.versions.announce(POLICY, version, str(path), manifest_of(path), offer=found)
             await kept.serves(version)
             await assert_holds(engine, version)
-        assert await store.versions.fail_broadcasts(POLICY) == 2, "as the next trainer does when it starts"
+        assert await store.versions.fail_broadcasts(POLICY, 1) == 2, "as the next trainer does when it starts"
 
 
 @pytest.mark.usefixtures("only_local")

@@ -9,7 +9,8 @@ import httpx
 import pytest
 from tokenizers import Tokenizer
 
-from sampler.engine.client import EngineClient, Generation
+from sampler.engine.client import EngineClient
+from sampler.engine.generation import Generation
 from sampler.engine.pool import EnginePool
 from sampler.errors import ContextTooLong
 from tests.contract.engines import CONTEXT, MODEL, Engine

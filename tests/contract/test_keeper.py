@@ -111,6 +111,7 @@ def change(folder: Path, how: Callable[[dict[str, torch.Tensor]], Any]) -> None:
     save_file(tensors, folder / "model.safetensors")
 
 
+CHANGES = ("/pause_generation", "/update_weights_from_disk", "/continue_generation")
 NORM = "model.norm.weight"
 SPOILT: dict[str, tuple[Callable[[Path], Any], str]] = {
     "truncated": (
@@ -145,9 +146,11 @@ async def test_files_that_would_kill_or_spoil_an_engine_never_reach_it(
     engine: Engine, store: Store, until: Until, tmp_path: Path
 ) -> None:
     """Their checksums are those that were announced: whoever wrote them did it wrong. Truncated and wrong-shaped ones end
-    SGLang's process, missing and extra tensors are a success to it; the local engine answers 400 to each.
+    SGLang's process, missing and extra tensors are a success to it; the local engine would answer 400 to each, if it were asked.
     """
-    async with keeping(engine, store, until) as kept:
+    wire = Wire()
+    async with keeping(engine, store, until, wire) as kept:
+        before = [path for path in wire.asked if path in CHANGES]
         for name, (spoil, words) in SPOILT.items():
             folder = tmp_path / name
             shutil.copytree(engine.models[1], folder)
@@ -161,6 +164,7 @@ async def test_files_that_would_kill_or_spoil_an_engine_never_reach_it(
             service = await kept.service()
             assert (service.version, service.status) == (0, ServiceStatus.UP), name
             assert (await kept.ask()).generation.version_runs == [[0, 8]], name
+            assert [path for path in wire.asked if path in CHANGES] == before, f"{name}: the engine was not even paused"
         shutil.copytree(engine.models[1], tmp_path / "sound")
         version = await kept.announce(tmp_path / "sound")
         await kept.serves(version)
@@ -221,6 +225,30 @@ async def test_a_400_that_changed_the_weights_ends_in_the_version_that_was_wante
             assert paused == ["retract", "retract", "retract"]
             assert wire.asked.count("/flush_cache") == 1
             assert (await kept.ask()).generation.version_runs == [[1, 8]]
+
+
+async def test_an_engine_that_reports_another_version_than_it_was_given_serves_nothing_until_it_reports_the_right_one(
+    engine: Engine, store: Store, until: Until
+) -> None:
+    """It takes the update for a success both times; the first time its label is another."""
+    mislabelled: list[str] = []
+
+    def mislabel(path: str, body: dict[str, Any]) -> dict[str, Any]:
+        if path != "/update_weights_from_disk" or body["weight_version"] != "1" or mislabelled:
+            return body
+        mislabelled.append(path)
+        return body | {"weight_version": "77"}
+
+    wire = Wire(mislabel)
+    async with keeping(engine, store, until, wire) as kept:
+        before = len(wire.asked)
+        await kept.announce(engine.weights(1))
+        await kept.serves(1)
+        asked = [path for path in wire.asked[before:] if path in (*CHANGES, "/model_info")]
+        assert mislabelled
+        told = ["/pause_generation", "/update_weights_from_disk", "/model_info"]
+        assert asked == [*told, *told, "/continue_generation"], "between the two it stays paused"
+        assert (await kept.ask()).generation.version_runs == [[1, 8]]
 
 
 async def test_an_engine_left_paused_by_a_keeper_that_was_killed_is_continued_by_the_next(

@@ -50,13 +50,13 @@ def keeper(mongod: Mongod, store: Store, tmp_path: Path) -> Iterator["subprocess
     """A keeper as the launcher starts it with ENGINE=sglang, and its engine demands a key; its log is keeper.log."""
     skip_without_sglang()
     launch = LaunchConfig(run=store.run, engine="sglang", model=MODEL)
-    command = commands.keeper(launch, mongod.connection_string, None)
+    command = commands.keeper(launch, None)
     command[-1] += " --api-key {api_key}"
     with (tmp_path / "keeper.log").open("wb") as log:
         process = subprocess.Popen(
             [*command, "--start_timeout_s", str(START_S), "--engine_api_key_var", "TESTS_ENGINE_KEY"],
             cwd=ROOT,
-            env={**os.environ, **commands.environment(), "TESTS_ENGINE_KEY": KEY},
+            env={**os.environ, **commands.with_database("keeper", mongod.connection_string), "TESTS_ENGINE_KEY": KEY},
             stdout=log,
             stderr=log,
             start_new_session=True,

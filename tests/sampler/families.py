@@ -14,7 +14,8 @@ from typing import Any
 
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, trainers
 
-from sampler.rendering.template import MARK_END, MARK_START, ChatTemplate, Message
+from sampler.rendering.marks import MARK_END, MARK_START
+from sampler.rendering.template import ChatTemplate, Message
 from sampler.rendering.turn_format import turn_format
 from tests.sampler.chats import byte_level_tokenizer
 

@@ -61,7 +61,7 @@ def labelled(name: str, *versions: str, **changes: Any) -> httpx.Response:
 
 
 async def generate(client: EngineClient) -> Any:
-    return await client.generate(URL, [5, 100], {"max_new_tokens": 8}, rid="r1")
+    return await client.generate(URL, [5, 100], {"max_new_tokens": 12}, rid="r1", vocabulary=512)
 
 
 async def test_a_generation_keeps_ids_logprobs_and_versions(client: EngineClient, replay: Replay) -> None:
@@ -76,7 +76,7 @@ async def test_a_generation_keeps_ids_logprobs_and_versions(client: EngineClient
     assert json.loads(replay.requests[0].content) == {
         "rid": "r1",
         "input_ids": [5, 100],
-        "sampling_params": {"max_new_tokens": 8},
+        "sampling_params": {"max_new_tokens": 12},
         "return_logprob": True,
     }
 
@@ -107,14 +107,14 @@ async def test_an_engine_without_version_runs_gives_its_one_version(client: Engi
     [
         ({"output_ids": [489]}, "8 log-probs for 1 tokens"),
         ({"output_ids": [489, 489, 332, 144, 197, 279, 137, 169]}, "log-prob 7 belongs to token 168, output is 169"),
-        ({"output_token_logprobs": None}, "lacks what training needs"),
-        ({"finish_reason": None}, "lacks what training needs"),
-        ({"finish_reason": {"type": "tired"}}, "finish reason 'tired'"),
+        ({"output_token_logprobs": None}, "output_token_logprobs is None; expected a JSON array"),
+        ({"finish_reason": None}, "finish_reason is None; expected a JSON object"),
+        ({"finish_reason": {"type": "tired"}}, r"finish_reason.type is 'tired'; expected stop, length or abort"),
         ({"weight_versions": [{"version": "1", "start": 0, "end": 7}]}, "cover 7 of 8 tokens"),
         ({"weight_versions": [{"version": "1", "start": 1, "end": 8}]}, "do not cover 8 tokens in order"),
         (
             {"finish_reason": {"type": "abort", "message": "queue is full", "status_code": 503}},
-            "status 503: queue is full",
+            "status 503: 'queue is full'",
         ),
     ],
 )
@@ -130,7 +130,7 @@ async def test_a_logprob_that_is_no_number_is_refused(client: EngineClient, repl
     text = labelled("generate_length", "0").text.replace("-5.871331691741943", "NaN")
     assert "NaN" in text
     replay.response = httpx.Response(200, text=text)
-    with pytest.raises(EngineContractBroken, match="not finite"):
+    with pytest.raises(EngineContractBroken, match="log-prob 0 is nan; expected a finite number"):
         await generate(client)
 
 

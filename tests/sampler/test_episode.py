@@ -9,12 +9,10 @@ import pytest
 from pydantic import BaseModel
 
 from sampler.episode import play, retry_delay_s
-from sampler.mcp_sampler import MCPSampler
 from sampler.sampler import AsyncSampler, Turn
 from sampler.scorers import Score, ScoringRequest, register_scorer
 from scripts.bench_sampler_chat import Chat
 from shared.documents import TaskPayload
-from shared.mongod import free_port
 from shared.states import DispatchStatus, RecordStatus, SlotStatus, TaskStatus, Termination
 from shared.store import Store
 from tests.sampler.episodes import ended, resources, says
@@ -189,11 +187,6 @@ FAILURES = {
         plumbing(engine=hangs, config={"engine_timeout_s": 0.05}),
         Termination.ENGINE_FAILURE,
         "no answer within 0.05 s",
-    ),
-    "a tool server that is not there": (
-        plumbing(sampler=MCPSampler, config={"mcp_manager_url": f"http://127.0.0.1:{free_port()}/mcp"}),
-        Termination.TOOL_FAILURE,
-        "ToolServerDied",
     ),
     "a scorer that crashes": (
         plumbing(payload={"scorer": "tests_crashing"}),

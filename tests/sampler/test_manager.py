@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from sampler.errors import ToolServerDied, ToolTimeout
+from sampler.errors import ToolServerDied, ToolServerUnavailable, ToolTimeout
 from sampler.tools import ToolLimits, ToolServer, ToolSession, parse_servers
 from tests.sampler.boxes import SERVERS
 from tests.sampler.foreign import FOREIGN, foreign_world, require
@@ -128,9 +128,9 @@ async def test_a_server_that_dies_behind_a_manager_is_plumbing(tmp_path: Path) -
                 await session.call("echo", {"text": "again"})
             mortal.process.kill()
             mortal.process.wait()
-            with pytest.raises(ToolServerDied, match=r"tool manager http://127.*Connect"):
+            with pytest.raises(ToolServerUnavailable, match=r"tool manager http://127.*Connect"):
                 await session.call("echo", {"text": "again"})
-    with pytest.raises(ToolServerDied, match="Connect"):
+    with pytest.raises(ToolServerUnavailable, match="Connect"):
         await ToolSession([mortal.server]).open()
 
 
@@ -140,7 +140,7 @@ async def test_the_bearer_token_of_a_bare_url_comes_from_the_environment(
     box = ToolServer(name="box", command=sys.executable, args=(str(SERVERS / "box.py"), "stdio"))
     with manager(tmp_path, {"box": box}, MANAGER_TOKEN="s3cret") as guarded:
         monkeypatch.delenv("MCP_BEARER_TOKEN", raising=False)
-        with pytest.raises(ToolServerDied, match="HTTP 401"):
+        with pytest.raises(ToolServerUnavailable, match="HTTP 401"):
             await ToolSession([guarded.server]).open()
         monkeypatch.setenv("MCP_BEARER_TOKEN", "s3cret")
         async with ToolSession([guarded.server]) as session:

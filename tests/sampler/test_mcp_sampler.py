@@ -16,6 +16,7 @@ from sampler.engine.client import EngineClient
 from sampler.engine.pool import EnginePool, PoolLimits, Service
 from sampler.episode import play
 from sampler.mcp_sampler import MCPSampler
+from sampler.opening import INSTRUCTIONS
 from sampler.parsers import get_parser
 from sampler.resources import Resources
 from sampler.scorers import Score
@@ -73,12 +74,13 @@ async def episode(
     replies: Sequence[str],
     payload: dict[str, Any] | None = None,
     agents: Agents = NO_AGENTS,
+    split: str = "train",
     **options: Any,
 ) -> tuple[float | None, list[DispatchedSamplingTask], Engines]:
-    await import_tasks(store, 1, num_generations=1)
+    await import_tasks(store, 1, num_generations=1, split=split)
     if payload:
         await store.database["tasks"].update_many({}, {"$set": {f"payload.{k}": v for k, v in payload.items()}})
-    got = await claim(store)
+    got = await claim(store, split=split)
     async with resources(store, replies, agents, **options) as (shared, engines):
         score = await play(MCPSampler(shared, got))
     return score, (await store.records.dispatches_of([got.record_id]))[got.record_id], engines
@@ -99,7 +101,8 @@ async def test_calls_and_their_answers_become_part_of_the_record(store: Store) -
         ("bump", False, 0),
     ]
     assert first.tool_calls[0].result == "5"
-    assert json.loads(first.tool_calls[1].raw or "")["structuredContent"]["n"] == 1
+    assert json.loads(first.tool_calls[1].result)["n"] == 1
+    assert [call.raw for call in (*first.tool_calls, *second.tool_calls)] == [None] * 3, "the result says all of it"
     assert second.tool_calls[0].is_error
     assert "bad move" in second.tool_calls[0].result
     (long,) = third.tool_calls
@@ -112,6 +115,7 @@ async def test_calls_and_their_answers_become_part_of_the_record(store: Store) -
     assert last.messages == [{"role": "tool", "name": "big", "tool_call_id": call_id, "content": long.result}]
     prompt = TEMPLATE.decode(engines.bodies()[0]["input_ids"])
     assert '"name": "add"' in prompt
+    assert INSTRUCTIONS["answer"] in prompt, "the engine reads how the answer is to be written"
 
 
 async def test_turns_and_temperature_of_the_task_win_over_those_of_the_sampler(store: Store) -> None:
@@ -121,6 +125,17 @@ async def test_turns_and_temperature_of_the_task_win_over_those_of_the_sampler(s
     assert (score, len(dispatches), len(engines.bodies())) == (0.0, 1, 1)
     assert engines.bodies()[0]["sampling_params"]["temperature"] == 0.25
     assert dispatches[0].sampling_params["temperature"] == 0.25
+
+
+@pytest.mark.parametrize(("split", "applies"), [("eval", True), ("train", False)])
+async def test_top_p_top_k_and_penalties_are_for_evaluation_alone(store: Store, split: str, applies: bool) -> None:
+    asked = {"top_p": 0.9, "top_k": 20, "presence_penalty": 1.5}
+    options = {"eval_sampling": asked, "eval_temperature": 0.6}
+    _, (dispatch,), engines = await episode(store, ["<answer>5</answer>"], split=split, **options)
+    sent = engines.bodies()[0]["sampling_params"]
+    assert {name: sent.get(name) for name in asked} == (asked if applies else dict.fromkeys(asked) | {"top_p": 1.0})
+    assert sent["temperature"] == (0.6 if applies else 1.0)
+    assert {name: dispatch.sampling_params.get(name) for name in asked} == {name: sent.get(name) for name in asked}
 
 
 async def test_deny_lists_of_the_run_and_of_the_task_leave_tools_out_of_prompt_and_reach(store: Store) -> None:
@@ -216,7 +231,7 @@ async def test_a_scorer_that_nobody_knows_is_found_out_before_anything_is_sample
     [
         ({"scorer": "nobody"}, "scorer 'nobody' is unknown; expected one of"),
         ({"scorer": "agentcpm"}, "scorer 'agentcpm' needs a judge"),
-        ({"tools": ["serach"]}, "tool 'serach' is not offered"),
+        ({"tools": ["serach"]}, "tool 'serach' is allowed, but not offered"),
     ],
 )
 async def test_a_task_that_asks_for_what_is_not_there_says_so_at_once_without_a_score_and_waits_for_a_better_sampler(

@@ -123,7 +123,7 @@ async def test_a_scorer_that_fails_gives_no_score(kind: str, monkeypatch: pytest
 
 async def test_an_unknown_scorer_names_the_known_ones() -> None:
     assert {"exact_match", "math"} <= set(scorer_names())
-    with pytest.raises(ConfigError, match="'maths' is unknown; expected one of agentcpm, exact_match, f1"):
+    with pytest.raises(ConfigError, match="'maths' is unknown; expected one of agentcpm, asearcher, exact_match, f1"):
         await score_answer("maths", request("5", "5"))
 
 

@@ -1,5 +1,6 @@
 """Rendering equals transformers'; only the template writes control tokens."""
 
+import json
 import re
 import subprocess
 import sys
@@ -8,8 +9,10 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tokenizers import AddedToken, Tokenizer, normalizers
 
-from sampler.rendering.template import MARK_END, MARK_START, ChatTemplate
+from sampler.rendering.marks import MARK_END, MARK_START
+from sampler.rendering.template import ChatTemplate
 from shared.errors import ConfigError
 from tests.sampler.chats import (
     ADDED,
@@ -174,3 +177,67 @@ def test_the_sampler_needs_neither_torch_nor_transformers() -> None:
     code = f"import sys; {imports}; print([m for m in ('torch', 'transformers', 'numpy') if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def ids_of(template: ChatTemplate, schema: object) -> list[int]:
+    tool = {"type": "function", "function": {"name": "f", "description": "", "parameters": schema}}
+    return template.render_ids([{"role": "user", "content": "x"}], [tool])
+
+
+# What templates make of a schema: JSON, JSON in ASCII, sorted, Python's notation (also of a list), and each name alone.
+SCHEMA_WRITERS = {
+    "json": "{{ tool.function.parameters | tojson }}",
+    "json in ASCII": "{{ tool.function.parameters | tojson(ensure_ascii=true, indent=2) }}",
+    "sorted json": "{{ tool.function.parameters | tojson(sort_keys=true) }}",
+    "text": "{{ tool.function.parameters }}",
+    "joined text": "{{ 'schema: ' ~ tool.function.parameters | string }}",
+    "names": "{% for name, field in tool.function.parameters.properties | dictsort %}{{ name ~ field.enum }}{% endfor %}",
+    "tags": "{% for name, field in tool.function.parameters.properties.items() %}"
+    "{{ '<' ~ name ~ '>' ~ field.title ~ '</' ~ name ~ '>' }}{% endfor %}",
+}
+
+
+@pytest.mark.parametrize("written", SCHEMA_WRITERS)
+def test_no_key_name_title_or_choice_of_a_schema_becomes_a_control_token(written: str) -> None:
+    head = "{% for tool in tools %}" + SCHEMA_WRITERS[written] + "{% endfor %}<|im_end|>"
+    template = ChatTemplate.build(small_tokenizer(), head + "{{ '<|im_end|' ~ '<tool_call>' }}", NAMED)
+    specials = {template.token_id(text) for text in [*SPECIAL, "<tool_call>"]}
+    for attack in (
+        "<|im_end|>",
+        "|im_end|>",
+        "<|im_end|",
+        "|im_end|",
+        "tool_call",
+        "x <|im_end|",
+        "\\U000f0000<|im_end|>",
+    ):
+        schema = {
+            "properties": {attack: {"title": attack, "enum": [attack], "items": {attack: 1}}},
+            "required": [attack],
+        }
+        ids = ids_of(template, schema)
+        tool = {"type": "function", "function": {"name": "f", "description": "", "parameters": schema}}
+        text = template.render([], [tool])
+        assert [template.decode([i]) for i in ids if i in specials] == ["<|im_end|>", "<tool_call>"], attack
+        assert template.decode(ids) == text
+        assert "000f0" not in text.replace(attack, "").replace(json.dumps(attack)[1:-1], ""), (
+            "no mark is left in the text"
+        )
+
+
+def test_a_marked_key_is_found_by_its_plain_name_and_sorts_as_it() -> None:
+    text = "{{ tools[0].function.parameters['<|im_end|>'] }}{{ tools[0].function.parameters | tojson(sort_keys=true) }}"
+    template = ChatTemplate.build(small_tokenizer(), text, NAMED)
+    tool = {"function": {"parameters": {"b": 1, "<|im_end|>": "<|im_end|>", "=": 2}}}
+    assert template.render([], [tool]) == '<|im_end|>{"<|im_end|>": "<|im_end|>", "=": 2, "b": 1}'
+
+
+def test_text_that_only_the_tokenizers_normalizer_turns_into_a_token_is_plain_too() -> None:
+    tokenizer = Tokenizer.from_str(small_tokenizer().to_str())
+    tokenizer.normalizer = normalizers.NFKC()
+    tokenizer.add_tokens([AddedToken("<tool>", normalized=True)])
+    template = ChatTemplate.build(tokenizer, "<tool>{% for m in messages %}{{ m.content }}{% endfor %}", NAMED)
+    assert template.token_id("<tool>") in template.encode("＜tool＞")
+    for attack in ("＜tool＞", "<tool>", "a ＜tool> b"):
+        ids = template.render_ids([{"role": "user", "content": attack}], None)
+        assert ids.count(template.token_id("<tool>") or -1) == 1, attack

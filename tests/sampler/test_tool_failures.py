@@ -1,11 +1,13 @@
 """MCP sessions whose servers die, hang, or are not there: the plumbing failed, and the episode's own task is never disturbed."""
 
 import asyncio
+import contextlib
 
 import pytest
 
-from sampler.errors import ToolServerDied, ToolTimeout
+from sampler.errors import ToolServerDied, ToolServerUnavailable, ToolTimeout
 from sampler.tools import ToolLimits, ToolServer, ToolSession
+from sampler.tools.servers import Remote
 from shared.mongod import free_port
 from tests.sampler.boxes import PATIENCE_S, Box, calls_of_slow, start_box, stdio, undisturbed, until_slow
 
@@ -20,7 +22,7 @@ async def test_a_server_killed_in_the_middle_of_a_call_is_an_ordinary_error(box:
                 await call
             with pytest.raises(ToolServerDied):
                 await session.call("echo", {"text": "again"})
-            with pytest.raises(ToolServerDied):
+            with pytest.raises(ToolServerUnavailable):
                 await idle.call("echo", {"text": "again"})
 
 
@@ -77,7 +79,7 @@ async def test_opening_fails_with_the_cause_when_nobody_listens_or_the_path_is_w
     absent = ToolServer(name="absent", command="/no/such/program")
     async with undisturbed():
         for server, words in ((nobody, "ConnectError"), (wrong_path, "lost"), (absent, "No such file")):
-            with pytest.raises(ToolServerDied, match=words):
+            with pytest.raises(ToolServerUnavailable, match=words):
                 await ToolSession([server]).open()
 
 
@@ -89,14 +91,45 @@ async def test_opening_is_bounded_when_the_server_says_nothing() -> None:
     mute = await asyncio.start_server(say_nothing, "127.0.0.1", 0)
     server = ToolServer(name="mute", url=f"http://127.0.0.1:{mute.sockets[0].getsockname()[1]}/mcp")
     async with asyncio.timeout(PATIENCE_S):
-        with pytest.raises((ToolTimeout, ToolServerDied)):
+        with pytest.raises(ToolServerUnavailable):
             await ToolSession([server], limits=ToolLimits(open_s=0.5, close_s=1)).open()
         mute.close()
         await mute.wait_closed()
 
 
+@pytest.mark.parametrize("remote", ["http", "sse"])
+async def test_opening_is_bounded_as_a_whole_when_the_server_sends_a_little_all_the_time(remote: Remote) -> None:
+    """No read waits long: over SSE comments come, but never the address; over HTTP one header field after the other."""
+    drops = {"http": b"X: y\r\n", "sse": b": still here\r\n\r\n"}
+    head = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n" + (b"\r\n" if remote == "sse" else b"")
+
+    handlers: set[asyncio.Task[None] | None] = set()
+    over = asyncio.Event()
+
+    async def drip(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        handlers.add(asyncio.current_task())
+        writer.write(head)
+        with contextlib.suppress(ConnectionError):
+            while not over.is_set():
+                writer.write(drops[remote])
+                await writer.drain()
+                await asyncio.sleep(0.05)
+        writer.transport.abort()
+
+    async with await asyncio.start_server(drip, "127.0.0.1", 0) as listener:
+        url = f"http://127.0.0.1:{listener.sockets[0].getsockname()[1]}/mcp"
+        server = ToolServer(name="drip", url=url, remote=remote)
+        try:
+            async with asyncio.timeout(PATIENCE_S):
+                with pytest.raises(ToolServerUnavailable, match=r"no session within 0\.5 s"):
+                    await ToolSession([server], limits=ToolLimits(open_s=0.5, close_s=1)).open()
+        finally:
+            over.set()
+            await asyncio.gather(*filter(None, handlers))
+
+
 async def test_one_server_that_cannot_be_opened_closes_the_others(shared_box: Box) -> None:
     session = ToolSession([shared_box.server, ToolServer(name="nobody", url="http://127.0.0.1:9/mcp")])
-    with pytest.raises(ToolServerDied, match="nobody"):
+    with pytest.raises(ToolServerUnavailable, match="nobody"):
         await session.open()
     assert all(link._connection._task is None or link._connection._task.done() for link in session._links)

@@ -17,7 +17,7 @@ from mcp_types import (
 )
 
 from sampler.tools import TokenBorders, ToolLimits
-from sampler.tools.results import bounded, raw_text, to_result
+from sampler.tools.results import bounded, raw_text, to_result, with_summary
 from tests.sampler.chats import ADDED, SPECIAL, chat
 
 TEMPLATE = chat("qwen")
@@ -32,7 +32,7 @@ texts = st.lists(
 
 def num_tokens(text: str) -> int:
     """As the template encodes a tool's result that stands alone."""
-    marked = TEMPLATE.control_re.sub("\U000f0000\\g<0>\U000f0001", text.translate({0xF0000: None, 0xF0001: None}))
+    marked = TEMPLATE.control.tokens.sub("\U000f0000\\g<0>\U000f0001", text.translate({0xF0000: None, 0xF0001: None}))
     return len(TEMPLATE.encode_marked(marked))
 
 
@@ -131,6 +131,70 @@ def test_structured_content_is_shown_where_there_is_no_text_and_kept_where_there
     assert text_of() == ""
 
 
+def texts_of(*each: str) -> list[TextContent]:
+    return [TextContent(type="text", text=text) for text in each]
+
+
+@pytest.mark.parametrize(
+    ("said", "structured"),
+    [
+        (['{\n  "n": 1,\n  "é": [true]\n}'], {"é": [True], "n": 1}),
+        (["5"], {"result": 5}),
+        (["a b"], {"result": "a b"}),
+        (["null"], {"result": None}),
+        (["a", "5", '{"x": 1}'], {"result": ["a", 5, {"x": 1}]}),
+        (['["a", 5]'], {"result": ["a", 5]}),
+        ([], {"n": 1}),
+    ],
+)
+def test_a_result_whose_structured_content_says_the_same_is_kept_once(said: list[str], structured: object) -> None:
+    assert to_result(answer(*texts_of(*said), structured_content=structured), 0.0, ToolLimits()).raw is None
+
+
+@pytest.mark.parametrize(
+    ("said", "structured"),
+    [
+        (["1"], {"result": True}),
+        (["1"], {"result": 1.0}),
+        (["ok"], {"status": "ok"}),
+        (["a", "b"], {"result": ["b", "a"]}),
+        (["a", "b"], {"result": ["a"]}),
+        (['{"n": 1'], {"n": 1}),
+        (["[" * 100_000], {"result": []}),
+        (["9" * 5000], {"result": 9}),
+        (['{"n": 1}'], {"n": 1, "m": 2}),
+    ],
+)
+def test_structured_content_that_says_more_than_the_text_is_kept(said: list[str], structured: object) -> None:
+    result = to_result(answer(*texts_of(*said), structured_content=structured), 0.0, ToolLimits(max_raw_chars=200_000))
+    assert json.loads(result.raw or "")["structuredContent"] == structured
+
+
+def test_a_result_that_is_sent_twice_is_stored_once_and_a_cut_one_keeps_its_answer_once() -> None:
+    found = {"hits": [{"title": f"title {n}", "snippet": "words " * 40} for n in range(40)]}
+    twice = answer(*texts_of(json.dumps(found)), structured_content=found)
+    sent = len(twice.model_dump_json(by_alias=True))
+    whole = to_result(twice, 0.0, ToolLimits())
+    assert whole.raw is None
+    assert len(whole.text) < sent / 2, "text and raw were the text and all that was sent: three times"
+    cut = to_result(twice, 0.0, ToolLimits(max_result_chars=1000))
+    assert json.loads(json.loads(cut.raw or "")["content"][0]["text"]) == found
+    assert len(cut.raw or "") < 0.6 * sent
+    assert with_summary(whole, "short", ToolLimits()).raw == cut.raw
+    tight = to_result(twice, 0.0, ToolLimits(max_result_chars=1000, max_raw_chars=8000))
+    assert "title 20" in (tight.raw or ""), "of the two the one that is clipped text by text"
+
+
+def test_an_answer_is_not_kept_where_its_bound_leaves_less_than_the_model_reads() -> None:
+    long = "".join(f"word{n} " for n in range(10_000))
+    limits = ToolLimits(max_result_chars=20_000)
+    assert to_result(answer(*texts_of(long)), 0.0, limits).raw is None
+    assert to_result(answer(*texts_of(long), structured_content={"result": long}), 0.0, limits).raw is None
+    assert to_result(answer(*texts_of(long, "the second " * 9)), 0.0, limits).raw is None
+    raw = to_result(answer(*texts_of(*([long] * 5 + ["middle"] + [long] * 5))), 0.0, limits).raw
+    assert "middle" in (raw or ""), "what the model does not read"
+
+
 def test_what_the_model_did_not_read_is_kept_up_to_a_bound() -> None:
     long = to_result(answer(TextContent(type="text", text="x" * 9000)), 0.0, ToolLimits(max_result_chars=100))
     assert json.loads(long.raw or "")["content"][0]["text"] == "x" * 9000
@@ -145,5 +209,5 @@ def test_text_that_utf8_cannot_hold_is_made_storable() -> None:
     result = to_result(
         answer(TextContent(type="text", text="a\ud800b"), structured_content={"x": "\udfff"}), 0.0, ToolLimits()
     )
-    assert result.text == "a?b"
+    assert result.text == "a\ufffdb"
     (result.raw or "").encode()

@@ -1,14 +1,18 @@
 """HTTP/1.1 to engines, against a server that writes exactly the given bytes."""
 
 import asyncio
+import contextlib
+import random
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 import httpx
 import pytest
 
+from sampler.engine import transport
 from sampler.engine.client import EngineClient
-from sampler.engine.transport import KeepAliveTransport
+from sampler.engine.transport import MAX_HEAD_BYTES, KeepAliveTransport
+from sampler.errors import EngineError
 from shared.mongod import free_port
 
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n"
@@ -56,16 +60,16 @@ async def serving(server: Server) -> AsyncIterator[Callable[[], "asyncio.Task[ht
     """Yields what sends one request."""
     listener = await asyncio.start_server(server, "127.0.0.1", 0)
     port = listener.sockets[0].getsockname()[1]
-    transport = KeepAliveTransport(max_connections=8, idle_s=PATIENCE_S, connect_s=PATIENCE_S)
+    kept = KeepAliveTransport(max_connections=8, idle_s=PATIENCE_S, connect_s=PATIENCE_S)
 
     def send() -> "asyncio.Task[httpx.Response]":
         request = httpx.Request("POST", f"http://127.0.0.1:{port}/generate?x=1", content=b"ping")
-        return asyncio.create_task(_within(transport.handle_async_request(request)))
+        return asyncio.create_task(_within(kept.handle_async_request(request)))
 
     try:
         yield send
     finally:
-        await transport.aclose()
+        await kept.aclose()
         await asyncio.wait(server.handlers, timeout=PATIENCE_S)
         listener.close()
         await listener.wait_closed()
@@ -118,12 +122,50 @@ async def test_a_connection_that_the_server_closed_is_not_used_again() -> None:
 
 @pytest.mark.parametrize(
     "answer",
-    [b"", HEAD + b"Content-Length: 40\r\nConnection: close\r\n\r\nhalf", b"SSH-2.0 hello close\r\n\r\n"],
-    ids=["nothing", "half", "another protocol"],
+    [
+        b"",
+        HEAD + b"Content-Length: 40\r\nConnection: close\r\n\r\nhalf",
+        b"SSH-2.0 hello close\r\n\r\n",
+        HEAD + b"Transfer-Encoding: chunked\r\n\r\n4\r\nbody\r\n-9\r\n",
+        HEAD + b"Content-Length: -1\r\n\r\n",
+        HEAD + b"Content-Length: 99999999999\r\n\r\nlong",
+        HEAD + b"Transfer-Encoding: chunked\r\n\r\nffffffffff\r\nlong",
+        HEAD + b"Content-Encoding: gzip\r\nContent-Length: 4\r\n\r\nbody",
+    ],
+    ids=[
+        *("nothing", "half", "another protocol", "a part of negative size", "negative size", "huge", "a huge part"),
+        "compressed",
+    ],
 )
 async def test_an_answer_that_is_cut_or_is_no_http_is_an_error(answer: bytes) -> None:
     async with serving(Server([answer, WHOLE])) as send:
         with pytest.raises(httpx.TransportError):
+            await send()
+        assert (await send()).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("begin", "rest"),
+    [
+        (HEAD + b"X: ", b"a"),
+        (HEAD, b"X: a\r\n"),
+        (b"", b"HTTP/1.1 100 Continue\r\n\r\n"),
+        (HEAD + b"X: " + b"a" * MAX_HEAD_BYTES + b"\r\nContent-Length: 4\r\n\r\nbody", b""),
+    ],
+    ids=["one endless field", "endless fields", "endless interim answers", "a long one that ends"],
+)
+async def test_a_head_beyond_the_bound_is_an_error_though_the_server_goes_on(begin: bytes, rest: bytes) -> None:
+    endless = begin + rest * (MAX_HEAD_BYTES // len(rest) + 1 if rest else 0)
+    async with serving(Server([endless, WHOLE])) as send:
+        with pytest.raises(httpx.RemoteProtocolError, match=f"no end of the head within {MAX_HEAD_BYTES} bytes"):
+            await send()
+        assert (await send()).status_code == 200
+
+
+async def test_a_body_without_a_size_is_bounded_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transport, "MAX_BODY_BYTES", 1000)
+    async with serving(Server([HEAD + b"\r\n" + b"a" * 2001, WHOLE])) as send:
+        with pytest.raises(httpx.RemoteProtocolError, match="no end of its body within 2000 bytes"):
             await send()
         assert (await send()).status_code == 200
 
@@ -142,11 +184,36 @@ async def test_a_cancelled_exchange_hangs_up_and_its_connection_is_not_used_agai
 
 
 async def test_nobody_listening_and_a_wrong_scheme_are_errors_of_their_kind() -> None:
-    transport = KeepAliveTransport(max_connections=1, idle_s=PATIENCE_S, connect_s=PATIENCE_S)
+    kept = KeepAliveTransport(max_connections=1, idle_s=PATIENCE_S, connect_s=PATIENCE_S)
     with pytest.raises(httpx.ConnectError):
-        await transport.handle_async_request(httpx.Request("GET", f"http://127.0.0.1:{free_port()}/"))
+        await kept.handle_async_request(httpx.Request("GET", f"http://127.0.0.1:{free_port()}/"))
     with pytest.raises(httpx.UnsupportedProtocol):
-        await transport.handle_async_request(httpx.Request("GET", "ftp://127.0.0.1/"))
+        await kept.handle_async_request(httpx.Request("GET", "ftp://127.0.0.1/"))
     async with EngineClient() as client:
         with pytest.raises(Exception, match="expected something like http://host:30000"):
             await client.model_info("localhost:30000")
+
+
+async def test_a_server_that_writes_random_bytes_or_damages_its_answers_fails_only_its_own_requests() -> None:
+    rng = random.Random(0)
+    good = [WHOLE, HEAD + b"transfer-encoding: chunked\r\n\r\n4\r\nbody\r\n0\r\n\r\n"]
+    damaged = [rng.randbytes(rng.randint(0, 200)) for _ in range(50)]
+    for _ in range(200):
+        answer = bytearray(rng.choice(good))
+        for _ in range(rng.randint(1, 4)):
+            answer[rng.randrange(len(answer))] = rng.randrange(256)
+        damaged.append(bytes(answer))
+
+    async def write(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(damaged.pop())
+        writer.close()
+
+    listener = await asyncio.start_server(write, "127.0.0.1", 0)
+    port = listener.sockets[0].getsockname()[1]
+    async with EngineClient() as client:
+        while damaged:
+            with contextlib.suppress(EngineError):
+                await client.model_info(f"http://127.0.0.1:{port}")
+    listener.close()
+    await listener.wait_closed()

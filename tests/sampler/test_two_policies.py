@@ -20,6 +20,7 @@ from sampler.episode import play
 from sampler.resources import Resources, Seat
 from sampler.sampler import AsyncSampler
 from sampler.scorers import Score
+from sampler.service import SamplerService
 from sampler.settlement.settle import settle_next
 from sampler.turn_sources import Source, check_tokenizers
 from shared.audit import Check, audit
@@ -27,8 +28,8 @@ from shared.documents import DataClaim, DBRecordData
 from shared.errors import ConfigError
 from shared.flatten import tree_of
 from shared.packed import unpack_ints
-from shared.run_documents import Admission
-from shared.states import SlotStatus, TaskStatus, Termination
+from shared.run_documents import Admission, TrainedStep
+from shared.states import DataStatus, SlotStatus, TaskStatus, Termination
 from shared.store import Store
 from shared.weights import FileEntry
 from tests.sampler.chats import save_model_dir
@@ -192,6 +193,8 @@ async def test_each_trainer_marks_its_own_data_and_the_record_has_the_marks_of_i
         borrowed = DataClaim(incarnation=1, step=step)
         assert await store.data.claim(group["records"], borrowed) == 2
         assert len(await store.data.commit_step(policy, borrowed, max_trained_count=1)) == 2
+        said: dict[str, Any] = {"id": f"{policy}:{step}:1", "policy": policy, "step": step, "incarnation": 1}
+        await store.steps.add(TrainedStep(**said, groups=[(TASK, 2)]))
     for step in range(8):
         await store.versions.announce("judge", step, f"/judge/{step}", {})
         await store.versions.announce("main", step, f"/main/{step}", {})
@@ -202,6 +205,8 @@ async def test_each_trainer_marks_its_own_data_and_the_record_has_the_marks_of_i
     assert [(row["policy"], row["trained_steps"]) for row in rows] == [("main", [2]), ("judge", [7])] * 2
     report = await audit(store)
     assert report.ok, report.to_json()["checks"]
+    for _ in range(2):  # the second from step 0 again
+        await store.runs.start_trainer("judge", Admission(groups_per_step=1, max_staleness=1))
     assert await store.data.rewind("judge", 0, max_trained_count=1) == 2
     assert {(d.policy, d.trained_count) for d in await store.data.find({})} == {("judge", 0), ("main", 1)}
     report = await audit(store)
@@ -235,7 +240,7 @@ async def test_a_task_is_opened_only_while_every_policy_that_has_steps_to_take_w
     both = {"main": eager, "judge": slow}
     assert await seq_limit(store, ["main", "judge"], {"main": eager}) == (
         0,
-        "waiting for a trainer of policy judge to declare its appetite",
+        "waiting for the trainer of policy judge to start (frozen_policies: those without one)",
     )
     assert await seq_limit(store, ["main"], both) == (12, "sampling")
     assert (await seq_limit(store, ["main", "judge"], both))[0] == 4  # the judge's (0 + 1 + 1) · 2
@@ -251,6 +256,25 @@ async def test_a_task_is_opened_only_while_every_policy_that_has_steps_to_take_w
     for step in range(3, 10):
         await store.versions.announce("judge", step, f"/{step}", {})
     assert (await seq_limit(store, ["main", "judge"], both))[0] == 12
+
+
+async def test_a_frozen_policy_takes_turns_gets_no_data_and_holds_up_no_admission(store: Store) -> None:
+    others: dict[str, Any] = {"other_policies": {"judge": Path(".")}, "frozen_policies": ["judge"]}
+    data = await debated(store, **others)
+    assert {one.policy for one in data} == {"main"}
+    assert {one.status for one in data} == {DataStatus.READY}
+    task = await store.tasks.get(TASK)
+    assert task is not None
+    assert (task.status, task.data_of) == (TaskStatus.SETTLED, ["main"])
+    assert [d.policy for d in (await store.records.dispatches_of([data[0].record]))[data[0].record]].count("judge") == 2
+    assert sum(found.violations for found in (await audit(store)).results.values()) == 0
+    await store.runs.start_trainer("main", Admission(groups_per_step=4, max_staleness=2, num_steps=3))
+    others["other_policies"] = {"judge": MODEL}
+    config = SamplerConfig(run=store.run, db_connection_string="x", model_name_or_path=MODEL, **others)
+    async with EngineClient() as client:
+        service = SamplerService(store, client, config, "w", Debate)
+        await service._look()
+        assert service._view.seq_limit == 12, "no trainer of the judge is waited for"
 
 
 # ---------------------------------------------------------------------- turns from several sources

@@ -10,7 +10,7 @@ import numpy as np
 from shared.documents import Claim, DataClaim, DBRecordData, DispatchedSamplingTask, SampledResponse, ToolCallResult
 from shared.flatten import data_fields
 from shared.packed import pack_floats, pack_ints
-from shared.run_documents import PolicyVersion
+from shared.run_documents import PolicyVersion, TrainedStep
 from shared.states import RecordStatus, Termination
 from shared.store import Store
 from shared.trees import RecordTree, TreeDispatch
@@ -128,8 +128,11 @@ async def announce(store: Store, step: int) -> PolicyVersion:
 async def train(store: Store, step: int, groups: int = 1, *, max_trained_count: int = 1) -> list[str]:
     """One step on the oldest groups; returns the records."""
     borrowed = DataClaim(incarnation=1, step=step)
-    for group in await store.data.ready_groups("main", groups):
+    ready = await store.data.ready_groups("main", groups)
+    for group in ready:
         await store.data.claim(group["records"], borrowed)
+    taken = [(group["_id"], len(group["records"])) for group in ready]
+    await store.steps.add(TrainedStep(id=f"main:{step}:1", policy="main", step=step, incarnation=1, groups=taken))
     return await store.data.commit_step("main", borrowed, max_trained_count=max_trained_count)
 
 

@@ -13,10 +13,11 @@ from shared.audit_tokens import compare
 from shared.flatten import data_fields
 from shared.mongod import Mongod
 from shared.packed import pack_floats, pack_ints
+from shared.run_documents import Admission
 from shared.states import DataStatus
 from shared.store import Store
 from tests.shared.builders import claim, make_data, make_task
-from tests.shared.episodes import make_dispatches, make_episode_tree, play, settle, train, whole_run
+from tests.shared.episodes import announce, make_dispatches, make_episode_tree, play, settle, train, whole_run
 
 TASK = "main:train:0:t0"
 RECORD = f"{TASK}:0:1"
@@ -141,6 +142,11 @@ CORRUPTIONS: dict[str, tuple[Check, Corruption]] = {
         Check.SURVIVING,
         ("record_data", {"_id": RECORD}, {"$set": {"trained_steps": [9], "last_trained_step": 9}}),
     ),
+    "a step that says nothing of what it trained": (Check.ACCOUNTS, ("trained_steps", {"_id": "main:1:1"}, {})),
+    "a step that trained more than it marked": (
+        Check.ACCOUNTS,
+        ("trained_steps", {"_id": "main:1:1"}, {"$set": {"groups": [[TASK, 3]]}}),
+    ),
     "weights that were withdrawn": (Check.SURVIVING, ("policy_versions", {"step": 1}, {"$set": {"withdrawn_to": 0}})),
     "another advantage than trained with": (
         Check.ADVANTAGES,
@@ -194,6 +200,37 @@ async def test_the_audit_finds_a_slot_that_was_trained_twice(store: Store) -> No
     report = await audit(store)
     assert report.results[Check.ONCE].violations == 2
     assert report.results[Check.ONCE].examples[0] == f"one slot has 2 trained records: {RECORD}, {TASK}:0:2"
+
+
+async def test_the_audit_finds_a_group_that_was_trained_again_after_its_marks_were_lost(store: Store) -> None:
+    """Every document is in order, each for itself: the marks say [2], and step 1 knows better."""
+    await whole_run(store, tasks=1)
+    assert (await audit(store)).ok
+    unmarked = {"trained_count": 0, "last_trained_step": None}
+    lost = {"trained_steps": [], "status": DataStatus.READY.value, "claim": None}
+    await store.database["records"].update_many({}, {"$set": unmarked | {"revision": 0}})
+    await store.database["record_data"].update_many({}, {"$set": unmarked | lost})
+    await train(store, 2)
+    await announce(store, 2)
+    report = await audit(store)
+    assert [check for check, result in report.results.items() if result.violations] == [Check.ACCOUNTS]
+    assert report.results[Check.ACCOUNTS].examples == [
+        f"policy main, step 1: trained 2 records of {TASK}; 0 bear its mark",
+        f"policy main: steps 1, 2 trained {TASK}; expected at most 1",
+    ]
+
+
+async def test_steps_that_a_resume_took_back_are_no_accounts_any_more(store: Store) -> None:
+    await whole_run(store, tasks=1)
+    admission = Admission(groups_per_step=1, max_staleness=0)
+    assert await store.runs.start_trainer("main", admission) == 1
+    assert await store.runs.start_trainer("main", admission) == 2, "from step 0 again"
+    assert (await audit(store)).results[Check.ACCOUNTS].examples == [
+        f"policy main, step 1: trained 0 records of {TASK}; 2 bear its mark"
+    ]
+    await store.data.rewind("main", 0, max_trained_count=1)
+    await store.versions.withdraw_after("main", 0, 2)
+    assert (await audit(store)).ok
 
 
 @pytest.mark.parametrize(

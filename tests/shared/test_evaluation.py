@@ -54,7 +54,7 @@ async def test_rounds_of_withdrawn_versions_are_given_up_and_leave_the_curve(sto
     await store.evaluation.queue_round("main", 1)
     await store.evaluation.queue_round("main", 2)
     held = await claim(store, split="eval", served_versions=[2])
-    assert await store.versions.withdraw_after("main", 5) == 1
+    assert await store.versions.withdraw_after("main", 5, 1) == 1
     assert await store.evaluation.withdraw("main", [2]) == 3
     await store.tasks.finish_slot(held, 1.0)  # an episode under way may end; nothing comes of it
     assert await claim(store, split="eval", served_versions=[2]) is None

@@ -150,7 +150,7 @@ async def test_after_any_history_of_resumes_lag_is_the_distance_in_the_tree_of_s
             head = new.version
             line[step_of[head]] = head
         target = min(back_to, step_of[head])
-        await store.versions.withdraw_after("main", target)
+        await store.versions.withdraw_after("main", target, 1)
         head = line[target]
 
     def ancestors(node: int) -> list[int]:

@@ -185,7 +185,7 @@ async def test_each_start_of_a_trainer_is_a_new_incarnation(store: Store) -> Non
 async def test_versions_are_numbered_without_end_and_a_resume_withdraws_the_later_ones(store: Store) -> None:
     for step in (0, 1, 2, 3):
         await store.versions.announce("main", step, f"/w/{step}", {})
-    assert await store.versions.withdraw_after("main", 1) == 2
+    assert await store.versions.withdraw_after("main", 1, 1) == 2
     newest = await store.versions.newest("main")
     assert newest is not None
     assert newest.version == 1

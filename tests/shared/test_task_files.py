@@ -16,7 +16,7 @@ from shared.errors import ConfigError
 from shared.mongod import Mongod
 from shared.store import Store
 from shared.task_files import ImportResult, Target, import_task_file
-from shared.task_lines import TaskFileError, check_task_file, check_unique_ids
+from shared.task_lines import TaskFileError, check_task_file, check_unique_ids, lines_of
 from tests.conftest import ROOT
 
 
@@ -45,10 +45,13 @@ WRONG: dict[str, tuple[Any, str]] = {
     "a list": ("[1]", "found a list; expected an object with id, source, query"),
     "no id": ({"query": "q"}, '"id" is missing; expected a text that no other line of the file has'),
     "an empty id": (line(1, id=" "), '"id" is " "; expected a text that is not empty'),
-    "a number as id": (line(1, id=7), '"id" is 7; expected a text'),
+    "an id that is true": (line(1, id=True), '"id" is true; expected a text'),
     "no query": ({"id": "a"}, '"query" is missing; expected a text'),
     "an empty query": (line(1, query=""), '"query" is empty; expected the question'),
-    "a number as answer": (line(1, answer=42), '"answer" is 42; expected a text (numbers too: "42") or null'),
+    "an answer that is true": (line(1, answer=True), '"answer" is true; expected a text or a number, a list of them'),
+    "no answer in a list": (line(1, answer=[]), '"answer" is []; expected a text or a number, a list of them'),
+    "an answer in a list that is none": (line(1, answer=["a", None]), '"answer" is ["a", null]; expected a text or a'),
+    "a field under two names": (line(1, question="?"), '"question" and "query" mean the same; expected one of them'),
     "a misspelt schema": (line(1, answer_schema="bxoed"), '"answer_schema" is "bxoed"; expected "answer" or "boxed"'),
     "tools as a text": (line(1, tools="calculator"), '"tools" is "calculator"; expected a list of tool names'),
     "a tool that is no text": (line(1, tools=["a", 3]), '"tools.1" is 3; expected a list of tool names'),
@@ -97,6 +100,61 @@ def test_a_line_is_refused_with_its_number_its_field_and_the_remedy(tmp_path: Pa
     assert errors[0].startswith(f"3: {text}")
 
 
+def test_numbers_lists_and_other_systems_names_are_taken(tmp_path: Path) -> None:
+    lines = [
+        {"task_id": 7, "question": "3+1?", "answer": 4, "system_prompt": "Be brief."},
+        {"id": "b", "query": "a half?", "answer": [0.5, "1/2"]},
+        {"id": "c", "query": "?", "answer": 2**70},
+    ]
+    read = list(lines_of(write(tmp_path / "t.jsonl", lines)))
+    assert [(one.tid, one.payload.query, one.payload.accepted) for one in read] == [
+        ("7", "3+1?", ("4",)),
+        ("b", "a half?", ("0.5", "1/2")),
+        ("c", "?", (str(2**70),)),
+    ]
+    assert read[0].payload.system == "Be brief."
+
+
+@pytest.mark.parametrize("indent", [None, 2])
+@pytest.mark.parametrize("head", ["", "\ufeff", "\n  "])
+def test_a_json_array_holds_the_same_tasks_as_jsonl(tmp_path: Path, indent: int | None, head: str) -> None:
+    lines = [line(k, query=f"wieviel ist {k} × 2?") for k in range(5)]
+    path = tmp_path / "tasks.json"
+    path.write_text(head + json.dumps(lines, indent=indent, ensure_ascii=False) + "\n", encoding="utf-8")
+    read = list(lines_of(path))
+    assert [one.payload for one in read] == [
+        one.payload for one in lines_of(write(tmp_path / "t.jsonl", [json.dumps(x) for x in lines]))
+    ]
+    assert [one.end for one in read] == sorted({one.end for one in read})
+    assert read[-1].end <= path.stat().st_size
+    if indent:
+        text = path.read_text(encoding="utf-8").splitlines()
+        assert [text[one.number - 1].strip() for one in read] == ["{"] * 5
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('[\n{"id": "a", "query": "q"},\n{"id": "b"}\n]', '3: "query" is missing; expected a text'),
+        ('[\n{"id": "a", "query": "q"},\n3]', "3: found a number; expected an object"),
+        ('[\n{"id": "a", "query": "q"}\n{"id": "b"}]', "3: not JSON: expected a comma or the array's end"),
+        ('[\n{"id": "a", "query": "q"},\n{oops}]', "3: not JSON: Expecting property name"),
+        ('[\n{"id": "a", "query": "q"},\n', "3: not JSON: Expecting value"),
+        ('[{"id": "a", "query": "q"}]\n{"id": "b"}', "1: something stands behind the array's end"),
+        ('[{"id": "a", "query": "q", "query": "r"}]', '1: "query" is given twice in one object'),
+        ("[" * 100_000, "1: not JSON: nested too deeply"),
+    ],
+)
+def test_an_element_of_an_array_is_refused_with_its_line(tmp_path: Path, text: str, said: str) -> None:
+    (tmp_path / "t.json").write_text(text)
+    assert errors_of(tmp_path / "t.json")[0].startswith(said)
+
+
+def test_an_array_that_is_not_utf8_is_refused_with_the_line(tmp_path: Path) -> None:
+    (tmp_path / "t.json").write_bytes(b'[\n{"id": "caf\xe9"}]')
+    assert errors_of(tmp_path / "t.json") == ["2: byte 13 is not UTF-8; expected a UTF-8 file"]
+
+
 def test_an_unknown_key_is_sent_to_metadata(tmp_path: Path) -> None:
     assert errors_of(write(tmp_path / "t.jsonl", [line(0, level=3)]))[0].endswith('Put what is yours under "metadata"')
 
@@ -107,7 +165,7 @@ def test_an_id_may_stand_in_a_file_only_once(tmp_path: Path) -> None:
 
 
 def test_errors_are_collected_up_to_twenty(tmp_path: Path) -> None:
-    errors = errors_of(write(tmp_path / "t.jsonl", [line(k, answer=k) for k in range(50)]))
+    errors = errors_of(write(tmp_path / "t.jsonl", [line(k, answer={}) for k in range(50)]))
     assert [e.split(":")[0] for e in errors] == [str(k) for k in range(1, 21)]
 
 
@@ -277,7 +335,7 @@ async def order(store: Store) -> list[str]:
 
 
 def test_names_that_would_break_ids_are_refused() -> None:
-    with pytest.raises(ConfigError, match="split 'a:b'"):
+    with pytest.raises(ConfigError, match="split name 'a:b'"):
         Target(split="a:b")
     with pytest.raises(ConfigError, match="num_generations is 0"):
         Target(num_generations=0)

@@ -135,7 +135,7 @@ async def test_nothing_is_written_when_one_file_is_wrong(store: Store, tmp_path:
     [
         ([{"name": "a"}, {"name": "a"}], "two sources of split train are named 'a'"),
         ([{"name": "a", "weight": 0}], "greater than 0"),
-        ([{"name": "a b"}], "match pattern"),
+        ([{"name": "a b"}], "source name 'a b': expected"),
         (
             [{"name": "a", "min_pass_rate": 0.9, "max_pass_rate": 0.1}],
             "a: min_pass_rate 0.9 is above max_pass_rate 0.1",

@@ -64,6 +64,29 @@ async def test_a_zombie_is_refused_after_its_lease_was_taken_over(store: Store) 
     assert [s.score for s in task.slots] == [1.0]
 
 
+@pytest.mark.parametrize(("max_failures", "state"), [(9, SlotStatus.OPEN), (1, SlotStatus.FAILED)])
+async def test_a_zombie_is_refused_though_nobody_leased_its_slot_again(
+    store: Store, max_failures: int, state: SlotStatus
+) -> None:
+    """Two leases expired: the next claim opens both slots again and takes the first, or fails them for good."""
+    await import_tasks(store, 1, num_generations=2)
+    _, zombie = await claim(store, "zombie"), await claim(store, "zombie")
+    await let_time_pass(store)
+    await claim(store, "heir", max_failures=max_failures)
+    before = await store.tasks.get(zombie.task.id)
+    assert before is not None
+    assert (before.slots[1].status, before.slots[1].attempt) == (state, zombie.attempt)
+    assert await store.tasks.renew_leases([zombie], lease_s=60) == [zombie]
+    for ending in (
+        store.tasks.finish_slot(zombie, 9.0),
+        store.tasks.release_slot(zombie),
+        store.tasks.retry_slot(zombie, "late", delay_s=0, max_failures=9),
+    ):
+        with pytest.raises(LeaseLost):
+            await ending
+    assert await store.tasks.get(zombie.task.id) == before
+
+
 async def test_the_last_slot_completes_its_group_in_the_same_update(store: Store) -> None:
     await import_tasks(store, 1, num_generations=2)
     first, second = await claim(store), await claim(store)

@@ -1,6 +1,7 @@
 """Kill anything, lose nothing: `kill -9` of each part in the middle of a run, and what the database says afterwards."""
 
 import asyncio
+import os
 import signal
 from pathlib import Path
 
@@ -45,7 +46,13 @@ async def assert_sound(run: Run) -> None:
         assert set(slots) - {"scored", "failed", "failures"} == set(), slots
 
 
-async def test_a_stopped_sampler_gives_its_slots_back_and_a_killed_one_costs_time_and_nothing_else(
+async def holds_slots(store: Store, pid: int) -> bool:
+    """Is a slot leased by the process?"""
+    where = {"status": "leased", "worker": {"$regex": f":{pid}$"}}
+    return await store.database["tasks"].find_one({"slots": {"$elemMatch": where}}) is not None
+
+
+async def test_a_stopped_sampler_gives_its_slots_back_and_one_that_is_killed_or_frozen_costs_time_and_nothing_else(
     tmp_path: Path,
 ) -> None:
     with Run(tmp_path, max_steps=4) as run:
@@ -60,12 +67,30 @@ async def test_a_stopped_sampler_gives_its_slots_back_and_a_killed_one_costs_tim
             assert slots["failures"] == 0, "without blame"
         run.sampler_flags["lease_s"] = "4"  # somebody waits for those of the one that is killed
         run.start_sampler("sampler1")
-        run.start_sampler("sampler2")
         await run.until("episodes in flight again", episodes_running)
         run.end("sampler1", signal.SIGKILL)
+        run.start_sampler("sampler2")
+        frozen = run.processes["sampler2"].pid
+
+        async def is_frozen_with_slots(store: Store) -> bool:
+            os.kill(frozen, signal.SIGSTOP)
+            if await holds_slots(store, frozen):
+                return True
+            os.kill(frozen, signal.SIGCONT)
+            return False
+
+        async def were_taken(store: Store) -> bool:
+            return not await holds_slots(store, frozen)
+
+        await run.until("a moment in which it plays, to freeze it", is_frozen_with_slots)
+        run.start_sampler("sampler3")
+        await run.until("its leases to be taken", were_taken)
+        os.kill(frozen, signal.SIGCONT)
         assert run.wait("trainer") == 0, run.log("trainer")
         await run.until("every opened task to be settled", nothing_open)
-        assert run.end("sampler2") == 0, run.log("sampler2")
+        for name in ("sampler2", "sampler3"):
+            assert run.end(name) == 0, f"it goes on when it wakes:\n{run.log(name)}"
+        assert "lease lost" in (tmp_path / "sampler2.log").read_text()
         await assert_sound(run)
 
 

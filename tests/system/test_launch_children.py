@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from scripts.launch.children import STAGES, ChildDied, Children
+from scripts.launch.children import RESTARTS, STAGES, ChildDied, Children
 from scripts.launch.lock import RunLock
 from shared.errors import ConfigError
 from tests.system.processes import launched
@@ -103,19 +103,59 @@ async def test_a_trainer_may_end_itself_but_not_with_an_error(tmp_path: Path, ru
             children.check()
 
 
-def test_losing_a_sampler_is_borne_and_reported_once_and_losing_the_last_is_not(tmp_path: Path, run: str) -> None:
+async def test_a_sampler_that_died_is_started_again_with_its_log_and_its_mark_and_it_is_told(
+    tmp_path: Path, run: str
+) -> None:
+    told: list[str] = []
     with Children(run, ROOT) as children:
-        first, second = (
-            children.start(f"sampler {i}", "sampler", python(SLEEPER), tmp_path / f"{i}.log") for i in range(2)
-        )
+        children.tell = told.append
+        first = children.start("sampler 0", "sampler", python(WITH_LAST_WORDS), tmp_path / "log", {"OWN": "kept"})
+        watching = asyncio.create_task(children.watch())
         first.process.kill()
+        await asyncio.to_thread(wait_until, lambda: children.children != [first] and "ready" in first.log_text())
+        (second,) = children.children
+        assert not watching.done(), "the last sampler may die: it comes again"
+        assert (second.name, second.restarts) == ("sampler 0", 1)
+        assert launched(run) == [second.process.pid]
+        environ = Path(f"/proc/{second.process.pid}/environ")
+        assert b"OWN=kept" in await asyncio.to_thread(environ.read_bytes)
+        assert children.losses() == []
+        watching.cancel()
+    assert told[0] == "sampler 0 was killed by SIGKILL: starting it again in 1 s (1 of at most 5)"
+    assert launched(run) == []
+
+
+async def test_a_sampler_that_dies_again_and_again_is_lost_after_a_bounded_number_of_starts(
+    tmp_path: Path, run: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("scripts.launch.children.FIRST_PAUSE_S", 0.01)
+    told: list[str] = []
+    with Children(run, ROOT) as children:
+        children.tell = told.append
+        children.start("sampler 0", "sampler", python("print('started')\nraise SystemExit(1)"), tmp_path / "0.log")
+        with pytest.raises(ChildDied, match=r"sampler 0 .* ended with status 1"):
+            await asyncio.wait_for(children.watch(), 100)
+    assert (tmp_path / "0.log").read_text().count("started") == 1 + RESTARTS
+    assert len(told) == RESTARTS
+
+
+async def test_losing_a_sampler_for_good_is_borne_and_reported_once_and_losing_the_last_is_not(
+    tmp_path: Path, run: str
+) -> None:
+    refuse = python("import os, sys\nos.read(0, 1)\nsys.exit(2)")  # as where the configuration is wrong
+    with Children(run, ROOT) as children:
+        first = children.start("sampler 0", "sampler", refuse, tmp_path / "0.log")
+        second = children.start("sampler 1", "sampler", python(SLEEPER), tmp_path / "1.log")
         first.process.wait(100)
+        children.revive()
         children.check()
         assert [child.name for child in children.losses()] == ["sampler 0"]
         assert children.losses() == []
+        second.restarts = RESTARTS
         second.process.kill()
         second.process.wait(100)
-        with pytest.raises(ChildDied, match="was killed by SIGKILL"):
+        children.revive()
+        with pytest.raises(ChildDied, match=r"sampler 0 .* ended with status 2"):
             children.check()
 
 

@@ -40,7 +40,7 @@ def broken_model(tmp_path: Path) -> Path:
 
 
 def launch(run: str, **environment: str) -> "subprocess.Popen[str]":
-    command = [sys.executable, "-m", "scripts.launch", run, "--config", "assets/minirl.yml"]
+    command = [sys.executable, "-m", "scripts.launch", run, "--config", "assets/example/minirl.yml"]
     return subprocess.Popen(
         command,
         cwd=ROOT,

@@ -2,11 +2,15 @@
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
 from scripts.launch import commands
+from scripts.launch.children import Children
 from scripts.launch.policies import load_policies
+from scripts.launch.services import start_trainers
 from scripts.launch.settings import ROOT
 from shared.errors import ConfigError
 
@@ -37,30 +41,45 @@ def test_each_policy_has_its_own_model_engines_steps_folder_and_logs_and_the_own
     assert [solver.engine_urls, judge.engine_urls] == [[], ["http://j:1"]]
     assert [solver.max_steps(), judge.max_steps()] == [4, 9]
     for config, model, processes in ((solver, "assets/example/model", "2"), (judge, str(debate.parent), "3")):
-        trainer = commands.trainer(config, "mongodb://db")
+        trainer = commands.trainer(config)
         assert flag(trainer, "policy") == config.policy
         assert flag(trainer, "model_name_or_path") == model
         assert flag(trainer, "num_processes") == processes
         assert flag(trainer, "output_dir") == str(ROOT / "output" / "demo" / config.policy)
         assert config.log_path(config.part("train", 0)).name == f"demo_train_{config.policy}_0.log"
-        assert flag(commands.keeper(config, "mongodb://db", None), "policy") == config.policy
-    sampler = commands.sampler([solver, judge], "mongodb://db", "http://tools")
+        assert flag(commands.keeper(config, None), "policy") == config.policy
+    sampler = commands.sampler([solver, judge], "http://tools")
     assert flag(sampler, "policy") == "solver"
     assert json.loads(flag(sampler, "other_policies")) == {"judge": str(debate.parent)}
+
+
+def test_a_frozen_policy_has_engines_and_no_trainer(debate: Path) -> None:
+    debate.write_text(debate.read_text().replace("num_processes: 3}", "frozen: true}"))
+    solver, judge = load_policies(["demo", "--config", str(debate)])
+    assert (solver.frozen, judge.frozen) == (False, True)
+    sampler = commands.sampler([solver, judge], None)
+    assert json.loads(flag(sampler, "frozen_policies")) == ["judge"]
+    started: list[str] = []
+    starting = SimpleNamespace(start=lambda name, *given, **options: started.append(name))
+    assert list(start_trainers([solver, judge], cast(Children, starting), "mongodb://db")) == ["solver"]
+    assert started == ["trainer solver 0"]
+    debate.write_text(debate.read_text().replace("solver: {}", "solver: {launch: {frozen: true}}"))
+    with pytest.raises(ConfigError, match="policy 'solver', whose the tasks are, is frozen"):
+        load_policies(["demo", "--config", str(debate)])
 
 
 def test_trainers_of_several_machines_meet_at_a_port_for_each_policy(debate: Path) -> None:
     spread = ["--num_machines", "2", "--machine_rank", "1", "--master_addr", "m0", "--master_port", "29500"]
     policies = load_policies(["demo", "--config", str(debate), *spread, "--db_connection_string", "mongodb://db"])
-    ports = {flag(commands.trainer(config, "mongodb://db"), "main_process_port") for config in policies}
+    ports = {flag(commands.trainer(config), "main_process_port") for config in policies}
     assert ports == {"29500", "29501"}
 
 
 def test_one_policy_keeps_the_runs_own_folder_and_takes_no_other(tmp_path: Path) -> None:
-    (config,) = load_policies(["demo", "--config", "assets/minirl.yml", "--policy", "mine"])
+    (config,) = load_policies(["demo", "--config", "assets/example/minirl.yml", "--policy", "mine"])
     assert config.policy_folder == config.folder
     assert config.part("train", 0) == "train_0"
-    assert "--other_policies" not in commands.sampler([config], "mongodb://db", "http://tools")
+    assert "--other_policies" not in commands.sampler([config], "http://tools")
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,11 @@ from torch.utils._pytree import tree_leaves
 from transformers import PreTrainedModel, Qwen3Config, Qwen3ForCausalLM, Qwen3MoeConfig, Qwen3MoeForCausalLM
 
 from shared.trees import RecordTree, TreeDispatch
+from trainer.trees.ages import Ages
 
 VOCABULARY = 37
+NUM_VERSIONS = 5
+AGES = Ages({version: NUM_VERSIONS - 1 - version for version in range(NUM_VERSIONS)})
 
 
 @dataclass
@@ -24,13 +27,13 @@ class RecordBuilder:
     record_id: str
 
     def __post_init__(self) -> None:
-        self.tokens: list[tuple[int, int, int, float]] = []  # token id, parent, dispatch, log-prob
+        self.tokens: list[tuple[int, int, int, float, int]] = []  # token id, parent, dispatch, log-prob, version
         self.dispatches: list[TreeDispatch] = []
 
     def context(self, ids: Sequence[int], after: int = -1) -> int:
         """Append tokens nobody sampled; returns the last node."""
         for token in ids:
-            self.tokens.append((token, after, -1, 0.0))
+            self.tokens.append((token, after, -1, 0.0, -1))
             after = len(self.tokens) - 1
         return after
 
@@ -40,6 +43,7 @@ class RecordBuilder:
         after: int,
         *,
         logprobs: Sequence[float] | None = None,
+        versions: Sequence[int] | None = None,
         advantage: float = 1.0,
         temperature: float = 1.0,
         trained: bool = True,
@@ -49,7 +53,8 @@ class RecordBuilder:
         dispatch_id = f"{self.record_id}/{number}"
         self.dispatches.append(TreeDispatch(dispatch_id, number, advantage, temperature, trained))
         for i, token in enumerate(ids):
-            self.tokens.append((token, after, number, -0.5 if logprobs is None else logprobs[i]))
+            version = 3 if versions is None else versions[i]
+            self.tokens.append((token, after, number, -0.5 if logprobs is None else logprobs[i], version))
             after = len(self.tokens) - 1
         return after
 
@@ -64,13 +69,13 @@ class RecordBuilder:
             parents_N=np.array([new_index[row[1]] for row in rows], dtype=np.int32),
             dispatches_N=dispatches_N,
             logprobs_N=np.array([row[3] for row in rows], dtype=np.float32),
-            versions_N=np.where(dispatches_N >= 0, 3, -1).astype(np.int32),
+            versions_N=np.array([row[4] for row in rows], dtype=np.int32),
             dispatches=tuple(self.dispatches),
         )
 
     def _depth_first(self) -> list[int]:
         children: dict[int, list[int]] = {}
-        for node, (_, parent, _, _) in enumerate(self.tokens):
+        for node, (_, parent, *_) in enumerate(self.tokens):
             children.setdefault(parent, []).append(node)
         order, stack = [], list(reversed(children[-1]))
         while stack:
@@ -83,13 +88,14 @@ def random_record(rng: np.random.Generator, record_id: str, prompt: Sequence[int
     """A prompt, then up to four turns, each continuing the last one or an earlier place; so few words that records collide."""
     builder = RecordBuilder(record_id)
     places = [builder.context(prompt)]
-    for _ in range(rng.integers(1, 5)):
+    for turn in range(rng.integers(1, 5)):
         after = places[-1] if rng.random() < 0.6 else int(rng.choice(places))
         ids = rng.integers(0, 3, size=rng.integers(0, 5)).tolist()
         after = builder.reply(
             ids,
             after,
             logprobs=(-3.6 + 0.35 * rng.standard_normal(len(ids))).tolist(),
+            versions=sorted((turn + 2 * i) % NUM_VERSIONS for i in range(len(ids))),  # they change in the middle of it
             advantage=float(rng.choice([1.3, -0.7, 0.4, -1.1, 0.0])),
             temperature=float(rng.choice([1.0, 1.0, 0.7])),
             trained=bool(rng.random() < 0.85),
@@ -207,12 +213,16 @@ class Token:
     entropy: Tensor | None = None
     proximal: float | None = None
     reference: float | None = None
+    age: float = 0.0
 
 
 def logprobs_one_by_one(
     model: nn.Module, records: Sequence[RecordTree], reference: nn.Module | None = None
 ) -> list[list[Token]]:
-    """Each root-to-leaf sequence of each record forwarded on its own; a token of several branches is read from the first."""
+    """Each root-to-leaf sequence of each record forwarded on its own; a token of several branches is read from the first.
+
+    Ages are `AGES`.
+    """
     found = [_record_one_by_one(model, record) for record in records]
     if reference is not None:
         with torch.no_grad():
@@ -238,7 +248,8 @@ def _record_one_by_one(model: nn.Module, record: RecordTree) -> list[Token]:
             distribution = torch.log_softmax(logits[place - 1] / float(np.float32(dispatch.temperature)), dim=-1)
             old, advantage = float(record.logprobs_N[node]), float(np.float32(dispatch.advantage))
             entropy = -(distribution.exp() * distribution).sum()
-            found[node] = Token(distribution[ids[place]], old, advantage, dispatch.turn, entropy)
+            age = AGES.of(int(record.versions_N[node]))
+            found[node] = Token(distribution[ids[place]], old, advantage, dispatch.turn, entropy, age=age)
     return [found[node] for node in sorted(found)]
 
 

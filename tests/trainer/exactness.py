@@ -20,15 +20,13 @@ TOLERANCE = 1e-9
 CONFIGS = {
     "minirl": LossConfig(importance_weight_cap_ratio=1.5),
     "grpo": LossConfig(loss_calculater=LossName.GRPO, out_of_date_decay=0.1),
+    "a3po": LossConfig(
+        loss_calculater=LossName.GRPO, clip_anchor="proximal", proximal_logprobs="loglinear", rollout_is="token"
+    ),
     "cross-entropy": LossConfig(loss_calculater=LossName.CROSS_ENTROPY),
 }
-STALENESS = [0.0, 1.0, 2.0, 3.0, 4.0]
 seeds = st.integers(0, 2**32 - 1)
 every_loss = pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS.keys())
-
-
-def ages(records: Sequence[RecordTree]) -> list[float]:
-    return STALENESS[: len(records)]
 
 
 def one_by_one(
@@ -36,7 +34,7 @@ def one_by_one(
 ) -> tuple[float, dict[str, Tensor]]:
     """Loss and gradients of one forward per sequence, by the formulas; the token lists by record."""
     model.zero_grad()
-    loss = reference_loss(logprobs_one_by_one(model, records), ages(records), config)
+    loss = reference_loss(logprobs_one_by_one(model, records), config)
     if loss.requires_grad:
         loss.backward()
     return loss.item(), gradients(model)

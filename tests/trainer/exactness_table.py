@@ -25,7 +25,7 @@ from torch.distributed.tensor import DTensor
 from transformers import PreTrainedModel
 
 from shared.trees import RecordTree
-from tests.trainer.builders import Token, logprobs_one_by_one, random_group, relative_difference, tiny_model
+from tests.trainer.builders import AGES, Token, logprobs_one_by_one, random_group, relative_difference, tiny_model
 from tests.trainer.conftest import launch
 from tests.trainer.formulas import reference_loss
 from tests.trainer.loss_cases import LOSSES
@@ -43,7 +43,6 @@ from trainer.trees.tree import Merging, TokenTree, merge
 
 TOLERANCE = 1e-9
 GROUP_SEEDS = (3, 8, 21, 34)
-STALENESS = [0.0, 1.0, 2.0, 0.0, 4.0]
 QUICK = (
     "minirl",
     "minirl, proximal",
@@ -104,14 +103,13 @@ def expected(cases: Mapping[str, LossConfig]) -> dict[str, Step]:
     """One forward per sequence, and the formulas."""
     model, frozen = tiny_model(), frozen_model()
     with exact_norms(model), exact_norms(frozen):
-        tokens, ages = [], []
+        tokens = []
         for records in step_groups():
             tokens += logprobs_one_by_one(model, records, frozen)
-            ages += STALENESS[: len(records)]
         names, parameters = zip(*model.named_parameters(), strict=True)
         results = {}
         for case, config in cases.items():
-            loss = reference_loss([[_as_seen(t, config) for t in of] for of in tokens], ages, config)
+            loss = reference_loss([[_as_seen(t, config) for t in of] for of in tokens], config)
             gradients = torch.autograd.grad(loss, parameters, retain_graph=True)
             results[case] = (loss.item(), dict(zip(names, gradients, strict=True)))
     return results
@@ -129,7 +127,7 @@ def found(cases: Mapping[str, LossConfig], parallel: Parallel) -> dict[str, dict
         lm, frozen = (TreeLM(model, parallel.context) for model in models)
         for each in (lm, frozen):
             stack.enter_context(exact_norms(each.causal_lm))
-            cut_sequences(each.causal_lm, parallel.context, tp_size=1, obstacle=each.obstacle)
+            cut_sequences(each.causal_lm, parallel.context, tp_size=1, obstacle=None)
             shard_model(each, layer_classes(each.causal_lm), parallel, frozen=each is frozen)
         return {
             f"{label}, {count} micro-batches": {
@@ -141,7 +139,7 @@ def found(cases: Mapping[str, LossConfig], parallel: Parallel) -> dict[str, dict
 
 
 def _step(lm: TreeLM, frozen: TreeLM, config: LossConfig, merging: Merging, count: int, parallel: Parallel) -> Step:
-    trees = [merge(records, staleness=STALENESS[: len(records)], merging=merging) for records in step_groups()]
+    trees = [merge(records, merging=merging).at(AGES) for records in step_groups()]
     own, everything = trees[parallel.data.rank :: parallel.data.size], counts(trees)
     rows = rows_in(own, count)
     totals = Denominators(everything.num_tokens, everything.num_trajectories, counts(own).tokens_T)

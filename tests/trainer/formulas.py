@@ -10,14 +10,14 @@ from tests.trainer.builders import Token
 from trainer.losses import LossConfig
 
 
-def reference_loss(trajectories: Sequence[Sequence[Token]], staleness: Sequence[float], config: LossConfig) -> Tensor:
+def reference_loss(trajectories: Sequence[Sequence[Token]], config: LossConfig) -> Tensor:
     """The loss of a whole step. Trajectories without a token are no sequences."""
-    sequences = [(tokens, age) for tokens, age in zip(trajectories, staleness, strict=True) if tokens]
-    total_tokens = sum(len(tokens) for tokens, _ in sequences)
+    sequences = [tokens for tokens in trajectories if tokens]
+    total_tokens = sum(len(tokens) for tokens in sequences)
     loss = torch.zeros((), dtype=torch.float64)
-    for tokens, age in sequences:
-        losses = policy_losses(tokens, age, config)
-        factors = correction_factors(tokens, age, config)
+    for tokens in sequences:
+        losses = policy_losses(tokens, config)
+        factors = correction_factors(tokens, config)
         of_sequence = torch.zeros((), dtype=torch.float64)
         for token, token_loss, factor in zip(tokens, losses, factors, strict=True):
             of_sequence = of_sequence + factor * token_loss
@@ -49,40 +49,40 @@ def weight(length: int, num_sequences: int, total_tokens: int, config: LossConfi
     }[str(mode)]
 
 
-def anchor(token: Token, age: float, config: LossConfig) -> float:
+def anchor(token: Token, config: LossConfig) -> float:
     """The log-prob that the clipped ratio is against."""
     if config.clip_anchor == "rollout":
         return token.old
-    return proximal(token, age, config)
+    return proximal(token, config)
 
 
-def proximal(token: Token, age: float, config: LossConfig) -> float:
+def proximal(token: Token, config: LossConfig) -> float:
     if config.proximal_logprobs == "loglinear":  # the versions are v, v + age and v + age + 1
-        alpha = ((age + 1) - 1) / (age + 1)
+        alpha = ((token.age + 1) - 1) / (token.age + 1)
         return (1 - alpha) * token.old + alpha * token.new.item()
     return token.new.item() if token.proximal is None else token.proximal
 
 
-def mismatch(token: Token, age: float, config: LossConfig) -> float:
+def mismatch(token: Token, config: LossConfig) -> float:
     """log x"""
     if config.clip_anchor == "proximal" and config.loss_calculater != "REINFORCE":
-        return proximal(token, age, config) - token.old
+        return proximal(token, config) - token.old
     return token.new.item() - token.old
 
 
-def bounds(age: float, config: LossConfig) -> tuple[float, float]:
-    width = math.exp(-config.out_of_date_decay * age)
+def bounds(token: Token, config: LossConfig) -> tuple[float, float]:
+    width = math.exp(-config.out_of_date_decay * token.age)
     if not config.strict_in_bound:
         width *= config.importance_weight_cap_ratio
     return 1.0 - config.epsilon * width, 1.0 + config.epsilon_higher * width
 
 
-def policy_losses(tokens: Sequence[Token], age: float, config: LossConfig) -> list[Tensor]:
+def policy_losses(tokens: Sequence[Token], config: LossConfig) -> list[Tensor]:
     """l of each token, before corrections."""
     name = str(config.loss_calculater)
     if name in ("GSPO", "GSPO-token"):
-        return _gspo(tokens, age, config)
-    return [TOKEN_LOSSES[name](token, age, config) for token in tokens]
+        return _gspo(tokens, config)
+    return [TOKEN_LOSSES[name](token, config) for token in tokens]
 
 
 def _ppo(ratio: Tensor, a: float, low: float, high: float, dual_clip: float | None) -> Tensor:
@@ -96,45 +96,45 @@ def _ppo(ratio: Tensor, a: float, low: float, high: float, dual_clip: float | No
     return -surrogate
 
 
-def _gspo(tokens: Sequence[Token], age: float, config: LossConfig) -> list[Tensor]:
-    low, high = bounds(age, config)
-    mean = torch.stack([token.new - anchor(token, age, config) for token in tokens]).sum() / len(tokens)
+def _gspo(tokens: Sequence[Token], config: LossConfig) -> list[Tensor]:
+    mean = torch.stack([token.new - anchor(token, config) for token in tokens]).sum() / len(tokens)
     if config.loss_calculater == "GSPO":
         advantage = sum(token.advantage for token in tokens) / len(tokens)
+        low, high = (sum(bounds(token, config)[side] for token in tokens) / len(tokens) for side in (0, 1))
         return [_ppo(torch.exp(mean), advantage, low, high, config.dual_clip)] * len(tokens)
     sigma = math.exp(mean.item())
     return [
-        _ppo(sigma * torch.exp(token.new - token.new.item()), token.advantage, low, high, config.dual_clip)
+        _ppo(sigma * torch.exp(token.new - token.new.item()), token.advantage, *bounds(token, config), config.dual_clip)
         for token in tokens
     ]
 
 
-def _minirl(token: Token, age: float, config: LossConfig) -> Tensor:
-    low, high = bounds(age, config)
-    r = math.exp(token.new.item() - anchor(token, age, config))
+def _minirl(token: Token, config: LossConfig) -> Tensor:
+    low, high = bounds(token, config)
+    r = math.exp(token.new.item() - anchor(token, config))
     if (token.advantage > 0 and r > high) or (token.advantage < 0 and r < low):
         return 0.0 * token.new
     rho = math.exp(token.new.item() - token.old)
     return -min(rho, config.importance_weight_cap_ratio) * token.advantage * token.new
 
 
-def _grpo(token: Token, age: float, config: LossConfig) -> Tensor:
-    ratio = torch.exp(token.new - anchor(token, age, config))
-    return _ppo(ratio, token.advantage, *bounds(age, config), config.dual_clip)
+def _grpo(token: Token, config: LossConfig) -> Tensor:
+    ratio = torch.exp(token.new - anchor(token, config))
+    return _ppo(ratio, token.advantage, *bounds(token, config), config.dual_clip)
 
 
-def _cispo(token: Token, age: float, config: LossConfig) -> Tensor:
-    low, high = bounds(age, config)
-    r = math.exp(token.new.item() - anchor(token, age, config))
+def _cispo(token: Token, config: LossConfig) -> Tensor:
+    low, high = bounds(token, config)
+    r = math.exp(token.new.item() - anchor(token, config))
     return -min(max(r, low), high) * token.advantage * token.new
 
 
-def _reinforce(token: Token, age: float, config: LossConfig) -> Tensor:
+def _reinforce(token: Token, config: LossConfig) -> Tensor:
     return -token.advantage * token.new
 
 
-def _dppo(token: Token, age: float, config: LossConfig) -> Tensor:
-    low, high = bounds(age, config)
+def _dppo(token: Token, config: LossConfig) -> Tensor:
+    low, high = bounds(token, config)
     change = math.exp(token.new.item()) - math.exp(token.old)
     penalty = config.log_ratio_penalty * (token.new - token.old) ** 2
     if (token.advantage > 0 and change > high - 1) or (token.advantage < 0 and change < low - 1):
@@ -145,15 +145,15 @@ def _dppo(token: Token, age: float, config: LossConfig) -> Tensor:
     return -rho * token.advantage + penalty
 
 
-def _sapo(token: Token, age: float, config: LossConfig) -> Tensor:
+def _sapo(token: Token, config: LossConfig) -> Tensor:
     tau = config.sapo_temperature_positive if token.advantage > 0 else config.sapo_temperature_negative
     ratio = torch.exp(token.new - token.old)
     return -token.advantage * (4 / tau) / (1 + torch.exp(-tau * (ratio - 1)))
 
 
-def _aspo(token: Token, age: float, config: LossConfig) -> Tensor:
-    low, high = bounds(age, config)
-    a, ratio = token.advantage, torch.exp(token.new - anchor(token, age, config))
+def _aspo(token: Token, config: LossConfig) -> Tensor:
+    low, high = bounds(token, config)
+    a, ratio = token.advantage, torch.exp(token.new - anchor(token, config))
     r, c = ratio.item(), math.inf if config.dual_clip is None else config.dual_clip
     if a > 0:
         if 1 / r > c:
@@ -166,7 +166,7 @@ def _aspo(token: Token, age: float, config: LossConfig) -> Tensor:
     return -a * ratio if r >= low else 0.0 * token.new - a * low
 
 
-def _cross_entropy(token: Token, age: float, config: LossConfig) -> Tensor:
+def _cross_entropy(token: Token, config: LossConfig) -> Tensor:
     return -token.new
 
 
@@ -182,9 +182,9 @@ TOKEN_LOSSES = {
 }
 
 
-def correction_factors(tokens: Sequence[Token], age: float, config: LossConfig) -> list[float]:
+def correction_factors(tokens: Sequence[Token], config: LossConfig) -> list[float]:
     """What the policy term of each token is multiplied by: its weight, or 0 where it is dropped."""
-    logs = [mismatch(token, age, config) for token in tokens]
+    logs = [mismatch(token, config) for token in tokens]
     xs = [math.exp(value) for value in logs]
     product, mean = math.exp(sum(logs)), math.exp(sum(logs) / len(logs))
     sequence_kept = (
@@ -193,7 +193,7 @@ def correction_factors(tokens: Sequence[Token], age: float, config: LossConfig) 
         and _within(sum(x - 1 - math.log(x) for x in xs) / len(xs), None, config.k3_mask_high)
         and _within(min(xs), config.veto_low, None)
     )
-    drift = sum(anchor(token, age, config) - token.new.item() for token in tokens) / len(tokens)
+    drift = sum(token.old - token.new.item() for token in tokens) / len(tokens)
     factors = []
     for token, x in zip(tokens, xs, strict=True):
         factor = {"none": 1.0, "token": min(x, config.rollout_is_cap), "sequence": min(product, config.rollout_is_cap)}

@@ -51,7 +51,9 @@ SEQUENCE_WISE = {
     "gspo": of_preset("gspo", epsilon=0.05, epsilon_higher=0.05),
     "gspo, token mean": of_preset("gspo", epsilon=0.3, token_level_loss=True),
     "gspo, proximal": of_preset("gspo", epsilon=0.02, epsilon_higher=0.02, **PROXIMAL),
+    "gspo, aging": of_preset("gspo", epsilon=0.1, epsilon_higher=0.1, out_of_date_decay=0.5),
     "gspo_token": of_preset("gspo_token", epsilon=0.05, epsilon_higher=0.05),
+    "gspo_token, aging": of_preset("gspo_token", epsilon=0.1, epsilon_higher=0.1, out_of_date_decay=0.5),
     "gspo, entropy and kl": of_preset("gspo", epsilon=0.1, entropy_coefficient=0.1, kl_coefficient=0.2),
     "reinforce, sequence tis": config(loss_calculater="REINFORCE", rollout_is="sequence", rollout_is_cap=1.5),
     "sequence mask": config(sequence_mask_low=0.1, sequence_mask_high=10.0),
@@ -59,6 +61,7 @@ SEQUENCE_WISE = {
     "k3 mask": config(k3_mask_high=0.12),
     "veto": config(veto_low=0.5),
     "opsm": config(loss_calculater="GRPO", opsm_threshold=0.01),
+    "opsm, proximal": config(loss_calculater="GRPO", **PROXIMAL, opsm_threshold=0.01),
     "proximal masks": config(loss_calculater="GRPO", **PROXIMAL, geometric_mask_low=0.9, rollout_is="token"),
 }
 LOSSES = TOKEN_WISE | SEQUENCE_WISE

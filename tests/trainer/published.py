@@ -1,5 +1,6 @@
 """A publisher over a tiny model that a test nudges by hand, and what whoever follows the versions can reach."""
 
+import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,12 +12,15 @@ from shared.assembly import Assembly, Reached
 from shared.mongod import Mongod
 from shared.run_documents import Admission, InferenceService, PolicyVersion
 from shared.states import ServiceStatus
+from shared.weights import manifest_of
+from tests.trainer.builders import tiny_model
 from trainer.bridge import StoreBridge
 from trainer.config import TrainerConfig
 from trainer.learner import OptimizerConfig, open_learner
 from trainer.losses import LossConfig
 from trainer.parallel import Parallel
 from trainer.publishing.publish import Publisher
+from trainer.publishing.weights import write_weights
 
 RUN = "publish-test"
 
@@ -50,8 +54,9 @@ class Publishing:
     def start(self) -> None:
         admission = Admission(groups_per_step=1, max_staleness=1)
         incarnation = self.bridge(self.bridge.store.runs.start_trainer("main", admission))
-        self.publisher = Publisher(self.bridge, self.config, self.parallel, self.learner, incarnation=incarnation)
-        self.publisher.begin()
+        self.publisher = Publisher(self.bridge, self.config, self.parallel, self.learner)
+        self.publisher.check()
+        self.publisher.begin(incarnation)
 
     def nudge(self, step: int, change: Callable[[torch.Tensor], object]) -> None:
         """`change` every trained parameter in place, by the random numbers of this step."""
@@ -73,3 +78,23 @@ class Publishing:
             id="e", url="e", policy="main", version=-1, status=ServiceStatus.DOWN, wants_full=version
         )
         self.bridge(self.bridge.store.services.heartbeat(service))
+
+
+class Trained(Publishing):
+    """In float32; beside every version lie the same weights in full."""
+
+    def __init__(self, bridge: StoreBridge, parallel: Parallel, folder: Path, **options: Any) -> None:
+        tiny_model().float().save_pretrained(folder / "model")
+        super().__init__(bridge, parallel, folder, **{"publish_mode": "delta", **options})
+
+    def step(self, step: int) -> dict[str, float]:
+        """Change one number in ten of every tensor a little; publish."""
+        self.nudge(step, lambda local: local.mul_(torch.where(torch.rand_like(local) < 0.1, 1.01, 1.0)))
+        expected = self.folder / "expected" / str(step)
+        shutil.rmtree(expected, ignore_errors=True)
+        write_weights(self.learner.causal_lm, self.model, expected, self.parallel, dtype=self.config.publish_dtype)
+        return self.publisher.publish(step)
+
+    def assert_whole(self, reached: Reached) -> None:
+        expected = manifest_of(self.folder / "expected" / str(reached.version.step))
+        assert {name: manifest_of(reached.folder)[name] for name in expected} == expected

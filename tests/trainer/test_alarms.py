@@ -24,6 +24,8 @@ CALM = {
     "loss/masked_fraction": 0.0,
     "data/zero_variance_fraction": 0.3,
     "learner/skipped_steps": 0.0,
+    "selection/duration_ratio": 1.0,
+    "selection/tokens_ratio": 0.98,
     "loss/entropy_mean_nats": 1.0,
 }
 
@@ -38,6 +40,8 @@ CALM = {
         ("loss/masked_fraction", 0.3, "masked_fraction"),
         ("data/zero_variance_fraction", 0.9, "zero_variance"),
         ("learner/skipped_steps", 1.0, "skipped"),
+        ("selection/duration_ratio", 0.6, "selects_quick"),
+        ("selection/tokens_ratio", 0.89, "selects_short"),
     ],
 )
 def test_each_rule_is_raised_by_its_own_number_with_a_sentence_of_advice(metric: str, value: float, name: str) -> None:

@@ -7,21 +7,19 @@ import pytest
 import torch
 from torch.nn.attention.flex_attention import create_block_mask
 from transformers import (
-    Lfm2Config,
+    Llama4TextConfig,
     LlamaConfig,
-    Mamba2Config,
     MistralConfig,
     MixtralConfig,
     PretrainedConfig,
     Qwen3Config,
-    RwkvConfig,
     SwitchTransformersConfig,
 )
 
 from tests.trainer.builders import random_tree_record, tiny_model
 from trainer.modeling.attention import (
     BLOCK,
-    attn_implementation_for,
+    added_mask,
     block_rule,
     choose,
     dense_mask,
@@ -29,10 +27,10 @@ from trainer.modeling.attention import (
     mask_counts,
     no_mask,
     sdpa_mask,
-    tree_obstacle,
 )
 from trainer.modeling.forward import TreeLM, row_logprobs
 from trainer.modeling.node_attention import spans_of_row
+from trainer.modeling.ways import attentions, tree_obstacle
 from trainer.trees.packing import Row, pack
 from trainer.trees.tree import merge
 
@@ -83,9 +81,9 @@ def test_attention_that_would_be_wrong_or_has_no_backward_is_refused() -> None:
     assert choose("by_node", "cpu") is spans_of_row
     assert choose("sdpa", "cpu") is sdpa_mask
     assert choose("flex_attention", "cuda") is interval_block_mask
-    for implementation in ("eager", "flash_attention_2"):
-        with pytest.raises(ValueError, match="for token trees"):
-            choose(implementation, "cpu")
+    assert choose("eager", "cpu") is added_mask
+    with pytest.raises(ValueError, match="for token trees"):
+        choose("flash_attention_2", "cpu")
     with pytest.raises(ValueError, match="no backward on cpu"):
         choose("flex_attention", "cpu")
     with pytest.raises(ValueError, match="is for CPUs"):
@@ -94,9 +92,9 @@ def test_attention_that_would_be_wrong_or_has_no_backward_is_refused() -> None:
 
 
 def test_the_backend_follows_the_device_unless_it_is_named() -> None:
-    assert [attn_implementation_for("auto", device) for device in ("cpu", "cuda")] == ["by_node", "flex_attention"]
-    assert attn_implementation_for("auto", "cpu", obstacle="sliding_window is 16") == "sdpa"
-    assert attn_implementation_for("sdpa", "cuda") == "sdpa"
+    assert attentions("auto", "cpu") == ("by_node", "sdpa", "eager")
+    assert attentions("auto", "cuda") == ("flex_attention", "sdpa", "eager")
+    assert attentions("sdpa", "cuda") == ("sdpa",)
 
 
 def test_a_row_of_one_sequence_needs_no_mask_for_sdpa() -> None:
@@ -121,23 +119,22 @@ LAYERS = {"num_hidden_layers": 2, "max_window_layers": 0}
         (Qwen3Config(**LAYERS), None),
         (LlamaConfig(), None),
         (MixtralConfig(sliding_window=None), None),
-        (Qwen3Config(**LAYERS, use_sliding_window=True, sliding_window=16), "layers of type sliding_attention"),
-        (Qwen3Config(**LAYERS, attention_dropout=0.1), "attention_dropout is 0.1"),
-        (MistralConfig(sliding_window=4096), "sliding_window is 4096"),
-        (Lfm2Config(), "conv_L_cache is 3: layers that carry a state"),
-        (Mamba2Config(), "layers of type linear_attention"),
-        (RwkvConfig(), "rescale_every is 6: layers that carry a state"),
+        (Qwen3Config(**LAYERS, use_sliding_window=False, sliding_window=4096), None),
+        (Qwen3Config(**LAYERS, use_sliding_window=True, sliding_window=16), None),
+        (
+            Qwen3Config(**LAYERS, use_sliding_window=True, sliding_window=4096),
+            "sliding_window is 4096, more tokens than",
+        ),
+        (MistralConfig(sliding_window=4096), "sliding_window is 4096, more tokens than are measured"),
+        (Llama4TextConfig(), "attention_chunk_size is 8192, more tokens than are measured"),
         (SwitchTransformersConfig(), "expert_capacity is 64"),
     ],
     ids=lambda value: type(value).__name__ if hasattr(value, "model_type") else str(value),
 )
-def test_models_whose_layers_would_mix_branches_are_told_apart(config: PretrainedConfig, reason: str | None) -> None:
+def test_settings_that_act_beyond_what_is_measured_are_read(config: PretrainedConfig, reason: str | None) -> None:
     found = tree_obstacle(config)
-    if reason is None:
-        assert found is None
-    else:
-        assert found is not None
-        assert reason in found
+    assert (found is None) is (reason is None)
+    assert (reason or "") in (found or "")
 
 
 def test_a_row_of_several_sequences_is_refused_where_only_one_may_be() -> None:

@@ -94,7 +94,7 @@ def test_only_the_last_checkpoints_are_kept_and_only_complete_ones_count(
 ) -> None:
     assert checkpoint.latest(tmp_path / "nothing") is None
     learner = exact_learner(model_directory, alone)
-    leftover = tmp_path / "step-000099.tmp-abc"
+    leftover = tmp_path / "step-000099.tmp-1-abc"
     leftover.mkdir()
     (leftover / checkpoint.STATE_FILE).write_text('{"step": 99')
     assert checkpoint.latest(tmp_path) is None
@@ -127,6 +127,21 @@ def test_a_checkpoint_under_way_counts_only_when_it_is_written(
         time.sleep(0.01)
     assert checkpoint.latest(tmp_path) == tmp_path / "step-000002"
     assert checkpoints.settle(wait=True) is None
+
+
+def test_a_checkpoint_that_another_start_has_put_there_is_no_checkpoint_of_this_one(
+    tmp_path: Path, model_directory: Path, alone: Parallel
+) -> None:
+    learner = exact_learner(model_directory, alone)
+    checkpoints, others = (checkpoint.Checkpoints(tmp_path, alone) for _ in range(2))
+    learner.steps_done = 1
+    others.save(learner, {})
+    with pytest.raises(DataError, match="step-000001 is there already, of another start of the trainer"):
+        checkpoints.save(learner, {})
+    with pytest.raises(DataError, match=r"step-000001 was finished by the trainer before this one.*nothing was undone"):
+        checkpoint.take_over(tmp_path, 0, 2)
+    checkpoint.take_over(tmp_path, 1, 2)
+    checkpoint.Checkpoints(tmp_path, alone).save(learner, {})  # what a start began with is its own
 
 
 def test_a_full_disk_is_said_and_leaves_the_last_checkpoint_good(

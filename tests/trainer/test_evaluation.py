@@ -72,7 +72,7 @@ async def test_a_resume_gives_up_withdrawn_rounds_queues_what_a_death_left_out_a
     await import_set(store)
     await play(store, SCORES, 0)
     await store.evaluation.queue_round("main", 4)
-    await store.versions.withdraw_after("main", 2)
+    await store.versions.withdraw_after("main", 2, 1)
     metrics = tmp_path / "metrics.jsonl"
     metrics.write_text(json.dumps({"step": 1, "eval/version": 0.0}) + "\n" + json.dumps({"step": 2}) + "\n")
     evaluated = evaluation(bridge, alone)

@@ -11,6 +11,7 @@ from transformers import PreTrainedModel
 
 from tests.trainer import exactness_table
 from tests.trainer.builders import (
+    AGES,
     RecordBuilder,
     gradients,
     logprobs_one_by_one,
@@ -22,7 +23,6 @@ from tests.trainer.conftest import Launch
 from tests.trainer.exactness import (
     CONFIGS,
     TOLERANCE,
-    ages,
     assert_same,
     backward,
     every_loss,
@@ -68,7 +68,7 @@ def test_the_merged_step_has_the_loss_and_gradients_of_one_forward_per_sequence(
 ) -> None:
     records = random_group(seed)
     expected_loss, expected = one_by_one(model, records, config)
-    loss, found = merged(model, [merge(records, staleness=ages(records))], config)
+    loss, found = merged(model, [merge(records).at(AGES)], config)
     assert loss == pytest.approx(expected_loss, rel=TOLERANCE, abs=1e-12)
     assert_same(found, expected)
 
@@ -80,7 +80,7 @@ def test_splitting_a_tree_does_not_change_the_gradient(
     model: PreTrainedModel, config: LossConfig, seed: int, max_tokens: int
 ) -> None:
     records = random_group(seed)
-    tree = merge(records, staleness=ages(records))
+    tree = merge(records).at(AGES)
     expected_loss, expected = merged(model, [tree], config)
     loss, found = merged(model, [tree], config, max_tokens=max_tokens, chunk=100)
     assert loss == pytest.approx(expected_loss, rel=TOLERANCE, abs=1e-12)
@@ -94,12 +94,10 @@ def test_neither_packing_groups_together_nor_their_order_changes_the_gradient(
     model: PreTrainedModel, config: LossConfig, seed: int
 ) -> None:
     groups = [random_group(seed + i, num_records=3) for i in range(3)]
-    trees = [merge(records, staleness=ages(records)) for records in groups]
+    trees = [merge(records).at(AGES) for records in groups]
     apart_loss, apart = merged(model, trees, config, max_tokens=30)
     together_loss, together = merged(model, trees, config)
-    shuffled_loss, shuffled = merged(
-        model, [merge(records[::-1], staleness=ages(records)[::-1]) for records in groups[::-1]], config
-    )
+    shuffled_loss, shuffled = merged(model, [merge(records[::-1]).at(AGES) for records in groups[::-1]], config)
     assert together_loss == pytest.approx(apart_loss, rel=TOLERANCE, abs=1e-12)
     assert shuffled_loss == pytest.approx(apart_loss, rel=TOLERANCE, abs=1e-12)
     assert_same(together, apart)
@@ -162,7 +160,7 @@ def test_an_untied_head_is_exact_too() -> None:
     with exact_norms(untied):
         records = forking_records()
         expected_loss, expected = one_by_one(untied, records, CONFIGS["grpo"])
-        loss, found = merged(untied, [merge(records, staleness=ages(records))], CONFIGS["grpo"])
+        loss, found = merged(untied, [merge(records).at(AGES)], CONFIGS["grpo"])
     assert "lm_head.weight" in expected
     assert loss == pytest.approx(expected_loss, rel=TOLERANCE)
     assert relative_difference(found, expected) < TOLERANCE
@@ -206,10 +204,3 @@ def test_norms_are_restored_after_an_exact_run() -> None:
     with exact_norms(made):
         assert any("forward" in vars(module) for module in made.modules())
     assert not any("forward" in vars(module) for module in made.modules())
-
-
-def test_a_model_whose_logits_are_not_one_product_is_refused() -> None:
-    made = tiny_model()
-    made.config.final_logit_softcapping = 30.0
-    with pytest.raises(ValueError, match="final_logit_softcapping"):
-        TreeLM(made)

@@ -1,5 +1,7 @@
 """The KL terms over a whole small vocabulary: expectations are sums, so values and gradients are exact."""
 
+import math
+
 import pytest
 import torch
 from torch import Tensor
@@ -78,3 +80,43 @@ def test_a_token_that_the_reference_thinks_impossible_does_not_blow_up() -> None
         terms = kl_terms(new, torch.tensor([-90.0, -0.1]), torch.zeros(2), estimator, True)
         assert terms.isfinite().all()
         assert torch.autograd.grad(terms.sum(), new)[0].isfinite().all()
+
+
+def slope(estimator: KlEstimator, difference: float, *, off_policy: bool, log_rho: float = 0.0) -> float:
+    """The gradient of one token's term by its log-prob, at log π/π_ref = difference."""
+    new = torch.tensor([-1.0], dtype=torch.float64, requires_grad=True)
+    reference = new.detach() - difference
+    rho = new - (new.detach() - log_rho)
+    return torch.autograd.grad(kl_terms(new, reference, rho, estimator, off_policy).sum(), new)[0].item()
+
+
+@pytest.mark.parametrize("difference", [-60.0, -19.0, -4.0, -2.7, -2.6, -0.1, 0.1, 2.0, 4.0, 19.0, 60.0])
+@pytest.mark.parametrize("log_rho", [-30.0, 0.0, 1.5, 30.0])
+def test_no_limit_turns_a_gradient_around_or_takes_it_away(difference: float, log_rho: float) -> None:
+    for estimator in (K.K2, K.K3, K.K1_PLUS, K.K3_PLUS):
+        assert slope(estimator, difference, off_policy=False) * difference > 0, estimator
+        assert slope(estimator, difference, off_policy=True, log_rho=log_rho) * difference > 0, estimator
+    weighted_k1 = slope(K.K1, difference, off_policy=True, log_rho=log_rho)
+    assert weighted_k1 * (difference + 1) > 0
+
+
+@pytest.mark.parametrize("difference", [-19.0, -4.0, -0.3, 0.3, 4.0, 19.0])
+def test_weighted_by_the_ratio_the_gradient_of_k3_is_the_difference(difference: float) -> None:
+    assert slope(K.K3, difference, off_policy=True) == pytest.approx(difference, rel=1e-12)
+    assert slope(K.K3, difference, off_policy=True, log_rho=0.5) == pytest.approx(difference * math.exp(0.5), rel=1e-12)
+
+
+@pytest.mark.parametrize("estimator", list(K))
+def test_descent_on_the_weighted_divergence_alone_ends_at_the_reference(estimator: KlEstimator) -> None:
+    """From a policy that thinks the reference's favorite tokens nearly impossible, on samples of another policy."""
+    reference = torch.tensor([4.0, 0.0, 0.0, -4.0], dtype=torch.float64).log_softmax(0)
+    old = torch.zeros(4, dtype=torch.float64).log_softmax(0)
+    logits = torch.tensor([-4.0, 0.0, 0.0, 4.0], dtype=torch.float64, requires_grad=True)
+    for _ in range(4000):
+        new = logits.log_softmax(0)
+        loss = (old.exp() * kl_terms(new, reference, new - old, estimator, True)).sum()
+        logits.grad = None
+        loss.backward()
+        assert logits.grad is not None
+        logits.data -= 0.1 * logits.grad
+    assert divergence(logits.detach().log_softmax(0), reference).item() < 0.01

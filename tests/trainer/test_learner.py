@@ -24,8 +24,8 @@ from trainer.accumulate import Accumulator, Minibatch
 from trainer.exact import exact_norms
 from trainer.learner import open_learner
 from trainer.losses import Denominators, LossConfig, LossName
-from trainer.modeling.attention import no_mask
 from trainer.modeling.forward import TreeLM, row_logprobs
+from trainer.modeling.measuring import choose_way
 from trainer.modeling.node_attention import spans_of_row
 from trainer.parallel import Parallel
 from trainer.reporting.loss_metrics import Measured
@@ -155,7 +155,6 @@ def test_a_strong_kl_term_holds_the_policy_at_its_reference(model_directory: Pat
 
 FORBIDDING = {
     "sliding window": {"use_sliding_window": True, "sliding_window": 4, "max_window_layers": 0},
-    "dropout, at 1e-12": {"attention_dropout": 1e-12},
 }
 
 
@@ -174,7 +173,7 @@ def test_a_model_that_forbids_trees_is_trained_sequence_by_sequence_with_a_messa
     denominators = Denominators.count(torch.from_numpy(trees[0].trained_tokens_T))
     with exact_norms(learner.causal_lm), exact_norms(model):
         result = learner.step(rows, denominators)
-        loss = reference_loss(logprobs_one_by_one(model, records), [0.0] * len(records), LossConfig())
+        loss = reference_loss(logprobs_one_by_one(model, records), LossConfig())
         loss.backward()
     norm = math.sqrt(sum(float(g.square().sum()) for g in gradients(model).values()))
     assert result.metrics["loss/loss"] == pytest.approx(loss.item(), rel=TOLERANCE)
@@ -205,13 +204,13 @@ def test_a_model_of_state_space_layers_alone_is_trained_sequence_by_sequence(
     assert result.metrics["loss/logprob_mean_nats"] == pytest.approx(sum(expected) / len(expected), rel=1e-5)
 
 
-def test_a_tree_never_goes_through_a_model_that_forbids_it(alone: Parallel) -> None:
+def test_a_tree_never_goes_through_a_model_that_forbids_it() -> None:
     lm = TreeLM(tiny_model(**FORBIDDING["sliding window"]))
+    found = choose_way(lm, "auto", torch.device("cpu"))
+    assert not found.way.trees
     (row,) = pack([merge(random_group(3))], 10_000)
-    with pytest.raises(ValueError, match="layers of type sliding_attention; trees need full attention only"):
-        row_logprobs(lm, row)
     with pytest.raises(ValueError, match="one_sequence_per_row"):
-        row_logprobs(lm, row, attn=no_mask)
+        row_logprobs(lm, row, attn=lm.mask("cpu"))
 
 
 def test_steps_on_trees_make_the_update_of_steps_on_single_sequences(model_directory: Path, alone: Parallel) -> None:
@@ -266,6 +265,30 @@ def test_a_step_without_anything_to_train_is_skipped_and_counted(model_directory
     assert result.skipped
     assert learner.steps_done == 1
     assert all(torch.equal(tensor, before[name]) for name, tensor in full_parameters(learner).items())
+
+
+def test_an_update_without_rows_changes_no_number_of_its_step(model_directory: Path, alone: Parallel) -> None:
+    nothing = Minibatch([], Denominators.count(torch.zeros(0, dtype=torch.int64)))
+    (one,) = minibatches(1, alone)
+    found = []
+    for parts in ([one], [nothing, one], [one, nothing]):
+        learner = exact_learner(model_directory, alone)
+        found.append(learner.step_in_minibatches(parts).metrics)
+    alone_metrics = found[0]
+    assert math.isfinite(alone_metrics["learner/grad_norm"])
+    for metrics in found[1:]:
+        for name in alone_metrics.keys() - TIMES:
+            assert metrics[name] == pytest.approx(alone_metrics[name], rel=TOLERANCE), name
+
+
+def test_the_loss_of_two_updates_is_their_mean(model_directory: Path, alone: Parallel) -> None:
+    config = dataclasses.replace(OPTIMIZER, learning_rate=0.0)  # so that the second is of the same weights
+    learner = open_learner(model_directory, LossConfig(kl_coefficient=0.1), config, alone, dtype="float64")
+    parts = minibatches(2, alone)
+    losses = [learner.step(part.rows, part.denominators).metrics for part in parts]
+    both = learner.step_in_minibatches(parts).metrics
+    for name in ("loss/loss", "loss/policy_loss", "loss/kl_loss", "learner/grad_norm"):
+        assert both[name] == pytest.approx(sum(metrics[name] for metrics in losses) / 2, rel=TOLERANCE), name
 
 
 def test_the_gradient_is_clipped_by_its_global_norm(model_directory: Path, alone: Parallel) -> None:

@@ -9,7 +9,7 @@ import torch
 from tests.trainer.loss_cases import LOSSES
 from tests.trainer.test_losses import batch, part
 from trainer.losses import LossBatch, LossConfig, Outcome, compute
-from trainer.reporting.loss_metrics import Measured, combine, measure, report
+from trainer.reporting.loss_metrics import Measured, combine, measure, of_updates, report
 
 SOURCES = ["math", "search", "math", "search", "math"]
 
@@ -81,7 +81,7 @@ def test_the_report_means_what_it_says() -> None:
     assert {key: found[key] for key in wanted} == pytest.approx(wanted)
     p99 = float(log_E.abs().quantile(0.99, interpolation="higher"))
     assert found["loss/mismatch_p99_nats"] == pytest.approx(p99, rel=0.06)
-    for area, names in (("age", ["0", "1", "2", "3", "5"]), ("source", ["math", "search"]), ("turn", ["0", "1", "2"])):
+    for area, names in (("age", ["0", "1", "2", "3", "4"]), ("source", ["math", "search"]), ("turn", ["0", "1", "2"])):
         tokens = [found[f"loss_by_{area}/{name}/trained_tokens"] for name in names]
         assert sum(tokens) == 60, area
 
@@ -107,6 +107,32 @@ def test_masks_the_proximal_policy_and_the_reference_have_their_own_numbers() ->
     }
     wanted = {key: float(value) for key, value in expected.items()}
     assert {key: found[key] for key in wanted} == pytest.approx(wanted)
+
+
+@pytest.mark.parametrize("loss", LOSSES.values(), ids=LOSSES.keys())
+def test_a_fraction_lies_between_0_and_1_where_advantages_differ_within_a_trajectory(loss: LossConfig) -> None:
+    """GSPO's bound is that of a trajectory's mean advantage: here one token in twenty has the sign of the mean."""
+    whole, _ = batch(0)
+    assert whole.proximal_logprob_E is not None
+    advantage_E = torch.where(torch.arange(60) % 20 == 0, 50.0, -0.1).double()
+    for sign in (1.0, -1.0):
+        shifted = dataclasses.replace(
+            whole,
+            advantage_E=sign * advantage_E,
+            old_logprob_E=whole.old_logprob_E - sign,
+            proximal_logprob_E=whole.proximal_logprob_E - sign,
+        )
+        found = report(measured(shifted, loss=loss))
+        assert {name: value for name, value in found.items() if "fraction" in name and not 0.0 <= value <= 1.0} == {}
+
+
+def test_the_loss_of_several_updates_is_their_mean() -> None:
+    whole, _ = batch(0)
+    one = measured(whole)
+    several, single = report(of_updates([one, one, one])), report(one)
+    assert several["loss/trained_tokens"] == 3 * single["loss/trained_tokens"]
+    for name in ("loss/loss", "loss/policy_loss", "loss/ratio_mean", "loss/clipped_high_fraction"):
+        assert several[name] == pytest.approx(single[name]), name
 
 
 def test_ranks_that_hold_other_trajectories_sources_and_ages_combine_to_the_whole() -> None:

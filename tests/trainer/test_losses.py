@@ -41,7 +41,9 @@ def batch(seed: int, num_entries: int = 60, num_trajectories: int = 5) -> tuple[
         advantage_E=advantage_TU[trajectory_E, turn_E],
         trajectory_E=trajectory_E,
         turn_E=turn_E,
-        staleness_E=torch.tensor(AGES, dtype=torch.float64)[trajectory_E],
+        staleness_E=torch.tensor(AGES, dtype=torch.float64)[
+            torch.randint(0, len(AGES), (num_entries,), generator=generator)
+        ],
         entropy_E=torch.rand(num_entries, generator=generator, dtype=torch.float64).requires_grad_(),
         proximal_logprob_E=proximal_E,
         reference_logprob_E=old_E + noise(0.5),
@@ -54,11 +56,10 @@ def part(whole: LossBatch, index: Tensor) -> LossBatch:
     return dataclasses.replace(whole, **{name: getattr(whole, name)[index] for name in names})
 
 
-def as_tokens(whole: LossBatch, num_trajectories: int = 5) -> tuple[list[list[Token]], list[float]]:
+def as_tokens(whole: LossBatch, num_trajectories: int = 5) -> list[list[Token]]:
     assert whole.entropy_E is not None
     assert whole.reference_logprob_E is not None
     trajectories: list[list[Token]] = [[] for _ in range(num_trajectories)]
-    staleness = [0.0] * num_trajectories
     for e, t in enumerate(whole.trajectory_E.tolist()):
         token = Token(
             whole.new_logprob_E[e],
@@ -68,10 +69,10 @@ def as_tokens(whole: LossBatch, num_trajectories: int = 5) -> tuple[list[list[To
             whole.entropy_E[e],
             None if whole.proximal_logprob_E is None else float(whole.proximal_logprob_E[e]),
             float(whole.reference_logprob_E[e]),
+            float(whole.staleness_E[e]),
         )
         trajectories[t].append(token)
-        staleness[t] = float(whole.staleness_E[e])
-    return trajectories, staleness
+    return trajectories
 
 
 def gradients(loss: Tensor, whole: LossBatch) -> Tensor:
@@ -87,7 +88,7 @@ def gradients(loss: Tensor, whole: LossBatch) -> Tensor:
 def test_a_loss_and_its_gradient_equal_the_formula_written_token_by_token(loss: LossConfig, seed: int) -> None:
     whole, denominators = batch(seed)
     found, _ = compute(whole, denominators, loss)
-    expected = reference_loss(*as_tokens(whole), loss)
+    expected = reference_loss(as_tokens(whole), loss)
     torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-14)
     torch.testing.assert_close(gradients(found, whole), gradients(expected, whole), rtol=1e-12, atol=1e-14)
     assert gradients(found, whole).any()
@@ -98,10 +99,23 @@ def test_in_the_first_update_of_a_batch_the_new_log_probs_are_the_proximal_ones(
     whole, denominators = batch(0)
     first = dataclasses.replace(whole, proximal_logprob_E=None)
     found, outcome = compute(first, denominators, loss)
-    expected = reference_loss(*as_tokens(first), loss)
+    expected = reference_loss(as_tokens(first), loss)
     torch.testing.assert_close(gradients(found, first), gradients(expected, first), rtol=1e-12, atol=1e-14)
     if loss.proximal_logprobs == "recompute":
         assert not (outcome.too_high_E | outcome.too_low_E).any(), "r is 1"
+
+
+@pytest.mark.parametrize("name", ["opsm", "opsm, proximal"])
+def test_off_policy_sequence_masking_looks_at_the_policy_that_sampled(name: str) -> None:
+    """Whatever the clip anchor is: in the first update of a batch the proximal policy is the new one, and would mask nothing."""
+    whole, denominators = batch(0)
+    first = dataclasses.replace(whole, proximal_logprob_E=None)
+    _, outcome = compute(first, denominators, LOSSES[name])
+    drift_E = first.old_logprob_E - first.new_logprob_E.detach()
+    means = torch.stack([drift_E[first.trajectory_E == t].mean() for t in range(5)])
+    expected_E = (first.advantage_E < 0) & (means[first.trajectory_E] > 0.01)
+    assert expected_E.any()
+    assert torch.equal(outcome.dropped_sequence_E, expected_E)
 
 
 @pytest.mark.parametrize(

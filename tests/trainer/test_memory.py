@@ -10,8 +10,8 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor
 
 from shared.errors import ConfigError
-from tests.trainer.builders import random_group, random_tree_record, relative_difference, tiny_model
-from tests.trainer.exactness import CONFIGS, STALENESS, TOLERANCE, one_by_one
+from tests.trainer.builders import AGES, random_group, random_tree_record, relative_difference, tiny_model
+from tests.trainer.exactness import CONFIGS, TOLERANCE, one_by_one
 from trainer.accumulate import Minibatch
 from trainer.config import TrainerConfig
 from trainer.exact import exact_norms
@@ -37,7 +37,7 @@ RECORDS = random_group(21)
 def gradients_of(learner: Learner, max_tokens: int) -> dict[str, Tensor]:
     """Through the trainer, by the names of the unsharded model."""
     merging = Merging.LINEAR if learner.linear else Merging.TREE
-    tree = merge(RECORDS, staleness=STALENESS[: len(RECORDS)], merging=merging)
+    tree = merge(RECORDS, merging=merging).at(AGES)
     rows = pack([tree], max_tokens, one_sequence_per_row=learner.linear)
     denominators = Denominators.count(torch.from_numpy(tree.trained_tokens_T))
     with exact_norms(learner.causal_lm):

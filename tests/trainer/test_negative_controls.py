@@ -5,8 +5,8 @@ import dataclasses
 import torch
 from transformers import DynamicCache, PreTrainedModel
 
-from tests.trainer.builders import gradients, relative_difference, tiny_model
-from tests.trainer.exactness import CONFIGS, TOLERANCE, ages, backward, forking_records, one_by_one
+from tests.trainer.builders import AGES, gradients, relative_difference, tiny_model
+from tests.trainer.exactness import CONFIGS, TOLERANCE, backward, forking_records, one_by_one
 from trainer.losses import Denominators, LossConfig, LossName
 from trainer.modeling.attention import dense_mask
 from trainer.trees.packing import pack
@@ -37,7 +37,7 @@ def test_wrong_positions_a_plain_causal_mask_and_stock_norms_are_all_noticed(mod
     """Negative controls: if these passed, the equalities above would prove nothing."""
     records = forking_records()
     _, expected = one_by_one(model, records, CONFIGS["minirl"])
-    (row,) = pack([merge(records, staleness=ages(records))], 1000)
+    (row,) = pack([merge(records).at(AGES)], 1000)
     n = row.num_tokens
     denominators = Denominators.count(torch.tensor([int(r.trained_N.sum()) for r in records]))
     broken = {
@@ -77,7 +77,7 @@ def test_clipping_the_sum_of_advantages_on_a_shared_token_is_another_loss(model:
     """The tempting shortcut: one entry per node, with the summed advantage and the mean old log-prob."""
     records, config = forking_records(), LossConfig(loss_calculater=LossName.GRPO, skip_length_normalization=True)
     _, expected = one_by_one(model, records, config)
-    (row,) = pack([merge(records, staleness=[0.0, 0.0])], 1000)
+    (row,) = pack([merge(records)], 1000)
     count_U = torch.bincount(row.edge_E)
     zeros_U = torch.zeros(len(row.node_U))
     shortcut = dataclasses.replace(

@@ -1,45 +1,19 @@
 """Versions as the trainer publishes them: complete or as changes, whole for whoever follows, kept as long as they are needed."""
 
-import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-import torch
 
-from shared.assembly import Assembly, Reached
+from shared.assembly import Assembly
 from shared.errors import DataError
 from shared.mongod import Mongod
 from shared.run_documents import InferenceService
 from shared.states import OfferState, ServiceStatus
-from shared.weights import DELTA_FILE, WEIGHTS_FILE, manifest_of
+from shared.weights import DELTA_FILE, WEIGHTS_FILE
 from tests.full_disk import room_for
-from tests.trainer.builders import tiny_model
-from tests.trainer.published import Publishing, publish_bridge
-from trainer.bridge import StoreBridge
+from tests.trainer.published import Trained, publish_bridge
 from trainer.parallel import Parallel
-from trainer.publishing.weights import write_weights
-
-
-class Trained(Publishing):
-    """In float32; beside every version lie the same weights in full."""
-
-    def __init__(self, bridge: StoreBridge, parallel: Parallel, folder: Path, **options: Any) -> None:
-        tiny_model().float().save_pretrained(folder / "model")
-        super().__init__(bridge, parallel, folder, **{"publish_mode": "delta", **options})
-
-    def step(self, step: int) -> dict[str, float]:
-        """Change one number in ten of every tensor a little; publish."""
-        self.nudge(step, lambda local: local.mul_(torch.where(torch.rand_like(local) < 0.1, 1.01, 1.0)))
-        expected = self.folder / "expected" / str(step)
-        shutil.rmtree(expected, ignore_errors=True)
-        write_weights(self.learner.causal_lm, self.model, expected, self.parallel, dtype=self.config.publish_dtype)
-        return self.publisher.publish(step)
-
-    def assert_whole(self, reached: Reached) -> None:
-        expected = manifest_of(self.folder / "expected" / str(reached.version.step))
-        assert {name: manifest_of(reached.folder)[name] for name in expected} == expected
 
 
 @pytest.fixture
@@ -175,10 +149,12 @@ def test_every_start_of_the_trainer_begins_with_a_complete_version(trained: Call
     run.step(1)
     run.step(2)
     run.start()  # from step 0 again: what came after is withdrawn
-    assert [v.withdrawn_to for v in run.versions()] == [None, 0, 0]
+    assert [v.withdrawn_to for v in run.versions()] == [None, 0, 0, 0], (
+        "the last is the number that fences the first off"
+    )
     run.step(1)
-    assert [(v.kind, v.base) for v in run.versions()[3:]] == [("full", None)]
-    run.assert_whole(run.reach(3))
+    assert [(v.kind, v.base) for v in run.versions()[4:]] == [("full", None)]
+    run.assert_whole(run.reach(4))
 
 
 def test_a_trainer_waits_for_no_engine_that_may_join_a_broadcast(trained: Callable[..., Trained]) -> None:
@@ -213,7 +189,7 @@ def test_the_offers_of_an_earlier_start_are_void(trained: Callable[..., Trained]
     run.step(1)
     first = run.publisher
     run.start()
-    assert [v.offer and v.offer.state for v in run.versions()] == [None, OfferState.FAILED]
+    assert [v.offer and v.offer.state for v in run.versions()] == [None, OfferState.FAILED, None]
     run.bridge(run.bridge.store.services.set_status("e", ServiceStatus.DOWN))
     first.end()
-    assert [v.offer and v.offer.state for v in run.versions()] == [None, OfferState.FAILED]
+    assert [v.offer and v.offer.state for v in run.versions()] == [None, OfferState.FAILED, None]

@@ -14,13 +14,14 @@ from transformers.models.qwen3_moe.modeling_qwen3_moe import load_balancing_loss
 from shared.errors import ConfigError
 from shared.trees import RecordTree
 from tests.trainer.builders import (
+    AGES,
     gradients,
     logprobs_one_by_one,
     random_group,
     relative_difference,
     tiny_experts_model,
 )
-from tests.trainer.exactness import STALENESS, TOLERANCE
+from tests.trainer.exactness import TOLERANCE
 from tests.trainer.formulas import reference_loss
 from tests.trainer.launched import OPTIMIZER, exact_learner, full_parameters, take_steps
 from trainer.accumulate import Minibatch
@@ -60,8 +61,7 @@ def expected_update(config: LossConfig) -> tuple[float, float, dict[str, Tensor]
     model = tiny_experts_model()
     with exact_norms(model):
         tokens = [of for records in GROUPS for of in logprobs_one_by_one(model, records)]
-        ages = [age for records in GROUPS for age in STALENESS[: len(records)]]
-        loss = reference_loss(tokens, ages, config)
+        loss = reference_loss(tokens, config)
         routed = [token for records in GROUPS for record in records for token in router_logits(model, record)]
         balance = COEFFICIENT * expected_balance(routed)
         (loss + balance).backward()
@@ -95,7 +95,7 @@ def expected_balance(routed: list[list[Tensor]]) -> Tensor:
 
 def rows_of(way: str) -> tuple[list[Row], Denominators]:
     merging, max_tokens, one_sequence = WAYS[way]
-    trees = [merge(records, staleness=STALENESS[: len(records)], merging=merging) for records in GROUPS]
+    trees = [merge(records, merging=merging).at(AGES) for records in GROUPS]
     counts = Denominators.count(torch.cat([torch.from_numpy(tree.trained_tokens_T) for tree in trees]))
     return pack(trees, max_tokens, one_sequence_per_row=one_sequence, every_token=True), counts
 

@@ -9,12 +9,12 @@ import torch
 from shared.documents import DataClaim
 from shared.errors import LeaseLost
 from shared.states import DataStatus, RunState
-from tests.shared.builders import make_data, make_task
+from tests.shared.builders import import_tasks, make_data, make_task
 from tests.trainer.exactness import forking_records
 from tests.trainer.streams import add_groups, make_config, publish, start, write
 from trainer.accumulate import Minibatch
 from trainer.bridge import StoreBridge
-from trainer.data.groups import Group, share_out
+from trainer.data.groups import Candidates, Group, share_out
 from trainer.data.reading import Share
 from trainer.data.stream import RecordStream
 from trainer.data.stream_metrics import batch_metrics
@@ -158,7 +158,7 @@ def test_groups_beyond_max_staleness_are_set_aside_with_their_reason_and_not_tra
     publish(bridge, range(5))
     add_groups(bridge, range(1), version=0)
     add_groups(bridge, range(1, 3), version=3)
-    stream = start(bridge, alone, max_staleness=2)
+    stream = start(bridge, alone, max_staleness=2, stale_data="drop")
     batch = stream.next_batch(5)  # starts from the weights of step 4
     assert batch is not None
     assert {rid.split(":")[3] for rid in batch.record_ids} == {"t1", "t2"}
@@ -172,14 +172,14 @@ def test_of_the_weights_that_a_resume_withdrew_the_last_ones_are_the_oldest(
     bridge: StoreBridge, alone: Parallel
 ) -> None:
     publish(bridge, range(4))
-    bridge(bridge.store.versions.withdraw_after("main", 0))  # versions 1, 2, 3 of a dead branch
+    bridge(bridge.store.versions.withdraw_after("main", 0, 1))  # versions 1, 2, 3 of a dead branch
     publish(bridge, range(1))
     mixed = make_task(0)
     write(bridge, [make_data(mixed, 0, version=1)], version=1)
     write(bridge, [make_data(mixed, 1, version=3)], version=3)
     add_groups(bridge, range(1, 2), version=1)
     add_groups(bridge, range(2, 3), version=4)
-    batch = start(bridge, alone, max_staleness=2).next_batch(1)
+    batch = start(bridge, alone, max_staleness=2, stale_data="drop").next_batch(1)
     assert batch is not None
     assert {rid.split(":")[3] for rid in batch.record_ids} == {"t1", "t2"}
     stale = bridge(bridge.store.data.find({"status": DataStatus.STALE}))
@@ -213,13 +213,26 @@ def test_what_somebody_else_has_borrowed_ends_the_step(bridge: StoreBridge, alon
         stream._chooser.borrow([group], stream._incarnation, 1)
 
 
+def test_waiting_for_tasks_that_are_still_played_means_those_of_the_same_order(
+    bridge: StoreBridge, alone: Parallel
+) -> None:
+    """Two policies own tasks: each has an order of its own."""
+    publish(bridge, range(1))
+    bridge(import_tasks(bridge.store, 1, policy="guide"))
+    add_groups(bridge, range(1, 2))
+    stream = start(bridge, alone, groups_per_step=1, stale_data="wait")
+    assert [group.task for group in stream._chooser.candidates(1).fresh] == ["main:train:0:t1"]
+    bridge(import_tasks(bridge.store, 1))
+    assert stream._chooser.candidates(1).fresh == []
+
+
 def test_the_tokens_of_every_way_of_merging_are_counted_and_what_cutting_adds(alone: Parallel) -> None:
     """Each of two records: 4 of a prompt, 4 replied, 5 more; and 4 others after the prompt. Cut in rows of 13, 13 and 8."""
     tree = merge(forking_records())
     rows, task = pack([tree], 13), make_task(0)
     counts = Denominators.count(torch.from_numpy(tree.trained_tokens_T))
     data = [make_data(task, k) for k in range(2)]
-    metrics = batch_metrics([Share(Minibatch(rows, counts), [tree], data, [0])], alone.data, prefetched=0)
+    metrics = batch_metrics([Share(Minibatch(rows, counts), [tree], data, 0)], alone.data, prefetched=0)
     found = {
         name: metrics[f"data/{name}"] for name in ("tokens_flat", "tokens_linear", "tokens_tree", "tokens_computed")
     }
@@ -263,3 +276,27 @@ def test_while_the_run_is_paused_no_step_takes_data_and_the_others_hear_of_it_at
 async def later(work: Awaitable[object]) -> None:
     await asyncio.sleep(0.3)
     await work
+
+
+def test_a_pause_that_comes_while_a_step_looks_for_its_data_holds_that_step(
+    bridge: StoreBridge, alone: Parallel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publish(bridge, range(1))
+    add_groups(bridge, range(2))
+    stream = start(bridge, alone)
+    look = stream._chooser.candidates
+
+    def pause_meanwhile(step: int) -> Candidates:
+        found = look(step)
+        bridge(bridge.store.runs.set_state(RunState.PAUSED))
+        return found
+
+    monkeypatch.setattr(stream._chooser, "candidates", pause_meanwhile)
+    assert not stream.wait(1)
+    assert stream.paused
+    assert [d.claim for d in bridge(bridge.store.data.find({}))] == [None] * 4
+    monkeypatch.undo()
+    bridge(bridge.store.runs.set_state(RunState.RUNNING))
+    batch = stream.next_batch(1)
+    assert batch is not None
+    assert len(batch.record_ids) == 4

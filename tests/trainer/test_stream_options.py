@@ -8,7 +8,7 @@ import torch
 from transformers import PreTrainedModel
 
 from sampler.admission import seq_limit
-from shared.documents import DBRecordData
+from shared.documents import Claim, DBRecordData
 from shared.flatten import data_fields, flatten
 from shared.packed import pack_floats, pack_ints
 from shared.run_documents import Admission
@@ -16,12 +16,13 @@ from shared.states import DataStatus
 from shared.store import Store
 from tests.shared.builders import claim, import_tasks, make_answer, make_data, make_task
 from tests.trainer.builders import RecordBuilder, gradients, relative_difference, tiny_model
-from tests.trainer.streams import add_groups, publish, start
+from tests.trainer.streams import add_groups, publish, start, write
 from trainer.bridge import StoreBridge
 from trainer.data.stream import Batch
 from trainer.losses import Denominators, LossBatch, LossConfig, LossName, compute
 from trainer.modeling.forward import TreeLM, loss_batch, row_logprobs
 from trainer.parallel import Parallel
+from trainer.reporting.alarms import Alarms
 from trainer.trees.packing import pack
 from trainer.trees.tree import TokenTree, merge
 
@@ -54,9 +55,9 @@ def entries(batch: Batch | None) -> list[float]:
 
 @pytest.mark.parametrize(
     ("stale_data", "ages", "oldest"),
-    [("mask", [1.0] * 3, 1.0), ("keep", [4.0] * 4, 4.0)],
+    [("mask", [1.0] * 3, 1.0), ("keep", [4.0] + [1.0] * 3, 4.0), ("wait", [4.0] + [1.0] * 3, 4.0)],
 )
-def test_only_tokens_beyond_max_staleness_lose_their_loss_and_all_stay_in_the_denominators(
+def test_a_token_has_the_age_of_its_own_version_and_only_masking_takes_its_loss_never_its_place_in_denominators(
     bridge: StoreBridge, alone: Parallel, stale_data: str, ages: list[float], oldest: float
 ) -> None:
     publish(bridge, range(5))
@@ -69,7 +70,8 @@ def test_only_tokens_beyond_max_staleness_lose_their_loss_and_all_stay_in_the_de
     assert (minibatch.denominators.num_tokens, minibatch.denominators.num_trajectories) == (4, 2)
     assert minibatch.denominators.tokens_T.tolist() == [2, 2]
     assert batch.metrics["data/staleness_max"] == oldest
-    assert batch.metrics["data/tokens_with_loss"] == len(ages)
+    assert batch.metrics["data/staleness_mean"] == sum(ages) / len(ages)
+    assert (batch.metrics["data/tokens_with_loss"], batch.metrics["data/tokens_too_old"]) == (len(ages), 4 - len(ages))
 
 
 def test_a_group_without_one_token_young_enough_is_set_aside_also_where_old_tokens_are_masked(
@@ -88,12 +90,14 @@ def test_a_withdrawn_version_between_a_records_first_and_last_counts_and_one_tha
     bridge: StoreBridge, alone: Parallel, stale_data: str
 ) -> None:
     publish(bridge, range(6))
-    bridge(bridge.store.versions.withdraw_after("main", 2))  # versions 3, 4, 5 are up to 3 steps of a dead branch away
+    bridge(
+        bridge.store.versions.withdraw_after("main", 2, 1)
+    )  # versions 3, 4, 5 are up to 3 steps of a dead branch away
     publish(bridge, range(3, 4))  # version 6
     add_mixed_group(bridge, 0, [[2, 5, 6]])
     add_mixed_group(bridge, 1, [[2, 6, 6]])
     stream = start(bridge, alone, groups_per_step=1, max_staleness=2, stale_data=stale_data)
-    ages = [1.0] * (3 if stale_data == "drop" else 2)  # the first group trains without its old token
+    ages = [1.0, 0.0, 0.0] if stale_data == "drop" else [1.0, 0.0]  # the first group trains without its old token
     assert entries(stream.next_batch(4)) == ages
     set_aside = {d.task for d in bridge(bridge.store.data.find({"status": DataStatus.STALE}))}
     assert set_aside == ({"main:train:0:t0"} if stale_data == "drop" else set())
@@ -105,7 +109,7 @@ def test_without_staleness_every_step_trains_on_its_own_version_alone_and_on_all
     """Synchronous training: samplers play whatever they may open; one group, the fourth, is not of the step's version."""
     publish(bridge, range(1))
     bridge(import_tasks(bridge.store, 20))
-    with start(bridge, alone, max_staleness=0) as stream:
+    with start(bridge, alone, max_staleness=0, stale_data="drop") as stream:
         playing = bridge.background(play_eagerly(bridge.store, late=3))
         taken = []
         for step in range(1, 5):
@@ -138,13 +142,80 @@ async def play_eagerly(store: Store, *, late: int) -> None:
         await asyncio.sleep(0.01)
 
 
-def test_where_nothing_is_dropped_by_age_the_oldest_group_is_trained(bridge: StoreBridge, alone: Parallel) -> None:
+def test_by_default_nothing_is_set_aside_for_its_age_and_the_oldest_group_is_trained(
+    bridge: StoreBridge, alone: Parallel
+) -> None:
     publish(bridge, range(9))
     add_groups(bridge, range(1), version=0)
     add_groups(bridge, range(1, 2), version=8)
-    batch = start(bridge, alone, groups_per_step=1, stale_data="keep").next_batch(9)
+    batch = start(bridge, alone, groups_per_step=1).next_batch(9)
     assert set(entries(batch)) == {8.0}
     assert bridge(bridge.store.data.count_by_status()) == {DataStatus.READY: 4}
+
+
+@pytest.mark.parametrize("stale_data", ["keep", "wait"])
+def test_waiting_takes_no_group_before_an_older_one_that_is_still_played_and_every_one_of_them_in_the_end(
+    bridge: StoreBridge, alone: Parallel, stale_data: str
+) -> None:
+    publish(bridge, range(1))
+    bridge(import_tasks(bridge.store, 5, num_generations=1))
+    with start(bridge, alone, groups_per_step=1, stale_data=stale_data) as stream:
+        slow, quick, without_data = (bridge(claim(bridge.store)) for _ in range(3))
+        bridge(end_group(bridge.store, quick))
+        assert [g.task for g in stream._chooser.candidates(1).fresh] == (
+            [quick.task.id] if stale_data == "keep" else []
+        )
+        bridge(end_group(bridge.store, slow))
+        taken = []
+        for step in (1, 2):
+            batch = stream.next_batch(step)
+            assert batch is not None
+            taken += batch.record_ids
+            stream.commit(step)
+            publish(bridge, range(step, step + 1))
+        assert taken == [slow.record_id, quick.record_id]
+        last = bridge(claim(bridge.store))
+        bridge(end_group(bridge.store, last))
+        waits = [group.task for group in stream._chooser.candidates(3).fresh]
+        bridge(end_group(bridge.store, without_data, outcome="abandoned"))  # an end without data holds nobody up
+        assert waits == ([last.task.id] if stale_data == "keep" else [])
+        assert [group.task for group in stream._chooser.candidates(3).fresh] == [last.task.id]
+
+
+async def end_group(store: Store, held: Claim, outcome: str = "ready") -> None:
+    """What a sampler does when the group's only episode ends."""
+    ready = outcome == "ready"
+    if ready:
+        data = make_data(held.task, held.traj_id, group_size=1)
+        await store.records.open_dispatch(make_answer(data.id))
+        await store.data.write_group([data])
+    await store.tasks.finish_slot(held, 1.0)
+    task = await store.tasks.claim_settlement("w", policy="main", lease_s=60.0)
+    assert task is not None
+    await store.tasks.finish_settlement(task, outcome, abandoned=not ready, data_of=["main"] if ready else [])
+
+
+def test_where_groups_are_dropped_the_metrics_say_how_much_shorter_and_quicker_the_trained_episodes_are(
+    bridge: StoreBridge, alone: Parallel
+) -> None:
+    publish(bridge, range(5))
+    slow, quick = make_task(0), make_task(1)
+    write(bridge, [make_data(slow, k, version=0, duration_s=30.0) for k in range(2)], version=0)
+    write(bridge, [make_data(quick, k, version=4, duration_s=10.0) for k in range(2)], version=4)
+    batch = start(bridge, alone, groups_per_step=1, max_staleness=2, stale_data="drop").next_batch(5)
+    assert batch is not None
+    found = {name.removeprefix("selection/"): v for name, v in batch.metrics.items() if name.startswith("selection/")}
+    assert found == {
+        "set_aside_fraction": 0.5,
+        "duration_all_s": 20.0,
+        "duration_trained_s": 10.0,
+        "duration_ratio": 0.5,
+        "tokens_all": 2.0,
+        "tokens_trained": 2.0,
+        "tokens_ratio": 1.0,
+    }
+    alarms, _ = Alarms().check(batch.metrics)
+    assert "selects_quick" in [alarm.rule.name for alarm in alarms]
 
 
 def test_a_trajectorys_ratio_is_over_the_tokens_that_have_a_loss_and_its_weight_over_all() -> None:

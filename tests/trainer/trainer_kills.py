@@ -67,16 +67,16 @@ class Nursery:
             )  # fmt: skip
         self._log = log
 
-    def train(self, run: str, kill_at: tuple[str, int, float] | None = None) -> bool:
+    def train(self, run: str, kill_at: tuple[str, int, float] | None = None, output_dir: Path | None = None) -> bool:
         """Train `run` to its end: True. `kill_at` (phase, n, s): -9, `s` seconds after its n-th beginning: False."""
-        order = {"run": run, "db": self._database, "output_dir": str(self._folder / run)}
+        order = {"run": run, "db": self._database, "output_dir": str(output_dir or self._folder / run)}
         self._say(json.dumps(order).encode())
         begun = 0
         while True:
             pid, what, *status = self._line().split()
             if what == "ended":
-                assert status in (["0"], ["-9"]), f"a trainer failed: {self._log.read_text()[-3000:]}"
                 self._say(b"")
+                assert status in (["0"], ["-9"]), f"a trainer failed: {self._log.read_text()[-3000:]}"
                 return status == ["0"]
             begun += kill_at is not None and what == kill_at[0]
             if kill_at is not None and begun == kill_at[1]:

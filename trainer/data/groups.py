@@ -1,11 +1,12 @@
 """Choosing: which groups a step trains on, oldest first, and which rank has which.
 
-    ready groups, oldest first ─▶ too old? set aside, kept, counted ─▶ borrow ─▶ parts, one an update ─▶ shares, one a rank
+    ready groups, oldest first ─▶ what the freshness rule says ─▶ borrow ─▶ parts, one an update ─▶ shares, one a rank
+                                  keep, mask: take · wait: not before an older one that is still played · drop: set aside
 
 Groups are whole everywhere: borrowed, shared out and marked together.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -14,6 +15,7 @@ from shared.documents import DataClaim
 from shared.errors import LeaseLost
 from shared.run_documents import PolicyVersion
 from shared.states import DataStatus
+from shared.task_mix import TRAIN_SPLIT
 from trainer.bridge import StoreBridge
 from trainer.config import TrainerConfig
 from trainer.data.cost import group_cost
@@ -22,11 +24,13 @@ from trainer.trees.ages import Ages, StaleData
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """One task's records."""
+    """One task's records. `num_sampled` tokens of it the engine sampled; `duration_s` is the sum of the episodes'."""
 
     task: str
     records: tuple[str, ...]
     num_tokens: int
+    num_sampled: int = 0
+    duration_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +61,7 @@ class Chooser:
 
     def candidates(self, step: int) -> Candidates:
         """Changes nothing."""
+        unended = self._unended()  # asked first: what ends after that is ready when the groups are asked for
         rows = self._bridge(
             self._store.data.ready_groups(
                 self._config.policy,
@@ -68,14 +73,26 @@ class Chooser:
         ages = self._ages(rows, step)
         fresh: list[Group] = []
         stale: list[tuple[Group, str]] = []
-        for row in rows:
-            group = Group(row["_id"], tuple(sorted(row["records"])), row["num_tokens"])
+        for row in [row for row in rows if not _waits(row, unended)]:
+            group = Group(
+                row["_id"],
+                tuple(sorted(row["records"])),
+                row["num_tokens"],
+                row["num_trained_tokens"],
+                row["duration_s"],
+            )
             behind = self._too_old(row, ages)
             if behind is None:
                 fresh.append(group)
             else:
                 stale.append((group, f"{behind} steps behind step {step}; at most {self._config.max_staleness}"))
         return Candidates(fresh, stale, ages)
+
+    def _unended(self) -> dict[str, int]:
+        """{policy: first of its tasks that a group behind it waits for}; nothing where nothing waits."""
+        if self._config.stale_data is not StaleData.WAIT or self._config.data_run is not None:
+            return {}
+        return self._bridge(self._store.tasks.first_unended(TRAIN_SPLIT))
 
     def _ages(self, rows: Sequence[dict[str, Any]], step: int) -> Ages:
         if self._config.data_run is not None:
@@ -92,7 +109,7 @@ class Chooser:
         Of the versions that a resume withdrew the last are the farthest away: so the oldest may be any of the group's.
         """
         versions = row["versions"]
-        if not versions or ages.lags is None or self._config.stale_data is StaleData.KEEP:
+        if not versions or ages.lags is None or self._config.stale_data not in (StaleData.MASK, StaleData.DROP):
             return None
         oldest = max(map(ages.of, versions))
         if self._config.stale_data is StaleData.MASK:  # something in it must be young enough
@@ -100,19 +117,47 @@ class Chooser:
         return oldest if oldest > self._config.max_staleness else None
 
     def borrow(self, groups: Sequence[Group], incarnation: int, step: int) -> None:
-        """Raises LeaseLost when another trainer of this policy has started."""
+        """Raises LeaseLost when another trainer of this policy has started: before this borrows, or while it does.
+
+        So the question comes after: what is borrowed once another start gave everything back is given back here, or, where this
+        trainer dies in between, by `free_earlier` of the other one.
+        """
         ids = [rid for group in groups for rid in group.records]
-        self.check_current(incarnation)
-        borrowed = self._bridge(self._store.data.claim(ids, DataClaim(incarnation=incarnation, step=step)))
+        claim = DataClaim(incarnation=incarnation, step=step)
+        self.free_earlier(incarnation)
+        borrowed = self._bridge(self._store.data.claim(ids, claim))
+        try:
+            self.check_current(incarnation)
+        except LeaseLost:
+            self._bridge(self._store.data.give_back(self._config.policy, claim))
+            raise
         if borrowed != len(ids):
             raise LeaseLost(f"step {step}: borrowed {borrowed} of {len(ids)} records; another trainer takes from them")
+
+    def give_back(self, incarnation: int, step: int) -> None:
+        """What was borrowed for a step that does not begin."""
+        self._bridge(self._store.data.give_back(self._config.policy, DataClaim(incarnation=incarnation, step=step)))
+
+    def free_earlier(self, incarnation: int) -> None:
+        """What earlier starts borrow is free, also where they did so after this start."""
+        self._bridge(self._store.data.release_claims(self._config.policy, incarnation))
 
     def check_current(self, incarnation: int) -> None:
         if not self._bridge(self._store.runs.is_current_trainer(self._config.policy, incarnation)):
             raise LeaseLost(f"policy {self._config.policy}: another trainer has started; this one ends")
 
+    def drop(self, group: Group, reason: str, incarnation: int, step: int) -> None:
+        """A borrowed group that cannot be trained. It stays, with its reason; a resume does not look at it again."""
+        claim = DataClaim(incarnation=incarnation, step=step)
+        self._bridge(self._store.data.set_aside(group.records, DataStatus.DROPPED, reason, borrowed=claim))
+
     def set_aside(self, group: Group, reason: str) -> None:
         self._bridge(self._store.data.set_aside(group.records, DataStatus.STALE, reason))
+
+
+def _waits(row: dict[str, Any], unended: Mapping[str, int]) -> bool:
+    """For a task that was opened before its own, in the order of the same policy."""
+    return any(seq < row["seq"] and row["_id"].startswith(f"{owner}:{TRAIN_SPLIT}:") for owner, seq in unended.items())
 
 
 def shares_of(groups: Sequence[Group], updates: int, rank: int, world_size: int) -> list[list[Group]]:

@@ -57,7 +57,7 @@ class Prefetch:
 
     def fill(self, shelf: Shelf, step: int) -> Shelf:
         """The thread's work, until `finish` is called."""
-        shelf.step, shelf.packed = step, {}
+        shelf.step, shelf.packed, shelf.unusable = step, {}, {}
         ready = {group.task for group in self._chooser.candidates(step).fresh}
         shelf.groups = {task: group for task, group in shelf.groups.items() if task in ready}
         while not self._stop.is_set():
@@ -65,9 +65,14 @@ class Prefetch:
             if self._stop.is_set():
                 break
             shares = self._probable_shares(found)
-            missing = [g for share in shares for g in share if g.task not in shelf.groups]
+            wanted = [g for share in shares for g in share if g.task not in shelf.groups]
+            missing = [g for g in wanted if g.task not in shelf.unusable]
             if missing:
-                shelf.groups |= self._reader.read(missing[:READ_AT_ONCE])
+                loaded, unusable = self._reader.read(missing[:READ_AT_ONCE])
+                shelf.groups |= loaded
+                shelf.unusable |= unusable
+            elif wanted:
+                self._stop.wait(LOOK_EVERY_S)  # for `next_batch`, which sets aside what cannot be trained
             elif not self._pack_one(shelf, shares, found):
                 self._stop.wait(LOOK_EVERY_S)
         return shelf

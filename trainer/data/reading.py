@@ -14,6 +14,7 @@ import numpy as np
 import torch
 
 from shared.documents import DBRecordData
+from shared.errors import DataError
 from shared.flatten import tree_of
 from shared.trees import RecordTree
 from trainer.accumulate import Minibatch
@@ -29,54 +30,78 @@ from trainer.trees.tree import Merging, TokenTree, merge
 
 @dataclass(frozen=True, slots=True)
 class LoadedGroup:
-    """`versions`: distinct ones that sampled a trained token. `tree` is None where advantages are not final yet."""
+    """`tree` is None where advantages are not final yet."""
 
     data: list[DBRecordData]
     records: list[RecordTree]
-    versions: list[int]
     tree: TokenTree | None
 
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """One rank's part of one update, ready to be computed; `ages` of its groups."""
+    """One rank's part of one update, ready to be computed. `tokens_too_old`: they would have a loss if they were younger."""
 
     minibatch: Minibatch
     trees: list[TokenTree]
     data: list[DBRecordData]
-    ages: list[int]
+    tokens_too_old: int
 
 
 @dataclass(slots=True)
 class Shelf:
-    """What was read and not yet used, by task, and what was packed of it for `step`, by the tasks of each update."""
+    """What was read and not yet used, by task, and what was packed of it for `step`, by the tasks of each update.
+
+    `unusable`: why a group cannot be trained, by task.
+    """
 
     groups: dict[str, LoadedGroup] = field(default_factory=dict)
+    unusable: dict[str, str] = field(default_factory=dict)
     step: int = 0
     packed: dict[tuple[str, ...], Share] = field(default_factory=dict)
 
 
-class Reader:
-    """`linear`: see `RecordStream`."""
+MAX_LOGPROB = 1e-3  # rounding of an engine's softmax
+UNUSABLE = (DataError, ValueError, LookupError, TypeError, OverflowError)  # what spoilt documents lead to
 
-    def __init__(self, bridge: StoreBridge, config: TrainerConfig, *, linear: bool) -> None:
+
+class Reader:
+    """`linear`, `vocab_size`: see `RecordStream`."""
+
+    def __init__(self, bridge: StoreBridge, config: TrainerConfig, *, linear: bool, vocab_size: int | None) -> None:
+        self._vocab_size = vocab_size
         self._bridge = bridge
         self._config = config
         self._linear = linear
         self.advantages_are_final = config.advantage_normalization is AdvantageNormalization.NONE
 
-    def read(self, groups: Sequence[Group]) -> dict[str, LoadedGroup]:
-        """{task: its group}. Raises DataError where a record's tokens are not those it was settled with."""
+    def read(self, groups: Sequence[Group]) -> tuple[dict[str, LoadedGroup], dict[str, str]]:
+        """{task: its group}, and {task: why it cannot be trained}, which names the record: a document is spoilt or missing, or
+        its tokens are not those it was settled with, or not the model's."""
+        try:
+            return self._read(groups), {}
+        except UNUSABLE:  # which of them?
+            loaded: dict[str, LoadedGroup] = {}
+            unusable: dict[str, str] = {}
+        for group in groups:
+            try:
+                loaded |= self._read([group])
+            except UNUSABLE as exc:
+                unusable[group.task] = f"{type(exc).__name__}: {exc}"
+        return loaded, unusable
+
+    def _read(self, groups: Sequence[Group]) -> dict[str, LoadedGroup]:
         ids = [rid for group in groups for rid in group.records]
         stored = self._bridge(self._bridge.store.data.load(ids))
         tokens = self._bridge(self._bridge.store.records.tokens_of([d.record for d in stored]))
         data = {d.id: d for d in stored}
         trees = {d.id: tree_of(d, tokens[d.record]) for d in stored}
+        for tree in trees.values():
+            check_tokens(tree, self._vocab_size)
         return {g.task: self._loaded([data[r] for r in g.records], [trees[r] for r in g.records]) for g in groups}
 
     def _loaded(self, data: list[DBRecordData], records: list[RecordTree]) -> LoadedGroup:
         tree = self.merged(records) if self.advantages_are_final else None
-        return LoadedGroup(data, records, _versions(records), tree)
+        return LoadedGroup(data, records, tree)
 
     def merged(self, records: Sequence[RecordTree]) -> TokenTree:
         """Of one group, whose advantages are final."""
@@ -90,9 +115,10 @@ class Reader:
 
     def share(self, groups: Sequence[LoadedGroup], ages: Ages) -> Share:
         """Groups with their trees as the rows of one update, at the ages of one step."""
-        own_ages = [ages.of_group(group.versions) for group in groups]
-        trees = [g.tree.at(ages, age) for g, age in zip(groups, own_ages, strict=True) if g.tree is not None]
-        assert len(trees) == len(groups), "a share is made of merged groups"
+        merged = [group.tree for group in groups if group.tree is not None]
+        assert len(merged) == len(groups), "a share is made of merged groups"
+        trees = [tree.at(ages) for tree in merged]
+        too_old = sum(len(tree.entries) for tree in merged) - sum(len(tree.entries) for tree in trees)
         rows: list[Row] = pack(
             trees,
             self._config.max_tokens_per_row,
@@ -101,7 +127,23 @@ class Reader:
         )
         data = [d for group in groups for d in group.data]
         minibatch = Minibatch(rows, _denominators(trees), [d.source for d in data])
-        return Share(minibatch, trees, data, own_ages)
+        return Share(minibatch, trees, data, too_old)
+
+
+def check_tokens(tree: RecordTree, vocab_size: int | None) -> None:
+    """Raises DataError for an id that is outside the vocabulary, and for a log-prob that is no log-prob."""
+    most = np.inf if vocab_size is None else vocab_size
+    ids_N, logprobs_N = tree.token_ids_N, tree.logprobs_N
+    if len(outside := np.flatnonzero((ids_N < 0) | (ids_N >= most))):
+        raise DataError(
+            f"record {tree.record_id}: token {outside[0]} has id {ids_N[outside[0]]}; expected 0 to {most - 1:.0f}, the model's "
+            "vocabulary"
+        )
+    if len(wrong := np.flatnonzero(~(logprobs_N <= MAX_LOGPROB) | np.isinf(logprobs_N))):
+        raise DataError(
+            f"record {tree.record_id}: token {wrong[0]} has log-prob {logprobs_N[wrong[0]]}; expected a finite number, "
+            "at most 0"
+        )
 
 
 def _denominators(trees: Sequence[TokenTree]) -> Denominators:
@@ -109,15 +151,6 @@ def _denominators(trees: Sequence[TokenTree]) -> Denominators:
     tokens_T = np.concatenate(none + [tree.trained_tokens_T for tree in trees])
     entries_T = np.concatenate(none + [tree.entries_T for tree in trees])
     return Denominators.count(torch.from_numpy(tokens_T), torch.from_numpy(entries_T))
-
-
-def _versions(records: Sequence[RecordTree]) -> list[int]:
-    found: set[int] = set()
-    for record in records:
-        versions_N = record.versions_N[record.trained_N]
-        changes = np.flatnonzero(np.diff(versions_N, prepend=-1))
-        found.update(versions_N[changes].tolist())
-    return sorted(found)
 
 
 def tasks_of(groups: Sequence[Group]) -> tuple[str, ...]:

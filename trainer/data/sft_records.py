@@ -16,9 +16,11 @@ from pathlib import Path
 
 from pydantic import BaseModel, Field
 
+from shared.config import secret_field
 from shared.documents import DBRecordData
 from shared.errors import ConfigError, DataError
 from shared.flatten import tree_of
+from shared.names import PolicyName, RunName
 from shared.trees import RecordTree
 from shared.written_file import write_text_whole
 from trainer.bridge import StoreBridge
@@ -32,11 +34,9 @@ CHOICE_FILE = "records.jsonl"
 class RecordFilter(BaseModel):
     """Which records of a run are imitated; `SftConfig` has these settings by the same names."""
 
-    run: str | None = Field(None, description="Instead of train_file: train on records of this run.")
-    db_connection_string: str | None = Field(
-        None, description="MongoDB of the run.", json_schema_extra={"secret": True}
-    )
-    policy: str = Field("main", description="Whose records.")
+    run: RunName | None = Field(None, description="Instead of train_file: train on records of this run.")
+    db_connection_string: str | None = secret_field(None, description="MongoDB of the run.")
+    policy: PolicyName = Field("main", description="Whose records.")
     min_score: float = Field(1.0, description="Records of this score or more.")
     source: list[str] | None = Field(None, description="Records of tasks of these sources. None: of all.")
     best_of_group: bool = Field(

@@ -4,8 +4,8 @@
          rank 0 asks the database     └ each rank its own share, most of it ahead of time (prefetch) ┘
                                                      commit(step) marks them as used; a resume gives back
 
-Rank 0 chooses when the step begins, the others are told. Age is measured then, where data is consumed: the optimizer steps
-between the weights that sampled a group's oldest token and the weights that the step starts from.
+Rank 0 chooses when the step begins, the others are told. Age is measured then, where data is consumed: for each token the
+optimizer steps between the weights that sampled it and the weights that the step starts from.
 """
 
 import logging
@@ -16,6 +16,8 @@ from types import TracebackType
 from typing import Self
 
 from shared.documents import DataClaim
+from shared.errors import LeaseLost
+from shared.run_documents import TrainedStep
 from trainer.accumulate import Minibatch
 from trainer.bridge import StoreBridge
 from trainer.config import TrainerConfig
@@ -23,6 +25,7 @@ from trainer.data.advantages import normalize
 from trainer.data.groups import Choice, Chooser, Group, shares_of
 from trainer.data.prefetch import Prefetch
 from trainer.data.reading import LoadedGroup, Reader, Share, Shelf, loaded_of, tasks_of
+from trainer.data.selection import Selection
 from trainer.data.stream_metrics import batch_metrics
 from trainer.parallel import Parallel
 
@@ -45,8 +48,9 @@ class Batch:
 
 
 class RecordStream:
-    """`linear`: one sequence per row, for a model that no prefix tree can go through (`Learner.linear`). Enter it to
-    prefetch; without that it reads when it is asked.
+    """`linear`: one sequence per row, for a model that no prefix tree can go through (`Learner.linear`). `vocab_size`: ids of
+    the model; a group with another one is dropped, with the reason, as is one with a spoilt document. Enter it to prefetch;
+    without that it reads when it is asked.
     """
 
     def __init__(
@@ -57,6 +61,7 @@ class RecordStream:
         *,
         incarnation: int,
         linear: bool = False,
+        vocab_size: int | None = None,
     ) -> None:
         self._bridge = bridge
         self._store = bridge.store
@@ -64,11 +69,14 @@ class RecordStream:
         self._parallel = parallel
         self._incarnation = incarnation
         self._chooser = Chooser(bridge, config)
-        self._reader = Reader(bridge, config, linear=linear)
+        self._reader = Reader(bridge, config, linear=linear, vocab_size=vocab_size)
         self._prefetch: Prefetch | None = None
         self._shelf = Shelf()
         self._found: Found = None
-        self._set_aside = 0  # groups, while a step was waited for; rank 0
+        self._borrowed: list[Group] = []  # for the step in hand; rank 0
+        self._missing: list[Group] = []  # of the step in hand: what was not read ahead
+        self._set_aside: list[Group] = []  # while a step was waited for; rank 0
+        self._selection = Selection()  # rank 0
         self._waiting_since: float | None = None
         self.stopping = False  # set by a signal on rank 0; every rank learns of it in `next_batch`
         self.end = ""  # why `next_batch` returned None, on every rank
@@ -106,28 +114,52 @@ class RecordStream:
 
         Every rank must call it. Raises LeaseLost when another trainer of this policy has started meanwhile.
         """
-        while self._found is None:
-            self.wait(step)
-        found, self._found = self._found, None
-        if isinstance(found, str):
-            self.end = found
-            return None
-        assert self._waiting_since is not None, "what was found was waited for"
-        started = time.monotonic()
-        waited, self._waiting_since = started - self._waiting_since, None
-        batch = self._batch(step, found)
+        waited = 0.0
+        while True:
+            while self._found is None:
+                self.wait(step)
+            found, self._found = self._found, None
+            if isinstance(found, str):
+                self.end = found
+                return None
+            assert self._waiting_since is not None, "what was found was waited for"
+            started = time.monotonic()
+            waited, self._waiting_since = waited + started - self._waiting_since, None
+            if (shelf := self._read(step, found)) is not None:
+                break
+        batch = self._batch(step, found, shelf)
         batch.metrics.update({"time/wait_s": waited, "time/load_s": time.monotonic() - started})
         return batch
 
     def commit(self, step: int) -> None:
-        """The step is taken: its records are spent. Called by every rank, done by rank 0."""
-        if self._parallel.is_main:
-            claim = DataClaim(incarnation=self._incarnation, step=step)
-            self._bridge(
-                self._store.data.commit_step(
-                    self._config.policy, claim, max_trained_count=self._config.max_trained_count
+        """The step is taken: its records are spent. Called by every rank, done by rank 0.
+
+        Raises LeaseLost where they are no longer borrowed for it: another start has given them back, and may have trained them.
+        """
+        if not self._parallel.is_main:
+            return
+        policy, claim = self._config.policy, DataClaim(incarnation=self._incarnation, step=step)
+        marked = self._bridge(
+            self._store.data.commit_step(policy, claim, max_trained_count=self._config.max_trained_count)
+        )
+        borrowed = {record for group in self._borrowed for record in group.records}
+        if missing := borrowed - set(marked):
+            raise LeaseLost(
+                f"step {step}: {len(missing)} of {len(borrowed)} records are no longer borrowed for it, such as "
+                f"{min(missing)}; another trainer of policy {policy} has started, and this one ends"
+            )
+        groups = [(group.task, len(group.records)) for group in self._borrowed]
+        self._bridge(
+            self._store.steps.add(
+                TrainedStep(
+                    id=f"{policy}:{step}:{self._incarnation}",
+                    policy=policy,
+                    step=step,
+                    incarnation=self._incarnation,
+                    groups=groups,
                 )
             )
+        )
 
     # ------------------------------------------------------------------ choosing groups
 
@@ -136,13 +168,12 @@ class RecordStream:
         while time.monotonic() < deadline:
             if self.stopping:
                 return "stopped"
-            if self._bridge(self._store.runs.is_paused()) != self.paused:
-                self.paused = not self.paused
+            if self._pause_changed():
                 return None
             found = self._chooser.candidates(step)
-            self._set_aside += len(found.stale)
             for group, reason in found.stale:
                 self._chooser.set_aside(group, reason)
+                self._set_aside.append(group)
                 log.info("stale group task=%s %s", group.task, reason)
             enough = len(found.fresh) >= self._config.groups_per_step
             if enough and not self.paused:
@@ -150,6 +181,10 @@ class RecordStream:
                 if self._prefetch is not None:
                     self._prefetch.stop()
                 self._chooser.borrow(chosen, self._incarnation, step)
+                if self._pause_changed():  # while this looked: the step begins with this question, or not at all
+                    self._chooser.give_back(self._incarnation, step)
+                    return None
+                self._borrowed = chosen
                 return Choice(chosen, found.ages)
             if self._config.data_run is not None and not enough:
                 return f"run {self._config.data_run} is used up: {len(found.fresh)} groups left of the " + (
@@ -157,30 +192,58 @@ class RecordStream:
                 )
             time.sleep(POLL_S)
         self._chooser.check_current(self._incarnation)
+        self._chooser.free_earlier(self._incarnation)
         why = "paused" if self.paused else "waiting for data"
         log.info("%s step=%d ready_groups=%d of %d", why, step, len(found.fresh), self._config.groups_per_step)
         return None
 
+    def _pause_changed(self) -> bool:
+        before, self.paused = self.paused, self._bridge(self._store.runs.is_paused())
+        return self.paused != before
+
     # ------------------------------------------------------------------ reading
 
-    def _batch(self, step: int, choice: Choice) -> Batch:
-        data = self._parallel.data
-        shares = shares_of(choice.groups, self._config.updates_per_step, data.rank, data.size)
+    def _read(self, step: int, choice: Choice) -> Shelf | None:
+        """This rank's groups of the choice, read; None where one of any rank's cannot be trained: the step chooses anew."""
         shelf = self._prefetch.finish() if self._prefetch is not None else Shelf()
-        mine = [group for share in shares for group in share]
-        missing = [group for group in mine if group.task not in shelf.groups]
-        shelf.groups |= self._reader.read(missing) if missing else {}
+        self._missing = [group for group in self._mine(choice) if group.task not in shelf.groups]
+        loaded, unusable = self._reader.read(self._missing) if self._missing else ({}, {})
+        shelf.groups |= loaded
+        problems = {task: why for told in self._parallel.data.gather_objects(unusable) for task, why in told.items()}
+        if not problems:
+            return shelf
+        if self._parallel.is_main:
+            for group in choice.groups:
+                if (why := problems.get(group.task)) is not None:
+                    self._chooser.drop(group, why, self._incarnation, step)
+                    log.error("unusable group task=%s %s", group.task, why)
+            self._chooser.give_back(self._incarnation, step)
+            self._borrowed = []
+        self._shelf = Shelf(shelf.groups)
+        return None
+
+    def _mine(self, choice: Choice) -> list[Group]:
+        return [group for share in self._shares(choice) for group in share]
+
+    def _shares(self, choice: Choice) -> list[list[Group]]:
+        data = self._parallel.data
+        return shares_of(choice.groups, self._config.updates_per_step, data.rank, data.size)
+
+    def _batch(self, step: int, choice: Choice, shelf: Shelf) -> Batch:
+        data, shares, mine = self._parallel.data, self._shares(choice), self._mine(choice)
         loaded, normalized_by = self._normalize([loaded_of(share, shelf.groups) for share in shares])
         parts = [
             self._share(group_share, of_share, choice, shelf)
             for group_share, of_share in zip(shares, loaded, strict=True)
         ]
-        metrics = normalized_by | batch_metrics(parts, data, prefetched=len(mine) - len(missing))
+        metrics = normalized_by | batch_metrics(parts, data, prefetched=len(mine) - len(self._missing))
         if self._parallel.is_main:
             metrics["data/ready_groups"] = float(self._bridge(self._store.data.count_ready_groups(self._config.policy)))
-            metrics["data/stale_groups"], self._set_aside = float(self._set_aside), 0
+            metrics["data/stale_groups"] = float(len(self._set_aside))
+            metrics |= self._selection.add(choice.groups, self._set_aside)
+            self._set_aside = []
         if self._prefetch is not None:
-            self._shelf = Shelf({t: g for t, g in shelf.groups.items() if t not in tasks_of(mine)}, step + 1)
+            self._shelf = Shelf({t: g for t, g in shelf.groups.items() if t not in tasks_of(mine)}, step=step + 1)
             self._prefetch.start(step + 1, self._shelf)
         return Batch([part.minibatch for part in parts], metrics, [d.id for part in parts for d in part.data])
 

@@ -1,11 +1,13 @@
 """What a step's data was: counts over all ranks, rewards by source, ages."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from trainer.data.reading import Share
 from trainer.parallel import Peers
+from trainer.trees.tree import TokenTree
 
 
 def batch_metrics(shares: Sequence[Share], own: Peers, *, prefetched: int) -> dict[str, float]:
@@ -22,6 +24,7 @@ def batch_metrics(shares: Sequence[Share], own: Peers, *, prefetched: int) -> di
         "data/tokens_computed": float(sum(row.num_tokens for row in rows)),
         "data/tokens_trained": float(sum(d.num_trained_tokens for d in data)),
         "data/tokens_with_loss": float(sum(row.num_entries for row in rows)),
+        "data/tokens_too_old": float(sum(share.tokens_too_old for share in shares)),
         "data/rows": float(len(rows)),
         "data/prefetched_fraction": float(prefetched),
     }
@@ -29,15 +32,30 @@ def batch_metrics(shares: Sequence[Share], own: Peers, *, prefetched: int) -> di
     totals["data/prefetched_fraction"] /= totals["data/groups"]
     totals["data/merge_ratio"] = totals["data/tokens_flat"] / max(totals["data/tokens_tree"], 1.0)
     totals["data/split_overhead"] = totals["data/tokens_computed"] / max(totals["data/tokens_tree"], 1.0) - 1.0
-    found = own.gather_objects(
-        ([(d.source, d.task, d.reward, d.metrics) for d in data], [age for share in shares for age in share.ages])
-    )
-    ages = [age for _, of_rank in found for age in of_rank]
-    totals["data/staleness_mean"] = sum(ages) / len(ages)
-    totals["data/staleness_max"] = float(max(ages))
+    found = own.gather_objects(([(d.source, d.task, d.reward, d.metrics) for d in data], _ages(trees)))
+    totals |= _staleness([of_rank for _, of_rank in found])
     records = [row for of_rank, _ in found for row in of_rank]
     totals |= _rewards([(source, task, reward) for source, task, reward, _ in records])
     return totals | _own_metrics([(source, metrics) for source, _, _, metrics in records])
+
+
+def _ages(trees: Sequence[TokenTree]) -> dict[float, int]:
+    """{age in steps: tokens with a loss}."""
+    counts: Counter[float] = Counter()
+    for tree in trees:
+        ages, tokens = np.unique(tree.entries.staleness_E, return_counts=True)
+        counts.update(dict(zip(ages.tolist(), tokens.tolist(), strict=True)))
+    return counts
+
+
+def _staleness(counts: Sequence[Mapping[float, int]]) -> dict[str, float]:
+    """Over tokens, not groups: a token has the age of its own version."""
+    tokens = sum(sum(of_rank.values()) for of_rank in counts)
+    total = sum(age * n for of_rank in counts for age, n in of_rank.items())
+    return {
+        "data/staleness_mean": total / max(tokens, 1),
+        "data/staleness_max": max((age for of_rank in counts for age in of_rank), default=0.0),
+    }
 
 
 def _rewards(rows: Sequence[tuple[str, str, float]]) -> dict[str, float]:

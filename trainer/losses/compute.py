@@ -47,6 +47,7 @@ def compute(batch: LossBatch, denominators: Denominators, config: LossConfig) ->
         entropy_bonus_E=bonus_E.detach(),
         too_high_E=token_loss.too_high_E,
         too_low_E=token_loss.too_low_E,
+        clip_advantage_E=token_loss.clip_advantage_E.detach(),
         dropped_token_E=corrected.dropped_token_E,
         dropped_sequence_E=corrected.dropped_sequence_E,
         log_mismatch_E=log_x_E,

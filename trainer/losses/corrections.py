@@ -7,7 +7,7 @@
     geometric      … with (Π x)^(1/T) outside                  [0.99, 1.01]
     K3             … with mean(x − log x − 1) above            0.001 to 0.01
     veto           … with any x below                          1e-4
-    OPSM           … with A < 0 and mean(anchor − ℓ) above     DeepSeek-V3.2, arXiv 2512.02556
+    OPSM           … with A < 0 and mean(μ − ℓ) above          DeepSeek-V3.2, arXiv 2512.02556: against the policy that sampled
 
 What is dropped keeps its place in the denominators. Dropping takes the policy term only: a KL or entropy term is about the
 policy that is trained, wherever the tokens came from.
@@ -68,7 +68,7 @@ def _dropped_sequences(t: Terms, log_x_E: Tensor, sum_T: Tensor, config: LossCon
 def _opsm(t: Terms, config: LossConfig) -> Tensor:
     if config.opsm_threshold is None:
         return torch.zeros_like(t.trajectory_E, dtype=torch.bool)
-    drift_T = trajectory_mean(-t.log_r_E.detach(), t.trajectory_E, t.entries_T)
+    drift_T = trajectory_mean(-t.log_rho_E.detach(), t.trajectory_E, t.entries_T)
     return (t.advantage_E < 0) & (drift_T[t.trajectory_E] > config.opsm_threshold)
 
 

@@ -17,6 +17,7 @@ class TokenLoss(NamedTuple):
     loss_E: Tensor
     too_high_E: Tensor
     too_low_E: Tensor
+    clip_advantage_E: Tensor  # whose sign says which bound holds: the entry's own, or for GSPO its trajectory's mean
 
 
 def minirl(t: Terms, config: LossConfig) -> TokenLoss:
@@ -25,10 +26,10 @@ def minirl(t: Terms, config: LossConfig) -> TokenLoss:
     MiniRL, arXiv 2512.01374, C = importance_weight_cap_ratio. Its clip decision is against the recomputed policy (clip_anchor
     proximal); DPPO, arXiv 2602.04879, advises rollout, the default here, which also saves a forward.
     """
-    too_high_E, too_low_E = _beyond(exp_ratio(t.log_r_E.detach()), t)
+    too_high_E, too_low_E, _ = _beyond(exp_ratio(t.log_r_E.detach()), t)
     kept_E = (~(too_high_E | too_low_E)).to(t.new_E.dtype)
     weight_E = exp_ratio(t.log_rho_E.detach()).clamp(max=config.importance_weight_cap_ratio)
-    return TokenLoss(-kept_E * weight_E * t.advantage_E * t.new_E, too_high_E, too_low_E)
+    return TokenLoss(-kept_E * weight_E * t.advantage_E * t.new_E, too_high_E, too_low_E, t.advantage_E)
 
 
 def grpo(t: Terms, config: LossConfig) -> TokenLoss:
@@ -66,7 +67,7 @@ def reinforce(t: Terms, config: LossConfig) -> TokenLoss:
     adds ℓ·∇ρ.
     """
     nowhere_E = torch.zeros_like(t.new_E, dtype=torch.bool)
-    return TokenLoss(-t.advantage_E * t.new_E, nowhere_E, nowhere_E)
+    return TokenLoss(-t.advantage_E * t.new_E, nowhere_E, nowhere_E, t.advantage_E)
 
 
 def dppo(t: Terms, config: LossConfig) -> TokenLoss:
@@ -82,7 +83,8 @@ def dppo(t: Terms, config: LossConfig) -> TokenLoss:
     kept_E = (~(too_high_E | too_low_E)).to(t.new_E.dtype)
     weight_E = exp_ratio(t.log_rho_E.detach()).clamp(max=config.importance_weight_cap_ratio)
     loss_E = -kept_E * weight_E * (t.new_E - t.new_E.detach()).exp() * t.advantage_E
-    return TokenLoss(loss_E + config.log_ratio_penalty * t.log_rho_E.square(), too_high_E, too_low_E)
+    penalty_E = config.log_ratio_penalty * t.log_rho_E.square()
+    return TokenLoss(loss_E + penalty_E, too_high_E, too_low_E, t.advantage_E)
 
 
 def sapo(t: Terms, config: LossConfig) -> TokenLoss:
@@ -120,8 +122,9 @@ def aspo(t: Terms, config: LossConfig) -> TokenLoss:
 def cross_entropy(t: Terms, config: LossConfig) -> TokenLoss:
     """l = −ℓ: maximum likelihood of the trained tokens, whatever their advantage."""
     nowhere_E = torch.zeros_like(t.new_E, dtype=torch.bool)
-    return TokenLoss(-t.new_E, nowhere_E, nowhere_E)
+    return TokenLoss(-t.new_E, nowhere_E, nowhere_E, t.advantage_E)
 
 
-def _beyond(ratio_E: Tensor, t: Terms) -> tuple[Tensor, Tensor]:
-    return (t.advantage_E > 0) & (ratio_E > t.high_E), (t.advantage_E < 0) & (ratio_E < t.low_E)
+def _beyond(ratio_E: Tensor, t: Terms) -> tuple[Tensor, Tensor, Tensor]:
+    too_high_E, too_low_E = (t.advantage_E > 0) & (ratio_E > t.high_E), (t.advantage_E < 0) & (ratio_E < t.low_E)
+    return too_high_E, too_low_E, t.advantage_E

@@ -52,9 +52,9 @@ def terms(batch: LossBatch, denominators: Denominators, config: LossConfig) -> T
 def proximal(batch: LossBatch, config: LossConfig) -> Tensor:
     """ℓp. Recomputed by the trainer, or sg(ℓ) in the first update of a batch, where both are the same number.
 
-    loglinear: ℓp ≈ μ + α (sg(ℓ) − μ), α = s / (s + 1) at an age of s steps: log-probs move evenly from version to version, and
-    the new policy is one version after the proximal one. A-3PO, arXiv 2512.06547; AReaL's `prox_logp_method=loglinear`
-    (v_θ = v_prox + 1).
+    loglinear: ℓp ≈ μ + α (sg(ℓ) − μ), α = s / (s + 1) for a token that was sampled s steps ago: log-probs move evenly from
+    version to version, and the new policy is one version after the proximal one. A-3PO, arXiv 2512.06547; AReaL's
+    `prox_logp_method=loglinear` (v_θ = v_prox + 1).
     """
     new_E = batch.new_logprob_E.detach()
     if config.proximal_logprobs is ProximalLogprobs.LOGLINEAR:

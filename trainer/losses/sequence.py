@@ -14,11 +14,15 @@ def gspo(t: Terms, config: LossConfig) -> TokenLoss:
 
     GSPO, arXiv 2507.18071 (epsilon 3e-4, epsilon_higher 4e-4). Every entry carries its trajectory's l, so that with
     seq-mean-token-mean the step's loss is the mean of l over trajectories. Where advantages differ between the turns of a
-    trajectory their mean is used, as AReaL does; GSPO-token keeps them apart.
+    trajectory their mean is used, as AReaL does; GSPO-token keeps them apart. So is that of the bounds, where ages differ.
     """
-    mean_T = trajectory_mean(t.advantage_E, t.trajectory_E, t.entries_T)
-    whole = dataclasses.replace(t, log_r_E=_log_sigma(t), advantage_E=mean_T[t.trajectory_E])
-    return grpo(whole, config)
+    return grpo(dataclasses.replace(t, log_r_E=_log_sigma(t), **_means(t, "advantage_E", "low_E", "high_E")), config)
+
+
+def _means(t: Terms, *names: str) -> dict[str, Tensor]:
+    """Columns with the mean of the trajectory in the place of each entry's value."""
+    of_T = {name: trajectory_mean(getattr(t, name), t.trajectory_E, t.entries_T) for name in names}
+    return {name: mean_T[t.trajectory_E] for name, mean_T in of_T.items()}
 
 
 def gspo_token(t: Terms, config: LossConfig) -> TokenLoss:

@@ -33,7 +33,7 @@ class ClipAnchor(StrEnum):
 
 class ProximalLogprobs(StrEnum):
     RECOMPUTE = "recompute"  # exact; costs a forward only when a step has several updates
-    LOGLINEAR = "loglinear"  # interpolated by age, A-3PO: never a forward
+    LOGLINEAR = "loglinear"  # interpolated by the token's age, A-3PO: never a forward
 
 
 class RolloutIs(StrEnum):
@@ -80,7 +80,7 @@ MASKS = (
 class LossConfig(BaseModel, frozen=True, extra="forbid"):
     """What a loss needs. Raises ValueError for values, and combinations of them, that no loss can mean.
 
-    The clip range is [1 − epsilon·w, 1 + epsilon_higher·w] with w = exp(−out_of_date_decay · staleness), times
+    The clip range of a token is [1 − epsilon·w, 1 + epsilon_higher·w] with w = exp(−out_of_date_decay · its age), times
     `importance_weight_cap_ratio` unless `strict_in_bound`. So by default it is exactly [0.8, 1.27] for fresh and
     stale alike.
     """
@@ -94,7 +94,9 @@ class LossConfig(BaseModel, frozen=True, extra="forbid"):
     )
     importance_weight_cap_ratio: float = Field(5.0, ge=1, description="Importance weights of MINIRL and DPPO.")
     strict_in_bound: bool = Field(True, description="False: the clip range is wider by the cap ratio.")
-    out_of_date_decay: float = Field(0.0, ge=0, description="Per step of age the clip range narrows by exp(-this).")
+    out_of_date_decay: float = Field(
+        0.0, ge=0, description="Per step of a token's age its clip range narrows by exp(-this)."
+    )
     dual_clip: float | None = Field(
         None, gt=1, description="GRPO, ASPO: limit for negative advantages (ASPO: for all). None: no limit."
     )
@@ -120,11 +122,17 @@ class LossConfig(BaseModel, frozen=True, extra="forbid"):
     k3_mask_high: float | None = Field(None, gt=0, description="Drop trajectories: mean of x - log x - 1 above.")
     veto_low: float | None = Field(None, gt=0, description="Drop trajectories that have one token's ratio below.")
     opsm_threshold: float | None = Field(
-        None, description="Drop trajectories with A < 0 and mean(anchor - new) above (off-policy sequence masking)."
+        None,
+        description="Drop trajectories with A < 0 and mean(old - new) above, old of the policy that sampled, whatever "
+        "clip_anchor (off-policy sequence masking).",
     )
 
     kl_coefficient: float = Field(0.0, ge=0, description="Times KL to the frozen reference model; 0: not loaded.")
-    kl_estimator: KlEstimator = Field(KlEstimator.K2, description="k1, k2, k3, k1+ or k3+.")
+    kl_estimator: KlEstimator = Field(
+        KlEstimator.K2,
+        description="k1, k2, k3, k1+ or k3+. Of a token, the value of k3 is limited to 10 and every gradient "
+        "by its log-prob to ±20 (times the ratio, with kl_off_policy); a limit keeps the sign.",
+    )
     kl_off_policy: bool = Field(False, description="Weight the KL by the ratio: unbiased for stale data.")
     entropy_coefficient: float = Field(0.0, description="Times the policy's entropy, rewarded.")
     router_aux_loss_coef: float = Field(
@@ -185,6 +193,14 @@ class LossConfig(BaseModel, frozen=True, extra="forbid"):
             return Aggregation.SEQUENCE_SUM
         return Aggregation.SEQUENCE_MEAN
 
+    @property
+    def weighs_what_others_sampled(self) -> bool:
+        """A token counts by how likely the trained policy makes it against the one that sampled it, however old it is."""
+        if self.loss_calculater in WEIGHTED_ALREADY or self.loss_calculater is LossName.CROSS_ENTROPY:
+            return True
+        by_ratio = self.clip_anchor is ClipAnchor.ROLLOUT and self.loss_calculater is not LossName.REINFORCE
+        return by_ratio or self.rollout_is is not RolloutIs.NONE
+
     def without_effect(self) -> dict[str, str]:
         """{setting: why it changes nothing beside the others}, of those that have another value than their default."""
         name = self.loss_calculater
@@ -193,7 +209,7 @@ class LossConfig(BaseModel, frozen=True, extra="forbid"):
         }
         if name not in WEIGHTED_ALREADY and self.strict_in_bound:
             found["importance_weight_cap_ratio"] = f"loss_calculater {name} with strict_in_bound true has no such cap"
-        if name not in CLIPPING and self.opsm_threshold is None:
+        if name not in CLIPPING:
             found["clip_anchor"] = f"loss_calculater {name} clips no ratio"
         if self.clip_anchor is not ClipAnchor.PROXIMAL:
             found["proximal_logprobs"] = f"clip_anchor is {self.clip_anchor}: it needs proximal"

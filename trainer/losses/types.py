@@ -83,6 +83,7 @@ class Outcome(Flat):
     entropy_bonus_E: Tensor
     too_high_E: Tensor  # bool: A > 0 and beyond the upper bound
     too_low_E: Tensor  # bool: A < 0 and beyond the lower bound
+    clip_advantage_E: Tensor  # the A of these two: the entry's own, or for GSPO its trajectory's mean
     dropped_token_E: Tensor  # bool: by a token mask
     dropped_sequence_E: Tensor  # bool: by a mask on its trajectory
     log_mismatch_E: Tensor  # log x, not clamped

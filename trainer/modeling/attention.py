@@ -1,19 +1,19 @@
 """Attention over trees: query q sees key k iff k <= q < ends[k], which is "k is q or an ancestor of q".
 
-The same line serves a tree and a row of many trees. Three ways to say it to a model of transformers (`attn_implementation`):
+The same line serves a tree and a row of many trees. Four ways to say it to a model of transformers (`attn_implementation`):
 
     by_node         spans of the row (trainer/modeling/node_attention.py): memory linear in tokens, exact in every type. CPU
     flex_attention  a BlockMask built from the intervals without N×N: CUDA (its backward needs CUDA)
     sdpa            a dense bool mask (1, 1, N, N), N² bytes, and for a row that is one sequence none: anywhere
+    eager           a dense mask that is added, N² floats a head: anywhere, and for every model, since it is the model's own code
 
-`auto` takes the first on a CPU and the second on CUDA. A model that no tree can go through (`tree_obstacle`) gets rows of one
-sequence each, and its own causal attention.
+`auto` takes the first that fits the model, as measured (`trainer/modeling/measuring.py`). A model that no tree can go through
+gets rows of one sequence each, and its own causal attention.
 
     suffix _N  token of the row      _B  block of BLOCK tokens      _QK  queries × keys
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -24,37 +24,17 @@ from trainer.trees.packing import Row
 
 BLOCK = 128  # FlexAttention's block; rows are padded to a multiple of it
 
-STATE_SETTINGS = (  # of recurrent, state-space and convolutional layers, where a config does not say layer_types
-    "state_size",
-    "ssm_state_size",
-    "mamba_d_state",
-    "conv_L_cache",
-    "linear_conv_kernel_dim",
-    "hybrid_override_pattern",
-    "layers_block_type",
-    "rescale_every",
-)
-DROPOUT_SETTINGS = ("attention_dropout", "hidden_dropout", "resid_pdrop", "embd_pdrop", "attn_pdrop", "dropout")
-CAPACITY_SETTINGS = ("expert_capacity", "capacity_factor", "moe_capacity_factor")
+HIDDEN = -3e38  # what a hidden pair gets added: a number of every type that is trained in
 
 Mask = Tensor | BlockMask | Spans | None
 MaskBuilder = Callable[[Tensor], Mask]  # ends_N -> what TreeLM takes
 
 
-def attn_implementation_for(wanted: str, device: torch.device | str, *, obstacle: str | None = None) -> str:
-    """What to load a model with: where `auto` is wanted, by the device and by whether trees can go through the model."""
-    if wanted != "auto":
-        return wanted
-    if torch.device(device).type == "cuda":
-        return "flex_attention"
-    return BY_NODE if obstacle is None else "sdpa"
-
-
 def choose(implementation: str, device: torch.device | str, *, linear: bool = False) -> MaskBuilder:
     """The mask builder for a model loaded with this `attn_implementation`; `linear`: for rows of one sequence each.
 
-    Raises ValueError where attention would be wrong (eager adds a bool mask instead of applying it: logits off by
-    0.44, no error), impossible (flash attention takes no tree mask) or without a kernel on the device.
+    eager adds its mask: a bool one would shift logits by 1. Raises ValueError where attention is impossible (flash attention
+    takes no tree mask) or without a kernel on the device.
     """
     kind = torch.device(device).type
     if implementation == "flex_attention" and kind != "cuda":
@@ -65,34 +45,16 @@ def choose(implementation: str, device: torch.device | str, *, linear: bool = Fa
         return spans_of_row
     if linear:
         return no_mask
-    if implementation == "sdpa":
-        return sdpa_mask
-    if implementation != "flex_attention":
+    builders: dict[str, MaskBuilder] = {
+        "sdpa": sdpa_mask,
+        "eager": added_mask,
+        "flex_attention": interval_block_mask,
+    }
+    if implementation not in builders:
         raise ValueError(
-            f"attn_implementation is {implementation!r}; expected 'by_node', 'flex_attention' or 'sdpa' for token trees"
+            f"attn_implementation is {implementation!r}; expected {BY_NODE}, {', '.join(builders)} for token trees"
         )
-    return interval_block_mask
-
-
-def tree_obstacle(config: Any) -> str | None:
-    """Why a transformers config's model cannot take a prefix tree in one forward, or None where it can.
-
-    Every layer must be full attention: sliding windows count distance in the row and not along the path, and
-    recurrent or convolutional layers carry state from one branch to the next. Dropout would differ between equal
-    tokens. A mixture of experts that drops tokens beyond a capacity lets one branch push out another's.
-    """
-    other_layers = sorted(set(getattr(config, "layer_types", None) or ()) - {"full_attention"})
-    if other_layers:
-        return f"layers of type {', '.join(other_layers)}"
-    if getattr(config, "sliding_window", None) and getattr(config, "use_sliding_window", True):
-        return f"sliding_window is {config.sliding_window}"
-    for name in STATE_SETTINGS:
-        if getattr(config, name, None):
-            return f"{name} is {getattr(config, name)}: layers that carry a state"
-    for name in (*DROPOUT_SETTINGS, *CAPACITY_SETTINGS):
-        if getattr(config, name, None):
-            return f"{name} is {getattr(config, name)}"
-    return None
+    return builders[implementation]
 
 
 def no_mask(ends_N: Tensor) -> None:
@@ -117,6 +79,12 @@ def dense_mask(ends_N: Tensor) -> Tensor:
     index_N = torch.arange(len(ends_N), device=ends_N.device)
     query, key = index_N[:, None], index_N[None, :]
     return ((key <= query) & (query < ends_N[None, :]))[None, None]
+
+
+def added_mask(ends_N: Tensor) -> Tensor:
+    """The same as float32, 0 where query sees key."""
+    seen = dense_mask(ends_N)
+    return torch.zeros(seen.shape, device=ends_N.device).masked_fill_(~seen, HIDDEN)
 
 
 def interval_block_mask(ends_N: Tensor) -> BlockMask:

@@ -75,9 +75,10 @@ def _check(model: PreTrainedModel, parallel: Parallel, obstacle: str | None) -> 
             f"compile_layers is on, with tp_size {tp_size} and cp_size {cp_size}; expected both 1: communication inside a "
             "layer is not compiled"
         )
-    if obstacle is not None:
+    kinds = sorted(set(getattr(model.config.get_text_config(), "layer_types", None) or ()) - {"full_attention"})
+    if more := obstacle or (f"layers of type {', '.join(kinds)}" if kinds else None):
         raise ConfigError(
-            f"compile_layers is on, and model type {model.config.model_type} has more than full attention ({obstacle}); "
+            f"compile_layers is on, and model type {model.config.model_type} has more than full attention ({more}); "
             "expected false"
         )
     if lora_layers(model):

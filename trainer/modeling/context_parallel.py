@@ -35,8 +35,13 @@ def of_slices(implementation: str, context: Peers) -> str:
     return implementation if context.size == 1 else OVER_SLICES + implementation
 
 
+def plain_name(implementation: str) -> str:
+    """Without what `of_slices` has added."""
+    return implementation.removeprefix(OVER_SLICES)
+
+
 def cut_sequences(model: PreTrainedModel, context: Peers, *, tp_size: int, obstacle: str | None) -> None:
-    """Make `model`, loaded with `of_slices`, ready for its share of the heads. Call after `cut_layers`. One process: no-op.
+    """Make `model` ready for its share of the heads, by an attention of `of_slices`. Call after `cut_layers`. One process: no-op.
 
     Raises ConfigError for a model whose layers are more than full attention, and for heads that cannot be shared out evenly.
     """
@@ -158,5 +163,5 @@ class _Exchange(torch.autograd.Function):
         return _Exchange.apply(grad, ctx.context), None  # type: ignore[no-untyped-call]  # untyped in torch's stubs
 
 
-for _inner in (BY_NODE, "sdpa", "flex_attention"):
+for _inner in (BY_NODE, "sdpa", "flex_attention"):  # the model's own, eager, has no name that another code can call
     AttentionInterface.register(OVER_SLICES + _inner, partial(attend, _inner))

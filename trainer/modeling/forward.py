@@ -5,22 +5,24 @@ the embedding) only while the module that owns it runs, and again for its backwa
 
     lm = TreeLM(causal_lm)
     shard_model(lm, layer_classes(causal_lm), parallel)      # each layer, then lm itself
-    mask = choose(causal_lm.config._attn_implementation, device)
-    logprob_E, entropy_E = row_logprobs(lm, row.to(device), chunk=512, attn=mask)
+    choose_way(lm, "auto", device)                           # trainer/modeling/measuring.py
+    logprob_E, entropy_E = row_logprobs(lm, row.to(device), chunk=512, attn=lm.mask(device))
 """
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from trainer.losses import LossBatch
-from trainer.modeling.attention import BLOCK, Mask, MaskBuilder, dense_mask, interval_block_mask, tree_obstacle
-from trainer.modeling.context_parallel import of_all, own_part
-from trainer.modeling.logprobs import token_logprobs
+from trainer.modeling.attention import BLOCK, Mask, MaskBuilder, choose, dense_mask, interval_block_mask
+from trainer.modeling.context_parallel import of_all, own_part, plain_name
+from trainer.modeling.logprobs import logits_logprobs, token_logprobs
 from trainer.modeling.node_attention import Spans
 from trainer.modeling.routing import Routing, experts_per_token, routing_of
+from trainer.modeling.ways import Head, Way
 from trainer.parallel import Peers
 from trainer.trees.packing import Row
 
@@ -34,60 +36,59 @@ class Forwarded(NamedTuple):
 
 
 class TreeLM(nn.Module):
-    """A causal language model of transformers whose forward takes a Row and returns log-probabilities, never logits.
+    """A causal language model of transformers whose forward takes a Row and returns log-probabilities.
 
-    `obstacle` says why no tree can go through its layers, None where one can; then rows must be single sequences.
+    `way`: how it is computed. At first trees, by the attention that the model was loaded with; `measuring.choose_way` finds the
+    one that agrees with the model's own forward. With `way.trees` False rows must be single sequences.
     `context`: processes that each take their slice of every row, and all return the same; they must make the same calls.
-    Raises ValueError for a model whose head is more than one matrix.
     """
 
     causal_lm: PreTrainedModel
-    obstacle: str | None
+    way: Way
     context: Peers | None
     experts_per_token: int | None
 
     def __init__(self, causal_lm: PreTrainedModel, context: Peers | None = None) -> None:
         super().__init__()
         self.context = context if context is not None and context.size > 1 else None
-        self.obstacle = tree_obstacle(causal_lm.config)
-        head = causal_lm.get_output_embeddings()
-        if not isinstance(head, nn.Linear) or head.bias is not None:
-            raise ValueError(f"{type(causal_lm).__name__}: the head is {head}; expected a Linear without bias")
-        for name in ("final_logit_softcapping", "logit_scale", "logits_scaling"):
-            if getattr(causal_lm.config, name, None) not in (None, 1.0):
-                raise ValueError(
-                    f"{type(causal_lm).__name__}: {name} is set; expected logits that are one matrix product"
-                )
         self.causal_lm = causal_lm
+        self.way = Way(causal_lm.config._attn_implementation, trees=True)
         self.experts_per_token = experts_per_token(causal_lm)
+        rotary: list[Any] = [module for module in causal_lm.modules() if hasattr(module, "max_seq_len_cached")]
+        self._dynamic = [module for module in rotary if "dynamic" in str(getattr(module, "rope_type", ""))]
+
+    def mask(self, device: torch.device | str) -> MaskBuilder:
+        """What makes the masks of its rows."""
+        return choose(plain_name(self.way.attention), device, linear=not self.way.trees)
 
     def forward(self, row: Row, mask: Mask, chunk: int, with_entropy: bool) -> Forwarded:
         """Of the row's entries; each distinct (token, temperature) is computed once."""
-        if self.obstacle is not None and mask is not None:
-            raise ValueError(f"{self.causal_lm.config.model_type}: {self.obstacle}; trees need full attention only")
-        attention = {"tree_spans": mask} if isinstance(mask, Spans) else {"attention_mask": mask}
+        self._forget_lengths()
         predictor_U, context = row.parents_N[row.node_U], self.context
         here, own_U = (slice(None), None) if context is None else own_part(row.num_tokens, predictor_U, context)
-        output = self.causal_lm.base_model(
-            input_ids=row.ids_N[None, here],
-            position_ids=row.positions_N[None, here],
-            use_cache=False,
-            **attention,
-            **({} if context is None else {"context": context}),
-            **({} if self.experts_per_token is None else {"output_router_logits": True}),
-        )
         node_U, temperature_U = row.node_U, row.temperature_U
         if own_U is not None:
             predictor_U, node_U, temperature_U = predictor_U[own_U] - here.start, node_U[own_U], temperature_U[own_U]
-        logprob_U, entropy_U = token_logprobs(
-            output.last_hidden_state[0],
-            self.causal_lm.get_output_embeddings().weight,
-            predictor_U,
-            row.ids_N[node_U],
-            temperature_U,
-            chunk,
-            with_entropy=with_entropy,
-        )
+        arguments = self._arguments(row, mask, here)
+        if self.way.head is Head.CHUNKED:
+            output = self.causal_lm.base_model(**arguments)
+            head: Any = self.causal_lm.get_output_embeddings()
+            logprob_U, entropy_U = token_logprobs(
+                output.last_hidden_state[0],
+                head.weight,
+                predictor_U,
+                row.ids_N[node_U],
+                temperature_U,
+                chunk,
+                with_entropy=with_entropy,
+            )
+        else:
+            kept = {"logits_to_keep": predictor_U} if self.way.head is Head.KEPT else {}
+            output = self.causal_lm(**arguments, **kept)
+            logits_UV = output.logits[0] if kept else output.logits[0].index_select(0, predictor_U)
+            logprob_U, entropy_U = logits_logprobs(
+                logits_UV, row.ids_N[node_U], temperature_U, with_entropy=with_entropy
+            )
         if context is not None and own_U is not None:
             count = len(row.node_U)
             logprob_U = of_all(logprob_U, own_U, count, context)
@@ -96,6 +97,26 @@ class TreeLM(nn.Module):
         if self.experts_per_token is not None:
             routing = routing_of(output.router_logits, row.copies_N[here], self.experts_per_token)
         return Forwarded(logprob_U[row.edge_E], None if entropy_U is None else entropy_U[row.edge_E], routing)
+
+    def _arguments(self, row: Row, mask: Mask, here: slice) -> dict[str, Any]:
+        """What the model is called with. Positions are its own where a row is one sequence: some count from 2."""
+        arguments: dict[str, Any] = {"input_ids": row.ids_N[None, here], "use_cache": False}
+        if self.way.trees:
+            arguments["position_ids"] = row.positions_N[None, here]
+        if mask is not None:
+            arguments["tree_spans" if isinstance(mask, Spans) else "attention_mask"] = mask
+        if self.context is not None:
+            arguments["context"] = self.context
+        if self.experts_per_token is not None:
+            arguments["output_router_logits"] = True
+        return arguments
+
+    def _forget_lengths(self) -> None:
+        """Rotary embeddings of type dynamic remember the longest row so far: what a row gives would depend on those before."""
+        for rotary in self._dynamic:
+            if rotary.max_seq_len_cached != rotary.original_max_seq_len:
+                rotary.max_seq_len_cached = rotary.original_max_seq_len
+                rotary.inv_freq = rotary.original_inv_freq.to(rotary.inv_freq.device)
 
 
 def forward_row(

@@ -19,7 +19,9 @@ from trainer.modeling.trainable import Trainable, choose_trained
 from trainer.parallel import Parallel
 
 
-def empty_model(directory: Path, *, dtype: str, attn_implementation: str, trainable: Trainable) -> PreTrainedModel:
+def empty_model(
+    directory: Path, *, dtype: str, attn_implementation: str, trainable: Trainable, dropout: bool = False
+) -> PreTrainedModel:
     """Like `load_model`, with parameters that have a shape and no memory. Buffers, which no file holds, are computed.
 
     Raises ConfigError for new adapters, whose first values no file holds either, and as `choose_trained` does.
@@ -40,7 +42,7 @@ def empty_model(directory: Path, *, dtype: str, attn_implementation: str, traina
     model.tie_weights()
     choose_trained(model, trainable)
     model.config.use_cache = False
-    model.train()
+    model.train(dropout)
     return model
 
 

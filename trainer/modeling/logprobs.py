@@ -38,6 +38,16 @@ def token_logprobs(
     return logprob_E, entropy_E if with_entropy else None
 
 
+def logits_logprobs(
+    logits_EV: Tensor, targets_E: Tensor, temperature_E: Tensor, *, with_entropy: bool = False
+) -> tuple[Tensor, Tensor | None]:
+    """The same from logits that a model has made by itself, all at once."""
+    dtype = torch.float64 if logits_EV.dtype == torch.float64 else torch.float32
+    log_p_EV = torch.log_softmax(logits_EV.to(dtype) / temperature_E.to(dtype)[:, None], dim=-1)
+    logprob_E = log_p_EV.gather(-1, targets_E[:, None]).squeeze(-1)
+    return logprob_E, -(log_p_EV.exp() * log_p_EV).sum(-1) if with_entropy else None
+
+
 class _TokenLogprobs(torch.autograd.Function):
     @staticmethod
     def forward(

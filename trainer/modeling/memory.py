@@ -11,11 +11,16 @@ offloads have nothing to move and are not applied.
 """
 
 import dataclasses
-from typing import Self
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Self
 
 from pydantic import BaseModel, Field, model_validator
+from torch import nn
 from transformers import PreTrainedModel
+from transformers.modeling_layers import GradientCheckpointingLayer
 
+from shared.errors import ConfigError
 from trainer.parallel import Parallel
 
 
@@ -45,14 +50,44 @@ class MemorySettings(BaseModel):
 def checkpoint_layers(model: PreTrainedModel, memory: MemorySettings, parallel: Parallel) -> None:
     """Recompute every decoder layer in the backward where `memory`, or the launcher's settings, ask for it.
 
-    Raises ValueError for a model without support for it.
+    Raises ConfigError for a model whose layers have no support for it.
     """
     if memory.activation_checkpointing or parallel.settings.activation_checkpointing:
+        if not any(isinstance(module, GradientCheckpointingLayer) for module in model.modules()):
+            raise ConfigError(
+                f"activation_checkpointing is on, and {type(model).__name__} has no layers that can be computed "
+                "again; expected false"
+            )
         # non-reentrant: the only kind that passes keyword arguments (BlockMask, spans) and gradients of several inputs
         model.activation_checkpointing_enable(
             activation_checkpointing_kwargs={"use_reentrant": False},
             offload=memory.activation_offload and parallel.device.type != "cpu",  # it pins, which needs an accelerator
         )
+        if not model.training:
+            _checkpoint_without_dropout(model)
+
+
+def _checkpoint_without_dropout(model: nn.Module) -> None:
+    """transformers checkpoints layers in training mode only: they are in it outside, and out of it inside."""
+    layers: list[Any] = [layer for layer in model.modules() if isinstance(layer, GradientCheckpointingLayer)]
+    for layer in layers:
+        checkpoint: Callable[..., Any] = layer._gradient_checkpointing_func
+        layer.training = True  # of the layer itself, not of what is in it
+        layer._gradient_checkpointing_func = partial(_computed_again, checkpoint)
+
+
+def _computed_again(checkpoint: Callable[..., Any], forward: "partial[Any]", *arguments: Any) -> Any:
+    """What transformers calls: `forward` is its layer's, with the layer as its first argument."""
+    layer: nn.Module = forward.args[0]
+
+    def inside(*given: Any) -> Any:
+        layer.training = False
+        try:
+            return forward(*given)
+        finally:
+            layer.training = True
+
+    return checkpoint(inside, *arguments)
 
 
 def with_optimizer_offload(parallel: Parallel, memory: MemorySettings) -> Parallel:

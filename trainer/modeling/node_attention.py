@@ -30,6 +30,7 @@ from trainer.trees.trie import Int64
 
 BY_NODE = "by_node"  # attn_implementation of transformers, registered below
 SPAN = 512
+HARMLESS = ("position_ids", "cache_position", "use_cache", "is_causal", "output_router_logits", "output_attentions")
 
 _flash = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
 _flash_backward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
@@ -106,12 +107,16 @@ def attend(
     *,
     scaling: float | None = None,
     tree_spans: Spans | None = None,
-    **_: Any,
+    **more: Any,
 ) -> tuple[Tensor, None]:
     """The attention function for transformers: (1, heads, N, D) in, (1, N, heads, D) out.
 
-    Raises ValueError for a model that does not hand `tree_spans` through to its attention.
+    Raises ValueError for a model that does not hand `tree_spans` through to its attention, and for one that asks for more than
+    attention to ancestors: a window, a cap on logits, sinks.
     """
+    unknown = [name for name, value in more.items() if name not in HARMLESS and not _is_nothing(value)]
+    if unknown:
+        raise ValueError(f"{type(module).__name__} asks for {', '.join(unknown)}, which {BY_NODE} does not do")
     if tree_spans is None or attention_mask is not None:
         raise ValueError(
             f"{type(module).__name__} got no tree_spans; expected a model that passes keyword arguments on: "
@@ -120,6 +125,10 @@ def attend(
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
     out = _NodeAttention.apply(query, key, value, tree_spans, scale)  # type: ignore[no-untyped-call]  # untyped in torch's stubs
     return out, None
+
+
+def _is_nothing(value: Any) -> bool:
+    return value is None or (isinstance(value, bool | int | float) and not value)
 
 
 class _NodeAttention(torch.autograd.Function):

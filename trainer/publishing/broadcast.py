@@ -73,7 +73,8 @@ class Broadcaster:
             self._under_way.result()  # raises what should not have ended it
         s = self.settings
         try:
-            answer = await self._sender.ask({"do": "open", "port": s.port, "limit_s": s.limit_s}, ANSWER_S)
+            question = {"do": "open", "address": s.address, "port": s.port, "limit_s": s.limit_s}
+            answer = await self._sender.ask(question, ANSWER_S)
         except SendFailed as exc:
             log.warning("no broadcast is offered: %s", exc)
             return None

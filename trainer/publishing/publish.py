@@ -16,14 +16,13 @@ own weights again, under a new number.
 import logging
 import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from shared.assembly import ancestors
-from shared.errors import LeaseLost
 from shared.offers import BroadcastOffer
 from shared.run_documents import PolicyVersion
-from shared.weights import manifest_of
+from shared.weights import FileEntry, manifest_of
 from trainer.atomic import remove_leftovers
 from trainer.bridge import StoreBridge
 from trainer.config import TrainerConfig
@@ -46,15 +45,14 @@ class Publisher:
         config: TrainerConfig,
         parallel: Parallel,
         learner: Learner,
-        *,
-        incarnation: int,
     ) -> None:
         self._bridge = bridge
         self._store = bridge.store
         self._config = config
         self._parallel = parallel
         self._learner = learner
-        self._incarnation = incarnation
+        self._incarnation = 0  # from `begin` on
+        self._first: Mapping[str, FileEntry] = {}  # the files of version 0; rank 0
         self._folder = config.folder / "versions"
         self._files = version_files(config, learner, parallel)
         self._newest_full = -1
@@ -64,17 +62,28 @@ class Publisher:
         if parallel.is_main and (settings := config.broadcast(parallel.device)) is not None:
             self._broadcaster = Broadcaster(bridge.store, config.policy, settings)
 
-    def begin(self) -> None:
+    def check(self) -> None:
+        """Before the trainer takes over: the run's version 0 must be the model that it starts from. Changes nothing.
+
+        Raises DataError, and ConfigError where the publish mode cannot be that of this model.
+        """
+        if self._parallel.is_main:
+            policy, source = self._config.policy, self._config.model_name_or_path
+            self._first = manifest_of(source)
+            if self._bridge(self._store.versions.newest(policy)) is not None:
+                self._bridge(self._store.versions.check_first(policy, str(source.resolve()), self._first))
+            self._files.begin(self._first)
+
+    def begin(self, incarnation: int) -> None:
         """Make the surviving history's newest version the one that the learner holds."""
-        step = self._learner.steps_done
+        step, self._incarnation = self._learner.steps_done, incarnation
         if self._parallel.is_main:
             remove_leftovers(self._folder, "step-*")  # of earlier starts, whose versions had other names
-            source = self._config.model_name_or_path
-            first = manifest_of(source)
-            self._bridge(self._store.versions.ensure_first(self._config.policy, str(source.resolve()), first))
-            self._files.begin(first)
-            self._bridge(self._store.versions.fail_broadcasts(self._config.policy))
-            withdrawn = self._bridge(self._store.versions.withdraw_after(self._config.policy, step))
+            policy, source = self._config.policy, self._config.model_name_or_path
+            self._bridge(self._store.versions.ensure_first(policy, str(source.resolve()), self._first))
+            self._bridge(self._store.versions.fence(policy, incarnation, step))
+            self._bridge(self._store.versions.fail_broadcasts(policy, incarnation))
+            withdrawn = self._bridge(self._store.versions.withdraw_after(policy, step, incarnation))
             if withdrawn:
                 log.info("withdrew %d versions after step %d, which the resume undoes", withdrawn, step)
         newest = self._parallel.broadcast_object(
@@ -138,8 +147,6 @@ class Publisher:
         return self._bridge(self._broadcaster.offer(), timeout_s=300) if self._broadcaster is not None else None
 
     def _announce(self, step: int, written: Written, offer: BroadcastOffer | None) -> PolicyVersion:
-        if not self._bridge(self._store.runs.is_current_trainer(self._config.policy, self._incarnation)):
-            raise LeaseLost(f"policy {self._config.policy}: another trainer has started; step {step} stays unannounced")
         version = self._bridge(
             self._store.versions.announce(
                 self._config.policy,
@@ -151,6 +158,7 @@ class Publisher:
                 delta=written.delta,
                 adapter=written.adapter,
                 offer=offer,
+                incarnation=self._incarnation,
             )
         )
         if self._broadcaster is not None and offer is not None:

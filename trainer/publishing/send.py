@@ -2,7 +2,7 @@
 
     python -m trainer.publishing.send      reads one JSON object a line, answers each with one
 
-    {"do": "open", "port": 0, "limit_s": 60}                          ─▶ {"port": 41234}      others may connect from now on
+    {"do": "open", "address": "gpu1", "port": 0, "limit_s": 60}       ─▶ {"port": 41234}      others may connect from now on
     {"do": "send", "file": …, "sha256": …, "group": …, "backend": …,
      "world_size": 3, "bucket_bytes": …, "device": …, "limit_s": 60}  ─▶ {"bytes": …, "seconds": …}  |  {"error": …}
 
@@ -16,6 +16,7 @@ import json
 import os
 import queue
 import signal
+import socket
 import sys
 import threading
 import time
@@ -46,7 +47,7 @@ def main() -> None:
         try:
             if request["do"] == "open":
                 del store  # its port is free again
-                store = _listening_store(int(request["port"]), float(request["limit_s"]))
+                store = listening_store(str(request["address"]), int(request["port"]), float(request["limit_s"]))
                 _answer(answers, {"port": store.port})
             else:
                 assert store is not None, "opened before"
@@ -67,9 +68,19 @@ def _answer(answers: Any, found: dict[str, Any]) -> None:
     answers.flush()
 
 
-def _listening_store(port: int, limit_s: float) -> dist.TCPStore:
-    """torch's default would wait here until all have come."""
-    return dist.TCPStore("127.0.0.1", port, None, True, timedelta(seconds=limit_s), wait_for_workers=False)
+def listening_store(address: str, port: int, limit_s: float) -> dist.TCPStore:
+    """It listens at `address` alone: torch itself would listen on every network of the machine, and ask nobody who he is. torch's
+    default would also wait here until all have come. Raises OSError where the address is none of this machine's."""
+    family, _, _, _, place = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)[0]
+    with socket.socket(family, socket.SOCK_STREAM) as listening:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind(place)
+        listening.listen()
+        host, bound = listening.getsockname()[:2]
+        limit = timedelta(seconds=limit_s)
+        return dist.TCPStore(
+            host, bound, None, True, limit, wait_for_workers=False, master_listen_fd=listening.detach()
+        )
 
 
 def send(store: dist.TCPStore, request: dict[str, Any]) -> dict[str, float]:

@@ -66,6 +66,22 @@ RULES = (
         "nearly all groups have equal rewards and teach nothing: take easier or harder tasks, or more num_generations",
     ),
     Rule(
+        "selects_quick",
+        "selection/duration_ratio",
+        0.9,
+        "slow episodes are set aside for their age, so what only they teach is not learned: set stale_data keep or wait "
+        "(docs/staleness.md); a larger max_staleness does not help",
+        below=True,
+    ),
+    Rule(
+        "selects_short",
+        "selection/tokens_ratio",
+        0.9,
+        "long episodes are set aside for their age, so what only they teach is not learned: set stale_data keep or wait "
+        "(docs/staleness.md); a larger max_staleness does not help",
+        below=True,
+    ),
+    Rule(
         "skipped",
         "learner/skipped_steps",
         0.0,

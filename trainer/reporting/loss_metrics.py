@@ -8,6 +8,7 @@ trajectory, so that rows and ranks are combined before anything is divided.
     k1, k3 estimate KL(sampler ‖ trainer) from x (http://joschu.net/blog/kl-approx.html, with k3 = x − 1 − log x)
 """
 
+import dataclasses
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -20,7 +21,7 @@ from trainer.losses.kl import kl_terms
 from trainer.losses.ratios import exp_ratio, trajectory_sum
 from trainer.losses.settings import KlEstimator
 
-TURN_BUCKETS = (0, 1, 2, 3, 4, 8, 16, 32, 64)  # a bucket is named after its first turn
+BUCKETS = (0, 1, 2, 3, 4, 8, 16, 32, 64)  # of turns and of ages: a bucket is named after its first
 HISTOGRAM = torch.logspace(-7, math.log10(20.0), 400, dtype=torch.float64)  # edges of |log x|: 4.9 % apart
 
 
@@ -71,6 +72,8 @@ def _columns(batch: LossBatch, outcome: Outcome, config: LossConfig) -> dict[str
         "tokens_positive": positive_E,
         "tokens_negative": negative_E,
         "tokens_later_turns": batch.turn_E > 0,
+        "clippable_high": outcome.clip_advantage_E > 0,
+        "clippable_low": outcome.clip_advantage_E < 0,
         "clipped_high": outcome.too_high_E,
         "clipped_low": outcome.too_low_E,
         "masked_tokens": outcome.dropped_token_E,
@@ -107,6 +110,8 @@ PART_COLUMNS = (
     "tokens",
     "tokens_positive",
     "tokens_negative",
+    "clippable_high",
+    "clippable_low",
     "clipped_high",
     "clipped_low",
     "masked",
@@ -118,6 +123,7 @@ PART_COLUMNS = (
     "entropy",
 )
 PART_PEAKS = ("surprise",)
+WEIGHTED = ("loss/loss", "loss/policy_loss", "loss/kl_loss")  # their sums over an update's entries are its loss
 
 
 def _parts(batch: LossBatch, sources_T: Sequence[str] | None) -> Iterator[tuple[str, Tensor]]:
@@ -127,12 +133,11 @@ def _parts(batch: LossBatch, sources_T: Sequence[str] | None) -> Iterator[tuple[
         number_T = torch.tensor([names.index(s) for s in sources_T], device=batch.trajectory_E.device)
         for number, name in enumerate(names):
             yield f"loss_by_source/{name}", number_T[batch.trajectory_E] == number
-    for age in torch.unique(batch.staleness_E).tolist():
-        yield f"loss_by_age/{age:g}", batch.staleness_E == age
-    starts = torch.tensor(TURN_BUCKETS, device=batch.turn_E.device)
-    bucket_E = torch.bucketize(batch.turn_E, starts, right=True) - 1
-    for bucket in torch.unique(bucket_E).tolist():
-        yield f"loss_by_turn/{TURN_BUCKETS[bucket]}", bucket_E == bucket
+    starts = torch.tensor(BUCKETS, device=batch.turn_E.device)
+    for name, values_E in (("age", batch.staleness_E), ("turn", batch.turn_E)):
+        bucket_E = torch.bucketize(values_E, starts, right=True) - 1
+        for bucket in torch.unique(bucket_E).tolist():
+            yield f"loss_by_{name}/{BUCKETS[bucket]}", bucket_E == bucket
 
 
 def _reduced(
@@ -165,8 +170,18 @@ def _per_trajectory(batch: LossBatch, outcome: Outcome, denominators: Denominato
     }
 
 
+def of_updates(parts: Sequence[Measured]) -> Measured:
+    """Of the updates of a step, of which each has its own loss: sums of terms weighted by ω are their mean, as of one update.
+
+    An update without a token on any rank must be left out by the caller.
+    """
+    whole = combine(parts)
+    means = {name: whole.sums[name] / len(parts) for name in WEIGHTED if name in whole.sums}
+    return dataclasses.replace(whole, sums=whole.sums | means)
+
+
 def combine(parts: Sequence[Measured]) -> Measured:
-    """Of several ranks, or of several updates of a step."""
+    """Of several ranks, or of several rows of an update."""
     sums: dict[str, float] = {}
     maxima: dict[str, float] = {}
     per_trajectory: dict[str, list[float]] = {}
@@ -199,8 +214,8 @@ MEANS = {  # metric: (sum, over how many)
     "entropy_mean_nats": ("entropy", "tokens"),
     "update_kl_mean_nats": ("update_kl", "tokens"),
     "reference_kl_mean_nats": ("reference_kl", "tokens"),
-    "clipped_high_fraction": ("clipped_high", "tokens_positive"),
-    "clipped_low_fraction": ("clipped_low", "tokens_negative"),
+    "clipped_high_fraction": ("clipped_high", "clippable_high"),
+    "clipped_low_fraction": ("clipped_low", "clippable_low"),
     "masked_fraction": ("masked", "tokens"),
     "masked_token_fraction": ("masked_tokens", "tokens"),
     "capped_fraction": ("capped", "tokens"),
@@ -229,7 +244,7 @@ def report(measured: Measured) -> dict[str, float]:
 
 def _fractions(area: str, sums: dict[str, float]) -> dict[str, float]:
     """The effective sample size is 1 when all weights are equal, 1/n when one token carries everything."""
-    tokens, sided = sums["tokens"], sums["tokens_positive"] + sums["tokens_negative"]
+    tokens, sided = sums["tokens"], sums["clippable_high"] + sums["clippable_low"]
     result = {f"{area}/ess_fraction": sums["ratio"] ** 2 / (tokens * sums["ratio_squared"])}
     if area != "loss":
         result[f"{area}/trained_tokens"] = tokens

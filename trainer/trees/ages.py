@@ -1,18 +1,20 @@
 """How old a token is, and what becomes of one that is too old.
 
-An age is the number of optimizer steps between the weights that sampled a token and the weights that the step starts from. A
-group is as old as its oldest token that has a loss; it is measured when the group is taken, never before.
+The age of a token is the number of optimizer steps between the weights that sampled it and the weights that the step starts
+from; it is measured when the token's group is taken, never before. A reply may go on while weights change, so an age is a
+token's own: not its reply's, not its record's, not its group's.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
 
 class StaleData(StrEnum):
-    DROP = "drop"  # a group with one token beyond max_staleness is set aside, kept and counted
-    MASK = "mask"  # tokens beyond max_staleness have no loss and keep their place in denominators; the rest of the group trains
-    KEEP = "keep"  # everything trains
+    KEEP = "keep"  # everything trains, with its importance weights; nothing is set aside and nothing waits for another
+    WAIT = "wait"  # a step takes the oldest tasks' groups and waits for those still played: ages are bounded, steps take longer
+    MASK = "mask"  # tokens beyond max_staleness have no loss: slow episodes lose their first turns, or everything
+    DROP = "drop"  # a group with one token beyond max_staleness is set aside: slow groups are never trained
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +32,3 @@ class Ages:
 
     def too_old(self, version: int) -> bool:
         return self.max_age is not None and self.of(version) > self.max_age
-
-    def of_group(self, versions: Iterable[int]) -> int:
-        """Of tokens that these versions sampled, as far as they have a loss; 0 without any."""
-        return max((self.of(v) for v in versions if not self.too_old(v)), default=0)

@@ -46,7 +46,7 @@ class Entries:
     trajectory_E: Int64  # index of the record in the group (in a Row: in the optimizer step of this rank)
     turn_E: Int64
     dispatch_E: Int64  # index into `dispatch_ids`
-    staleness_E: Float32
+    staleness_E: Float32  # the token's age in steps, of its own version
     version_E: Int64  # weights that sampled the token
 
     def __len__(self) -> int:
@@ -97,26 +97,25 @@ class TokenTree:
         """Entries of each trajectory: `trained_tokens_T` less those without a loss."""
         return np.bincount(self.entries.trajectory_E, minlength=self.num_trajectories).astype(np.int64)
 
-    def at(self, ages: Ages, age: int) -> "TokenTree":
-        """The tree of a group of this age, without the entries that are too old to have a loss."""
+    def at(self, ages: Ages) -> "TokenTree":
+        """The tree at these ages: every entry has that of its own version, and what is too old to have a loss is gone."""
         entries = self.entries
-        if ages.max_age is not None:
-            too_old = [v for v in np.unique(entries.version_E).tolist() if ages.too_old(v)]
-            entries = entries.take(~np.isin(entries.version_E, too_old))
-        staleness_E = np.full(len(entries), age, dtype=np.float32)
-        return dataclasses.replace(self, entries=dataclasses.replace(entries, staleness_E=staleness_E))
+        versions_V, version_of_E = np.unique(entries.version_E, return_inverse=True)
+        lags_V = np.array([ages.of(v) for v in versions_V.tolist()], dtype=np.float32)
+        young_V = np.array([not ages.too_old(v) for v in versions_V.tolist()], dtype=bool)
+        aged = dataclasses.replace(entries, staleness_E=lags_V[version_of_E])
+        return dataclasses.replace(self, entries=aged.take(young_V[version_of_E]))
 
 
 def merge(
     records: Sequence[RecordTree],
     *,
-    staleness: Sequence[float] | None = None,
     drop_zero_advantage: bool = False,
     minimal_advantage: float = 0.0,
     skip_non_positive_advantage: bool = False,
     merging: Merging = Merging.TREE,
 ) -> TokenTree:
-    """Merge the records of a group. `staleness` has one value per record; None means that all are fresh.
+    """Merge the records of a group. Every entry has age 0 until `TokenTree.at` says otherwise.
 
     With another `merging` the result is a forest of chains that share nothing; a record's token is still trained once, in the
     first chain that has it.
@@ -126,8 +125,6 @@ def merge(
     advantage of less than `minimal_advantage`, or with `skip_non_positive_advantage` of 0 and less, have no loss of any kind:
     no entries, and a record of nothing else is left out.
     """
-    if staleness is not None and len(staleness) != len(records):
-        raise ValueError(f"{len(staleness)} staleness values for {len(records)} records; expected one for each record")
     lossy = [_has_loss(record, minimal_advantage, skip_non_positive_advantage) for record in records]
     kept = [
         t
@@ -135,9 +132,8 @@ def merge(
         if not (drop_zero_advantage and _adds_nothing(record)) and (lossy[t].any() or not record.trained_N.any())
     ]
     layout, node_of_token = _tree(records, kept) if merging is Merging.TREE else _chains(records, kept, merging)
-    ages = [0.0] * len(records) if staleness is None else list(staleness)
     offsets = np.cumsum([0, *(len(record.dispatches) for record in records)])
-    parts = [_entries(records[t], lossy[t], node_of_token[t], t, int(offsets[t]), ages[t]) for t in kept]
+    parts = [_entries(records[t], lossy[t], node_of_token[t], t, int(offsets[t])) for t in kept]
     counts = [_sequence_counts(records[t]) for t in kept]
     copies_N = np.zeros(len(layout.ids_N), dtype=np.int64)
     for t in kept:
@@ -211,9 +207,7 @@ def _has_loss(record: RecordTree, minimal: float, only_positive: bool) -> Bool:
     return record.trained_N & passes_N
 
 
-def _entries(
-    record: RecordTree, lossy_N: Bool, node_of_token: Int64, trajectory: int, first_dispatch: int, staleness: float
-) -> Entries:
+def _entries(record: RecordTree, lossy_N: Bool, node_of_token: Int64, trajectory: int, first_dispatch: int) -> Entries:
     trained = np.flatnonzero(lossy_N)
     dispatch_E = record.dispatches_N[trained].astype(np.int64)
     advantage_D = np.array([d.advantage for d in record.dispatches], dtype=np.float32)
@@ -227,7 +221,7 @@ def _entries(
         trajectory_E=np.full(len(trained), trajectory, dtype=np.int64),
         turn_E=turn_D[dispatch_E],
         dispatch_E=dispatch_E + first_dispatch,
-        staleness_E=np.full(len(trained), staleness, dtype=np.float32),
+        staleness_E=np.zeros(len(trained), dtype=np.float32),
         version_E=record.versions_N[trained].astype(np.int64),
     )
 

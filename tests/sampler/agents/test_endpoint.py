@@ -6,8 +6,9 @@ from typing import Any
 import pytest
 
 from sampler.agents.config import ModelConfig
-from sampler.agents.endpoint import Endpoint, Reply, RequestFailed, _retry_after_s
+from sampler.agents.endpoint import Endpoint, Reply, RequestFailed
 from sampler.errors import AgentFailed
+from sampler.retry_after import retry_after_s
 from tests.sampler.agents.agents import judge
 from tests.sampler.agents.endpoints import endpoint
 
@@ -44,10 +45,10 @@ async def test_a_refusal_that_stays_is_the_requests_or_the_models_fault(status: 
 
 
 def test_retry_after_is_read_as_seconds_and_as_a_date_and_otherwise_not_at_all() -> None:
-    assert _retry_after_s({"retry-after": "2.5"}) == 2.5
-    assert _retry_after_s({"retry-after": "Wed, 21 Oct 2015 07:28:00 GMT"}) == 0.0
-    assert [_retry_after_s({"retry-after": odd}) for odd in ("soon", "inf", "nan", "")] == [None] * 4
-    assert _retry_after_s({"retry-after": "-3"}) == 0.0
+    assert retry_after_s({"retry-after": "2.5"}) == 2.5
+    assert retry_after_s({"retry-after": "Wed, 21 Oct 2015 07:28:00 GMT"}) == 0.0
+    assert [retry_after_s({"retry-after": odd}) for odd in ("soon", "inf", "nan", "")] == [None] * 4
+    assert retry_after_s({"retry-after": "-3"}) == 0.0
 
 
 async def test_settings_of_a_model_are_sent_and_an_unset_one_is_not() -> None:
@@ -94,7 +95,9 @@ async def test_a_reply_ends_by_itself_or_at_its_length(finish: str | None) -> No
     assert found == Reply("4", 3, None)
 
 
-@pytest.mark.parametrize("usage", [None, [], "many", {"prompt_tokens": "3", "completion_tokens": 1.5}])
+@pytest.mark.parametrize(
+    "usage", [None, [], "many", {"prompt_tokens": "3", "completion_tokens": 1.5}, {"prompt_tokens": 10**30}]
+)
 async def test_a_usage_that_cannot_be_read_is_not_known(usage: object) -> None:
     assert await asked(body({"content": "4"}, usage)) == Reply("4", None, None)
 

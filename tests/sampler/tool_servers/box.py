@@ -1,4 +1,10 @@
-"""A real MCP server for tests: `box.py stdio`, or `box.py http` (prints its port on the first line)."""
+"""A real MCP server for tests: `box.py stdio`, or `box.py http` (prints its port on the first line).
+
+--port N        that port
+--sse           answers calls over a stream of events
+--busy FILE     is too busy for a POST as long as FILE has lines: each, "STATUS [RETRY_AFTER]", is the answer to one
+--oauth         asks for a token of the authorization server in `oauth.py`
+"""
 
 import asyncio
 import os
@@ -11,6 +17,7 @@ import uvicorn
 from mcp.server import MCPServer
 from mcp.server.mcpserver import Context
 from mcp.server.mcpserver.exceptions import ToolError
+from oauth import OAuth
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -34,11 +41,13 @@ async def add(a: int, b: int) -> int:
 
 @server.tool()
 async def bump(ctx: Context) -> dict[str, Any]:
-    """A counter per session."""
+    """A counter per session; where the protocol has none, per episode."""
     request = ctx.request_context.request
-    key = request.headers.get("mcp-session-id") if request is not None else None
+    headers = request.headers if request is not None else {}
+    key = headers.get("mcp-session-id") or headers.get("tandem-episode-id")
     counters[key] = counters.get(key, 0) + 1
-    return {"n": counters[key], "pid": os.getpid()}
+    told = (ctx.request_context.meta or {}).get("tandem/episode-id")
+    return {"n": counters[key], "pid": os.getpid(), "revision": ctx.protocol_version, "episode": told}
 
 
 @server.tool()
@@ -112,6 +121,24 @@ class Guard:
         await self.app(scope, receive, send)
 
 
+class Busy:
+    """Refuses POST requests, as a file says."""
+
+    def __init__(self, app: Any, file: Path) -> None:
+        self.app = app
+        self.file = file
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] == "http" and scope["method"] == "POST" and (refusals := self.file.read_text().splitlines()):
+            self.file.write_text("\n".join(refusals[1:]))
+            status, *wait = refusals[0].split(maxsplit=1)
+            await Response(status_code=int(status), headers={"Retry-After": wait[0]} if wait else {})(
+                scope, receive, send
+            )
+            return
+        await self.app(scope, receive, send)
+
+
 def main() -> None:
     if sys.argv[1] == "stdio":
         server.run("stdio")
@@ -119,6 +146,10 @@ def main() -> None:
     app: Any = server.streamable_http_app(json_response="--sse" not in sys.argv)
     if token := os.environ.get("BOX_TOKEN"):
         app = Guard(app, token)
+    if "--oauth" in sys.argv:
+        app = OAuth(app)
+    if "--busy" in sys.argv:
+        app = Busy(app, Path(sys.argv[sys.argv.index("--busy") + 1]))
     port = int(sys.argv[sys.argv.index("--port") + 1]) if "--port" in sys.argv else 0
     listener = socket.create_server(("127.0.0.1", port))
     print(listener.getsockname()[1], flush=True)

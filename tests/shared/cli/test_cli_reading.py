@@ -33,6 +33,21 @@ def test_status_shows_everything_of_a_run(tandem: Command, played: str) -> None:
         assert text in result.stdout
 
 
+@pytest.mark.parametrize("arguments", [["show"], ["show", "t0"], ["trace", "--step", "1"]], ids=" ".join)
+def test_ids_stay_whole_in_a_narrow_terminal(
+    tandem: Command, played: str, monkeypatch: pytest.MonkeyPatch, arguments: list[str]
+) -> None:
+    command, *rest = arguments
+    wide = tandem(command, played, *rest).stdout
+    monkeypatch.setenv("COLUMNS", "80")
+    narrow = tandem(command, played, *rest)
+    assert narrow.exit_code == 0, narrow.output
+    ids = set(re.findall(r"main:train:0:\S+:\d+:\d+", wide))
+    assert ids
+    assert ids <= set(re.findall(r"main:train:0:\S+:\d+:\d+", narrow.stdout))
+    assert max(map(len, narrow.stdout.splitlines())) <= 80 or command == "trace"
+
+
 async def test_a_run_is_trained_once_every_policy_has_taken_its_last_step(store: Store) -> None:
     await store.runs.start_trainer("main", Admission(groups_per_step=1, max_staleness=0, num_steps=1))
     await announce(store, 0)

@@ -5,7 +5,9 @@ import re
 from pathlib import Path
 
 import pytest
+import typer
 
+from shared.cli import app
 from shared.mongod import Mongod
 from tests.shared.cli.commands import RECORD, Command
 
@@ -20,6 +22,19 @@ def test_every_command_explains_itself_and_shows_examples(tandem: Command, comma
     if command not in ([], ["tasks"]):
         assert "Examples:" in result.output
         assert "--db_connection_string" in result.output
+
+
+def test_no_help_text_turns_a_part_of_an_id_into_a_picture(tandem: Command) -> None:
+    """Markdown's `:train:` is a tram: an id with one cannot be copied from the page."""
+    groups = {(): typer.main.get_command(app)}
+    helps = {}
+    while groups:
+        path, command = groups.popitem()
+        helps[path] = tandem(*path, "--help").output
+        groups |= {(*path, name): child for name, child in getattr(command, "commands", {}).items()}
+    assert len(helps) >= 13
+    strange = {path: re.findall(r"[\U0001f000-\U0001ffff]", text) for path, text in helps.items()}
+    assert {path: found for path, found in strange.items() if found} == {}
 
 
 def test_every_command_that_a_page_or_a_message_names_exists(tandem: Command) -> None:

@@ -1,0 +1,45 @@
+"""The first messages of an episode: the system prompt, with how the answer is to be written, and the question.
+
+A scorer reads the answer out of the last reply by the task's `answer_schema`; a model that was never told the form scores 0.
+So the form is part of the system prompt, by the setting `answer_instruction`:
+
+    auto           the sentence of `INSTRUCTIONS` for the task's schema
+    none           nothing: for models that were trained without one
+    another text   that text
+"""
+
+from typing import Any
+
+from sampler.scorers import scorer_needs_answer
+from shared.documents import TaskPayload
+
+INSTRUCTIONS = {
+    "answer": "When you know the answer, write it between <answer> and </answer>, like this: <answer>your answer</answer>",
+    "boxed": "When you know the answer, write it inside \\boxed{}, like this: \\boxed{your answer}",
+}
+MARKS = {"answer": ("<answer>",), "boxed": ("\\boxed", "\\fbox")}  # of a task that says by itself how to answer
+
+AUTO, NONE = "auto", "none"
+
+
+def opening_messages(
+    payload: TaskPayload, *, scorer: str, system_prompt: str | None, answer_instruction: str
+) -> list[dict[str, Any]]:
+    """The task's own `system`, or else `system_prompt`, then the answer's form; and the query as the user's message."""
+    system = payload.system or system_prompt or ""
+    instruction = _instruction(payload, scorer, system, answer_instruction)
+    parts = [part for part in (system, instruction) if part]
+    opening = [{"role": "system", "content": "\n\n".join(parts)}] if parts else []
+    return [*opening, {"role": "user", "content": payload.query}]
+
+
+def _instruction(payload: TaskPayload, scorer: str, system: str, setting: str) -> str:
+    """Empty where it is switched off, where the scorer reads the whole reply, and where the task says the form itself."""
+    if setting == NONE or not scorer_needs_answer(scorer):
+        return ""
+    if setting != AUTO:
+        return setting
+    said = system + payload.query
+    if any(mark in said for mark in MARKS[payload.answer_schema]):
+        return ""
+    return INSTRUCTIONS[payload.answer_schema]

@@ -1,0 +1,102 @@
+"""The HTTP of one session with a tool server: what a server says of its load is heard, and idle streams are few.
+
+A server that is too busy says so with 429, or with 503 and `Retry-After`: it has not taken the request. While a session is being
+opened that is `ServerBusy` at once, and `traffic` decides who tries again, and when. In an episode the request waits here, and is
+sent again; the call's time-out does not run meanwhile. 503 alone also comes from gateways whose server died in the middle of a
+call, so it is a failure.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import httpx2
+
+from sampler.retry_after import retry_after_s
+
+if TYPE_CHECKING:
+    from sampler.tools.traffic import ServerTraffic
+
+_BUSY, _LATER, _NO_STREAM = 429, 503, 405
+MAX_BUSY_S = 300.0  # of one request; who asks for more loses the episode, without blame
+_FIRST_WAIT_S = 1.0  # after a 429 without Retry-After; doubled with each
+_MAX_WAIT_S = 30.0
+
+
+class ServerBusy(httpx2.HTTPError):
+    """The server takes no requests for `wait_s`."""
+
+    def __init__(self, status: int, wait_s: float) -> None:
+        super().__init__(f"HTTP {status}: busy, asks to be left alone for {wait_s:g} s")
+        self.wait_s = wait_s
+
+
+class Line:
+    """What the HTTP client and the session over it tell each other."""
+
+    def __init__(self, traffic: "ServerTraffic") -> None:
+        self.traffic = traffic
+        self.is_open = False  # the handshake is over, the tools are listed
+        self._listens = False
+        self._clocks: set[Callable[[float], None]] = set()
+
+    @contextlib.contextmanager
+    def clock(self, postpone: Callable[[float], None]) -> Iterator[None]:
+        """`postpone(seconds)` is called when a request begins to wait for so long."""
+        self._clocks.add(postpone)
+        try:
+            yield
+        finally:
+            self._clocks.discard(postpone)
+
+    def postpone(self, seconds: float) -> None:
+        for clock in self._clocks:
+            clock(seconds)
+
+    def listen(self) -> bool:
+        self._listens = self._listens or self.traffic.listen()
+        return self._listens
+
+    def stop_listening(self) -> None:
+        if self._listens:
+            self._listens = False
+            self.traffic.stop_listening()
+
+
+class PatientClient(httpx2.AsyncClient):
+    """`send` is what every request of the SDK goes through; the client's proxies, redirects and authentication stay below it."""
+
+    def __init__(self, line: Line, **options: Any) -> None:
+        super().__init__(**options)
+        self._line = line
+
+    async def send(self, request: httpx2.Request, **options: Any) -> httpx2.Response:
+        """Raises ServerBusy."""
+        if _only_listens(request) and not self._line.listen():
+            return httpx2.Response(_NO_STREAM, request=request)
+        waited_s, tries = 0.0, 0
+        while True:
+            response = await super().send(request, **options)
+            wait_s = _asked_for_s(response, tries)
+            if wait_s is None or request.method == "DELETE":
+                return response
+            await response.aclose()
+            if not self._line.is_open or waited_s + wait_s > MAX_BUSY_S:
+                raise ServerBusy(response.status_code, wait_s)
+            self._line.postpone(wait_s)
+            await asyncio.sleep(wait_s)
+            waited_s, tries = waited_s + wait_s, tries + 1
+
+
+def _only_listens(request: httpx2.Request) -> bool:
+    """The stream beside a session over streamable HTTP. (Over SSE the stream is what carries the session.)"""
+    return request.method == "GET" and "mcp-session-id" in request.headers
+
+
+def _asked_for_s(response: httpx2.Response, tries: int) -> float | None:
+    """How long the server wants to be left alone; None: it took the request."""
+    asked_s = retry_after_s(response.headers)
+    if response.status_code == _BUSY and asked_s is None:
+        return float(min(_MAX_WAIT_S, _FIRST_WAIT_S * 2.0**tries))
+    return asked_s if response.status_code in (_BUSY, _LATER) else None

@@ -1,0 +1,119 @@
+"""What a tool server answers, made plain enough for the SDK's own checks, whatever transport it came over.
+
+Those checks write down every fault of every item: 600 blocks of an unknown kind are an error of 300,000 characters, and a million
+are the end of the process. So here
+  * a block of content that the SDK does not know becomes a text that says so, and the result is an answer like any other;
+  * of more than `MAX_BLOCKS` blocks the first are kept, with a text that counts the others;
+  * a list of tools with an entry that is none, or with more than `MAX_TOOLS`, is an error that names the entry.
+"""
+
+import contextlib
+from collections.abc import AsyncIterator
+from types import TracebackType
+from typing import Any, Self
+
+from anyio import EndOfStream
+from mcp.shared.message import SessionMessage
+from mcp_types import PARSE_ERROR, ContentBlock, ErrorData, JSONRPCError, JSONRPCMessage, JSONRPCResponse
+from pydantic import TypeAdapter, ValidationError
+
+from shared.outside_text import clipped
+
+MAX_BLOCKS = 1000
+MAX_TOOLS = 10_000
+_SHOWN_CHARS = 60
+
+_block: TypeAdapter[ContentBlock] = TypeAdapter(ContentBlock)
+
+
+@contextlib.asynccontextmanager
+async def checked(transport: Any) -> AsyncIterator[tuple[Any, Any]]:
+    """`transport`, as `mcp.Client` takes it, with every message of the server's made plain."""
+    async with transport as (read_stream, write_stream):
+        yield _PlainStream(read_stream), write_stream
+
+
+def plain(message: JSONRPCMessage) -> JSONRPCMessage:
+    """`message`, if the SDK can check it as it is; else what stands for it."""
+    if not isinstance(message, JSONRPCResponse):
+        return message
+    content, tools = message.result.get("content"), message.result.get("tools")
+    if isinstance(content, list):
+        message.result["content"] = _plain_content(content)
+    elif isinstance(tools, list) and (problem := _problem_of(tools)):
+        return JSONRPCError(jsonrpc="2.0", id=message.id, error=ErrorData(code=PARSE_ERROR, message=problem))
+    return message
+
+
+def _plain_content(content: list[Any]) -> list[Any]:
+    blocks = [block if _is_known(block) else _text(f"[{_kind(block)}: not shown]") for block in content[:MAX_BLOCKS]]
+    if len(content) > MAX_BLOCKS:
+        blocks.append(_text(f"[{len(content) - MAX_BLOCKS} more blocks: not shown]"))
+    return blocks
+
+
+def _is_known(block: Any) -> bool:
+    try:
+        _block.validate_python(block, by_name=False)
+    except ValidationError:
+        return False
+    return True
+
+
+def _kind(block: Any) -> str:
+    kind = block.get("type") if isinstance(block, dict) else None
+    return clipped(kind, _SHOWN_CHARS) if isinstance(kind, str) else "a block of no kind"
+
+
+def _text(text: str) -> dict[str, str]:
+    return {"type": "text", "text": text}
+
+
+def _problem_of(tools: list[Any]) -> str:
+    """Why this is no list of tools; empty where it is one."""
+    if len(tools) > MAX_TOOLS:
+        return f"it lists {len(tools)} tools on one page; expected at most {MAX_TOOLS}"
+    for index, tool in enumerate(tools):
+        if not isinstance(tool, dict) or not isinstance(tool.get("name"), str):
+            return f"tool {index} is {clipped(repr(tool), _SHOWN_CHARS)}; expected an object with a name"
+        if not isinstance(tool.get("inputSchema"), dict):
+            return f"tool {index}, {clipped(tool['name'], _SHOWN_CHARS)!r}, has no inputSchema"
+    return ""
+
+
+class _PlainStream:
+    """The SDK's stream of incoming messages, each of them `plain`."""
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+
+    @property
+    def last_context(self) -> Any:
+        """Of the sender, which the SDK hands on where a transport knows it."""
+        return getattr(self._stream, "last_context", None)
+
+    async def receive(self) -> SessionMessage | Exception:
+        item: SessionMessage | Exception = await self._stream.receive()
+        if isinstance(item, SessionMessage):
+            item.message = plain(item.message)
+        return item
+
+    async def aclose(self) -> None:
+        await self._stream.aclose()
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> SessionMessage | Exception:
+        try:
+            return await self.receive()
+        except EndOfStream:
+            raise StopAsyncIteration from None
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aclose()

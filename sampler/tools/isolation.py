@@ -1,0 +1,85 @@
+"""Tool servers over stdio as another user, or where they see no other process: their commands, with a wrapper in front.
+
+A tool of the sampler's own user cannot read this process (`shared.own_process`), but it can read the user's files, end the
+user's processes, and, as root, read everything. `tool_user` needs a sampler that may change users (root, or CAP_SETUID and
+CAP_SETGID); `bubblewrap` gives a tool its own process ids, /proc and /dev, and no capabilities, and leaves files
+and network as they are.
+"""
+
+import logging
+import os
+import pwd
+import shutil
+import subprocess
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Literal
+
+from sampler.tools.servers import ToolServer
+from shared.errors import ConfigError
+
+log = logging.getLogger(__name__)
+
+Sandbox = Literal["off", "bubblewrap"]
+_PROBE_S = 60.0
+_BUBBLEWRAP = (
+    *("bwrap", "--bind", "/", "/", "--dev", "/dev", "--proc", "/proc"),
+    *("--unshare-pid", "--unshare-ipc", "--cap-drop", "ALL", "--die-with-parent", "--"),
+)
+
+
+def isolated(servers: Sequence[ToolServer], user: str | None, sandbox: Sandbox) -> list[ToolServer]:
+    """`servers`, those over stdio with the wrapper. Raises ConfigError where it does not work on this machine."""
+    if not any(server.url is None for server in servers):
+        return list(servers)
+    if user is None and sandbox == "off" and os.geteuid() == 0:
+        log.warning(
+            "tools over stdio run as root, and can read this process and every file; "
+            "set tool_user, or tool_sandbox to bubblewrap, unless each of them is trusted"
+        )
+    wrapper = [*_as_user(user), *(_BUBBLEWRAP if sandbox == "bubblewrap" else ())]
+    if not wrapper:
+        return list(servers)
+    _try(wrapper)
+    return [server if server.url is not None else _wrapped(server, wrapper, user) for server in servers]
+
+
+def _wrapped(server: ToolServer, wrapper: Sequence[str], user: str | None) -> ToolServer:
+    home = {}
+    if user is not None:
+        home = {"HOME": pwd.getpwnam(user).pw_dir, "USER": user, "LOGNAME": user}
+    args = (*wrapper[1:], server.command or "", *server.args)
+    return replace(server, command=wrapper[0], args=args, env={**home, **server.env})
+
+
+def _as_user(user: str | None) -> list[str]:
+    if user is None:
+        return []
+    try:
+        found = pwd.getpwnam(user)
+    except KeyError as exc:
+        raise ConfigError(
+            f"tool_user: there is no user {user!r} on this machine; expected one of its users' names"
+        ) from exc
+    ids = [f"--reuid={found.pw_uid}", f"--regid={found.pw_gid}", "--init-groups"]
+    return ["setpriv", *ids, "--inh-caps=-all", "--no-new-privs", "--"]
+
+
+def _try(wrapper: Sequence[str]) -> None:
+    """Run the wrapper around nothing, so that what it lacks is said at the start, not by every episode."""
+    if shutil.which(wrapper[0]) is None:
+        package = {"bwrap": "bubblewrap", "setpriv": "util-linux"}[wrapper[0]]
+        raise ConfigError(f"tool_user, tool_sandbox: {wrapper[0]} is not on the PATH; install {package}")
+    try:
+        tried = subprocess.run(
+            [*wrapper, "true"], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=_PROBE_S, check=False
+        )
+    except subprocess.TimeoutExpired as exc:
+        raise ConfigError(
+            f"tool_user, tool_sandbox: `{' '.join(wrapper)} true` did not end within {_PROBE_S:g} s"
+        ) from exc
+    if tried.returncode != 0:
+        raise ConfigError(
+            f"tool_user, tool_sandbox: `{' '.join(wrapper)} true` ended with status {tried.returncode}: {tried.stderr.strip()}; "
+            "changing users needs root, and bubblewrap needs root or user namespaces"
+        )

@@ -1,0 +1,131 @@
+"""Which revision of MCP a session speaks.
+
+    handshake (to 2025-11-25)   `initialize`; over HTTP the server keeps state by the session id that it gave
+    2026-07-28                  `server/discover`; no sessions: state is kept by the episode id that every call carries
+
+Of a server that speaks both, the handshake is taken: its tools keep their state by session. With `auto` a server that refuses
+the handshake is asked for what it speaks instead.
+
+The episode id goes with every HTTP request as the header `Tandem-Episode-Id`, and with every call of a tool at 2026-07-28 as
+`_meta["tandem/episode-id"]`. It stays the same when a connection is replaced by another.
+"""
+
+import contextlib
+import json
+import logging
+import math
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AbstractAsyncContextManager
+from typing import Any, Literal, cast
+
+from mcp import MCPError
+from mcp.client.session import DISCOVER_TIMEOUT_SECONDS, ClientSession, MessageHandlerFnT
+from mcp.shared.dispatcher import ProgressFnT
+from mcp_types import (
+    CONNECTION_CLOSED,
+    REQUEST_TIMEOUT,
+    CallToolRequest,
+    CallToolRequestParams,
+    CallToolResult,
+    InputRequiredResult,
+    RequestParamsMeta,
+    TextContent,
+)
+from mcp_types.version import MODERN_PROTOCOL_VERSIONS
+from pydantic import TypeAdapter
+
+log = logging.getLogger(__name__)
+
+Revision = Literal["auto", "handshake", "2026-07-28"]
+EPISODE_HEADER = "Tandem-Episode-Id"
+EPISODE_KEY = "tandem/episode-id"
+HEADER_KEY = "x-mcp-header"
+_MAX_ROUNDS = 10
+_RESULT: TypeAdapter[CallToolResult | InputRequiredResult] = TypeAdapter(CallToolResult | InputRequiredResult)
+
+
+@contextlib.asynccontextmanager
+async def session_over(
+    transport: AbstractAsyncContextManager[Any],
+    revision: Revision,
+    read_timeout_s: float,
+    on_message: MessageHandlerFnT,
+) -> AsyncIterator[ClientSession]:
+    """A session that is ready for requests. Raises MCPError, or RuntimeError, for a server that speaks no common revision."""
+    async with (
+        transport as (read_stream, write_stream),
+        ClientSession(
+            read_stream, write_stream, read_timeout_seconds=read_timeout_s, message_handler=on_message
+        ) as session,
+    ):
+        await _negotiate(session, revision, read_timeout_s)
+        log.debug("tool session speaks %s", session.protocol_version)
+        yield session
+
+
+def _has_no_sessions(session: ClientSession) -> bool:
+    return session.protocol_version in MODERN_PROTOCOL_VERSIONS
+
+
+def needs_listing(session: ClientSession, parameters: Mapping[str, Any]) -> bool:
+    """Whether a tool's arguments go into headers too. The SDK writes these for the tools that its session has listed."""
+    return _has_no_sessions(session) and HEADER_KEY in json.dumps(parameters)
+
+
+async def call_tool(
+    session: ClientSession,
+    name: str,
+    arguments: Mapping[str, Any],
+    episode: str,
+    timeout_s: float,
+    on_progress: ProgressFnT,
+) -> CallToolResult:
+    """One call. At 2026-07-28 a server may ask to be called again with a state of its own, or for input, which is refused."""
+    state: str | None = None
+    for _ in range(_MAX_ROUNDS):
+        params = CallToolRequestParams(name=name, arguments=dict(arguments), request_state=state)
+        if episode and _has_no_sessions(session):
+            params.meta = cast(RequestParamsMeta, {EPISODE_KEY: episode})
+        # Not the session's `call_tool`: it lists the tools again, and validates what the model will read as text anyway.
+        result = await session.send_request(
+            CallToolRequest(params=params), _RESULT, timeout_s, progress_callback=on_progress
+        )
+        if isinstance(result, CallToolResult):
+            return result
+        if result.input_requests:
+            kinds = ", ".join(sorted({request.method for request in result.input_requests.values()}))
+            return _refused(f"the tool asks its user for input ({kinds}), which is not supported")
+        state = result.request_state
+    return _refused(f"the tool asked {_MAX_ROUNDS} times to be called again")
+
+
+def _refused(text: str) -> CallToolResult:
+    return CallToolResult(content=[TextContent(type="text", text=text)], is_error=True)
+
+
+async def _negotiate(session: ClientSession, revision: Revision, timeout_s: float) -> None:
+    if revision == "2026-07-28":
+        await _discover(session, timeout_s)
+        return
+    try:
+        await session.initialize()
+    except (MCPError, RuntimeError) as refusal:  # RuntimeError: it answers with a revision that has no handshake
+        if revision == "handshake" or (isinstance(refusal, MCPError) and refusal.code == CONNECTION_CLOSED):
+            raise
+        try:
+            await _discover(session, timeout_s)
+        except (MCPError, RuntimeError):
+            raise refusal from None  # it is the first that says why: a wrong token, a wrong path
+
+
+async def _discover(session: ClientSession, timeout_s: float) -> None:
+    """The SDK waits 10 s for this answer, whatever a session's time-out is; a server that is just starting may need longer."""
+    for _ in range(math.floor(timeout_s / DISCOVER_TIMEOUT_SECONDS)):
+        try:
+            await session.discover()
+        except MCPError as exc:
+            if exc.code != REQUEST_TIMEOUT:
+                raise
+        else:
+            return
+    await session.discover()

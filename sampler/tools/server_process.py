@@ -1,0 +1,128 @@
+"""The child process of a stdio tool server: how it is started, and how it and all that it started are ended.
+
+A guard stands between the sampler and the server (`sampler.tools.guard`): it ends what the server's tools leave behind, also when
+the sampler is killed. If the guard itself is killed, the server dies with it, and the rest is found by a mark in the environment.
+"""
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import sys
+import time
+import uuid
+from asyncio.subprocess import PIPE, Process
+from dataclasses import dataclass
+from pathlib import Path
+
+from mcp.client.stdio import get_default_environment
+
+from sampler.tools import guard
+from sampler.tools.servers import ToolServer
+
+log = logging.getLogger(__name__)
+
+MARK = "TANDEM_TOOL_SESSION"  # environment variable of a server and what it starts
+_READ_AHEAD_BYTES = 256 * 1024  # asyncio holds up to twice as much of each pipe
+_LEAVE_S = 2.0  # to end by itself once its stdin is closed
+_KILL_S = 2.0  # beyond what the guard takes
+_POLL_S = 0.01
+_SWEEPS = 100
+
+
+@dataclass(frozen=True, slots=True)
+class ServerProcess:
+    """`process` is the guard: its pipes and its exit status are the server's. It ends all when `lifeline` is closed."""
+
+    process: Process
+    lifeline: int
+    mark: str
+
+
+async def start_process(server: ToolServer) -> ServerProcess:
+    """Raises OSError and ValueError. A command that cannot be run is told on stderr, and by status 127."""
+    mark = uuid.uuid4().hex
+    guards_end, lifeline = os.pipe()
+    try:
+        process = await asyncio.create_subprocess_exec(
+            *(
+                sys.executable,
+                "-I",
+                "-S",
+                str(Path(guard.__file__)),
+                str(guards_end),
+                server.command or "",
+                *server.args,
+            ),
+            stdin=PIPE,
+            stdout=PIPE,
+            stderr=PIPE,
+            cwd=server.cwd,
+            env=get_default_environment() | dict(server.env) | {MARK: mark},
+            start_new_session=True,
+            pass_fds=(guards_end,),
+            limit=_READ_AHEAD_BYTES,
+        )
+    except BaseException:  # cancelled too: a guard that was started ends when the lifeline does
+        os.close(lifeline)
+        raise
+    finally:
+        os.close(guards_end)
+    return ServerProcess(process, lifeline, mark)
+
+
+async def end_process(server: ServerProcess) -> None:
+    """Close stdin and wait; then SIGTERM, and what that leaves is killed, the descendants too. Returns when none is left."""
+    process = server.process
+    if process.stdin is not None:
+        process.stdin.close()
+    if not await has_ended(process, _LEAVE_S + guard.LEFTOVERS_LEAVE_S):
+        _signal(process, signal.SIGTERM)
+        if not await has_ended(process, guard.LEAVE_S + _KILL_S):
+            _signal(process, signal.SIGKILL)
+            if not await has_ended(process, _KILL_S):
+                log.warning("tool server process %d is still there after SIGKILL", process.pid)
+    os.close(server.lifeline)
+    if process.returncode == -signal.SIGKILL:
+        await asyncio.to_thread(_sweep, server.mark)
+    transport = getattr(process, "_transport", None)
+    if transport is not None:  # else a pipe that somebody holds would keep it open
+        with contextlib.suppress(PermissionError):
+            transport.close()
+
+
+async def has_ended(process: Process, within_s: float) -> bool:
+    """Not `process.wait()`: that also waits for pipes, which a grandchild may hold open."""
+    end = time.monotonic() + within_s
+    while process.returncode is None:
+        if time.monotonic() >= end:
+            return False
+        await asyncio.sleep(_POLL_S)
+    return True
+
+
+def _signal(process: Process, number: signal.Signals) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        process.send_signal(number)
+
+
+def _sweep(mark: str) -> None:
+    """Kill what a killed guard has left, as long as there is any."""
+    wanted = f"{MARK}={mark}".encode()
+    for _ in range(_SWEEPS):
+        found = [pid for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if wanted in _environment(pid)]
+        if not found:
+            return
+        for pid in found:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(_POLL_S)  # they are not our children, so there is nothing to wait on
+    log.warning("tool server: processes that it left cannot be ended: %s", found)
+
+
+def _environment(pid: int) -> list[bytes]:
+    try:
+        return Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    except OSError:  # gone, or somebody else's
+        return []

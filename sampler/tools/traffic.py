@@ -1,0 +1,243 @@
+"""What the sessions of one process may do to tool servers at once.
+
+    episode ─▶ is the server away? ─wait, then give the slot back without blame─▶ ToolServerUnavailable
+                 └─no─▶ a place among the sessions that are being opened ─▶ open, list the tools ─▶ the session
+                                                                              └─fails─▶ the server is away for a while
+
+Opening a session takes a process (stdio) or a few requests, and depends on no task: that it fails is never an episode's doing. So
+it is tried again, less and less often, until it works; an episode waits for that for a while and then gives its slot back, which
+costs no attempt. `away` and `has_room` tell the sampler to claim nothing in the meantime, `alarms` tell people why.
+
+A server that takes a limited number of connections (`max_connections` in the servers file) has them shared out: a quarter to
+sessions that are being opened, a few to streams on which a session only listens, a few to sessions that end, the rest to calls.
+"""
+
+import asyncio
+import contextlib
+import os
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
+from typing import TypeVar
+
+from sampler.errors import ToolFailure, ToolServerUnavailable
+from sampler.tools.busy import ServerBusy
+from sampler.tools.circuit import Circuit
+from sampler.tools.servers import ToolServer
+from shared.outside_text import clipped
+
+T = TypeVar("T")
+
+MAX_OPENING = 64
+# A stream on which a session listens brings news of another tool list, which is news for all; each one is a connection.
+MAX_LISTENING = 8
+_MAX_TOLD_CHARS = 500
+
+
+class Traffic:
+    """One per process. `max_opening`: sessions with remote servers that are opened at once; `max_starting`: processes of stdio
+    servers that start at once, None: two per core. `patience_s`: how long an episode waits for a server that is away."""
+
+    def __init__(
+        self, max_opening: int = MAX_OPENING, max_starting: int | None = None, patience_s: float = 0.0
+    ) -> None:
+        self.patience_s = patience_s
+        self._max_starting = max_starting or 2 * (os.cpu_count() or 1)
+        self._max_opening = max_opening
+        self._remote = asyncio.Semaphore(max_opening)
+        self._local = asyncio.Semaphore(self._max_starting)
+        self._servers: dict[tuple[object, ...], ServerTraffic] = {}
+
+    def of(self, server: ToolServer) -> "ServerTraffic":
+        known = self._servers.get(server.key)
+        if known is None:
+            place = self._local if server.url is None else self._remote
+            known = self._servers[server.key] = ServerTraffic(server, place, self.patience_s)
+        return known
+
+    @property
+    def opening(self) -> int:
+        """Sessions that are being opened, or wait for that."""
+        return sum(server.opening for server in self._servers.values())
+
+    def away(self) -> "list[ServerTraffic]":
+        """Servers with which no session can be opened now."""
+        return [server for server in self._servers.values() if not server.circuit.is_closed]
+
+    def has_room(self) -> bool:
+        """Whether one more episode would find all servers ready: none rests, and few sessions wait to be opened.
+
+        Of a server that is away, one episode at a time tries whether it is back.
+        """
+        away = self.away()
+        if any(server.circuit.rest_s() > 0 or server.opening for server in away):
+            return False
+        return all(
+            server.opening < (self._max_starting if server.server.url is None else self._max_opening)
+            for server in self._servers.values()
+        )
+
+    def alarms(self) -> list[str]:
+        """A sentence for every server that is away."""
+        return [server.alarm() for server in self.away()]
+
+
+class ServerTraffic:
+    """The same for one server."""
+
+    def __init__(self, server: ToolServer, opening: asyncio.Semaphore, patience_s: float) -> None:
+        self.server = server
+        self.circuit = Circuit()
+        self.opening = 0
+        self._opening = opening
+        self._patience_s = patience_s
+        self._listening = 0
+        most = server.max_connections
+        quarter = max(1, (most or 0) // 4)
+        self._max_listening = min(MAX_LISTENING, quarter) if most else MAX_LISTENING
+        # Over SSE every session holds a connection for as long as it lives; its calls themselves are short requests.
+        held = (most // 2 if server.transport == "sse" else self._max_listening) if most else 0
+        self._short = _Places(quarter if most else None)
+        self._sessions = _Places(held if server.transport == "sse" and most else None)
+        self._calls = _Places(max(1, most - quarter - held - quarter // 2) if most else None)
+
+    # ------------------------------------------------------------------ sessions
+
+    async def open(self, attempt: Callable[[], Awaitable[T]]) -> T:
+        """What `attempt` returns once the server lets a session be opened. Raises ToolServerUnavailable.
+
+        `attempt` is called again after a failure, within the patience; what it began it has to end itself.
+        """
+        self.opening += 1
+        try:
+            return await self._open(attempt)
+        finally:
+            self.opening -= 1
+
+    async def _open(self, attempt: Callable[[], Awaitable[T]]) -> T:
+        patience = _Patience(self._patience_s)
+        while True:
+            await self._turn(patience)
+            async with self._short.place(), self._opening:
+                if not self.circuit.enter():
+                    continue  # it closed while this one waited for a place
+                generation = self.circuit.generation
+                try:
+                    found = await attempt()
+                except ToolFailure as exc:
+                    self._note(generation, exc)
+                    patience.failed(exc)
+                except BaseException:  # cancelled too: the place of the one that tries must be free again
+                    self.circuit.left()
+                    raise
+                else:
+                    self.circuit.opened()
+                    return found
+
+    async def _turn(self, patience: "_Patience") -> None:
+        """Wait while the server is away. Raises ToolServerUnavailable."""
+        while not self.circuit.is_closed:
+            rest_s, left_s = self.circuit.rest_s(), patience.left_s()
+            if left_s <= 0 or rest_s > left_s:
+                raise ToolServerUnavailable(str(patience.error or self.circuit.why)) from patience.error
+            if rest_s == 0 and not self.circuit.is_tried:
+                return
+            await self.circuit.changed(left_s)
+
+    @contextlib.asynccontextmanager
+    async def session(self) -> AsyncIterator[None]:
+        """A place for a session that holds a connection; only servers over SSE with `max_connections` have a limit."""
+        try:
+            async with asyncio.timeout(None if self._patience_s == 0 else self._patience_s) as waiting:
+                await self._sessions.take()
+                waiting.reschedule(None)
+        except TimeoutError as exc:
+            raise ToolServerUnavailable(
+                f"tool server {self.server.name} ({self.server.address}): all of its {self.server.max_connections} "
+                f"connections are in use, for {self._patience_s:g} s"
+            ) from exc
+        try:
+            yield
+        finally:
+            self._sessions.give_back()
+
+    def calling(self) -> AbstractAsyncContextManager[None]:
+        """A place for one call. The call's own time-out begins behind it."""
+        return self._calls.place()
+
+    def failed(self, generation: int, exc: ToolFailure) -> None:
+        """A call of a session failed that was opened in `generation` of the circuit. A process of a session's own says nothing
+        about those of other sessions."""
+        if self.server.url is not None:
+            self._note(generation, exc)
+
+    def _note(self, generation: int, exc: ToolFailure) -> None:
+        cause = exc.__cause__
+        if isinstance(cause, ServerBusy):
+            self.circuit.busy(generation, cause.wait_s, str(exc))
+        else:
+            self.circuit.failed(generation, str(exc))
+
+    # ------------------------------------------------------------------ streams
+
+    def listen(self) -> bool:
+        """Whether one more session may hold a stream on which it only listens; `stop_listening` gives it back."""
+        if self._listening >= self._max_listening:
+            return False
+        self._listening += 1
+        return True
+
+    def stop_listening(self) -> None:
+        self._listening -= 1
+
+    # ------------------------------------------------------------------ for people
+
+    def alarm(self) -> str:
+        circuit = self.circuit
+        next_try = "now" if circuit.is_tried or circuit.rest_s() == 0 else f"in {circuit.rest_s():.0f} s"
+        why = clipped(circuit.why, _MAX_TOLD_CHARS)
+        return (
+            f"no session with tool server {self.server.name} for {circuit.away_s():.0f} s ({why}); episodes wait, "
+            f"without blame; the next try: {next_try}"
+        )
+
+
+class _Patience:
+    """How long one opening still waits for a server that is away; it begins when that is first found."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._end: float | None = None
+        self.error: ToolFailure | None = None
+
+    def failed(self, exc: ToolFailure) -> None:
+        self.error = exc
+        self.left_s()
+
+    def left_s(self) -> float:
+        now = time.monotonic()
+        self._end = now + self._seconds if self._end is None else self._end
+        return self._end - now
+
+
+class _Places:
+    """So many at once; None: any number."""
+
+    def __init__(self, most: int | None) -> None:
+        self._free = None if most is None else asyncio.Semaphore(most)
+
+    async def take(self) -> None:
+        if self._free is not None:
+            await self._free.acquire()
+
+    def give_back(self) -> None:
+        if self._free is not None:
+            self._free.release()
+
+    @contextlib.asynccontextmanager
+    async def place(self) -> AsyncIterator[None]:
+        await self.take()
+        try:
+            yield
+        finally:
+            self.give_back()

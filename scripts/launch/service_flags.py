@@ -1,0 +1,125 @@
+"""Flags of the services on the launcher's command line: `minirl_example.sh RUN --loss_calculater GRPO --max_turns 4`.
+
+A flag that is none of the launcher's own goes to every service that has it, as flags win there over environment and YAML.
+All of them are checked before anything starts: their names, their values, and the rules between settings.
+"""
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from sampler.config import SamplerConfig
+from sampler.engine.keeper_config import KeeperConfig
+from shared.config import SECRETS, ServiceConfig
+from shared.errors import ConfigError
+from shared.option_names import unknown_option
+
+ROOT = Path(__file__).resolve().parents[2]
+LIGHT: tuple[type[ServiceConfig], ...] = (SamplerConfig, KeeperConfig)  # the trainer's needs torch to be read
+OURS = {  # options of services that the launcher gives them, and what a person sets instead
+    "run": "the run is the first word of the command line",
+    "other_policies": "give the YAML file a section policies (docs/two_policies.md)",
+    "engine_url": "give ENGINE_URLS",
+    "output_dir": "checkpoints and metrics lie in output/RUN",
+}
+TRAINER_TIMEOUT_S = 120.0
+
+ServiceFlags = dict[str, list[str]]  # by section: the flags that its service is given
+
+
+def split_arguments(arguments: Sequence[str], own: Iterable[str]) -> tuple[list[str], dict[str, str]]:
+    """What the launcher reads itself, and {name: value} of the other flags. Raises ConfigError for one without a value."""
+    mine, others, known = [], {}, {f"--{name}" for name in own} | {"--help", "-h"}
+    left = list(arguments)
+    while left:
+        word = left.pop(0)
+        flag, equals, value = word.partition("=")
+        if not flag.startswith("--") or _base(flag) in known:
+            mine.append(word)
+            if _base(flag) in known and not equals and left and not left[0].startswith("--"):
+                mine.append(left.pop(0))
+            continue
+        if not equals:
+            value = left.pop(0) if left and not left[0].startswith("--") else ""
+        others[flag.removeprefix("--")] = value
+    return mine, others
+
+
+def _base(name: str) -> str:
+    """`eval_sampling` of `eval_sampling.top_p`."""
+    return name.partition(".")[0]
+
+
+def hand_out(given: dict[str, str], launcher: Iterable[str], context: Sequence[str]) -> ServiceFlags:
+    """Each flag to the services that have it; `context` are flags that all of them get (the YAML file, the policy).
+
+    Raises ConfigError for a name that no service has, one that the launcher sets itself, and a value that a service refuses.
+    """
+    if not given:
+        return {}
+    for name in given.keys() & OURS.keys():
+        raise ConfigError(f"--{name} is set by the launcher: {OURS[name]}")
+    for name in given.keys() & set(SECRETS):
+        raise ConfigError(f"--{name} may hold a secret: put it into the environment, as TANDEM_TRAINER_{name.upper()}")
+    trainer = _ask_trainer(given, context)
+    known = {cls.section: set(cls.model_fields) for cls in LIGHT} | {"trainer": set(trainer["names"])}
+    every = set(launcher).union(*known.values())
+    problems = [unknown_option(name, every) for name in given if _base(name) not in every]
+    empty = [name for name, value in given.items() if _base(name) in every and not value]
+    problems += [f"--{name} has no value; expected --{name} VALUE" for name in empty]
+    if problems:
+        raise ConfigError("\n".join(problems))
+    flags = {
+        section: [f"--{name}={value}" for name, value in given.items() if _base(name) in names]
+        for section, names in known.items()
+    }
+    refused = [trainer["error"], *(_refused(cls, context, flags[cls.section]) for cls in LIGHT)]
+    if any(refused):
+        raise ConfigError("\n".join(filter(None, refused)))
+    return flags
+
+
+def _refused(cls: type[ServiceConfig], context: Sequence[str], flags: Sequence[str]) -> str:
+    """What the service refuses; empty where it takes the flags."""
+    try:
+        if flags:
+            cls.load([*_placeholders(cls), *context, *flags])
+    except ConfigError as exc:
+        return str(exc)
+    return ""
+
+
+def _placeholders(cls: type[ServiceConfig]) -> list[str]:
+    """For what a service demands and the launcher gives it later."""
+    return [f"--{name}=x" for name, field in cls.model_fields.items() if field.is_required()]
+
+
+def _ask_trainer(given: dict[str, str], context: Sequence[str]) -> dict[str, Any]:
+    """{"names": its settings, "error": what it refuses, or ""}, from a process of its own: torch takes seconds and memory."""
+    question = json.dumps({"given": given, "context": list(context)})
+    command = [sys.executable, "-m", "scripts.launch.service_flags"]
+    asked = subprocess.run(
+        command, input=question, cwd=ROOT, capture_output=True, text=True, timeout=TRAINER_TIMEOUT_S, check=False
+    )
+    if asked.returncode:
+        raise ConfigError(f"the trainer's settings cannot be read:\n{asked.stderr[-2000:]}")
+    answer: dict[str, Any] = json.loads(asked.stdout.splitlines()[-1])
+    return answer
+
+
+def _answer_for_trainer() -> None:
+    from trainer.config import TrainerConfig
+
+    question = json.loads(sys.stdin.read())
+    flags = [
+        f"--{name}={value}" for name, value in question["given"].items() if _base(name) in TrainerConfig.model_fields
+    ]
+    error = _refused(TrainerConfig, question["context"], flags)
+    sys.stdout.write(json.dumps({"names": list(TrainerConfig.model_fields), "error": error}) + "\n")
+
+
+if __name__ == "__main__":
+    _answer_for_trainer()

@@ -1,0 +1,69 @@
+"""Names that people give to runs, policies, splits and sources. They become names of databases, folders, logs and fields of
+documents, and parts of ids (`main:train:0:t1`): one rule holds for all of them, and is checked where they come in."""
+
+import re
+from typing import Annotated
+
+from pydantic import AfterValidator
+
+from shared.errors import ConfigError
+
+LONGEST = 60  # bytes: MongoDB takes 63 for a database
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
+_UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f\x85\u2028\u2029\ud800-\udfff]")
+LONGEST_LABEL = 256
+RESERVED = ("admin", "local", "config")  # databases of MongoDB's own
+
+
+def check_name(kind: str, name: str) -> str:
+    """`name` itself. Raises ConfigError, which says what it names."""
+    if not _NAME.fullmatch(name) or len(name) > LONGEST:
+        raise ConfigError(
+            f"{kind} name {shortened(name)}: expected 1 to {LONGEST} of A-Z, a-z, 0-9, _ and -, the first a letter or digit"
+        )
+    return name
+
+
+def check_run_name(name: str) -> str:
+    """Run names are database names too. Raises ConfigError."""
+    if name in RESERVED:
+        raise ConfigError(f"run name {name!r} is a database of MongoDB's own; choose another")
+    return check_name("run", name)
+
+
+def check_label(kind: str, text: str) -> str:
+    """For what is only stored and shown: a task's id, a task line's source (`openai/gsm8k`). Raises ConfigError."""
+    if not text.strip() or _UNPRINTABLE.search(text) or len(text.encode()) > LONGEST_LABEL:
+        raise ConfigError(
+            f"{kind} is {shortened(text)}; expected text on one line, of 1 to {LONGEST_LABEL} bytes in UTF-8"
+        )
+    return text
+
+
+def shortened(value: object, longest: int = 80) -> str:
+    """As Python writes it, cut in the middle where that is long."""
+    return cut(repr(value), longest)
+
+
+def cut(text: str, longest: int) -> str:
+    if len(text) <= longest:
+        return text
+    return f"{text[: longest // 2]}…{text[-longest // 4 :]} ({len(text)} characters)"
+
+
+def _policy(name: str) -> str:
+    return check_name("policy", name)
+
+
+def _split(name: str) -> str:
+    return check_name("split", name)
+
+
+def _source(name: str) -> str:
+    return check_name("source", name)
+
+
+RunName = Annotated[str, AfterValidator(check_run_name)]
+PolicyName = Annotated[str, AfterValidator(_policy)]
+SplitName = Annotated[str, AfterValidator(_split)]
+SourceName = Annotated[str, AfterValidator(_source)]

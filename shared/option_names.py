@@ -1,0 +1,80 @@
+"""What to say of an option that does not exist: its successor, where AgentRL had it, or the names nearest to it."""
+
+import difflib
+from collections.abc import Iterable
+
+LAUNCHER = "scripts/minirl_example.sh"
+SUCCESSORS = {  # options of AgentRL (OpenBMB AgentCPM) and of its TrainingArguments, and what takes their place here
+    "accelerator_config": "nothing: the stream gives every process its share of a step",
+    "activation_offloading": "activation_offload (with activation_checkpointing)",
+    "attention_implementation": "attn_implementation",
+    "balance_samples": "balance_sample",
+    "beta1": "nothing for CE-GRPO's weights; AdamW's is adam_beta1",
+    "beta2": "nothing for CE-GRPO's weights; AdamW's is adam_beta2",
+    "bf16": "dtype bfloat16",
+    "bypass_causal_mask_check": "nothing: attention masks come from the token tree",
+    "compress_history": "new_context",
+    "config_file": f"accelerate_config (assets/fsdp2.yml instead of fsdp2_dst.yml) of {LAUNCHER}",
+    "cpu_ram_efficient_loading": "nothing: no process ever holds the whole model",
+    "dataloader_drop_last": "nothing: a step always has groups_per_step groups",
+    "dataloader_num_workers": "prefetch",
+    "dataloader_prefetch_factor": "prefetch",
+    "decoder_sparse_step": "nothing: the model's own config.json says it",
+    "dynamic_batching": "max_tokens_per_row: rows are always packed",
+    "enable_loss_parallel": "logprob_chunk: logits are never whole in memory",
+    "enable_oss": "nothing: images are not supported",
+    "enable_sampling": "nothing: samplers are processes of their own (num_samplers 0 starts none)",
+    "ep_size": "tp_size: it splits experts too",
+    "eval_strategy": "eval_steps (0: no evaluation while training)",
+    "fp16": "dtype bfloat16",
+    "frequency_penalty": "eval_sampling, for evaluation; in training it would change what the stored log-probs mean",
+    "gradient_accumulation_steps": "groups_per_step: the groups of one optimizer step over all processes",
+    "gradient_checkpointing": "activation_checkpointing",
+    "inf_ep_size": "engine_command of the keeper: SGLang's own --ep-size",
+    "inf_mem_ratio": "engine_command of the keeper: SGLang's own --mem-fraction-static",
+    "inf_tp_size": "engine_command of the keeper: SGLang's own --tp-size",
+    "logging_steps": "nothing: every step is logged",
+    "log_entropy": "with_entropy",
+    "loss_seq_chunk_size": "logprob_chunk",
+    "lr_scheduler_type": "lr_schedule",
+    "max_concurrent_samples_per_process": "max_concurrent_episodes",
+    "max_pixels": "nothing: images are not supported",
+    "max_prompt_length": "max_prompt_tokens",
+    "mcp_auth_token": "mcp_manager_url: an mcpServers JSON with headers",
+    "mcp_server_name": "tools (of a task) or exclude_tools, such as files.*",
+    "model_name": "policy",
+    "num_train_epochs": f"train_epochs of {LAUNCHER}",
+    "optim_args": "adam_beta1 and adam_beta2",
+    "oss_connection_string": "nothing: images are not supported",
+    "output_router_logits": "router_aux_loss_coef",
+    "pad_to_maximum": "nothing: rows are packed, not padded",
+    "pad_to_multiple_of": "max_tokens_per_row: rows are packed, not padded",
+    "per_device_train_batch_size": "groups_per_step (all processes together) and max_tokens_per_row (one forward)",
+    "pp_size": "nothing: tp_size, cp_size and FSDP2 split the model",
+    "preferred_sampling_params": "temperature, and eval_sampling for evaluation",
+    "presence_penalty": "eval_sampling, for evaluation; in training it would change what the stored log-probs mean",
+    "remove_experience": "nothing: every record is kept",
+    "remove_unused_columns": "nothing: a task's own fields stand in its metadata",
+    "resample_error_records": "max_failures: failed slots are retried by themselves",
+    "run_name": "run, the script's first word",
+    "save_only_model": "keep_checkpoints (tandem export-model writes the model alone)",
+    "shift_labels": "nothing: log-probs are taken at each token's predictor",
+    "sync_sampling": "max_staleness 0",
+    "target_concurrency": "adaptive_concurrency",
+    "top_k": "eval_sampling, for evaluation; training stores the log-prob of each sampled token",
+    "top_p": "eval_sampling, for evaluation; in training it would change what the stored log-probs mean",
+    "torch_dtype": "dtype",
+    "trainer": "nothing: the model's own config.json says its class",
+    "trust_remote_code": "nothing: models are those of transformers",
+    "tune_vision": "nothing: images are not supported",
+}
+
+
+def unknown_option(name: str, known: Iterable[str], kind: str = "option") -> str:
+    """`unknown option …`, and its successor, or the nearest names, or all that exist."""
+    if name in SUCCESSORS:
+        return f"unknown {kind} {name!r}: AgentRL's name; its successor here: {SUCCESSORS[name]} (docs/from_agentrl.md)"
+    names = sorted(known)
+    if nearest := difflib.get_close_matches(name, names, n=3):
+        return f"unknown {kind} {name!r}; did you mean {' or '.join(nearest)}?"
+    return f"unknown {kind} {name!r}; expected one of {', '.join(names)}"

@@ -1,0 +1,66 @@
+"""What any value of a configuration must be, in every field: something that a document, a file name and a clock can hold."""
+
+import math
+import os
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from shared.names import shortened
+
+LONGEST_S = 1e8  # three years; clocks of threads and documents end somewhere above
+LONGEST_PATH, LONGEST_PART = 2048, 255  # bytes; Linux takes 4096 of the whole path
+DEEPEST, MOST_VALUES = 20, 100_000  # a document may be 100 levels deep
+WHOLE = 2**63
+_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/")  # as a path has it, which knows no two slashes in a row
+
+
+def problems_of(values: Mapping[str, object]) -> Iterator[tuple[str, str, str]]:
+    """(field, what was found, what was expected) of each field that no service could use."""
+    for name, value in values.items():
+        if problem := _problem(value, name.endswith("_s"), [MOST_VALUES], 0):
+            yield name, *problem
+
+
+def _problem(value: object, seconds: bool, left: list[int], depth: int) -> tuple[str, str] | None:
+    left[0] -= 1
+    if isinstance(value, dict | list | tuple | set | frozenset):
+        if depth >= DEEPEST or left[0] < 0:  # a YAML anchor may hold itself, or a million others
+            return "nested or repeated too deeply", f"at most {DEEPEST} levels and {MOST_VALUES} values"
+        parts = [*value.keys(), *value.values()] if isinstance(value, dict) else value
+        return next((found for part in parts if (found := _problem(part, seconds, left, depth + 1))), None)
+    if isinstance(value, Path) and _URL.match(str(value)):
+        return "a URL", "a path"  # not quoted: it may hold a password
+    wanted = _expected(value, seconds)
+    return None if wanted is None else (shortened(str(value) if isinstance(value, Path) else value), wanted)
+
+
+def _expected(value: object, seconds: bool) -> str | None:
+    """What should be there instead of a single value; None: it is good."""
+    if isinstance(value, Path):
+        return _text(str(value)) or _path(value)
+    if isinstance(value, str):
+        return _text(value)
+    if isinstance(value, float) and not math.isfinite(value):
+        return "a finite number"
+    if isinstance(value, int) and not -WHOLE <= value < WHOLE:
+        return "a number of 64 bits"
+    if seconds and isinstance(value, int | float) and value > LONGEST_S:
+        return f"at most {LONGEST_S:g} seconds"
+    return None
+
+
+def _text(value: str) -> str | None:
+    if "\0" in value:
+        return "text without a NUL character"
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return "UTF-8"
+    return None
+
+
+def _path(value: Path) -> str | None:
+    if len(os.fsencode(value)) > LONGEST_PATH or any(len(os.fsencode(part)) > LONGEST_PART for part in value.parts):
+        return f"a path of at most {LONGEST_PATH} bytes, and {LONGEST_PART} in each part"
+    return None

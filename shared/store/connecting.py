@@ -1,0 +1,82 @@
+"""The first contact with MongoDB: a wrong connection string, server or user is one sentence without a secret in it."""
+
+import logging
+import re
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from pymongo import AsyncMongoClient
+from pymongo.errors import ConfigurationError, ConnectionFailure, OperationFailure
+
+from shared.errors import ConfigError, StoreRefused, StoreUnavailable
+from shared.redaction import redacted, shown
+
+log = logging.getLogger(__name__)
+
+# Unauthorized, AuthenticationFailed, UserNotFound, MechanismUnavailable; Atlas says 8000 for all of them
+COMMAND = re.compile(
+    r"(to execute command \{ \w+: [^,]*),.*", re.DOTALL
+)  # what the server repeats of it holds documents
+REFUSALS = frozenset({13, 18, 11, 334, 8000})
+
+
+def connect(connection_string: str, timeout_s: float) -> AsyncMongoClient[dict[str, Any]]:
+    """A client; nothing is sent yet. Raises ConfigError."""
+    try:
+        with warnings.catch_warnings(record=True) as told:  # of options that the driver leaves out
+            warnings.simplefilter("always")
+            client: AsyncMongoClient[dict[str, Any]] = AsyncMongoClient(
+                connection_string,
+                serverSelectionTimeoutMS=round(timeout_s * 1000),
+                connectTimeoutMS=round(timeout_s * 1000),
+                socketTimeoutMS=60_000,
+                retryWrites=False,  # verbs repeat themselves; the driver's own way fails on a standalone server that restarts
+                appname="tandem",
+            )
+    except (ConfigurationError, ValueError, TypeError, OSError) as exc:  # OSError: a file of certificates
+        said = redacted(str(exc), connection_string)
+        raise ConfigError(f"db_connection_string: {said}; expected mongodb://HOST:PORT/") from None
+    for warning in told:
+        log.warning("db_connection_string: %s", redacted(str(warning.message), connection_string))
+    return client
+
+
+def check_is_primary(connection_string: str, hello: Mapping[str, Any]) -> None:
+    """`hello`: the server's answer to it. Raises ConfigError for a string that leads to a secondary alone."""
+    if not hello["isWritablePrimary"]:
+        raise ConfigError(
+            f"MongoDB at {shown(connection_string)} is a member of replica set {hello.get('setName')!r} that is not its primary; "
+            "expected a connection string that names every member, with ?replicaSet=NAME and without directConnection"
+        )
+
+
+@contextmanager
+def first_contact(connection_string: str, run: str, timeout_s: float) -> Iterator[None]:
+    """Around the first commands. Raises StoreUnavailable where there is no server, ConfigError where it lets nobody in."""
+    where = shown(connection_string)
+    try:
+        yield
+    except ConnectionFailure as exc:
+        raise StoreUnavailable(
+            f"MongoDB at {where} did not answer within {timeout_s:g} s: {redacted(str(exc), connection_string)}. "
+            "Is it running? `tandem mongod` starts one on this machine."
+        ) from exc
+    except ConfigurationError as exc:
+        raise ConfigError(f"db_connection_string: {redacted(str(exc), connection_string)}") from exc
+    except (OperationFailure, StoreRefused) as exc:
+        failure = exc.__cause__ if isinstance(exc, StoreRefused) else exc
+        if not isinstance(failure, OperationFailure) or failure.code not in REFUSALS:
+            raise
+        raise ConfigError(f"MongoDB at {where}, run {run}: {refusal(failure, connection_string)}") from failure
+
+
+def refusal(exc: OperationFailure, *connection_strings: str) -> str:
+    """What a server says that does not let this user do something, and the remedy."""
+    said = redacted(str((exc.details or {}).get("errmsg", exc)), *connection_strings)
+    said = COMMAND.sub(r"\1, ... }", said)
+    return (
+        f"refused: {said.rstrip('.')}; expected a db_connection_string with user, password and authSource of one who may "
+        "read and write this database"
+    )

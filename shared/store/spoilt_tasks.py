@@ -1,0 +1,78 @@
+"""Tasks that do not fit their model, or on which the server cannot compute: each is abandoned, with the reason, and noted.
+
+A task that stayed claimable would be the first that every claim meets, and end one sampler after the other.
+"""
+
+from typing import Any
+
+from pymongo import ASCENDING, ReturnDocument
+from pymongo.asynchronous.collection import AsyncCollection
+from pymongo.errors import OperationFailure
+
+from shared.documents import Task
+from shared.errors import MalformedDocument
+from shared.states import SlotStatus, TaskStatus
+from shared.store.malformed import MalformedVerbs
+from shared.store.pipelines import literal
+
+Document = dict[str, Any]
+
+
+class SpoiltTasks:
+    def __init__(self, tasks: AsyncCollection[Document], malformed: MalformedVerbs) -> None:
+        self._tasks = tasks
+        self._malformed = malformed
+
+    async def read(self, document: Document) -> Task | None:
+        """The task; None where it had to be set aside."""
+        try:
+            return _checked(document)
+        except MalformedDocument as exc:
+            await self._set_aside(document, exc)
+            return None
+
+    async def update(
+        self, where: Document, pipeline: list[Document], projection: Document | None = None
+    ) -> Document | None:
+        """Change the first task of `where`, by `seq`, and return it; on which the server cannot compute is set aside."""
+        first = where
+        while True:
+            try:
+                return await self._tasks.find_one_and_update(
+                    first,
+                    pipeline,
+                    projection,
+                    sort=[("seq", ASCENDING)],
+                    return_document=ReturnDocument.AFTER,
+                )
+            except OperationFailure as exc:
+                await self._set_aside_after(exc, first)
+                first = {"$and": [where, {"status": {"$ne": TaskStatus.ABANDONED.value}}]}
+
+    async def _set_aside_after(self, refusal: OperationFailure, where: Document) -> None:
+        """Raises the refusal where the first task of `where` is as it should be."""
+        document = await self._tasks.find_one(where, sort=[("seq", 1)])
+        if document is None or await self.read(document) is not None:
+            raise refusal
+
+    async def _set_aside(self, document: Document, exc: MalformedDocument) -> None:
+        """Only while it is what was read: a person may have mended it since."""
+        await self._tasks.update_one(
+            {"_id": document["_id"], "$expr": {"$eq": ["$$ROOT", literal(document)]}},
+            {
+                "$set": {"status": TaskStatus.ABANDONED.value, "outcome": f"malformed: {exc}"},
+                "$currentDate": {"settled_at": True},
+            },
+        )
+        await self._malformed.note(exc)
+
+
+def _checked(document: Document) -> Task:
+    """What the model says of one field, and what several say together."""
+    task = Task.from_mongo(document)
+    if [slot.traj_id for slot in task.slots] != list(range(task.num_generations)):
+        raise MalformedDocument("tasks", task.id, f"slots: expected traj_id 0 to {task.num_generations - 1}, in order")
+    for slot in task.slots:
+        if slot.status is SlotStatus.SCORED and (slot.record_id is None or slot.score is None):
+            raise MalformedDocument("tasks", task.id, f"slots.{slot.traj_id}: scored, without a record_id or a score")
+    return task

@@ -1,0 +1,244 @@
+"""Protections that are taken out one at a time, to see that a test misses each.
+
+    python -m tests.mutants              # all of them: some minutes
+    python -m tests.mutants lease head   # those whose name holds one of the words
+
+A mutant is one change of one file, and the test that has to fail then. Each is made in a copy of the tree in a temporary folder;
+the working tree is never touched. The copy is also tested without any change first: a test that fails anyway shows nothing.
+Exit status 1, and a line for each, where a mutant lives. `tests/test_mutants.py` checks quickly that the list fits the tree.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+COPIED = ("sampler", "shared", "trainer", "scripts", "tests", "assets", "pyproject.toml")
+LIMIT_S = 900.0
+FAILED = 1  # pytest's exit status where tests failed; others say that they could not run
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """In `file`, `old` (which stands there once) becomes `new`; `test` fails then: `path::name`."""
+
+    name: str
+    file: str
+    old: str
+    new: str
+    test: str
+
+    @property
+    def test_file(self) -> str:
+        return self.test.partition("::")[0]
+
+    @property
+    def test_name(self) -> str:
+        return self.test.partition("::")[2]
+
+
+LEASES = "tests/sampler/test_service_leases.py"
+TASKS = "tests/shared/test_tasks.py"
+TRANSPORT = "tests/sampler/test_transport.py"
+BOUNDS = "tests/shared/test_task_file_bounds.py"
+LATE = "tests/trainer/test_late_publisher.py"
+DURABLE = "tests/trainer/test_durability.py"
+KEEPER = "tests/contract/test_keeper.py"
+
+MUTANTS = (
+    Mutant(
+        "renewal of leases: the loop",
+        "sampler/service.py",
+        '            "renew": (self._renew, self._config.renew_s),\n',
+        "",
+        f"{LEASES}::test_the_lease_of_an_episode_that_takes_long_is_renewed_while_it_is_played",
+    ),
+    Mutant(
+        "renewal of leases: the write",
+        "shared/store/tasks.py",
+        '        renewed = {"free_at": after(lease_s)}\n',
+        "        renewed: dict[str, object] = {}\n",
+        f"{TASKS}::test_renewal_keeps_a_lease_and_names_those_that_are_lost",
+    ),
+    Mutant(
+        "cancellation of an episode whose lease was lost",
+        "sampler/service.py",
+        '                    log.warning("lease lost record=%s", claim.record_id)\n                    task.cancel()\n',
+        '                    log.warning("lease lost record=%s", claim.record_id)\n',
+        f"{LEASES}::test_an_episode_whose_lease_was_lost_is_cancelled_and_the_sampler_goes_on",
+    ),
+    Mutant(
+        "fence of a slot: the attempt",
+        "shared/store/slots.py",
+        '"attempt": claim.attempt, "status": SlotStatus.LEASED}',
+        '"status": SlotStatus.LEASED}',
+        f"{TASKS}::test_a_zombie_is_refused_after_its_lease_was_taken_over",
+    ),
+    Mutant(
+        "fence of a slot: the state",
+        "shared/store/slots.py",
+        '"attempt": claim.attempt, "status": SlotStatus.LEASED}',
+        '"attempt": claim.attempt}',
+        f"{TASKS}::test_a_zombie_is_refused_though_nobody_leased_its_slot_again",
+    ),
+    Mutant(
+        "time-out of opening a tool session",
+        "sampler/tools/connection.py",
+        "{opened, self._task}, timeout=self._limits.open_s, return_when",
+        "{opened, self._task}, timeout=None, return_when",
+        "tests/sampler/test_tool_failures.py::"
+        "test_opening_is_bounded_as_a_whole_when_the_server_sends_a_little_all_the_time",
+    ),
+    Mutant(
+        "bound of an HTTP head: one without an end",
+        "sampler/engine/transport.py",
+        "    if len(received) >= MAX_HEAD_BYTES:\n",
+        "    if False:\n",
+        f"{TRANSPORT}::test_a_head_beyond_the_bound_is_an_error_though_the_server_goes_on",
+    ),
+    Mutant(
+        "bound of an HTTP head: a long one with its end, interim answers",
+        "sampler/engine/transport.py",
+        'received.find(b"\\r\\n\\r\\n", start, MAX_HEAD_BYTES)',
+        'received.find(b"\\r\\n\\r\\n", start)',
+        f"{TRANSPORT}::test_a_head_beyond_the_bound_is_an_error_though_the_server_goes_on",
+    ),
+    Mutant(
+        "bound of an HTTP body without a size",
+        "sampler/engine/transport.py",
+        "        if len(self._received) - self._head.start > 2 * MAX_BODY_BYTES:\n",
+        "        if False:\n",
+        f"{TRANSPORT}::test_a_body_without_a_size_is_bounded_too",
+    ),
+    Mutant(
+        "bound of a task line: the refusal",
+        "shared/task_lines.py",
+        "    if len(raw) > MAX_LINE_BYTES:\n        yield",
+        "    if False:\n        yield",
+        f"{BOUNDS}::test_a_task_beyond_the_bound_is_refused_with_its_line_and_one_at_the_bound_is_taken",
+    ),
+    Mutant(
+        "bound of a task line: the reading",
+        "shared/task_lines.py",
+        "file.readline(MAX_LINE_BYTES + 1)",
+        "file.readline()",
+        f"{BOUNDS}::test_of_a_file_without_an_end_of_line_no_more_is_read_than_the_bound",
+    ),
+    Mutant(
+        "start of the publisher: the number in what it announces",
+        "trainer/publishing/publish.py",
+        "                incarnation=self._incarnation,\n",
+        "",
+        f"{LATE}::test_a_publisher_that_was_replaced_announces_nothing_and_deletes_nothing",
+    ),
+    Mutant(
+        "start of the publisher: the fence",
+        "trainer/publishing/publish.py",
+        "            self._bridge(self._store.versions.fence(policy, incarnation, step))\n",
+        "",
+        f"{LATE}::test_a_publisher_that_was_replaced_announces_nothing_and_deletes_nothing",
+    ),
+    Mutant(
+        "pruning spares what is evaluated",
+        "trainer/publishing/publish.py",
+        "[*last, *(v for v in surviving if v.version in awaited and v not in last)]",
+        "[*last]",
+        "tests/trainer/test_pruning.py::test_pruning_spares_a_version_until_the_last_task_of_its_round_is_settled",
+    ),
+    Mutant(
+        "flush of what is published: the contents",
+        "trainer/atomic.py",
+        "        _fsync(path)\n",
+        "        pass\n",
+        f"{DURABLE}::test_a_version_is_flushed_whole_before_it_is_announced",
+    ),
+    Mutant(
+        "flush of what is published: the name",
+        "trainer/atomic.py",
+        "    _fsync(target.parent)\n",
+        "",
+        f"{DURABLE}::test_a_version_is_flushed_whole_before_it_is_announced",
+    ),
+    Mutant(
+        "layout of files before an engine sees them",
+        "sampler/engine/keeper.py",
+        "        await asyncio.to_thread(check_layout, reached.folder, self._layout)\n",
+        "",
+        f"{KEEPER}::test_files_that_would_kill_or_spoil_an_engine_never_reach_it",
+    ),
+    Mutant(
+        "question to the engine what it serves",
+        "sampler/engine/update.py",
+        "        await _load_over_stale_cache(client, url, folder, version)\n    await require_version(client, url, version)\n",
+        "        await _load_over_stale_cache(client, url, folder, version)\n",
+        f"{KEEPER}::test_an_engine_that_reports_another_version_than_it_was_given_serves_nothing_until_it_reports_the_right_one",
+    ),
+)
+
+
+def main(words: Sequence[str]) -> int:
+    chosen = [mutant for mutant in MUTANTS if not words or any(word in mutant.name for word in words)]
+    if not chosen:
+        print(f"no mutant's name holds {' or '.join(words)}; expected a word of one of:")
+        print("\n".join(mutant.name for mutant in MUTANTS))
+        return 2
+    with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
+        copy = copied(Path(folder))
+        if (status := tested(copy, sorted({mutant.test for mutant in chosen}))) != 0:
+            print(f"the tests end with status {status} without any change; expected 0: mend them first")
+            return 1
+        alive = [mutant for mutant in chosen if not missed(copy, mutant)]
+    print(f"mutants={len(chosen)} alive={len(alive)}")
+    return 1 if alive else 0
+
+
+def copied(folder: Path) -> Path:
+    """The tree without what is generated or installed."""
+    for name in COPIED:
+        source, target = ROOT / name, folder / name
+        if source.is_dir():
+            shutil.copytree(source, target, ignore=shutil.ignore_patterns("__pycache__"), symlinks=True)
+        else:
+            shutil.copy2(source, target)
+    return folder
+
+
+def missed(copy: Path, mutant: Mutant) -> bool:
+    """Does the mutant's test fail with it?"""
+    file = copy / mutant.file
+    before = file.read_text(encoding="utf-8")
+    if before.count(mutant.old) != 1:
+        raise SystemExit(f"{mutant.file}: {mutant.old!r} stands there {before.count(mutant.old)} times; expected once")
+    file.write_text(before.replace(mutant.old, mutant.new), encoding="utf-8")
+    try:
+        status = tested(copy, [mutant.test])
+    finally:
+        file.write_text(before, encoding="utf-8")
+    verdict = {FAILED: "missed", 0: "ALIVE"}.get(status, f"ALIVE? pytest ended with status {status}")
+    print(f"{verdict:8} {mutant.name} ({mutant.file})", flush=True)
+    return status == FAILED
+
+
+def tested(copy: Path, tests: Sequence[str]) -> int:
+    """pytest's exit status. Nothing is taken from the original tree, and no compiled file outlives a change."""
+    environment = os.environ | {"PYTHONPATH": str(copy), "PYTHONDONTWRITEBYTECODE": "1"}
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "-n", "0", "-p", "no:cacheprovider", *tests]
+    done = subprocess.run(
+        command,
+        cwd=copy,
+        env=environment,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        timeout=LIMIT_S,
+        check=False,
+    )
+    return done.returncode
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,55 @@
+"""The sampler service in the test's own process, against a real store, and how a test waits for what the database says."""
+
+import asyncio
+import signal
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import TypeVar
+
+import httpx
+
+from sampler.config import SamplerConfig
+from sampler.engine.client import EngineClient
+from sampler.mcp_sampler import MCPSampler
+from sampler.sampler import AsyncSampler
+from sampler.service import SamplerService
+from shared.run_documents import InferenceService
+from shared.states import ServiceStatus
+from shared.store import Store
+from tests.sampler.boxes import PATIENCE_S
+from tests.sampler.episodes import MODEL, says
+
+T = TypeVar("T")
+
+
+@asynccontextmanager
+async def running_sampler(
+    store: Store, kind: type[AsyncSampler] = MCPSampler, **options: object
+) -> AsyncIterator["asyncio.Task[None]"]:
+    """The service, with an engine that answers everything at once. Yields its task."""
+    values = {"run": store.run, "db_connection_string": "x", "model_name_or_path": MODEL, "open_all_tasks": True}
+    config = SamplerConfig.model_validate(values | options)
+    await store.services.heartbeat(
+        InferenceService(id="http://e", url="http://e", policy="main", version=0, status=ServiceStatus.UP, capacity=64)
+    )
+    handlers = {sig: signal.getsignal(sig) for sig in (signal.SIGINT, signal.SIGTERM)}
+    transport = httpx.MockTransport(says("<answer>4</answer>", version="0"))
+    async with EngineClient(transport=transport) as client:
+        service = SamplerService(store, client, config, "w", kind)
+        running = asyncio.create_task(service.run())
+        try:
+            yield running
+        finally:
+            service._stop.set()
+            await running
+            for sig, handler in handlers.items():
+                asyncio.get_running_loop().remove_signal_handler(sig)
+                signal.signal(sig, handler)
+
+
+async def until(ask: Callable[[], Awaitable[T]], is_so: Callable[[T], object]) -> T:
+    """The first answer that `is_so`."""
+    async with asyncio.timeout(PATIENCE_S):
+        while not is_so(answer := await ask()):  # noqa: ASYNC110 - a database has no event
+            await asyncio.sleep(0.02)
+    return answer

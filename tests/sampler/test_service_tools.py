@@ -1,0 +1,42 @@
+"""A sampler whose tool server is away: it waits, says so where people look, loses no attempt, and goes on by itself."""
+
+from shared.cli.status import RunStatus, look
+from shared.mongod import free_port
+from shared.states import Termination
+from shared.store import Store
+from tests.sampler.boxes import PATIENCE_S, start_box
+from tests.sampler.running import running_sampler, until
+from tests.shared.builders import import_tasks
+
+
+async def test_a_sampler_whose_tool_server_is_away_waits_without_blame_says_so_and_goes_on_when_it_is_back(
+    store: Store,
+) -> None:
+    await import_tasks(store, 8, num_generations=8)
+    port = free_port()
+    options = {"mcp_manager_url": f"http://127.0.0.1:{port}/mcp", "tool_open_s": PATIENCE_S, "tool_wait_s": 0.1}
+    options |= {"max_opening_sessions": 4, "max_failures": 1}
+
+    async def now() -> RunStatus:
+        return await look(store)
+
+    async with running_sampler(store, **options, poll_s=0.02, heartbeat_s=0.05, service_ttl_s=3600):
+        seen = await until(now, lambda seen: seen.workers and seen.workers[0]["alarms"])
+        (alarm,) = seen.workers[0]["alarms"]
+        assert "no session with tool server manager" in alarm
+        assert "ConnectError" in alarm
+        gone = {"termination": Termination.TOOL_SERVER_AWAY.value}
+        await until(lambda: store.database["records"].count_documents(gone), bool)
+        seen = await until(now, lambda seen: seen.workers[0]["stats"]["given_back"])
+        assert seen.workers[0]["doing"] == "waiting for tool server manager"
+        assert seen.workers[0]["stats"]["failed"] == 0
+        assert (seen.failed_attempts, seen.slots["train"]["failures"]) == ([], 0)
+        box = start_box("--port", str(port))
+        try:
+            await until(store.tasks.count_slots, lambda counts: counts.get("scored") == 64)
+            seen = await until(now, lambda seen: not seen.workers[0]["alarms"])
+            assert seen.workers[0]["doing"] == "sampling without a gate"
+            assert seen.slots["train"]["failures"] == 0
+            assert await store.database["records"].count_documents(gone) < 64, "one slot at a time was claimed"
+        finally:
+            box.kill()

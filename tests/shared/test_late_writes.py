@@ -1,0 +1,325 @@
+"""Every write of the store, carried out twice, and once more when the world has moved on: nothing changes.
+
+A row is a verb and what happens after it. The commands that the verb sent are sent again at once, as a driver does whose answer
+was lost, and again at the end, as where a network held them back. A verb that is new must get a row, or a reason.
+"""
+
+import inspect
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+import pytest
+from pymongo import AsyncMongoClient
+
+from shared.documents import Claim, DataClaim, Task
+from shared.mongod import Mongod
+from shared.offers import BroadcastOffer, Joined
+from shared.run_documents import Admission, SavedCheckpoint
+from shared.states import DataStatus, OfferState, RecordStatus
+from shared.store import Store
+from tests.late_commands import Recorder, everything, send
+from tests.shared.builders import claim, import_tasks, make_data, make_task
+from tests.shared.episodes import announce, play, settle, train, whole_run
+
+Late = Callable[[Awaitable[Any]], Awaitable[Any]]
+Row = Callable[[Store, Late], Awaitable[None]]
+ADMISSION = Admission(groups_per_step=1, max_staleness=0)
+OFFER = BroadcastOffer(
+    address="a", port=1, group="g", backend="gloo", bucket_bytes=1, join_s=1, limit_s=1, state=OfferState.OPEN
+)
+RECORD = "main:train:0:t0:0:1"
+FIRST, SECOND = DataClaim(incarnation=1, step=1), DataClaim(incarnation=2, step=1)
+ROWS: dict[str, Row] = {}
+
+READS = {
+    *(
+        "tasks.next_seq",
+        "tasks.existing_payloads",
+        "tasks.holds",
+        "tasks.ended_of",
+        "tasks.admission_limit",
+        "tasks.get",
+        "tasks.first_unended",
+        "malformed.all",
+    ),
+    *("tasks.count_without_data", "tasks.count_by_status", "tasks.count_slots", "evaluation.awaited_version"),
+    *("evaluation.open_versions", "evaluation.count_round", "evaluation.epochs", "evaluation.round_tasks"),
+    *("evaluation.round_records", "records.get", "records.get_many", "records.dispatches_of", "records.tokens_of"),
+    *("records.recent", "records.count_by_status", "data.ready_groups", "data.load", "data.count_above", "data.find"),
+    *("data.count_discarded_groups", "data.count_by_status", "data.count_ready_groups", "steps.surviving", "runs.read"),
+    *("runs.get", "runs.is_paused", "runs.is_current_trainer", "versions.get", "versions.newest", "versions.all"),
+    *("versions.check_first", "services.live", "services.wants_full", "services.all", "workers.all", "workers.live"),
+}
+REASONS = {
+    "tasks.claim_slot": "leases another slot, which is free again when that lease ends",
+    "tasks.claim_settlement": "leases another group, which is free again when that lease ends",
+    "tasks.renew_leases": "a lease that is still held ends later",
+    "malformed.note": "the same problem again, seen later",
+    "runs.set_state": "a person's word: the last one counts",
+    "runs.save_config": "what a service runs with, for people: the last one counts",
+    "services.heartbeat": "the next one, some seconds later, is right again",
+    "services.set_status": "the next heartbeat is right again",
+    "services.remove": "the next heartbeat is right again",
+    "workers.heartbeat": "the next one is right again",
+    "workers.leave": "the next heartbeat is right again",
+    "indexes": "they are there or not",
+}
+
+
+def row(*verbs: str) -> Callable[[Row], Row]:
+    def add(function: Row) -> Row:
+        ROWS.update(dict.fromkeys(verbs, function))
+        return function
+
+    return add
+
+
+async def completed(store: Store) -> Task:
+    await import_tasks(store, 1)
+    while (held := await claim(store)) is not None:
+        await play(store, held, float(held.traj_id))
+    task = await store.tasks.get("main:train:0:t0")
+    assert task is not None
+    return task
+
+
+async def held(store: Store) -> Claim:
+    await import_tasks(store, 1)
+    found: Claim = await claim(store)
+    return found
+
+
+@row("tasks.insert_new")
+async def _(store: Store, late: Late) -> None:
+    await late(store.tasks.insert_new([make_task(seq) for seq in range(2)]))
+    await claim(store)
+
+
+@row("tasks.finish_slot", "records.start", "records.open_dispatch", "records.close_dispatches", "records.move")
+async def _(store: Store, late: Late) -> None:
+    await import_tasks(store, 1)
+    while (got := await claim(store)) is not None:
+        await late(play(store, got, float(got.traj_id)))
+    await settle(store)
+    await train(store, 1)
+
+
+@row("tasks.retry_slot")
+async def _(store: Store, late: Late) -> None:
+    await late(store.tasks.retry_slot(await held(store), "engine down", delay_s=0, max_failures=3))
+    await claim(store)
+
+
+@row("tasks.release_slot")
+async def _(store: Store, late: Late) -> None:
+    await late(store.tasks.release_slot(await held(store)))
+    await claim(store)
+
+
+@row("tasks.finish_settlement", "records.settle_group", "records.set_advantages", "data.write_group")
+async def _(store: Store, late: Late) -> None:
+    await completed(store)
+    await late(settle(store))
+    await train(store, 1)
+
+
+@row("tasks.finish_settlement ")
+async def _(store: Store, late: Late) -> None:
+    task = await completed(store)
+    await late(store.tasks.finish_settlement(task, "abandoned: no reason", abandoned=True))
+
+
+@row("tasks.skip_next_epoch")
+async def _(store: Store, late: Late) -> None:
+    task = await completed(store)
+    easy = make_task(0, tid="t0", epoch=1).model_copy(update={"seq": 1})
+    payload = easy.payload.model_copy(update={"max_pass_rate": 0.1})
+    await store.tasks.insert_new([easy.model_copy(update={"payload": payload})])
+    await late(store.tasks.skip_next_epoch(task))
+
+
+@row("evaluation.queue_round")
+async def _(store: Store, late: Late) -> None:
+    await store.tasks.insert_new([make_task(seq, split="eval") for seq in range(2)])
+    await late(store.evaluation.queue_round("main", 3))
+    await claim(store, split="eval", served_versions=[3])
+
+
+@row("evaluation.withdraw")
+async def _(store: Store, late: Late) -> None:
+    await store.tasks.insert_new([make_task(seq, split="eval") for seq in range(2)])
+    await store.evaluation.queue_round("main", 3)
+    await late(store.evaluation.withdraw("main", [3]))
+    await store.evaluation.queue_round("main", 4)
+
+
+@row("records.set_turn_scores")
+async def _(store: Store, late: Late) -> None:
+    await completed(store)
+    await late(store.records.set_turn_scores({f"{RECORD}:0": 0.5}))
+    await settle(store)
+
+
+@row("records.move ")
+async def _(store: Store, late: Late) -> None:
+    got = await held(store)
+    await store.records.start(got, "w")
+    await late(store.records.move(got.record_id, RecordStatus.FAILED, {"error": "engine down"}))
+    await store.tasks.retry_slot(got, "engine down", delay_s=0, max_failures=3)
+
+
+@row("data.claim", "data.commit_step", "steps.add")
+async def _(store: Store, late: Late) -> None:
+    """Where data may be used twice, it is ready again after its first step."""
+    await store.data.write_group([make_data(make_task(0), k) for k in range(2)])
+    await late(train(store, 1, max_trained_count=2))
+    await train(store, 2, max_trained_count=2)
+
+
+@row("data.claim ")
+async def _(store: Store, late: Late) -> None:
+    await store.data.write_group([make_data(make_task(0), k) for k in range(2)])
+    await late(store.data.claim([RECORD], FIRST))
+    await store.data.commit_step("main", FIRST, max_trained_count=2)
+
+
+@row("data.commit_step ")
+async def _(store: Store, late: Late) -> None:
+    """Another trainer has taken the step back, and borrowed the records for it again."""
+    await store.data.write_group([make_data(make_task(0), k) for k in range(2)])
+    await store.data.claim([RECORD], FIRST)
+    await late(store.data.commit_step("main", FIRST, max_trained_count=1))
+    await store.data.rewind("main", 0, max_trained_count=1)
+    await store.data.claim([RECORD], SECOND)
+
+
+@row("data.give_back")
+async def _(store: Store, late: Late) -> None:
+    await store.data.write_group([make_data(make_task(0), k) for k in range(2)])
+    await store.data.claim([RECORD], FIRST)
+    await late(store.data.give_back("main", FIRST))
+    await store.data.claim([RECORD], SECOND)
+
+
+@row("data.set_aside")
+async def _(store: Store, late: Late) -> None:
+    """A resume has looked at it again, and trains it."""
+    await store.data.write_group([make_data(make_task(0), k) for k in range(2)])
+    await late(store.data.set_aside([RECORD], DataStatus.STALE, "too old"))
+    await store.data.rewind("main", 0, max_trained_count=1)
+    await store.data.claim([RECORD], SECOND)
+
+
+@row("data.release_claims")
+async def _(store: Store, late: Late) -> None:
+    await store.data.write_group([make_data(make_task(0), k) for k in range(2)])
+    await store.data.claim([RECORD], FIRST)
+    await late(store.data.release_claims("main", 2))
+    await store.data.claim([RECORD], SECOND)
+
+
+@row("data.rewind")
+async def _(store: Store, late: Late) -> None:
+    """Its marks are of the steps that the resumed trainer has taken since."""
+    await whole_run(store, tasks=1)
+    await late(store.data.rewind("main", 0, max_trained_count=1))
+    await train(store, 1)
+
+
+@row("runs.ensure")
+async def _(store: Store, late: Late) -> None:
+    await late(store.runs.ensure())
+    await store.runs.start_trainer("main", ADMISSION)
+
+
+@row("runs.start_trainer")
+async def _(store: Store, late: Late) -> None:
+    await late(
+        store.runs.start_trainer("main", ADMISSION, checkpoint=SavedCheckpoint(step=2, folder="x"), config={"a": 1})
+    )
+    await store.runs.start_trainer("main", ADMISSION, config={"a": 2})
+
+
+@row("runs.note_checkpoint")
+async def _(store: Store, late: Late) -> None:
+    incarnation = await store.runs.start_trainer("main", ADMISSION)
+    await late(store.runs.note_checkpoint("main", incarnation, SavedCheckpoint(step=2, folder="x")))
+    await store.runs.note_checkpoint("main", incarnation, SavedCheckpoint(step=4, folder="x"))
+
+
+@row("versions.announce", "versions.ensure_first", "versions.mark_pruned")
+async def _(store: Store, late: Late) -> None:
+    await late(store.versions.ensure_first("main", "/first", {}))
+    await late(announce(store, 1))
+    await announce(store, 2)
+    await late(store.versions.mark_pruned("main", [1]))
+
+
+@row("versions.fence", "versions.withdraw_after")
+async def _(store: Store, late: Late) -> None:
+    for step in range(3):
+        await announce(store, step)
+    await late(store.versions.fence("main", 2, 1))
+    await late(store.versions.withdraw_after("main", 1, 2))
+    await store.versions.announce("main", 2, "/again", {}, incarnation=2)
+
+
+@row("versions.join_broadcast", "versions.close_broadcast", "versions.end_broadcast", "versions.fail_broadcasts")
+async def _(store: Store, late: Late) -> None:
+    for number in range(2):
+        await store.versions.announce("main", number, f"/{number}", {}, offer=OFFER, incarnation=1)
+        await late(store.versions.join_broadcast("main", number, Joined(service=f"e{number}", ranks=1)))
+    await late(store.versions.close_broadcast("main", 0))
+    await late(store.versions.end_broadcast("main", 0, OfferState.SENT))
+    await late(store.versions.fail_broadcasts("main", 2))
+    await store.versions.announce("main", 2, "/2", {}, offer=OFFER, incarnation=2)
+
+
+@pytest.fixture
+async def recorded(mongod: Mongod) -> AsyncIterator[tuple[Store, Recorder]]:
+    recorder = Recorder()
+    client: AsyncMongoClient[dict[str, Any]] = AsyncMongoClient(mongod.connection_string, event_listeners=[recorder])
+    run = f"test-{uuid.uuid4().hex[:12]}"
+    async with Store.open(mongod.connection_string, run):
+        store = Store(client, run)
+        yield store, recorder
+    await client.drop_database(run)
+    await client.close()
+
+
+@pytest.mark.parametrize("verb", ROWS)
+async def test_a_write_that_is_repeated_or_comes_late_changes_nothing(
+    recorded: tuple[Store, Recorder], verb: str
+) -> None:
+    store, recorder = recorded
+    sent: list[dict[str, Any]] = []
+
+    async def late(work: Awaitable[Any]) -> Any:
+        recorder.take()
+        result = await work
+        commands = recorder.take()
+        sent.extend(commands)
+        before = await everything(store.database)
+        await send(store.database, commands)
+        assert await everything(store.database) == before, "repeated"
+        return result
+
+    await ROWS[verb](store, late)
+    assert sent, "it writes"
+    before = await everything(store.database)
+    await send(store.database, sent)
+    assert await everything(store.database) == before, "late"
+
+
+def test_every_verb_of_the_store_is_a_read_or_has_a_row_or_a_reason(store: Store) -> None:
+    verbs = {
+        f"{name}.{verb}"
+        for name, owner in vars(store).items()
+        if type(owner).__name__.endswith("Verbs") and name != "questions"
+        for verb, method in inspect.getmembers(owner, inspect.iscoroutinefunction)
+        if not verb.startswith("_") and verb != "ensure_indexes"
+    }
+    told = {verb.strip() for verb in ROWS} | READS | (REASONS.keys() - {"indexes"})
+    assert verbs - told == set()
+    assert told - verbs == set()

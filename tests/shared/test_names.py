@@ -1,0 +1,81 @@
+"""Names of runs, policies, splits and sources: no folder, database or field of a document is left by one."""
+
+from pathlib import Path
+
+import pytest
+
+from shared.config import read_policies
+from shared.errors import ConfigError
+from shared.names import LONGEST, check_label, check_name, check_run_name, shortened
+from shared.store import Store
+from shared.task_files import Target
+from shared.task_mix import TaskSource
+
+BAD = (
+    "../../x",
+    "/etc/x",
+    "",
+    "\0",
+    "a\0b",
+    "a.b",
+    "..",
+    ".",
+    "$a",
+    "-x",
+    "a b",
+    "a:b",
+    "a/b",
+    "a\nb",
+    "é",
+    "\udcff",
+    "x" * (LONGEST + 1),
+)
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_a_name_that_would_be_more_than_a_name_is_refused_everywhere(tmp_path: Path, name: str) -> None:
+    for check in (check_run_name, lambda text: check_name("policy", text)):
+        with pytest.raises(ConfigError, match=r"name .*: expected 1 to 60 of"):
+            check(name)
+    for made in ({"split": name}, {"policy": name}):
+        with pytest.raises(ConfigError, match=r"name .*: expected"):
+            Target(**made)
+    for made in ({"split": name}, {"name": name}):
+        with pytest.raises(ValueError, match=r"name .*: expected"):
+            TaskSource(**{"name": "a", "file": Path("f"), **made})
+
+
+@pytest.mark.parametrize("name", ["main", "Run-1", "x" * LONGEST, "0", "a_b-c"])
+def test_a_plain_name_is_taken(name: str) -> None:
+    assert check_run_name(name) == check_name("policy", name) == name
+
+
+@pytest.mark.parametrize("name", ["admin", "local", "config"])
+def test_databases_of_the_server_are_no_runs(name: str) -> None:
+    with pytest.raises(ConfigError, match="MongoDB's own"):
+        check_run_name(name)
+
+
+async def test_the_store_opens_no_database_by_another_name() -> None:
+    with pytest.raises(ConfigError, match="run name"):
+        async with Store.open("mongodb://127.0.0.1:1", "../x", timeout_s=0.1):
+            pass
+
+
+@pytest.mark.parametrize("name", ["../../x", "a.b", "$where", ""])
+def test_a_policy_of_the_yaml_has_a_plain_name(tmp_path: Path, name: str) -> None:
+    path = tmp_path / "c.yml"
+    path.write_text(f"policies: {{'{name}': {{}}}}\n")
+    with pytest.raises(ConfigError, match=r"c.yml: policies: policy name .*: expected 1 to 60"):
+        read_policies(path)
+
+
+@pytest.mark.parametrize("text", ["", " ", "a\nb", "\0", "\ud83d", "a\u2028b", "é" * 129])
+def test_a_label_is_one_line_of_utf_8(text: str) -> None:
+    with pytest.raises(ConfigError, match="expected text on one line"):
+        check_label("source", text)
+    assert check_label("source", "openai/gsm8k v1.0: é") == "openai/gsm8k v1.0: é"
+
+
+def test_what_is_long_is_told_short() -> None:
+    assert len(shortened("x" * 10_000)) < 120

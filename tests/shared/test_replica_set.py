@@ -1,0 +1,145 @@
+"""Three real nodes: step-downs, kill -9 of the primary, no majority, a rollback; and connection strings that ask for less."""
+
+import asyncio
+import uuid
+from collections.abc import AsyncIterator, Iterator
+
+import pymongo
+import pytest
+from pymongo.errors import ConnectionFailure, WriteConcernError
+
+from shared.errors import ConfigError
+from shared.run_documents import Admission
+from shared.store import Store
+from tests.shared.builders import import_tasks, make_task
+from tests.shared.replica_faults import problems, work_through
+from tests.shared.replica_set import ReplicaSet
+
+pytestmark = pytest.mark.slow
+PATIENCE_S = 240.0
+
+
+@pytest.fixture(scope="module")
+def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ReplicaSet]:
+    with ReplicaSet(tmp_path_factory.mktemp("replica-set")) as servers:
+        yield servers
+
+
+@pytest.fixture
+async def store(servers: ReplicaSet) -> AsyncIterator[Store]:
+    servers.whole()
+    async with Store.open(servers.connection_string, f"test-{uuid.uuid4().hex[:12]}") as store:
+        yield store
+
+
+async def blocking(work: object, *args: object) -> None:
+    assert callable(work)
+    await asyncio.to_thread(work, *args)
+
+
+@pytest.mark.parametrize("fault", ["step down", "kill -9", "no majority"])
+async def test_the_work_goes_on_through(servers: ReplicaSet, store: Store, fault: str) -> None:
+    async with asyncio.timeout(PATIENCE_S):
+        await work_through(store, range(2))
+        working = asyncio.create_task(work_through(store, range(2, 12)))
+        if fault == "step down":
+            await blocking(servers.step_down)
+        elif fault == "kill -9":
+            await blocking(servers.kill, await asyncio.to_thread(servers.primary))
+        else:
+            lost = await asyncio.to_thread(servers.secondaries)
+            for n in lost:
+                servers.stop(n)
+            await blocking(servers.until, lambda: "PRIMARY" not in servers.states(), "end of the primary")
+            assert not working.done()
+            for n in lost:
+                servers.resume(n)
+        await working
+        await blocking(servers.whole)
+        assert await problems(store, 12) == []
+
+
+async def test_an_import_that_a_rollback_undid_was_not_acknowledged_and_is_made_again(
+    servers: ReplicaSet, store: Store
+) -> None:
+    """The primary writes it alone, and dies; the others elect another one, and its return undoes what it had alone."""
+    await import_tasks(store, 1)
+    primary = await asyncio.to_thread(servers.primary)
+    others = [n for n in range(3) if n != primary]
+    uri = servers.members[primary].connection_string
+    for n in others:
+        await blocking(servers.kill, n)
+    importing = asyncio.create_task(store.tasks.insert_new([make_task(seq) for seq in range(1, 5)]))
+    with pymongo.MongoClient(uri, serverSelectionTimeoutMS=60_000) as alone:
+        tasks = alone[store.run].tasks
+
+        def written_there() -> bool:
+            return tasks.count_documents({}) == 5
+
+        await blocking(servers.until, written_there, "import on the primary")
+    assert not importing.done(), "no majority has it"
+    await blocking(servers.kill, primary)
+    for n in others:
+        await blocking(servers.restart, n)
+    new_primary = await asyncio.to_thread(servers.primary)
+    assert new_primary in others
+    async with asyncio.timeout(PATIENCE_S):
+        assert await importing == 4
+    await blocking(servers.restart, primary)
+    await blocking(servers.whole)
+    assert [d["tid"] async for d in store.database["tasks"].find().sort("seq", 1)] == [f"t{n}" for n in range(5)]
+
+
+WEAK = "w=0&journal=false&readConcernLevel=local&readPreference=secondaryPreferred&readPreferenceTags=member:{member}"
+
+
+async def test_a_connection_string_cannot_make_reads_stale_or_writes_uncertain(
+    servers: ReplicaSet, store: Store
+) -> None:
+    """A secondary applies nothing any more, and the string asks for it."""
+    admission = Admission(groups_per_step=1, max_staleness=0)
+    lagging = (await asyncio.to_thread(servers.secondaries))[0]
+    weak = f"{servers.connection_string}&{WEAK.format(member=lagging)}"
+    async with Store.open(weak, store.run) as asked_for_less:
+        await asyncio.to_thread(servers.lag, lagging)
+        try:
+            for incarnation in range(1, 6):
+                assert await store.runs.start_trainer("main", admission) == incarnation
+                assert await asked_for_less.runs.is_current_trainer("main", incarnation)
+                assert not await asked_for_less.runs.is_current_trainer("main", incarnation - 1)
+            unpinned = asked_for_less.client[store.run]["runs"]
+            found = await unpinned.find_one({"_id": "run"})
+            assert found is not None
+            assert "main" not in found["incarnations"], "this is what the string asked for"
+            assert asked_for_less.database.write_concern.document == {"w": "majority", "j": True, "wtimeout": 30_000}
+        finally:
+            await asyncio.to_thread(servers.lag, lagging, False)
+
+
+async def test_a_string_that_leads_to_a_secondary_alone_is_refused(servers: ReplicaSet, store: Store) -> None:
+    secondary = (await asyncio.to_thread(servers.secondaries))[0]
+    with pytest.raises(
+        ConfigError, match="that is not its primary; expected a connection string that names every member"
+    ):
+        async with Store.open(servers.members[secondary].connection_string, store.run):
+            pass
+
+
+async def test_what_no_majority_has_is_no_success_and_its_repetition_waits(servers: ReplicaSet, store: Store) -> None:
+    """Both secondaries stand still: the undecorated driver says it in as many words."""
+    secondaries = await asyncio.to_thread(servers.secondaries)
+    for n in secondaries:
+        await asyncio.to_thread(servers.lag, n)
+    try:
+        impatient = store.database.with_options(write_concern=pymongo.WriteConcern(w="majority", j=True, wtimeout=200))
+        for _ in range(2):  # the second changes nothing, and is not acknowledged either
+            with pytest.raises((WriteConcernError, ConnectionFailure)):
+                await impatient["tasks"].update_one({"_id": "x"}, {"$set": {"a": 1}}, upsert=True)
+        importing = asyncio.create_task(store.tasks.insert_new([make_task(seq) for seq in range(3)]))
+        done, _ = await asyncio.wait([importing], timeout=2.0)
+        assert not done
+    finally:
+        for n in secondaries:
+            await asyncio.to_thread(servers.lag, n, False)
+    async with asyncio.timeout(PATIENCE_S):
+        assert await importing == 3

@@ -1,0 +1,93 @@
+"""Dropout is off while training unless it is asked for, also where a model's config sets it."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from transformers import AutoModelForCausalLM, OPTConfig, PhimoeConfig, PreTrainedConfig, PreTrainedModel, Qwen3Config
+
+from tests.trainer.builders import VOCABULARY, gradients, logprobs_one_by_one, random_group, relative_difference
+from tests.trainer.launched import OPTIMIZER
+from trainer.learner import Learner, open_learner
+from trainer.losses import Denominators, LossConfig, LossName
+from trainer.modeling.memory import MemorySettings, checkpoint_layers
+from trainer.parallel import Parallel
+from trainer.trees.packing import pack
+from trainer.trees.tree import Merging, merge
+
+SIZES = {"vocab_size": VOCABULARY, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
+NOISY = {
+    "attention dropout": Qwen3Config(
+        **SIZES, intermediate_size=48, num_key_value_heads=2, head_dim=8, attention_dropout=0.5
+    ),
+    "dropout inside layers, and layer drop": OPTConfig(
+        **SIZES, ffn_dim=48, word_embed_proj_dim=32, dropout=0.5, attention_dropout=0.5, layerdrop=0.5
+    ),
+    "noise of routers": PhimoeConfig(
+        **SIZES,
+        intermediate_size=48,
+        num_key_value_heads=2,
+        num_local_experts=4,
+        router_jitter_noise=0.5,
+        input_jitter_noise=0.5,
+    ),
+}
+noisy = pytest.mark.parametrize("config", NOISY.values(), ids=NOISY.keys())
+
+
+def made(config: PreTrainedConfig) -> PreTrainedModel:
+    torch.manual_seed(0)
+    model = AutoModelForCausalLM.from_config(config)
+    assert isinstance(model, PreTrainedModel)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.2 * torch.randn_like(parameter))
+    return model
+
+
+def saved(config: PreTrainedConfig, directory: Path) -> PreTrainedModel:
+    model = made(config)
+    model.save_pretrained(directory)
+    return model
+
+
+def mean_logprob(learner: Learner) -> float:
+    tree = merge(random_group(3), merging=Merging.LINEAR if learner.linear else Merging.TREE)
+    rows = pack([tree], 40, one_sequence_per_row=learner.linear)
+    result = learner.step(rows, Denominators.count(torch.from_numpy(tree.trained_tokens_T)))
+    return result.metrics["loss/logprob_mean_nats"]
+
+
+@pytest.mark.filterwarnings("ignore:FSDP2-wrapped module .* returned a view")  # OPT's layers do
+@noisy
+def test_a_step_computes_what_an_engine_computes(config: PreTrainedConfig, alone: Parallel, tmp_path: Path) -> None:
+    model = saved(config, tmp_path).eval()
+    with torch.no_grad():
+        expected = [float(token.new) for tokens in logprobs_one_by_one(model, random_group(3)) for token in tokens]
+    found = mean_logprob(open_learner(tmp_path, LossConfig(loss_calculater=LossName.GRPO), OPTIMIZER, alone))
+    assert found == pytest.approx(sum(expected) / len(expected), rel=1e-5)
+
+
+def test_dropout_that_is_asked_for_is_on_and_its_sequences_are_forwarded_alone(alone: Parallel, tmp_path: Path) -> None:
+    saved(NOISY["attention dropout"], tmp_path)
+    learners = [
+        open_learner(tmp_path, LossConfig(loss_calculater=LossName.GRPO), OPTIMIZER, alone, dropout=True)
+        for _ in range(2)
+    ]
+    assert all(learner.linear for learner in learners)
+    first, second = (mean_logprob(learner) for learner in learners)
+    assert first != pytest.approx(second, rel=1e-6)
+
+
+@noisy
+def test_layers_that_are_computed_again_have_no_dropout_either(config: PreTrainedConfig, alone: Parallel) -> None:
+    ids = torch.randint(0, VOCABULARY, (1, 12), generator=torch.Generator().manual_seed(0))
+    found: list[dict[str, Tensor]] = []
+    for checkpointed in (False, True):
+        model: Any = made(config).eval()
+        checkpoint_layers(model, MemorySettings(activation_checkpointing=checkpointed), alone)
+        model(input_ids=ids, use_cache=False).logits.square().sum().backward()
+        found.append(gradients(model))
+    assert relative_difference(*found) < 1e-5

@@ -1,0 +1,350 @@
+"""Which way of computing a model gives what the model itself gives: measured before the first step, on the sharded model.
+
+    probe ──▶ the model's own forward, sequence by sequence, with its own attention and logits   ─┐
+      └─────▶ a way: trees or sequences, an attention, a head; the first that agrees is taken    ─┴─▶ log-probs and a gradient
+
+Agreement is that of the type of the computation: rounding, and no more. So what a model does to its logits, masks, positions or
+states need not be known here, and a model that nobody has tried is either computed rightly or refused with the figure. What it
+cannot show is what happens only beyond the probe's length: such settings are read in the config (`ways.tree_obstacle`).
+
+The gradient is compared by a sample of each parameter's elements, taken as the backward makes them: it is never held whole.
+"""
+
+import logging
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.fsdp import FSDPModule
+from torch.distributed.fsdp._fully_shard._fsdp_common import TrainingState
+from torch.distributed.tensor import DTensor
+from transformers import PreTrainedModel
+from transformers.utils import logging as foreign_logging
+
+from shared.errors import ConfigError
+from trainer.modeling.attention import no_mask
+from trainer.modeling.context_parallel import of_slices
+from trainer.modeling.forward import TreeLM, row_logprobs
+from trainer.modeling.probe import Probe, make_probe
+from trainer.modeling.ways import OWN, Head, Way, attentions
+from trainer.parallel import Peers
+from trainer.trees.packing import Row
+
+log = logging.getLogger(__name__)
+
+# of probes: a token that chooses another expert by a last digit does so on one of them, a wrong mask on both
+SEEDS = (0, 1)
+SAMPLE = 16384  # elements of each parameter's gradient
+FOREIGN_ERRORS = (  # of a forward or backward that does not fit the model: transformers' and torch's own
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    ImportError,
+    LookupError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Tolerance:
+    """`logprob` in nats; `gradient` relative to the parameter's own, or to `small` times the largest parameter's."""
+
+    logprob: float
+    gradient: float
+    small: float
+
+
+TOLERANCES = {  # rounding is a hundredth of these: tests/trainer/model_table.py
+    torch.float64: Tolerance(1e-4, 3e-4, 1e-2),  # norms and routers compute in float32 all the same
+    torch.float32: Tolerance(1e-4, 3e-4, 1e-2),
+    torch.bfloat16: Tolerance(0.02, 0.03, 0.1),
+}
+NOISE = 3.0  # in bfloat16: times what the same attention and head differ by on single sequences, where experts are chosen by a
+MOST = Tolerance(0.5, 0.3, 0.1)  # last digit; but no more than this
+ON_ACCELERATOR = Tolerance(1e-3, 5e-3, 1e-2)  # of float32: kernels multiply in fewer bits there
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """The largest difference of a log-prob (nats) and the largest relative one of a parameter's gradient."""
+
+    logprob: float
+    gradient: float
+
+    def within(self, tolerance: Tolerance) -> bool:
+        """Not if it is not a number."""
+        return self.logprob <= tolerance.logprob and self.gradient <= tolerance.gradient
+
+    def __str__(self) -> str:
+        return f"log-probs {self.logprob:.1e} nats off, gradient {100 * self.gradient:.2g} %"
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The way taken, how far it is from the model's own forward, and why those before it were not."""
+
+    way: Way
+    difference: Difference
+    rejected: tuple[str, ...]
+
+
+@dataclass(slots=True)
+class _Result:
+    logprob_E: Tensor
+    gradients: dict[str, Tensor] = field(default_factory=dict)
+
+
+def choose_way(
+    lm: TreeLM,
+    wanted: str,
+    device: torch.device,
+    *,
+    obstacle: str | None = None,
+    prefix_trees: bool = True,
+    peers: Peers | None = None,
+    precision: torch.dtype | None = None,
+    compiled: bool = False,
+) -> Found:
+    """Measure, and leave `lm` with the first way that agrees with the model's own forward. Every rank must call it.
+
+    `wanted`: an attn_implementation, or auto. `obstacle`: why trees are not even tried. `precision`: what is computed in, where
+    it is not the parameters' type. `compiled`: its layers are, but not while this measures: each would be compiled for the
+    probe, and again for the data. A model with nothing to train is compared by its log-probs alone.
+    Raises ConfigError, with the figures, where no way agrees.
+    """
+    dtype = precision or next(lm.causal_lm.parameters()).dtype
+    measuring = _Measuring(lm, device, _tolerance(dtype, device), peers)
+    rejected: list[str] = [] if obstacle is None else [f"prefix trees: {obstacle}"]
+    as_it_is = torch.compiler.set_stance("force_eager") if compiled else nullcontext()
+    tried = attentions(wanted, device, dropout=lm.causal_lm.training)
+    with _quiet(), _evaluated(lm.causal_lm), as_it_is:
+        measuring.measure_own()
+        heads = measuring.heads()
+        for way in _ways(
+            lm,
+            tried,
+            heads,
+            trees=prefix_trees and obstacle is None,
+        ):
+            difference = measuring.difference(way)
+            if isinstance(difference, Difference) and difference.within(measuring.tolerance_of(way)):
+                measuring.use(way)
+                return Found(way, difference, tuple(rejected))
+            rejected.append(f"{way}: {difference}")
+    raise ConfigError(
+        f"model type {lm.causal_lm.config.model_type}: no way to compute it agrees with its own forward within "
+        f"{measuring.tolerance.logprob:g} nats and {100 * measuring.tolerance.gradient:g} % of a gradient in {dtype}. Tried: "
+        f"{'; '.join(rejected)}. Expected a model that one of them fits: try attn_implementation auto, another dtype, "
+        "tp_size and cp_size 1"
+    )
+
+
+def _tolerance(dtype: torch.dtype, device: torch.device) -> Tolerance:
+    return ON_ACCELERATOR if dtype == torch.float32 and device.type != "cpu" else TOLERANCES[dtype]
+
+
+def _ways(lm: TreeLM, tried: Sequence[str], heads: Sequence[Head], *, trees: bool) -> Iterator[Way]:
+    names = [of_slices(name, lm.context) if lm.context is not None else name for name in tried]
+    shared = lm.context is not None  # a slice of a row needs the row's mask and positions, whatever the row is
+    if trees or shared:
+        yield from (Way(name, trees=True, head=head) for name in names for head in heads)
+    if not shared:
+        yield from (Way(name, trees=False, head=head) for name in names for head in heads)
+
+
+class _Measuring:
+    def __init__(self, lm: TreeLM, device: torch.device, tolerance: Tolerance, peers: Peers | None) -> None:
+        self._lm, self._device, self._peers = lm, device, peers
+        self.tolerance = tolerance
+        self._exact = tolerance is not TOLERANCES[torch.bfloat16]
+        self._probes = [make_probe(lm.causal_lm, seed) for seed in SEEDS]
+        self._own: list[tuple[_Result, _Result]] = []  # of near sequences alone, and of all, by probe
+
+    def measure_own(self) -> None:
+        """Raises ConfigError where the model's own forward fails: then nothing can be said of it."""
+        own = OWN if self._lm.context is None else Way(of_slices("sdpa", self._lm.context), trees=True)
+        try:
+            for probe in self._probes:
+                near = self._run(own, probe.near, probe)
+                far = self._run(Way(own.attention, trees=True, head=own.head), probe.far, probe, plain=True)
+                self._own.append((near, _sum(near, far)))
+        except FOREIGN_ERRORS as exc:
+            raise ConfigError(
+                f"model type {self._lm.causal_lm.config.model_type}: its own forward of a sequence fails: {_said(exc)}; expected "
+                "a causal language model that takes token ids alone"
+            ) from exc
+        if not all(bool(result.logprob_E.isfinite().all()) for result, _ in self._own):
+            raise ConfigError(
+                f"model type {self._lm.causal_lm.config.model_type}: its own forward gives log-probs that are not finite"
+            )
+
+    def heads(self) -> list[Head]:
+        """Those that give the model's own log-probs of single sequences, cheapest first."""
+        if self._lm.context is not None:
+            return [Head.CHUNKED]
+        for head in (Head.CHUNKED, Head.KEPT):
+            difference = self.difference(Way(OWN.attention, trees=False, head=head))
+            if isinstance(difference, Difference) and difference.within(self.tolerance if self._exact else MOST):
+                return [head]
+        return [Head.WHOLE]
+
+    def tolerance_of(self, way: Way) -> Tolerance:
+        """Beyond rounding that is known, by what the way's attention and head make of single sequences."""
+        if self._exact or self._lm.context is not None:
+            return self.tolerance if self._exact else MOST
+        noise = self.difference(Way(way.attention, trees=False, head=way.head)) if way.trees else None
+        if not isinstance(noise, Difference):
+            return MOST if noise is None else self.tolerance
+        return Tolerance(
+            min(max(self.tolerance.logprob, NOISE * noise.logprob), MOST.logprob),
+            min(max(self.tolerance.gradient, NOISE * noise.gradient), MOST.gradient),
+            self.tolerance.small,
+        )
+
+    def difference(self, way: Way) -> Difference | str:
+        """Of the better of the probes; or what it failed of."""
+        best: Difference | None = None
+        for probe, (near, whole) in zip(self._probes, self._own, strict=True):
+            try:
+                found = self._run(way, (probe.tree,) if way.trees else probe.near, probe)
+            except FOREIGN_ERRORS as exc:
+                return _said(exc)
+            difference = self._between(found, whole if way.trees else near)
+            if best is None or difference.gradient < best.gradient or math.isnan(best.gradient):
+                best = difference
+            if best.within(self.tolerance):
+                break
+        assert best is not None
+        return best
+
+    def use(self, way: Way) -> None:
+        """Raises ValueError for an attention that the model's code does not take."""
+        set_attention(self._lm.causal_lm, way.attention)
+        self._lm.way = way
+
+    def _run(self, way: Way, rows: Sequence[Row], probe: Probe, *, plain: bool = False) -> _Result:
+        """Log-probs and gradient of these rows. `plain`: without a mask, which one sequence does not need."""
+        self.use(way)
+        mask = no_mask if plain else self._lm.mask(self._device)
+        start = 0 if not plain else probe.num_near
+        coefficients_E = probe.coefficients_E.to(self._device)
+        result = _Result(torch.zeros(0, dtype=torch.float64))
+        with _sampled_gradients(self._lm, result.gradients) as trains:
+            for row in rows:
+                part = row.to(self._device)
+                with torch.set_grad_enabled(trains):
+                    logprob_E, _ = row_logprobs(self._lm, part, attn=mask)
+                    loss = (coefficients_E[start : start + len(logprob_E)] * logprob_E).sum()
+                if trains:
+                    loss.backward()
+                start += len(logprob_E)
+                result.logprob_E = torch.cat([result.logprob_E, logprob_E.detach().double().cpu()])
+        return result
+
+    def _between(self, found: _Result, own: _Result) -> Difference:
+        """Over all ranks, which each have a part of every gradient."""
+        logprob = float((found.logprob_E - own.logprob_E).abs().max())
+        sums: list[float] = []
+        # the same parameters on every rank, though a rank may have no part of a small one
+        for name, parameter in self._lm.named_parameters():
+            nothing = torch.zeros(1, dtype=torch.float64)
+            expected, given = own.gradients.get(name), found.gradients.get(name)
+            if parameter.requires_grad:
+                wrong_here = (nothing if given is None else given) - (nothing if expected is None else expected)
+                sums += [float(wrong_here.square().sum()), 0.0 if expected is None else float(expected.square().sum())]
+        if self._peers is not None:
+            sums = self._peers.sum_scalars(sums)
+            logprob = float(torch.tensor(self._peers.gather_objects(logprob)).max())  # so that all decide alike
+        wrong, norms = ([math.sqrt(value) for value in sums[place::2]] for place in (0, 1))
+        floor = self.tolerance.small * max(norms, default=0.0)
+        relative = [error / max(norm, floor) if error else 0.0 for error, norm in zip(wrong, norms, strict=True)]
+        worst = math.nan if any(map(math.isnan, relative)) else max(relative, default=0.0)
+        return Difference(logprob, worst)
+
+
+def _sum(near: _Result, far: _Result) -> _Result:
+    gradients = dict(near.gradients)
+    for name, gradient in far.gradients.items():
+        gradients[name] = gradients[name] + gradient if name in gradients else gradient
+    return _Result(torch.cat([near.logprob_E, far.logprob_E]), gradients)
+
+
+@contextmanager
+def _sampled_gradients(lm: nn.Module, sums: dict[str, Tensor]) -> Iterator[bool]:
+    """Within, a backward adds a sample of each parameter's gradient to `sums` and keeps none. Yields whether any is trained."""
+
+    def take(name: str, parameter: Tensor) -> None:
+        gradient = parameter.grad
+        if gradient is None:
+            return
+        local = (gradient.to_local() if isinstance(gradient, DTensor) else gradient).detach().flatten()
+        part = local[:: max(1, -(-len(local) // SAMPLE))].double().cpu()
+        sums[name] = sums[name] + part if name in sums else part
+        parameter.grad = None
+
+    trained = {name: parameter for name, parameter in lm.named_parameters() if parameter.requires_grad}
+    hooks = [p.register_post_accumulate_grad_hook(partial(take, name)) for name, p in trained.items()]
+    try:
+        yield bool(trained)
+    finally:
+        for hook in hooks:
+            hook.remove()
+        for name, parameter in trained.items():  # where a wrapper gave it without the hook
+            take(name, parameter)
+        _settle(lm)
+
+
+def _settle(lm: nn.Module) -> None:
+    """Put sharded modules back to where no forward is under way, also after one that raised in the middle."""
+    for module in lm.modules():
+        if isinstance(module, FSDPModule):
+            state = module._get_fsdp_state()
+            state._training_state = TrainingState.IDLE
+            state._state_ctx.iter_forward_root = None
+            state._state_ctx.post_backward_final_callback_queued = False
+            for group in state._fsdp_param_groups:
+                group._training_state = TrainingState.IDLE
+            module.reshard()
+
+
+def set_attention(model: PreTrainedModel, name: str) -> None:
+    """Raises ValueError for a model whose code does not take it."""
+    if model.config._attn_implementation != name:
+        model.set_attn_implementation(name)
+    if model.config._attn_implementation != name:
+        raise ValueError(f"{type(model).__name__} computes attention by {model.config._attn_implementation} alone")
+
+
+@contextmanager
+def _evaluated(model: PreTrainedModel) -> Iterator[None]:
+    """Without dropout; layers that are computed again stay so."""
+    dropout = model.training
+    if dropout:
+        model.eval()
+    try:
+        yield
+    finally:
+        if dropout:
+            model.train()
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without transformers' advice on what is only tried."""
+    before = foreign_logging.get_verbosity()
+    foreign_logging.set_verbosity_error()
+    try:
+        yield
+    finally:
+        foreign_logging.set_verbosity(before)
+
+
+def _said(exc: BaseException) -> str:
+    text = " ".join(str(exc).split())
+    return f"{type(exc).__name__}: {text[:200]}"

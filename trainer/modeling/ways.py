@@ -1,0 +1,78 @@
+"""Ways to compute a model's log-probs, from the cheapest to the model's own forward. Which one is right for a model is measured
+(`trainer/modeling/measuring.py`); nothing here knows a model by its name.
+
+    trees       a row is a forest of tokens, with its own positions and mask      or sequences, one a row, by the model's own
+    attention   by_node, flex_attention, sdpa, or eager: the model's own words    (attn_implementation of transformers)
+    head        chunked: from hidden states and the head's matrix; kept, whole: the model's own logits, of what is trained or all
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+import torch
+
+from shared.errors import ConfigError
+from trainer.modeling.node_attention import BY_NODE
+
+WITHOUT_DROPOUT = (BY_NODE, "flex_attention")
+ON_CPU = (BY_NODE, "sdpa", "eager")
+ON_CUDA = ("flex_attention", "sdpa", "eager")
+MEASURED_DEPTH = 320  # tokens; a window or chunk that is longer is not measured, but read in the config
+# of settings that act beyond a number of tokens
+LENGTH_WORDS = ("window", "chunk", "local", "block_size", "index_topk")
+CAPACITY_WORD = "capacity"
+
+
+class Head(StrEnum):
+    CHUNKED = "log-probs in chunks"
+    KEPT = "the model's own logits of what is trained"
+    WHOLE = "the model's own logits"
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """`trees` False: rows are single sequences, and the model makes its own positions and causal mask."""
+
+    attention: str
+    trees: bool
+    head: Head = Head.CHUNKED
+
+    def __str__(self) -> str:
+        return f"{'prefix trees' if self.trees else 'sequence by sequence'}, attention {self.attention}, {self.head}"
+
+
+OWN = Way("eager", trees=False, head=Head.WHOLE)  # the model's own forward
+
+
+def attentions(wanted: str, device: torch.device | str, *, dropout: bool = False) -> tuple[str, ...]:
+    """What to try, best first. eager is transformers' code for the very model, with N² memory, and the only one for some.
+
+    With dropout only transformers' own: ours drops no attention weights. Raises ConfigError where ours is wanted with it.
+    """
+    if wanted == "auto":
+        tried = ON_CUDA if torch.device(device).type == "cuda" else ON_CPU
+        return tuple(name for name in tried if not dropout or name not in WITHOUT_DROPOUT)
+    if dropout and wanted in WITHOUT_DROPOUT:
+        raise ConfigError(f"attn_implementation is {wanted}, which does no dropout; expected auto, sdpa or eager")
+    return (wanted,)
+
+
+def tree_obstacle(config: Any) -> str | None:
+    """A setting that no short measurement can judge, or None: one that acts only beyond a number of tokens that is too large to
+    measure, or on full experts.
+
+    A window counts tokens of the row, and not of the path. Where all layers are said to be full attention, a window is not used.
+    """
+    config = config.get_text_config() if hasattr(config, "get_text_config") else config
+    layer_types = set(getattr(config, "layer_types", None) or ())
+    settings = {name: value for name, value in vars(config).items() if isinstance(value, int | float) and value}
+    for name, value in settings.items():
+        if CAPACITY_WORD in name:
+            return f"{name} is {value}: what one branch sends to an expert could push out another's"
+        if value <= MEASURED_DEPTH or not any(word in name for word in LENGTH_WORDS):
+            continue
+        if "window" in name and (layer_types == {"full_attention"} or not getattr(config, "use_sliding_window", True)):
+            continue
+        return f"{name} is {value}, more tokens than are measured"
+    return None

@@ -1,0 +1,103 @@
+"""Becoming a policy's trainer: look first, refuse what a kill does not explain, then take over and go back to the checkpoint.
+
+    look ─▶ the same version 0? the newest checkpoint? ─▶ take over ─▶ release, rewind, withdraw ─▶ train
+              no: an error, and nothing has changed         one update, of exactly the run that was looked at
+
+A kill costs the steps since the newest checkpoint, which the run's document names: to begin there again takes those back, and
+is how every restart continues. To begin anywhere before it (another output_dir, a checkpoint that is gone) would undo steps that
+are on a disk somewhere: that is refused, unless `undo_later_steps` says it.
+"""
+
+import logging
+
+from shared.errors import ConfigError, LeaseLost
+from shared.run_documents import Admission, Run, SavedCheckpoint
+from trainer import checkpoint
+from trainer.bridge import StoreBridge
+from trainer.config import TrainerConfig
+from trainer.data.offline import bring_in, check_source
+from trainer.parallel import Parallel
+
+log = logging.getLogger(__name__)
+
+
+def take_over(bridge: StoreBridge, config: TrainerConfig, parallel: Parallel, step: int) -> int:
+    """Become the policy's trainer from `step` on; returns this start's incarnation. Every rank must call it.
+
+    Undoes marks above `step`, and takes back what earlier starts had borrowed. Raises ConfigError where it must not begin.
+    """
+    store, incarnation = bridge.store, None
+    if parallel.is_main:
+        incarnation = _begin(bridge, config, step)
+        checkpoint.take_over(config.folder / "checkpoints", step, incarnation)
+    bring_in(bridge, config, parallel)
+    if incarnation is not None:
+        released = bridge(store.data.release_claims(config.policy, incarnation))
+        rewound = bridge(store.data.rewind(config.policy, step, max_trained_count=config.max_trained_count))
+        log.info("trainer start=%d step=%d released=%d rewound=%d", incarnation, step, released, rewound)
+    return int(parallel.broadcast_object(incarnation))
+
+
+class SavedSteps:
+    """The run's document names the newest checkpoint. Every rank may say it; rank 0 writes it."""
+
+    def __init__(self, bridge: StoreBridge, config: TrainerConfig, parallel: Parallel, incarnation: int) -> None:
+        self._bridge = bridge
+        self._config = config
+        self._is_main = parallel.is_main
+        self._incarnation = incarnation
+        self._noted: int | None = None
+
+    def note(self, step: int | None) -> None:
+        """Raises LeaseLost when another trainer of this policy has started."""
+        if self._is_main and step is not None and step != self._noted:
+            saved = checkpoint_at(self._config, step)
+            self._bridge(self._bridge.store.runs.note_checkpoint(self._config.policy, self._incarnation, saved))
+            self._noted = step
+
+
+def checkpoint_at(config: TrainerConfig, step: int) -> SavedCheckpoint:
+    return SavedCheckpoint(step=step, folder=str((config.folder / "checkpoints").resolve()))
+
+
+def _begin(bridge: StoreBridge, config: TrainerConfig, step: int) -> int:
+    admission = Admission(
+        groups_per_step=config.groups_per_step, max_staleness=config.max_staleness, num_steps=config.max_steps
+    )
+    while True:
+        seen = look(bridge, config, step)
+        try:
+            return bridge(
+                bridge.store.runs.start_trainer(
+                    config.policy,
+                    admission,
+                    seen=seen,
+                    checkpoint=checkpoint_at(config, step),
+                    config=config.snapshot(),
+                )
+            )
+        except LeaseLost as exc:
+            log.info("looking again: %s", exc)
+
+
+def look(bridge: StoreBridge, config: TrainerConfig, step: int) -> Run:
+    """The run as it is, if a trainer may begin in it from `step`. Changes nothing. Raises ConfigError."""
+    check_source(bridge, config)
+    store = bridge.store
+    run = bridge(store.runs.read())
+    newest = bridge(store.versions.newest(config.policy))
+    if newest is None or step >= newest.step or config.undo_later_steps:
+        return run
+    mine, saved = checkpoint_at(config, step), run.checkpoints.get(config.policy)
+    moved = saved is None or saved.folder != mine.folder
+    if saved is not None and step >= saved.step and not (moved and step == 0):
+        return run  # the newest that was saved: later steps were lost with the trainer that took them
+    known = f"step {saved.step} in {saved.folder}" if saved and saved.step else "none that this run knows of"
+    marked = bridge(store.data.count_above(config.policy, step))
+    raise ConfigError(
+        f"run {config.run}, policy {config.policy}: this start would begin at step {step}, "
+        f"{f'from {mine.folder}' if step else f'since there is no checkpoint in {mine.folder}'}; the run is at step "
+        f"{newest.step} (version {newest.version}), and its newest checkpoint is {known}. To begin earlier would withdraw "
+        f"those weights and train {marked} records again: expected the output_dir with that checkpoint; "
+        "--undo_later_steps true begins all the same, and nothing brings the later steps back"
+    )
