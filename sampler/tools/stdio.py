@@ -70,15 +70,17 @@ async def stdio_transport(
     writer = asyncio.create_task(_write(process, outgoing, incoming), name=f"stdin of {server.name}")
 
     async def end() -> None:
-        read_stream.close()  # the reader goes on, but only drains: a server stuck on a full pipe reads no stdin
-        write_stream.close()
-        await asyncio.wait({writer}, timeout=_FLUSH_S)
-        await end_process(started)
-        for task in (reader, writer, errors):
-            task.cancel()
-        await asyncio.wait({reader, writer, errors})
-        for stream in (incoming, outgoing):
-            stream.close()
+        try:
+            read_stream.close()  # the reader goes on, but only drains: a server stuck on a full pipe reads no stdin
+            write_stream.close()
+            await asyncio.wait({writer}, timeout=_FLUSH_S)
+            await end_process(started)
+            for task in (reader, writer, errors):
+                task.cancel()
+            await asyncio.wait({reader, writer, errors})
+        finally:  # also where the event loop ends while this still waits
+            for stream in (incoming, outgoing):
+                stream.close()
 
     try:
         yield read_stream, write_stream

@@ -128,14 +128,18 @@ async def test_every_answer_of_a_hostile_server_is_an_answer_or_a_recorded_failu
     assert failed == {Termination.TOOL_FAILURE.value}
 
 
-async def test_every_tool_list_of_a_hostile_server_is_used_or_a_recorded_failure(store: Store, tmp_path: Path) -> None:
+async def test_every_tool_list_of_a_hostile_server_is_used_or_its_episode_is_given_back_with_the_reason(
+    store: Store, tmp_path: Path
+) -> None:
     for seq, listing in enumerate(LISTINGS):
         async with resources(
             store, attacked, mcp_manager_url=servers_file(tmp_path, listing), retry_delay_s=3600
         ) as shared:
             record, _ = await played(store, shared, seq, "twice")
             assert (record.status is RecordStatus.SCORED) == (listing in LISTED), (listing, record.error)
-            assert record.status in (RecordStatus.SCORED, RecordStatus.FAILED)
+            if listing not in LISTED:  # the server's fault, not the task's
+                assert record.status is RecordStatus.ABANDONED
+                assert "tool server hostile" in (record.error or "")
 
 
 async def test_whatever_a_scorer_gives_or_raises_is_a_score_or_a_recorded_failure(store: Store) -> None:

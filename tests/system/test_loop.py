@@ -74,7 +74,6 @@ async def assert_every_stored_promise_holds(run: Run, published: list[str]) -> N
     assert {step for d in trained for step in d.trained_steps} == set(steps)
     lines = [json.loads(line) for line in (run.folder / "out" / "metrics.jsonl").read_text().splitlines()]
     assert [line["step"] for line in lines] == steps
-    assert all(line["data/staleness_max"] <= 2 for line in lines)
     forwarded = [line for line in lines if line["data/tokens_tree"]]
     assert all(line["data/tokens_tree"] < line["data/tokens_linear"] for line in forwarded)
     shorter = {line["step"] for line in forwarded if line["data/tokens_linear"] < line["data/tokens_flat"]}
