@@ -175,7 +175,8 @@ class TrainerConfig(ServiceConfig, LossConfig, Trainable, Computing):
     broadcast_limit_s: float = Field(120.0, gt=0, description="How long one broadcast may take.")
     report_to: list[str] | None = Field(
         None,
-        description="Trackers: tensorboard, wandb, swanlab, mlflow, trackio, none. None: tensorboard where installed.",
+        description="Trackers: tensorboard, wandb, swanlab, mlflow, trackio, none. None: tensorboard where installed. They are "
+        "told these settings, and log as RUN, or as RUN-POLICY where it is not main.",
     )
     with_entropy: bool = Field(True, description="Measure the policy's entropy (one more pass over the logits).")
     log_level: LogLevel = Field("INFO", description="From which severity on messages are logged.")
@@ -264,6 +265,11 @@ class TrainerConfig(ServiceConfig, LossConfig, Trainable, Computing):
     def folder(self) -> Path:
         run = Path("output") / self.run
         return self.output_dir or (run if self.policy == "main" else run / self.policy)
+
+    @property
+    def tracked_as(self) -> str:
+        """The name that trackers know this training by: each policy's trainer has its own."""
+        return self.run if self.policy == "main" else f"{self.run}-{self.policy}"
 
     def loss(self) -> LossConfig:
         return LossConfig(**{name: getattr(self, name) for name in LossConfig.model_fields})

@@ -202,7 +202,13 @@ def _metrics_log(path: Any, steps_done: int, config: TrainerConfig, parallel: Pa
     if not parallel.is_main:
         yield None
         return
-    with MetricsLog(path, resume_step=steps_done + 1, trackers=config.report_to, run_name=config.run) as metrics_log:
+    with MetricsLog(
+        path,
+        resume_step=steps_done + 1,
+        trackers=config.report_to,
+        run_name=config.tracked_as,
+        settings=config.snapshot(),
+    ) as metrics_log:
         yield metrics_log
 
 

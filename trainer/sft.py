@@ -321,7 +321,11 @@ class _Reporter:
     def __init__(self, config: SftConfig, first: int, max_steps: int) -> None:
         self._log_steps, self._last = config.log_steps, max_steps - 1
         self._metrics = MetricsLog(
-            config.output_dir / "metrics.jsonl", resume_step=first, trackers=config.report_to, run_name="sft"
+            config.output_dir / "metrics.jsonl",
+            resume_step=first,
+            trackers=config.report_to,
+            run_name="sft",
+            settings=config.snapshot(),
         )
         columns = (TextColumn("sft"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}"))
         self._progress = Progress(*columns, TimeRemainingColumn(), console=Console(stderr=True))

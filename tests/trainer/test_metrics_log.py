@@ -3,21 +3,41 @@
 import json
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from shared.errors import ConfigError, DataError
+from shared.names import cut
 from tests.full_disk import room_for
+from trainer.config import TrainerConfig
+from trainer.reporting.hyperparameters import flattened
 from trainer.reporting.metrics import MetricsLog
 
 
 def scalars(folder: Path) -> dict[str, list[tuple[int, float]]]:
     """What TensorBoard itself reads from its files."""
-    accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
     (directory,) = {file.parent for file in folder.rglob("events.out.tfevents.*")}
+    events = read_events(directory)
+    return {tag: [(e.step, e.value) for e in events.Scalars(tag)] for tag in events.Tags()["scalars"]}
+
+
+def hyperparameters(folder: Path) -> list[dict[str, Any]]:
+    """What TensorBoard's page of hyperparameters shows: one set for each start, in order."""
+    plugin = pytest.importorskip("tensorboard.plugins.hparams.plugin_data_pb2")
+    found = []
+    for directory in sorted({file.parent for file in folder.glob("*/events.out.tfevents.*")}):
+        metadata = read_events(directory).SummaryMetadata("_hparams_/session_start_info")
+        info = plugin.HParamsPluginData.FromString(metadata.plugin_data.content).session_start_info
+        found.append({name: getattr(v, v.WhichOneof("kind")) for name, v in info.hparams.items()})
+    return found
+
+
+def read_events(directory: Path) -> Any:
+    accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
     events = accumulator.EventAccumulator(str(directory))
     events.Reload()
-    return {tag: [(e.step, e.value) for e in events.Scalars(tag)] for tag in events.Tags()["scalars"]}
+    return events
 
 
 def wait_for_the_next_second() -> None:
@@ -42,6 +62,53 @@ def test_tensorboard_shows_what_the_jsonl_has(tmp_path: Path, trackers: list[str
     with MetricsLog(tmp_path / "metrics.jsonl", trackers=trackers, run_name="demo", resume_step=2) as log:
         log.log(2, {"loss/loss": 7.0})
     assert scalars(tmp_path)["loss/loss"] == [(1, 0.5), (2, 7.0)]
+
+
+@pytest.mark.usefixtures("alone")
+@pytest.mark.parametrize("policy", ["main", "judge"])
+def test_tensorboard_shows_the_settings_of_every_start_under_the_policys_own_name(tmp_path: Path, policy: str) -> None:
+    pytest.importorskip("tensorboard")
+    config = TrainerConfig(
+        run="demo",
+        db_connection_string="mongodb://ann:secret@db/",
+        policy=policy,
+        model_name_or_path=Path("/models/tiny"),
+        learning_rate=0.5,
+        lora_rank=2,
+        lora_target_modules=["q", "v"],
+    )
+    for rate in (0.5, 0.25):
+        changed = config.model_copy(update={"learning_rate": rate})
+        with MetricsLog(
+            tmp_path / "metrics.jsonl", run_name=changed.tracked_as, trackers=None, settings=changed.snapshot()
+        ):
+            pass
+    (folder,) = (child for child in tmp_path.iterdir() if child.is_dir())
+    assert folder.name == {"main": "demo", "judge": "demo-judge"}[policy]
+    first, second = hyperparameters(folder)
+    assert (first["learning_rate"], second["learning_rate"]) == (0.5, 0.25)
+    assert (first["policy"], first["lora_target_modules"], first["reference_model"]) == (policy, '["q", "v"]', "null")
+    assert (first["prefetch"], first["loss_calculater"], first["model_name_or_path"]) == (
+        True,
+        "MINIRL",
+        "/models/tiny",
+    )
+    assert first.keys() == config.snapshot().keys()
+    assert not any(b"secret" in file.read_bytes() for file in folder.rglob("*") if file.is_file())
+
+
+def test_settings_are_one_level_of_short_plain_values() -> None:
+    settings = {
+        "a": {"b": {"c": None}, "empty": {}},
+        "long": "x" * 10_000,
+        "n": 3,
+        "yes": True,
+        "list": [1, {"k": "é"}],
+    }
+    flat = flattened(settings)
+    assert flat.pop("long") == cut("x" * 10_000, 300)
+    assert flat == {"a.b.c": "null", "a.empty": "{}", "n": 3, "yes": True, "list": '[1, {"k": "é"}]'}
+    assert len(flattened({str(n): n for n in range(5_000)})) == 1_000
 
 
 @pytest.mark.parametrize("trackers", [["none"], []])

@@ -17,23 +17,32 @@ from accelerate.tracking import LOGGER_TYPE_TO_CLASS, GeneralTracker, get_availa
 from accelerate.utils import is_tensorboard_available
 
 from shared.errors import ConfigError, DataError
+from trainer.reporting.hyperparameters import flattened
 
 
 class MetricsLog:
     """Use as a context manager, on the main process only. `resume_step`: the first step that will be logged.
 
-    `trackers`: names, or "none"; None means TensorBoard where it is installed, with its files beside `path`. Raises DataError
-    where the file cannot be written (a full disk, say).
+    `trackers`: names, or "none"; None means TensorBoard where it is installed, with its files beside `path`. They log under
+    `run_name`, and are told `settings`, at each start again. Raises DataError where the file cannot be written (a full disk).
     """
 
     def __init__(
-        self, path: Path, *, resume_step: int = 0, trackers: Sequence[str] | None = (), run_name: str = "run"
+        self,
+        path: Path,
+        *,
+        resume_step: int = 0,
+        trackers: Sequence[str] | None = (),
+        run_name: str = "run",
+        settings: Mapping[str, Any] | None = None,
     ) -> None:
         self._path = path
         with _writing(path):
             path.parent.mkdir(parents=True, exist_ok=True)
             _forget_steps_from(path, resume_step)
             self._trackers = [_start_tracker(name, run_name, path.parent, resume_step) for name in _names(trackers)]
+            for tracker in self._trackers if settings else ():
+                tracker.store_init_configuration(flattened(settings or {}))
             self._file = path.open("ab", buffering=0)  # nothing stays behind that closing would try to write once more
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
