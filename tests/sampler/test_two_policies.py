@@ -1,20 +1,15 @@
-"""Several policies in one episode, and turns drawn from several sources: each policy trains on its own turns, with its own
-scores, counts and versions.
-"""
+"""Several policies in one episode: each trains on its own turns, with its own scores, counts and versions."""
 
-import random
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 
 from sampler.admission import seq_limit
 from sampler.config import SamplerConfig
 from sampler.engine.client import EngineClient
-from sampler.engine.pool import EnginePool
 from sampler.engines import Engines as SamplerEngines
 from sampler.episode import play
 from sampler.resources import Resources, Seat
@@ -22,19 +17,16 @@ from sampler.sampler import AsyncSampler
 from sampler.scorers import Score
 from sampler.service import SamplerService
 from sampler.settlement.settle import settle_next
-from sampler.turn_sources import Source, check_tokenizers
 from shared.audit import Check, audit
 from shared.documents import DataClaim, DBRecordData
 from shared.errors import ConfigError
-from shared.flatten import tree_of
 from shared.packed import unpack_ints
 from shared.run_documents import Admission, TrainedStep
 from shared.states import DataStatus, SlotStatus, TaskStatus, Termination
 from shared.store import Store
-from shared.weights import FileEntry
 from tests.sampler.chats import save_model_dir
-from tests.sampler.engines import Engines, Up
-from tests.sampler.episodes import LIMITS, MODEL, TEMPLATE, ended, resources, says
+from tests.sampler.episodes import MODEL, TEMPLATE, ended, resources, says
+from tests.sampler.pools import fields_of, pools
 from tests.shared.builders import claim, import_tasks, make_task
 
 TASK = "main:train:0:t0"
@@ -60,44 +52,12 @@ class Stranger(Debate):
         return Termination.ANSWERED
 
 
-class Talk(AsyncSampler):
-    async def run(self) -> Termination:
-        for k in range(self.config.max_turns):
-            await self.create_chat_completions([{"role": "user", "content": f"turn {k}"}])
-        return Termination.ANSWERED
-
-    async def evaluate_record(self) -> Score:
-        return Score(float(self.claim.traj_id))
-
-
-@asynccontextmanager
-async def pools(**said: tuple[str, str]) -> AsyncIterator[dict[str, EnginePool]]:
-    """Pools of one engine each, by name: (what it always says, its weight version)."""
-    behaviors = {name: says(text, version) for name, (text, version) in said.items()}
-    async with EngineClient(transport=httpx.MockTransport(Engines(behaviors))) as client:
-
-        def pool(name: str) -> EnginePool:
-            async def services() -> list[Up]:
-                return [Up(f"http://{name}", version=int(said[name][1]))]
-
-            return EnginePool(client, services, LIMITS)
-
-        made = {name: pool(name) for name in said}
-        yield made
-        for one in made.values():
-            await one.close()
-
-
 @asynccontextmanager
 async def debate(store: Store, **config: Any) -> AsyncIterator[Resources]:
     """What the episodes of a solver (policy main, weights 3) and a judge (weights 8) share."""
     async with pools(main=("four", "3"), judge=("no", "8")) as made, resources(store, says(""), **config) as shared:
         seats = {"judge": Seat(TEMPLATE, made["judge"])}
         yield Resources(**{**fields_of(shared), "pool": made["main"], "others": seats})
-
-
-def fields_of(shared: Resources) -> dict[str, Any]:
-    return {name: getattr(shared, name) for name in Resources.__dataclass_fields__}
 
 
 async def debated(store: Store, num_generations: int = 2, **config: Any) -> list[DBRecordData]:
@@ -277,69 +237,7 @@ async def test_a_frozen_policy_takes_turns_gets_no_data_and_holds_up_no_admissio
         assert service._view.seq_limit == 12, "no trainer of the judge is waited for"
 
 
-# ---------------------------------------------------------------------- turns from several sources
-
-
-async def test_turns_are_drawn_by_their_shares_and_only_those_of_the_policy_itself_are_trained(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    chances = iter([0.9, 0.1, 0.4, 0.6] * 2)
-    monkeypatch.setattr(random, "random", lambda: next(chances))
-    await import_tasks(store, 1)
-    async with (
-        pools(main=("new", "5"), old=("old", "2"), other=("other", "7")) as made,
-        resources(store, says(""), max_turns=4) as shared,
-    ):
-        sources = [Source("lagging", None, 0.3, made["old"]), Source("other", "other", 0.2, made["other"])]
-        mixed = Resources(**{**fields_of(shared), "pool": made["main"], "sources": sources})
-        for _ in range(2):
-            await play(Talk(mixed, await claim(store)))
-        await settle_next(store, "w", shared.config)
-    first, second = await store.data.find({})
-    dispatches = (await store.records.dispatches_of([first.record]))[first.record]
-    assert [(d.service, d.sampled_by, d.weight_versions[0][0]) for d in dispatches] == [
-        ("http://main", None, 5),
-        ("http://old", None, 2),
-        ("http://other", "other", 7),
-        ("http://main", None, 5),
-    ]
-    assert [d.trained for d in first.dispatches] == [True, True, False, True]
-    tree = tree_of(first, dispatches)
-    assert set(tree.versions_N[tree.trained_N].tolist()) == {5, 2}
-    assert (first.min_version, first.max_version, first.policy) == (2, 5, "main")
-    assert [d.advantage for d in second.dispatches] == [0.5] * 4
-    record = await store.records.get(first.record)
-    assert record is not None
-    assert record.policy_versions == [2, 5]
-    report = await audit(store)
-    assert report.ok, report
-
-
-async def test_a_source_without_an_engine_leaves_its_turns_to_the_policy_and_evaluation_never_asks_one(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(random, "random", lambda: 0.0)
-    await store.tasks.insert_new([make_task(0), make_task(0, split="eval")])
-    async with pools(main=("new", "5"), old=("old", "2")) as made, resources(store, says("")) as shared:
-
-        async def none() -> list[Up]:
-            return []
-
-        async with EngineClient() as client:
-            for split, pool in (("train", EnginePool(client, none, LIMITS)), ("eval", made["old"])):
-                mixed = {"pool": made["main"], "sources": [Source("lagging", None, 1.0, pool)]}
-                sampler = Talk(Resources(**{**fields_of(shared), **mixed}), await claim(store, split=split))
-                await play(sampler)
-                assert {d.service for d in (await ended(store, sampler))[2]} == {"http://main"}
-
-
-async def test_turns_are_not_drawn_from_a_policy_with_another_tokenizer(store: Store) -> None:
-    for policy, digest in (("main", "a"), ("same", "a"), ("other", "b")):
-        entry = FileEntry(sha256=digest, bytes=1)
-        await store.versions.ensure_first(policy, f"/{policy}", {"tokenizer.json": entry})
-    await check_tokenizers(store, "main", "same")
-    with pytest.raises(ConfigError, match="of policy other differs"):
-        await check_tokenizers(store, "main", "other")
+# ---------------------------------------------------------------------- settings
 
 
 async def test_a_template_that_cannot_be_used_stops_the_start_and_names_the_model(store: Store, tmp_path: Path) -> None:
