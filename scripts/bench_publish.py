@@ -39,7 +39,6 @@ from shared.run_documents import Admission, InferenceService
 from shared.states import ServiceStatus
 from shared.store import Store
 from shared.trees import RecordTree, TreeDispatch
-from trainer.bridge import StoreBridge
 from trainer.config import TrainerConfig
 from trainer.learner import Learner, OptimizerConfig, open_learner
 from trainer.losses import Denominators, LossConfig, LossName
@@ -47,6 +46,7 @@ from trainer.modeling.model import DTYPES
 from trainer.parallel import Parallel, parallel_session
 from trainer.publishing.publish import Publisher
 from trainer.publishing.weights import gather_state
+from trainer.store_bridge import StoreBridge
 from trainer.trees.packing import pack
 from trainer.trees.tree import merge
 

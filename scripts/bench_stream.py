@@ -39,10 +39,10 @@ from shared.packed import pack_floats, pack_ints
 from shared.run_documents import Admission
 from shared.states import DispatchStatus
 from shared.store import Store
-from trainer.bridge import StoreBridge
 from trainer.config import TrainerConfig
 from trainer.data.stream import RecordStream
 from trainer.parallel import end_process, parallel_session
+from trainer.store_bridge import StoreBridge
 from trainer.trees.ages import Ages
 from trainer.trees.packing import pack
 from trainer.trees.tree import merge

@@ -37,9 +37,9 @@ from shared.interrupt import run_command
 from shared.mongod import Mongod
 from shared.run_documents import Admission
 from shared.store.pipelines import EPOCH
-from trainer.bridge import StoreBridge
 from trainer.config import TrainerConfig
 from trainer.data.groups import Candidates, Chooser, Group
+from trainer.store_bridge import StoreBridge
 from trainer.trees.ages import Ages, StaleData
 
 POLICY = "main"

@@ -152,14 +152,14 @@ MUTANTS = (
     ),
     Mutant(
         "flush of what is published: the contents",
-        "trainer/atomic.py",
+        "trainer/atomic_directories.py",
         "        _fsync(path)\n",
         "        pass\n",
         f"{DURABLE}::test_a_version_is_flushed_whole_before_it_is_announced",
     ),
     Mutant(
         "flush of what is published: the name",
-        "trainer/atomic.py",
+        "trainer/atomic_directories.py",
         "    _fsync(target.parent)\n",
         "",
         f"{DURABLE}::test_a_version_is_flushed_whole_before_it_is_announced",

@@ -40,7 +40,7 @@ from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_dict, set_state_dict
 
 from shared.errors import ConfigError, DataError, LeaseLost
-from trainer.atomic import TEMPORARY, discard, publish_directory, temporary_directory
+from trainer.atomic_directories import TEMPORARY, discard, publish_directory, temporary_directory
 from trainer.learner import Learner
 from trainer.parallel import Parallel
 from trainer.random_states import random_states, random_states_file, restore_random_states

@@ -9,16 +9,16 @@ from pydantic import Field, model_validator
 
 from shared.config import LogLevel, ServiceConfig, secret_field
 from shared.names import PolicyName, RunName, shortened
-from trainer.computing import Computing
 from trainer.data.advantages import AdvantageNormalization
+from trainer.ineffective_settings import unused
 from trainer.learner import OptimizerConfig
 from trainer.losses import LossConfig, LossName
+from trainer.modeling.compute_settings import ComputeSettings
 from trainer.modeling.trainable import Trainable
 from trainer.presets import PRESETS
 from trainer.publishing.broadcast import BroadcastSettings
 from trainer.schedule import Schedule
 from trainer.trees.ages import StaleData
-from trainer.unused import unused
 
 Positive = Annotated[int, Field(gt=0)]
 
@@ -38,8 +38,8 @@ UNUSED = {  # settings that do nothing while another one has this value
 }
 
 
-class TrainerConfig(ServiceConfig, LossConfig, Trainable, Computing):
-    """The loss's settings are those of `LossConfig`; what is trained, those of `Trainable`; how, of `Computing`."""
+class TrainerConfig(ServiceConfig, LossConfig, Trainable, ComputeSettings):
+    """The loss's settings are those of `LossConfig`; what is trained, those of `Trainable`; how, of `ComputeSettings`."""
 
     section: ClassVar[str] = "trainer"
     program: ClassVar[str] = "python -m trainer"

@@ -11,9 +11,9 @@ import logging
 from pathlib import Path
 
 from shared.evaluation import EvaluationRound, evaluation_round
-from trainer.bridge import StoreBridge
 from trainer.config import TrainerConfig
 from trainer.parallel import Parallel
+from trainer.store_bridge import StoreBridge
 
 log = logging.getLogger(__name__)
 

@@ -23,7 +23,7 @@ from shared.config import ServiceConfig
 from shared.errors import ConfigError, DataError, TandemError
 from shared.interrupt import run_command
 from shared.weights import manifest_of
-from trainer.atomic import write_directory_atomically
+from trainer.atomic_directories import write_directory_atomically
 from trainer.checkpoint import STATE_FILE, TRAINED, load_tensors, stored_tensors, without_frozen
 from trainer.modeling.forward import TreeLM
 from trainer.modeling.model import load_model

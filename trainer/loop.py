@@ -26,19 +26,19 @@ from shared.errors import ConfigError
 from shared.evaluation import best_steps
 from shared.run_documents import Worker
 from trainer import checkpoint
-from trainer.bridge import StoreBridge
 from trainer.config import TrainerConfig
 from trainer.data.stream import RecordStream
 from trainer.evaluation import Evaluation
+from trainer.graceful_stop import stops_at_signals
+from trainer.ineffective_settings import warn_of_unused
 from trainer.learner import Learner, open_learner
 from trainer.parallel import Parallel, parallel_session
 from trainer.presets import PRESETS
 from trainer.publishing.publish import Publisher
 from trainer.reporting.alarms import Alarms
 from trainer.reporting.metrics import MetricsLog
-from trainer.stopping import stops_at_signals
+from trainer.store_bridge import StoreBridge
 from trainer.takeover import SavedSteps, take_over
-from trainer.unused import warn_of_unused
 
 log = logging.getLogger(__name__)
 

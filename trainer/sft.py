@@ -34,22 +34,22 @@ from shared.errors import ConfigError, TandemError
 from shared.interrupt import INTERRUPTED, run_command
 from shared.trees import RecordTree
 from trainer import checkpoint
-from trainer.bridge import StoreBridge
-from trainer.computing import Computing
 from trainer.data.sft_conversations import Conversations, read_conversations, sample_order
 from trainer.data.sft_records import RecordFilter, Records
+from trainer.graceful_stop import stops_at_signals
+from trainer.ineffective_settings import unused, warn_of_unused
 from trainer.learner import Learner, OptimizerConfig, open_learner
 from trainer.losses import Denominators, LossConfig, LossName
+from trainer.modeling.compute_settings import ComputeSettings
 from trainer.modeling.model import load_tokenizer
 from trainer.modeling.trainable import Trainable
 from trainer.parallel import Parallel, end_process, parallel_session
 from trainer.publishing.weights import write_weights
 from trainer.reporting.metrics import MetricsLog
 from trainer.schedule import Schedule
-from trainer.stopping import stops_at_signals
+from trainer.store_bridge import StoreBridge
 from trainer.trees.packing import Row, pack
 from trainer.trees.tree import Merging, merge
-from trainer.unused import unused, warn_of_unused
 
 log = logging.getLogger(__name__)
 
@@ -74,7 +74,7 @@ UNUSED = {  # settings that do nothing while another one has this value
 }
 
 
-class SftConfig(ServiceConfig, RecordFilter, Trainable, Computing):
+class SftConfig(ServiceConfig, RecordFilter, Trainable, ComputeSettings):
     """Supervised fine-tuning of a chat model on a JSONL file of conversations, or on the good records of a run."""
 
     section: ClassVar[str] = "sft"

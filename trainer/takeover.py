@@ -13,10 +13,10 @@ import logging
 from shared.errors import ConfigError, LeaseLost
 from shared.run_documents import Admission, Run, SavedCheckpoint
 from trainer import checkpoint
-from trainer.bridge import StoreBridge
 from trainer.config import TrainerConfig
 from trainer.data.offline import bring_in, check_source
 from trainer.parallel import Parallel
+from trainer.store_bridge import StoreBridge
 
 log = logging.getLogger(__name__)
 

@@ -15,9 +15,9 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast
 from shared.mongod import Mongod, free_port
 from tests.trainer.builders import tiny_model
 from tests.trainer.streams import RUN
-from trainer.bridge import StoreBridge
-from trainer.exact import exact_norms
+from trainer.modeling.float64_norms import exact_norms
 from trainer.parallel import Parallel, parallel_session
+from trainer.store_bridge import StoreBridge
 
 ROOT = Path(__file__).parents[2]
 

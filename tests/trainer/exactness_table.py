@@ -30,10 +30,10 @@ from tests.trainer.conftest import launch
 from tests.trainer.formulas import reference_loss
 from tests.trainer.loss_cases import LOSSES
 from trainer.accumulate import Accumulator, Minibatch
-from trainer.exact import exact_norms
 from trainer.losses import ClipAnchor, Denominators, LossConfig
 from trainer.modeling.attention import dense_mask
 from trainer.modeling.context_parallel import cut_sequences, of_slices
+from trainer.modeling.float64_norms import exact_norms
 from trainer.modeling.forward import TreeLM, row_logprobs
 from trainer.modeling.model import layer_classes
 from trainer.parallel import Parallel, parallel_session, shard_model

@@ -16,8 +16,8 @@ from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor
 
 from tests.trainer.builders import random_group, tiny_model
-from trainer.exact import exact_norms
 from trainer.losses import Denominators, LossConfig, compute
+from trainer.modeling.float64_norms import exact_norms
 from trainer.modeling.forward import TreeLM, loss_batch, row_logprobs
 from trainer.parallel import end_process
 from trainer.trees.packing import empty_row, pack

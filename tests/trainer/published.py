@@ -14,13 +14,13 @@ from shared.run_documents import Admission, InferenceService, PolicyVersion
 from shared.states import ServiceStatus
 from shared.weights import manifest_of
 from tests.trainer.builders import tiny_model
-from trainer.bridge import StoreBridge
 from trainer.config import TrainerConfig
 from trainer.learner import OptimizerConfig, open_learner
 from trainer.losses import LossConfig
 from trainer.parallel import Parallel
 from trainer.publishing.publish import Publisher
 from trainer.publishing.weights import write_weights
+from trainer.store_bridge import StoreBridge
 
 RUN = "publish-test"
 

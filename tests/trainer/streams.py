@@ -5,10 +5,10 @@ from pathlib import Path
 from shared.documents import DBRecordData
 from shared.run_documents import Admission
 from tests.shared.builders import make_answer, make_data, make_task
-from trainer.bridge import StoreBridge
 from trainer.config import TrainerConfig
 from trainer.data.stream import RecordStream
 from trainer.parallel import Parallel
+from trainer.store_bridge import StoreBridge
 
 RUN = "stream-test"
 

@@ -10,11 +10,11 @@ from rich.console import Console
 from shared.cli.status import _render, look
 from shared.mongod import Mongod
 from shared.run_documents import Admission
-from trainer.bridge import StoreBridge
 from trainer.config import TrainerConfig
 from trainer.loop import _status
 from trainer.parallel import Parallel
 from trainer.reporting.alarms import ENTROPY, FIRST_STEPS, RULES, Alarms
+from trainer.store_bridge import StoreBridge
 
 CALM = {
     "loss/k3_mean": 0.001,

@@ -19,10 +19,10 @@ from tests.trainer.builders import VOCABULARY, random_group, relative_difference
 from tests.trainer.launched import OPTIMIZER, full_parameters, take_steps
 from tests.trainer.layouts import Layout, run
 from trainer.accumulate import Minibatch
-from trainer.exact import exact_norms
 from trainer.learner import Learner, open_learner
 from trainer.losses import Denominators, LossConfig
 from trainer.modeling import compiling
+from trainer.modeling.float64_norms import exact_norms
 from trainer.modeling.memory import MemorySettings
 from trainer.modeling.trainable import Trainable
 from trainer.parallel import Parallel

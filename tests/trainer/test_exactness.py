@@ -32,8 +32,8 @@ from tests.trainer.exactness import (
     seeds,
 )
 from tests.trainer.loss_cases import LOSSES
-from trainer.exact import exact_norms
 from trainer.losses import Denominators, LossConfig
+from trainer.modeling.float64_norms import exact_norms
 from trainer.modeling.forward import TreeLM, row_logprobs
 from trainer.parallel import Parallel
 from trainer.trees.packing import empty_row, pack

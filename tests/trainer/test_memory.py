@@ -14,10 +14,10 @@ from tests.trainer.builders import AGES, random_group, random_tree_record, relat
 from tests.trainer.exactness import CONFIGS, TOLERANCE, one_by_one
 from trainer.accumulate import Minibatch
 from trainer.config import TrainerConfig
-from trainer.exact import exact_norms
 from trainer.learner import Learner, OptimizerConfig, open_learner
 from trainer.losses import Denominators
 from trainer.modeling import node_attention
+from trainer.modeling.float64_norms import exact_norms
 from trainer.modeling.forward import TreeLM, row_logprobs
 from trainer.modeling.memory import MemorySettings, checkpoint_layers, with_optimizer_offload
 from trainer.parallel import Parallel, ShardSettings

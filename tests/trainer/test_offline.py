@@ -14,13 +14,13 @@ from shared.mongod import Mongod
 from shared.states import DataStatus
 from shared.store import Store
 from tests.shared.episodes import announce, whole_run
-from trainer.bridge import StoreBridge
 from trainer.config import TrainerConfig
 from trainer.data import offline
 from trainer.data.offline import bring_in, check_source
 from trainer.data.stream import RecordStream
 from trainer.loop import train
 from trainer.parallel import Parallel
+from trainer.store_bridge import StoreBridge
 from trainer.verify import VerifyConfig, verify
 
 RUN, OTHER = "offline-test", "offline-other"

@@ -11,9 +11,9 @@ import torch
 
 from shared.states import DataStatus
 from tests.trainer.streams import add_groups, publish, start
-from trainer.bridge import StoreBridge
 from trainer.data.stream import Batch, RecordStream
 from trainer.parallel import Parallel
+from trainer.store_bridge import StoreBridge
 from trainer.trees.packing import Row
 
 PATIENCE_S = 60.0

@@ -8,9 +8,9 @@ import pytest
 from sampler.settlement.config import Advantage
 from shared.errors import ConfigError
 from trainer.config import TrainerConfig
+from trainer.ineffective_settings import warn_of_unused
 from trainer.losses import Aggregation, LossConfig
 from trainer.presets import PRESETS
-from trainer.unused import warn_of_unused
 
 ARGUMENTS = ["--run", "r", "--db_connection_string", "given", "--model_name_or_path", "."]
 

@@ -26,9 +26,9 @@ from tests.trainer.formulas import reference_loss
 from tests.trainer.launched import OPTIMIZER, exact_learner, full_parameters, take_steps
 from trainer.accumulate import Minibatch
 from trainer.config import TrainerConfig
-from trainer.exact import exact_norms
 from trainer.learner import Learner, open_learner
 from trainer.losses import Denominators, LossConfig, LossName
+from trainer.modeling.float64_norms import exact_norms
 from trainer.modeling.memory import MemorySettings
 from trainer.modeling.routing import load_metrics, router_aux_loss, routing_of
 from trainer.modeling.trainable import Trainable

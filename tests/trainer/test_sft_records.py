@@ -18,11 +18,11 @@ from tests.full_disk import room_for
 from tests.sampler.builders import make_dispatch
 from tests.shared.builders import make_data, make_task
 from trainer import sft
-from trainer.bridge import StoreBridge
 from trainer.data.sft_records import RecordFilter, Records, choose
 from trainer.modeling.model import load_model
 from trainer.parallel import Parallel
 from trainer.sft import SftConfig
+from trainer.store_bridge import StoreBridge
 
 RUN = "sft-records-test"
 

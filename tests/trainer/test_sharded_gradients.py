@@ -11,8 +11,8 @@ from torch import Tensor
 from tests.trainer import fsdp_child
 from tests.trainer.builders import relative_difference, tiny_model
 from tests.trainer.exactness import TOLERANCE, merged
-from trainer.exact import exact_norms
 from trainer.losses import LossConfig
+from trainer.modeling.float64_norms import exact_norms
 
 
 def test_two_sharded_ranks_together_have_the_gradient_of_one_unsharded_process(tmp_path: Path) -> None:

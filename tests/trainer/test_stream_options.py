@@ -17,12 +17,12 @@ from shared.store import Store
 from tests.shared.builders import claim, import_tasks, make_answer, make_data, make_task
 from tests.trainer.builders import RecordBuilder, gradients, relative_difference, tiny_model
 from tests.trainer.streams import add_groups, publish, start, write
-from trainer.bridge import StoreBridge
 from trainer.data.stream import Batch
 from trainer.losses import Denominators, LossBatch, LossConfig, LossName, compute
 from trainer.modeling.forward import TreeLM, loss_batch, row_logprobs
 from trainer.parallel import Parallel
 from trainer.reporting.alarms import Alarms
+from trainer.store_bridge import StoreBridge
 from trainer.trees.packing import pack
 from trainer.trees.tree import TokenTree, merge
 

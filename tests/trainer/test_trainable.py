@@ -19,10 +19,10 @@ from tests.trainer.builders import relative_difference, tiny_model
 from tests.trainer.launched import OPTIMIZER, exact_learner, full_parameters, rows_of_step, take_steps
 from tests.trainer.layouts import Layout, comparison, run
 from trainer.checkpoint import Checkpoints, latest, load, stored_tensors
-from trainer.exact import exact_norms
 from trainer.export import ExportConfig, export
 from trainer.learner import Learner, open_learner
 from trainer.losses import LossConfig
+from trainer.modeling.float64_norms import exact_norms
 from trainer.modeling.model import load_model
 from trainer.modeling.tensor_parallel import cut_layers
 from trainer.modeling.trainable import ADAPTER, EVERYTHING, LoraLayer, Trainable, adapters_off, lora_layers

@@ -11,10 +11,10 @@ from shared.flatten import tree_of
 from shared.packed import pack_floats, pack_ints
 from shared.states import DataStatus
 from tests.trainer.streams import add_groups, make_config, publish, start
-from trainer.bridge import StoreBridge
 from trainer.data.reading import check_tokens
 from trainer.data.stream import RecordStream
 from trainer.parallel import Parallel
+from trainer.store_bridge import StoreBridge
 
 FIRST = "main:train:0:t0:0:1"  # a record of the oldest group
 VOCAB_SIZE = 1000

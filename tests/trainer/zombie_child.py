@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.trainer.training_child import config_of, say
-from trainer import atomic, checkpoint
+from trainer import atomic_directories, checkpoint
 from trainer.data.stream import RecordStream
 from trainer.loop import train
 
@@ -24,7 +24,7 @@ WRITES: dict[str, tuple[Any, str]] = {
     "mkdtemp": (checkpoint, "temporary_directory"),
     "tensors": (checkpoint.dcp, "async_save"),
     "question": (checkpoint.Checkpoints, "_publish"),
-    "flush": (atomic, "_fsync"),
+    "flush": (atomic_directories, "_fsync"),
     "name": (os, "rename"),
 }
 

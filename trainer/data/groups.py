@@ -16,9 +16,9 @@ from shared.errors import LeaseLost
 from shared.run_documents import PolicyVersion
 from shared.states import DataStatus
 from shared.task_mix import TRAIN_SPLIT
-from trainer.bridge import StoreBridge
 from trainer.config import TrainerConfig
 from trainer.data.cost import group_cost
+from trainer.store_bridge import StoreBridge
 from trainer.trees.ages import Ages, StaleData
 
 

@@ -13,9 +13,9 @@ import logging
 from shared.errors import ConfigError
 from shared.store import Store
 from shared.store.copying import copy_groups
-from trainer.bridge import StoreBridge
 from trainer.config import TrainerConfig
 from trainer.parallel import Parallel
+from trainer.store_bridge import StoreBridge
 
 log = logging.getLogger(__name__)
 

@@ -18,11 +18,11 @@ from shared.errors import DataError
 from shared.flatten import tree_of
 from shared.trees import RecordTree
 from trainer.accumulate import Minibatch
-from trainer.bridge import StoreBridge
 from trainer.config import TrainerConfig
 from trainer.data.advantages import AdvantageNormalization
 from trainer.data.groups import Group
 from trainer.losses import Denominators
+from trainer.store_bridge import StoreBridge
 from trainer.trees.ages import Ages
 from trainer.trees.packing import Row, pack
 from trainer.trees.tree import Merging, TokenTree, merge

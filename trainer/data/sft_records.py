@@ -23,8 +23,8 @@ from shared.flatten import tree_of
 from shared.names import PolicyName, RunName
 from shared.trees import RecordTree
 from shared.written_file import write_text_whole
-from trainer.bridge import StoreBridge
 from trainer.parallel import Parallel
+from trainer.store_bridge import StoreBridge
 
 log = logging.getLogger(__name__)
 

@@ -19,7 +19,6 @@ from shared.documents import DataClaim
 from shared.errors import LeaseLost
 from shared.run_documents import TrainedStep
 from trainer.accumulate import Minibatch
-from trainer.bridge import StoreBridge
 from trainer.config import TrainerConfig
 from trainer.data.advantages import normalize
 from trainer.data.groups import Choice, Chooser, Group, shares_of
@@ -28,6 +27,7 @@ from trainer.data.reading import LoadedGroup, Reader, Share, Shelf, loaded_of, t
 from trainer.data.selection import Selection
 from trainer.data.stream_metrics import batch_metrics
 from trainer.parallel import Parallel
+from trainer.store_bridge import StoreBridge
 
 log = logging.getLogger(__name__)
 

@@ -23,13 +23,13 @@ from shared.assembly import ancestors
 from shared.offers import BroadcastOffer
 from shared.run_documents import PolicyVersion
 from shared.weights import FileEntry, manifest_of
-from trainer.atomic import remove_leftovers
-from trainer.bridge import StoreBridge
+from trainer.atomic_directories import remove_leftovers
 from trainer.config import TrainerConfig
 from trainer.learner import Learner
 from trainer.parallel import Parallel
 from trainer.publishing.broadcast import Broadcaster
 from trainer.publishing.version_files import State, Written, version_files
+from trainer.store_bridge import StoreBridge
 
 log = logging.getLogger(__name__)
 

@@ -20,7 +20,7 @@ from shared.deltas import DeltaSize
 from shared.errors import ConfigError, DataError
 from shared.run_documents import PolicyVersion, VersionKind
 from shared.weights import DELTA_FILE, WEIGHTS_FILE, FileEntry, manifest_of
-from trainer.atomic import write_directory_atomically
+from trainer.atomic_directories import write_directory_atomically
 from trainer.config import TrainerConfig
 from trainer.learner import Learner
 from trainer.modeling.model import DTYPES

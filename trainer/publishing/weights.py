@@ -22,7 +22,7 @@ from transformers import PreTrainedModel
 from transformers.core_model_loading import revert_weight_conversion
 
 from shared.weights import WEIGHTS_FILE, FileEntry, manifest_of
-from trainer.atomic import write_directory_atomically
+from trainer.atomic_directories import write_directory_atomically
 from trainer.modeling.model import DTYPES
 from trainer.modeling.trainable import merged, scaling_of
 from trainer.parallel import Parallel

@@ -9,7 +9,7 @@ from trainer.modeling.memory import MemorySettings
 Positive = Annotated[int, Field(gt=0)]
 
 
-class Computing(MemorySettings):
+class ComputeSettings(MemorySettings):
     """The settings; `TrainerConfig` and `SftConfig` have them by the same names. None changes what is trained, but `dropout`."""
 
     dtype: str = Field("float32", description="Of parameters and optimizer: float32, bfloat16 or float64.")
