@@ -1,8 +1,8 @@
 """The engines that a sampler process may ask, as the database lists them: a pool for each policy that takes turns, and one for
 each source that turns may be drawn from instead.
 
-An engine under update holds its requests and answers after it: as good as up. One with `follow_every` above 1 is asked for the
-turns of the source "lagging" only.
+An engine under update holds its requests and answers after it: as good as up. One that drains gets none until it serves its new
+weights. One with `follow_every` above 1 is asked for the turns of the source "lagging" only.
 """
 
 from collections.abc import Iterable, Sequence
@@ -43,8 +43,8 @@ class Engines:
 
     async def look(self) -> None:
         """Raises ConfigError where turns would be drawn from a policy with another tokenizer."""
-        ttl_s = self._config.service_ttl_s
-        self._listed = {policy: await self._store.services.live(policy, ttl_s) for policy in self._policies}
+        for policy in self._policies:
+            await self._look_at(policy)
         for policy in [p for p in self._unchecked if self._listed[p] and self._listed[self._config.policy]]:
             await check_tokenizers(self._store, self._config.policy, policy)
             self._unchecked.discard(policy)
@@ -71,10 +71,15 @@ class Engines:
 
     # ------------------------------------------------------------------ inside
 
+    async def _look_at(self, policy: str) -> None:
+        self._listed[policy] = await self._store.services.live(policy, self._config.service_ttl_s)
+
     def _asked(self, policy: str, *, lagging: bool) -> list[InferenceService]:
         return [service for service in self._listed.get(policy, ()) if (service.follow_every > 1) is lagging]
 
     async def _services(self, policy: str, lagging: bool) -> Sequence[PoolService]:
+        """Read now: what a pool sends by is no older than it knows."""
+        await self._look_at(policy)
         return [_seen(service) for service in self._asked(policy, lagging=lagging)]
 
     def _seat(self, policy: str, model: Path) -> Seat:

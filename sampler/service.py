@@ -70,7 +70,12 @@ async def run_service(config: SamplerConfig) -> None:
     worker = f"sampler:{host}:{pid}"
     async with (
         Store.open(config.db_connection_string, config.run) as store,
-        EngineClient(EngineTimeouts(generate_s=config.engine_timeout_s), config.engine_api_key) as client,
+        EngineClient(
+            EngineTimeouts(generate_s=config.engine_timeout_s),
+            config.engine_api_key,
+            # No request waits here for a connection: it would reach its engine later than the pool thinks.
+            max_connections=max(1024, 2 * config.max_concurrent_episodes),
+        ) as client,
     ):
         await store.runs.save_config("sampler", config.snapshot())
         service = SamplerService(store, client, config, worker, sampler_class)

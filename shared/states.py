@@ -74,7 +74,8 @@ class ServiceStatus(StrEnum):
 
     UP = "UP"  # takes requests
     DOWN = "DOWN"  # does not answer
-    UPDATING = "UPDATING"  # paused for new weights
+    UPDATING = "UPDATING"  # paused for new weights; it takes requests, and answers them afterwards
+    DRAINING = "DRAINING"  # ends what it was sent, to take new weights then; it takes no requests until it is UP
 
 
 class OfferState(StrEnum):

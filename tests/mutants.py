@@ -49,6 +49,8 @@ BOUNDS = "tests/shared/test_task_file_bounds.py"
 LATE = "tests/trainer/test_late_publisher.py"
 DURABLE = "tests/trainer/test_durability.py"
 KEEPER = "tests/contract/test_keeper.py"
+POOL = "tests/sampler/test_pool.py"
+LISTS = "tests/sampler/test_engine_lists.py"
 
 MUTANTS = (
     Mutant(
@@ -177,6 +179,41 @@ MUTANTS = (
         "        await _load_over_stale_cache(client, url, folder, version)\n    await require_version(client, url, version)\n",
         "        await _load_over_stale_cache(client, url, folder, version)\n",
         f"{KEEPER}::test_an_engine_that_reports_another_version_than_it_was_given_serves_nothing_until_it_reports_the_right_one",
+    ),
+    Mutant(
+        "draining: samplers send nothing",
+        "sampler/engines.py",
+        "if service.status is ServiceStatus.UPDATING else",
+        "if service.status is not ServiceStatus.DOWN else",
+        f"{KEEPER}::test_drain_lets_requests_finish_and_samplers_send_none_meanwhile",
+    ),
+    Mutant(
+        "draining: every sampler knows in time",
+        "sampler/engine/pool.py",
+        "min(self._limits.refresh_s, LIST_AGE_S)",
+        "self._limits.refresh_s",
+        f"{LISTS}::test_a_sampler_knows_in_time_that_an_engine_drains_however_rarely_it_looks",
+    ),
+    Mutant(
+        "draining: a list that took long to read",
+        "sampler/engine/pool.py",
+        "if live and self._list_age_s() < LIST_AGE_S:",
+        "if live:",
+        f"{POOL}::test_a_list_of_engines_that_took_long_to_read_is_read_again_before_anything_is_sent_by_it",
+    ),
+    Mutant(
+        "draining: the keeper waits until every sampler knows",
+        "sampler/engine/update.py",
+        "    await asyncio.sleep(min(SETTLE_S, limit_s))\n",
+        "",
+        f"{KEEPER}::test_an_idle_engine_drains_no_sooner_than_every_sampler_knows_of_it",
+    ),
+    Mutant(
+        "draining: it is waited for",
+        "sampler/engine/pool.py",
+        'if any(service.status == "DRAINING" for service in self._services):',
+        "if False:",
+        f"{POOL}::test_an_engine_that_drains_gets_nothing_and_is_waited_for_longer_than_for_one_that_is_away",
     ),
 )
 

@@ -205,13 +205,12 @@ class Keeper:
         started = time.monotonic()
         if not self._receiver.is_offered(wanted):
             return None
-        if self._config.weight_update_mode == "drain":
-            await self._drain()
+        await self._drain()
         if (place := await self._receiver.join(wanted)) is None:
             return None
         joined = time.monotonic()
         async with self._changing:
-            self._status = ServiceStatus.UPDATING
+            self._status = self._status_meanwhile
             self._torn = True
             await self._receiver.receive(place, self._pause_mode)
             self._torn = False
@@ -225,7 +224,7 @@ class Keeper:
     async def _from_disk(self, wanted: PolicyVersion) -> Reached:
         reached = await self._put_together(wanted)
         await asyncio.to_thread(check_layout, reached.folder, self._layout)
-        self._status = ServiceStatus.UPDATING
+        self._status = self._status_meanwhile
         await self._update(reached)
         return reached
 
@@ -241,8 +240,7 @@ class Keeper:
 
     async def _update(self, reached: Reached) -> None:
         started = time.monotonic()
-        if self._config.weight_update_mode == "drain":
-            await self._drain()
+        await self._drain()
         paused = time.monotonic()
         async with self._changing:
             wanted = reached.version.version
@@ -255,10 +253,16 @@ class Keeper:
     def _pause_mode(self) -> Literal["retract", "abort"]:
         return "abort" if self._config.weight_update_mode == "abort" else "retract"
 
+    @property
+    def _status_meanwhile(self) -> ServiceStatus:
+        """DRAINING until the engine serves the new weights: a reply that began before the pause would be of two versions."""
+        return ServiceStatus.DRAINING if self._config.weight_update_mode == "drain" else ServiceStatus.UPDATING
+
     async def _drain(self) -> None:
-        self._status = ServiceStatus.UPDATING
-        await self._beat()  # says so, and samplers send nothing more
-        await drain(self._client, self.url, self._config.drain_s, self._config.poll_s)
+        if self._config.weight_update_mode == "drain":
+            self._status = ServiceStatus.DRAINING
+            await self._beat()  # says so, and samplers send nothing more
+            await drain(self._client, self.url, self._config.drain_s, self._config.poll_s)
 
     # ------------------------------------------------------------------ reports
 

@@ -7,7 +7,7 @@
 
 Promises: a reply that is put together from several parts is token-exact (ids, log-probs and version runs are
 concatenated, and each cut is recorded); nothing waits without a bound; a caller that is cancelled leaves no request
-running at an engine.
+running at an engine; no request is sent by a list of engines that was read longer than `LIST_AGE_S` ago.
 """
 
 import asyncio
@@ -26,9 +26,14 @@ from sampler.errors import EngineError, EngineUnavailable
 
 log = logging.getLogger(__name__)
 
+# The oldest list of engines that a request may be sent by, whatever a sampler's own settings. A keeper that drains its engine
+# relies on it: after that time every sampler knows (`sampler.engine.update.SETTLE_S`).
+LIST_AGE_S = 2.0
+
 
 class Service(Protocol):
-    """What the pool reads of a registered engine. `running` and `capacity` are requests; `status` is "UP" when it serves."""
+    """What the pool reads of a registered engine. `running` and `capacity` are requests. `status` is "UP" when it takes
+    requests, and "DRAINING" when it will again soon: that is waited for."""
 
     @property
     def url(self) -> str: ...
@@ -47,9 +52,10 @@ Refresh = Callable[[], Awaitable[Sequence[Service]]]
 
 @dataclass(frozen=True, slots=True)
 class PoolLimits:
-    """`affinity_slack`: how much fuller (as a share of capacity) the episode's last service may be and still be kept."""
+    """`refresh_s`: at most `LIST_AGE_S` counts. `wait_s`: for an engine that takes requests, after the last sign of one that
+    drains. `affinity_slack`: how much fuller (as a share of capacity) the episode's last service may be and still be kept."""
 
-    refresh_s: float = 2.0
+    refresh_s: float = LIST_AGE_S
     max_failures: int = 8
     wait_s: float = 300.0
     backoff_s: float = 0.2
@@ -117,7 +123,7 @@ class _Progress:
 
 
 class EnginePool:
-    """One per process. `refresh` lists the services of the right policy; it is asked at most every `refresh_s`.
+    """One per process. `refresh` reads which services of the right policy there are; it is asked at most every `refresh_s`.
 
     `vocabulary`: how many tokens the policy's model has, where that is known; an answer with others is a failure.
     """
@@ -258,7 +264,11 @@ class EnginePool:
         return any(service.status == "UP" and not self._is_suspect(service.url) for service in self._services)
 
     async def _choose(self, affinity: str | None, version: int | None) -> str:
-        """The service for the next request; waits, up to `wait_s`, until one is up and not suspect."""
+        """The service for the next request, to be sent at once; waits, up to `wait_s`, until one is up and not suspect.
+
+        An engine that drains comes back within its keeper's `drain_s`, or is not listed any more: while it drains, no time
+        counts.
+        """
         deadline = time.monotonic() + self._limits.wait_s
         while True:
             await self._refresh_if_old()
@@ -267,8 +277,10 @@ class EnginePool:
                 for service in self._services
                 if service.status == "UP" and version in (None, service.version) and not self._is_suspect(service.url)
             ]
-            if live:
+            if live and self._list_age_s() < LIST_AGE_S:  # it may have taken long to read
                 return self._least_loaded(live, affinity)
+            if any(service.status == "DRAINING" for service in self._services):
+                deadline = time.monotonic() + self._limits.wait_s
             if time.monotonic() >= deadline:
                 states = ", ".join(
                     f"{s.url} {s.status} version {s.version}{' (suspect)' * self._is_suspect(s.url)}"
@@ -296,19 +308,23 @@ class EnginePool:
 
     async def _refresh_if_old(self) -> None:
         """One refresh at a time, shared by all who wait for it; a cancelled waiter does not end it."""
-        if time.monotonic() - self._refreshed_at < self._limits.refresh_s:
+        if self._list_age_s() < min(self._limits.refresh_s, LIST_AGE_S):
             return
         if self._refreshing is None or self._refreshing.done():
             self._refreshing = asyncio.create_task(self._refresh_now(), name="refresh engine services")
         await asyncio.shield(self._refreshing)
 
+    def _list_age_s(self) -> float:
+        return time.monotonic() - self._refreshed_at
+
     async def _refresh_now(self) -> None:
+        began = time.monotonic()  # an engine may begin to drain as soon as the question is sent
         try:
             async with asyncio.timeout(self._limits.wait_s):
                 self._services = await self._refresh()
         except TimeoutError as exc:
             raise EngineUnavailable(f"the list of engines could not be read within {self._limits.wait_s:g} s") from exc
-        self._refreshed_at = time.monotonic()
+        self._refreshed_at = began
         self._mine_then = self._mine.copy()
         known = {service.url for service in self._services}
         self._suspects = {url: suspicion for url, suspicion in self._suspects.items() if url in known}

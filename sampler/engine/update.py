@@ -15,17 +15,17 @@ from pathlib import Path
 from typing import Literal
 
 from sampler.engine.client import EngineClient
-from sampler.engine.pool import PoolLimits
+from sampler.engine.pool import LIST_AGE_S
 from sampler.errors import CacheNotFlushed, EngineRefused, EngineUnavailable
 
 log = logging.getLogger(__name__)
 
-# Samplers may send requests this long after a service ceased to be UP: they have read the list of services just before.
-SETTLE_S = 1.25 * PoolLimits().refresh_s
+# So long after a service is DRAINING no sampler sends it anything: each has read that by then, and what was sent has arrived.
+SETTLE_S = 1.25 * LIST_AGE_S
 
 
 async def drain(client: EngineClient, url: str, limit_s: float, poll_s: float) -> None:
-    """Return when the engine has answered all that it was sent, or after `limit_s`. Its service must not be UP meanwhile."""
+    """Return when the engine has answered all that it was sent, or after `limit_s`. Its service must be DRAINING meanwhile."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + limit_s
     await asyncio.sleep(min(SETTLE_S, limit_s))

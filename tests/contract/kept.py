@@ -14,10 +14,12 @@ import httpx
 import torch
 from safetensors.torch import load_file
 
+from sampler.config import SamplerConfig
 from sampler.engine.cache import own_folder
 from sampler.engine.client import EngineClient
 from sampler.engine.keeper import Keeper, KeeperConfig
 from sampler.engine.pool import EnginePool, PoolLimits, Reply, Service
+from sampler.engines import Engines
 from shared.assembly import Assembly
 from shared.run_documents import InferenceService, PolicyVersion
 from shared.states import ServiceStatus
@@ -170,6 +172,18 @@ async def keeping(
                 await asyncio.wait_for(task, 60)
                 await kept.pool.close()
     shutil.rmtree(cache)
+
+
+@asynccontextmanager
+async def sampling(kept: Kept) -> AsyncIterator[EnginePool]:
+    """The pool that a sampler process itself makes, over its own list of engines; `kept` asks through it."""
+    model = kept.engine.models[0]
+    config = SamplerConfig(run=kept.store.run, db_connection_string="(open already)", model_name_or_path=model)
+    async with EngineClient() as client:
+        engines = Engines(kept.store, client, config)
+        kept.pool = engines.seats[POLICY].pool
+        yield kept.pool
+        await engines.close()
 
 
 async def assert_serves(kept: Kept, version: int) -> None:

@@ -4,6 +4,7 @@ nothing that would hang while the engine is paused.
 
 import asyncio
 import shutil
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,12 +14,14 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from sampler.engine.client import EngineClient
+from sampler.engine.pool import LIST_AGE_S
+from sampler.engine.update import drain
 from shared.states import ServiceStatus
 from shared.store import Store
 from shared.weights import manifest_of
 from tests.contract.engines import Engine
 from tests.contract.flights import LENGTH, PROMPTS, TRIES, Requests, Until, any_done, take_off
-from tests.contract.kept import POLICY, SHORT, Wire, keeping
+from tests.contract.kept import POLICY, SHORT, Wire, keeping, sampling
 
 
 async def test_an_engine_that_lags_on_purpose_takes_only_every_nth_version(
@@ -76,22 +79,31 @@ async def test_abort_cuts_requests_and_the_pool_goes_on_from_what_there_was(
             assert reply.generation.version_runs == [[version - 1, cut.n_tokens], [version, LENGTH - cut.n_tokens]]
 
 
-async def test_drain_lets_requests_finish_and_sends_none_meanwhile(engine: Engine, store: Store, until: Until) -> None:
-    async with keeping(engine, store, until, weight_update_mode="drain") as kept:
+async def test_drain_lets_requests_finish_and_samplers_send_none_meanwhile(
+    engine: Engine, store: Store, until: Until
+) -> None:
+    async with keeping(engine, store, until, weight_update_mode="drain") as kept, sampling(kept) as pool:
         flight = await kept.fly()
         await kept.announce(engine.weights(1))
 
-        async def updating() -> bool:
-            return (await kept.service()).status is ServiceStatus.UPDATING
+        async def is_known() -> bool:
+            return not await pool.is_up()
 
-        await until(updating)
-        late = asyncio.create_task(kept.ask())
-        await asyncio.sleep(0.2)  # it would be asked at once
+        await until(is_known)
+        assert (await kept.service()).status is ServiceStatus.DRAINING
+        late = asyncio.create_task(kept.ask())  # sent now, it would be of version 0
         await kept.client.resume(engine.url)
         for reply in await kept.land(flight):
             assert reply.generation.version_runs == [[0, LENGTH]]
             assert not reply.continuations
         assert (await late).generation.version_runs == [[1, 8]]
+
+
+async def test_an_idle_engine_drains_no_sooner_than_every_sampler_knows_of_it(engine: Engine) -> None:
+    began = time.monotonic()
+    async with EngineClient() as client:
+        await drain(client, engine.url, limit_s=60, poll_s=0.01)
+    assert time.monotonic() - began > LIST_AGE_S
 
 
 async def test_what_does_not_drain_in_time_is_retracted(engine: Engine, store: Store, until: Until) -> None:

@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from sampler.engine.client import EngineClient
-from sampler.engine.pool import EnginePool, PoolLimits, Reply, Service
+from sampler.engine.pool import LIST_AGE_S, EnginePool, PoolLimits, Reply, Service
 from sampler.errors import EngineRefused, EngineUnavailable
 from tests.sampler.engines import ABORT, LENGTH, STOP, Engines, Up, answer, recorded
 
@@ -254,7 +254,7 @@ async def test_the_list_of_engines_is_read_once_for_many_waiting_requests() -> N
 
     engines = Engines({"a": scripted(answer([9], STOP))})
     async with EngineClient(transport=httpx.MockTransport(engines)) as client:
-        pool = EnginePool(client, refresh, PoolLimits(refresh_s=10))
+        pool = EnginePool(client, refresh)
         waiting = [asyncio.create_task(ask(pool)) for _ in range(20)]
         await asyncio.sleep(0.01)  # all wait for the one who reads
         waiting[0].cancel()
@@ -262,6 +262,35 @@ async def test_the_list_of_engines_is_read_once_for_many_waiting_requests() -> N
         done = await asyncio.gather(*waiting, return_exceptions=True)
     assert reads == 1
     assert sum(isinstance(reply, Reply) for reply in done) == 19
+
+
+async def test_an_engine_that_drains_gets_nothing_and_is_waited_for_longer_than_for_one_that_is_away() -> None:
+    listed = [Up(A, status="DRAINING")]
+    async with pool_of(Engines({"a": scripted(answer([9], STOP))}), listed, replace(QUICK, wait_s=0.2)) as pool:
+        asking = asyncio.create_task(ask(pool))
+        await asyncio.sleep(1.0)  # were it DOWN, the reply would be given up by now
+        assert pool.stats.requests == 0
+        listed[0] = Up(A)
+        assert (await asyncio.wait_for(asking, 60)).generation.url == A
+        listed[0] = Up(A, status="DOWN")
+        while await pool.is_up():  # noqa: ASYNC110 - until the list is read again
+            await asyncio.sleep(0.01)
+        with pytest.raises(EngineUnavailable, match=r"no engine is up after 0\.2 s"):
+            await ask(pool)
+
+
+async def test_a_list_of_engines_that_took_long_to_read_is_read_again_before_anything_is_sent_by_it() -> None:
+    reads: list[float] = []
+
+    async def refresh() -> Sequence[Service]:
+        reads.append(LIST_AGE_S if not reads else 0)
+        services = [Up(B if reads[-1] else A)]  # as it was when the question arrived
+        await asyncio.sleep(reads[-1])
+        return services
+
+    async with EngineClient(transport=httpx.MockTransport(Engines({"a": scripted(answer([9], STOP))}))) as client:
+        assert (await ask(EnginePool(client, refresh))).generation.url == A
+    assert len(reads) >= 2
 
 
 async def test_what_was_done_is_counted() -> None:

@@ -1,0 +1,38 @@
+"""The list of engines that a sampler process sends by: its own, over the database."""
+
+import asyncio
+from pathlib import Path
+
+from sampler.config import SamplerConfig
+from sampler.engine.client import EngineClient
+from sampler.engine.pool import LIST_AGE_S
+from sampler.engines import Engines
+from shared.run_documents import InferenceService
+from shared.states import ServiceStatus
+from shared.store import Store
+
+MODEL = Path(__file__).parents[2] / "assets" / "example" / "model"
+
+
+async def tell(store: Store, status: ServiceStatus) -> None:
+    service = InferenceService(id="http://a:1", url="http://a:1", policy="main", version=3, status=status)
+    await store.services.heartbeat(service)
+
+
+async def test_a_sampler_knows_in_time_that_an_engine_drains_however_rarely_it_looks(store: Store) -> None:
+    """Not only by its own settings: a keeper waits for `LIST_AGE_S`, and no longer."""
+    config = SamplerConfig(
+        run=store.run, db_connection_string="(open already)", model_name_or_path=MODEL, poll_s=3600, service_ttl_s=3600
+    )
+    await tell(store, ServiceStatus.UP)
+    async with EngineClient() as client:
+        engines = Engines(store, client, config)
+        pool = engines.seats["main"].pool
+        await engines.look()
+        assert await pool.is_up()
+        await tell(store, ServiceStatus.DRAINING)
+        await asyncio.sleep(LIST_AGE_S)
+        assert not await pool.is_up()
+        await tell(store, ServiceStatus.UPDATING)  # paused: what it is sent it answers afterwards
+        await asyncio.sleep(LIST_AGE_S)
+        assert await pool.is_up()
