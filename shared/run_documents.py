@@ -82,6 +82,15 @@ class TrainedStep(Document):
         return all(began_from >= self.step for began_from in starts[self.incarnation :])
 
 
+class TrainerEnd(Document):
+    """How a trainer ended of its own will: its last write. One that was killed, or failed, has none."""
+
+    incarnation: int
+    step: int  # the last one that it took
+    reason: str
+    ended_at: datetime | None = None
+
+
 class Run(Document):
     """The run itself: one document, `_id` = "run"."""
 
@@ -94,6 +103,7 @@ class Run(Document):
     incarnations: dict[str, int] = {}  # trainer starts, by policy: the fencing token of claims and commits
     starts: dict[str, list[int]] = {}  # by policy: the step that each of them began from
     checkpoints: dict[str, SavedCheckpoint] = {}  # by policy
+    ends: dict[str, TrainerEnd] = {}  # by policy: of the last start of its trainer, once that has ended
     configs: dict[str, dict[str, Any]] = {}  # resolved configuration of each kind of service, secrets left out
     created_at: datetime | None = None
 

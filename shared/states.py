@@ -89,10 +89,11 @@ class OfferState(StrEnum):
 
 
 class RunState(StrEnum):
-    """Whether a run goes on: what a person said last, by `tandem pause` and `tandem resume`."""
+    """Whether a run goes on: a pause is a person's word (`tandem pause`, `tandem resume`), the rest that of its trainers."""
 
     RUNNING = "running"  # samplers may claim, trainers may begin steps
     PAUSED = "paused"  # no slot is claimed and no step begun; what runs goes on to its end
+    ENDED = "ended"  # every policy's trainer has ended of its own will (`Run.ends`); the next start of one: running
 
 
 class Termination(StrEnum):

@@ -75,6 +75,13 @@ MUTANTS = (
         f"{LEASES}::test_an_episode_whose_lease_was_lost_is_cancelled_and_the_sampler_goes_on",
     ),
     Mutant(
+        "fence of a run's end: the start of the trainer",
+        "shared/store/runs.py",
+        'f"incarnations.{policy}": end.incarnation, f"ends.{policy}": None}',
+        'f"ends.{policy}": None}',
+        "tests/shared/cli/test_run_ends.py::test_a_trainer_that_was_replaced_cannot_end_the_run",
+    ),
+    Mutant(
         "fence of a slot: the attempt",
         "shared/store/slots.py",
         '"attempt": claim.attempt, "status": SlotStatus.LEASED}',

@@ -6,7 +6,8 @@
 
 Order matters: a checkpoint of step s is written after the commit of s, so a checkpoint's marks are always complete; marks
 above the newest checkpoint are undone by a resume. Nothing here starts, calls or waits for a sampler or an engine; while there is
-no data, an engine's request for complete weights (a document of its own) is answered.
+no data, an engine's request for complete weights (a document of its own) is answered. The last act says in the run's document
+that this trainer has ended, and why: one that is killed, or fails, does not.
 """
 
 import asyncio
@@ -24,7 +25,7 @@ import torch
 
 from shared.errors import ConfigError
 from shared.evaluation import best_steps
-from shared.run_documents import Worker
+from shared.run_documents import TrainerEnd, Worker
 from trainer import checkpoint
 from trainer.config import TrainerConfig
 from trainer.data.stream import RecordStream
@@ -92,8 +93,11 @@ def train(config: TrainerConfig) -> None:
             fence = checkpoint.Fence(
                 incarnation, lambda: bridge(bridge.store.runs.is_current_trainer(config.policy, incarnation))
             )
-            _run(learner, stream, publisher, evaluation, fence, saved_steps, config, parallel, status)
+            why = _run(learner, stream, publisher, evaluation, fence, saved_steps, config, parallel, status)
             publisher.end()
+            if parallel.is_main:
+                end = TrainerEnd(incarnation=incarnation, step=learner.steps_done, reason=why)
+                bridge(bridge.store.runs.end_trainer(config.policy, end))
 
 
 def _run(
@@ -106,7 +110,9 @@ def _run(
     config: TrainerConfig,
     parallel: Parallel,
     status: "Status",
-) -> None:
+) -> str:
+    """Step by step to the end; returns why it is one."""
+    why = f"all {config.max_steps} steps are taken"
     metrics_path = config.folder / "metrics.jsonl"
     awaited_steps = evaluation.awaited_steps if config.keep_best_checkpoints else list
     checkpoints = checkpoint.Checkpoints(
@@ -131,7 +137,8 @@ def _run(
                 status.doing(f"{waiting} step {step}", step=step - 1)
             batch = stream.next_batch(step)
             if batch is None:
-                log.info("ended before step %d: %s", step, stream.end)
+                why = f"before step {step} of {config.max_steps}: {stream.end}"
+                log.info("ended %s", why)
                 break
             status.doing(f"step {step}", step=step - 1)
             result = learner.step_in_minibatches(batch.minibatches)
@@ -155,6 +162,7 @@ def _run(
         checkpoints.save(learner, _accounting(learner, config))  # where a signal ended the run between two of them
         checkpoints.settle(wait=True)
         saved_steps.note(checkpoints.saved)
+    return why
 
 
 def _warn_of_age(config: TrainerConfig) -> None:

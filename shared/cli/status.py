@@ -55,6 +55,7 @@ class RunStatus:
 
     run: str
     state: str  # of RunState, or trained, or played, or unknown
+    ends: list[dict[str, Any]]  # of trainers that have ended of their own will: policy, step, reason, when
     tasks: dict[str, dict[str, int]]
     abandoned: dict[str, int]  # {why: groups}
     slots: dict[str, dict[str, int]]
@@ -115,6 +116,7 @@ async def look(store: Store) -> RunStatus:
     return RunStatus(
         run=store.run,
         state=_state(run, policies, tasks),
+        ends=await _ends(store, run),
         tasks=tasks,
         abandoned=await store.questions.abandoned_tasks(),
         slots={split: await store.tasks.count_slots(split) for split in tasks},
@@ -139,8 +141,8 @@ async def _run(store: Store) -> Run | None:
 
 
 def _state(run: Run | None, policies: list[PolicyStatus], tasks: Mapping[str, Mapping[str, int]]) -> str:
-    """As the document says; "trained" where every policy's trainer has taken its last step; "played" where there never was a
-    trainer, and every task has come to its end: an evaluation, or data that somebody generated."""
+    """As the document says. Where that is running: "trained" if every policy has weights of its last step, though not every
+    trainer has said that it ended; "played" if there never was a trainer, and every task has come to its end."""
     if run is None:
         return "unknown"
     if run.state is not RunState.RUNNING:
@@ -152,6 +154,20 @@ def _state(run: Run | None, policies: list[PolicyStatus], tasks: Mapping[str, Ma
     steps = {policy.policy: policy.step for policy in policies}
     over = [a.num_steps is not None and steps.get(policy, 0) >= a.num_steps for policy, a in run.admission.items()]
     return "trained" if all(over) else run.state.value
+
+
+async def _ends(store: Store, run: Run | None) -> list[dict[str, Any]]:
+    now = await store.questions.server_time()
+    return [
+        {
+            "policy": policy,
+            "step": end.step,
+            "reason": end.reason,
+            "ended_at": end.ended_at,
+            "ended": ago(end.ended_at, now),
+        }
+        for policy, end in (run.ends.items() if run else ())
+    ]
 
 
 async def _policy(store: Store, policy: str) -> PolicyStatus:
@@ -226,6 +242,10 @@ async def _rates(store: Store, workers: list[dict[str, Any]]) -> dict[str, float
 def _render(now: RunStatus, every_worker: bool) -> Group:
     rates = ", ".join(f"{name} {value:.3g}" for name, value in now.rates.items())
     parts: list[Any] = [f"run [bold]{escape(now.run)}[/bold] is {now.state}; {escape(rates)}"]
+    for end in now.ends:
+        at = f"{str(end['ended_at'])[:19]} UTC"
+        where = f"the trainer of policy {end['policy']} ended {end['ended']} ago ({at}) after step {end['step']}"
+        parts.append(escape(f"  {where}: {end['reason']}"))
     parts.append(_counts("tasks", now.tasks, [s.value for s in TaskStatus]))
     parts += [f"  {n} × {escape(outcome)}" for outcome, n in sorted(now.abandoned.items())]
     parts.append(_counts("slots of opened tasks", now.slots, [*(s.value for s in SlotStatus), "failures"]))

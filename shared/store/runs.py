@@ -1,7 +1,7 @@
 """Verbs on the run's own document and on its workers."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 from pymongo import ReturnDocument
 from pymongo.asynchronous.collection import AsyncCollection
@@ -9,7 +9,7 @@ from pymongo.asynchronous.database import AsyncDatabase
 
 from shared.document import SCHEMA_VERSION
 from shared.errors import DataError, LeaseLost
-from shared.run_documents import Admission, Run, SavedCheckpoint, Worker
+from shared.run_documents import Admission, Run, SavedCheckpoint, TrainerEnd, Worker
 from shared.states import RunState
 from shared.store.malformed import readable
 from shared.store.pipelines import NOW, literal, literals
@@ -20,6 +20,23 @@ RUN_ID = "run"
 STOPPED = "stopped"  # what a worker is doing that has left
 MISSED_HEARTBEATS = 5  # of its own, after which a worker is not counted as alive
 LEAST_SILENCE_S = 10.0  # and no sooner: a busy machine may hold up a process for some seconds
+
+
+def _names_in(field: str) -> Document:
+    """The policies that have an entry in `field`; none where a person has spoilt it."""
+    entries = {"$cond": [{"$eq": [{"$type": field}, "object"]}, field, literal({})]}
+    return {"$map": {"input": {"$objectToArray": entries}, "in": "$$this.k"}}
+
+
+# Of a run that no person has paused: ended where every policy that ever had a trainer has an end of the last one.
+ALL_ENDED = {
+    "$and": [
+        {"$ne": [_names_in("$incarnations"), []]},
+        {"$setIsSubset": [_names_in("$incarnations"), _names_in("$ends")]},
+    ]
+}
+GOES_ON = {"$cond": [ALL_ENDED, RunState.ENDED.value, RunState.RUNNING.value]}
+PAUSED_OR_GOES_ON = {"$cond": [{"$eq": ["$state", RunState.PAUSED.value]}, "$state", GOES_ON]}
 
 
 @survives_outages
@@ -60,9 +77,10 @@ class RunVerbs:
         document = await self._runs.find_one({"_id": RUN_ID})
         return None if document is None else Run.from_mongo(document)
 
-    async def set_state(self, state: RunState) -> bool:
-        """False: it was so before."""
-        done = await self._runs.update_one({"_id": RUN_ID}, {"$set": {"state": state.value}})
+    async def set_state(self, state: Literal[RunState.PAUSED, RunState.RUNNING]) -> bool:
+        """False: it was so before. A run whose trainers have ended is no more than that when its pause is over."""
+        then = state.value if state is RunState.PAUSED else GOES_ON
+        done = await self._runs.update_one({"_id": RUN_ID}, [{"$set": {"state": then}}])
         return done.modified_count == 1
 
     async def is_paused(self) -> bool:
@@ -102,9 +120,11 @@ class RunVerbs:
                         f"admission.{policy}": literal(admission.to_mongo()),
                         f"starts.{policy}": {"$concatArrays": [{"$ifNull": [f"$starts.{policy}", []]}, [began_from]]},
                         f"checkpoints.{policy}": literal(checkpoint.to_mongo()) if checkpoint else "$$REMOVE",
+                        f"ends.{policy}": "$$REMOVE",
                         **({f"configs.trainer-{policy}": literal(dict(config))} if config is not None else {}),
                     }
-                }
+                },
+                {"$set": {"state": PAUSED_OR_GOES_ON}},
             ],
             {"_id": 1},
         )
@@ -125,6 +145,14 @@ class RunVerbs:
         )
         if not await self.is_current_trainer(policy, incarnation):
             raise LeaseLost(f"policy {policy}: another trainer has started; this one ends")
+
+    async def end_trainer(self, policy: str, end: TrainerEnd) -> None:
+        """A trainer's last act. The run has ended where every policy's has; nothing changes where another start has begun."""
+        told = {**literals(end.model_dump(exclude={"ended_at"})), "ended_at": NOW}
+        await self._runs.update_one(
+            {"_id": RUN_ID, f"incarnations.{policy}": end.incarnation, f"ends.{policy}": None},
+            [{"$set": {f"ends.{policy}": told}}, {"$set": {"state": PAUSED_OR_GOES_ON}}],
+        )
 
     async def is_current_trainer(self, policy: str, incarnation: int) -> bool:
         return await self._runs.find_one({"_id": RUN_ID, f"incarnations.{policy}": incarnation}, {"_id": 1}) is not None

@@ -15,7 +15,7 @@ from pymongo import AsyncMongoClient
 from shared.documents import Claim, DataClaim, Task
 from shared.mongod import Mongod
 from shared.offers import BroadcastOffer, Joined
-from shared.run_documents import Admission, SavedCheckpoint
+from shared.run_documents import Admission, SavedCheckpoint, TrainerEnd
 from shared.states import DataStatus, OfferState, RecordStatus
 from shared.store import Store
 from tests.late_commands import Recorder, everything, send
@@ -239,6 +239,15 @@ async def _(store: Store, late: Late) -> None:
         store.runs.start_trainer("main", ADMISSION, checkpoint=SavedCheckpoint(step=2, folder="x"), config={"a": 1})
     )
     await store.runs.start_trainer("main", ADMISSION, config={"a": 2})
+
+
+@row("runs.end_trainer")
+async def _(store: Store, late: Late) -> None:
+    """The one that goes on has ended too: what is told of the first comes late."""
+    for incarnation in (1, 2):
+        await store.runs.start_trainer("main", ADMISSION)
+        await late(store.runs.end_trainer("main", TrainerEnd(incarnation=incarnation, step=2, reason="told to stop")))
+    await store.runs.start_trainer("main", ADMISSION)
 
 
 @row("runs.note_checkpoint")

@@ -1,6 +1,7 @@
 """Offline training: another run's groups, trained here to the end, traced here, and nothing changed there."""
 
 import asyncio
+import signal
 import threading
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
@@ -11,7 +12,7 @@ import pytest
 from shared.audit import audit
 from shared.errors import ConfigError, DataError
 from shared.mongod import Mongod
-from shared.states import DataStatus
+from shared.states import DataStatus, RunState
 from shared.store import Store
 from tests.shared.episodes import announce, whole_run
 from trainer.config import TrainerConfig
@@ -174,5 +175,31 @@ def test_a_trainer_ends_by_itself_when_the_data_is_used_up_and_has_saved(
     )  # fmt: skip
     with caplog.at_level("INFO"):
         train(config)
-    assert f"ended before step 2: run {OTHER} is used up: 1 groups left of the 2 that a step takes" in caplog.text
+    used_up = f"before step 2 of 100: run {OTHER} is used up: 1 groups left of the 2 that a step takes"
+    assert f"ended {used_up}" in caplog.text
     assert [path.name for path in (tmp_path / "out" / "checkpoints").glob("step-*")] == ["step-000001"]
+    run = bridge(bridge.store.runs.read())
+    assert (run.state, run.ends["main"].step, run.ends["main"].reason) == (RunState.ENDED, 1, used_up)
+
+
+def test_a_trainer_that_was_told_to_stop_says_so_and_one_that_goes_on_says_when_it_ends(
+    bridge: StoreBridge, mongod: Mongod, tmp_path: Path, model_directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = make_config(
+        mongod, model_name_or_path=model_directory, output_dir=tmp_path / "out", max_steps=3, report_to=["none"],
+        device="cpu", num_threads=1, dtype="float64",
+    )  # fmt: skip
+    commit, ends = RecordStream.commit, []
+
+    def commit_and_signal(stream: RecordStream, step: int) -> None:
+        commit(stream, step)
+        ends.append(bridge(bridge.store.runs.read()).state)
+        if step == 1:
+            signal.raise_signal(signal.SIGTERM)
+
+    monkeypatch.setattr(RecordStream, "commit", commit_and_signal)
+    for step, reason in ((1, "before step 2 of 3: told to stop"), (3, "all 3 steps are taken")):
+        train(config)
+        run = bridge(bridge.store.runs.read())
+        assert (run.state, run.ends["main"].step, run.ends["main"].reason) == (RunState.ENDED, step, reason)
+    assert ends == [RunState.RUNNING] * 3

@@ -13,4 +13,4 @@ def test_kills_change_neither_parameters_nor_accounting(mongod: Mongod, tmp_path
     found = kill_many(mongod.connection_string, tmp_path, kills=KILLS)
     assert sum(found.kills.values()) == KILLS
     assert set(found.kills) == set(PHASES)
-    assert (found.wrong_parameters, found.wrong_marks) == (0, 0), found
+    assert (found.wrong_parameters, found.wrong_marks, found.wrong_ends) == (0, 0, 0), found

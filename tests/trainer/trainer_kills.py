@@ -32,6 +32,7 @@ from safetensors.torch import load_file
 from shared.documents import DispatchedSamplingTask
 from shared.flatten import data_fields, flatten
 from shared.mongod import Mongod
+from shared.states import RunState
 from shared.store import Store
 from tests.sampler.builders import make_dispatch
 from tests.shared.builders import make_data, make_task
@@ -52,6 +53,7 @@ class Found:
     runs: int = 0  # trained to the end in spite of them
     wrong_parameters: int = 0
     wrong_marks: int = 0
+    wrong_ends: int = 0  # killed, and said to have ended; or the other way round
 
 
 class Nursery:
@@ -144,6 +146,13 @@ async def marks(database: str, run: str) -> Marks:
         return {data.id: (data.trained_steps, data.status.value) for data in await store.data.find({})}
 
 
+async def said_to_have_ended(database: str, run: str) -> bool:
+    async with Store.open(database, run) as store:
+        found = await store.runs.read()
+        assert (found.state is RunState.ENDED) == ("main" in found.ends)
+        return "main" in found.ends and found.ends["main"].step == MAX_STEPS
+
+
 def parameters(folder: Path, run: str) -> dict[str, torch.Tensor]:
     """Those of the last publication."""
     published = (folder / run / "versions").glob(f"step-{MAX_STEPS:06d}-*")  # again by each start after a kill
@@ -181,6 +190,7 @@ def kill_many(database: str, folder: Path, kills: int, seed: int = 0) -> Found:
                     phase = phases[so_far % len(phases)]
                     nth = rng.randint(1, 2 if phase == "checkpoint" else 4)
                     ended = trainers.train(run, (phase, nth, rng.uniform(0, 0.03)) if so_far < kills else None)
+                    found.wrong_ends += asyncio.run(said_to_have_ended(database, run)) != ended
                     if not ended:
                         found.kills[phase] += 1
                         progress.advance(bar)

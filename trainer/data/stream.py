@@ -167,7 +167,7 @@ class RecordStream:
         deadline = time.monotonic() + TELL_PEERS_EVERY_S
         while time.monotonic() < deadline:
             if self.stopping:
-                return "stopped"
+                return "told to stop"
             if self._pause_changed():
                 return None
             found = self._chooser.candidates(step)
