@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal
 
+from sampler.known_replies import KnownReplies
 from sampler.rendering.marks import MARK_END
 from sampler.rendering.sampled_reply import SampledReply
 from sampler.rendering.template import ChatTemplate, Message, ToolSchema
@@ -68,7 +69,8 @@ class Context:
         self._marked_tools = template.mark_tools(self.tools)
         self._now = datetime.now()
         self._messages: list[Message] = []
-        self._replies: list[SampledReply] = []
+        self._known = KnownReplies()
+        self._replies: list[SampledReply] = []  # that the history shows
         self._places: list[int] = []  # of the replies among the messages
         self._call_ids: list[list[str]] = []  # of the calls that each reply is shown with
         self._text = ""  # the rendering that the last prompt was made of
@@ -76,6 +78,7 @@ class Context:
 
     def start(self, messages: Sequence[Message]) -> Prompt:
         """The first prompt."""
+        self._known.wrote(messages)
         self._messages = self._marked(messages)
         self._text = self._render()
         self.ids = self._encode(self._text)
@@ -86,17 +89,17 @@ class Context:
     ) -> Prompt:
         """Another history, as a context policy wants it; shares what it can with the last request and its reply.
 
-        A message that *is* one given to `extend` or here as a reply (the same object) keeps the ids that were sampled.
+        A message that is a reply of this episode (`KnownReplies`) keeps the ids that were sampled, whatever came between.
         """
         old = [*self.ids, *output_ids]
-        if message is not None:
-            self._replies.append(SampledReply(self.format, self.template, output_ids, message, self._text))
-        known = {id(reply.message): reply for reply in self._replies}
+        if output_ids or message is not None:
+            self._known.add(SampledReply(self.format, self.template, output_ids, message, self._text))
         self._messages, self._replies, self._places, self._call_ids = [], [], [], []
         told: list[Message] = []
-        for index, entry in enumerate(messages):
-            if (reply := known.get(id(entry))) is None:
+        for index, (entry, reply) in enumerate(zip(messages, self._known.among(messages), strict=True)):
+            if reply is None:
                 told.append(entry)
+                self._known.wrote([entry])
             else:
                 self._messages += self._marked(told)
                 told = []
@@ -118,6 +121,8 @@ class Context:
         old = [*self.ids, *output_ids]
         before = self._text
         reply = SampledReply(self.format, self.template, output_ids, message, before)
+        self._known.add(reply)
+        self._known.wrote(new_messages)
         self._add_reply(reply, new_messages)
         self._messages += self._marked(new_messages)
         self._text = self._render()
@@ -142,7 +147,7 @@ class Context:
         twin = copy.copy(self)
         twin.ids, twin._messages = list(self.ids), list(self._messages)
         twin._replies, twin._places = list(self._replies), list(self._places)
-        twin._call_ids = list(self._call_ids)
+        twin._call_ids, twin._known = list(self._call_ids), self._known.copy()
         return twin
 
     # ------------------------------------------------------------------ rendering

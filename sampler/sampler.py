@@ -139,9 +139,9 @@ class AsyncSampler(ABC):
         """Ask the policy for its next reply, after the messages that are new since its last one.
 
         None when its context has no room for another token (`Termination.LENGTH_LIMIT`). `tools` counts with its first call.
-        `restart`: the messages are the whole history, as a context policy wants it from now on; a `Turn.message` of this
-        episode among them (the very object) keeps its sampled ids. `policy`: one of `other_policies` instead of the task's
-        own; each has its own view, and they take turns one at a time. Raises EngineError.
+        `restart`: the messages are the whole history, as a context policy wants it from now on; a reply of this episode
+        among them (`Turn.message`, a copy of it, or `Turn.text` as content) keeps its sampled ids. `policy`: one of
+        `other_policies` instead of the task's own; each has its own view, and they take turns one at a time. Raises EngineError.
         """
         view = self._view(policy or self.task.policy, tools)
         dispatch, prompt = self._next_dispatch(view, new_messages, restart)

@@ -4,11 +4,14 @@ Promise: ids are cut, never made. What is kept of a reply is a part of the sampl
 that a template trims and text that it keeps is encoded anew, alone.
 """
 
+import copy
 from collections.abc import Sequence
+from functools import cached_property
 
 from sampler.rendering.marks import MARK_END
 from sampler.rendering.template import ChatTemplate, Message
 from sampler.rendering.turn_format import TurnFormat, make_sentinel
+from sampler.rendering.words import words_of
 
 
 class SampledReply:
@@ -35,9 +38,20 @@ class SampledReply:
         has_reasoning = bool(reasoning.replace(turn.think, "").replace(turn.end_think, "").strip())
         self.says_nothing = message is not None and not str(message.get("content") or "").strip()
         self.closes_empty_reasoning = self._answer_at is not None and not has_reasoning
-        self.sentinels = {"content": make_sentinel(), "call": make_sentinel()}
-        if has_reasoning:
-            self.sentinels["reasoning"] = make_sentinel()
+        names = ["content", "call", "reasoning"] if has_reasoning else ["content", "call"]
+        self.sentinels = {name: make_sentinel() for name in names}
+
+    @cached_property
+    def words(self) -> frozenset[str]:
+        """`words_of` its message, and of the text as it was sampled, reasoning and calls in the model's own spelling."""
+        raw = {"content": self._template.decode(self.body_ids)}
+        return frozenset(map(words_of, (self.message or raw, raw)))
+
+    def again(self) -> "SampledReply":
+        """The same reply for another place of a history, where other sentinels stand for it."""
+        twin = copy.copy(self)
+        twin.sentinels = {name: make_sentinel() for name in self.sentinels}
+        return twin
 
     def as_message(self, call_ids: Sequence[str]) -> Message:
         """`call_ids`: of the results that follow. Only the first call's name is a sentinel: calls stay or go together.

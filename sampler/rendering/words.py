@@ -1,0 +1,25 @@
+"""What an assistant's message says and calls, as a digest that is equal for copies of it."""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from typing import Any
+
+
+def words_of(message: Mapping[str, Any]) -> str:
+    """Text, reasoning and calls. Blanks around a text and ids of calls do not count; arguments may be an object or JSON."""
+    texts = [_text(message.get(name)) for name in ("content", "reasoning_content")]
+    calls = [call.get("function") or {} for call in message.get("tool_calls") or ()]
+    said = [*texts, [[call.get("name"), _object(call.get("arguments"))] for call in calls]]
+    return hashlib.sha256(json.dumps(said, sort_keys=True, default=str).encode()).hexdigest()
+
+
+def _text(value: Any) -> Any:
+    return value.strip() if isinstance(value, str) else value or ""
+
+
+def _object(arguments: Any) -> Any:
+    try:
+        return json.loads(arguments) if isinstance(arguments, str) else arguments
+    except ValueError:
+        return arguments
