@@ -1,4 +1,4 @@
-"""Directories that appear complete or not at all: written beside under a temporary name, flushed to disk, renamed."""
+"""Directories that appear complete or not at all: written under a temporary name, flushed to disk, renamed."""
 
 import contextlib
 import os
@@ -26,35 +26,35 @@ def write_directory_atomically(target: Path, fill: Callable[[Path], None]) -> No
         raise FileExistsError(f"{target}: exists already; a written directory is never changed")
     target.parent.mkdir(parents=True, exist_ok=True)
     remove_leftovers(target.parent, target.name)
-    beside = temporary_directory(target)
+    temporary = temporary_directory(target)
     try:
-        fill(beside)
-        publish_directory(beside, target)
+        fill(temporary)
+        publish_directory(temporary, target)
     except (OSError, SafetensorError) as exc:
-        if not beside.exists():
+        if not temporary.exists():
             raise LeaseLost(
-                f"{beside} was taken away: another process writes in this one's place, and this one ends"
+                f"{temporary} was taken away: another process writes in this one's place, and this one ends"
             ) from exc
-        shutil.rmtree(beside, ignore_errors=True)  # what is there of it may be what filled the disk
+        shutil.rmtree(temporary, ignore_errors=True)  # what is there of it may be what filled the disk
         raise DataError(
             f"{target} could not be written: {exc}; make room, or mend the folder, and start again"
         ) from exc
 
 
 def temporary_directory(target: Path, writer: str = "") -> Path:
-    """A new empty directory beside `target`, whose name says that it is not complete, and begins with `writer`."""
+    """A new empty directory next to `target`, whose name says that it is not complete, and begins with `writer`."""
     return Path(tempfile.mkdtemp(prefix=target.name + TEMPORARY + writer, dir=target.parent))
 
 
-def publish_directory(beside: Path, target: Path) -> None:
-    """Flush every file and folder of `beside` to disk, readable for all, then rename it to `target`.
+def publish_directory(temporary: Path, target: Path) -> None:
+    """Flush every file and folder of `temporary` to disk, readable for all, then rename it to `target`.
 
     mkdtemp and safetensors make what they write private; engines may run as another user.
     """
-    for path in [*beside.rglob("*"), beside]:
+    for path in [*temporary.rglob("*"), temporary]:
         path.chmod(0o755 if path.is_dir() else 0o644)
         _fsync(path)
-    os.rename(beside, target)
+    os.rename(temporary, target)
     _fsync(target.parent)
 
 

@@ -57,7 +57,7 @@ TRAINED = StateDictOptions(flatten_optimizer_state_dict=True, ignore_frozen_para
 
 @dataclass(frozen=True, slots=True)
 class Resumed:
-    """What `load` found beside the tensors."""
+    """What `load` returns besides the tensors."""
 
     step: int
     accounting: dict[str, Any]
@@ -68,7 +68,7 @@ class _Write:
     """A checkpoint on its way to the disk."""
 
     step: int
-    beside: Path
+    temporary: Path
     files: Future[Any]
     problem: str | None  # what this rank could not write itself
     since: float
@@ -87,7 +87,7 @@ class Checkpoints:
 
     `asynchronous`: `save` returns once the state is copied in memory, which needs room for one more copy of this rank's
     shards; until `settle` finds it written, a kill falls back to the checkpoint before.
-    `keep_also` names further steps, beside the last `keep_last`, whose checkpoints are not removed; rank 0 asks it.
+    `keep_also` returns further steps, besides the last `keep_last`, whose checkpoints are kept; rank 0 calls it.
     `fence`: which start of the trainer this is, and whether it still is the trainer.
     """
 
@@ -122,20 +122,20 @@ class Checkpoints:
         """
         self.settle(wait=True)  # the one before
         step, since = learner.steps_done, time.monotonic()
-        beside, refused = self._parallel.broadcast_object(self._begin(step) if self._parallel.is_main else None)
+        temporary, refused = self._parallel.broadcast_object(self._begin(step) if self._parallel.is_main else None)
         if refused:
             self._refuse(step, None, refused)
-        if beside is None:
+        if temporary is None:
             return
-        problem = self._write_small_files(beside, step, accounting)
+        problem = self._write_small_files(temporary, step, accounting)
         model, optimizer = get_state_dict(learner.lm, learner.optimizer, options=TRAINED)
         files = dcp.async_save(
             {"model": without_frozen(learner.lm, model), "optimizer": optimizer},
-            checkpoint_id=beside,
+            checkpoint_id=temporary,
             process_group=self._group,
         )
         assert isinstance(files, Future)
-        self._write = _Write(step, beside, files, problem, since)
+        self._write = _Write(step, temporary, files, problem, since)
         if not self._asynchronous:
             self.settle(wait=True)
 
@@ -157,13 +157,13 @@ class Checkpoints:
         failures = [text for text in self._parallel.everyone.gather_objects(failure and str(failure)) if text]
         lost, refused = self._parallel.broadcast_object(
             self._publish(write, failures) if self._parallel.is_main else None
-        )  # nobody goes on, and nobody answers for the data of this step, before it is durable
+        )  # every rank waits until it is durable: only then is this step's data accounted for
         if lost:
             raise LeaseLost(
                 f"the checkpoint of step {write.step} stays unnamed: another start of this trainer has taken over"
             )
         if refused:
-            self._refuse(write.step, write.beside, refused)
+            self._refuse(write.step, write.temporary, refused)
         self._own.add(write.step)
         self.saved = write.step
         return write.step
@@ -171,16 +171,16 @@ class Checkpoints:
     def _publish(self, write: _Write, failures: Sequence[str]) -> tuple[bool, str | None]:
         """On rank 0: (whether another start has taken over; what else went wrong)."""
         if not self._fence.is_current():
-            shutil.rmtree(write.beside, ignore_errors=True)
+            shutil.rmtree(write.temporary, ignore_errors=True)
             return True, None
         if failures:
             return False, failures[0]
         target = self._target(write.step)
         try:
-            publish_directory(write.beside, target)
+            publish_directory(write.temporary, target)
             self._remove_old()
         except FileNotFoundError:  # taken away after the question
-            return not self._fence.is_current(), f"{write.beside} is gone"
+            return not self._fence.is_current(), f"{write.temporary} is gone"
         except OSError as exc:
             return False, str(exc)
         log.info("checkpoint saved path=%s seconds=%.2f", target, time.monotonic() - write.since)
@@ -198,15 +198,17 @@ class Checkpoints:
         except OSError as exc:
             return None, str(exc)
 
-    def _write_small_files(self, beside: Path, step: int, accounting: Mapping[str, Any]) -> str | None:
+    def _write_small_files(self, temporary: Path, step: int, accounting: Mapping[str, Any]) -> str | None:
         """Returns what went wrong: all ranks learn of it together, in `settle`."""
         try:
             if self._parallel.is_main:
                 start = {"world_size": self._parallel.world_size, "incarnation": self._fence.incarnation}
                 state = {"step": step, **start, "accounting": accounting}
-                (beside / STATE_FILE).write_text(json.dumps(state) + "\n", encoding="utf-8")
+                (temporary / STATE_FILE).write_text(json.dumps(state) + "\n", encoding="utf-8")
             if self._parallel.rank % (self._parallel.world_size // self._parallel.data.size) == 0:
-                torch.save(random_states(self._parallel.device), random_states_file(beside, self._parallel.data.rank))
+                torch.save(
+                    random_states(self._parallel.device), random_states_file(temporary, self._parallel.data.rank)
+                )
         except (OSError, RuntimeError) as exc:  # torch's own writer says RuntimeError where the disk is full
             return str(exc)
         return None
@@ -220,9 +222,9 @@ class Checkpoints:
             if step_of(old) not in kept:
                 shutil.rmtree(old)
 
-    def _refuse(self, step: int, beside: Path | None, reason: str) -> NoReturn:
-        if self._parallel.is_main and beside is not None:
-            shutil.rmtree(beside, ignore_errors=True)  # what is there of it may be what filled the disk
+    def _refuse(self, step: int, temporary: Path | None, reason: str) -> NoReturn:
+        if self._parallel.is_main and temporary is not None:
+            shutil.rmtree(temporary, ignore_errors=True)  # what is there of it may be what filled the disk
         newest = latest(self._root)
         good = f"{newest} is good" if newest else "there is none before it"
         raise DataError(

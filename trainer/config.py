@@ -256,7 +256,7 @@ class TrainerConfig(ServiceConfig, LossConfig, Trainable, ComputeSettings):
         return self
 
     def without_effect(self) -> dict[str, str]:
-        """What a preset brings and another setting makes meaningless is not told: nobody asked for it."""
+        """Preset values made moot by another setting are not reported."""
         given = PRESETS[self.preset].settings if self.preset is not None else {}
         found = super().without_effect() | unused(self, UNUSED)
         return {name: why for name, why in found.items() if getattr(self, name) != given.get(name)}

@@ -1,6 +1,6 @@
 """Evaluation while training: the trainer queues a round at every `eval_steps`-th version, and logs what earlier ones came to.
 
-    publish(step) ─▶ queue the held-out tasks at that version ─▶ samplers play them, whoever and wherever they are
+    publish(step) ─▶ queue the held-out tasks at that version ─▶ any samplers play them, on any machine
     later step    ─▶ a round has ended? ─▶ its figures go into this step's metrics, with `eval/step` saying whose they are
 
 Documents only: the trainer neither waits for a round nor knows who plays it. Called by every rank, done by rank 0.

@@ -2,7 +2,7 @@
 
     python -m trainer.export --checkpoint output/RUN/checkpoints/step-000070 --output_dir models/my-model
 
-Needs no database, no GPU and one process, whatever number of processes wrote the checkpoint: memory for the model once.
+Needs no database, no GPU and one process, also for a checkpoint that many processes wrote, and memory for the model once.
 Configuration, tokenizer and template come from the directory that the run started from, and so does what was frozen: adapters
 are merged into it, or, with --adapter true, written alone, as PEFT does it.
 """
@@ -82,8 +82,8 @@ def _write_adapter(
     started = time.monotonic()
     state = gather_adapter(model, parallel)
 
-    def fill(beside: Path) -> None:
-        write_adapter(beside, model, state, trainable, source)
+    def fill(temporary: Path) -> None:
+        write_adapter(temporary, model, state, trainable, source)
 
     write_directory_atomically(target, fill)
     manifest = manifest_of(target)

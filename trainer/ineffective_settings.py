@@ -1,4 +1,4 @@
-"""Settings that change nothing beside the others are told: whoever set one expects it to do something."""
+"""Reports settings that have no effect because of the value of another one: the user who set one expects an effect."""
 
 import logging
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ log = logging.getLogger(__name__)
 def unused(config: BaseModel, rules: Mapping[str, tuple[str, Any]]) -> dict[str, str]:
     """{setting: why it has no effect}, of the `rules`, {setting: (another one, its value that makes the setting do nothing)}.
 
-    A setting that has its default value is never among them: nobody can tell whether it was given.
+    A setting with its default value is never reported: it cannot be told whether the user gave it.
     """
     fields = type(config).model_fields
     return {

@@ -1,4 +1,4 @@
-"""One optimizer step over any number of rows, the same whatever rows, ranks and devices it is spread over.
+"""One optimizer step over any number of rows. The update does not depend on how rows, ranks and devices share the work.
 
     counts ─sum over ranks─▶ accumulate: rows forward ▸ loss ▸ backward ─▶ global norm ▸ clip ▸ AdamW ─▶ metrics, reduced once
     └──────────────────────── once per minibatch; a step has one unless it is told otherwise ────────┘

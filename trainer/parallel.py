@@ -147,7 +147,7 @@ def parallel_session(
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
     if device == "cpu":
-        # More than one only when asked: beside a busy neighbor, spinning threads made steps up to 50 times slower.
+        # More than one only when asked: with a busy neighbor, spinning threads made steps up to 50 times slower.
         torch.set_num_threads(num_threads or int(os.environ.get("OMP_NUM_THREADS", "1")))
         os.environ.setdefault("OMP_NUM_THREADS", str(torch.get_num_threads()))  # else Accelerate warns and chooses
     _init_process_group(device, world_size)
@@ -228,7 +228,7 @@ def _launched_processes(environment: Mapping[str, str]) -> int:
 
 def _init_process_group(device: str, world_size: int) -> None:
     """Before Accelerate's state, which then finds and describes the group instead of making one of its own."""
-    backend = "gloo" if device == "cpu" else "cpu:gloo,cuda:nccl"  # gloo beside NCCL carries objects and checkpoints
+    backend = "gloo" if device == "cpu" else "cpu:gloo,cuda:nccl"  # gloo carries objects and checkpoints, NCCL tensors
     timeout = timedelta(seconds=COLLECTIVE_TIMEOUT_S)
     if device == "cuda":
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))

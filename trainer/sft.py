@@ -8,7 +8,7 @@ reinforcement learning.
     python -m trainer.sft --model_name_or_path MODEL --run RUN --db_connection_string URI --min_score 1 --output_dir output/rft
     accelerate launch --config_file assets/fsdp2.yml --num_processes 2 -m trainer.sft ...
 
-Promise: the step's loss and gradient are those of its samples, whatever the row budget and the number of processes; a run that
+Promise: the step's loss and gradient are those of its samples, for any row budget and number of processes; a run that
 was killed continues from its last checkpoint with the samples it would have seen. Ctrl-C and SIGTERM write one after the step in
 hand.
 """
@@ -137,7 +137,7 @@ class SftConfig(ServiceConfig, RecordFilter, Trainable, ComputeSettings):
         return self
 
     def without_effect(self) -> dict[str, str]:
-        """{setting: why it changes nothing beside the others}."""
+        """{setting: why it has no effect}."""
         found = unused(self, UNUSED)
         if self.max_steps and self.epochs != 1.0:
             found["epochs"] = f"max_steps is {self.max_steps}"

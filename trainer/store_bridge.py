@@ -58,5 +58,5 @@ class StoreBridge:
         return asyncio.run_coroutine_threadsafe(asyncio.wait_for(work, timeout_s), self._loop)
 
     def background(self, work: Coroutine[Any, Any, None]) -> "asyncio.Future[None] | Any":
-        """Start a coroutine that runs beside the driver; cancel the returned future to end it."""
+        """Start a coroutine that runs concurrently with the driver; cancel the returned future to end it."""
         return asyncio.run_coroutine_threadsafe(work, self._loop)

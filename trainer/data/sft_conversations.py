@@ -158,7 +158,11 @@ def _render(conversation: Conversation, count: int, tokenizer: PreTrainedTokeniz
         )
         assert isinstance(text, str)
         text.encode("utf-8")  # JSON can say half a surrogate pair, which no tokenizer takes
-    except (TemplateError, TypeError, ValueError) as exc:  # whatever a template of the model does not expect
+    except (
+        TemplateError,
+        TypeError,
+        ValueError,
+    ) as exc:  # a template raises these on messages that it does not support
         raise ConfigError(
             f"{conversation.where}: the chat template cannot render messages[:{count}]: {type(exc).__name__}: {exc}"
         ) from exc

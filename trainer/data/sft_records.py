@@ -2,7 +2,7 @@
 
     record_data of the run ─▶ filter, counted by reason ─▶ OUTPUT/records.jsonl ─▶ the trees of a step, read when it is prepared
 
-The choice is made once and written down; a resume trains on what was chosen then, whatever the run has played since. Records
+The choice is made once and written down; a resume trains on the same records, also if the run has recorded more since. Records
 that settlement or the trainer set aside are candidates too: a group without variance teaches no policy gradient anything, but
 imitation does not compare.
 """
@@ -126,7 +126,7 @@ class Records:
 
 
 def imitated(tree: RecordTree) -> RecordTree:
-    """The same tokens, for cross entropy: weight 1 each, of the model itself (temperature 1), whatever they were sampled at."""
+    """The same tokens, for cross entropy: weight 1 each, at temperature 1 also if sampled at another one."""
     dispatches = tuple(dataclasses.replace(d, advantage=1.0, temperature=1.0) for d in tree.dispatches)
     return dataclasses.replace(tree, dispatches=dispatches)
 

@@ -80,7 +80,7 @@ class RecordStream:
         self._waiting_since: float | None = None
         self.stopping = False  # set by a signal on rank 0; every rank learns of it in `next_batch`
         self.end = ""  # why `next_batch` returned None, on every rank
-        self.paused = False  # rank 0: the run is, so no step begins, whatever data there is
+        self.paused = False  # rank 0: the run is paused, so no step begins even if data is ready
 
     def __enter__(self) -> Self:
         if self._config.prefetch:
@@ -103,7 +103,9 @@ class RecordStream:
         """
         if self._waiting_since is None:
             self._waiting_since = time.monotonic()
-            if self._prefetch is not None and self._shelf.step != step:  # nobody has looked ahead: read while waiting
+            if (
+                self._prefetch is not None and self._shelf.step != step
+            ):  # this step was not prefetched: read while waiting
                 self._prefetch.start(step, self._shelf)
         found = self._wait_for_groups(step) if self._parallel.is_main else None
         self._found = self._parallel.broadcast_object(found)

@@ -120,7 +120,7 @@ def aspo(t: Terms, config: LossConfig) -> TokenLoss:
 
 
 def cross_entropy(t: Terms, config: LossConfig) -> TokenLoss:
-    """l = −ℓ: maximum likelihood of the trained tokens, whatever their advantage."""
+    """l = −ℓ: maximum likelihood of the trained tokens; advantages are ignored."""
     nowhere_E = torch.zeros_like(t.new_E, dtype=torch.bool)
     return TokenLoss(-t.new_E, nowhere_E, nowhere_E, t.advantage_E)
 

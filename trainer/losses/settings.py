@@ -50,7 +50,7 @@ class KlEstimator(StrEnum):
     K3_PLUS = "k3+"  # the value of k3 with the gradient of k2
 
 
-WEIGHTED_ALREADY = {LossName.MINIRL, LossName.DPPO}  # by ρ, whatever the anchor
+WEIGHTED_ALREADY = {LossName.MINIRL, LossName.DPPO}  # by ρ, at either anchor
 CLIPPING = set(LossName) - {LossName.REINFORCE, LossName.CROSS_ENTROPY}
 USED_BY = {  # settings that only some losses look at
     "epsilon": CLIPPING,
@@ -123,7 +123,7 @@ class LossConfig(BaseModel, frozen=True, extra="forbid"):
     veto_low: float | None = Field(None, gt=0, description="Drop trajectories that have one token's ratio below.")
     opsm_threshold: float | None = Field(
         None,
-        description="Drop trajectories with A < 0 and mean(old - new) above, old of the policy that sampled, whatever "
+        description="Drop trajectories with A < 0 and mean(old - new) above this, old of the policy that sampled, at either "
         "clip_anchor (off-policy sequence masking).",
     )
 
@@ -202,7 +202,7 @@ class LossConfig(BaseModel, frozen=True, extra="forbid"):
         return by_ratio or self.rollout_is is not RolloutIs.NONE
 
     def without_effect(self) -> dict[str, str]:
-        """{setting: why it changes nothing beside the others}, of those that have another value than their default."""
+        """{setting: why it has no effect}, of those that have another value than their default."""
         name = self.loss_calculater
         found = {
             s: f"loss_calculater {name} does not look at it" for s, losses in USED_BY.items() if name not in losses

@@ -1,4 +1,4 @@
-"""What flows through a loss: entries in, denominators beside them, and what became of each entry."""
+"""Inputs and outputs of a loss: entries, denominators, and what became of each entry."""
 
 import dataclasses
 from collections.abc import Sequence

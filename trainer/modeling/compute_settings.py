@@ -1,4 +1,4 @@
-"""How a model is computed, whatever it is trained on: the settings that reinforcement learning and supervised training share."""
+"""How a model is computed: the settings that reinforcement learning and supervised training share."""
 
 from typing import Annotated
 

@@ -1,6 +1,6 @@
 """Float64 that is float64 throughout: for tests and runs that compare gradients to many digits.
 
-transformers' RMSNorm computes in float32 whatever the model's type, which limits agreement of gradients to about
+transformers' RMSNorm computes in float32 for models of any dtype, which limits agreement of gradients to about
 1e-6, and its routers of experts do, which limits it to 5e-8; with this it is 1e-14. Models in other types are not changed by it
 in any way worth having: use it for float64 only.
 """

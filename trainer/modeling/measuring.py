@@ -4,7 +4,7 @@
       └─────▶ a way: trees or sequences, an attention, a head; the first that agrees is taken    ─┴─▶ log-probs and a gradient
 
 Agreement is that of the type of the computation: rounding, and no more. So what a model does to its logits, masks, positions or
-states need not be known here, and a model that nobody has tried is either computed rightly or refused with the figure. What it
+states need not be known here, and an unknown model is either computed correctly or refused with the measured difference. What it
 cannot show is what happens only beyond the probe's length: such settings are read in the config (`ways.tree_obstacle`).
 
 The gradient is compared by a sample of each parameter's elements, taken as the backward makes them: it is never held whole.
@@ -151,7 +151,7 @@ def _tolerance(dtype: torch.dtype, device: torch.device) -> Tolerance:
 
 def _ways(lm: TreeLM, tried: Sequence[str], heads: Sequence[Head], *, trees: bool) -> Iterator[Way]:
     names = [of_slices(name, lm.context) if lm.context is not None else name for name in tried]
-    shared = lm.context is not None  # a slice of a row needs the row's mask and positions, whatever the row is
+    shared = lm.context is not None  # a slice of any row needs the row's mask and positions
     if trees or shared:
         yield from (Way(name, trees=True, head=head) for name in names for head in heads)
     if not shared:

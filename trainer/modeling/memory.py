@@ -43,7 +43,7 @@ class MemorySettings(BaseModel):
         return self
 
     def memory(self) -> "MemorySettings":
-        """These settings alone, of whatever they are a part."""
+        """These settings alone."""
         return MemorySettings(**{name: getattr(self, name) for name in MemorySettings.model_fields})
 
 

@@ -75,7 +75,7 @@ def experts_implementation_for(dtype: str) -> str | None:
 def load_tokenizer(directory: Path) -> PreTrainedTokenizerBase:
     """The tokenizer with its chat template. Raises ConfigError when either is missing."""
     if not (directory / "tokenizer.json").is_file():
-        raise ConfigError(f"{directory}: no tokenizer.json; expected a fast tokenizer beside the model")
+        raise ConfigError(f"{directory}: no tokenizer.json; expected a fast tokenizer in the model's directory")
     tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(directory, local_files_only=True)
     if not tokenizer.chat_template:
         raise ConfigError(f"{directory}: the tokenizer has no chat template; expected chat_template.jinja")

@@ -1,11 +1,11 @@
-"""What of a model is trained: all of it, all but what is frozen, or low-rank adapters beside its frozen matrices (LoRA).
+"""What of a model is trained: all of it, all but what is frozen, or low-rank adapters of its frozen matrices (LoRA).
 
     lora_rank 0     every parameter that no pattern of `freeze` names
     lora_rank r     y = W x + (lora_alpha / r) · B A x with W frozen, A: r × inputs, B: outputs × r; B starts at zero, so that
                     the first step begins with the model as it was (Hu et al. 2021, arXiv 2106.09685; the layers are PEFT's)
 
-Whoever loads a model loads it with its `Trainable`; everything after that asks parameters for `requires_grad`. The adapters
-begin alike on every process, whatever its random state.
+A model is loaded together with its `Trainable`; later code asks parameters for `requires_grad`. The adapters
+begin alike on every process; its random state does not matter.
 """
 
 import fnmatch
@@ -66,7 +66,7 @@ class Trainable(BaseModel):
         return self
 
     def trainable(self) -> "Trainable":
-        """These settings alone, of whatever they are a part."""
+        """These settings alone."""
         return Trainable(**{name: getattr(self, name) for name in Trainable.model_fields})
 
 
@@ -171,8 +171,8 @@ def adapters_off(model: nn.Module) -> Iterator[None]:
 def merged(state: dict[str, Tensor], scaling: dict[str, float]) -> dict[str, Tensor]:
     """Full tensors on the CPU, as the model without adapters names them; `scaling` by layer.
 
-    W + s · B A in the dtype of W; of a bfloat16 W the sum is made in float32 and rounded once. The bits are those that whoever
-    is given the adapter alone makes of W (`shared.adapters`).
+    W + s · B A in the dtype of W; of a bfloat16 W the sum is made in float32 and rounded once. An engine's keeper
+    that merges the adapter into W gets the same bits (`shared.adapters`).
     """
     whole = {name: tensor for name, tensor in state.items() if ".lora_" not in name}
     for layer, scale in scaling.items():

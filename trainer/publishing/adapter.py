@@ -1,4 +1,4 @@
-"""The trained adapters as a directory of PEFT's form, which PEFT, and engines that know of adapters, load beside the base model.
+"""The trained adapters as a directory of PEFT's form, which PEFT, and engines that support adapters, load with the base model.
 
 adapter_config.json, adapter_model.safetensors      `shared.adapters` describes them
 """
@@ -33,7 +33,7 @@ def gather_adapter(model: nn.Module, parallel: Parallel) -> dict[str, torch.Tens
 def write_adapter(
     folder: Path, model: PreTrainedModel, state: dict[str, torch.Tensor], trainable: Trainable, base: Path
 ) -> Adapter:
-    """Write `state` to the empty directory `folder`; what whoever reads it finds there. `base`: the model it belongs to."""
+    """Write `state` to the empty directory `folder` and return its description. `base`: the model it belongs to."""
     import peft  # here, since its import takes seconds that training without adapters need not wait
 
     folder.mkdir(exist_ok=True)

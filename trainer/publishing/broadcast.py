@@ -2,9 +2,9 @@
 
     open a port ─▶ (announce the version with its offer) ─▶ join_s: who joins? ─▶ close ─▶ send ─▶ sent | failed
 
-Promise: the trainer waits for no engine. All of it runs beside the training, on the bridge's loop; the sending is a child
+Promise: the trainer waits for no engine. All of it runs concurrently with training, on the bridge's loop; the sending is a child
 process (`trainer/publishing/send.py`), which is killed when its time is over and started again for the next offer. While one
-broadcast is under way, versions are published from disk alone. Whoever did not join, or was in a broadcast that failed, loads
+broadcast is under way, versions are published from disk alone. An engine that did not join, or whose broadcast failed, loads
 from disk, where every version is. Each offer has a group, name and port of its own: a group cannot grow or lose members.
 """
 
@@ -32,7 +32,7 @@ START_S = 120.0  # of the child: torch takes seconds to import, on a busy machin
 ANSWER_S = 10.0  # beyond what the child was given
 JOIN_POLL_S = 0.1
 KEEPER_TTL_S = 30.0
-BUCKET_BYTES = 256 << 20  # what sender and engine hold at a time beside the weights
+BUCKET_BYTES = 256 << 20  # what sender and engine hold at a time in addition to the weights
 LINE_BYTES = 1 << 16
 
 
@@ -89,7 +89,7 @@ class Broadcaster:
         )
 
     async def start(self, version: PolicyVersion) -> None:
-        """Go through with the offer of a version that is announced, beside whatever the caller does."""
+        """Begin to broadcast an announced version, concurrently with the caller."""
         self._under_way = asyncio.create_task(self._go_through(version), name=f"broadcast {version.version}")
 
     def take_metrics(self) -> dict[str, float]:

@@ -1,16 +1,18 @@
-"""Publishing: weights written beside and renamed, checksummed, announced in `policy_versions`. Engines follow by themselves.
+"""Publishing: weights are written to a temporary directory, renamed, checksummed and announced in `policy_versions`.
+
+Engines follow by themselves.
 
     OUTPUT/versions/step-000012-3/   the weights after 12 steps, published by the trainer's third start
         model.safetensors, config.json, …   the complete directory, and
         weights.delta, or adapter/…         what makes an older version into it: either of the two, or both
 
-`publish_mode: delta` writes changes, and every `full_every` versions the complete directory beside them; `adapter` writes
-adapters of version 0 (`trainer/publishing/version_files.py`). In mode delta the first version of every start of the trainer is
-complete. In either that of the last step is (nobody would answer a request after it), and so is the next one after an engine
-could not put a version together, which it says in its `inference_services` document; while the trainer waits for data it answers
-such a request, since that data may depend on it. With `weight_transport: broadcast` a version on disk is offered over the
-network as well (`trainer/publishing/broadcast.py`). A resume from an older step withdraws what came after it, and publishes its
-own weights again, under a new number.
+`publish_mode: delta` writes changes, and a complete directory every `full_every` versions; `adapter` writes adapters of
+version 0 (`trainer/publishing/version_files.py`). In mode delta the first version of every start of the trainer is complete. In
+both modes the last step's version is complete, since the trainer then ends and can write none later. So is the next version after
+an engine could not assemble one and requested it in its `inference_services` document; while the trainer waits for data, it
+answers such a request at once, since that data may depend on it. With `weight_transport: broadcast` a version on disk is offered
+over the network as well (`trainer/publishing/broadcast.py`). A resume from an older step withdraws the later versions, and
+publishes its own weights again, under a new number.
 """
 
 import logging

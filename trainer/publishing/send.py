@@ -7,8 +7,8 @@
      "world_size": 3, "bucket_bytes": …, "device": …, "limit_s": 60}  ─▶ {"bytes": …, "seconds": …}  |  {"error": …}
 
 What is sent is read from the published file, after its checksum. It forms the group as SGLang does (`init_custom_process_group`
-in its utils/common.py), so that both find each other under the same keys. After an error it ends, which frees whoever still
-waits for it: gloo tells at once. It ends with its parent, too.
+in its utils/common.py), so that both find each other under the same keys. After an error it ends, which frees the peers
+that still wait for it: gloo tells them at once. It ends with its parent, too.
 """
 
 import contextlib
@@ -69,7 +69,7 @@ def _answer(answers: Any, found: dict[str, Any]) -> None:
 
 
 def listening_store(address: str, port: int, limit_s: float) -> dist.TCPStore:
-    """It listens at `address` alone: torch itself would listen on every network of the machine, and ask nobody who he is. torch's
+    """It listens at `address` alone: torch itself would listen on every network of the machine, without authentication. torch's
     default would also wait here until all have come. Raises OSError where the address is none of this machine's."""
     family, _, _, _, place = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)[0]
     with socket.socket(family, socket.SOCK_STREAM) as listening:

@@ -105,12 +105,12 @@ class WeightFiles:
     def write(self, target: Path, state: State, *, full: bool) -> Written:
         size = DeltaSize(0, 0, 0)
 
-        def fill(beside: Path) -> None:
+        def fill(temporary: Path) -> None:
             nonlocal size
             if full:
-                write_files(beside, self._config.model_name_or_path, self._learner.causal_lm, state)
+                write_files(temporary, self._config.model_name_or_path, self._learner.causal_lm, state)
             if self._last is not None:
-                size = self._last.write_changes(beside / DELTA_FILE, state, torch.get_num_threads())
+                size = self._last.write_changes(temporary / DELTA_FILE, state, torch.get_num_threads())
 
         write_directory_atomically(target, fill)
         files: dict[str, FileEntry] = manifest_of(target)
@@ -170,14 +170,14 @@ class AdapterFiles:
         files: Mapping[str, FileEntry] = {}
         threads = torch.get_num_threads()
 
-        def fill(beside: Path) -> None:
+        def fill(temporary: Path) -> None:
             nonlocal files
             model, trainable = self._learner.causal_lm, self._config.trainable()
-            adapter = write_adapter(beside / ADAPTER_FOLDER, model, state, trainable, self._base)
+            adapter = write_adapter(temporary / ADAPTER_FOLDER, model, state, trainable, self._base)
             if full:
                 for name in self._first:
-                    shutil.copyfile(self._base / name, beside / name)
-                merge_into(beside, adapter, threads)
+                    shutil.copyfile(self._base / name, temporary / name)
+                merge_into(temporary, adapter, threads)
             else:
                 files = merged_files(self._base, self._first, adapter, threads)
 

@@ -3,7 +3,7 @@
     gather full tensors on rank 0 ─▶ merge adapters ─▶ model.safetensors + config + tokenizer in DIR.tmp-xxxx
         ─▶ fsync ─▶ rename to DIR
 
-A directory with the final name is complete: a kill at any instant leaves at most a temporary one beside it, which the
+A directory with the final name is complete: a kill at any instant leaves at most a temporary one next to it, which the
 next write of the same name removes.
 """
 
@@ -54,7 +54,7 @@ def write_weights(
     state = gather_state(model, parallel, DTYPES[dtype] if dtype else None)
     written: WrittenWeights | None = None
     if parallel.is_main:
-        write_directory_atomically(target, lambda beside: write_files(beside, source, model, state))
+        write_directory_atomically(target, lambda temporary: write_files(temporary, source, model, state))
         manifest = manifest_of(target)
         total = sum(entry["bytes"] for entry in manifest.values())
         written = WrittenWeights(target, manifest, total, time.monotonic() - started)
@@ -92,14 +92,14 @@ def _tied_away(model: nn.Module) -> set[str]:
     return away
 
 
-def write_files(beside: Path, source: Path, model: PreTrainedModel, state: dict[str, torch.Tensor]) -> None:
-    """The files of a Hugging Face directory with the weights `state`, into the directory `beside`."""
+def write_files(temporary: Path, source: Path, model: PreTrainedModel, state: dict[str, torch.Tensor]) -> None:
+    """The files of a Hugging Face directory with the weights `state`, into the directory `temporary`."""
     for path in sorted(source.iterdir()):
         if path.is_file() and not path.name.endswith(WEIGHT_SUFFIXES) and not path.name.startswith("."):
-            shutil.copyfile(path, beside / path.name)
-    save_file(state, beside / WEIGHTS_FILE, metadata={"format": "pt"})
+            shutil.copyfile(path, temporary / path.name)
+    save_file(state, temporary / WEIGHTS_FILE, metadata={"format": "pt"})
     config = json.loads((source / "config.json").read_text(encoding="utf-8"))
     config["dtype"] = str(next(iter(state.values())).dtype).removeprefix("torch.")
     config.pop("torch_dtype", None)
     config["tie_word_embeddings"] = bool(getattr(model.config, "tie_word_embeddings", False))
-    (beside / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+    (temporary / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")

@@ -23,7 +23,7 @@ from trainer.reporting.hyperparameters import flattened
 class MetricsLog:
     """Use as a context manager, on the main process only. `resume_step`: the first step that will be logged.
 
-    `trackers`: names, or "none"; None means TensorBoard where it is installed, with its files beside `path`. They log under
+    `trackers`: names, or "none"; None means TensorBoard where it is installed, with its files next to `path`. They log under
     `run_name`, and are told `settings`, at each start again. Raises DataError where the file cannot be written (a full disk).
     """
 
@@ -92,9 +92,9 @@ def _forget_steps_from(path: Path, resume_step: int) -> None:
             continue
         if entry["step"] < resume_step:
             kept.append(line + "\n")
-    beside = path.with_name(path.name + ".tmp")
-    beside.write_text("".join(kept), encoding="utf-8")
-    os.replace(beside, path)
+    temporary = path.with_name(path.name + ".tmp")
+    temporary.write_text("".join(kept), encoding="utf-8")
+    os.replace(temporary, path)
 
 
 def _names(trackers: Sequence[str] | None) -> list[str]:

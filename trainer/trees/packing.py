@@ -1,7 +1,7 @@
 """Packing: trees of any size become rows of at most `max_tokens` tokens, each one forward.
 
 The promises: every entry of every tree is in exactly one row; its row holds all the token's ancestors; so the sum of
-the rows' losses is the loss of the step, whatever the budget. A token that is computed again counts in one row alone.
+the rows' losses is the loss of the step, for any budget. A token that is computed again counts in one row alone.
 Trees side by side in a row do not see each other: a forest has the same mask rule as a tree. A tree over the budget is
 cut between leaves, and the ancestors of a cut are computed again as context.
 
@@ -110,7 +110,7 @@ def pack(
     trees: Sequence[TokenTree], max_tokens: int, *, one_sequence_per_row: bool = False, every_token: bool = False
 ) -> list[Row]:
     """Rows of at most `max_tokens` tokens, first-fit decreasing. Only a single root-to-leaf path above it makes a
-    longer row. `one_sequence_per_row`: each path gets its own, whatever the budget, for models that take no trees.
+    longer row. `one_sequence_per_row`: each path gets a row of its own, for models that take no trees.
 
     Trees, and pieces of trees, without anything to train are left out, so the list may be empty; with `every_token` only those
     without a token that counts. The order is a function of the arguments alone.

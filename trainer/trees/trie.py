@@ -1,7 +1,7 @@
 """A compressed trie over token ids, laid out in depth-first pre-order.
 
 Inserting costs one vectorized comparison per edge that a path crosses, never Python per token: 131k tokens take milliseconds.
-Every token gets a slot when it is inserted; slots never change, whatever is inserted later, and the layout says which node of
+Every token gets a slot when it is inserted; slots never change when more is inserted, and the layout says which node of
 the finished tree a slot became.
 
     suffix _N  token: of a record where it is inserted, of the finished tree in the layout
