@@ -15,10 +15,12 @@ import uvloop
 from sampler.config import SamplerConfig
 from sampler.garbage import collect_seldom
 from sampler.service import run_service
-from shared.errors import TandemError, one_by_one
+from shared.errors import ConfigError, TandemError, one_by_one
 from shared.interrupt import run_command
 from shared.logs import begin_logging
 from shared.own_process import conceal
+
+REFUSED = 2  # exit status: a setting is wrong, and would be again; the launcher does not start this sampler once more
 
 
 def main() -> None:
@@ -30,9 +32,12 @@ def main() -> None:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(run_service(config))
     except* TandemError as group:
-        for exc in one_by_one(group):
-            logging.getLogger("sampler").error("%s: %s", type(exc).__name__, exc)
-        sys.exit(1)
+        errors = one_by_one(group)
+        for text in dict.fromkeys(
+            f"{type(exc).__name__}: {exc}" for exc in errors
+        ):  # many episodes may end by one mistake
+            logging.getLogger("sampler").error("%s", text)
+        sys.exit(REFUSED if any(isinstance(exc, ConfigError) for exc in errors) else 1)
 
 
 if __name__ == "__main__":

@@ -1,25 +1,30 @@
 """One claim, played to one of its ends. Every end is written once, fenced by the claim's attempt.
 
 run ─▶ evaluate ─▶ record scored ─▶ slot scored                         the episode's own end
-  ├── plumbing: engine, tools, agents, scorer, time, settings,
+  ├── plumbing: engine, tools, agents, scorer, time,
   │   a document that does not fit into MongoDB ─▶ record failed ─▶ slot open again, later (or failed for good)
+  ├── a setting or the task is wrong ─▶ record failed ─▶ slot failed for good, at once
   ├── a tool server is away or busy ─▶ record abandoned ─▶ slot open again, at once, without blame
   ├── cancelled (draining) ─▶ record abandoned ─▶ slot open again, at once
   └── the lease was lost ─▶ record abandoned; another worker has the slot, and may have ended its group already
 
+A mistake in a user's own class (`OwnCodeFailed`) gives the slot back too, and ends the process: it is a bug.
 A lost lease ends this episode and no other: it is told by LeaseLost, or by IllegalMove where settlement has closed the record.
 """
 
 import asyncio
 import logging
+from collections.abc import Mapping
 from typing import Any
 
 from sampler.config import SamplerConfig
-from sampler.errors import AgentFailed, EngineError, ScorerFailed, ToolFailure, ToolServerUnavailable
+from sampler.errors import AgentFailed, EngineError, ScorerFailed, ToolFailure, ToolNotOffered, ToolServerUnavailable
+from sampler.own_calls import call_own
 from sampler.sampler import AsyncSampler
 from sampler.scorers import Score, is_finite_number, require_scorer
-from shared.errors import ConfigError, DoesNotFit, IllegalMove, LeaseLost
+from shared.errors import ConfigError, DoesNotFit, IllegalMove, LeaseLost, OwnCodeFailed
 from shared.outside_text import clipped, error_text
+from shared.own_frames import definition_of, own_fault
 from shared.states import DispatchStatus, RecordStatus, Termination
 
 log = logging.getLogger(__name__)
@@ -27,6 +32,9 @@ log = logging.getLogger(__name__)
 CLEANUP_S = 10.0
 MAX_RETRY_DELAY_S = 300.0
 MAX_SLOT_ERROR_CHARS = 500  # a task's document holds one for each of its slots; the whole one stands in the record
+OF_A_PERSON = (  # a line of the launcher's display: a person has to look at it
+    *(Termination.MISCONFIGURED, Termination.SCORER_FAILURE, Termination.AGENT_FAILURE, Termination.NOT_STORABLE),
+)
 LOST = (LeaseLost, IllegalMove)
 
 
@@ -51,28 +59,30 @@ async def play(sampler: AsyncSampler) -> float | None:
     except (EngineError, ToolFailure, AgentFailed, ScorerFailed, ConfigError, DoesNotFit, TimeoutError) as exc:
         await _fail(sampler, exc)
     except BaseException as exc:  # cancelled, or a bug: give the slot back, then let it rise
-        await asyncio.shield(_release_in_time(sampler, exc))
-        raise
+        fault = own_fault(exc, type(sampler))
+        await asyncio.shield(_release_in_time(sampler, fault or exc))
+        if fault is None:
+            raise
+        raise fault from exc
     return None
 
 
 async def _play_and_score(sampler: AsyncSampler) -> tuple[Termination, Score]:
     if type(sampler).evaluate_record is AsyncSampler.evaluate_record:
         require_scorer(sampler.scorer_name, sampler.resources.agents.judge)  # before anything is sampled
-    termination = await sampler.run()
-    if not isinstance(termination, Termination):
-        raise TypeError(f"{type(sampler).__qualname__}.run returned {termination!r}; expected a Termination")
+    termination = await call_own(sampler.run, Termination, "a Termination")
     await sampler.finish_turn()
     wanted = sampler.task.at_version
     if wanted is not None and sampler.episode.versions - {wanted}:
         raise WrongVersion(f"sampled by versions {sorted(sampler.episode.versions)}; expected {wanted} alone")
-    score = await sampler.evaluate_record()
-    if not isinstance(score, Score):
-        raise TypeError(
-            f"{type(sampler).__qualname__}.evaluate_record returned {score!r}; expected Score(value=<number>)"
-        )
+    score = await call_own(sampler.evaluate_record, Score, "Score(value=<number>)")
+    if not isinstance(score.details, Mapping) or not isinstance(score.others, Mapping):
+        where = definition_of(sampler.evaluate_record)
+        raise OwnCodeFailed(f"evaluate_record returned {score}; expected details and others to be dicts{where}")
     if not all(map(is_finite_number, (score.value, *score.others.values()))):
-        raise ScorerFailed(f"evaluate_record returned {score}; expected finite numbers")
+        raise ScorerFailed(
+            f"evaluate_record returned {score}; expected finite numbers{definition_of(sampler.evaluate_record)}"
+        )
     if strangers := score.others.keys() - sampler.resources.others:
         raise ScorerFailed(f"evaluate_record scored policies {sorted(strangers)}, which are not in other_policies")
     return termination, score
@@ -96,19 +106,21 @@ async def _finish(sampler: AsyncSampler, termination: Termination, score: Score)
 async def _fail(sampler: AsyncSampler, exc: Exception) -> None:
     cause, error = _cause(exc), error_text(exc)
     claim, config = sampler.claim, sampler.config
-    is_ours = (
-        cause is Termination.MISCONFIGURED
-    )  # nothing will mend it but somebody; a sampler that knows the scorer may come
-    log.log(logging.ERROR if is_ours else logging.WARNING, "episode failed record=%s %s", claim.record_id, error)
-    await sampler.finish_turn(failed=True)
-    short, delay_s = (
-        clipped(error, MAX_SLOT_ERROR_CHARS),
-        retry_delay_s(config, claim.task.slots[claim.traj_id].failures),
+    log.log(
+        logging.ERROR if cause in OF_A_PERSON else logging.WARNING,
+        "episode failed record=%s %s",
+        claim.record_id,
+        error,
     )
+    await sampler.finish_turn(failed=True)
+    delay_s = retry_delay_s(config, claim.task.slots[claim.traj_id].failures)
+    may_pass = cause is not Termination.MISCONFIGURED or isinstance(exc, ToolNotOffered)
+    most = config.max_failures if may_pass else 1  # time mends no setting and no task
     try:
         await _move(sampler, RecordStatus.FAILED, {"termination": cause.value, "error": error})
         sampler.episode.status = RecordStatus.FAILED
-        await sampler.resources.store.tasks.retry_slot(claim, short, delay_s=delay_s, max_failures=config.max_failures)
+        short = clipped(error, MAX_SLOT_ERROR_CHARS)
+        await sampler.resources.store.tasks.retry_slot(claim, short, delay_s=delay_s, max_failures=most)
     except LOST as lost:
         log.info("lease lost record=%s %s", claim.record_id, lost)
 

@@ -13,11 +13,13 @@ TandemError
 │   ├── ToolTimeout            it did not answer in time
 │   └── ToolServerUnavailable  it is away or busy: the slot is given back, and no attempt is lost
 ├── AgentFailed                no model of a helper agent (browse, judge) gave a usable answer
-└── ScorerFailed               the scorer crashed, or gave something that is no score
+├── ScorerFailed               the scorer crashed, or gave something that is no score
+└── ConfigError
+    └── ToolNotOffered         the settings or a task name a tool that no server has in its list: it may come with one
 """
 
 from shared.agent_use import AgentUse
-from shared.errors import TandemError
+from shared.errors import ConfigError, TandemError
 
 
 class EngineError(TandemError):
@@ -74,3 +76,7 @@ class AgentFailed(TandemError):
 
 class ScorerFailed(TandemError):
     """A scorer crashed, ran out of time, or returned something that is no finite number."""
+
+
+class ToolNotOffered(ConfigError):
+    """A tool that the settings or a task name is in no server's list, which may change: a manager's servers start one by one."""

@@ -30,6 +30,7 @@ from sampler.config import SamplerConfig
 from sampler.engine.client import EngineClient, EngineTimeouts
 from sampler.engines import Engines
 from sampler.episode import play
+from sampler.own_calls import new_episode
 from sampler.parsers import get_parser
 from sampler.resources import Resources
 from sampler.sampler import AsyncSampler
@@ -38,8 +39,9 @@ from sampler.settlement.settle import settle_next
 from sampler.tools import TokenBorders, ToolCatalog, Traffic, parse_servers
 from sampler.tools.isolation import isolated
 from shared.documents import Claim
-from shared.errors import LeaseLost, MalformedDocument
+from shared.errors import ConfigError, LeaseLost, MalformedDocument, OwnCodeFailed
 from shared.own_code import load_class
+from shared.own_frames import cause_of
 from shared.run_documents import Run, Worker
 from shared.states import RecordStatus, RunState
 from shared.store import Store
@@ -146,6 +148,10 @@ class SamplerService:
                 await self._drain()
                 for helper in helpers:
                     helper.cancel()
+        except* OwnCodeFailed as group:
+            if self._counts["episodes"]:
+                raise
+            raise ConfigError(f"{cause_of(group)} (no episode was played to its end before)") from group
         finally:
             await self._engines.close()
             await self._resources.agents.close()
@@ -202,7 +208,7 @@ class SamplerService:
             if claim is None:
                 await self._wait_for(self._stop, self._config.poll_s * random.uniform(0.5, 1.0))
             else:
-                self._start(group, claim)
+                await self._start(group, claim)
 
     async def _claim(self) -> Claim | None:
         """Evaluation first: it is small, and somebody waits for its version."""
@@ -226,8 +232,12 @@ class SamplerService:
             max_failures=self._config.max_failures,
         )
 
-    def _start(self, group: asyncio.TaskGroup, claim: Claim) -> None:
-        sampler = self._sampler_class(self._resources, claim)
+    async def _start(self, group: asyncio.TaskGroup, claim: Claim) -> None:
+        try:
+            sampler = new_episode(self._sampler_class, self._resources, claim)
+        except BaseException:
+            await self._store.tasks.release_slot(claim)
+            raise
         task = group.create_task(play(sampler), name=f"episode {claim.record_id}")
         self._episodes[task] = claim
         task.add_done_callback(partial(self._ended, sampler))

@@ -2,6 +2,7 @@
 
 TandemError
 ├── ConfigError          the user's input is wrong: say what was found, what was expected, what to do
+├── OwnCodeFailed        a user's own sampler is wrong: the message names the line of it
 ├── DataError            a document or file contradicts itself
 │   └── MalformedDocument    a stored document does not fit its model: set this one aside, go on with the others
 ├── LeaseLost            another worker owns this slot now: drop the work, never retry the write
@@ -23,6 +24,10 @@ class TandemError(Exception):
 
 class ConfigError(TandemError, ValueError):
     """Configuration, flags or a data file are wrong; the message says how to mend them."""
+
+
+class OwnCodeFailed(TandemError):
+    """A user's own class raised what is no failure of the plumbing, or returned something else than it should."""
 
 
 class DataError(TandemError):

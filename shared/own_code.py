@@ -1,10 +1,20 @@
-"""A user's own code, which an option names: modules and classes. Whatever is wrong with it ends the start, with a message."""
+"""A user's own code, which an option names: modules and classes. Whatever is wrong with it ends the start, with a message.
 
+my_pkg.scorers            a module on Python's path (the working directory is on it)
+/home/me/scorers.py       a file; what lies beside it can be imported by it
+my_pkg.samplers:Walker    a class of one, or of a file: samplers.py:Walker
+"""
+
+import hashlib
 import importlib
+import importlib.util
+import sys
+from pathlib import Path
 from types import ModuleType
 from typing import TypeVar
 
 from shared.errors import ConfigError
+from shared.own_frames import told
 
 T = TypeVar("T")
 
@@ -12,19 +22,19 @@ T = TypeVar("T")
 def import_own(option: str, name: str) -> ModuleType:
     """The module. Raises ConfigError."""
     try:
-        return importlib.import_module(name)
-    except Exception as exc:  # a module is the user's code: whatever it raises, the start is over
+        return _import_file(Path(name)) if name.endswith(".py") else importlib.import_module(name)
+    except (Exception, SystemExit) as exc:  # a module is the user's code: whatever it raises, the start is over
         raise ConfigError(
-            f"{option}: {name!r} cannot be imported: {type(exc).__name__}: {exc}; expected a module on Python's path "
-            "(the working directory is on it)"
+            f"{option}: {name!r} cannot be imported: {told(exc)}; expected a module on Python's path "
+            "(the working directory is on it), or a file FILE.py"
         ) from exc
 
 
 def load_class(option: str, path: str, base: type[T]) -> type[T]:
-    """The class that `package.module:Class` names, a subclass of `base`. Raises ConfigError."""
-    module_name, _, class_name = path.partition(":")
+    """The class that `package.module:Class` or `FILE.py:Class` names, a subclass of `base`. Raises ConfigError."""
+    module_name, _, class_name = path.rpartition(":")
     if not module_name or not class_name:
-        raise ConfigError(f"{option} is {path!r}; expected package.module:Class")
+        raise ConfigError(f"{option} is {path!r}; expected package.module:Class, or FILE.py:Class")
     module = import_own(option, module_name)
     found = getattr(module, class_name, None)
     if not (isinstance(found, type) and issubclass(found, base)):
@@ -32,3 +42,27 @@ def load_class(option: str, path: str, base: type[T]) -> type[T]:
         wanted = f"{base.__module__}.{base.__qualname__}"
         raise ConfigError(f"{option} is {path!r}: {module_name} {seen}; expected a subclass of {wanted}")
     return found
+
+
+def _import_file(path: Path) -> ModuleType:
+    """A file is one module, by whatever path or name it is imported."""
+    path = path.resolve()
+    if not path.is_file():
+        raise FileNotFoundError(f"{path} is no file")
+    known = [module for module in list(sys.modules.values()) if getattr(module, "__file__", None) == str(path)]
+    if known:
+        return known[0]
+    name = f"own_{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None, "a file that ends in .py"
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    if str(path.parent) not in sys.path:
+        sys.path.append(str(path.parent))
+    sys.modules[name] = module  # what it defines finds its module by name
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    return module

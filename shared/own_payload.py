@@ -10,6 +10,7 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from shared.own_code import load_class
+from shared.own_frames import told
 
 
 def load_payload_model(path: str) -> type[BaseModel]:
@@ -28,6 +29,8 @@ def own_payload_problems(model: type[BaseModel], metadata: Mapping[str, Any]) ->
                 yield f'"{where}" is missing; {model.__name__} expects it'
             else:
                 yield f'"{where}" is {shown(error["input"])}; {error["msg"]}'
+    except Exception as exc:  # noqa: BLE001  # a validator is the user's code: what it raises is a problem of this metadata
+        yield f'"metadata" cannot be checked by {model.__name__}: {told(exc, model)}'
 
 
 def shown(value: Any) -> str:

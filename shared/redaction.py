@@ -8,7 +8,11 @@ unescaped `/`, `?`, `#` or `@`, say) shows its scheme alone.
 """
 
 import re
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeVar, cast
 from urllib.parse import unquote, unquote_plus
+
+T = TypeVar("T")
 
 HIDDEN = "***"
 SHORTEST_WORD = 2  # of a secret's parts that are looked for by themselves
@@ -64,6 +68,19 @@ def redacted_values(value: object) -> object:
     if isinstance(value, dict):
         return {key: redacted_values(item) for key, item in value.items()}
     return [redacted_values(item) for item in value] if isinstance(value, list) else value
+
+
+def without(secrets: Sequence[str], value: T) -> T:
+    """Every text in a plain value, without any of `secrets`."""
+    found: Any = value
+    if isinstance(value, str):
+        for secret in secrets:
+            found = found.replace(secret, HIDDEN)
+    elif isinstance(value, Mapping):
+        found = {without(secrets, key): without(secrets, item) for key, item in value.items()}
+    elif isinstance(value, list | tuple):
+        found = [without(secrets, item) for item in value]
+    return cast(T, found)
 
 
 def _shown_in_text(url: str) -> str:

@@ -3,10 +3,12 @@
     browse_agent: {models: [...], browse_tools: [fetch_url], ...}
     scorer_agent: {models: [...], judge_prompt_template: ..., ...}
 
-Names are those that users of AgentCPM's AgentRL know; keys that mean nothing here are refused. A key is never in the file:
-`api_key: ${NAME}` names the environment variable that holds it. Every error names the file, the line and the field.
+Names are those that users of AgentCPM's AgentRL know. What its files have and has no effect here is left out, with a line in the
+log (`WITHOUT_EFFECT`); other unknown keys are refused. An API key is never in the file: `api_key: ${NAME}` names the environment
+variable that holds it. Every error names the file, the line and the field.
 """
 
+import logging
 import string
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -24,6 +26,12 @@ Count = Annotated[int, Field(gt=0)]
 Seconds = Annotated[float, Field(gt=0)]
 Text = Annotated[str, Field(min_length=1)]
 
+log = logging.getLogger(__name__)
+
+WITHOUT_EFFECT = {
+    "enable_logging": "what agents were asked and replied stands in the database",
+    "tokenizer_path": "lengths are counted in the tokens of the policy's model",
+}
 _PLACEHOLDERS = ("question", "labeled_answer", "pred_answer")
 
 JUDGE_PROMPT = """\
@@ -156,11 +164,20 @@ def read_agents_config(path: Path) -> AgentsConfig:
     values, root = read_yaml_file(path)
     if not isinstance(values, dict) or not values:
         raise ConfigError(f"{path}: expected browse_agent, scorer_agent, or both")
+    for agent, name in _without_effect(values):
+        log.warning("%s:%d: %s.%s is ignored: %s", path, _line(root, (agent, name)), agent, name, WITHOUT_EFFECT[name])
+        del values[agent][name]
     try:
         return AgentsConfig.model_validate(values)
     except ValidationError as exc:
         errors = exc.errors(include_url=False, include_input=False)
         raise ConfigError("\n".join(f"{path}:{_line(root, e['loc'])}: {_told(e)}" for e in errors)) from exc
+
+
+def _without_effect(values: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Agent and key of each."""
+    agents = [name for name in AgentsConfig.model_fields if isinstance(values.get(name), dict)]
+    return [(agent, name) for agent in agents for name in WITHOUT_EFFECT if name in values[agent]]
 
 
 def _line(node: Any, loc: Sequence[int | str]) -> int:
@@ -183,6 +200,8 @@ def _told(error: Mapping[str, Any]) -> str:
     """The input is not shown: it may be a key."""
     field = ".".join(map(str, error["loc"]))
     if error["type"] == "extra_forbidden":
+        if len(error["loc"]) == 2 and error["loc"][1] in ModelConfig.model_fields:
+            return f"{field}: expected it in each entry of models"
         return f"{field}: unknown key; expected one of {', '.join(_known(error['loc'][:-1]))}"
     if error["type"] == "missing":
         return f"{field}: is missing"

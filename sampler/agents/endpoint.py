@@ -10,6 +10,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 from sampler.agents.config import ModelConfig
 from sampler.retry_after import retry_after_s
@@ -25,7 +26,8 @@ _PASSING = frozenset({408, 409, 425, 429})
 # The request itself is refused: another may be taken, so they say nothing about the model's health.
 _REQUESTS_OWN = frozenset({400, 413, 422})
 _MAX_TOLD_CHARS = 300
-_NO_KEY = "none"  # the client insists on one; a service that asks for none ignores it
+NO_KEY = "none"  # the client insists on one; a service that asks for none ignores it
+_VERSION = re.compile(r"/v\d+(?:/|$)")  # in the path of nearly every OpenAI-compatible endpoint
 _THOUGHT = re.compile(r"\A.*</think>", re.DOTALL)
 
 
@@ -59,9 +61,7 @@ class Endpoint:
         import openai  # half a second, which only a sampler that asks an agent pays
 
         if self._client is None:
-            self._client = openai.AsyncOpenAI(
-                api_key=self._key or _NO_KEY, base_url=self.config.base_url, timeout=self._timeout_s, max_retries=0
-            )
+            self._client = self.new_client(max_retries=0)
         try:
             # The client's own time-out starts anew with every byte; this one does not.
             async with asyncio.timeout(self._timeout_s):
@@ -76,12 +76,23 @@ class Endpoint:
             raise RequestFailed(self._quoted(f"the answer cannot be read: {exc}"), may_pass=True) from exc
         return self._read(text_of(response.http_response.content))
 
+    def new_client(self, max_retries: int) -> "AsyncOpenAI":
+        """One that shows the endpoint its key."""
+        import openai
+
+        return openai.AsyncOpenAI(
+            api_key=self.key or NO_KEY,
+            base_url=self.config.base_url,
+            timeout=self._timeout_s,
+            max_retries=max_retries,
+        )
+
     async def close(self) -> None:
         if self._client is not None:
             await self._client.close()
 
     @property
-    def _key(self) -> str | None:
+    def key(self) -> str | None:
         return self.config.api_key.get_secret_value() if self.config.api_key else None
 
     def _request(self, messages: Sequence[Message]) -> dict[str, Any]:
@@ -96,11 +107,17 @@ class Endpoint:
     def _refused(self, exc: "APIStatusError") -> RequestFailed:
         status = exc.status_code
         return RequestFailed(
-            self._quoted(f"status {status}: {text_of(exc.response.content)}"),
+            self._quoted(f"status {status}: {text_of(exc.response.content)}") + self._advice(status),
             may_pass=status in _PASSING or status >= 500,
             is_own=status in _REQUESTS_OWN,
             retry_after_s=retry_after_s(exc.response.headers),
         )
+
+    def _advice(self, status: int) -> str:
+        base_url = self.config.base_url
+        if status != 404 or _VERSION.search(urlsplit(base_url).path):
+            return ""
+        return f"; base_url {base_url} has no /v1: try {base_url}/v1"
 
     def _read(self, body: str) -> Reply:
         """Everything that an answer with status 200 may lack is checked here: the client checks nothing of it."""
@@ -125,7 +142,7 @@ class Endpoint:
 
     def _quoted(self, text: str) -> str:
         """Short, on one line, without the key."""
-        clean = text.replace(self._key, "***") if self._key else text
+        clean = text.replace(self.key, "***") if self.key else text
         line = " ".join(clean.split())
         return line if len(line) <= _MAX_TOLD_CHARS else line[: _MAX_TOLD_CHARS - 1] + "…"
 

@@ -1,12 +1,23 @@
-"""The scorer agent: a language model that says whether an answer is right."""
+"""The scorer agent: a language model that says whether an answer is right.
 
+A scorer with a question of its own puts it by `ask`, which fails over from model to model, or by a `client` of one of them.
+"""
+
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from sampler.agents.config import ScorerAgentConfig
+from sampler.agents.endpoint import NO_KEY, Endpoint, Message
 from sampler.agents.pool import ModelPool, Unreadable
 from sampler.agents.verdict import read_verdict
 from shared.agent_use import AgentUse
 
+if TYPE_CHECKING:
+    from openai import AsyncOpenAI
+
+SHORTEST_KEY = 8
+CLIENT_RETRIES = 2  # the client's own default
 # A policy that writes for ever has a wrong answer, not a judge that refuses the length.
 MAX_ANSWER_CHARS = 16_000
 AGAIN = 'That is no verdict. Reply with one word, "Correct" or "Incorrect", and nothing else.'
@@ -23,6 +34,7 @@ class Judge:
     def __init__(self, config: ScorerAgentConfig) -> None:
         self.config = config
         self._pool = ModelPool("scorer_agent", config)
+        self._clients: dict[int, AsyncOpenAI] = {}
 
     async def verdict(self, question: str, labeled_answer: str, pred_answer: str) -> Verdict:
         """Raises AgentFailed when no model gave a verdict."""
@@ -32,8 +44,44 @@ class Judge:
         answer = await self._pool.ask([{"role": "user", "content": prompt}], _read)
         return Verdict(answer.value, answer.text, answer.use)
 
+    async def ask(self, messages: Sequence[Message]) -> str:
+        """The reply to messages of your own, of the first model that gives one. Raises AgentFailed."""
+        return (await self._pool.ask(messages, str)).text
+
+    def client(self, index: int = 0) -> "AsyncOpenAI":
+        """A client of `config.models[index]`, authenticated and with its time-out. It is shared, and closed with the sampler."""
+        client = self._clients.get(index)
+        if client is None or client.is_closed():
+            model = self.config.models[index]
+            client = Endpoint(model, self.config.timeout_of(model)).new_client(CLIENT_RETRIES)
+            self._clients[index] = client
+        return client
+
+    def plain_config(self) -> dict[str, Any]:
+        """The section of the file as AgentRL's scorers read it, keys included: they make clients of their own."""
+        plain = self.config.model_dump(mode="json")
+        for section, model in zip(plain["models"], self.config.models, strict=True):
+            section["api_key"] = HiddenKey(model.api_key.get_secret_value() if model.api_key else NO_KEY)
+        return plain
+
+    def keys(self) -> list[str]:
+        """What no text for people may hold. A shorter one is a placeholder, such as `none`, and may be a part of any text."""
+        keys = [model.api_key.get_secret_value() for model in self.config.models if model.api_key]
+        return [key for key in keys if len(key) >= SHORTEST_KEY]
+
     async def close(self) -> None:
         await self._pool.close()
+        for client in self._clients.values():
+            await client.close()
+
+
+class HiddenKey(str):
+    """A key in a dict that is printed or logged as a whole is not shown."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return "'***'"
 
 
 def _read(text: str) -> bool:

@@ -7,11 +7,12 @@
 The third parameter may be left out. A function of one parameter takes a `ScoringRequest`, like those of `@register_scorer`.
 """
 
+import functools
 import inspect
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, cast
 
-from sampler.scorers.registry import Score, Scorer, ScoringRequest, register_scorer
+from sampler.scorers.registry import Score, Scorer, ScoringRequest, is_finite_number, register_scorer
 from shared.errors import ConfigError
 
 Wanted = Callable[..., Awaitable[Score | float]]
@@ -36,17 +37,20 @@ def _as_scorer(name: str, wanted: Wanted) -> Scorer:
             "(model_answer, ground_truth) or (model_answer, ground_truth, scorer_agent_config)"
         )
 
+    @functools.wraps(wanted)
     async def scorer(request: ScoringRequest) -> Score:
-        found = await wanted(*_arguments(request, len(parameters)))
-        return found if isinstance(found, Score) else Score(found)
+        found: Any = await wanted(*_arguments(request, len(parameters)))
+        return (
+            Score(found) if is_finite_number(found) else cast(Score, found)
+        )  # what is no score is refused by its caller
 
     return scorer
 
 
 def _arguments(request: ScoringRequest, count: int) -> tuple[Any, ...]:
-    """`scorer_agent_config` is the file's section, with the keys of its models hidden; empty without one."""
+    """`scorer_agent_config` is the file's section, with the keys of its models; empty without one."""
     if count == 1:
         return (request,)
     truth = {"query": request.query, "answer": request.accepted[0] if request.accepted else ""}
-    config = request.judge.config.model_dump(mode="json") if request.judge else {}
+    config = request.judge.plain_config() if request.judge else {}
     return (request.answer or "", truth, config)[:count]

@@ -5,15 +5,21 @@ Promise: a missing answer is score 0 with the detail "no answer"; a scorer that 
 """
 
 import asyncio
+import inspect
 import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from sampler.agents import Judge
 from sampler.errors import AgentFailed, ScorerFailed
-from shared.errors import ConfigError
+from shared.errors import ConfigError, OwnCodeFailed
+from shared.outside_text import clipped
 from shared.own_code import import_own
+from shared.own_frames import cause_of, definition_of, told
+from shared.redaction import without
+
+MAX_SHOWN_CHARS = 300  # of what a scorer returned in place of a score
 
 
 @dataclass(frozen=True)
@@ -50,6 +56,7 @@ class _Registered:
     scorer: Scorer
     needs_answer: bool
     needs_judge: bool
+    home: Callable[..., Any]  # the function as its author wrote it
 
 
 _SCORERS: dict[str, _Registered] = {}
@@ -66,7 +73,7 @@ def register_scorer(name: str, *, needs_answer: bool = True, needs_judge: bool =
         known = _SCORERS.get(name)
         if known is not None and known.scorer is not scorer:
             raise ConfigError(f"scorer {name!r} is registered twice; give one of them another name")
-        _SCORERS[name] = _Registered(scorer, needs_answer, needs_judge)
+        _SCORERS[name] = _Registered(scorer, needs_answer, needs_judge, inspect.unwrap(scorer))
         return scorer
 
     return register
@@ -104,23 +111,35 @@ def scorer_needs_answer(name: str) -> bool:
 
 
 async def score_answer(name: str, request: ScoringRequest, timeout_s: float = 120.0) -> Score:
-    """Raises ConfigError for an unknown scorer, AgentFailed when no judge answered, ScorerFailed for one that fails."""
+    """Raises ConfigError for an unknown scorer, AgentFailed when no judge answered, ScorerFailed for one that fails, and
+    OwnCodeFailed for one that is no async function. The keys of the judge's models are in no message and no details."""
     require_scorer(name, request.judge)
     registered = _SCORERS[name]
     if request.answer is None and registered.needs_answer:
         return Score(0.0, {"reason": "no answer"})
+    keys = request.judge.keys() if request.judge else []
     try:
         async with asyncio.timeout(None if registered.needs_judge else timeout_s):
-            score = await registered.scorer(request)
-    except (ScorerFailed, AgentFailed):
-        raise
+            score = await _called(name, registered, request)
     except TimeoutError as exc:
         raise ScorerFailed(f"scorer {name!r} gave no score within {timeout_s:g} s") from exc
     except (Exception, SystemExit) as exc:  # a scorer is the user's code: what it raises is a failure, and no score
-        raise ScorerFailed(f"scorer {name!r} crashed: {type(exc).__name__}: {exc}") from exc
+        cause = cause_of(exc)
+        if isinstance(cause, ScorerFailed | AgentFailed | OwnCodeFailed):
+            raise cause from None
+        raise ScorerFailed(f"scorer {name!r} crashed: {without(keys, told(cause, registered.home))}") from exc
     if not isinstance(score, Score) or not is_finite_number(score.value) or not isinstance(score.details, Mapping):
-        raise ScorerFailed(f"scorer {name!r} returned {score!r}; expected Score(value=<finite number>, details={{…}})")
-    return score
+        found = without(keys, clipped(repr(score), MAX_SHOWN_CHARS))
+        expected = f"expected Score(value=<finite number>, details={{…}}){definition_of(registered.home)}"
+        raise ScorerFailed(f"scorer {name!r} returned {found}; {expected}")
+    return replace(score, details=without(keys, score.details)) if keys else score
+
+
+async def _called(name: str, registered: _Registered, request: ScoringRequest) -> Score:
+    found = registered.scorer(request)
+    if not inspect.isawaitable(found):
+        raise OwnCodeFailed(f"scorer {name!r} is no async function: write async def{definition_of(registered.home)}")
+    return await found
 
 
 def is_finite_number(value: object) -> bool:

@@ -21,6 +21,7 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import lru_cache
 
+from sampler.errors import ToolNotOffered
 from sampler.tools.offered import OfferedTool
 from shared.errors import ConfigError
 
@@ -66,7 +67,7 @@ def chosen(
     for entry in allow or ():
         fitting = [identity for identity in offered if _fits(identity, entry)]
         if not fitting:
-            raise ConfigError(f"tool {entry!r} is allowed, but not offered; {_nearest(entry, offered)}")
+            raise ToolNotOffered(f"tool {entry!r} is allowed, but not offered; {_nearest(entry, offered)}")
         _require_one_meaning(entry, fitting)
         if all(map(is_denied, fitting)):
             _warn_once(
@@ -124,7 +125,7 @@ def _require_one_meaning(entry: str, fitting: Sequence[Identity]) -> None:
 def _tell_useless_denial(entry: str, offered: Sequence[Identity]) -> None:
     found = f"tool {entry!r} is denied, but not offered; {_nearest(entry, offered)}"
     if not _WILDCARDS.keys() & set(entry):
-        raise ConfigError(f"{found}. Correct or remove it; a pattern (`{entry}*`) may fit nothing")
+        raise ToolNotOffered(f"{found}. Correct or remove it; a pattern (`{entry}*`) may fit nothing")
     _warn_once(found)
 
 

@@ -46,6 +46,8 @@ def test_the_example_loads_once_its_keys_are_in_the_environment(monkeypatch: pyt
     [
         ("scorer_agent:\n  models:\n  - model: m\n    base_url: http://x\n  max_retry: 3\n",
          "agents.yml:5: scorer_agent.max_retry: unknown key; expected one of backoff_factor, breaker_failures"),
+        (f"scorer_agent:\n  {MODELS}\n  extra_body: {{}}\n",
+         "agents.yml:3: scorer_agent.extra_body: expected it in each entry of models"),
         ("browse_agent:\n  models:\n  - model: m\n    base_url: http://x\n    temprature: 0\n",
          "agents.yml:5: browse_agent.models.0.temprature: unknown key; expected one of api_key, base_url, extra_body"),
         ("scorer_agents: {}", "agents.yml:1: scorer_agents: unknown key; expected one of browse_agent, scorer_agent"),
@@ -85,6 +87,27 @@ def test_the_example_loads_once_its_keys_are_in_the_environment(monkeypatch: pyt
 )  # fmt: skip
 def test_an_error_names_the_file_the_line_and_the_field(tmp_path: Path, text: str, error: str) -> None:
     assert read(tmp_path, text).startswith(error)
+
+
+def test_what_agentrls_files_have_and_has_no_effect_here_is_ignored_with_a_line(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "agents.yml"
+    path.write_text(
+        f"browse_agent:\n  {MODELS}\n  enable_logging: false\n  tokenizer_path: null\n"
+        f"scorer_agent:\n  {MODELS}\n  tokenizer_path: /models/x\n"
+    )
+    config = read_agents_config(path)
+    assert config.browse_agent is not None
+    assert config.scorer_agent is not None
+    assert [record.message.replace(f"{tmp_path}/", "") for record in caplog.records] == [
+        "agents.yml:3: browse_agent.enable_logging is ignored: what agents were asked and replied stands in the database",
+        "agents.yml:4: browse_agent.tokenizer_path is ignored: lengths are counted in the tokens of the policy's model",
+        "agents.yml:7: scorer_agent.tokenizer_path is ignored: lengths are counted in the tokens of the policy's model",
+    ]
+    path.write_text(f"scorer_agent:\n  {MODELS}\n  enable_loging: true\n")
+    with pytest.raises(ConfigError, match=r"scorer_agent\.enable_loging: unknown key"):
+        read_agents_config(path)
 
 
 def test_lengths_of_prompts_may_be_equal(tmp_path: Path) -> None:

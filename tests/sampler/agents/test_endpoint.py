@@ -44,6 +44,18 @@ async def test_a_refusal_that_stays_is_the_requests_or_the_models_fault(status: 
     assert (caught.value.may_pass, caught.value.is_own, caught.value.retry_after_s) == (False, is_own, None)
 
 
+@pytest.mark.parametrize(("path", "advised"), [("", True), ("/openai", True), ("/v1", False), ("/api/v3", False)])
+async def test_a_base_url_without_a_version_that_answers_404_says_so(path: str, advised: bool) -> None:
+    async with endpoint("status 404") as service:
+        base_url = service.url.removesuffix("/v1") + path
+        one = Endpoint(ModelConfig.model_validate({"model": "m", "base_url": base_url}), 20.0)
+        with pytest.raises(RequestFailed, match="status 404") as caught:
+            await one.ask(ASKED)
+        await one.close()
+    advice = f"; base_url {base_url} has no /v1: try {base_url}/v1"
+    assert str(caught.value).endswith(advice) is advised
+
+
 def test_retry_after_is_read_as_seconds_and_as_a_date_and_otherwise_not_at_all() -> None:
     assert retry_after_s({"retry-after": "2.5"}) == 2.5
     assert retry_after_s({"retry-after": "Wed, 21 Oct 2015 07:28:00 GMT"}) == 0.0

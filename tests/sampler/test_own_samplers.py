@@ -1,0 +1,99 @@
+"""A sampler of one's own that does not work ends its process with one line, and says by its status whether to start it again."""
+
+import asyncio
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from sampler.sampler import AsyncSampler
+from shared.errors import ConfigError, OwnCodeFailed, one_by_one
+from shared.mongod import Mongod
+from shared.run_documents import InferenceService
+from shared.states import ServiceStatus, SlotStatus, Termination
+from shared.store import Store
+from tests.sampler.episodes import MODEL
+from tests.sampler.running import running_sampler, until
+from tests.shared.builders import import_tasks
+
+ROOT = Path(__file__).parents[2]
+MINE = """
+from sampler.sampler import AsyncSampler
+
+
+class Mine(AsyncSampler):
+    async def run(self):
+        return self.task.payload.qurey
+"""
+OPTIONS = {"max_concurrent_episodes": 1, "poll_s": 0.02, "service_ttl_s": 3600}
+
+
+class Unborn(AsyncSampler):
+    def __init__(self, *args: object) -> None:
+        raise LookupError("no world")
+
+    async def run(self) -> Termination:
+        raise AssertionError
+
+
+class Late(AsyncSampler):
+    """The first episode is well."""
+
+    async def run(self) -> Termination:
+        if self.task.seq > 0:
+            raise LookupError("no more world")
+        return Termination.ANSWERED
+
+
+async def test_a_process_with_a_mistaken_sampler_says_so_in_one_line_and_asks_not_to_be_started_again(
+    mongod: Mongod, store: Store, tmp_path: Path
+) -> None:
+    await import_tasks(store, 3, num_generations=1)
+    await store.services.heartbeat(
+        InferenceService(id="http://e", url="http://e", policy="main", version=0, status=ServiceStatus.UP, capacity=64)
+    )
+    mine = tmp_path / "mine.py"
+    mine.write_text(MINE)
+    flags = ["--run", store.run, "--model_name_or_path", str(MODEL), "--sampler", f"{mine}:Mine"]
+    flags += ["--open_all_tasks", "true", "--service_ttl_s", "3600", "--log_level", "WARNING"]
+    ended = await asyncio.to_thread(
+        subprocess.run,
+        [sys.executable, "-m", "sampler", "--db_connection_string", mongod.connection_string, *flags],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ended.returncode == 2
+    (line,) = [line for line in ended.stderr.splitlines() if "ERROR" in line]
+    said = "Mine: AttributeError: 'TaskPayload' object has no attribute 'qurey'"
+    assert (
+        f"{said}; at {mine}:7, in run: return self.task.payload.qurey (no episode was played to its end before)" in line
+    )
+    assert "Traceback" not in ended.stderr
+    assert len(ended.stderr.splitlines()) < 5, ended.stderr
+
+
+async def test_a_class_that_cannot_be_made_gives_the_slot_back_and_is_named(store: Store) -> None:
+    await import_tasks(store, 1, num_generations=1)
+    with pytest.raises(ConfigError, match=r"Unborn: LookupError: no world; at tests/sampler/test_own_samplers\.py:"):
+        async with running_sampler(store, Unborn, **OPTIONS) as service:
+            await until(lambda: _is_over(service), bool)
+    task = await store.tasks.get("main:train:0:t0")
+    assert task is not None
+    assert [(slot.status, slot.failures) for slot in task.slots] == [(SlotStatus.OPEN, 0)]
+
+
+async def test_a_sampler_that_worked_before_may_be_started_again(store: Store) -> None:
+    await import_tasks(store, 2, num_generations=1)
+    with pytest.raises(ExceptionGroup) as caught:
+        async with running_sampler(store, Late, **OPTIONS) as service:
+            await until(lambda: _is_over(service), bool)
+    (error,) = one_by_one(caught.value)
+    assert isinstance(error, OwnCodeFailed)
+    assert 'in run: raise LookupError("no more world")' in str(error)
+
+
+async def _is_over(service: "asyncio.Task[None]") -> bool:
+    return service.done()

@@ -1,0 +1,98 @@
+"""Scorers of one's own: a mistake is told with its line, and one that asks a judge itself is let in by it."""
+
+import asyncio
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from openai import AsyncOpenAI
+
+from sampler.errors import ScorerFailed
+from sampler.scorers import MCPScorerFactory, Score, ScoringRequest, register_scorer, registry, score_answer
+from shared.errors import OwnCodeFailed
+from tests.sampler.agents.agents import judge, models
+from tests.sampler.agents.endpoints import endpoint
+
+
+@pytest.fixture(autouse=True)
+def own_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Names that a test registers are forgotten with it."""
+    monkeypatch.setattr(registry, "_SCORERS", dict(registry._SCORERS))
+
+
+def request(answer: str | None, *accepted: str) -> ScoringRequest:
+    return ScoringRequest(answer=answer, accepted=accepted)
+
+
+async def test_a_mistake_in_a_scorer_is_told_with_its_line() -> None:
+    async def crashes(model_answer: str, ground_truth: dict[str, str]) -> float:
+        return float(ground_truth["anwser"])
+
+    async def words(model_answer: str, ground_truth: dict[str, str]) -> float:
+        return "yes"  # type: ignore[return-value]  # what is tested
+
+    def plain(request: ScoringRequest) -> Score:
+        return Score(1.0)
+
+    async def groups(request: ScoringRequest) -> Score:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(crashes("4", {}))
+        return Score(1.0)
+
+    MCPScorerFactory.register_scorer("crashes", crashes)
+    MCPScorerFactory.register_scorer("words", words)
+    register_scorer("plain")(plain)  # type: ignore[arg-type]  # what is tested
+    register_scorer("groups")(groups)
+    here = "; at tests/sampler/test_own_scorers.py:"
+    for name, error, said, line in (
+        ("crashes", ScorerFailed, f"scorer 'crashes' crashed: KeyError: 'anwser'{here}", 'in crashes: return float('),
+        ("groups", ScorerFailed, f"scorer 'groups' crashed: KeyError: 'anwser'{here}", 'in crashes: return float('),
+        ("words", ScorerFailed, "scorer 'words' returned 'yes'; expected Score(value=<finite number>", "async def words("),
+        ("plain", OwnCodeFailed, f"scorer 'plain' is no async function: write async def{here}", "def plain("),
+    ):  # fmt: skip
+        with pytest.raises(error) as caught:
+            await score_answer(name, request("4", "4"))
+        assert str(caught.value).startswith(said)
+        assert line in str(caught.value)
+
+
+async def test_a_scorer_that_asks_its_own_judge_shows_the_key_and_nothing_for_people_holds_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("TESTS_JUDGE_KEY", "sk-tests-0123456789")
+
+    async def as_in_agentrl(model_answer: str, ground_truth: dict[str, str], scorer_agent_config: Any) -> Score:
+        model = scorer_agent_config["models"][0]
+        async with AsyncOpenAI(api_key=model["api_key"], base_url=model["base_url"]) as client:
+            asked: Any = {"model": model["model"], "messages": [{"role": "user", "content": "right?"}]}
+            reply = await client.chat.completions.create(**asked)
+        assert "sk-tests" not in repr(scorer_agent_config)
+        return Score(1.0, {"reply": reply.choices[0].message.content, "config": scorer_agent_config})
+
+    @register_scorer("asks", needs_judge=True)
+    async def asks(request: ScoringRequest) -> Score:
+        assert request.judge is not None
+        text = await request.judge.ask([{"role": "user", "content": "right?"}])
+        async with request.judge.client() as client:
+            reply = await client.chat.completions.create(model="m1", messages=[{"role": "user", "content": "sure?"}])
+        return Score(float(text == reply.choices[0].message.content))
+
+    @register_scorer("leaks", needs_judge=True)
+    async def leaks(request: ScoringRequest) -> Score:
+        assert request.judge is not None
+        raise ValueError(f"wrong key {request.judge.keys()[0]}")
+
+    MCPScorerFactory.register_scorer("as_in_agentrl", as_in_agentrl)
+    async with endpoint("says yes") as service:
+        own = judge(models=[*models([service], api_key="${TESTS_JUDGE_KEY}")])
+        judged = replace(request("4", "4"), judge=own)
+        score = await score_answer("as_in_agentrl", judged)
+        assert score.value == 1.0
+        assert score.details["config"]["models"][0]["api_key"] == "***"
+        with pytest.raises(ScorerFailed, match=r"scorer 'leaks' crashed: ValueError: wrong key \*\*\*; at "):
+            await score_answer("leaks", judged)
+        for _ in range(2):  # a client that was closed is replaced
+            assert (await score_answer("asks", judged)).value == 1.0
+        await own.close()
+    shown = [headers.get("authorization") for headers, _ in service.requests]
+    assert shown == ["Bearer sk-tests-0123456789"] * 5
