@@ -38,7 +38,7 @@ from shared.mongod import Mongod
 from shared.run_documents import Admission
 from shared.store.pipelines import EPOCH
 from trainer.config import TrainerConfig
-from trainer.data.groups import Candidates, Chooser, Group
+from trainer.data.groups import Candidates, Group, GroupSelector
 from trainer.store_bridge import StoreBridge
 from trainer.trees.ages import Ages, StaleData
 
@@ -128,7 +128,7 @@ class Simulation:
         self._admission = Admission(
             groups_per_step=setting.groups_per_step, max_staleness=setting.max_staleness, num_steps=setting.steps
         )
-        self._chooser = Chooser(bridge, self._config)
+        self._selector = GroupSelector(bridge, self._config)
         self._incarnation = bridge(self._store.runs.start_trainer(POLICY, self._admission))
         self._numbers = itertools.count()
         self._events: list[tuple[float, int, Claim | None]] = []  # (when, order, the group's; None: the step's)
@@ -205,16 +205,16 @@ class Simulation:
         """As `RecordStream` does."""
         if self._training or self._step == self._setting.steps:
             return
-        found = self._chooser.candidates(self._step + 1)
+        found = self._selector.candidates(self._step + 1)
         for group, reason in found.stale:
-            self._chooser.set_aside(group, reason)
+            self._selector.set_aside(group, reason)
             self.outcome.set_aside.add(_seq(group))
         if len(found.fresh) >= self._setting.groups_per_step:
             self._train(found, now)
 
     def _train(self, found: Candidates, now: float) -> None:
         self._training = found.fresh[: self._setting.groups_per_step]
-        self._chooser.borrow(self._training, self._incarnation, self._step + 1)
+        self._selector.borrow(self._training, self._incarnation, self._step + 1)
         for group in self._training:
             self._count(_seq(group), found.ages)
         self._at(now + self._setting.train, None)

@@ -61,7 +61,7 @@ def test_batches_are_those_of_a_stream_that_reads_when_it_is_asked(
     with ahead(bridge, alone, **options) as stream:
         for step, batch in enumerate(expected, start=1):
             if step > 1:
-                until(lambda: len(stream._shelf.groups) == 2)
+                until(lambda: len(stream._buffer.groups) == 2)
             found = take(stream, step)
             assert found.record_ids == batch.record_ids
             for mine, theirs in zip(found.minibatches, batch.minibatches, strict=True):
@@ -77,7 +77,7 @@ def test_what_is_read_ahead_is_neither_borrowed_nor_marked(bridge: StoreBridge, 
     add_groups(bridge, range(4))
     with ahead(bridge, alone) as stream:
         assert stream.next_batch(1) is not None
-        until(lambda: stream._shelf.packed)
+        until(lambda: stream._buffer.packed)
         data = bridge(bridge.store.data.find({}))
         assert [d.claim and d.claim.step for d in data] == [1] * 4 + [None] * 4
         assert all(d.trained_steps == [] for d in data)
@@ -90,8 +90,8 @@ def test_a_step_takes_what_is_oldest_when_it_begins_and_what_was_read_in_vain_ke
     add_groups(bridge, range(3, 5))
     with ahead(bridge, alone, groups_per_step=1) as stream:
         assert tasks(take(stream, 1)) == ["t3"]
-        until(lambda: stream._shelf.packed)
-        add_groups(bridge, range(1))  # older than t4, which is on the shelf
+        until(lambda: stream._buffer.packed)
+        add_groups(bridge, range(1))  # older than t4, which is on the buffer
         second = take(stream, 2)
         assert (tasks(second), second.metrics["data/staleness_max"]) == (["t0"], 1.0)
         third = take(stream, 3)
@@ -100,12 +100,12 @@ def test_a_step_takes_what_is_oldest_when_it_begins_and_what_was_read_in_vain_ke
         assert set(row.staleness_E.tolist()) == {2.0}
 
 
-def test_what_became_too_old_on_the_shelf_is_set_aside(bridge: StoreBridge, alone: Parallel) -> None:
+def test_what_became_too_old_in_the_prefetch_buffer_is_set_aside(bridge: StoreBridge, alone: Parallel) -> None:
     publish(bridge, range(3))
     add_groups(bridge, range(3, 5))
     with ahead(bridge, alone, groups_per_step=1, max_staleness=1, stale_data="drop") as stream:
         take(stream, 1)
-        until(lambda: stream._shelf.packed)
+        until(lambda: stream._buffer.packed)
         add_groups(bridge, range(1), version=1)
         assert tasks(take(stream, 2)) == ["t0"]
         add_groups(bridge, range(8, 9), version=2)
@@ -130,7 +130,7 @@ def test_groups_are_read_while_the_stream_waits_for_the_last_one(bridge: StoreBr
     with ahead(bridge, alone) as stream:
 
         def add_the_last() -> None:
-            until(lambda: stream._shelf.groups)
+            until(lambda: stream._buffer.groups)
             add_groups(bridge, range(1, 2))
 
         later = threading.Thread(target=add_the_last)

@@ -207,10 +207,10 @@ def test_what_somebody_else_has_borrowed_ends_the_step(bridge: StoreBridge, alon
     publish(bridge, range(1))
     add_groups(bridge, range(1))
     stream = start(bridge, alone)
-    (group,) = stream._chooser.candidates(1).fresh
+    (group,) = stream._selector.candidates(1).fresh
     bridge(bridge.store.data.claim(group.records[:1], DataClaim(incarnation=9, step=1)))
     with pytest.raises(LeaseLost, match="borrowed 1 of 2 records"):
-        stream._chooser.borrow([group], stream._incarnation, 1)
+        stream._selector.borrow([group], stream._incarnation, 1)
 
 
 def test_waiting_for_tasks_that_are_still_played_means_those_of_the_same_order(
@@ -221,9 +221,9 @@ def test_waiting_for_tasks_that_are_still_played_means_those_of_the_same_order(
     bridge(import_tasks(bridge.store, 1, policy="guide"))
     add_groups(bridge, range(1, 2))
     stream = start(bridge, alone, groups_per_step=1, stale_data="wait")
-    assert [group.task for group in stream._chooser.candidates(1).fresh] == ["main:train:0:t1"]
+    assert [group.task for group in stream._selector.candidates(1).fresh] == ["main:train:0:t1"]
     bridge(import_tasks(bridge.store, 1))
-    assert stream._chooser.candidates(1).fresh == []
+    assert stream._selector.candidates(1).fresh == []
 
 
 def test_the_tokens_of_every_way_of_merging_are_counted_and_what_cutting_adds(alone: Parallel) -> None:
@@ -284,14 +284,14 @@ def test_a_pause_that_comes_while_a_step_looks_for_its_data_holds_that_step(
     publish(bridge, range(1))
     add_groups(bridge, range(2))
     stream = start(bridge, alone)
-    look = stream._chooser.candidates
+    look = stream._selector.candidates
 
     def pause_meanwhile(step: int) -> Candidates:
         found = look(step)
         bridge(bridge.store.runs.set_state(RunState.PAUSED))
         return found
 
-    monkeypatch.setattr(stream._chooser, "candidates", pause_meanwhile)
+    monkeypatch.setattr(stream._selector, "candidates", pause_meanwhile)
     assert not stream.wait(1)
     assert stream.paused
     assert [d.claim for d in bridge(bridge.store.data.find({}))] == [None] * 4

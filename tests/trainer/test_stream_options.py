@@ -162,7 +162,7 @@ def test_waiting_takes_no_group_before_an_older_one_that_is_still_played_and_eve
     with start(bridge, alone, groups_per_step=1, stale_data=stale_data) as stream:
         slow, quick, without_data = (bridge(claim(bridge.store)) for _ in range(3))
         bridge(end_group(bridge.store, quick))
-        assert [g.task for g in stream._chooser.candidates(1).fresh] == (
+        assert [g.task for g in stream._selector.candidates(1).fresh] == (
             [quick.task.id] if stale_data == "keep" else []
         )
         bridge(end_group(bridge.store, slow))
@@ -176,10 +176,10 @@ def test_waiting_takes_no_group_before_an_older_one_that_is_still_played_and_eve
         assert taken == [slow.record_id, quick.record_id]
         last = bridge(claim(bridge.store))
         bridge(end_group(bridge.store, last))
-        waits = [group.task for group in stream._chooser.candidates(3).fresh]
+        waits = [group.task for group in stream._selector.candidates(3).fresh]
         bridge(end_group(bridge.store, without_data, outcome="abandoned"))  # an end without data holds nobody up
         assert waits == ([last.task.id] if stale_data == "keep" else [])
-        assert [group.task for group in stream._chooser.candidates(3).fresh] == [last.task.id]
+        assert [group.task for group in stream._selector.candidates(3).fresh] == [last.task.id]
 
 
 async def end_group(store: Store, held: Claim, outcome: str = "ready") -> None:

@@ -20,7 +20,7 @@ from tests.trainer.streams import add_groups, make_config, publish
 from tests.trainer.trainer_kills import fill, nursery
 from tests.trainer.training_child import MAX_STEPS
 from trainer.config import TrainerConfig
-from trainer.data.groups import Chooser, Group
+from trainer.data.groups import Group, GroupSelector
 from trainer.parallel import Parallel
 from trainer.store_bridge import StoreBridge
 from trainer.takeover import SavedSteps, look, take_over
@@ -40,9 +40,9 @@ def at_step(bridge: StoreBridge, parallel: Parallel, config: TrainerConfig, step
     """A trainer has begun from step 0, published `step` and saved `saved`; returns its incarnation."""
     incarnation = take_over(bridge, config, parallel, 0)
     add_groups(bridge, range(step))
-    chooser = Chooser(bridge, config)
+    selector = GroupSelector(bridge, config)
     for number in range(1, step + 1):
-        chooser.borrow([Group(f"main:train:0:t{number - 1}", _records(number - 1), 8)], incarnation, number)
+        selector.borrow([Group(f"main:train:0:t{number - 1}", _records(number - 1), 8)], incarnation, number)
         claim = DataClaim(incarnation=incarnation, step=number)
         bridge(bridge.store.data.commit_step("main", claim, max_trained_count=1))
     publish(bridge, range(step + 1))
@@ -134,14 +134,14 @@ def test_a_trainer_that_was_replaced_borrows_announces_and_notes_nothing(
     bridge(versions.fence("main", new, 3))
     before = documents(bridge)
     with pytest.raises(LeaseLost, match="another trainer has started"):
-        Chooser(bridge, config).borrow([Group("t", _records(3), 8)], old, 4)
+        GroupSelector(bridge, config).borrow([Group("t", _records(3), 8)], old, 4)
     with pytest.raises(LeaseLost, match="start 2 of the trainer has taken over from start 1; step 4 stays unannounced"):
         bridge(versions.announce("main", 4, "/late", {}, incarnation=old))
     with pytest.raises(LeaseLost, match="another trainer has started"):
         SavedSteps(bridge, config, alone, old).note(4)
     assert documents(bridge) == before
     bridge(data.claim(_records(3), DataClaim(incarnation=old, step=4)))  # and dies before it asks
-    Chooser(bridge, config).borrow([Group("t", _records(3), 8)], new, 4)
+    GroupSelector(bridge, config).borrow([Group("t", _records(3), 8)], new, 4)
     assert {d.claim and d.claim.incarnation for d in bridge(data.find({"seq": 3}))} == {new}
 
 

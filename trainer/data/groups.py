@@ -50,7 +50,7 @@ class Candidates:
     ages: Ages
 
 
-class Chooser:
+class GroupSelector:
     """Looks and borrows. It remembers the versions it has read: one for each thread."""
 
     def __init__(self, bridge: StoreBridge, config: TrainerConfig) -> None:

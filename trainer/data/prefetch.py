@@ -2,18 +2,18 @@
 
 It only looks. Nothing is borrowed, marked or set aside before `next_batch` is called for the step itself, which chooses anew:
 so a killed trainer loses nothing, a step takes exactly the groups that it would take without prefetching, at their true age, and
-a group that was read in vain is only time. It calls no collective: each rank looks by itself, and reads its own share.
+a group that is read and not used costs time alone. It calls no collective: each rank looks by itself, and reads its own share.
 
     step 4 computes      look ─▶ t7, t9 ready: read ─▶ look ─▶ t11 too: read ─▶ all are there: pack ─▶ look …
-    next_batch(5)        choose and borrow ─▶ t7, t9, t11 are on the shelf ─▶ rows
+    next_batch(5)        choose and borrow ─▶ t7, t9, t11 are in the buffer ─▶ rows
 """
 
 import threading
 from concurrent.futures import Future, ThreadPoolExecutor
 
 from trainer.config import TrainerConfig
-from trainer.data.groups import Candidates, Chooser, Group, shares_of
-from trainer.data.reading import Reader, Shelf, loaded_of, tasks_of
+from trainer.data.groups import Candidates, Group, GroupSelector, shares_of
+from trainer.data.reading import PrefetchBuffer, Reader, loaded_of, tasks_of
 from trainer.parallel import Peers
 
 LOOK_EVERY_S = 0.25
@@ -24,25 +24,25 @@ FINISH_TIMEOUT_S = 300.0
 class Prefetch:
     """One thread, between `start` and `finish`. `own`: this rank's place among those that share the data."""
 
-    def __init__(self, chooser: Chooser, reader: Reader, config: TrainerConfig, own: Peers) -> None:
-        self._chooser = chooser
+    def __init__(self, selector: GroupSelector, reader: Reader, config: TrainerConfig, own: Peers) -> None:
+        self._selector = selector
         self._reader = reader
         self._config = config
         self._own = own
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="prefetch")
         self._stop = threading.Event()
-        self._looking: Future[Shelf] | None = None
+        self._looking: Future[PrefetchBuffer] | None = None
 
-    def start(self, step: int, shelf: Shelf) -> None:
-        """Fill `shelf` for `step`; it belongs to the thread until `finish` gives it back. What it had of other groups goes."""
+    def start(self, step: int, buffer: PrefetchBuffer) -> None:
+        """Fill `buffer` for `step`; it belongs to the thread until `finish` gives it back. What it had of other groups goes."""
         assert self._looking is None, "one step at a time"
         self._stop.clear()
-        self._looking = self._thread.submit(self.fill, shelf, step)
+        self._looking = self._thread.submit(self.fill, buffer, step)
 
-    def finish(self) -> Shelf:
-        """The shelf, once what is being read is there. Raises what the thread raised."""
+    def finish(self) -> PrefetchBuffer:
+        """The buffer, once what is being read is there. Raises what the thread raised."""
         if self._looking is None:
-            return Shelf()
+            return PrefetchBuffer()
         self.stop()
         looking, self._looking = self._looking, None
         return looking.result(FINISH_TIMEOUT_S)
@@ -55,40 +55,40 @@ class Prefetch:
         self.stop()
         self._thread.shutdown(wait=True)
 
-    def fill(self, shelf: Shelf, step: int) -> Shelf:
+    def fill(self, buffer: PrefetchBuffer, step: int) -> PrefetchBuffer:
         """The thread's work, until `finish` is called."""
-        shelf.step, shelf.packed, shelf.unusable = step, {}, {}
-        ready = {group.task for group in self._chooser.candidates(step).fresh}
-        shelf.groups = {task: group for task, group in shelf.groups.items() if task in ready}
+        buffer.step, buffer.packed, buffer.unusable = step, {}, {}
+        ready = {group.task for group in self._selector.candidates(step).fresh}
+        buffer.groups = {task: group for task, group in buffer.groups.items() if task in ready}
         while not self._stop.is_set():
-            found = self._chooser.candidates(step)
+            found = self._selector.candidates(step)
             if self._stop.is_set():
                 break
             shares = self._probable_shares(found)
-            wanted = [g for share in shares for g in share if g.task not in shelf.groups]
-            missing = [g for g in wanted if g.task not in shelf.unusable]
+            wanted = [g for share in shares for g in share if g.task not in buffer.groups]
+            missing = [g for g in wanted if g.task not in buffer.unusable]
             if missing:
                 loaded, unusable = self._reader.read(missing[:READ_AT_ONCE])
-                shelf.groups |= loaded
-                shelf.unusable |= unusable
+                buffer.groups |= loaded
+                buffer.unusable |= unusable
             elif wanted:
                 self._stop.wait(LOOK_EVERY_S)  # for `next_batch`, which sets aside what cannot be trained
-            elif not self._pack_one(shelf, shares, found):
+            elif not self._pack_one(buffer, shares, found):
                 self._stop.wait(LOOK_EVERY_S)
-        return shelf
+        return buffer
 
     def _probable_shares(self, found: Candidates) -> list[list[Group]]:
         probable = found.fresh[: self._config.groups_per_step]
         return shares_of(probable, self._config.updates_per_step, self._own.rank, self._own.size)
 
-    def _pack_one(self, shelf: Shelf, shares: list[list[Group]], found: Candidates) -> bool:
+    def _pack_one(self, buffer: PrefetchBuffer, shares: list[list[Group]], found: Candidates) -> bool:
         """Pack the share of one update, if the step could be taken now; False when there is nothing to pack."""
         if len(found.fresh) < self._config.groups_per_step or not self._reader.advantages_are_final:
             return False
         probable = {tasks_of(share) for share in shares}
-        shelf.packed = {tasks: packed for tasks, packed in shelf.packed.items() if tasks in probable}
+        buffer.packed = {tasks: packed for tasks, packed in buffer.packed.items() if tasks in probable}
         for share in shares:
-            if tasks_of(share) not in shelf.packed:
-                shelf.packed[tasks_of(share)] = self._reader.share(loaded_of(share, shelf.groups), found.ages)
+            if tasks_of(share) not in buffer.packed:
+                buffer.packed[tasks_of(share)] = self._reader.share(loaded_of(share, buffer.groups), found.ages)
                 return True
         return False

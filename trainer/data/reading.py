@@ -48,7 +48,7 @@ class Share:
 
 
 @dataclass(slots=True)
-class Shelf:
+class PrefetchBuffer:
     """What was read and not yet used, by task, and what was packed of it for `step`, by the tasks of each update.
 
     `unusable`: why a group cannot be trained, by task.
@@ -157,5 +157,5 @@ def tasks_of(groups: Sequence[Group]) -> tuple[str, ...]:
     return tuple(group.task for group in groups)
 
 
-def loaded_of(groups: Sequence[Group], shelf: Mapping[str, LoadedGroup]) -> list[LoadedGroup]:
-    return [shelf[group.task] for group in groups]
+def loaded_of(groups: Sequence[Group], buffer: Mapping[str, LoadedGroup]) -> list[LoadedGroup]:
+    return [buffer[group.task] for group in groups]

@@ -21,9 +21,9 @@ from shared.run_documents import TrainedStep
 from trainer.accumulate import Minibatch
 from trainer.config import TrainerConfig
 from trainer.data.advantages import normalize
-from trainer.data.groups import Choice, Chooser, Group, shares_of
+from trainer.data.groups import Choice, Group, GroupSelector, shares_of
 from trainer.data.prefetch import Prefetch
-from trainer.data.reading import LoadedGroup, Reader, Share, Shelf, loaded_of, tasks_of
+from trainer.data.reading import LoadedGroup, PrefetchBuffer, Reader, Share, loaded_of, tasks_of
 from trainer.data.selection import Selection
 from trainer.data.stream_metrics import batch_metrics
 from trainer.parallel import Parallel
@@ -68,10 +68,10 @@ class RecordStream:
         self._config = config
         self._parallel = parallel
         self._incarnation = incarnation
-        self._chooser = Chooser(bridge, config)
+        self._selector = GroupSelector(bridge, config)
         self._reader = Reader(bridge, config, linear=linear, vocab_size=vocab_size)
         self._prefetch: Prefetch | None = None
-        self._shelf = Shelf()
+        self._buffer = PrefetchBuffer()
         self._found: Found = None
         self._borrowed: list[Group] = []  # for the step in hand; rank 0
         self._missing: list[Group] = []  # of the step in hand: what was not read ahead
@@ -85,7 +85,7 @@ class RecordStream:
     def __enter__(self) -> Self:
         if self._config.prefetch:
             self._prefetch = Prefetch(
-                Chooser(self._bridge, self._config), self._reader, self._config, self._parallel.data
+                GroupSelector(self._bridge, self._config), self._reader, self._config, self._parallel.data
             )
         return self
 
@@ -104,9 +104,9 @@ class RecordStream:
         if self._waiting_since is None:
             self._waiting_since = time.monotonic()
             if (
-                self._prefetch is not None and self._shelf.step != step
+                self._prefetch is not None and self._buffer.step != step
             ):  # this step was not prefetched: read while waiting
-                self._prefetch.start(step, self._shelf)
+                self._prefetch.start(step, self._buffer)
         found = self._wait_for_groups(step) if self._parallel.is_main else None
         self._found = self._parallel.broadcast_object(found)
         return self._found is not None
@@ -127,9 +127,9 @@ class RecordStream:
             assert self._waiting_since is not None, "what was found was waited for"
             started = time.monotonic()
             waited, self._waiting_since = waited + started - self._waiting_since, None
-            if (shelf := self._read(step, found)) is not None:
+            if (buffer := self._read(step, found)) is not None:
                 break
-        batch = self._batch(step, found, shelf)
+        batch = self._batch(step, found, buffer)
         batch.metrics.update({"time/wait_s": waited, "time/load_s": time.monotonic() - started})
         return batch
 
@@ -172,9 +172,9 @@ class RecordStream:
                 return "told to stop"
             if self._pause_changed():
                 return None
-            found = self._chooser.candidates(step)
+            found = self._selector.candidates(step)
             for group, reason in found.stale:
-                self._chooser.set_aside(group, reason)
+                self._selector.set_aside(group, reason)
                 self._set_aside.append(group)
                 log.info("stale group task=%s %s", group.task, reason)
             enough = len(found.fresh) >= self._config.groups_per_step
@@ -182,9 +182,9 @@ class RecordStream:
                 chosen = found.fresh[: self._config.groups_per_step]
                 if self._prefetch is not None:
                     self._prefetch.stop()
-                self._chooser.borrow(chosen, self._incarnation, step)
+                self._selector.borrow(chosen, self._incarnation, step)
                 if self._pause_changed():  # while this looked: the step begins with this question, or not at all
-                    self._chooser.give_back(self._incarnation, step)
+                    self._selector.give_back(self._incarnation, step)
                     return None
                 self._borrowed = chosen
                 return Choice(chosen, found.ages)
@@ -193,8 +193,8 @@ class RecordStream:
                     f"{self._config.groups_per_step} that a step takes"
                 )
             time.sleep(POLL_S)
-        self._chooser.check_current(self._incarnation)
-        self._chooser.free_earlier(self._incarnation)
+        self._selector.check_current(self._incarnation)
+        self._selector.free_earlier(self._incarnation)
         why = "paused" if self.paused else "waiting for data"
         log.info("%s step=%d ready_groups=%d of %d", why, step, len(found.fresh), self._config.groups_per_step)
         return None
@@ -205,23 +205,23 @@ class RecordStream:
 
     # ------------------------------------------------------------------ reading
 
-    def _read(self, step: int, choice: Choice) -> Shelf | None:
+    def _read(self, step: int, choice: Choice) -> PrefetchBuffer | None:
         """This rank's groups of the choice, read; None where one of any rank's cannot be trained: the step chooses anew."""
-        shelf = self._prefetch.finish() if self._prefetch is not None else Shelf()
-        self._missing = [group for group in self._mine(choice) if group.task not in shelf.groups]
+        buffer = self._prefetch.finish() if self._prefetch is not None else PrefetchBuffer()
+        self._missing = [group for group in self._mine(choice) if group.task not in buffer.groups]
         loaded, unusable = self._reader.read(self._missing) if self._missing else ({}, {})
-        shelf.groups |= loaded
+        buffer.groups |= loaded
         problems = {task: why for told in self._parallel.data.gather_objects(unusable) for task, why in told.items()}
         if not problems:
-            return shelf
+            return buffer
         if self._parallel.is_main:
             for group in choice.groups:
                 if (why := problems.get(group.task)) is not None:
-                    self._chooser.drop(group, why, self._incarnation, step)
+                    self._selector.drop(group, why, self._incarnation, step)
                     log.error("unusable group task=%s %s", group.task, why)
-            self._chooser.give_back(self._incarnation, step)
+            self._selector.give_back(self._incarnation, step)
             self._borrowed = []
-        self._shelf = Shelf(shelf.groups)
+        self._buffer = PrefetchBuffer(buffer.groups)
         return None
 
     def _mine(self, choice: Choice) -> list[Group]:
@@ -231,11 +231,11 @@ class RecordStream:
         data = self._parallel.data
         return shares_of(choice.groups, self._config.updates_per_step, data.rank, data.size)
 
-    def _batch(self, step: int, choice: Choice, shelf: Shelf) -> Batch:
+    def _batch(self, step: int, choice: Choice, buffer: PrefetchBuffer) -> Batch:
         data, shares, mine = self._parallel.data, self._shares(choice), self._mine(choice)
-        loaded, normalized_by = self._normalize([loaded_of(share, shelf.groups) for share in shares])
+        loaded, normalized_by = self._normalize([loaded_of(share, buffer.groups) for share in shares])
         parts = [
-            self._share(group_share, of_share, choice, shelf)
+            self._share(group_share, of_share, choice, buffer)
             for group_share, of_share in zip(shares, loaded, strict=True)
         ]
         metrics = normalized_by | batch_metrics(parts, data, prefetched=len(mine) - len(self._missing))
@@ -245,12 +245,16 @@ class RecordStream:
             metrics |= self._selection.add(choice.groups, self._set_aside)
             self._set_aside = []
         if self._prefetch is not None:
-            self._shelf = Shelf({t: g for t, g in shelf.groups.items() if t not in tasks_of(mine)}, step=step + 1)
-            self._prefetch.start(step + 1, self._shelf)
+            self._buffer = PrefetchBuffer(
+                {t: g for t, g in buffer.groups.items() if t not in tasks_of(mine)}, step=step + 1
+            )
+            self._prefetch.start(step + 1, self._buffer)
         return Batch([part.minibatch for part in parts], metrics, [d.id for part in parts for d in part.data])
 
-    def _share(self, groups: Sequence[Group], loaded: Sequence[LoadedGroup], choice: Choice, shelf: Shelf) -> Share:
-        return shelf.packed.get(tasks_of(groups)) or self._reader.share(loaded, choice.ages)
+    def _share(
+        self, groups: Sequence[Group], loaded: Sequence[LoadedGroup], choice: Choice, buffer: PrefetchBuffer
+    ) -> Share:
+        return buffer.packed.get(tasks_of(groups)) or self._reader.share(loaded, choice.ages)
 
     def _normalize(self, shares: Sequence[Sequence[LoadedGroup]]) -> tuple[list[list[LoadedGroup]], dict[str, float]]:
         """The groups of each share with final advantages, normalized over the whole batch, and what by."""
