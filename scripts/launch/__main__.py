@@ -109,7 +109,7 @@ class Launch:
             asyncio.create_task(self.display.draw(), name="display"),
             asyncio.create_task(interrupted.wait(), name="interrupt"),
         }
-        with signals_set(interrupted, self._hurry):
+        with signals_set(interrupted, self._force):
             try:
                 done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
                 first = min(done, key=lambda task: task.get_name() != "steps")
@@ -134,8 +134,8 @@ class Launch:
         self.clock.end()
         await asyncio.to_thread(self.children.stop)
 
-    def _hurry(self) -> None:
-        self.children.hurry = True
+    def _force(self) -> None:
+        self.children.force = True
 
     # ---------------------------------------------------------------- the steps
 
@@ -235,7 +235,7 @@ class Launch:
             metrics, run = self._read_metrics(policy), await store.runs.get()
             wanted = run.admission[policy].num_steps if run and policy in run.admission else None
             if wanted is not None and metrics.last_step < wanted:
-                raise ChildDied(f"stopped at step {metrics.last_step} of {wanted}: {trainer.obituary()}")
+                raise ChildDied(f"stopped at step {metrics.last_step} of {wanted}: {trainer.crash_report()}")
             self.display.note(f"trained {self._steps_text(policy)}")
 
     def _steps_text(self, policy: str) -> str:
@@ -283,7 +283,7 @@ class Launch:
                 self._read_metrics(policy)
             self.display.snapshot = await take_snapshot(store, list(self.metrics))
             for child in self.children.losses():
-                self.display.note(f"the run goes on without {child.obituary()}")
+                self.display.note(f"the run goes on without {child.crash_report()}")
             await asyncio.sleep(SNAPSHOT_S)
 
 

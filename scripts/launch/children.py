@@ -1,6 +1,6 @@
 """The launcher's children: started with a log each, watched, stopped in order. No child outlives the launcher.
 
-    launcher ──pipe──▶ guardian     stops everything in order when the launcher is killed
+    launcher ──pipe──▶ reaper     stops everything in order when the launcher is killed
         ├─ mongod, tools, engine keepers, samplers, trainer      each in a session of its own, its log beside the others'
         ╎       so that Ctrl-C reaches the launcher alone
 
@@ -95,7 +95,7 @@ class Child:
             return ""
         return next((line for line in reversed(lines) if line.strip()), "")
 
-    def obituary(self) -> str:
+    def crash_report(self) -> str:
         """Which, how, and the end of its log."""
         tail = (
             "\n".join(f"    {line}" for line in self.log_text().splitlines()[-TAIL_LINES:]) or "    (it wrote nothing)"
@@ -119,23 +119,23 @@ def describe_exit(status: int | None) -> str:
 class Children:
     """Use as a context manager; leaving it stops every child that is left.
 
-    `lock_fd` is an open, locked file that the guardian holds on to until all is stopped.
+    `lock_fd` is an open, locked file that the reaper holds on to until all is stopped.
     """
 
     def __init__(self, run: str, root: Path, lock_fd: int | None = None) -> None:
         self._root = root
         self._lock_fd = lock_fd
         self._launch = f"{run}-{uuid.uuid4().hex}"
-        self._guardian: subprocess.Popen[bytes] | None = None
+        self._reaper: subprocess.Popen[bytes] | None = None
         self._reported: set[str] = set()
         self._stopping = False
         self.children: list[Child] = []
-        self.hurry = False  # set it to stop without the graces
+        self.force = False  # set it to stop without the graces
         self.tell: Callable[[str], None] = lambda text: None  # what `stop` does
 
     def __enter__(self) -> Self:
-        self._guardian = subprocess.Popen(
-            [sys.executable, "-S", "-E", "-m", "scripts.launch.guardian"],
+        self._reaper = subprocess.Popen(
+            [sys.executable, "-S", "-E", "-m", "scripts.launch.reaper"],
             cwd=self._root,
             stdin=subprocess.PIPE,
             start_new_session=True,
@@ -183,7 +183,7 @@ class Children:
         return self._add("mongod", "mongod", server.process, server.log_path, server.log_path.stat().st_size, mark)
 
     def _announce(self, name: str, kind: str) -> str:
-        """Tell the guardian the mark of a child that is about to start, so that no instant is uncovered."""
+        """Tell the reaper the mark of a child that is about to start, so that no instant is uncovered."""
         stage, grace_s = STAGES[kind]
         mark = f"{self._launch}:{name}"
         self._tell(Target(name, 0, -1, mark, stage, grace_s))
@@ -200,10 +200,10 @@ class Children:
         return child
 
     def _tell(self, target: Target) -> None:
-        assert self._guardian is not None
-        assert self._guardian.stdin is not None
-        self._guardian.stdin.write(json.dumps(asdict(target)).encode() + b"\n")
-        self._guardian.stdin.flush()
+        assert self._reaper is not None
+        assert self._reaper.stdin is not None
+        self._reaper.stdin.write(json.dumps(asdict(target)).encode() + b"\n")
+        self._reaper.stdin.flush()
 
     def of_kind(self, kind: str) -> list[Child]:
         return [child for child in self.children if child.kind == kind]
@@ -236,9 +236,9 @@ class Children:
     def check(self) -> None:
         for child in self.children:
             if child.is_lost and (child.kind not in REPLICAS or all(c.is_lost for c in self.of_kind(child.kind))):
-                raise ChildDied(child.obituary())
-        if self._guardian is not None and self._guardian.poll() is not None:
-            raise ChildDied(f"the guardian {describe_exit(self._guardian.returncode)}; nothing would stop the children")
+                raise ChildDied(child.crash_report())
+        if self._reaper is not None and self._reaper.poll() is not None:
+            raise ChildDied(f"the reaper {describe_exit(self._reaper.returncode)}; nothing would stop the children")
 
     def losses(self) -> list[Child]:
         """Replicas that were lost for good since the last call."""
@@ -259,7 +259,7 @@ class Children:
         chosen = [child for child in self.children if child.kind in kinds]
         for child in chosen:
             child.may_exit = True
-        stop([child.target for child in chosen], hurry=lambda: self.hurry, tell=self.tell)
+        stop([child.target for child in chosen], force=lambda: self.force, tell=self.tell)
         for child in chosen:
             child.process.wait(5)
 
@@ -267,7 +267,7 @@ class Children:
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.stop()
-        assert self._guardian is not None
-        assert self._guardian.stdin is not None
-        self._guardian.stdin.close()  # it finds nobody alive and ends
-        self._guardian.wait(60)
+        assert self._reaper is not None
+        assert self._reaper.stdin is not None
+        self._reaper.stdin.close()  # it finds no target alive and ends
+        self._reaper.wait(60)

@@ -1,6 +1,6 @@
 """One launcher per run and machine: a locked file that names the holder's pid.
 
-The kernel drops the lock with its last holder: the launcher, or, when that was killed, the guardian that is still
+The kernel drops the lock with its last holder: the launcher, or, when that was killed, the reaper that is still
 stopping its children.
 """
 
@@ -37,7 +37,7 @@ class RunLock:
                         f"this run is already being run by the launcher with pid {pid or 'unknown'} ({self.path}); "
                         "stop it with Ctrl-C or SIGTERM, or choose another RUN_NAME"
                     ) from None
-                time.sleep(0.2)  # the launcher was killed; its guardian is stopping the children
+                time.sleep(0.2)  # the launcher was killed; its reaper is stopping the children
         os.ftruncate(self.fd, 0)
         os.pwrite(self.fd, f"{os.getpid()}\n".encode(), 0)
         return self

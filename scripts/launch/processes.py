@@ -1,4 +1,4 @@
-"""Stopping processes by pid, in order, their descendants included. Standard library only: the guardian runs it alone.
+"""Stopping processes by pid, in order, their descendants included. Standard library only: the reaper runs it alone.
 
 A pid is trusted only together with the start time the kernel gave its process, so that a recycled pid is never touched.
 Descendants are found by a mark in their environment, which reaches them through sessions, double forks and dead parents
@@ -61,15 +61,15 @@ def marked(mark: str) -> list[int]:
 def stop(
     targets: Sequence[Target],
     *,
-    hurry: Callable[[], bool] = lambda: False,
+    force: Callable[[], bool] = lambda: False,
     tell: Callable[[str], None] = lambda text: None,
 ) -> None:
-    """Stop stage by stage: SIGTERM, `grace_s`, SIGKILL. `hurry` true ends the waiting. Returns when none is alive."""
+    """Stop stage by stage: SIGTERM, `grace_s`, SIGKILL. `force` true ends the waiting. Returns when none is alive."""
     for stage in sorted({target.stage for target in targets}):
-        _stop_stage([target for target in targets if target.stage == stage], hurry, tell)
+        _stop_stage([target for target in targets if target.stage == stage], force, tell)
 
 
-def _stop_stage(group: Sequence[Target], hurry: Callable[[], bool], tell: Callable[[str], None]) -> None:
+def _stop_stage(group: Sequence[Target], force: Callable[[], bool], tell: Callable[[str], None]) -> None:
     def any_alive() -> bool:
         return any(map(is_alive, group))
 
@@ -77,27 +77,27 @@ def _stop_stage(group: Sequence[Target], hurry: Callable[[], bool], tell: Callab
         tell("stopping " + ", ".join(target.name for target in living))
     for target in living:
         _signal(target.pid, signal.SIGTERM)
-    _wait(any_alive, max(target.grace_s for target in group), hurry)
+    _wait(any_alive, max(target.grace_s for target in group), force)
     for target in filter(is_alive, group):
         tell(f"{target.name} did not end within {target.grace_s:g} s: killing it")
         _signal(target.pid, signal.SIGKILL)
     _wait(any_alive, LEFTOVER_GRACE_S, lambda: False)
     for target in group:
-        _stop_leftovers(target, hurry)
+        _stop_leftovers(target, force)
 
 
-def _stop_leftovers(target: Target, hurry: Callable[[], bool]) -> None:
+def _stop_leftovers(target: Target, force: Callable[[], bool]) -> None:
     if not target.mark:
         return
     for sign in (signal.SIGTERM, signal.SIGKILL):
         for pid in marked(target.mark):
             _signal(pid, sign)
-        _wait(lambda: bool(marked(target.mark)), LEFTOVER_GRACE_S, hurry if sign == signal.SIGTERM else lambda: False)
+        _wait(lambda: bool(marked(target.mark)), LEFTOVER_GRACE_S, force if sign == signal.SIGTERM else lambda: False)
 
 
-def _wait(busy: Callable[[], bool], limit_s: float, hurry: Callable[[], bool]) -> None:
+def _wait(busy: Callable[[], bool], limit_s: float, force: Callable[[], bool]) -> None:
     deadline = time.monotonic() + limit_s
-    while busy() and time.monotonic() < deadline and not hurry():
+    while busy() and time.monotonic() < deadline and not force():
         time.sleep(0.05)  # they are not all our children, so there is nothing to wait on
 
 

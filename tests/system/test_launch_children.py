@@ -88,8 +88,8 @@ def test_only_this_start_of_a_child_is_quoted_from_its_log(tmp_path: Path, run: 
     with Children(run, ROOT) as children:
         child = children.start("tools", "tools", python("print('from today')"), tmp_path / "log")
         child.process.wait(100)
-        assert "from today" in child.obituary()
-        assert "from yesterday" not in child.obituary()
+        assert "from today" in child.crash_report()
+        assert "from yesterday" not in child.crash_report()
 
 
 async def test_a_trainer_may_end_itself_but_not_with_an_error(tmp_path: Path, run: str) -> None:
@@ -183,23 +183,23 @@ def test_children_stop_in_order_consumers_first(tmp_path: Path, run: str) -> Non
     assert sorted(kinds, key=ended.__getitem__) == sorted(kinds, key=STAGES.__getitem__)
 
 
-def test_a_hurry_ends_the_grace(tmp_path: Path, run: str) -> None:
+def test_force_ends_the_grace(tmp_path: Path, run: str) -> None:
     with Children(run, ROOT) as children:
         child = children.start("trainer 0", "trainer", python(STUBBORN), tmp_path / "log")
         wait_until(lambda: "ready" in child.log_text())
-        children.hurry = True
+        children.force = True
         started = time.monotonic()
         children.stop()
     assert time.monotonic() - started < 35  # the trainer's grace is 40 s
 
 
-async def test_a_killed_guardian_stops_the_run(tmp_path: Path, run: str) -> None:
+async def test_a_killed_reaper_stops_the_run(tmp_path: Path, run: str) -> None:
     with Children(run, ROOT) as children:
         children.start("tools", "tools", python(SLEEPER), tmp_path / "log")
-        guardian = children._guardian
-        assert guardian is not None
-        guardian.kill()
-        with pytest.raises(ChildDied, match="guardian"):
+        reaper = children._reaper
+        assert reaper is not None
+        reaper.kill()
+        with pytest.raises(ChildDied, match="reaper"):
             await asyncio.wait_for(children.watch(), 100)
 
 

@@ -91,7 +91,7 @@ def test_a_step_takes_what_is_oldest_when_it_begins_and_what_was_read_in_vain_ke
     with ahead(bridge, alone, groups_per_step=1) as stream:
         assert tasks(take(stream, 1)) == ["t3"]
         until(lambda: stream._buffer.packed)
-        add_groups(bridge, range(1))  # older than t4, which is on the buffer
+        add_groups(bridge, range(1))  # older than t4, which is in the buffer
         second = take(stream, 2)
         assert (tasks(second), second.metrics["data/staleness_max"]) == (["t0"], 1.0)
         third = take(stream, 3)
