@@ -14,7 +14,7 @@ from shared.weights import DELTA_FILE, WEIGHTS_FILE, manifest_of
 from tests.contract.engines import Engine
 from tests.contract.flights import Until
 from tests.contract.kept import POLICY, Held, assert_damage_is_told_and_passed, assert_serves, keeping
-from trainer.publishing.snapshot import FileLayout, Snapshot
+from trainer.publishing.published_copy import FileLayout, Snapshot
 
 
 class Published:

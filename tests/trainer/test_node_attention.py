@@ -12,7 +12,7 @@ from tests.trainer.builders import LargestTensor, random_group, random_tree_reco
 from trainer.modeling import node_attention
 from trainer.modeling.attention import dense_mask
 from trainer.modeling.forward import TreeLM, row_logprobs
-from trainer.modeling.node_attention import SPAN, Spans, spans_of_row
+from trainer.modeling.node_attention import SPAN, NodeSpans, spans_of_row
 from trainer.trees.packing import pack
 from trainer.trees.tree import merge
 
@@ -35,7 +35,7 @@ def inputs(n: int, dtype: torch.dtype = torch.float64) -> tuple[Tensor, Tensor, 
     return query.requires_grad_(), key.requires_grad_(), value.requires_grad_(), grad
 
 
-def by_node(query: Tensor, key: Tensor, value: Tensor, spans: Spans) -> Tensor:
+def by_node(query: Tensor, key: Tensor, value: Tensor, spans: NodeSpans) -> Tensor:
     out, _ = node_attention.attend(torch.nn.Identity(), query, key, value, None, tree_spans=spans)
     return out
 
@@ -51,7 +51,7 @@ def densely(query: Tensor, key: Tensor, value: Tensor, ends_N: Tensor) -> Tensor
 def test_values_and_gradients_are_those_under_the_dense_mask(size: int, seed: int) -> None:
     ends_N = random_ends(seed)
     query, key, value, grad = inputs(len(ends_N))
-    spans = Spans(ends_N, tuple(node_attention._spans(ends_N.numpy(), size)))
+    spans = NodeSpans(ends_N, tuple(node_attention._spans(ends_N.numpy(), size)))
     found, expected = by_node(query, key, value, spans), densely(query, key, value, ends_N)
     torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
     found_grads, expected_grads = (torch.autograd.grad(x, (query, key, value), grad) for x in (found, expected))
@@ -89,7 +89,7 @@ def test_bfloat16_is_as_near_to_float64_as_the_dense_mask_is() -> None:
     low = inputs(row.num_tokens, torch.bfloat16)
     expected = densely(*exact[:3], row.ends_N)
     expected_grads = torch.autograd.grad(expected, exact[:3], exact[3])
-    spans = Spans(row.ends_N, tuple(node_attention._spans(row.ends_N.numpy(), 64)))
+    spans = NodeSpans(row.ends_N, tuple(node_attention._spans(row.ends_N.numpy(), 64)))
     for attended in (by_node(*low[:3], spans), densely(*low[:3], row.ends_N)):
         grads = torch.autograd.grad(attended, low[:3], low[3])
         pairs = [(attended, expected), *zip(grads, expected_grads, strict=True)]

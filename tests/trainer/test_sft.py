@@ -21,7 +21,7 @@ from shared.errors import ConfigError
 from trainer import sft
 from trainer.checkpoint import Checkpoints
 from trainer.data.sft_conversations import (
-    Conversation,
+    ChatExample,
     Conversations,
     sample_order,
 )
@@ -73,7 +73,7 @@ def test_the_ranks_share_the_samples_of_each_step_and_an_epoch_sees_every_one(
     tmp_path: Path, chat_model: Path, tokenizer: PreTrainedTokenizerFast, alone: Parallel
 ) -> None:
     letters = "abcdefghijklmnop"
-    conversations = [Conversation(x, [_user("q"), {"role": "assistant", "content": x}], None) for x in letters]
+    conversations = [ChatExample(x, [_user("q"), {"role": "assistant", "content": x}], None) for x in letters]
     config = sft.SftConfig(model_name_or_path=chat_model, train_file=tmp_path, output_dir=tmp_path, samples_per_step=8)
     ranks = [dataclasses.replace(alone, data=Peers(rank, 2, alone.device)) for rank in (0, 1)]
     seen: list[str] = []

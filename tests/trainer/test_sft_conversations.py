@@ -10,7 +10,7 @@ from transformers import PreTrainedTokenizerFast
 
 from shared.errors import ConfigError
 from trainer.data.sft_conversations import (
-    Conversation,
+    ChatExample,
     conversation_tree,
     read_conversations,
     sample_order,
@@ -34,7 +34,7 @@ def user(text: str) -> dict[str, Any]:
 
 
 def test_only_replies_with_their_end_of_turn_are_trained(tokenizer: PreTrainedTokenizerFast) -> None:
-    conversation = Conversation("f:1", TOOL_USE, [TOOL])
+    conversation = ChatExample("f:1", TOOL_USE, [TOOL])
     found = [(tokenizer.decode(span.ids), span.trained) for span in spans(conversation, tokenizer)]
     assert [text for text, trained in found if trained] == [
         '<tool_call>\n{"name": "add", "arguments": {"x": 1, "y": 2}}\n</tool_call><|im_end|>',
@@ -50,7 +50,7 @@ def test_only_replies_with_their_end_of_turn_are_trained(tokenizer: PreTrainedTo
 
 
 def test_a_conversation_becomes_a_chain_with_one_dispatch_per_reply(tokenizer: PreTrainedTokenizerFast) -> None:
-    conversation = Conversation("f:1", TOOL_USE, [TOOL])
+    conversation = ChatExample("f:1", TOOL_USE, [TOOL])
     tree = conversation_tree(conversation, tokenizer)
     parts = list(spans(conversation, tokenizer))
     assert tree.token_ids_N.tolist() == [token for part in parts for token in part.ids]
@@ -66,10 +66,10 @@ def test_a_template_that_rewrites_earlier_text_is_refused(tokenizer: PreTrainedT
     try:
         tokenizer.chat_template = "{{ messages | length }}" + str(keeps)
         with pytest.raises(ConfigError, match=r"f:1: the chat template changes what stands before messages\[1\]"):
-            list(spans(Conversation("f:1", messages, None), tokenizer))
+            list(spans(ChatExample("f:1", messages, None), tokenizer))
         tokenizer.chat_template = str(keeps).replace("~ '<|im_end|>\\n' }}", "}}")
         with pytest.raises(ConfigError, match=r"f:1: the reply messages\[1\] does not end with '<\|im_end\|>'"):
-            list(spans(Conversation("f:1", messages, None), tokenizer))
+            list(spans(ChatExample("f:1", messages, None), tokenizer))
     finally:
         tokenizer.chat_template = keeps
 
@@ -133,7 +133,7 @@ def test_a_conversation_that_no_model_could_have_had_is_refused(
     tokenizer: PreTrainedTokenizerFast, messages: list[dict[str, Any]], message: str
 ) -> None:
     with pytest.raises(ConfigError, match=message):
-        list(spans(Conversation("f:1", messages, None), tokenizer))
+        list(spans(ChatExample("f:1", messages, None), tokenizer))
 
 
 def test_every_sample_comes_once_per_epoch_whatever_the_step_size() -> None:

@@ -34,7 +34,7 @@ class Group:
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class GroupSelection:
     """Groups for one step, and how old what they hold is at its start."""
 
     groups: list[Group]

@@ -34,7 +34,7 @@ ROLES = ("system", "developer", "user", "assistant", "tool")
 
 
 @dataclass(frozen=True, slots=True)
-class Conversation:
+class ChatExample:
     """One line of the file, checked."""
 
     where: str  # file:line
@@ -43,14 +43,14 @@ class Conversation:
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class TokenSpan:
     """Consecutive tokens that are all trained or all context."""
 
     ids: list[int]
     trained: bool
 
 
-def read_conversations(path: Path) -> list[Conversation]:
+def read_conversations(path: Path) -> list[ChatExample]:
     """Every line of the file; empty lines are skipped. Raises ConfigError naming file, line and field of the first bad one."""
     text = read_text_file(path, "a JSONL file of conversations")
     lines = enumerate(text.split("\n"), start=1)
@@ -60,7 +60,7 @@ def read_conversations(path: Path) -> list[Conversation]:
     return conversations
 
 
-def _conversation(line: str, where: str) -> Conversation:
+def _conversation(line: str, where: str) -> ChatExample:
     try:
         value = load_json(line)
     except GivenTwice as exc:
@@ -80,7 +80,7 @@ def _conversation(line: str, where: str) -> Conversation:
         raise ConfigError(
             f'{where}: "tools" is {type(tools).__name__}; expected a list of tool schemas, or leave it out'
         )
-    return Conversation(where, value["messages"], tools or None)
+    return ChatExample(where, value["messages"], tools or None)
 
 
 def _check_message(message: Any, where: str) -> None:
@@ -108,17 +108,17 @@ def _is_tool_call(call: Any) -> bool:
     )
 
 
-def spans(conversation: Conversation, tokenizer: PreTrainedTokenizerBase) -> Iterator[Span]:
+def spans(conversation: ChatExample, tokenizer: PreTrainedTokenizerBase) -> Iterator[TokenSpan]:
     """Context and reply in turn; see the module's first lines. What follows the last reply is left out.
 
     Raises ConfigError as `rendered` does.
     """
     for context, reply in rendered(conversation, tokenizer):
-        yield Span(_encode(context, tokenizer), trained=False)
-        yield Span(_encode(reply, tokenizer), trained=True)
+        yield TokenSpan(_encode(context, tokenizer), trained=False)
+        yield TokenSpan(_encode(reply, tokenizer), trained=True)
 
 
-def rendered(conversation: Conversation, tokenizer: PreTrainedTokenizerBase) -> Iterator[tuple[str, str]]:
+def rendered(conversation: ChatExample, tokenizer: PreTrainedTokenizerBase) -> Iterator[tuple[str, str]]:
     """(context, reply) of each reply, as text.
 
     Raises ConfigError when the template cannot render the conversation, rewrites earlier text or does not end a reply with the
@@ -148,7 +148,7 @@ def rendered(conversation: Conversation, tokenizer: PreTrainedTokenizerBase) -> 
         yield prompt[len(before) :], done[len(prompt) :]
 
 
-def _render(conversation: Conversation, count: int, tokenizer: PreTrainedTokenizerBase, *, generate: bool) -> str:
+def _render(conversation: ChatExample, count: int, tokenizer: PreTrainedTokenizerBase, *, generate: bool) -> str:
     try:
         text = tokenizer.apply_chat_template(
             conversation.messages[:count],
@@ -174,7 +174,7 @@ def _encode(text: str, tokenizer: PreTrainedTokenizerBase) -> list[int]:
     return ids
 
 
-def conversation_tree(conversation: Conversation, tokenizer: PreTrainedTokenizerBase) -> RecordTree:
+def conversation_tree(conversation: ChatExample, tokenizer: PreTrainedTokenizerBase) -> RecordTree:
     """The conversation as a chain: one dispatch per reply, advantage 1, so that it goes the way of sampled records."""
     parts = list(spans(conversation, tokenizer))
     lengths = [len(part.ids) for part in parts]
@@ -196,7 +196,7 @@ def conversation_tree(conversation: Conversation, tokenizer: PreTrainedTokenizer
 class Conversations:
     """Conversations as training data."""
 
-    def __init__(self, conversations: Sequence[Conversation], tokenizer: PreTrainedTokenizerBase) -> None:
+    def __init__(self, conversations: Sequence[ChatExample], tokenizer: PreTrainedTokenizerBase) -> None:
         self._conversations = conversations
         self._tokenizer = tokenizer
 

@@ -46,7 +46,7 @@ class RecordFilter(BaseModel):
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Choice:
+class RecordSelection:
     """What passed, newest task first, and how many records each rule left out."""
 
     records: list[DBRecordData]
@@ -58,7 +58,7 @@ class Choice:
         return "; ".join([f"{len(self.records)} records chosen, {trained} trained tokens", *counts])
 
 
-def choose(candidates: Sequence[DBRecordData], wanted: RecordFilter, max_tokens: int) -> Choice:
+def choose(candidates: Sequence[DBRecordData], wanted: RecordFilter, max_tokens: int) -> RecordSelection:
     """Apply the rules in their order; the first that a record breaks counts it."""
     left_out: Counter[str] = Counter()
     passed = []
@@ -71,7 +71,7 @@ def choose(candidates: Sequence[DBRecordData], wanted: RecordFilter, max_tokens:
     kept = chosen[: wanted.max_records or None]
     left_out["not the best of its group"] = len(passed) - len(chosen)
     left_out[f"beyond max_records={wanted.max_records}"] = len(chosen) - len(kept)
-    return Choice(kept, dict(+left_out))
+    return RecordSelection(kept, dict(+left_out))
 
 
 def _refusal(data: DBRecordData, wanted: RecordFilter, max_tokens: int) -> str | None:
@@ -131,7 +131,7 @@ def imitated(tree: RecordTree) -> RecordTree:
     return dataclasses.replace(tree, dispatches=dispatches)
 
 
-def _write(path: Path, choice: Choice) -> None:
+def _write(path: Path, choice: RecordSelection) -> None:
     if not choice.records:
         reasons = "; ".join(f"{count} {reason}" for reason, count in choice.left_out.items())
         raise ConfigError(f"no record passes: {reasons or 'the run has no training data of this policy'}")

@@ -21,7 +21,7 @@ from shared.run_documents import TrainedStep
 from trainer.accumulate import Minibatch
 from trainer.config import TrainerConfig
 from trainer.data.advantages import normalize
-from trainer.data.groups import Choice, Group, GroupSelector, shares_of
+from trainer.data.groups import Group, GroupSelection, GroupSelector, shares_of
 from trainer.data.prefetch import Prefetch
 from trainer.data.reading import LoadedGroup, PrefetchBuffer, Reader, Share, loaded_of, tasks_of
 from trainer.data.selection import Selection
@@ -35,7 +35,7 @@ POLL_S = 0.1
 TELL_PEERS_EVERY_S = 30.0  # ranks that wait stand in a collective: show them a sign of life well before its time-out
 
 
-Found = Choice | str | None  # borrowed groups; why there will be no more; None: not enough yet
+Found = GroupSelection | str | None  # borrowed groups; why there will be no more; None: not enough yet
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,7 +187,7 @@ class RecordStream:
                     self._selector.give_back(self._incarnation, step)
                     return None
                 self._borrowed = chosen
-                return Choice(chosen, found.ages)
+                return GroupSelection(chosen, found.ages)
             if self._config.data_run is not None and not enough:
                 return f"run {self._config.data_run} is used up: {len(found.fresh)} groups left of the " + (
                     f"{self._config.groups_per_step} that a step takes"
@@ -205,7 +205,7 @@ class RecordStream:
 
     # ------------------------------------------------------------------ reading
 
-    def _read(self, step: int, choice: Choice) -> PrefetchBuffer | None:
+    def _read(self, step: int, choice: GroupSelection) -> PrefetchBuffer | None:
         """This rank's groups of the choice, read; None where one of any rank's cannot be trained: the step chooses anew."""
         buffer = self._prefetch.finish() if self._prefetch is not None else PrefetchBuffer()
         self._missing = [group for group in self._mine(choice) if group.task not in buffer.groups]
@@ -224,14 +224,14 @@ class RecordStream:
         self._buffer = PrefetchBuffer(buffer.groups)
         return None
 
-    def _mine(self, choice: Choice) -> list[Group]:
+    def _mine(self, choice: GroupSelection) -> list[Group]:
         return [group for share in self._shares(choice) for group in share]
 
-    def _shares(self, choice: Choice) -> list[list[Group]]:
+    def _shares(self, choice: GroupSelection) -> list[list[Group]]:
         data = self._parallel.data
         return shares_of(choice.groups, self._config.updates_per_step, data.rank, data.size)
 
-    def _batch(self, step: int, choice: Choice, buffer: PrefetchBuffer) -> Batch:
+    def _batch(self, step: int, choice: GroupSelection, buffer: PrefetchBuffer) -> Batch:
         data, shares, mine = self._parallel.data, self._shares(choice), self._mine(choice)
         loaded, normalized_by = self._normalize([loaded_of(share, buffer.groups) for share in shares])
         parts = [
@@ -252,7 +252,7 @@ class RecordStream:
         return Batch([part.minibatch for part in parts], metrics, [d.id for part in parts for d in part.data])
 
     def _share(
-        self, groups: Sequence[Group], loaded: Sequence[LoadedGroup], choice: Choice, buffer: PrefetchBuffer
+        self, groups: Sequence[Group], loaded: Sequence[LoadedGroup], choice: GroupSelection, buffer: PrefetchBuffer
     ) -> Share:
         return buffer.packed.get(tasks_of(groups)) or self._reader.share(loaded, choice.ages)
 

@@ -19,14 +19,14 @@ import torch
 from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask
 
-from trainer.modeling.node_attention import BY_NODE, Spans, spans_of_row
+from trainer.modeling.node_attention import BY_NODE, NodeSpans, spans_of_row
 from trainer.trees.packing import Row
 
 BLOCK = 128  # FlexAttention's block; rows are padded to a multiple of it
 
 HIDDEN = -3e38  # what a hidden pair gets added: a number of every type that is trained in
 
-Mask = Tensor | BlockMask | Spans | None
+Mask = Tensor | BlockMask | NodeSpans | None
 MaskBuilder = Callable[[Tensor], Mask]  # ends_N -> what TreeLM takes
 
 

@@ -20,7 +20,7 @@ from trainer.losses import LossBatch
 from trainer.modeling.attention import BLOCK, Mask, MaskBuilder, choose, dense_mask, interval_block_mask
 from trainer.modeling.context_parallel import of_all, own_part, plain_name
 from trainer.modeling.logprobs import logits_logprobs, token_logprobs
-from trainer.modeling.node_attention import Spans
+from trainer.modeling.node_attention import NodeSpans
 from trainer.modeling.routing import Routing, experts_per_token, routing_of
 from trainer.modeling.ways import Head, Way
 from trainer.parallel import Peers
@@ -104,7 +104,7 @@ class TreeLM(nn.Module):
         if self.way.trees:
             arguments["position_ids"] = row.positions_N[None, here]
         if mask is not None:
-            arguments["tree_spans" if isinstance(mask, Spans) else "attention_mask"] = mask
+            arguments["tree_spans" if isinstance(mask, NodeSpans) else "attention_mask"] = mask
         if self.context is not None:
             arguments["context"] = self.context
         if self.experts_per_token is not None:

@@ -37,7 +37,7 @@ _flash_backward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_bac
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class NodeSpan:
     """Tokens [start, stop) of the row. `path`: the slices that hold their ancestors before `start`, in order."""
 
     start: int
@@ -47,19 +47,19 @@ class Span:
 
 
 @dataclass(frozen=True, slots=True)
-class Spans:
+class NodeSpans:
     """How a row is attended: what the model's layers take instead of a mask."""
 
     ends_N: Tensor
-    spans: tuple[Span, ...]
+    spans: tuple[NodeSpan, ...]
 
 
-def spans_of_row(ends_N: Tensor) -> Spans:
+def spans_of_row(ends_N: Tensor) -> NodeSpans:
     """The spans of a row; one Python step per run of tokens, not per token."""
-    return Spans(ends_N, tuple(_spans(ends_N.numpy(), SPAN)))
+    return NodeSpans(ends_N, tuple(_spans(ends_N.numpy(), SPAN)))
 
 
-def _spans(ends_N: Int64, size: int) -> Iterator[Span]:
+def _spans(ends_N: Int64, size: int) -> Iterator[NodeSpan]:
     """From each start the longer of: the runs that continue each other, and those that fit and lie below the same parent.
 
     In pre-order the next token continues a token, as its only child, iff their subtrees end together.
@@ -76,7 +76,7 @@ def _spans(ends_N: Int64, size: int) -> Iterator[Span]:
             last += 1
         limit = min(start + size, int(ends[open_runs[-1]]) if open_runs else len(ends_N))
         near = int(np.searchsorted(stops, limit, side="right")) - 1
-        yield Span(start, int(stops[max(last, near)]), _slices(starts[open_runs], stops[open_runs]), last >= near)
+        yield NodeSpan(start, int(stops[max(last, near)]), _slices(starts[open_runs], stops[open_runs]), last >= near)
         last = max(last, near)
         for run in range(first, last + 1):
             _close(open_runs, ends, int(starts[run]))
@@ -106,7 +106,7 @@ def attend(
     attention_mask: Tensor | None,
     *,
     scaling: float | None = None,
-    tree_spans: Spans | None = None,
+    tree_spans: NodeSpans | None = None,
     **more: Any,
 ) -> tuple[Tensor, None]:
     """The attention function for transformers: (1, heads, N, D) in, (1, N, heads, D) out.
@@ -133,7 +133,7 @@ def _is_nothing(value: Any) -> bool:
 
 class _NodeAttention(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, spans: Spans, scale: float) -> Tensor:
+    def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, spans: NodeSpans, scale: float) -> Tensor:
         groups = query.shape[1] // key.shape[1]
         q_GKND = _grouped(query, groups)
         out = query.new_empty(1, query.shape[2], query.shape[1], value.shape[3])
@@ -207,7 +207,7 @@ def _on_path(x: Tensor, path: Sequence[tuple[int, int]], groups: int) -> Tensor:
     return (parts[0] if len(parts) == 1 else torch.cat(parts, 2)).expand(groups, -1, -1, -1)
 
 
-def _inner_mask(spans: Spans, span: Span, dtype: torch.dtype) -> Tensor | None:
+def _inner_mask(spans: NodeSpans, span: NodeSpan, dtype: torch.dtype) -> Tensor | None:
     """Additive, (n, n): the rule k <= q < ends[k] inside the span. None for a chain, which the causal kernel takes."""
     if span.is_chain:
         return None

@@ -27,7 +27,7 @@ from trainer.modeling.model import DTYPES
 from trainer.modeling.trainable import lora_layers
 from trainer.parallel import Parallel
 from trainer.publishing.adapter import gather_adapter, write_adapter
-from trainer.publishing.snapshot import FileLayout, Snapshot
+from trainer.publishing.published_copy import FileLayout, PublishedCopy
 from trainer.publishing.weights import gather_state, write_files
 
 State = dict[str, torch.Tensor]
@@ -89,7 +89,7 @@ class WeightFiles:
         self._config = config
         self._learner = learner
         self._parallel = parallel
-        self._last: Snapshot | None = None  # of the version published last, by this process; rank 0 in mode delta
+        self._last: PublishedCopy | None = None  # of the version published last, by this process; rank 0 in mode delta
 
     @property
     def needs_full(self) -> bool:
@@ -127,7 +127,7 @@ class WeightFiles:
         if self._config.publish_mode == "delta":
             kept = {name: tensor.clone() for name, tensor in state.items()} if self._aliases else state
             layout = FileLayout.read(Path(version.path) / WEIGHTS_FILE) if self._last is None else self._last.layout
-            self._last = Snapshot(version.version, kept, layout, version.files)
+            self._last = PublishedCopy(version.version, kept, layout, version.files)
 
     @property
     def _aliases(self) -> bool:

@@ -23,7 +23,7 @@ import numpy.typing as npt
 
 from shared.trees import RecordTree
 from trainer.trees.ages import Ages
-from trainer.trees.trie import Int32, Int64, Layout, Trie, runs
+from trainer.trees.trie import Int32, Int64, TreeLayout, Trie, runs
 
 Bool = npt.NDArray[np.bool_]
 Float32 = npt.NDArray[np.float32]
@@ -125,15 +125,15 @@ def merge(
     advantage of less than `minimal_advantage`, or with `skip_non_positive_advantage` of 0 and less, have no loss of any kind:
     no entries, and a record of nothing else is left out.
     """
-    lossy = [_has_loss(record, minimal_advantage, skip_non_positive_advantage) for record in records]
+    loss_mask = [_has_loss(record, minimal_advantage, skip_non_positive_advantage) for record in records]
     kept = [
         t
         for t, record in enumerate(records)
-        if not (drop_zero_advantage and _adds_nothing(record)) and (lossy[t].any() or not record.trained_N.any())
+        if not (drop_zero_advantage and _adds_nothing(record)) and (loss_mask[t].any() or not record.trained_N.any())
     ]
     layout, node_of_token = _tree(records, kept) if merging is Merging.TREE else _chains(records, kept, merging)
     offsets = np.cumsum([0, *(len(record.dispatches) for record in records)])
-    parts = [_entries(records[t], lossy[t], node_of_token[t], t, int(offsets[t])) for t in kept]
+    parts = [_entries(records[t], loss_mask[t], node_of_token[t], t, int(offsets[t])) for t in kept]
     counts = [_sequence_counts(records[t]) for t in kept]
     copies_N = np.zeros(len(layout.ids_N), dtype=np.int64)
     for t in kept:
@@ -162,14 +162,16 @@ def concatenate(parts: Sequence[Entries]) -> Entries:
     )
 
 
-def _tree(records: Sequence[RecordTree], kept: Sequence[int]) -> tuple[Layout, dict[int, Int64]]:
+def _tree(records: Sequence[RecordTree], kept: Sequence[int]) -> tuple[TreeLayout, dict[int, Int64]]:
     trie = Trie()
     slots = {t: trie.insert(records[t]) for t in kept}
     layout = trie.layout()
     return layout, {t: layout.node_of_slot[slot_N] for t, slot_N in slots.items()}
 
 
-def _chains(records: Sequence[RecordTree], kept: Sequence[int], merging: Merging) -> tuple[Layout, dict[int, Int64]]:
+def _chains(
+    records: Sequence[RecordTree], kept: Sequence[int], merging: Merging
+) -> tuple[TreeLayout, dict[int, Int64]]:
     """One chain after the other, and where each record's token stands first."""
     ids: list[Int32] = []
     lengths: list[int] = []
@@ -186,7 +188,7 @@ def _chains(records: Sequence[RecordTree], kept: Sequence[int], merging: Merging
             offset += len(path)
     starts = np.cumsum([0, *lengths])
     index_N, start_N = np.arange(offset), np.repeat(starts[:-1], lengths).astype(np.int64)
-    layout = Layout(
+    layout = TreeLayout(
         ids_N=np.concatenate([np.zeros(0, dtype=np.int64), *ids]),
         parents_N=np.where(index_N == start_N, -1, index_N - 1),
         positions_N=index_N - start_N,
@@ -207,8 +209,10 @@ def _has_loss(record: RecordTree, minimal: float, only_positive: bool) -> Bool:
     return record.trained_N & passes_N
 
 
-def _entries(record: RecordTree, lossy_N: Bool, node_of_token: Int64, trajectory: int, first_dispatch: int) -> Entries:
-    trained = np.flatnonzero(lossy_N)
+def _entries(
+    record: RecordTree, loss_mask_N: Bool, node_of_token: Int64, trajectory: int, first_dispatch: int
+) -> Entries:
+    trained = np.flatnonzero(loss_mask_N)
     dispatch_E = record.dispatches_N[trained].astype(np.int64)
     advantage_D = np.array([d.advantage for d in record.dispatches], dtype=np.float32)
     temperature_D = np.array([d.temperature for d in record.dispatches], dtype=np.float32)

@@ -60,7 +60,7 @@ class _Cursor:
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class TreeLayout:
     ids_N: Int64
     parents_N: Int64
     positions_N: Int64
@@ -107,11 +107,11 @@ class Trie:
         self._num_slots += len(tokens)
         return child
 
-    def layout(self) -> Layout:
+    def layout(self) -> TreeLayout:
         """Lay the edges out in depth-first pre-order; children in the order in which they were first inserted."""
         ids: list[Int32] = []
         n = self._num_slots
-        out = Layout(*(np.empty(n, dtype=np.int64) for _ in range(5)))
+        out = TreeLayout(*(np.empty(n, dtype=np.int64) for _ in range(5)))
         position = 0
         spans: list[tuple[int, int, int]] = []  # start, stop, parent span
         stack = [(edge, -1, -1, 0) for edge in reversed(self._root.children.values())]

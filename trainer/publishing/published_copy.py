@@ -41,7 +41,7 @@ class FileLayout:
 
 
 @dataclass(frozen=True, slots=True)
-class Snapshot:
+class PublishedCopy:
     """`version` as it was published: its tensors, and the complete files that it stands for."""
 
     version: int
