@@ -94,7 +94,8 @@ def repeated(method: Verb) -> Verb:
                 if isinstance(exc, OperationFailure) and exc.code in REFUSALS:
                     raise StoreRefused(f"{method.__name__}: {refusal(exc)}") from exc
                 if not is_outage(exc):
-                    raise_unfit(method.__name__, exc)
+                    if isinstance(exc, OperationFailure):
+                        raise_unfit(method.__name__, exc)
                     raise
                 lasted_s = time.monotonic() - began
                 if lasted_s > PATIENCE_S:
