@@ -102,6 +102,7 @@ class MCPSampler(AsyncSampler):
 
 def _document(call: ToolCall, result: ToolResult, summarized_by: AgentUse | None) -> ToolCallResult:
     return ToolCallResult(
+        id=call.id,
         name=call.name,
         arguments=dict(call.arguments),
         result=result.text,

@@ -33,6 +33,7 @@ from sampler.turn_sources import draw
 from sampler.view import View
 from shared.documents import Claim, DispatchedSamplingTask, SampledResponse, Task, ToolCallResult
 from shared.errors import ConfigError, DoesNotFit
+from shared.outside_text import MAX_ERROR_CHARS, clipped
 from shared.own_payload import own_payload_problems
 from shared.packed import pack_floats, pack_ints
 from shared.states import DispatchStatus, RecordStatus, Termination
@@ -301,6 +302,7 @@ class AsyncSampler(ABC):
         self._unwritten[-1] = dispatch.model_copy(
             update={
                 "status": DispatchStatus.FORMAT_ERROR if parsed.errors else DispatchStatus.COMPLETED,
+                "error": clipped("; ".join(parsed.errors), MAX_ERROR_CHARS) or None,
                 "service": generation.url,
                 "sampled_by": source.policy,
                 "continuations": len(reply.continuations),

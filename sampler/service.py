@@ -79,9 +79,7 @@ async def run_service(config: SamplerConfig) -> None:
             max_connections=max(1024, 2 * config.max_concurrent_episodes),
         ) as client,
     ):
-        await store.runs.save_config("sampler", config.snapshot())
-        service = SamplerService(store, client, config, worker, sampler_class)
-        await service.run()
+        await SamplerService(store, client, config, worker, sampler_class).run()
 
 
 class SamplerService:
@@ -131,6 +129,7 @@ class SamplerService:
     async def run(self) -> None:
         for sig in (signal.SIGINT, signal.SIGTERM):
             asyncio.get_running_loop().add_signal_handler(sig, self._stop.set)
+        await self._keep_settings()
         await self._look()
         loops = {
             "view": (self._look, self._config.poll_s),
@@ -156,6 +155,14 @@ class SamplerService:
             await self._engines.close()
             await self._resources.agents.close()
             await self._store.workers.leave(self._worker)
+
+    async def _keep_settings(self) -> None:
+        """What this process runs with, the agents' settings among it, for those who ask later."""
+        settings, agents = self._config.snapshot(), self._resources.agents.settings
+        await self._store.runs.save_config("sampler", settings)
+        await self._store.settings.keep(
+            "sampler", settings | ({"agents": dict(agents)} if agents else {}), self._worker
+        )
 
     # ------------------------------------------------------------------ view
 

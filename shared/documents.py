@@ -166,6 +166,7 @@ class Record(Document):
 class ToolCallResult(Document):
     """One tool call and what came back. `result` is what the model read."""
 
+    id: str | None = None  # of the call, as the model's message and the tool's have it
     name: str
     arguments: dict[str, Any]
     result: str
@@ -213,7 +214,7 @@ class DispatchedSamplingTask(Document):
     weight_versions: list[tuple[int, int]] = []  # runs: (version, tokens)
     tool_calls: list[ToolCallResult] = []
     status: DispatchStatus = DispatchStatus.PENDING
-    error: str | None = None
+    error: str | None = None  # why it failed; of a format error, what could not be read, as the model was told
     continuations: int = 0  # how often the reply was continued after an abort
     score: float | None = None  # what this turn earned of the episode's score, where the sampler said so
     advantage: float | None = None

@@ -67,6 +67,10 @@ class SavedCheckpoint(Document):
     folder: str  # where its checkpoints lie
 
 
+def step_id(policy: str, step: int, incarnation: int) -> str:
+    return f"{policy}:{step}:{incarnation}"
+
+
 class TrainedStep(Document):
     """What one optimizer step was computed from, as the trainer says it. The audit compares it with the marks on the data."""
 
@@ -75,6 +79,7 @@ class TrainedStep(Document):
     step: int
     incarnation: int
     groups: list[tuple[str, int]]  # (task, how many of its records)
+    metrics: dict[str, float | None] = {}  # what the trainer logged of it (bounded); None: no finite number
     created_at: datetime | None = None
 
     def survives(self, starts: Sequence[int]) -> bool:
@@ -91,6 +96,17 @@ class TrainerEnd(Document):
     ended_at: datetime | None = None
 
 
+class Settings(Document):
+    """What a service ran with, resolved and without secrets: one document for each that was different."""
+
+    collection: ClassVar[str] = "settings"
+    id: str = Field(alias="_id")  # kind:hash of its values
+    kind: str  # sampler, keeper, trainer-POLICY
+    values: dict[str, Any]
+    workers: list[str]  # that had them, as `workers` and `records` name them; of very many the last ones
+    created_at: datetime | None = None
+
+
 class Run(Document):
     """The run itself: one document, `_id` = "run"."""
 
@@ -104,7 +120,7 @@ class Run(Document):
     starts: dict[str, list[int]] = {}  # by policy: the step that each of them began from
     checkpoints: dict[str, SavedCheckpoint] = {}  # by policy
     ends: dict[str, TrainerEnd] = {}  # by policy: of the last start of its trainer, once that has ended
-    configs: dict[str, dict[str, Any]] = {}  # resolved configuration of each kind of service, secrets left out
+    configs: dict[str, dict[str, Any]] = {}  # of each kind of service the last start's; every one's: `Settings`
     created_at: datetime | None = None
 
 

@@ -86,6 +86,8 @@ def train(config: TrainerConfig) -> None:
         stream = RecordStream(
             bridge, config, parallel, incarnation=incarnation, linear=learner.linear, vocab_size=learner.vocab_size
         )
+        if parallel.is_main:
+            bridge(bridge.store.settings.keep(f"trainer-{config.policy}", config.snapshot(), _worker_id(config)))
         evaluation = Evaluation(bridge, config, parallel)
         saved_steps = SavedSteps(bridge, config, parallel, incarnation)
         with stream, stops_at_signals(stream), _status(bridge, config, parallel) as status:
@@ -156,6 +158,7 @@ def _run(
             metrics |= alarm_metrics
             if metrics_log is not None:
                 metrics_log.log(step, metrics | {"time": time.time()})
+                stream.note_metrics(step, metrics)
                 for alarm in raised:
                     log.warning("step %d alarm %s: %s", step, alarm.rule.name, alarm)
             status.doing(f"step {step} done", step=step, alarms=[str(alarm) for alarm in raised], **_headline(metrics))
@@ -244,10 +247,14 @@ class Status:
         self.worker = self.worker.model_copy(update=update if alarms is None else {**update, "alarms": alarms})
 
 
+def _worker_id(config: TrainerConfig) -> str:
+    return f"trainer:{config.policy}:{socket.gethostname()}:{os.getpid()}"
+
+
 @contextmanager
 def _status(bridge: StoreBridge, config: TrainerConfig, parallel: Parallel) -> Iterator[Status]:
     host, pid = socket.gethostname(), os.getpid()
-    worker = Worker(id=f"trainer:{config.policy}:{host}:{pid}", kind="trainer", host=host, pid=pid, doing="starting")
+    worker = Worker(id=_worker_id(config), kind="trainer", host=host, pid=pid, doing="starting")
     status = Status(worker.model_copy(update={"stats": {"rank": parallel.rank}, "heartbeat_s": HEARTBEAT_S}))
 
     async def beat() -> None:

@@ -8,9 +8,10 @@ Promise: who answered, what failed before and how long it took is part of every 
 nobody answered that is `AgentFailed`, a failure of the plumbing.
 """
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from sampler.agents.browse import BrowseAgent
 from sampler.agents.config import read_agents_config
@@ -27,6 +28,7 @@ class Agents:
 
     browse: BrowseAgent | None = None
     judge: Judge | None = None
+    settings: Mapping[str, Any] = field(default_factory=dict)  # of the file, without keys: what may be stored
 
     @classmethod
     def from_file(cls, path: Path | None, borders: Borders) -> Self:
@@ -37,6 +39,7 @@ class Agents:
         return cls(
             BrowseAgent(config.browse_agent, borders) if config.browse_agent else None,
             Judge(config.scorer_agent) if config.scorer_agent else None,
+            config.snapshot(),
         )
 
     def require(self, context_summary: str) -> None:

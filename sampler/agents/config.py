@@ -9,6 +9,7 @@ variable that holds it. Every error names the file, the line and the field.
 """
 
 import logging
+import re
 import string
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -20,6 +21,7 @@ from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, f
 
 from sampler.environment import VARIABLE, expand
 from shared.errors import ConfigError
+from shared.redaction import HIDDEN, redacted_values
 from shared.yaml_file import read_yaml_file
 
 Count = Annotated[int, Field(gt=0)]
@@ -32,6 +34,7 @@ WITHOUT_EFFECT = {
     "enable_logging": "what agents were asked and replied stands in the database",
     "tokenizer_path": "lengths are counted in the tokens of the policy's model",
 }
+_SECRET_NAME = re.compile(r"key|secret|passw|credential|authorization|token$", re.IGNORECASE)
 _PLACEHOLDERS = ("question", "labeled_answer", "pred_answer")
 
 JUDGE_PROMPT = """\
@@ -157,6 +160,21 @@ class ScorerAgentConfig(AgentConfig):
 class AgentsConfig(_Section):
     browse_agent: BrowseAgentConfig | None = None
     scorer_agent: ScorerAgentConfig | None = None
+
+    def snapshot(self) -> dict[str, Any]:
+        """Plain values for the run's documents: without any key, and of `extra_body` without what may be one."""
+        values = self.model_dump(mode="json", exclude_none=True)
+        for agent in values.values():
+            for model in agent["models"]:
+                model.pop("api_key", None)
+                model["extra_body"] = _without_secrets(model["extra_body"])
+        return values
+
+
+def _without_secrets(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {k: HIDDEN if _SECRET_NAME.search(k) else _without_secrets(item) for k, item in value.items()}
+    return [_without_secrets(item) for item in value] if isinstance(value, list) else redacted_values(value)
 
 
 def read_agents_config(path: Path) -> AgentsConfig:

@@ -85,6 +85,8 @@ class Keeper:
 
     async def run(self, stop: asyncio.Event) -> None:
         """Until `stop`. Raises EngineUnavailable when the engine cannot be started or kept, KeyRefused."""
+        await self._store.runs.save_config("keeper", self._config.snapshot())
+        await self._store.settings.keep("keeper", self._config.snapshot(), self._id)
         await self._announce_first_version()
         try:
             await self._start_engine()
@@ -333,7 +335,6 @@ async def keep(config: KeeperConfig) -> None:
     cache = config.cache_dir or temporary_folder(config.run, config.policy)
     with own_folder(cache.resolve()) as folder:
         async with Store.open(config.db_connection_string, config.run) as store, client:
-            await store.runs.save_config("keeper", config.snapshot())
             assembly = Assembly(folder, config.model_name_or_path)
             await Keeper(store, client, config, assembly).run(stop)
 

@@ -38,6 +38,7 @@ class Episode:
     task: Task | None
     dispatches: Sequence[DispatchedSamplingTask]
     data: Sequence[DBRecordData]  # one for each policy that took turns
+    settings: Sequence[str]  # ids of what its sampler ran with
 
 
 def show(
@@ -118,7 +119,8 @@ def _print_records(title: str, records: Sequence[Record], last: Callable[[Record
 async def _episode(store: Store, record: Record) -> Episode:
     data = await store.data.find({"record": record.id})
     dispatches = await store.records.dispatches_of([record.id])
-    return Episode(record, await store.tasks.get(record.task), dispatches[record.id], data)
+    settings = [settings.id for settings in await store.settings.of_worker(record.worker)]
+    return Episode(record, await store.tasks.get(record.task), dispatches[record.id], data, settings)
 
 
 async def _speller(store: Store, policy: str) -> Callable[[int], str]:
@@ -139,6 +141,7 @@ def _print_episode(episode: Episode, spell: Callable[[int], str] | None) -> None
     if episode.task is not None:
         _print_task(out, episode.task)
     _field(out, "record", f"{record.id}: {record.status.value}, {record.num_turns} turns, {record.num_tokens} tokens")
+    _field(out, "sampler", ", ".join([record.worker, *(f"with {name}" for name in episode.settings)]))
     for dispatch in episode.dispatches:
         _print_dispatch(out, dispatch, record.policy)
         if spell is not None:
@@ -194,7 +197,8 @@ def _print_dispatch(out: Console, d: DispatchedSamplingTask, owner: str) -> None
     if d.response is not None:
         _field(out, "reply", d.response.text, style="green")
     for call in d.tool_calls:
-        _field(out, "call", f"{call.name}({call.arguments})", style="magenta")
+        named = f"{call.name}({call.arguments})" + (f"  [{call.id}]" if call.id else "")
+        _field(out, "call", named, style="magenta")
         verdict = "error" if call.is_error else "result"
         _field(out, verdict, f"{call.result}  [{call.duration_s:.2f} s]", style="red" if call.is_error else "magenta")
     versions = ", ".join(f"v{version} × {n}" for version, n in d.weight_versions)

@@ -24,6 +24,8 @@ from shared.store import Store
 from shared.store.questions import chain_pipeline
 
 Document = dict[str, Any]
+Metrics = dict[str, dict[str, float | None]]  # by policy
+HEADLINE = ("reward/mean", "loss/loss", "learner/grad_norm", "data/staleness_mean", "loss/mismatch_mean_nats")
 
 EXAMPLES = """Examples:
 
@@ -48,16 +50,19 @@ def trace(
         answer(_refuse())
     where: Document = {"record": record} if record is not None else {"trained_steps": step}
 
-    async def work(store: Store) -> tuple[list[Document], list[PolicyVersion]]:
+    async def work(store: Store) -> tuple[list[Document], list[PolicyVersion], Metrics]:
         rows = await store.questions.chain(where)
         policies = sorted({row["policy"] for row in rows})
-        return rows, [v for policy in policies for v in await store.versions.all(policy)]
+        metrics = {} if step is None else {policy: await _metrics(store, policy, step) for policy in policies}
+        return rows, [v for policy in policies for v in await store.versions.all(policy)], metrics
 
-    rows, versions = with_store(db_connection_string, run, work)
+    rows, versions, metrics = with_store(db_connection_string, run, work)
     if as_json:
-        typer.echo(json.dumps({"query": chain_pipeline(where), "rows": rows}, ensure_ascii=False))
+        told = {"query": chain_pipeline(where), "rows": rows, "metrics": metrics}
+        typer.echo(json.dumps(told, ensure_ascii=False))
     elif rows:
         _print(run, rows, versions)
+        _print_metrics(metrics)
     if not as_json:
         console().print("\nIn Compass, collection [bold]record_data[/bold], tab Aggregations, “{} text”:")
         console().print(json.dumps(chain_pipeline(where)), soft_wrap=True, markup=False)
@@ -65,6 +70,19 @@ def trace(
         what = f"step {step} used no record" if record is None else f"record {record} gave no training data"
         complain(f"run {run}: {what}; `tandem status {run}` says what there is")
         raise typer.Exit(PROBLEM)
+
+
+async def _metrics(store: Store, policy: str, step: int) -> dict[str, float | None]:
+    run = await store.runs.read()
+    return await store.steps.metrics_of(policy, step, run.starts.get(policy, []))
+
+
+def _print_metrics(metrics: Metrics) -> None:
+    for policy, logged in metrics.items():
+        if logged:
+            chosen = [f"{name} {logged[name]:.4g}" for name in HEADLINE if logged.get(name) is not None]
+            told = ", ".join([*chosen, f"{len(logged)} figures in all (--json)"])
+            console().print(f"logged of policy {policy}: {told}", soft_wrap=True, markup=False)
 
 
 async def _refuse() -> None:

@@ -27,6 +27,7 @@ from shared.store.questions import QuestionVerbs
 from shared.store.record_data import RecordDataVerbs
 from shared.store.records import RecordVerbs
 from shared.store.runs import RunVerbs, WorkerVerbs
+from shared.store.settings import SettingsVerbs
 from shared.store.steps import StepVerbs
 from shared.store.tasks import TaskVerbs
 
@@ -54,13 +55,14 @@ class Store:
         self.data = RecordDataVerbs(database, self.malformed)
         self.steps = StepVerbs(database)
         self.runs = RunVerbs(database)
+        self.settings = SettingsVerbs(database)
         self.versions = VersionVerbs(database)
         self.services = ServiceVerbs(database)
         self.workers = WorkerVerbs(database)
         self.questions = QuestionVerbs(database)
 
     async def ensure_indexes(self) -> None:
-        for verbs in (self.tasks, self.records, self.data, self.steps, self.versions):
+        for verbs in (self.tasks, self.records, self.data, self.steps, self.versions, self.settings):
             await verbs.ensure_indexes()
 
     @classmethod

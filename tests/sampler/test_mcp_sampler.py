@@ -112,6 +112,12 @@ async def test_calls_and_their_answers_become_part_of_the_record(store: Store) -
     assert len(json.loads(long.raw or "")["content"][0]["text"]) == 4000
     assert third.response is not None
     call_id = third.response.message["tool_calls"][0]["id"]
+    assert [call.id for call in (*first.tool_calls, *second.tool_calls, long)] == [
+        "c00000000",
+        "c00000001",
+        "c00000064",
+        "c00000128",
+    ]
     assert last.messages == [{"role": "tool", "name": "big", "tool_call_id": call_id, "content": long.result}]
     prompt = TEMPLATE.decode(engines.bodies()[0]["input_ids"])
     assert '"name": "add"' in prompt

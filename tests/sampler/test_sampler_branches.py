@@ -138,4 +138,5 @@ async def test_a_malformed_call_is_told_to_the_model_and_recorded(store: Store) 
     told = answered.messages[0]
     assert (told["role"], told["name"]) == ("tool", "error")
     assert "tool call 1 is not valid JSON: Expecting value at character 39" in told["content"]
+    assert (broken.error, answered.error) == (told["content"], None), "the reason stands where the error was made"
     assert told["content"] in template.decode(unpack_ints(answered.prompt_ids).tolist())

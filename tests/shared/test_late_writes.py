@@ -15,7 +15,7 @@ from pymongo import AsyncMongoClient
 from shared.documents import Claim, DataClaim, Task
 from shared.mongod import Mongod
 from shared.offers import BroadcastOffer, Joined
-from shared.run_documents import Admission, SavedCheckpoint, TrainerEnd
+from shared.run_documents import Admission, SavedCheckpoint, TrainedStep, TrainerEnd, step_id
 from shared.states import DataStatus, OfferState, RecordStatus
 from shared.store import Store
 from tests.late_commands import Recorder, everything, send
@@ -48,6 +48,7 @@ READS = {
     *("evaluation.round_records", "records.get", "records.get_many", "records.dispatches_of", "records.tokens_of"),
     *("records.recent", "records.count_by_status", "data.ready_groups", "data.load", "data.count_above", "data.find"),
     *("data.count_discarded_groups", "data.count_by_status", "data.count_ready_groups", "steps.surviving", "runs.read"),
+    *("steps.metrics_of", "settings.of_worker"),
     *("runs.get", "runs.is_paused", "runs.is_current_trainer", "versions.get", "versions.newest", "versions.all"),
     *("versions.check_first", "services.live", "services.wants_full", "services.all", "workers.all", "workers.live"),
 }
@@ -248,6 +249,22 @@ async def _(store: Store, late: Late) -> None:
         await store.runs.start_trainer("main", ADMISSION)
         await late(store.runs.end_trainer("main", TrainerEnd(incarnation=incarnation, step=2, reason="told to stop")))
     await store.runs.start_trainer("main", ADMISSION)
+
+
+@row("settings.keep")
+async def _(store: Store, late: Late) -> None:
+    await late(store.settings.keep("sampler", {"temperature": 1.0}, "first"))
+    await store.settings.keep("sampler", {"temperature": 0.5}, "second")
+    await store.settings.keep("sampler", {"temperature": 1.0}, "third")
+
+
+@row("steps.note_metrics")
+async def _(store: Store, late: Late) -> None:
+    """The step is taken again, by the next start."""
+    for incarnation in (1, 2):
+        identity = step_id("main", 1, incarnation)
+        await store.steps.add(TrainedStep(id=identity, policy="main", step=1, incarnation=incarnation, groups=[]))
+        await late(store.steps.note_metrics(identity, {"loss/loss": 0.5 * incarnation}))
 
 
 @row("runs.note_checkpoint")

@@ -1,6 +1,7 @@
 """Offline training: another run's groups, trained here to the end, traced here, and nothing changed there."""
 
 import asyncio
+import json
 import signal
 import threading
 from collections.abc import Awaitable, Callable, Iterator
@@ -65,6 +66,10 @@ def used(bridge: StoreBridge, parallel: Parallel, config: TrainerConfig) -> tupl
             stream.commit(len(tasks))
             bridge(announce(bridge.store, len(tasks)))
         return tasks, stream.end
+
+
+def run_starts(bridge: StoreBridge) -> list[int]:
+    return bridge(bridge.store.runs.read()).starts["main"]
 
 
 def prepare(bridge: StoreBridge, config: TrainerConfig, parallel: Parallel) -> None:
@@ -203,3 +208,10 @@ def test_a_trainer_that_was_told_to_stop_says_so_and_one_that_goes_on_says_when_
         run = bridge(bridge.store.runs.read())
         assert (run.state, run.ends["main"].step, run.ends["main"].reason) == (RunState.ENDED, step, reason)
     assert ends == [RunState.RUNNING] * 3
+    for line in map(json.loads, (tmp_path / "out" / "metrics.jsonl").read_text().splitlines()):
+        step, _ = line.pop("step"), line.pop("time")
+        assert bridge(bridge.store.steps.metrics_of("main", step, run_starts(bridge))) == line, (
+            "what it logged is stored"
+        )
+    (kept,) = bridge(bridge.store.database["settings"].find({"kind": "trainer-main"}).to_list())
+    assert (kept["values"], len(kept["workers"])) == (config.snapshot(), 1)

@@ -10,14 +10,14 @@ optimizer steps between the weights that sampled it and the weights that the ste
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import Self
 
 from shared.documents import DataClaim
 from shared.errors import LeaseLost
-from shared.run_documents import TrainedStep
+from shared.run_documents import TrainedStep, step_id
 from trainer.accumulate import Minibatch
 from trainer.config import TrainerConfig
 from trainer.data.advantages import normalize
@@ -154,7 +154,7 @@ class RecordStream:
         self._bridge(
             self._store.steps.add(
                 TrainedStep(
-                    id=f"{policy}:{step}:{self._incarnation}",
+                    id=step_id(policy, step, self._incarnation),
                     policy=policy,
                     step=step,
                     incarnation=self._incarnation,
@@ -162,6 +162,12 @@ class RecordStream:
                 )
             )
         )
+
+    def note_metrics(self, step: int, metrics: Mapping[str, float]) -> None:
+        """What was logged of the step that was committed. Called by every rank, done by rank 0."""
+        if self._parallel.is_main:
+            identity = step_id(self._config.policy, step, self._incarnation)
+            self._bridge(self._store.steps.note_metrics(identity, metrics))
 
     # ------------------------------------------------------------------ choosing groups
 

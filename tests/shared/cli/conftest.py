@@ -1,6 +1,7 @@
 """`tandem`: run in this process as a person runs it, and a run that was played, to be read."""
 
 import asyncio
+import math
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -25,6 +26,8 @@ def played(mongod: Mongod) -> Iterator[str]:
         async with Store.open(mongod.connection_string, "played") as store:
             records = await whole_run(store)
             await store.data.set_aside(records[2:3], DataStatus.STALE, "too old")
+            await store.settings.keep("sampler", {"temperature": 1.0}, "w")
+            await store.steps.note_metrics("main:1:1", {"reward/mean": 0.25, "loss/loss": -0.5, "loss/ratio": math.nan})
             await store.services.heartbeat(
                 InferenceService(id="http://e:1", url="http://e:1", policy="main", version=1, status=ServiceStatus.UP)
             )

@@ -196,6 +196,20 @@ def test_trace_gives_the_chain_and_a_query_that_gives_the_same(tandem: Command, 
     assert len(pasted) == 6
 
 
+def test_trace_of_a_step_says_what_was_logged_of_it(tandem: Command, played: str) -> None:
+    shown = tandem("trace", played, "--step", "1").stdout
+    assert "logged of policy main: reward/mean 0.25, loss/loss -0.5, 3 figures in all (--json)" in shown
+    told = json.loads(tandem("trace", played, "--step", "1", "--json").stdout)["metrics"]
+    assert told == {"main": {"reward/mean": 0.25, "loss/loss": -0.5, "loss/ratio": None}}
+    assert json.loads(tandem("trace", played, "--record", RECORD, "--json").stdout)["metrics"] == {}
+
+
+def test_show_names_the_settings_of_the_sampler_that_played(tandem: Command, mongod: Mongod, played: str) -> None:
+    with pymongo.MongoClient(mongod.connection_string) as client:
+        kept = client[played]["settings"].find_one({"workers": "w"})
+    assert f"w, with {kept['_id']}" in tandem("show", played, RECORD).stdout
+
+
 def test_trace_of_a_record_says_which_steps_used_it(tandem: Command, played: str) -> None:
     assert "step 1 of policy main: first in main:1" in tandem("trace", played, "--record", RECORD).stdout
     assert "none yet" in tandem("trace", played, "--record", "main:train:0:t1:0:1").stdout
