@@ -142,7 +142,8 @@ class AsyncSampler(ABC):
         None when its context has no room for another token (`Termination.LENGTH_LIMIT`). `tools` counts with its first call.
         `restart`: the messages are the whole history, as a context policy wants it from now on; a reply of this episode
         among them (`Turn.message`, a copy of it, or `Turn.text` as content) keeps its sampled ids. `policy`: one of
-        `other_policies` instead of the task's own; each has its own view, and they take turns one at a time. Raises EngineError.
+        `other_policies` instead of the task's own; each has its own view, and they take turns one at a time. Raises
+        EngineError, and ConfigError for messages that are not new (`sampler/new_messages.py`).
         """
         view = self._view(policy or self.task.policy, tools)
         dispatch, prompt = self._next_dispatch(view, new_messages, restart)
@@ -298,7 +299,7 @@ class AsyncSampler(ABC):
         text = view.text_of(generation.output_ids)
         parsed = with_call_ids(self.resources.parser(text, view.context.tools or ()), dispatch.turn)
         message = message_of(parsed)
-        view.add_reply(generation.output_ids, message)
+        view.add_reply(generation.output_ids, message, text)
         self._unwritten[-1] = dispatch.model_copy(
             update={
                 "status": DispatchStatus.FORMAT_ERROR if parsed.errors else DispatchStatus.COMPLETED,

@@ -11,6 +11,7 @@ from copy import copy
 from typing import Any
 
 from sampler.context import Context, Prompt, Rewrites
+from sampler.new_messages import SentMessages
 from sampler.rendering.template import ChatTemplate, ToolSchema
 
 Message = dict[str, Any]
@@ -28,12 +29,17 @@ class View:
         self.tools_hash = _hash(tools)
         self.last_dispatch: str | None = None
         self.affinity: dict[str, str] = {}
+        self._sent = SentMessages(policy)
         self._begun = False
         self._output: list[int] = []
         self._message: Message | None = None
 
     def next_prompt(self, messages: Sequence[Message], *, restart: bool) -> Prompt:
-        """What the next request adds; `context.ids` is all of it. `restart`: the messages are the whole history."""
+        """What the next request adds; `context.ids` is all of it. `restart`: the messages are the whole history.
+
+        Raises ConfigError for a list that is not new, or that the template refuses.
+        """
+        self._sent.send(messages, restart=restart)
         output, reply = self._output, self._message
         self._output, self._message = [], None
         if not self._begun:
@@ -46,11 +52,13 @@ class View:
     def fork(self) -> "View":
         """Another one with the same past: what it is told is not told to this one."""
         fork = copy(self)
-        fork.context = self.context.fork()
+        fork.context, fork._sent = self.context.fork(), self._sent.copy()
         return fork
 
-    def add_reply(self, output_ids: Sequence[int], message: Message) -> None:
+    def add_reply(self, output_ids: Sequence[int], message: Message, text: str) -> None:
+        """`text`: by `text_of`."""
         self._output, self._message = list(output_ids), message
+        self._sent.replied(message, text, self.context.format.end_think)
 
     def text_of(self, output_ids: Sequence[int]) -> str:
         """For people and parsers, without the token that ended the turn; what is trained and continued are the ids.

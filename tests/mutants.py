@@ -54,6 +54,14 @@ LISTS = "tests/sampler/test_engine_lists.py"
 
 MUTANTS = (
     Mutant(
+        "a list of messages that repeats the conversation is refused",
+        "sampler/view.py",
+        "        self._sent.send(messages, restart=restart)\n",
+        "",
+        "tests/sampler/test_new_messages.py::"
+        "test_an_episode_that_sends_its_history_again_fails_with_the_reason_and_not_for_ever",
+    ),
+    Mutant(
         "renewal of leases: the loop",
         "sampler/service.py",
         '            "renew": (self._renew, self._config.renew_s),\n',

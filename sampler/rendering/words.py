@@ -9,13 +9,17 @@ from typing import Any
 def words_of(message: Mapping[str, Any]) -> str:
     """Text, reasoning and calls. Blanks around a text and ids of calls do not count; arguments may be an object or JSON."""
     texts = [_text(message.get(name)) for name in ("content", "reasoning_content")]
-    calls = [call.get("function") or {} for call in message.get("tool_calls") or ()]
-    said = [*texts, [[call.get("name"), _object(call.get("arguments"))] for call in calls]]
+    said = [*texts, [_call(call) for call in message.get("tool_calls") or ()]]
     return hashlib.sha256(json.dumps(said, sort_keys=True, default=str).encode()).hexdigest()
 
 
 def _text(value: Any) -> Any:
     return value.strip() if isinstance(value, str) else value or ""
+
+
+def _call(call: Any) -> Any:
+    function = call.get("function") if isinstance(call, Mapping) else None
+    return [function.get("name"), _object(function.get("arguments"))] if isinstance(function, Mapping) else call
 
 
 def _object(arguments: Any) -> Any:
