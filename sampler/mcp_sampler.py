@@ -10,6 +10,7 @@ While a tool server is away, slots wait without blame.
 """
 
 from collections.abc import Sequence
+from typing import ClassVar
 from urllib.parse import quote
 
 from sampler.errors import AgentFailed, ToolFailure
@@ -17,7 +18,8 @@ from sampler.parsers import ParsedReply, ToolCall
 from sampler.policies.conversation import Conversation
 from sampler.reply_message import Message, make_call_id
 from sampler.sampler import AsyncSampler, Turn
-from sampler.tools import TokenBorders, ToolLimits, ToolResult, ToolSession
+from sampler.tool_check import tool_limits
+from sampler.tools import TokenBorders, ToolResult, ToolSession
 from shared.agent_use import AgentUse
 from shared.documents import ToolCallResult
 from shared.states import DispatchStatus, Termination
@@ -26,18 +28,14 @@ MAX_SHOWN_PURPOSE_CHARS = 200
 
 
 class MCPSampler(AsyncSampler):
+    uses_tools: ClassVar[bool] = True
+
     async def run(self) -> Termination:
         config, payload = self.config, self.task.payload
         session = ToolSession(
             self.resources.tool_servers,
             payload.tools,
-            ToolLimits(
-                open_s=config.tool_open_s,
-                call_s=config.tool_timeout_s,
-                max_result_tokens=config.max_tool_result_tokens,
-                max_result_chars=config.max_tool_result_chars,
-                max_raw_chars=config.max_raw_result_chars,
-            ),
+            tool_limits(config),
             self.resources.tool_catalog,
             self.resources.tool_traffic,
             exclude=[*config.exclude_tools, *payload.exclude_tools],

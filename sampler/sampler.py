@@ -18,7 +18,7 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from pydantic import BaseModel
 
@@ -81,6 +81,8 @@ class EpisodeLog:
 
 class AsyncSampler(ABC):
     """One object plays one episode: the slot that `claim` holds."""
+
+    uses_tools: ClassVar[bool] = False  # does it open a session with the tools that a task names?
 
     def __init__(self, resources: Resources, claim: Claim) -> None:
         self.resources = resources

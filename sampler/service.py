@@ -19,7 +19,6 @@ import signal
 import socket
 import time
 from collections import Counter, deque
-from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import partial
 
@@ -30,12 +29,15 @@ from sampler.config import SamplerConfig
 from sampler.engine.client import EngineClient, EngineTimeouts
 from sampler.engines import Engines
 from sampler.episode import play
+from sampler.loops import every, wait_for
 from sampler.own_calls import new_episode
 from sampler.parsers import get_parser
+from sampler.playable import Playable
 from sampler.resources import Resources
 from sampler.sampler import AsyncSampler
-from sampler.scorers import default_scorer, import_scorers, require_scorer
+from sampler.scorers import import_scorers
 from sampler.settlement.settle import settle_next
+from sampler.tool_check import tell_missing_tools
 from sampler.tools import TokenBorders, ToolCatalog, Traffic, parse_servers
 from sampler.tools.isolation import isolated
 from shared.documents import Claim
@@ -109,7 +111,6 @@ class SamplerService:
         self._engines = Engines(store, client, config)
         own = self._engines.seats[config.policy]
         agents = Agents.from_file(config.agent_config_path, TokenBorders(own.template))
-        require_scorer(default_scorer(config.default_scorer, agents.judge), agents.judge)
         agents.require(config.context_summary)
         self._resources = Resources(
             store=store,
@@ -125,10 +126,13 @@ class SamplerService:
             parser=get_parser(config.tool_call_parser),
             agents=agents,
         )
+        self._playable = Playable(sampler_class, config, agents.judge, self._resources.tool_servers)
 
     async def run(self) -> None:
         for sig in (signal.SIGINT, signal.SIGTERM):
             asyncio.get_running_loop().add_signal_handler(sig, self._stop.set)
+        asked = await self._store.questions.asked_of_samplers(self._config.policy)
+        self._playable.check(asked)
         await self._keep_settings()
         await self._look()
         loops = {
@@ -139,10 +143,11 @@ class SamplerService:
         try:
             async with asyncio.TaskGroup() as group:
                 helpers = [
-                    group.create_task(self._every(work, period_s), name=name)
-                    for name, (work, period_s) in loops.items()
+                    group.create_task(every(work, period_s), name=name) for name, (work, period_s) in loops.items()
                 ]
                 helpers.append(group.create_task(self._settle_loop(), name="settle"))
+                if self._sampler_class.uses_tools:
+                    helpers.append(group.create_task(tell_missing_tools(self._resources, asked), name="tools"))
                 await self._claim_loop(group)
                 await self._drain()
                 for helper in helpers:
@@ -209,11 +214,11 @@ class SamplerService:
         while not self._stop.is_set():
             if len(self._episodes) >= self._concurrency.limit:
                 self._place_free.clear()
-                await self._wait_for(self._place_free, 1.0)
+                await wait_for(self._place_free, 1.0)
                 continue
             claim = await self._claim()
             if claim is None:
-                await self._wait_for(self._stop, self._config.poll_s * random.uniform(0.5, 1.0))
+                await wait_for(self._stop, self._config.poll_s * random.uniform(0.5, 1.0))
             else:
                 await self._start(group, claim)
 
@@ -229,7 +234,7 @@ class SamplerService:
         return None if self._view.seq_limit == 0 else await self._claim_of(TRAIN_SPLIT, self._view.seq_limit)
 
     async def _claim_of(self, split: str, seq_limit: int | None) -> Claim | None:
-        return await self._store.tasks.claim_slot(
+        claim = await self._store.tasks.claim_slot(
             self._worker,
             policy=self._config.policy,
             split=split,
@@ -237,13 +242,19 @@ class SamplerService:
             seq_limit=seq_limit,
             served_versions=self._engines.served_versions(),
             max_failures=self._config.max_failures,
+            without_scorers=self._playable.unusable_scorers,
+            without_tools=self._playable.lacks_tools,
         )
+        if claim is not None and self._playable.is_left(claim.task.id, claim.task.payload):
+            await self._give_back(claim)
+            return None
+        return claim
 
     async def _start(self, group: asyncio.TaskGroup, claim: Claim) -> None:
         try:
             sampler = new_episode(self._sampler_class, self._resources, claim)
         except BaseException:
-            await self._store.tasks.release_slot(claim)
+            await self._give_back(claim)
             raise
         task = group.create_task(play(sampler), name=f"episode {claim.record_id}")
         self._episodes[task] = claim
@@ -272,11 +283,15 @@ class SamplerService:
         if late:
             await asyncio.wait(late, timeout=RELEASE_S)
         for claim in late.values():  # again: a task that had not begun to run could release nothing
-            with contextlib.suppress(LeaseLost):
-                await self._store.tasks.release_slot(claim)
+            await self._give_back(claim)
         while await settle_next(self._store, self._worker, self._config) is not None:
             self._counts["settled"] += 1
         log.info("drained released=%d", len(late))
+
+    async def _give_back(self, claim: Claim) -> None:
+        """Of an episode that has not begun."""
+        with contextlib.suppress(LeaseLost):
+            await self._store.tasks.release_slot(claim)
 
     # ------------------------------------------------------------------ the other loops
 
@@ -289,7 +304,7 @@ class SamplerService:
 
     async def _settle_loop(self) -> None:
         while True:
-            await self._wait_for(self._settle_wanted, SETTLE_IDLE_S)
+            await wait_for(self._settle_wanted, SETTLE_IDLE_S)
             self._settle_wanted.clear()
             while await settle_next(self._store, self._worker, self._config) is not None:
                 self._counts["settled"] += 1
@@ -310,7 +325,7 @@ class SamplerService:
                 pid=os.getpid(),
                 doing="draining" if self._stop.is_set() else self._view.doing,
                 heartbeat_s=self._config.heartbeat_s,
-                alarms=self._resources.tool_traffic.alarms(),
+                alarms=[*self._resources.tool_traffic.alarms(), *self._playable.alarms()],
                 stats={
                     "episodes": self._counts["episodes"],
                     "episodes_running": len(self._episodes),
@@ -330,16 +345,3 @@ class SamplerService:
                 },
             )
         )
-
-    async def _every(self, work: Callable[[], Awaitable[None]], period_s: float) -> None:
-        while True:
-            await asyncio.sleep(period_s)
-            await work()
-
-    @staticmethod
-    async def _wait_for(event: asyncio.Event, timeout_s: float) -> None:
-        try:
-            async with asyncio.timeout(timeout_s):
-                await event.wait()
-        except TimeoutError:
-            return

@@ -59,6 +59,8 @@ class ToolSession:
         episode = episode or uuid.uuid4().hex
         known_as = [replace(server, episode=episode) for server in servers]
         self._links = [Link(server, self._limits, self._catalog, shared) for server in known_as]
+        self._named: dict[str, OfferedTool] = {}  # everything that is offered
+        self._several = False
         self._tools: dict[str, OfferedTool] = {}
         self._owners: dict[str, Link] = {}  # by the server's name
 
@@ -86,14 +88,20 @@ class ToolSession:
         except ConfigError:
             self._choose(await _all(link.list_anew() for link in self._links))
 
+    def require(self, allow: Collection[str] | None, exclude: Collection[str]) -> None:
+        """Would a session with these lists open? Raises ConfigError as its opening would."""
+        chosen(self._named, allow, exclude, several_servers=self._several, offered_before=self._catalog.ever_listed)
+
     def _choose(self, listed: Sequence[list[OfferedTool]]) -> None:
         """Raises ConfigError."""
         offered = [(link, tool) for link, tools in zip(self._links, listed, strict=True) for tool in tools]
         self._owners = _owners(offered)
-        named = unique_names([tool for _, tool in offered])
-        several = len(self._links) > 1 or any(link.server.transport == "mcpapi" for link in self._links)
+        self._named = unique_names([tool for _, tool in offered])
+        self._several = len(self._links) > 1 or any(link.server.transport == "mcpapi" for link in self._links)
         before = self._catalog.ever_listed
-        self._tools = chosen(named, self._allow, self._exclude, several_servers=several, offered_before=before)
+        self._tools = chosen(
+            self._named, self._allow, self._exclude, several_servers=self._several, offered_before=before
+        )
 
     async def close(self) -> None:
         """End all sessions; bounded by the limits."""

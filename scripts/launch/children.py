@@ -23,6 +23,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from scripts.launch.errors import ErrorLines, Repeats
 from scripts.launch.processes import MARK, Target, start_time, stop
 from shared.config import is_secret_variable
 from shared.errors import TandemError
@@ -53,6 +54,7 @@ class Child:
     log_path: Path
     log_start: int
     target: Target
+    errors: ErrorLines
     command: tuple[str, ...] = ()
     environment: dict[str, str] = field(default_factory=dict)
     ends_itself: bool = False  # status 0 is no death
@@ -128,6 +130,7 @@ class Children:
         self._launch = f"{run}-{uuid.uuid4().hex}"
         self._reaper: subprocess.Popen[bytes] | None = None
         self._reported: set[str] = set()
+        self._repeats = Repeats()
         self._stopping = False
         self.children: list[Child] = []
         self.force = False  # set it to stop without the graces
@@ -195,7 +198,7 @@ class Children:
         stage, grace_s = STAGES[kind]
         target = Target(name, process.pid, start_time(process.pid) or 0, mark, stage, grace_s)
         self._tell(target)
-        child = Child(name, kind, process, log_path, log_start, target)
+        child = Child(name, kind, process, log_path, log_start, target, ErrorLines(log_path, log_start))
         self.children.append(child)
         return child
 
@@ -211,9 +214,17 @@ class Children:
     async def watch(self) -> None:
         """Never returns; raises ChildDied as soon as a part that the run cannot do without has ended."""
         while True:
+            self.tell_errors()
             self.revive()
             self.check()
             await asyncio.sleep(POLL_S)
+
+    def tell_errors(self) -> None:
+        """What services wrote as errors since the last call; the same of several children once."""
+        for child in self.children:
+            for error in child.errors.new() if child.kind != "mongod" else ():
+                if (text := self._repeats.told(error)) is not None:
+                    self.tell(f"{child.name}: {text}")
 
     def revive(self) -> None:
         """Start replicas again that died, when their pauses have passed; `tell` says so."""

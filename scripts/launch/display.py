@@ -16,6 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from scripts.launch.children import Child
+from scripts.launch.errors import Repeats
 from scripts.launch.figures import Snapshot, StepMetrics
 
 REFRESH_S = 1.0
@@ -31,6 +32,7 @@ class Display:
         self.phase_detail: Callable[[], str] = lambda: ""
         self.metrics: dict[str, StepMetrics] = {}  # by policy
         self._snapshot = Snapshot()
+        self._alarms = Repeats()
         self.trainers: dict[str, Child] = {}  # by policy
         self._printed_steps: dict[str, int] = {}
         self._started = time.monotonic()
@@ -43,6 +45,10 @@ class Display:
     def snapshot(self, newest: Snapshot) -> None:
         if newest.paused != self._snapshot.paused:
             self.note(f"paused; `tandem resume {self.run_name}` lets it go on" if newest.paused else "goes on")
+        for worker in newest.workers:
+            if worker.id in newest.live and worker.kind != "trainer":  # its alarms are advice about training
+                for alarm in filter(lambda text: self._alarms.count(text) == 1, worker.alarms):
+                    self.note(f"{worker.kind}: {alarm}")
         self._snapshot = newest
 
     def note(self, text: str) -> None:

@@ -4,6 +4,7 @@ Documents come back as stored, since the audit must also see those that no longe
 """
 
 from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
@@ -11,9 +12,21 @@ from pymongo.asynchronous.database import AsyncDatabase
 
 from shared.states import DataStatus, RecordStatus, TaskStatus
 from shared.store.pipelines import NOW
+from shared.store.slots import CLAIMABLE
 
 Document = dict[str, Any]
+MAX_ASKED = 1000  # different kinds of tasks that a start looks at
 OWN_DATABASES = frozenset({"admin", "local", "config"})
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What some open tasks ask of a sampler, alike in all of it."""
+
+    scorer: str | None
+    tools: tuple[str, ...] | None
+    exclude_tools: tuple[str, ...]
+    num_tasks: int
 
 
 class QuestionVerbs:
@@ -38,6 +51,23 @@ class QuestionVerbs:
         """Policies that have weights or tasks."""
         named = set(await self._database["policy_versions"].distinct("policy"))
         return sorted(named | set(await self._tasks.distinct("policy")))
+
+    async def asked_of_samplers(self, policy: str) -> list[Asked]:
+        """Of the tasks that may still be claimed, the most frequent first. Reads all of them: for a start alone."""
+        kind = {name: f"$payload.{name}" for name in ("scorer", "tools", "exclude_tools")}
+        where = {"policy": policy, "status": {"$in": CLAIMABLE}}
+        stages: list[Document] = [
+            {"$group": {"_id": kind, "n": {"$sum": 1}}},
+            {"$sort": {"n": -1}},
+            {"$limit": MAX_ASKED},
+        ]
+        found = []
+        async for row in await self._tasks.aggregate([{"$match": where}, *stages]):
+            asked = {name: row["_id"].get(name) for name in kind}
+            tools = None if asked["tools"] is None else _texts(asked["tools"])
+            scorer = asked["scorer"] if isinstance(asked["scorer"], str) else None
+            found.append(Asked(scorer, tools, _texts(asked["exclude_tools"]), int(row["n"])))
+        return found
 
     # ------------------------------------------------------------------ status
 
@@ -239,3 +269,8 @@ def chain_pipeline(where: Mapping[str, Any]) -> list[Document]:
         },
         {"$sort": {"record": 1, "turn": 1, "_id": 1}},
     ]
+
+
+def _texts(value: Any) -> tuple[str, ...]:
+    """A stored list may have been spoilt."""
+    return tuple(one for one in value if isinstance(one, str)) if isinstance(value, list) else ()

@@ -1,5 +1,6 @@
 """The pipelines of the task verbs: how a slot is claimed, given back and closed, each within one atomic update."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from shared.documents import Claim
@@ -8,6 +9,13 @@ from shared.store.pipelines import ALL_SLOTS_DONE, EPOCH, LEAST_FREE_AT, NOW, af
 
 Document = dict[str, Any]
 CLAIMABLE = [TaskStatus.CREATED.value, TaskStatus.RUNNING.value]
+CLAIMABLE_NOW: Document = {"status": {"$in": CLAIMABLE}, "$expr": {"$lte": ["$free_at", NOW]}}
+
+
+def playable_without(scorers: Sequence[str], tools: bool) -> Document:
+    """The filter of tasks that ask for none of these scorers, and where `tools` is so, for no tools."""
+    filters: Document = {"payload.scorer": {"$nin": list(scorers)}} if scorers else {}
+    return filters | ({"payload.tools": {"$in": [None, []]}} if tools else {})
 
 
 def holding(claim: Claim) -> Document:

@@ -29,7 +29,7 @@ from shared.store.pipelines import (
     merge_slot,
 )
 from shared.store.retry import DUPLICATE_KEY, survives_outages
-from shared.store.slots import CLAIMABLE, claim_pipeline, close_group, holding
+from shared.store.slots import CLAIMABLE_NOW, claim_pipeline, close_group, holding, playable_without
 from shared.store.spoilt_tasks import SpoiltTasks
 
 Document = dict[str, Any]
@@ -99,21 +99,19 @@ class TaskVerbs:
         seq_limit: int | None,
         served_versions: Sequence[int] = (),
         max_failures: int = 8,
+        without_scorers: Sequence[str] = (),
+        without_tools: bool = False,
     ) -> Claim | None:
         """Lease the first free slot of the earliest task that may be played, expired leases included; None: nothing to do.
 
         `seq_limit` is the admission gate (None: no gate). Tasks bound to a version are offered only while an engine serves
         it. A slot whose lease expired or that failed `max_failures` times is failed for good instead of being given out.
+        `without_scorers`, `without_tools`: tasks that ask for these scorers, or for any tools, are left to other workers.
         """
-        where: Document = {
-            "policy": policy,
-            "split": split,
-            "status": {"$in": CLAIMABLE},
-            "at_version": {"$in": [None, *served_versions]},
-            "$expr": {"$lte": ["$free_at", NOW]},
-        }
+        where: Document = {"policy": policy, "split": split, "at_version": {"$in": [None, *served_versions]}}
         if seq_limit is not None:
             where["seq"] = {"$lt": seq_limit}
+        where |= CLAIMABLE_NOW | playable_without(without_scorers, without_tools)
         while True:
             document = await self._spoilt.update(where, claim_pipeline(worker, lease_s, max_failures))
             if document is None:

@@ -1,0 +1,61 @@
+"""What the children's logs say of errors, for the display: each one once, within a second, and never a flood.
+
+A line counts that a service wrote as ERROR or worse. Lines that differ in numbers and ids alone are one; the tenth, the
+hundredth, … of them is told with its count.
+"""
+
+import re
+from pathlib import Path
+
+from shared.outside_text import clipped
+
+LINE = re.compile(rb"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} (?:ERROR|CRITICAL) (\S+) (.*)$")
+VARYING = re.compile(r"\brecord=\S+|\d+")
+MAX_CHARS = 600
+MAX_BYTES = 1 << 18  # of one log in one look; of more, the end
+MAX_KINDS = 100
+
+
+class Repeats:
+    """Which texts to tell of those that come again and again."""
+
+    def __init__(self) -> None:
+        self._counts: dict[str, int] = {}
+
+    def count(self, text: str) -> int:
+        """How often it came, this time included. 0: there are too many other texts to know."""
+        kind = VARYING.sub("#", text)
+        if kind not in self._counts and len(self._counts) >= MAX_KINDS:
+            return 0
+        self._counts[kind] = self._counts.get(kind, 0) + 1
+        return self._counts[kind]
+
+    def told(self, text: str) -> str | None:
+        """The text, perhaps with how often it came; None: it was told."""
+        count = self.count(text)
+        if count > 1 and set(str(count)[1:]) == {"0"}:
+            return f"{text} ({count} times)"
+        return text if count == 1 else None
+
+
+class ErrorLines:
+    """The errors in one log from `start` on."""
+
+    def __init__(self, path: Path, start: int) -> None:
+        self._path = path
+        self._at = start
+
+    def new(self) -> list[str]:
+        """Those of whole lines since the last call."""
+        try:
+            with self._path.open("rb") as file:
+                size = file.seek(0, 2)
+                self._at = max(self._at, size - MAX_BYTES)
+                file.seek(self._at)
+                text = file.read(MAX_BYTES)
+        except OSError:
+            return []
+        whole = text[: text.rfind(b"\n") + 1]
+        self._at += len(whole) if whole or len(text) < MAX_BYTES else len(text)
+        found = (LINE.match(line) for line in whole.splitlines())
+        return [clipped(match[2].decode(errors="replace"), MAX_CHARS) for match in found if match]

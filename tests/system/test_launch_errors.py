@@ -1,0 +1,90 @@
+"""What the launcher's display says of its children's errors, while they go on."""
+
+import asyncio
+import io
+import sys
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from scripts.launch.children import Children
+from scripts.launch.display import Display
+from scripts.launch.errors import MAX_BYTES, MAX_CHARS, MAX_KINDS, ErrorLines, Repeats
+from scripts.launch.figures import Snapshot
+from shared.run_documents import Worker
+
+ROOT = Path(__file__).parents[2]
+STAMP = "2026-11-22 07:15:01,123"
+UNWELL = """
+import logging, time
+from shared.logs import begin_logging
+begin_logging("INFO")
+log = logging.getLogger("sampler.episode")
+log.warning("not an error")
+for n in range(12):
+    log.error("episode failed record=main:train:0:t%d:0:1 ScorerFailed: scorer 'mine' crashed", n)
+time.sleep(600)
+"""
+
+
+async def test_an_error_in_a_childs_log_is_told_while_the_child_lives_once_and_then_by_its_count(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[str] = []
+    enough = asyncio.Event()
+
+    def tell(text: str) -> None:
+        told.append(text)
+        if len(told) == 2:
+            enough.set()
+
+    with Children("errors", ROOT) as children:
+        children.tell = tell
+        child = children.start("sampler 0", "sampler", [sys.executable, "-c", UNWELL], tmp_path / "log")
+        watching = asyncio.create_task(children.watch())
+        await asyncio.wait_for(enough.wait(), 100)
+        assert child.returncode is None
+        watching.cancel()
+        children.tell = lambda text: None
+    assert told[0].startswith(
+        "sampler 0: episode failed record=main:train:0:t0:0:1 ScorerFailed: scorer 'mine' crashed"
+    )
+    assert told[1].endswith("t9:0:1 ScorerFailed: scorer 'mine' crashed (10 times)")
+
+
+def test_a_log_is_read_by_whole_lines_from_its_start_on_and_in_bounded_time(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    errors = ErrorLines(path, 4)
+    assert errors.new() == [], "there is no log yet"
+    path.write_text(f"old\n{STAMP} INFO a hello\n{STAMP} ERROR a.b no judge\nTraceback ERROR\n{STAMP} CRITICAL c di")
+    assert errors.new() == ["no judge"]
+    with path.open("a") as log:
+        log.write(f"es\n{STAMP} ERROR a {'x' * 5000}\n")
+    dies, long = errors.new()
+    assert dies == "dies"
+    assert len(long) <= MAX_CHARS
+    with path.open("a") as log:
+        log.write("y" * (2 * MAX_BYTES) + f"\n{STAMP} ERROR a last\n")
+    assert errors.new() == ["last"]
+    assert errors.new() == []
+
+
+def test_kinds_of_errors_are_bounded() -> None:
+    repeats = Repeats()
+    texts = [repeats.told("error " + "z" * n) for n in range(MAX_KINDS + 10)]
+    assert [text for text in texts if text] == texts[:MAX_KINDS]
+
+
+def test_the_alarm_of_a_sampler_that_lives_is_told_once() -> None:
+    printed = io.StringIO()
+    display = Display("run", Console(file=printed, width=200))
+    for seconds in (3, 5):
+        away = Worker(
+            id="s", kind="sampler", host="h", pid=1, alarms=[f"no session with tool server x for {seconds} s"]
+        )
+        dead = Worker(id="d", kind="sampler", host="h", pid=2, alarms=["of the dead"])
+        trains = Worker(id="t", kind="trainer", host="h", pid=3, alarms=["too few rewards"])
+        display.snapshot = Snapshot(workers=[away, dead, trains], live=frozenset({"s", "t"}))
+    (line,) = printed.getvalue().splitlines()
+    assert line.endswith("sampler: no session with tool server x for 3 s")
