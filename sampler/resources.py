@@ -13,6 +13,9 @@ from sampler.tools import ToolCatalog, ToolServer, Traffic
 from sampler.turn_sources import Source
 from shared.errors import ConfigError
 from shared.store import Store
+from shared.tool_schemas import Tools, ToolSchemas
+
+MOST_KEPT_TOOLS = 10_000  # hashes that are remembered: every task may have a list of its own
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +42,16 @@ class Resources:
     tool_traffic: Traffic = field(default_factory=Traffic)
     others: Mapping[str, Seat] = field(default_factory=dict)  # by policy: those that take turns too
     sources: Sequence[Source] = ()  # where turns of the process's own policy may be drawn from instead
+    kept_tools: set[str] = field(default_factory=set)  # hashes of lists of tools that this process has stored
     branch_causes: Counter[str] = field(default_factory=Counter)  # requests by `BranchCause`, for the worker's stats
+
+    async def keep_tools(self, tools_hash: str, tools: Tools) -> None:
+        """The list that requests name is stored before the first of them, once in the life of the process."""
+        if tools_hash and tools_hash not in self.kept_tools:
+            await self.store.tool_schemas.keep(ToolSchemas.of(tools))
+            if len(self.kept_tools) >= MOST_KEPT_TOOLS:
+                self.kept_tools.clear()
+            self.kept_tools.add(tools_hash)
 
     def seat(self, policy: str) -> Seat:
         """Raises ConfigError for a policy that takes no part."""

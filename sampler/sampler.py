@@ -152,6 +152,7 @@ class AsyncSampler(ABC):
         room = min(self.config.max_new_tokens, self.config.max_tokens - len(prompt))
         if room <= 0 or (view.last_dispatch is None and len(prompt) > self.config.max_prompt_tokens):
             return None
+        await self.resources.keep_tools(view.tools_hash, view.tools)
         params = {**dispatch.sampling_params, "max_new_tokens": room}
         dispatch = dispatch.model_copy(update={"status": DispatchStatus.RUNNING, "sampling_params": params})
         answered = list(self._unwritten)

@@ -4,8 +4,6 @@ An episode of one policy has one view. Where several policies take turns, each h
 chat template: what another policy said is part of it only as far as the sampler puts it into messages.
 """
 
-import hashlib
-import json
 from collections.abc import Sequence
 from copy import copy
 from typing import Any
@@ -13,6 +11,7 @@ from typing import Any
 from sampler.context import Context, Prompt, Rewrites
 from sampler.new_messages import SentMessages
 from sampler.rendering.template import ChatTemplate, ToolSchema
+from shared.tool_schemas import hash_of
 
 Message = dict[str, Any]
 
@@ -26,7 +25,8 @@ class View:
     ) -> None:
         self.policy = policy
         self.context = Context(template, tools, rewrites)
-        self.tools_hash = _hash(tools)
+        self.tools = tools or ()
+        self.tools_hash = hash_of(tools)
         self.last_dispatch: str | None = None
         self.affinity: dict[str, str] = {}
         self._sent = SentMessages(policy)
@@ -67,7 +67,3 @@ class View:
         """
         ended = bool(output_ids) and output_ids[-1] in self.context.format.end_ids
         return self.context.template.decode(output_ids[:-1] if ended else output_ids)
-
-
-def _hash(tools: Sequence[ToolSchema] | None) -> str:
-    return hashlib.sha256(json.dumps(tools, sort_keys=True).encode()).hexdigest()[:16] if tools else ""

@@ -14,6 +14,7 @@ from typing import Any
 from shared.audit_report import AuditReport, Check
 from shared.audit_steps import audit_trained_steps
 from shared.audit_tokens import audit_tokens
+from shared.audit_tools import audit_tools
 from shared.documents import DBRecordData, DispatchedSamplingTask, Record, Slot, Task, data_id
 from shared.states import RecordStatus, SlotStatus
 from shared.store import Store
@@ -40,6 +41,7 @@ async def audit(
     async for batch in _in_batches(store.questions.opened_tasks(), TASK_BATCH):
         await _audit_tasks(store, report, batch, running=running)
     await _audit_once(store, report)
+    await audit_tools(store, report)
     if not running:
         await _audit_groups(store, report)
     limits = await _limits(store, max_trained_count)

@@ -24,6 +24,7 @@ class Check(StrEnum):
     ONCE = "no slot has two trained records, or two sets of training data for a policy"
     OWNED = "training data is that of a scored slot's own record"
     POLICIES = "each policy trains on its own turns"
+    TOOLS = "the tools that a request names are stored, as it was told them"
     TOKENS = "trained tokens are those of the dispatches"
     SAMPLED = "sampled tokens in the tree are those of the engine's replies"
     LOGPROBS = "log-probs are those that the tokens were sampled with"

@@ -206,7 +206,7 @@ class DispatchedSamplingTask(Document):
     branch_cause: BranchCause = BranchCause.CLEAN
     prompt_ids: bytes
     messages: list[dict[str, Any]]
-    tools_hash: str
+    tools_hash: str  # of `shared.tool_schemas`; empty: no tools
     sampling_params: dict[str, Any]
     service: str | None = None
     sampled_by: str | None = None  # another policy, whose engine this turn was drawn from; None: `policy` itself

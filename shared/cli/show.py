@@ -1,6 +1,6 @@
 """`tandem show`: one episode, as a person reads it; or the attempts at a task; or the latest episodes to choose from."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -17,6 +17,7 @@ from shared.documents import DBRecordData, DispatchedSamplingTask, Record, Task
 from shared.errors import ConfigError
 from shared.packed import unpack_floats, unpack_ints
 from shared.store import Store
+from shared.tool_schemas import ToolSchemas
 
 EXAMPLES = """Examples:
 
@@ -27,6 +28,8 @@ EXAMPLES = """Examples:
 `tandem show demo main:eval:0:arith-00017:3:1`  one episode
 
 `tandem show demo main:eval:0:arith-00017:3:1 --tokens`  with every sampled token and its log-probability
+
+`tandem show demo main:eval:0:arith-00017:3:1 --tools`  with its tools, as the model was told of them
 """
 
 
@@ -39,6 +42,7 @@ class Episode:
     dispatches: Sequence[DispatchedSamplingTask]
     data: Sequence[DBRecordData]  # one for each policy that took turns
     settings: Sequence[str]  # ids of what its sampler ran with
+    tools: Mapping[str, ToolSchemas]  # by the hash that its requests name
 
 
 def show(
@@ -48,6 +52,7 @@ def show(
         typer.Argument(metavar="[RECORD|TASK]", help="A record's id, a task's id, or a task's id in its data set."),
     ] = None,
     tokens: Annotated[bool, typer.Option("--tokens", help="Every sampled token with its log-probability.")] = False,
+    tools: Annotated[bool, typer.Option("--tools", help="Every tool as the model was told of it.")] = False,
     limit: Annotated[int, typer.Option("--limit", min=1, help="How many records to list.")] = 20,
     db_connection_string: Connection = None,
 ) -> None:
@@ -57,7 +62,8 @@ def show(
         if what is None:
             await _list_recent(store, limit)
         elif (record := await store.records.get(what)) is not None:
-            _print_episode(await _episode(store, record), await _speller(store, record.policy) if tokens else None)
+            spell = await _speller(store, record.policy) if tokens else None
+            _print_episode(await _episode(store, record), spell, whole_tools=tools)
         else:
             await _show_tasks(store, what)
 
@@ -120,7 +126,8 @@ async def _episode(store: Store, record: Record) -> Episode:
     data = await store.data.find({"record": record.id})
     dispatches = await store.records.dispatches_of([record.id])
     settings = [settings.id for settings in await store.settings.of_worker(record.worker)]
-    return Episode(record, await store.tasks.get(record.task), dispatches[record.id], data, settings)
+    tools = await store.tool_schemas.get_many(sorted({dispatch.tools_hash for dispatch in dispatches[record.id]}))
+    return Episode(record, await store.tasks.get(record.task), dispatches[record.id], data, settings, tools)
 
 
 async def _speller(store: Store, policy: str) -> Callable[[int], str]:
@@ -135,14 +142,18 @@ async def _speller(store: Store, policy: str) -> Callable[[int], str]:
     return lambda token: tokenizer.decode([token], skip_special_tokens=False)
 
 
-def _print_episode(episode: Episode, spell: Callable[[int], str] | None) -> None:
+def _print_episode(episode: Episode, spell: Callable[[int], str] | None, *, whole_tools: bool) -> None:
     out = console()
     record = episode.record
     if episode.task is not None:
         _print_task(out, episode.task)
     _field(out, "record", f"{record.id}: {record.status.value}, {record.num_turns} turns, {record.num_tokens} tokens")
     _field(out, "sampler", ", ".join([record.worker, *(f"with {name}" for name in episode.settings)]))
+    told = ""
     for dispatch in episode.dispatches:
+        if dispatch.tools_hash not in ("", told):
+            told = dispatch.tools_hash
+            _print_tools(out, told, episode.tools.get(told), whole=whole_tools)
         _print_dispatch(out, dispatch, record.policy)
         if spell is not None:
             _print_tokens(out, dispatch, spell)
@@ -184,6 +195,16 @@ def _print_task(out: Console, task: Task) -> None:
     _field(out, "metadata", task.payload.metadata or None)
     outcome = f" ({task.outcome})" if task.outcome else ""
     _field(out, "status", f"{task.status.value}{outcome}, seq {task.seq}, {task.num_generations} episodes")
+
+
+def _print_tools(out: Console, tools_hash: str, schemas: ToolSchemas | None, *, whole: bool) -> None:
+    if schemas is None:
+        _field(out, "tools", f"{tools_hash}: not stored")
+        return
+    more = f", and {schemas.left_out} that are not stored" if schemas.left_out else ""
+    _field(out, "tools", f"{', '.join(schemas.names())}{more} ({tools_hash})")
+    for line in schemas.tools if whole else ():
+        _field(out, "tool", line)
 
 
 def _print_dispatch(out: Console, d: DispatchedSamplingTask, owner: str) -> None:

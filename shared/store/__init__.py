@@ -30,6 +30,7 @@ from shared.store.runs import RunVerbs, WorkerVerbs
 from shared.store.settings import SettingsVerbs
 from shared.store.steps import StepVerbs
 from shared.store.tasks import TaskVerbs
+from shared.store.tool_schemas import ToolSchemaVerbs
 
 
 class Store:
@@ -51,6 +52,7 @@ class Store:
         self.tasks = TaskVerbs(database)
         self.evaluation = EvaluationVerbs(database, self.tasks)
         self.records = RecordVerbs(database)
+        self.tool_schemas = ToolSchemaVerbs(database)
         self.malformed = MalformedVerbs(database)
         self.data = RecordDataVerbs(database, self.malformed)
         self.steps = StepVerbs(database)

@@ -1,7 +1,7 @@
 """Copying whole groups from one run to another, or to a file: for training offline on what the other has recorded.
 
-A group is its task, every attempt at its slots, their requests, and the training data. The data comes last, so that a copy which
-was killed in the middle is seen as missing, and made again.
+A group is its task, every attempt at its slots, their requests, the tools that these name, and the training data. The data comes
+last, so that a copy which was killed in the middle is seen as missing, and made again.
 """
 
 from collections.abc import AsyncIterator, Iterable, Sequence
@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
 Document = dict[str, Any]
 Copied = tuple[str, Document]  # collection, document
-COLLECTIONS = ("tasks", "records", "dispatched_sampling_tasks", "record_data")  # in the order of writing
+# In the order of writing.
+COLLECTIONS = ("tool_schemas", "tasks", "records", "dispatched_sampling_tasks", "record_data")
 GROUPS_AT_ONCE = 16
 WRITES_AT_ONCE = 500
 NO_MARKS: Document = {"trained_count": 0, "last_trained_step": None}
@@ -71,6 +72,9 @@ async def _read(source: "Store", task_ids: Sequence[str]) -> list[Copied]:
     for record in records:
         dispatches = source.database["dispatched_sampling_tasks"].find({"record": record["_id"]})
         copied += [("dispatched_sampling_tasks", dispatch) async for dispatch in dispatches]
+    named = {str(dispatch["tools_hash"]) for name, dispatch in copied if name == "dispatched_sampling_tasks"}
+    schemas = source.database["tool_schemas"].find({"_id": {"$in": sorted(named)}})
+    copied += [("tool_schemas", document) async for document in schemas]
     copied += [("record_data", _unmarked(data)) async for data in source.database["record_data"].find(of_tasks)]
     return copied
 

@@ -188,6 +188,17 @@ class QuestionVerbs:
             found[document["record"]].append(document)
         return found
 
+    async def named_tools(self) -> AsyncIterator[Document]:
+        """Of every list of tools that requests name: {"_id": its hash, "requests": how many, "first": one of them}."""
+        group = {"_id": "$tools_hash", "requests": {"$sum": 1}, "first": {"$min": "$_id"}}
+        stages: list[Document] = [{"$match": {"tools_hash": {"$gt": ""}}}, {"$group": group}, {"$sort": {"_id": 1}}]
+        async for row in await self._dispatches.aggregate(stages, allowDiskUse=True):
+            yield row
+
+    async def tool_schemas(self, hashes: Sequence[str]) -> dict[str, Document]:
+        found = self._database["tool_schemas"].find({"_id": {"$in": list(hashes)}})
+        return {document["_id"]: document async for document in found}
+
     async def groups(self) -> AsyncIterator[Document]:
         """Of every task and policy with training data not dropped in settlement: {"_id": {"task", "policy"}, "records": how many,
         "sizes": [group_size]}.

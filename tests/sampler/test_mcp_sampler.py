@@ -9,6 +9,7 @@ from typing import Any
 
 import httpx
 import pytest
+from pymongo import AsyncMongoClient
 
 from sampler.agents import Agents
 from sampler.config import SamplerConfig
@@ -21,9 +22,13 @@ from sampler.parsers import get_parser
 from sampler.resources import Resources
 from sampler.scorers import Score
 from sampler.tools import ToolCatalog, ToolServer
+from shared.audit import audit
+from shared.audit_report import Check
 from shared.documents import DispatchedSamplingTask, TaskPayload
+from shared.mongod import Mongod
 from shared.states import DispatchStatus, RecordStatus, SlotStatus, Termination
 from shared.store import Store
+from tests.late_commands import Recorder
 from tests.sampler import episodes
 from tests.sampler.agents.agents import browser
 from tests.sampler.agents.endpoints import endpoint
@@ -122,6 +127,29 @@ async def test_calls_and_their_answers_become_part_of_the_record(store: Store) -
     prompt = TEMPLATE.decode(engines.bodies()[0]["input_ids"])
     assert '"name": "add"' in prompt
     assert INSTRUCTIONS["answer"] in prompt, "the engine reads how the answer is to be written"
+
+
+async def test_the_tools_are_stored_once_before_the_first_request_that_names_them(store: Store, mongod: Mongod) -> None:
+    await import_tasks(store, 1, num_generations=2)
+    recorder = Recorder()
+    client: AsyncMongoClient[dict[str, Any]] = AsyncMongoClient(mongod.connection_string, event_listeners=[recorder])
+    recorded = Store(client, store.run)
+    replies = [calls("add", a=2, b=3), "<answer>5</answer>"] * 2
+    async with resources(recorded, replies, NO_AGENTS) as (shared, engines):
+        for _ in range(2):
+            assert await play(MCPSampler(shared, await claim(store))) is not None
+    written = [str(command["update"]) for command in recorder.take() if "update" in command]
+    await client.close()
+    assert written.count("tool_schemas") == 1
+    assert written.index("tool_schemas") < written.index("dispatched_sampling_tasks")
+    assert written.count("dispatched_sampling_tasks") == 2 * (2 + 1), "one command a turn, and one at the end"
+    (schemas,) = await store.database["tool_schemas"].find().to_list()
+    assert {d["tools_hash"] async for d in store.database["dispatched_sampling_tasks"].find()} == {schemas["_id"]}
+    prompt = TEMPLATE.decode(engines.bodies()[0]["input_ids"])
+    assert all(json.dumps(json.loads(line)) in prompt for line in schemas["tools"]), "as the model was told of them"
+    assert "add" in {json.loads(line)["function"]["name"] for line in schemas["tools"]}
+    report = await audit(store, running=True)
+    assert (report.ok, report.results[Check.TOOLS].examined) == (True, 1)
 
 
 async def test_turns_and_temperature_of_the_task_win_over_those_of_the_sampler(store: Store) -> None:

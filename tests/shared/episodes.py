@@ -13,10 +13,14 @@ from shared.packed import pack_floats, pack_ints
 from shared.run_documents import PolicyVersion, TrainedStep
 from shared.states import RecordStatus, Termination
 from shared.store import Store
+from shared.tool_schemas import ToolSchemas
 from shared.trees import RecordTree, TreeDispatch
 from tests.shared.builders import claim, import_tasks
 
 ADVANTAGES = (1.0, -1.0)
+PARAMETERS = {"type": "object", "properties": {"e": {"$ref": "#/$defs/a.b"}}, "$defs": {"a.b": {"type": "string"}}}
+CALCULATOR = {"type": "function", "function": {"name": "calculator", "description": "Adds.", "parameters": PARAMETERS}}
+SCHEMAS = ToolSchemas.of([CALCULATOR])
 
 
 def make_dispatch(
@@ -33,7 +37,7 @@ def make_dispatch(
         shared_length=shared,
         prompt_ids=pack_ints(prompt),
         messages=[{"role": "user" if index == 0 else "tool", "content": f"message [{index}]"}],
-        tools_hash="h",
+        tools_hash=SCHEMAS.id,
         sampling_params={"temperature": 1.0},
         service="http://engine:1",
         response=SampledResponse(
@@ -78,6 +82,7 @@ async def play(store: Store, held: Claim, score: float) -> None:
     """An episode from its claim to its score."""
     record = await store.records.start(held, "w")
     dispatches = make_dispatches(record.id)
+    await store.tool_schemas.keep(SCHEMAS)
     for dispatch in dispatches:
         await store.records.open_dispatch(dispatch)
         await store.records.close_dispatches([dispatch])

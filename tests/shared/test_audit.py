@@ -17,7 +17,7 @@ from shared.run_documents import Admission
 from shared.states import DataStatus
 from shared.store import Store
 from tests.shared.builders import claim, make_data, make_task
-from tests.shared.episodes import announce, make_dispatches, make_episode_tree, play, settle, train, whole_run
+from tests.shared.episodes import SCHEMAS, announce, make_dispatches, make_episode_tree, play, settle, train, whole_run
 
 TASK = "main:train:0:t0"
 RECORD = f"{TASK}:0:1"
@@ -96,6 +96,10 @@ CORRUPTIONS: dict[str, tuple[Check, Corruption]] = {
     "training data of another task": (Check.OWNED, ("record_data", {"_id": RECORD}, {"$set": {"task": "other"}})),
     "an unknown field": (Check.READABLE, ("records", {"_id": RECORD}, {"$set": {"surprise": 1}})),
     "a task without a query": (Check.READABLE, ("tasks", {"_id": TASK}, {"$unset": {"payload.query": 1}})),
+    "a list of tools that is gone": (Check.TOOLS, ("tool_schemas", {"_id": SCHEMAS.id}, {})),
+    "a changed list of tools": (Check.TOOLS, ("tool_schemas", {"_id": SCHEMAS.id}, {"$set": {"tools.0": "{}"}})),
+    "a tool that was left out unsaid": (Check.TOOLS, ("tool_schemas", {"_id": SCHEMAS.id}, {"$set": {"tools": []}})),
+    "tools that were never listed": (Check.TOOLS, _dispatch(1, tools_hash="0" * len(SCHEMAS.id))),
     "a changed prompt token": (Check.TOKENS, _dispatch(0, prompt_ids=pack_ints([1, 99, 3]))),
     "a changed tool token": (Check.TOKENS, _dispatch(1, prompt_ids=pack_ints([7, 99]))),
     "a changed sampled token": (Check.TOKENS, _dispatch(1, **{"response.output_ids": pack_ints([9, 11])})),

@@ -14,7 +14,7 @@ from shared.mongod import Mongod
 from shared.store import Store
 from shared.store.copying import COLLECTIONS, copy_groups
 from tests.full_disk import room_for
-from tests.shared.episodes import whole_run
+from tests.shared.episodes import SCHEMAS, whole_run
 
 
 async def everything(store: Store) -> dict[str, list[dict[str, Any]]]:
@@ -40,6 +40,7 @@ async def test_a_file_brings_what_copying_from_the_run_brings(
     assert await import_data(other, path) == 3
     assert await everything(other) == found
     assert len(found["record_data"]) > 3
+    assert [document["_id"] for document in found["tool_schemas"]] == [SCHEMAS.id]
     for name in COLLECTIONS:
         await other.database[name].delete_many({})
     await copy_groups(store, other, "main")

@@ -20,7 +20,7 @@ from shared.states import DataStatus, OfferState, RecordStatus
 from shared.store import Store
 from tests.late_commands import Recorder, everything, send
 from tests.shared.builders import claim, import_tasks, make_data, make_task
-from tests.shared.episodes import announce, play, settle, train, whole_run
+from tests.shared.episodes import SCHEMAS, announce, play, settle, train, whole_run
 
 Late = Callable[[Awaitable[Any]], Awaitable[Any]]
 Row = Callable[[Store, Late], Awaitable[None]]
@@ -48,7 +48,7 @@ READS = {
     *("evaluation.round_records", "records.get", "records.get_many", "records.dispatches_of", "records.tokens_of"),
     *("records.recent", "records.count_by_status", "data.ready_groups", "data.load", "data.count_above", "data.find"),
     *("data.count_discarded_groups", "data.count_by_status", "data.count_ready_groups", "steps.surviving", "runs.read"),
-    *("steps.metrics_of", "settings.of_worker"),
+    *("steps.metrics_of", "settings.of_worker", "tool_schemas.get_many"),
     *("runs.get", "runs.is_paused", "runs.is_current_trainer", "versions.get", "versions.newest", "versions.all"),
     *("versions.check_first", "services.live", "services.wants_full", "services.all", "workers.all", "workers.live"),
 }
@@ -249,6 +249,11 @@ async def _(store: Store, late: Late) -> None:
         await store.runs.start_trainer("main", ADMISSION)
         await late(store.runs.end_trainer("main", TrainerEnd(incarnation=incarnation, step=2, reason="told to stop")))
     await store.runs.start_trainer("main", ADMISSION)
+
+
+@row("tool_schemas.keep")
+async def _(store: Store, late: Late) -> None:
+    await late(store.tool_schemas.keep(SCHEMAS))
 
 
 @row("settings.keep")

@@ -14,7 +14,7 @@ from shared.states import ServiceStatus
 from shared.store import Store
 from tests.shared.builders import claim, make_task
 from tests.shared.cli.commands import RECORD, Command
-from tests.shared.episodes import announce
+from tests.shared.episodes import CALCULATOR, SCHEMAS, announce
 
 
 def test_status_shows_everything_of_a_run(tandem: Command, played: str) -> None:
@@ -202,6 +202,15 @@ def test_trace_of_a_step_says_what_was_logged_of_it(tandem: Command, played: str
     told = json.loads(tandem("trace", played, "--step", "1", "--json").stdout)["metrics"]
     assert told == {"main": {"reward/mean": 0.25, "loss/loss": -0.5, "loss/ratio": None}}
     assert json.loads(tandem("trace", played, "--record", RECORD, "--json").stdout)["metrics"] == {}
+
+
+def test_show_prints_the_tools_once_by_name_or_as_the_model_was_told_of_them(
+    tandem: Command, mongod: Mongod, played: str
+) -> None:
+    shown = tandem("show", played, RECORD).stdout
+    assert shown.count(f"calculator ({SCHEMAS.id})") == 1
+    assert "$defs" not in shown
+    assert json.dumps(CALCULATOR) in " ".join(tandem("show", played, RECORD, "--tools").stdout.split())
 
 
 def test_show_names_the_settings_of_the_sampler_that_played(tandem: Command, mongod: Mongod, played: str) -> None:

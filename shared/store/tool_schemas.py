@@ -1,0 +1,27 @@
+"""Verbs on the lists of tools that requests name: written before the first request that does, and never changed."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from pymongo.asynchronous.database import AsyncDatabase
+
+from shared.store.malformed import readable
+from shared.store.pipelines import insert_once
+from shared.store.retry import survives_outages
+from shared.tool_schemas import ToolSchemas
+
+Document = dict[str, Any]
+
+
+@survives_outages
+class ToolSchemaVerbs:
+    def __init__(self, database: AsyncDatabase[Document]) -> None:
+        self._schemas = database[ToolSchemas.collection]
+
+    async def keep(self, schemas: ToolSchemas) -> None:
+        """What is there stays as it is."""
+        await self._schemas.update_one({"_id": schemas.id}, insert_once(schemas.to_mongo()), upsert=True)
+
+    async def get_many(self, hashes: Sequence[str]) -> dict[str, ToolSchemas]:
+        found = await readable(ToolSchemas, self._schemas.find({"_id": {"$in": list(hashes)}}))
+        return {schemas.id: schemas for schemas in found}
