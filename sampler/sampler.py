@@ -33,6 +33,7 @@ from sampler.turn_sources import draw
 from sampler.view import View
 from shared.documents import Claim, DispatchedSamplingTask, SampledResponse, Task, ToolCallResult
 from shared.errors import ConfigError, DoesNotFit
+from shared.names import TRAIN_SPLIT
 from shared.outside_text import MAX_ERROR_CHARS, clipped
 from shared.own_payload import own_payload_problems
 from shared.packed import pack_floats, pack_ints
@@ -270,7 +271,7 @@ class AsyncSampler(ABC):
 
     def _sampling_params(self, view: View) -> dict[str, Any]:
         """In training only what leaves log-probs meaning the policy's own: no top-p, no top-k, no penalties."""
-        config, is_training = self.config, self.task.split == "train"
+        config, is_training = self.config, self.task.split == TRAIN_SPLIT
         temperature = config.temperature
         if not is_training and config.eval_temperature is not None:
             temperature = config.eval_temperature
@@ -287,7 +288,7 @@ class AsyncSampler(ABC):
     async def _ask(
         self, view: View, dispatch: DispatchedSamplingTask, prompt: list[int], params: Mapping[str, Any]
     ) -> Turn:
-        mixed = view.policy == self.config.policy and self.task.split == "train"
+        mixed = view.policy == self.config.policy and self.task.split == TRAIN_SPLIT
         source = await draw(self.resources.seat(view.policy).pool, self.resources.sources if mixed else ())
         reply = await source.pool.generate(
             prompt,

@@ -22,7 +22,7 @@ from collections import Counter, deque
 from dataclasses import dataclass
 from functools import partial
 
-from sampler.admission import TRAIN_SPLIT, seq_limit
+from sampler.admission import seq_limit
 from sampler.agents import Agents
 from sampler.concurrency import Concurrency, Pressure
 from sampler.config import SamplerConfig
@@ -42,6 +42,7 @@ from sampler.tools import TokenBorders, ToolCatalog, Traffic, parse_servers
 from sampler.tools.isolation import isolated
 from shared.documents import Claim
 from shared.errors import ConfigError, LeaseLost, MalformedDocument, OwnCodeFailed
+from shared.names import EVAL_SPLIT, TRAIN_SPLIT
 from shared.own_code import load_class
 from shared.own_frames import cause_of
 from shared.run_documents import Run, Worker
@@ -51,7 +52,6 @@ from shared.store.malformed import tell
 
 log = logging.getLogger(__name__)
 
-EVAL_SPLIT = "eval"
 SETTLE_IDLE_S = 2.0  # orphans of a settler that died are looked for this often
 RATE_WINDOW_S = 20.0
 RELEASE_S = 10.0

@@ -35,6 +35,7 @@ from shared.documents import DBRecordData, DispatchedSamplingTask, SampledRespon
 from shared.flatten import data_fields, digest, flatten, tree_of
 from shared.interrupt import run_command
 from shared.mongod import Mongod, free_port
+from shared.names import TRAIN_SPLIT
 from shared.packed import pack_floats, pack_ints
 from shared.run_documents import Admission
 from shared.states import DispatchStatus
@@ -115,7 +116,7 @@ async def fill(store: Store, workload: Workload, groups: int) -> None:
     rng = np.random.default_rng(0)
     await store.versions.announce("main", 0, "version-0", {})
     for seq in range(groups):
-        task = task_id("main", "train", 0, f"t{seq}")
+        task = task_id("main", TRAIN_SPLIT, 0, f"t{seq}")
         prompt = rng.integers(0, workload.vocabulary, workload.prompt).tolist()
         group: list[DBRecordData] = []
         dispatches: list[DispatchedSamplingTask] = []
@@ -125,7 +126,8 @@ async def fill(store: Store, workload: Workload, groups: int) -> None:
             tree = flatten(rid, episode, {d.id: float(k % 2) - 0.5 for d in episode})
             group.append(
                 DBRecordData(
-                    id=rid, record=rid, task=task, group_size=GROUP_SIZE, seq=seq, policy="main", split="train", source="bench",
+                    id=rid, record=rid, task=task, group_size=GROUP_SIZE, seq=seq, policy="main", split=TRAIN_SPLIT,
+                    source="bench",
                     reward=float(k % 2), **data_fields(tree),
                 )
             )  # fmt: skip

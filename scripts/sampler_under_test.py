@@ -18,6 +18,7 @@ import psutil
 
 from shared.documents import Slot, Task, TaskPayload, task_id
 from shared.mongod import Mongod, free_port
+from shared.names import TRAIN_SPLIT
 from shared.run_documents import InferenceService
 from shared.states import ServiceStatus
 from shared.store import Store
@@ -164,9 +165,9 @@ class Bench:
 
 def _task(seq: int) -> Task:
     return Task(
-        id=task_id("main", "train", 0, f"t{seq}"),
+        id=task_id("main", TRAIN_SPLIT, 0, f"t{seq}"),
         tid=f"t{seq}",
-        split="train",
+        split=TRAIN_SPLIT,
         epoch=0,
         policy="main",
         seq=seq,

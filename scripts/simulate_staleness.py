@@ -30,11 +30,12 @@ from typing import Any
 
 import numpy as np
 
-from sampler.admission import TRAIN_SPLIT, seq_limit
+from sampler.admission import seq_limit
 from scripts.results import add_json, show, write_json
 from shared.documents import Claim, DataClaim, DBRecordData, Slot, Task, TaskPayload, task_id
 from shared.interrupt import run_command
 from shared.mongod import Mongod
+from shared.names import TRAIN_SPLIT
 from shared.run_documents import Admission
 from shared.store.pipelines import EPOCH
 from trainer.config import TrainerConfig

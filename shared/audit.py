@@ -16,12 +16,12 @@ from shared.audit_steps import audit_trained_steps
 from shared.audit_tokens import audit_tokens
 from shared.audit_tools import audit_tools
 from shared.documents import DBRecordData, DispatchedSamplingTask, Record, Slot, Task, data_id
+from shared.names import TRAIN_SPLIT
 from shared.states import RecordStatus, SlotStatus
 from shared.store import Store
 
 TASK_BATCH = 500
 DATA_BATCH = 32
-TRAIN_SPLIT = "train"
 __all__ = ["AuditReport", "Check", "audit"]
 
 

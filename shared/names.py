@@ -14,6 +14,10 @@ _UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f\x85\u2028\u2029\ud800-\udfff]")
 LONGEST_LABEL = 256
 RESERVED = ("admin", "local", "config")  # databases of MongoDB's own
 
+# The two parts of a run's tasks that its services know.
+TRAIN_SPLIT = "train"  # opened as trainers want them; their groups become training data
+EVAL_SPLIT = "eval"  # the held-out set: played once by each version that is evaluated, never trained on
+
 
 def check_name(kind: str, name: str) -> str:
     """`name` itself. Raises ConfigError, which says what it names."""

@@ -53,11 +53,18 @@ class PolicyVersion(Document):
 
 
 class Admission(Document):
-    """The trainer's appetite, which bounds how far ahead samplers may open tasks; see `store.tasks.admission_limit`."""
+    """The trainer's appetite, which bounds how far ahead samplers may open tasks; see `store.admission`."""
 
     groups_per_step: int
     max_staleness: int
     num_steps: int | None = None  # tasks beyond the last step's are never opened; None: no end
+
+    def groups_after(self, step: int) -> int:
+        """How many may be opened that the weights of `step` were not trained on."""
+        steps = 1 + self.max_staleness
+        if self.num_steps is not None:
+            steps = max(0, min(steps, self.num_steps - step))
+        return steps * self.groups_per_step
 
 
 class SavedCheckpoint(Document):

@@ -17,7 +17,7 @@ from pydantic import BaseModel
 
 from shared.documents import Slot, Task, TaskPayload, task_id
 from shared.errors import ConfigError
-from shared.names import check_name
+from shared.names import TRAIN_SPLIT, check_name
 from shared.store import Store
 from shared.store.pipelines import EPOCH
 from shared.task_lines import MAX_ERRORS, LineError, TaskFileError, TaskLine, checked_lines, lines_of, size_of
@@ -36,7 +36,7 @@ class Target:
     `settings`: fields of the payload that replace the lines' own.
     """
 
-    split: str = "train"
+    split: str = TRAIN_SPLIT
     policy: str = "main"
     epochs: Sequence[int] = (0,)
     num_generations: int = 8

@@ -21,13 +21,11 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from shared.config import ServiceConfig
 from shared.errors import ConfigError
-from shared.names import SourceName, SplitName
+from shared.names import EVAL_SPLIT, TRAIN_SPLIT, SourceName, SplitName
 from shared.store import Store
-from shared.store.evaluation import EVAL_SPLIT
 from shared.task_files import Entry, ImportResult, Progress, Target, batches, check_stored, import_entries
 from shared.task_lines import check_task_file, lines_of
 
-TRAIN_SPLIT = "train"
 SETTINGS = (
     *("scorer", "answer_schema", "tools", "exclude_tools", "system"),
     *("max_turns", "temperature", "min_pass_rate", "max_pass_rate"),

@@ -50,6 +50,7 @@ LATE = "tests/trainer/test_late_publisher.py"
 DURABLE = "tests/trainer/test_durability.py"
 KEEPER = "tests/contract/test_keeper.py"
 POOL = "tests/sampler/test_pool.py"
+ADMISSION = "tests/sampler/test_admission.py"
 LISTS = "tests/sampler/test_engine_lists.py"
 
 MUTANTS = (
@@ -229,6 +230,20 @@ MUTANTS = (
         'if any(service.status == "DRAINING" for service in self._services):',
         "if False:",
         f"{POOL}::test_an_engine_that_drains_gets_nothing_and_is_waited_for_longer_than_for_one_that_is_away",
+    ),
+    Mutant(
+        "admission: what is imported meanwhile",
+        "shared/store/admission.py",
+        "return waiting[room] if room < len(waiting) else end + room - len(waiting)",
+        "return waiting[room] if room < len(waiting) else await self._end(owner) + room - len(waiting)",
+        f"{ADMISSION}::test_what_is_imported_while_this_looks_is_not_opened_beyond_the_limit",
+    ),
+    Mutant(
+        "admission: weights that are not published",
+        "shared/store/admission.py",
+        "return found + await self._count_groups(unpublished, ",
+        "return found + 0 * await self._count_groups(unpublished, ",
+        f"{ADMISSION}::test_the_groups_between_being_opened_and_trained_say_what_the_formula_says_of_all",
     ),
 )
 

@@ -16,7 +16,6 @@ import math
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 
-from sampler.admission import TRAIN_SPLIT
 from sampler.config import SamplerConfig
 from sampler.settlement.advantages import group_advantages
 from sampler.settlement.config import Advantage
@@ -25,6 +24,7 @@ from sampler.settlement.rules import Verdict, judge
 from shared.documents import DBRecordData, DispatchedSamplingTask, Record, Slot, Task, data_id
 from shared.errors import DataError, MalformedDocument
 from shared.flatten import answered, data_fields, flatten
+from shared.names import TRAIN_SPLIT
 from shared.states import DataStatus, RecordStatus, SlotStatus
 from shared.store import Store
 

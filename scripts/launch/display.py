@@ -176,7 +176,7 @@ def _grid(pairs: Sequence[tuple[str, str]], columns: int = 4) -> Table:
 
 def faults_text(snapshot: Snapshot) -> str:
     """Attempts that the plumbing cost, and slots given up for it."""
-    return f"{snapshot.slots.get('failures', 0)} retried, {snapshot.slots.get('failed', 0)} failed"
+    return f"{snapshot.lost_attempts} retried, {snapshot.failed_slots} failed"
 
 
 def number(value: float | None, form: str) -> str:

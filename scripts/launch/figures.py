@@ -102,7 +102,8 @@ class Snapshot:
     workers: list[Worker] = field(default_factory=list)  # every one of the run's history
     live: frozenset[str] = frozenset()  # ids of those that are alive
     services: list[InferenceService] = field(default_factory=list)
-    slots: dict[str, int] = field(default_factory=dict)
+    lost_attempts: int = 0  # by the plumbing
+    failed_slots: int = 0  # for good
     ready_groups: dict[str, int] = field(default_factory=dict)  # by policy
 
     def total(self, name: str, *, live_only: bool = False) -> float:
@@ -115,12 +116,14 @@ async def take_snapshot(store: Store, policies: Sequence[str]) -> Snapshot:
     run = await store.runs.get()
     admission = run.admission if run else {}
     live = await store.workers.live()
+    lost_attempts, failed_slots = await store.tasks.count_failures()
     return Snapshot(
         max_steps={name: admission[name].num_steps or 0 for name in policies if name in admission},
         paused=run is not None and run.state is RunState.PAUSED,
         workers=await store.workers.all(),
         live=frozenset(worker.id for worker in live),
         services=await store.services.all(),
-        slots=await store.tasks.count_slots(),
+        lost_attempts=lost_attempts,
+        failed_slots=failed_slots,
         ready_groups={name: await store.data.count_ready_groups(name) for name in policies},
     )

@@ -11,12 +11,12 @@ from pydantic import BaseModel
 
 from scripts.launch.settings import ROOT, LaunchConfig
 from shared.evaluation import evaluation_round
+from shared.names import EVAL_SPLIT, TRAIN_SPLIT
 from shared.own_payload import load_payload_model
 from shared.store import Store
-from shared.store.evaluation import EVAL_SPLIT
 from shared.task_files import Target, import_task_file
 from shared.task_lines import check_unique_ids
-from shared.task_mix import TRAIN_SPLIT, import_mix
+from shared.task_mix import import_mix
 
 POLL_S = 0.5
 

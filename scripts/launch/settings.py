@@ -16,7 +16,7 @@ from pydantic_settings import CliPositionalArg, NoDecode
 from scripts.launch.service_flags import ServiceFlags, hand_out, split_arguments
 from shared.config import ServiceConfig, read_policies, read_section, read_sections, require_keys, secret_field
 from shared.errors import ConfigError
-from shared.names import PolicyName, RunName, shortened
+from shared.names import EVAL_SPLIT, TRAIN_SPLIT, PolicyName, RunName, shortened
 from shared.task_mix import TasksConfig
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -174,7 +174,7 @@ class LaunchConfig(ServiceConfig):
     @model_validator(mode="after")
     def tasks_come_from_files_or_from_sources(self) -> "LaunchConfig":
         mix = self.mix()
-        for name, split in (("train_file", "train"), ("eval_file", "eval")):
+        for name, split in (("train_file", TRAIN_SPLIT), ("eval_file", EVAL_SPLIT)):
             if mix is not None and name in self.model_fields_set and mix.of_split(split):
                 raise ValueError(f"{name.upper()} and the sources of split {split} in {self.config} exclude each other")
         return self
@@ -206,7 +206,7 @@ class LaunchConfig(ServiceConfig):
     @property
     def has_evaluation(self) -> bool:
         mix = self.mix()
-        return bool(self.eval_files) or (mix is not None and bool(mix.of_split("eval")))
+        return bool(self.eval_files) or (mix is not None and bool(mix.of_split(EVAL_SPLIT)))
 
     @property
     def tools(self) -> str | None:

@@ -133,8 +133,8 @@ async def _faults(store: Store, snapshot: Snapshot) -> dict[str, int]:
     data = await store.data.count_by_status()
     return {
         "engine_retries": int(snapshot.total("retries")),
-        "lost_attempts": snapshot.slots.get("failures", 0),
-        "failed_slots": snapshot.slots.get("failed", 0),
+        "lost_attempts": snapshot.lost_attempts,
+        "failed_slots": snapshot.failed_slots,
         "stale_records": data.get("stale", 0),
     }
 

@@ -9,6 +9,7 @@ from rich.progress import BarColumn, Progress, TaskID, TaskProgressColumn, TextC
 
 from shared.cli.connect import Connection, RunName, answer, console, with_store
 from shared.errors import ConfigError
+from shared.names import TRAIN_SPLIT
 from shared.own_payload import load_payload_model
 from shared.store import Store
 from shared.task_files import ImportResult, Target, import_task_file
@@ -96,11 +97,11 @@ def import_(
             chosen = range(epochs or 1) if epoch is None else (epoch,)
             sys.path.insert(0, str(Path.cwd()))  # as `python -m` has it: the model is the user's own
             model = None if payload_model is None else load_payload_model(payload_model)
-            target = Target(split or "train", policy, chosen, num_generations, at_version, model)
+            target = Target(split or TRAIN_SPLIT, policy, chosen, num_generations, at_version, model)
             return await import_task_file(store, file, target, report)
 
     result = with_store(db_connection_string, run, work, must_exist=False)
-    what = f"split {split or 'train'}" if config is None else str(config)
+    what = f"split {split or TRAIN_SPLIT}" if config is None else str(config)
     console().print(f"run {run}, {what}: {result.inserted} inserted, {result.unchanged} unchanged", soft_wrap=True)
 
 

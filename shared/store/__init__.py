@@ -19,6 +19,7 @@ from pymongo.read_concern import ReadConcern
 from shared.errors import ConfigError
 from shared.names import check_run_name
 from shared.redaction import shown
+from shared.store.admission import AdmissionVerbs
 from shared.store.connecting import check_is_primary, connect, first_contact
 from shared.store.evaluation import EvaluationVerbs
 from shared.store.malformed import MalformedVerbs
@@ -50,6 +51,7 @@ class Store:
         self.run = run
         self.database = database
         self.tasks = TaskVerbs(database)
+        self.admission = AdmissionVerbs(database)
         self.evaluation = EvaluationVerbs(database, self.tasks)
         self.records = RecordVerbs(database)
         self.tool_schemas = ToolSchemaVerbs(database)
@@ -64,7 +66,15 @@ class Store:
         self.questions = QuestionVerbs(database)
 
     async def ensure_indexes(self) -> None:
-        for verbs in (self.tasks, self.records, self.data, self.steps, self.versions, self.settings):
+        for verbs in (
+            self.tasks,
+            self.records,
+            self.data,
+            self.admission,
+            self.steps,
+            self.versions,
+            self.settings,
+        ):
             await verbs.ensure_indexes()
 
     @classmethod

@@ -11,6 +11,7 @@ from pymongo.asynchronous.collection import AsyncCollection
 from pymongo.asynchronous.database import AsyncDatabase
 
 from shared.documents import Slot, Task, task_id
+from shared.names import EVAL_SPLIT
 from shared.states import TaskStatus
 from shared.store.malformed import readable
 from shared.store.pipelines import EPOCH
@@ -19,7 +20,6 @@ from shared.store.slots import CLAIMABLE
 from shared.store.tasks import TaskVerbs
 
 Document = dict[str, Any]
-EVAL_SPLIT = "eval"
 BATCH = 1_000
 OVER = [TaskStatus.SETTLED.value, TaskStatus.ABANDONED.value, TaskStatus.SKIPPED.value]
 

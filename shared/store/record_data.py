@@ -63,7 +63,6 @@ class RecordDataVerbs:
             [("policy", 1), ("status", 1), ("claim", 1), ("trained_count", 1), ("seq", 1)], name="epochs"
         )
         await self._data.create_index([("policy", 1), ("claim.incarnation", 1), ("claim.step", 1)], name="borrowed")
-        await self._data.create_index([("policy", 1), ("last_trained_step", 1)], name="trained")
         await self._data.create_index([("trained_steps", 1)], name="steps")
         await self._data.create_index([("task", 1)], name="group")
         await self._data.create_index([("record", 1)], name="record")
@@ -114,7 +113,9 @@ class RecordDataVerbs:
             ReadyRow.from_mongo(document)
         except MalformedDocument as exc:
             task = document.get("task")
-            group: Document = {"task": task} if isinstance(task, str) else {"_id": document["_id"]}
+            if not isinstance(task, str):
+                task = _task_of(str(document["_id"]), policy)
+            group = {"$or": [{"_id": document["_id"]}, {"task": task}]}  # what is left of a group is never whole
             await self._data.update_many(
                 {**group, "policy": policy, "status": DataStatus.READY, "claim": None},
                 {"$set": {"status": DataStatus.DROPPED.value, "reason": f"malformed: {exc}"}},
@@ -222,24 +223,6 @@ class RecordDataVerbs:
 
     # ------------------------------------------------------------------ questions
 
-    async def count_discarded_groups(self, policy: str) -> int:
-        """Groups that the trainer set aside: they do not use up its appetite. (What settlement dropped is of no group.)"""
-        cursor = await self._data.aggregate(
-            [
-                {
-                    "$match": {
-                        "policy": policy,
-                        "status": {"$in": [DataStatus.STALE, DataStatus.DROPPED]},
-                        "group_size": {"$ne": 0},
-                    }
-                },
-                {"$group": {"_id": "$task"}},
-                {"$count": "n"},
-            ]
-        )
-        rows = await cursor.to_list()
-        return int(rows[0]["n"]) if rows else 0
-
     async def count_by_status(self, policy: str | None = None) -> dict[str, int]:
         match = {} if policy is None else {"policy": policy}
         cursor = await self._data.aggregate([{"$match": match}, {"$group": {"_id": "$status", "n": {"$sum": 1}}}])
@@ -257,6 +240,12 @@ class RecordDataVerbs:
     async def find(self, where: Mapping[str, Any], limit: int = 0) -> list[DBRecordData]:
         cursor = self._data.find(dict(where)).sort([("seq", 1), ("_id", 1)]).limit(limit)
         return [DBRecordData.from_mongo(d) async for d in cursor]
+
+
+def _task_of(identity: str, policy: str) -> str:
+    """By the id of its data (`shared.documents.data_id`)."""
+    record = identity if identity.startswith(f"{policy}:") else identity.removesuffix(f":{policy}")
+    return record.rsplit(":", 2)[0]
 
 
 def _summary(group: Sequence[Document]) -> dict[str, Any]:

@@ -15,7 +15,6 @@ from pymongo.errors import BulkWriteError
 from shared.documents import Claim, Task, task_id
 from shared.errors import LeaseLost
 from shared.pass_rates import num_passed
-from shared.run_documents import Admission
 from shared.states import SlotStatus, TaskStatus
 from shared.store.malformed import MalformedVerbs, readable
 from shared.store.pipelines import (
@@ -33,6 +32,7 @@ from shared.store.slots import CLAIMABLE_NOW, claim_pipeline, close_group, holdi
 from shared.store.spoilt_tasks import SpoiltTasks
 
 Document = dict[str, Any]
+HAS_FAILURES: Document = {"slots.failures": {"$gt": 0}}
 
 
 @survives_outages
@@ -50,12 +50,12 @@ class TaskVerbs:
             [("policy", 1), ("split", 1), ("epoch", 1), ("tid", 1)], name="identity", unique=True
         )
         await self._tasks.create_index([("policy", 1), ("split", 1), ("seq", 1)], name="order", unique=True)
-        completed = {
-            "status": TaskStatus.COMPLETED.value
-        }  # few at any time: settlement is asked for after every episode
+        # Both hold few tasks: settlement is asked for after every episode, a launcher's display looks every two seconds.
+        completed = {"status": TaskStatus.COMPLETED.value}
         await self._tasks.create_index(
             [("policy", 1), ("free_at", 1)], name="settle", partialFilterExpression=completed
         )
+        await self._tasks.create_index([("slots.failures", 1)], name="failures", partialFilterExpression=HAS_FAILURES)
 
     # ------------------------------------------------------------------ import
 
@@ -275,37 +275,11 @@ class TaskVerbs:
 
     # ------------------------------------------------------------------ questions
 
-    async def admission_limit(self, policy: str, admission: Admission, step: int, discarded: int) -> int:
-        """`seq` below which train tasks may be opened: (step + 1 + max_staleness) · groups_per_step + discarded.
-
-        AReaL's capacity inequality (arXiv 2505.24298), computed from what the documents say instead of a counter.
-        `discarded` are groups that gave the trainer nothing, so that they do not use up the appetite; nor do the tasks
-        below the limit that the curriculum skipped.
-        """
-        ahead = step + 1 + admission.max_staleness
-        if admission.num_steps is not None:
-            ahead = min(ahead, admission.num_steps)
-        return await self._beyond_skipped(policy, ahead * admission.groups_per_step + discarded)
-
-    async def _beyond_skipped(self, policy: str, limit: int) -> int:
-        """`limit`, raised by the skipped tasks below it: those that come below by that count too."""
-        looked_at = 0
-        where: Document = {"policy": policy, "split": "train", "status": TaskStatus.SKIPPED.value}
-        while looked_at < limit:
-            found = await self._tasks.count_documents({**where, "seq": {"$gte": looked_at, "$lt": limit}})
-            looked_at, limit = limit, limit + found
-        return limit
-
-    async def count_without_data(self, owner: str, split: str, policy: str) -> int:
-        """Ended groups of `owner`'s tasks that gave `policy` nothing to train on."""
-        nothing = [{"status": TaskStatus.ABANDONED}, {"status": TaskStatus.SETTLED, "data_of": {"$ne": policy}}]
-        return await self._tasks.count_documents({"policy": owner, "split": split, "$or": nothing})
-
     async def first_unended(self, split: str) -> dict[str, int]:
         """{policy: least `seq` of its tasks that are not settled, abandoned or skipped}: what still may become data."""
         unended = [TaskStatus.CREATED.value, TaskStatus.RUNNING.value, TaskStatus.COMPLETED.value]
         found = {}
-        for policy in await self._tasks.distinct("policy", {"split": split}):
+        for policy in await self._tasks.distinct("policy"):  # of any split: an index has those, and no task is read
             where = {"policy": policy, "split": split, "status": {"$in": unended}}
             first = await self._tasks.find_one(where, {"seq": 1}, sort=[("seq", ASCENDING)])
             if first is not None:
@@ -343,3 +317,11 @@ class TaskVerbs:
         )
         rows = await cursor.to_list()
         return {row["_id"]: row["n"] for row in rows} | {"failures": sum(row["failures"] for row in rows)}
+
+    async def count_failures(self) -> tuple[int, int]:
+        """(attempts that the plumbing failed, slots that it failed for good), of the whole run."""
+        failed: Document = {"$cond": [{"$eq": ["$slots.status", SlotStatus.FAILED.value]}, 1, 0]}
+        total: Document = {"_id": None, "attempts": {"$sum": "$slots.failures"}, "slots": {"$sum": failed}}
+        stages: list[Document] = [{"$match": HAS_FAILURES}, {"$unwind": "$slots"}, {"$group": total}]
+        rows = await (await self._tasks.aggregate(stages, hint="failures")).to_list()
+        return (int(rows[0]["attempts"]), int(rows[0]["slots"])) if rows else (0, 0)

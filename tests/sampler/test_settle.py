@@ -2,6 +2,7 @@
 
 import pytest
 
+from sampler.admission import seq_limit
 from sampler.settlement.groups import read_episode
 from sampler.settlement.settle import settle, settle_next
 from shared.audit import audit
@@ -186,9 +187,7 @@ async def test_a_dropped_group_opens_one_replacement_and_a_group_in_part_dropped
     config = make_config({"zero_variance_tolerance": 1e-6, "balance_sample": True})
 
     async def limit() -> int:
-        discarded = await store.tasks.count_without_data("main", "train", "main")
-        discarded += await store.data.count_discarded_groups("main")
-        return await store.tasks.admission_limit("main", Admission(groups_per_step=2, max_staleness=1), 0, discarded)
+        return (await seq_limit(store, ["main"], {"main": Admission(groups_per_step=2, max_staleness=1)}))[0]
 
     assert await limit() == 4
     while await settle_next(store, "w", config) is not None:

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from sampler.admission import seq_limit
 from sampler.config import SamplerConfig
 from sampler.engine.client import EngineClient
 from sampler.engines import Engines as SamplerEngines
@@ -27,7 +26,7 @@ from shared.store import Store
 from tests.sampler.chats import save_model_dir
 from tests.sampler.episodes import MODEL, TEMPLATE, ended, resources, says
 from tests.sampler.pools import fields_of, pools
-from tests.shared.builders import claim, import_tasks, make_task
+from tests.shared.builders import claim, import_tasks
 
 TASK = "main:train:0:t0"
 
@@ -192,30 +191,6 @@ async def test_the_audit_finds_data_that_trains_what_is_not_its_policys(
 
 
 # ---------------------------------------------------------------------- admission
-
-
-async def test_a_task_is_opened_only_while_every_policy_that_has_steps_to_take_wants_it(store: Store) -> None:
-    eager = Admission(groups_per_step=4, max_staleness=2, num_steps=3)
-    slow = Admission(groups_per_step=2, max_staleness=1, num_steps=9)
-    both = {"main": eager, "judge": slow}
-    assert await seq_limit(store, ["main", "judge"], {"main": eager}) == (
-        0,
-        "waiting for the trainer of policy judge to start (frozen_policies: those without one)",
-    )
-    assert await seq_limit(store, ["main"], both) == (12, "sampling")
-    assert (await seq_limit(store, ["main", "judge"], both))[0] == 4  # the judge's (0 + 1 + 1) · 2
-    tasks = [make_task(seq).model_copy(update={"status": TaskStatus.SETTLED, "data_of": ["main"]}) for seq in range(3)]
-    await store.tasks.insert_new(tasks)
-    assert (await seq_limit(store, ["main", "judge"], both))[0] == 7  # three groups gave the judge nothing
-    for step in range(3):
-        await store.versions.announce("judge", step, f"/{step}", {})
-    assert (await seq_limit(store, ["main", "judge"], both))[0] == 11
-    for step in range(4):
-        await store.versions.announce("main", step, f"/main/{step}", {})
-    assert (await seq_limit(store, ["main", "judge"], both))[0] == 11  # main has taken its steps, the judge has not
-    for step in range(3, 10):
-        await store.versions.announce("judge", step, f"/{step}", {})
-    assert (await seq_limit(store, ["main", "judge"], both))[0] == 12
 
 
 async def test_a_frozen_policy_takes_turns_gets_no_data_and_holds_up_no_admission(store: Store) -> None:

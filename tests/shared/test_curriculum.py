@@ -5,7 +5,6 @@ from typing import Any
 import pytest
 
 from shared.documents import Task, TaskPayload, task_id
-from shared.run_documents import Admission
 from shared.states import TaskStatus
 from shared.store import Store
 from shared.task_files import Entry, Target, import_entries
@@ -91,13 +90,3 @@ async def test_an_epoch_that_is_imported_after_the_one_before_was_played_is_skip
         entry = Entry(ROOT / "t.jsonl", line, Target(num_generations=4), 1)
         assert await import_entries(store, [entry]) == inserted
         assert await status(store, 1) is TaskStatus.SKIPPED
-
-
-async def test_skipped_tasks_do_not_use_up_the_appetite_nor_let_others_in_before_their_turn(store: Store) -> None:
-    """Ten tasks; 4, 5 and 7 are skipped. The limit is raised by those that lie below it, and by no other."""
-    await store.tasks.insert_new([make_task(seq) for seq in range(10)])
-    skipped = {"$set": {"status": TaskStatus.SKIPPED.value}}
-    await store.database["tasks"].update_many({"seq": {"$in": [4, 5, 7]}}, skipped)
-    admission = Admission(groups_per_step=1, max_staleness=0)
-    limits = [await store.tasks.admission_limit("main", admission, step, 0) for step in range(6)]
-    assert limits == [1, 2, 3, 4, 7, 9]

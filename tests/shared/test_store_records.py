@@ -154,12 +154,11 @@ async def test_a_resume_undoes_later_marks_on_data_and_records_alike(store: Stor
     assert await train(store, 2) == [c, c[:-3] + "1:1"]
 
 
-async def test_what_is_set_aside_keeps_its_reason_and_counts_as_discarded(store: Store) -> None:
+async def test_what_is_set_aside_keeps_its_reason(store: Store) -> None:
     [[a, b], [c, d]] = await groups(store, 2)
     await store.data.set_aside([a, b], DataStatus.STALE, "5 steps old")
     await store.data.set_aside([c, d], DataStatus.DROPPED, "too long")
     assert await store.questions.set_aside() == {"stale": {"5 steps old": 2}, "dropped": {"too long": 2}}
-    assert await store.data.count_discarded_groups("main") == 2
     await store.data.rewind("main", 0, max_trained_count=1)  # stale is looked at again, dropped is final
     assert await store.data.count_by_status() == {"ready": 2, "dropped": 2}
 

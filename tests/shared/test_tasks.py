@@ -13,7 +13,6 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_stat
 from shared.documents import Claim
 from shared.errors import LeaseLost
 from shared.mongod import Mongod
-from shared.run_documents import Admission
 from shared.states import SlotStatus, TaskStatus
 from shared.store import Store
 from tests.shared.builders import claim, import_tasks, let_time_pass, make_task
@@ -39,14 +38,6 @@ async def test_tasks_are_opened_in_order_and_never_beyond_the_admission_limit(st
     await import_tasks(store, 5, num_generations=1)
     order = [got.task.seq for _ in range(5) if (got := await claim(store, seq_limit=3)) is not None]
     assert order == [0, 1, 2]
-
-
-async def test_the_admission_limit_counts_steps_ahead_and_what_was_discarded(store: Store) -> None:
-    admission = Admission(groups_per_step=16, max_staleness=2)
-    assert await store.tasks.admission_limit("main", admission, step=0, discarded=0) == 48
-    assert await store.tasks.admission_limit("main", admission, step=5, discarded=3) == 131
-    bounded = Admission(groups_per_step=16, max_staleness=2, num_steps=6)
-    assert await store.tasks.admission_limit("main", bounded, step=5, discarded=0) == 96
 
 
 async def test_a_zombie_is_refused_after_its_lease_was_taken_over(store: Store) -> None:
@@ -290,3 +281,11 @@ async def test_ending_a_slot_again_changes_nothing_and_is_no_lost_lease(store: S
     task = await store.tasks.get(got.task.id)
     assert task is not None
     assert [s.score for s in task.slots] == [1.0, None]
+
+
+async def test_failures_of_the_plumbing_are_counted_over_the_whole_run(store: Store) -> None:
+    assert await store.tasks.count_failures() == (0, 0)
+    await import_tasks(store, 2)
+    for max_failures in (9, 1, 9):
+        await store.tasks.retry_slot(await claim(store), "engine down", delay_s=60, max_failures=max_failures)
+    assert await store.tasks.count_failures() == (3, 1)

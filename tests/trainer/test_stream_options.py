@@ -138,7 +138,10 @@ async def play_eagerly(store: Store, *, late: int) -> None:
             data = make_data(held.task, held.traj_id, version=version)
             await store.records.open_dispatch(make_answer(data.id, version=version))
             await store.data.write_group([data])
-            await store.tasks.finish_slot(held, 1.0)
+            if await store.tasks.finish_slot(held, 1.0):
+                task = await store.tasks.claim_settlement("w", policy="main", lease_s=60)
+                assert task is not None
+                await store.tasks.finish_settlement(task, "ready", abandoned=False, data_of=["main"])
         await asyncio.sleep(0.01)
 
 

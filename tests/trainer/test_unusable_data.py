@@ -6,9 +6,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from sampler.admission import seq_limit
 from shared.errors import DataError, MalformedDocument
 from shared.flatten import tree_of
 from shared.packed import pack_floats, pack_ints
+from shared.run_documents import Admission
 from shared.states import DataStatus
 from tests.trainer.streams import add_groups, make_config, publish, start
 from trainer.data.reading import check_tokens
@@ -80,7 +82,8 @@ def test_a_group_with_a_spoilt_document_is_dropped_by_name_and_the_step_takes_th
     assert dropped, "it is told by its status"
     assert all(named in data["reason"] and FIRST in data["reason"] for data in dropped), dropped[0]["reason"]
     assert [data["claim"] for data in left] == [None] * len(left), "nothing stays borrowed"
-    assert bridge(bridge.store.data.count_discarded_groups("main")) == 1, "another task is opened for it"
+    admission = {"main": Admission(groups_per_step=4, max_staleness=0)}
+    assert bridge(seq_limit(bridge.store, ["main"], admission)) == (2, "sampling"), "another task is opened for it"
 
 
 @pytest.mark.parametrize("ids", [[5, VOCAB_SIZE], [5, -1]])

@@ -13,9 +13,9 @@ from typing import Any
 
 from shared.documents import DataClaim
 from shared.errors import LeaseLost
+from shared.names import TRAIN_SPLIT
 from shared.run_documents import PolicyVersion
 from shared.states import DataStatus
-from shared.task_mix import TRAIN_SPLIT
 from trainer.config import TrainerConfig
 from trainer.data.cost import group_cost
 from trainer.store_bridge import StoreBridge

@@ -1,0 +1,220 @@
+"""What the services ask the database again and again, and how much of it each question reads, by the size of the run.
+
+    python -m tests.shared.looks 1000 100000     # groups that were played and trained
+
+A run is filled with that many finished groups (two records each), their evaluation rounds, versions and dead workers,
+and with the same few groups that are under way. Each question is asked once under MongoDB's profiler, which says how
+many index keys and documents it examined. `tests/shared/test_looks.py` holds at two sizes that those do not grow.
+"""
+
+import argparse
+import asyncio
+import tempfile
+import uuid
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from pymongo import AsyncMongoClient
+
+from sampler.admission import seq_limit
+from shared.documents import DataClaim
+from shared.interrupt import run_command
+from shared.mongod import Mongod
+from shared.names import EVAL_SPLIT, TRAIN_SPLIT
+from shared.run_documents import Admission, InferenceService, Worker
+from shared.states import DataStatus, ServiceStatus, TaskStatus
+from shared.store import Store
+from tests.shared.builders import make_data, make_task
+
+Document = dict[str, Any]
+Look = Callable[[Store], Awaitable[Any]]
+GROUPS_PER_STEP, STALENESS = 16, 2
+READY, RUNNING, COMPLETED, WAITING = 20, 12, 3, 200  # groups that are under way, whatever the run's size
+EVAL_TASKS, STEPS_PER_ROUND = 20, 10
+ADMISSIONS = {"main": Admission(groups_per_step=GROUPS_PER_STEP, max_staleness=STALENESS)}
+AT_ONCE = 5_000
+
+
+async def admit(store: Store) -> None:
+    limit, _ = await seq_limit(store, ["main"], ADMISSIONS)
+    assert limit > 0
+
+
+async def claim_train(store: Store) -> None:
+    limit, _ = await seq_limit(store, ["main"], ADMISSIONS)
+    await _claim(store, TRAIN_SPLIT, limit)
+
+
+async def claim_eval(store: Store) -> None:
+    await _claim(store, EVAL_SPLIT, None)
+
+
+async def _claim(store: Store, split: str, limit: int | None) -> None:
+    served = [newest.version] if (newest := await store.versions.newest("main")) else []
+    verb = store.tasks.claim_slot
+    await verb("w", policy="main", split=split, lease_s=60, seq_limit=limit, served_versions=served)
+
+
+async def train_a_step(store: Store) -> None:
+    groups = await store.data.ready_groups("main", GROUPS_PER_STEP)
+    claim = DataClaim(incarnation=1, step=10**6)
+    await store.data.release_claims("main", 1)
+    await store.data.claim([rid for group in groups for rid in group["records"]], claim)
+    await store.data.commit_step("main", claim, max_trained_count=1)
+
+
+OFTEN: dict[str, Look] = {
+    "sampler, every poll_s: the run": lambda store: store.runs.get(),
+    "sampler, every poll_s: engines": lambda store: store.services.live("main", 15.0),
+    "sampler, every poll_s: newest version": lambda store: store.versions.newest("main"),
+    "sampler, every poll_s: admission": admit,
+    "sampler, every slot: admission and claim": claim_train,
+    "sampler, every poll_s: claim of an evaluation": claim_eval,
+    "sampler, every episode: claim of a settlement": lambda store: store.tasks.claim_settlement(
+        "w", policy="main", lease_s=60
+    ),
+    "keeper, every poll_s: evaluation that is awaited": lambda store: store.evaluation.awaited_version(
+        "main", before=10**6
+    ),
+    "trainer, every 0.1 s: paused": lambda store: store.runs.is_paused(),
+    "trainer, every 0.1 s: groups that are ready": lambda store: store.data.ready_groups("main", 4 * GROUPS_PER_STEP),
+    "trainer, every 0.1 s: the same, offline": lambda store: store.data.ready_groups(
+        "main", 4 * GROUPS_PER_STEP, least_trained_first=True
+    ),
+    "trainer, every 0.1 s: first that is not ended": lambda store: store.tasks.first_unended(TRAIN_SPLIT),
+    "trainer, every step: still current": lambda store: store.runs.is_current_trainer("main", 1),
+    "trainer, every step: borrowing and marks": train_a_step,
+    "trainer, every step: how many are ready": lambda store: store.data.count_ready_groups("main"),
+    "trainer, every step: rounds that are open": lambda store: store.evaluation.open_versions("main"),
+    "launcher, every 2 s: failures": lambda store: store.tasks.count_failures(),
+    "trainer, every step: an engine wants all weights": lambda store: store.services.wants_full("main", 15.0),
+}
+# Of these the answer itself has a part for every version, task or worker of the run.
+GROWING: dict[str, Look] = {
+    "trainer and keeper, every version: all versions": lambda store: store.versions.all("main"),
+    "launcher, every 2 s: live workers": lambda store: store.workers.live(),
+}
+
+
+# ---------------------------------------------------------------------- a run that has come far
+
+
+async def fill(store: Store, finished: int) -> None:
+    """`finished` groups that were played, and either trained, abandoned, skipped or set aside; and the few under way."""
+    under_way = READY * ["ready"] + COMPLETED * ["completed"] + RUNNING * ["running"] + WAITING * ["created"]
+    kinds = (["trained"] * 16 + ["abandoned", "stale", "dropped", "skipped"]) * (finished // 20) + under_way
+    await _insert(store, "tasks", (_task(seq, kind) for seq, kind in enumerate(kinds)))
+    await _insert(store, "record_data", (d for seq, kind in enumerate(kinds) for d in _data(seq, kind)))
+    steps = finished // GROUPS_PER_STEP
+    rounds = range(0, steps + 1, STEPS_PER_ROUND)
+    await _insert(store, "tasks", (_eval_task(k, version) for version in rounds for k in range(EVAL_TASKS)))
+    await _insert(store, "policy_versions", (_version(step) for step in range(steps + 1)))
+    await store.runs.start_trainer("main", ADMISSIONS["main"])
+    service = InferenceService(id="http://a:1", url="http://a:1", policy="main", version=steps, status=ServiceStatus.UP)
+    await store.services.heartbeat(service)
+    worker = Worker(id="w", kind="sampler", host="h", pid=1).to_mongo()
+    await _insert(store, "workers", (worker | {"_id": f"w{k}", "heartbeat": None} for k in range(finished // 50)))
+
+
+_TASK, _DATA = make_task(0).to_mongo(), make_data(make_task(0), 0).to_mongo()
+_STATUS = {"trained": "settled", "ready": "settled", "stale": "settled", "dropped": "settled"}
+
+
+def _task(seq: int, kind: str) -> Document:
+    status = _STATUS.get(kind, kind)
+    slots = [{**slot, "status": "open" if status == "created" else "leased"} for slot in _TASK["slots"]]
+    if status not in ("created", "running"):
+        slots = [{**slot, "status": "scored", "score": 1.0, "record_id": "r"} for slot in slots]
+    task = {**_TASK, "_id": f"main:train:0:t{seq}", "tid": f"t{seq}", "seq": seq, "status": status, "slots": slots}
+    return {**task, "data_of": ["main"] if status == "settled" else []}
+
+
+def _data(seq: int, kind: str) -> Iterator[Document]:
+    if kind not in ("trained", "ready", "stale", "dropped"):
+        return
+    step = seq // GROUPS_PER_STEP if kind == "trained" else None
+    marks = {"trained_count": int(step is not None), "trained_steps": [step] * (step is not None)}
+    for k in range(2):
+        rid, task = f"main:train:0:t{seq}:{k}:1", f"main:train:0:t{seq}"
+        found = {**_DATA, "_id": rid, "record": rid, "task": task, "seq": seq, "status": DataStatus(kind).value}
+        yield {**found, **marks, "last_trained_step": step, "claim": None}
+
+
+def _eval_task(k: int, version: int) -> Document:
+    task = _task(version * EVAL_TASKS + k, TaskStatus.SETTLED)
+    named = {"_id": f"main:eval:{version}:t{k}", "tid": f"t{k}", "epoch": version, "at_version": version}
+    return {**task, **named, "split": EVAL_SPLIT}
+
+
+def _version(step: int) -> Document:
+    files = {"model.safetensors": {"sha256": uuid.uuid4().hex, "bytes": 1}}
+    number: Document = {"_id": f"main:{step}", "policy": "main", "version": step, "step": step, "path": f"/{step}"}
+    return {**number, "files": files, "withdrawn_to": None}
+
+
+async def _insert(store: Store, collection: str, documents: Iterator[Document]) -> None:
+    while batch := list(islice(documents, AT_ONCE)):
+        await store.database[collection].insert_many(batch, ordered=False)
+
+
+# ---------------------------------------------------------------------- under the profiler
+
+
+@dataclass(frozen=True, slots=True)
+class Examined:
+    """By all commands of one look."""
+
+    keys: int
+    documents: int
+    milliseconds: int
+    plans: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return f"{self.keys:>8} {self.documents:>8} {self.milliseconds:>6}"
+
+
+async def examine(connection_string: str, store: Store, look: Look) -> Examined:
+    """Nothing else may ask this database meanwhile."""
+    client: AsyncMongoClient[Document] = AsyncMongoClient(connection_string)
+    database = client[store.run]
+    try:
+        await database.command("profile", 2)
+        await look(store)
+        await database.command("profile", 0)
+        found = await database["system.profile"].find({"command.profile": {"$exists": False}}).to_list()
+        await database["system.profile"].drop()
+    finally:
+        await client.close()
+    return Examined(
+        sum(row.get("keysExamined", 0) for row in found),
+        sum(row.get("docsExamined", 0) for row in found),
+        sum(row["millis"] for row in found),
+        tuple(row.get("planSummary", row["op"]) for row in found),
+    )
+
+
+async def _main(sizes: Sequence[int]) -> None:
+    with tempfile.TemporaryDirectory() as folder, Mongod(Path(folder)) as mongod:
+        found: dict[str, list[Examined]] = {}
+        for size in sizes:
+            async with Store.open(mongod.connection_string, f"looks-{size}") as store:
+                await fill(store, size)
+                for name, look in (OFTEN | GROWING).items():
+                    found.setdefault(name, []).append(await examine(mongod.connection_string, store, look))
+    print(f"{'finished groups':52}", *(f"{size:>24}" for size in sizes))
+    print(f"{'':52}", *(f"{'keys':>8} {'docs':>8} {'ms':>6}" for _ in sizes))
+    for name, by_size in found.items():
+        print(f"{name:52}", *by_size)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="How much the services' questions read, by the size of the run.")
+    parser.add_argument("sizes", nargs="*", type=int, default=[1_000, 10_000], help="finished groups")
+    asyncio.run(_main(parser.parse_args().sizes))
+
+
+if __name__ == "__main__":
+    run_command(main)

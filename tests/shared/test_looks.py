@@ -1,0 +1,38 @@
+"""What services ask again and again reads no more of a long run than of a short one."""
+
+import asyncio
+
+import pytest
+
+from shared.mongod import Mongod
+from shared.store import Store
+from tests.shared.looks import OFTEN, Examined, examine, fill
+
+SIZES = (200, 2_000)  # finished groups
+SLACK = 4  # keys: a plan that skips along an index looks at one more for each thing that it skips to
+
+
+@pytest.fixture(scope="module")
+def examined(mongod: Mongod) -> dict[str, list[Examined]]:
+    return asyncio.run(ask_at_both_sizes(mongod.connection_string))
+
+
+async def ask_at_both_sizes(connection_string: str) -> dict[str, list[Examined]]:
+    found: dict[str, list[Examined]] = {}
+    for size in SIZES:
+        async with Store.open(connection_string, f"looks-{size}") as store:
+            await fill(store, size)
+            for name, look in OFTEN.items():
+                found.setdefault(name, []).append(await examine(connection_string, store, look))
+            await store.client.drop_database(store.run)
+    return found
+
+
+@pytest.mark.parametrize("name", OFTEN)
+def test_a_question_that_is_asked_again_and_again_reads_no_more_of_a_run_that_is_ten_times_as_long(
+    examined: dict[str, list[Examined]], name: str
+) -> None:
+    short, long = examined[name]
+    assert long.keys <= short.keys + SLACK, long
+    assert long.documents <= short.documents, long
+    assert long.plans, "it was seen by the profiler"
