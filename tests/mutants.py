@@ -60,7 +60,7 @@ MUTANTS = (
         "        self._sent.send(messages, restart=restart)\n",
         "",
         "tests/sampler/test_new_messages.py::"
-        "test_an_episode_that_sends_its_history_again_fails_with_the_reason_and_not_for_ever",
+        "test_an_episode_that_sends_its_history_again_fails_with_the_reason_and_is_not_tried_again",
     ),
     Mutant(
         "renewal of leases: the loop",
