@@ -101,8 +101,9 @@ def open_learner(
         kind: dict[str, Any] = {"dtype": dtype, "attn_implementation": OWN.attention, "dropout": dropout}
         causal_lm = (empty_model if first_loads else load_model)(directory, trainable=trained, **kind)
         cut_layers(causal_lm, parallel.mesh["tp"], parallel.device)
-        cut_sequences(causal_lm, parallel.context, tp_size=parallel.mesh["tp"].size(), obstacle=obstacle)
-        return TreeLM(causal_lm, parallel.context)
+        tp_size = parallel.mesh["tp"].size()
+        cut_sequences(causal_lm, parallel.context, tp_size=tp_size, obstacle=obstacle)
+        return TreeLM(causal_lm, parallel.context, tp_size=tp_size)
 
     def shard(lm: TreeLM, directory: Path, *, frozen: bool = False) -> None:
         shard_model(lm, layer_classes(lm.causal_lm), parallel, frozen=frozen)

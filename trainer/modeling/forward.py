@@ -26,6 +26,9 @@ from trainer.modeling.ways import Head, Way
 from trainer.parallel import Peers
 from trainer.trees.packing import Row
 
+# DTensor derives the sharding of every operation anew for each new length (about 50 operations, 14 ms each on a busy CPU).
+SHARED_LAYERS_MULTIPLE = 64
+
 
 class Forwarded(NamedTuple):
     """What a row's forward gives. `routing` is of this process's tokens of the row, None for a model without experts."""
@@ -41,6 +44,7 @@ class TreeLM(nn.Module):
     `way`: how it is computed. At first trees, by the attention that the model was loaded with; `measuring.choose_way` finds the
     one that agrees with the model's own forward. With `way.trees` False rows must be single sequences.
     `context`: processes that each take their slice of every row, and all return the same; they must make the same calls.
+    `tp_size`: processes that share each layer.
     """
 
     causal_lm: PreTrainedModel
@@ -48,9 +52,10 @@ class TreeLM(nn.Module):
     context: Peers | None
     experts_per_token: int | None
 
-    def __init__(self, causal_lm: PreTrainedModel, context: Peers | None = None) -> None:
+    def __init__(self, causal_lm: PreTrainedModel, context: Peers | None = None, *, tp_size: int = 1) -> None:
         super().__init__()
         self.context = context if context is not None and context.size > 1 else None
+        self._tp_size = tp_size
         self.causal_lm = causal_lm
         self.way = Way(causal_lm.config._attn_implementation, trees=True)
         self.experts_per_token = experts_per_token(causal_lm)
@@ -60,6 +65,15 @@ class TreeLM(nn.Module):
     def mask(self, device: torch.device | str) -> MaskBuilder:
         """What makes the masks of its rows."""
         return choose(plain_name(self.way.attention), device, linear=not self.way.trees)
+
+    def padded(self, row: Row, multiple: int = 1) -> Row:
+        """To a multiple of `multiple`, for the processes that share the row, and to few lengths where they share layers.
+
+        Rows of single sequences keep their length there: their model may depend on it (rope of type dynamic).
+        """
+        shares = 1 if self.context is None else self.context.size
+        few = SHARED_LAYERS_MULTIPLE if self._tp_size > 1 and self.way.trees else 1
+        return row.padded(math.lcm(multiple, shares, few))
 
     def forward(self, row: Row, mask: Mask, chunk: int, with_entropy: bool) -> Forwarded:
         """Of the row's entries; each distinct (token, temperature) is computed once."""
@@ -126,8 +140,8 @@ def forward_row(
 
     float32, or float64 for a float64 model. `row` must be on the model's device.
     """
-    shares = lm.context.size if isinstance(lm, TreeLM) and lm.context is not None else 1
-    row = row.padded(math.lcm(BLOCK if attn is interval_block_mask else 1, shares))
+    multiple = BLOCK if attn is interval_block_mask else 1
+    row = lm.padded(row, multiple) if isinstance(lm, TreeLM) else row.padded(multiple)
     forwarded: Forwarded = lm(row, attn(row.ends_N), chunk, with_entropy)
     return forwarded
 
