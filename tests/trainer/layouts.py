@@ -1,7 +1,7 @@
 """The same steps on any number of processes: python -m tests.trainer.layouts [--layouts 1,2,4,1x2,2x2,1x1x2] [--experts]
 
 A layout is DATAxTPxCP: so many parts of the data, so many processes for each layer, so many for each row's tokens. Every layout
-takes 3 float64 steps on the same groups, and leaves a checkpoint after 2, from which each other layout then continues. Printed: the
+takes 3 float64 steps on the same groups, and leaves a checkpoint after 2, from which each other layout continues. Printed: the
 largest difference of any parameter from those of one process, relative to that parameter. Processes are forked from one, which
 spares each the import of torch.
 """

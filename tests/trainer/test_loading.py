@@ -16,8 +16,7 @@ from tests.trainer.launched import OPTIMIZER, exact_learner, full_parameters, ta
 from tests.trainer.layouts import Layout, run
 from trainer import learner
 from trainer.losses import LossConfig
-from trainer.modeling.forward import TreeLM
-from trainer.modeling.measuring import Found, choose_way
+from trainer.modeling.measuring import Found
 from trainer.modeling.trainable import Trainable
 from trainer.parallel import Parallel, ShardSettings
 
@@ -74,14 +73,14 @@ def test_adapters_are_refused_where_only_the_first_process_has_the_model(tmp_pat
 
 def test_the_other_process_never_holds_the_whole_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """100 MB in matrices of 4 MB. Beyond its half, the other process needs memory for a tensor or two at a time, until the
-    loaded model is computed for the first time: that gathers layers, as every step does."""
-    loaded: list[int] = []  # most bytes until then
+    loaded model is computed for the first time: that gathers layers, as every step does, and is where this test ends."""
 
-    def noted(lm: TreeLM, *args: Any, **kwargs: Any) -> Found:
-        loaded.append(_memory("VmHWM"))
-        return choose_way(lm, *args, **kwargs)
+    class Loaded(Exception):
+        """Nothing was computed yet."""
 
-    monkeypatch.setattr(learner, "choose_way", noted)
+    def before_it_is_computed(*_: Any, **__: Any) -> Found:
+        raise Loaded
+
     whole = tmp_path / "whole"
     heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8}
     config = Qwen3Config(vocab_size=37, hidden_size=256, intermediate_size=4096, num_hidden_layers=8, **heads)
@@ -95,15 +94,15 @@ def test_the_other_process_never_holds_the_whole_model(tmp_path: Path, monkeypat
         # Freed tensors go back to the kernel at once: what glibc keeps of them was up to a fifth of the model, by chance.
         assert ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, 1 << 20) == 1
         exact_learner(tiny, with_settings(parallel, ShardSettings(first_loads=True)))  # what is imported and made once
+        monkeypatch.setattr(learner, "choose_way", before_it_is_computed)
         for first_loads in (True, False):
             directory = whole if parallel.is_main or not first_loads else bare
             Path("/proc/self/clear_refs").write_text("5")  # VmHWM begins anew
             before = _memory("VmRSS")
-            opened = learner.open_learner(
-                directory, LossConfig(), OPTIMIZER, with_settings(parallel, ShardSettings(first_loads=first_loads))
-            )
-            peak = loaded[-1] - before
-            del opened
+            settings = ShardSettings(first_loads=first_loads)
+            with pytest.raises(Loaded):
+                learner.open_learner(directory, LossConfig(), OPTIMIZER, with_settings(parallel, settings))
+            peak = _memory("VmHWM") - before
             if not parallel.is_main:
                 assert (peak < 0.9 * model_bytes) is first_loads, (peak, model_bytes)
 
