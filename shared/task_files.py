@@ -20,6 +20,7 @@ from shared.errors import ConfigError
 from shared.names import TRAIN_SPLIT, check_name
 from shared.store import Store
 from shared.store.pipelines import EPOCH
+from shared.task_checks import TaskCheck
 from shared.task_lines import MAX_ERRORS, LineError, TaskFileError, TaskLine, checked_lines, lines_of, size_of
 
 BATCH = 1_000
@@ -44,6 +45,7 @@ class Target:
     payload_model: type[BaseModel] | None = None  # what the sampler makes of a line's metadata; None: anything
     source: str | None = None
     settings: Mapping[str, Any] = field(default_factory=dict)
+    check: TaskCheck | None = None  # can samplers play them? None: not looked at
 
     def __post_init__(self) -> None:
         check_name("split", self.split)
@@ -106,13 +108,35 @@ async def check_stored(store: Store, path: Path, target: Target, report: Callabl
     count = 0
     for batch in batches(checked_lines(path, target.payload_model)):
         count += len(batch)
+        conflicts += _unplayable(path, batch, target)
         for epoch in target.epochs:
             entries = [Entry(path, line, target, epoch) for line in batch]
             conflicts += _conflicts(entries, await store.tasks.existing_payloads([entry.id for entry in entries]))
         report(batch[-1].end * len(target.epochs))
+        if len(conflicts) >= MAX_ERRORS:
+            break
     if conflicts:
         raise TaskFileError(conflicts[:MAX_ERRORS])
     return count
+
+
+def check_playable(path: Path, target: Target) -> None:
+    """Read the whole file: its own errors, and what samplers cannot play. Raises TaskFileError."""
+    problems: list[LineError] = []
+    for batch in batches(checked_lines(path, target.payload_model)):
+        problems += _unplayable(path, batch, target)
+        if len(problems) >= MAX_ERRORS:
+            break
+    if problems:
+        raise TaskFileError(problems[:MAX_ERRORS])
+
+
+def _unplayable(path: Path, lines: Sequence[TaskLine], target: Target) -> list[LineError]:
+    check = target.check
+    if check is None:
+        return []
+    entries = [Entry(path, line, target, 0) for line in lines]
+    return [LineError(str(path), e.line.number, text) for e in entries for text in check.problems(e.payload)]
 
 
 async def import_entries(store: Store, batch: Sequence[Entry]) -> int:

@@ -11,7 +11,7 @@ Promise: at every point of the sequence each source has been given its share of 
 sources give the same sequence, and more epochs only continue it. So an import may be repeated, interrupted and extended.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from fractions import Fraction
 from math import lcm
 from pathlib import Path
@@ -23,7 +23,17 @@ from shared.config import ServiceConfig
 from shared.errors import ConfigError
 from shared.names import EVAL_SPLIT, TRAIN_SPLIT, SourceName, SplitName
 from shared.store import Store
-from shared.task_files import Entry, ImportResult, Progress, Target, batches, check_stored, import_entries
+from shared.task_checks import TaskCheck
+from shared.task_files import (
+    Entry,
+    ImportResult,
+    Progress,
+    Target,
+    batches,
+    check_playable,
+    check_stored,
+    import_entries,
+)
 from shared.task_lines import check_task_file, lines_of
 
 SETTINGS = (
@@ -110,6 +120,7 @@ async def import_mix(
     splits: Sequence[str] | None = None,
     root: Path = Path(),
     progress: Progress | None = None,
+    check: TaskCheck | None = None,
 ) -> ImportResult:
     """Check every file, then import each split's sequence; `splits` None: all. Paths start at `root`. Raises TaskFileError.
 
@@ -119,7 +130,7 @@ async def import_mix(
     if not config.sources:
         raise ConfigError(f"{config.config}: no sources in section tasks; see docs/tasks.md")
     chosen = [s for s in dict.fromkeys(source.split for source in config.sources) if splits is None or s in splits]
-    mixes = [_Mix(config, split, policy, num_generations, root) for split in chosen]
+    mixes = [_Mix(config, split, policy, num_generations, root, check) for split in chosen]
     for mix in mixes:
         await mix.check(store)
     inserted = unchanged = done = 0
@@ -133,10 +144,24 @@ async def import_mix(
     return ImportResult(inserted, unchanged)
 
 
+def check_mix(config: TasksConfig, check: TaskCheck, root: Path, splits: Collection[str]) -> None:
+    """Read every file of `splits`: its own errors, and what samplers cannot play. Raises TaskFileError."""
+    for source in (source for source in config.sources if source.split in splits):
+        check_playable(root / source.file, Target(source.split, settings=source.settings, check=check))
+
+
 class _Mix:
     """The sequence of one split. Reads every file once to count its tasks."""
 
-    def __init__(self, config: TasksConfig, split: str, policy: str, num_generations: int, root: Path) -> None:
+    def __init__(
+        self,
+        config: TasksConfig,
+        split: str,
+        policy: str,
+        num_generations: int,
+        root: Path,
+        check: TaskCheck | None,
+    ) -> None:
         self._sources = config.of_split(split)
         self._paths = [root / source.file for source in self._sources]
         self._sizes = [check_task_file(path) for path in self._paths]
@@ -151,6 +176,7 @@ class _Mix:
                 at_version=0 if split == EVAL_SPLIT else None,
                 source=source.name,
                 settings=source.settings,
+                check=check,
             )
             for source in self._sources
         ]

@@ -13,6 +13,7 @@ from typing import Any
 
 from sampler.agents import Judge
 from sampler.errors import AgentFailed, ScorerFailed
+from shared import scorer_names as known_names
 from shared.errors import ConfigError, OwnCodeFailed
 from shared.outside_text import clipped
 from shared.own_code import import_own
@@ -73,6 +74,7 @@ def register_scorer(name: str, *, needs_answer: bool = True, needs_judge: bool =
         known = _SCORERS.get(name)
         if known is not None and known.scorer is not scorer:
             raise ConfigError(f"scorer {name!r} is registered twice; give one of them another name")
+        known_names.remember(name, needs_judge=needs_judge)
         _SCORERS[name] = _Registered(scorer, needs_answer, needs_judge, inspect.unwrap(scorer))
         return scorer
 

@@ -1,6 +1,7 @@
 """One command from a run name to a trained policy, or several that take turns, on this machine.
 
-    lock ─▶ database ─▶ tools ─▶ engines ─▶ samplers ─▶ trainers      (each only if it is not given; a policy has its own
+    lock ─▶ database ─▶ check the tasks
+         ─▶ tools ─▶ engines ─▶ samplers ─▶ trainers      (each only if it is not given; a policy has its own
          ─▶ evaluate version 0 ─▶ queue the tasks ─▶ train to the end        engines and its own trainer)
          ─▶ evaluate the result ─▶ summary
 
@@ -33,6 +34,7 @@ from scripts.launch.policies import load_policies
 from scripts.launch.rounds import EvalRound, import_eval, import_train, setup_seconds
 from scripts.launch.services import start_keepers, start_samplers, start_tools, start_trainers
 from scripts.launch.settings import ROOT, LaunchConfig
+from scripts.launch.task_checks import check_tasks, check_tools
 from scripts.launch.waiting import signals_set, until
 from shared.config import forget_secrets
 from shared.errors import ConfigError, TandemError
@@ -147,8 +149,10 @@ class Launch:
         async with Store.open(self.database, config.run) as store, self._refreshed(store):
             if config.is_main and await self.is_finished(store):
                 return await self.finish(store)
+            asked = await asyncio.to_thread(check_tasks, config, self.display.note) if config.is_main else []
             tools_url = await start_tools(config, self.children)
             self.display.note(f"tools: {redacted(tools_url) if tools_url else NO_TOOLS}")
+            await check_tools(config, tools_url, asked, self.display.note)
             start_keepers(self.policies, self.children, self.database)
             start_samplers(self.policies, self.children, self.database, tools_url)
             if not config.only_evaluate:

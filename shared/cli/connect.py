@@ -82,6 +82,11 @@ def complain(text: str) -> None:
     Console(stderr=True, highlight=False, emoji=False, soft_wrap=True).print(f"[red]tandem:[/red] {escape(text)}")
 
 
+def warn(text: str) -> None:
+    """For what is no error here and may become one, on stderr."""
+    Console(stderr=True, highlight=False, emoji=False, soft_wrap=True).print(f"[yellow]tandem:[/yellow] {escape(text)}")
+
+
 def connection_string(given: str | None, run: str) -> str:
     """Raises ConfigError when nothing says where the database is."""
     if given:

@@ -1,17 +1,21 @@
 """`tandem tasks import`: a task file, or a mixture of several, into a run."""
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.progress import BarColumn, Progress, TaskID, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
-from shared.cli.connect import Connection, RunName, answer, console, with_store
+from shared.cli.connect import Connection, RunName, answer, console, warn, with_store
+from shared.config import read_sections, require_keys
 from shared.errors import ConfigError
 from shared.names import TRAIN_SPLIT
+from shared.own_code import import_own
 from shared.own_payload import load_payload_model
 from shared.store import Store
+from shared.task_checks import Samplers, TaskCheck
 from shared.task_files import ImportResult, Target, import_task_file
 from shared.task_files import Progress as Report
 from shared.task_mix import TasksConfig, import_mix
@@ -68,6 +72,15 @@ def import_(
             help="A pydantic model that every line's metadata must fit, such as a custom sampler's own.",
         ),
     ] = None,
+    scorer_modules: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--scorer_modules",
+            metavar="MODULE",
+            help="A module or FILE.py that registers scorers of your own, as your samplers import it; may be repeated. "
+            "Given, here or in the section `sampler` of MIX.yml, an unknown scorer is an error, and else a warning.",
+        ),
+    ] = None,
     db_connection_string: Connection = None,
 ) -> None:
     """Check task files and import them.
@@ -88,21 +101,43 @@ def import_(
     if config is not None and (given := [name for name, value in file_only.items() if value is not None]):
         answer(_refuse(f"{given[0]} is for a FILE; with --config it stands in {config}"))
 
+    sys.path.insert(0, str(Path.cwd()))  # as `python -m` has it: modules are the user's own
+    checks: list[TaskCheck] = []
+
     async def work(store: Store) -> ImportResult:
+        checks.append(check := TaskCheck(_samplers(config, scorer_modules)))
         with _bars() as progress:
             report = _reporter(progress)
             if file is None:
                 mix = TasksConfig.load(["--config", str(config)])
-                return await import_mix(store, mix, policy=policy, num_generations=num_generations, progress=report)
+                chosen_here: dict[str, Any] = {"policy": policy, "num_generations": num_generations}
+                return await import_mix(store, mix, **chosen_here, progress=report, check=check)
             chosen = range(epochs or 1) if epoch is None else (epoch,)
-            sys.path.insert(0, str(Path.cwd()))  # as `python -m` has it: the model is the user's own
             model = None if payload_model is None else load_payload_model(payload_model)
-            target = Target(split or TRAIN_SPLIT, policy, chosen, num_generations, at_version, model)
+            target = Target(split or TRAIN_SPLIT, policy, chosen, num_generations, at_version, model, check=check)
             return await import_task_file(store, file, target, report)
 
     result = with_store(db_connection_string, run, work, must_exist=False)
+    for text, count in (pair for check in checks for pair in check.warnings.items()):
+        warn(f"{count} tasks: {text}")
     what = f"split {split or TRAIN_SPLIT}" if config is None else str(config)
     console().print(f"run {run}, {what}: {result.inserted} inserted, {result.unchanged} unchanged", soft_wrap=True)
+
+
+def _samplers(config: Path | None, modules: Sequence[str] | None) -> Samplers:
+    """What is known of them: modules on the command line, or else the section `sampler` of the YAML file."""
+    settings = {} if config is None else require_keys(read_sections(config).get("sampler"), f"{config}: sampler")
+    named, is_known = modules or settings.get("scorer_modules"), True
+    for name in named if isinstance(named, list) else ():
+        try:
+            import_own("scorer_modules", str(name))
+        except ConfigError as exc:
+            if modules:
+                raise
+            warn(f"{config}: {exc}. Its scorers are not known here")
+            is_known = False
+    knows_scorers = bool(named) and is_known and "sampler" not in settings  # a class of one's own may score by itself
+    return Samplers(knows_scorers=knows_scorers, has_judge=True if settings.get("agent_config_path") else None)
 
 
 async def _refuse(text: str) -> None:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from shared import scorer_names
 from tests.shared.cli.commands import Command
 
 
@@ -63,3 +64,47 @@ def test_a_wrong_file_is_refused_line_by_line(tandem: Command) -> None:
     assert 't.jsonl:1: "answer_schema" is "bxoed"; expected "answer" or "boxed"' in result.stderr
     assert 't.jsonl:2: "query" is missing' in result.stderr
     assert tandem("tasks", "import", "wrong", "absent.jsonl").exit_code == 2
+
+
+OWN_SCORERS = """
+from sampler.scorers import Score, ScoringRequest, register_scorer
+
+
+@register_scorer("tests_cli_mine")
+async def mine(request: ScoringRequest) -> Score:
+    return Score(1.0)
+"""
+
+
+def test_a_scorer_that_is_not_known_here_is_a_warning_and_an_error_where_its_modules_are_named(
+    tandem: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scorer_names, "_REGISTERED", {})
+    Path("own_cli_scorers.py").write_text(OWN_SCORERS)
+    Path("t.jsonl").write_text('{"id": "a", "query": "q", "scorer": "tests_cli_mine"}\n')
+    Path("typo.jsonl").write_text('{"id": "a", "query": "q", "scorer": "tests_cli_mien"}\n')
+    unknown = tandem("tasks", "import", "scorers1", "typo.jsonl")
+    assert (unknown.exit_code, "1 inserted" in unknown.stdout) == (0, True)
+    assert '1 tasks: "scorer" is "tests_cli_mien"; expected one of agentcpm' in unknown.stderr
+    refused = tandem("tasks", "import", "scorers2", "typo.jsonl", "--scorer_modules", "own_cli_scorers.py")
+    assert refused.exit_code == 2
+    assert 'typo.jsonl:1: "scorer" is "tests_cli_mien"; expected "tests_cli_mine"' in refused.stderr
+    known = tandem("tasks", "import", "scorers2", "t.jsonl", "--scorer_modules", "own_cli_scorers.py")
+    assert (known.exit_code, known.stderr.strip()) == (0, "")
+    absent = tandem("tasks", "import", "scorers2", "t.jsonl", "--scorer_modules", "no.such")
+    assert (absent.exit_code, "scorer_modules: 'no.such' cannot be imported" in absent.stderr) == (2, True)
+
+
+def test_a_mixtures_samplers_are_those_of_its_file(tandem: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scorer_names, "_REGISTERED", {})
+    Path("own_mix_scorers.py").write_text(OWN_SCORERS.replace("tests_cli_mine", "tests_mix_mine"))
+    Path("t.jsonl").write_text('{"id": "a", "query": "q", "answer": "4", "scorer": "agentcpm"}\n')
+    source = "tasks: {sources: [{name: s, file: t.jsonl, scorer: tests_mix_mien}]}\n"
+    Path("mix.yml").write_text(source + "sampler: {scorer_modules: [./own_mix_scorers.py]}\n")
+    refused = tandem("tasks", "import", "mixed_scorers", "--config", "mix.yml")
+    assert 't.jsonl:1: "scorer" is "tests_mix_mien"; expected "tests_mix_mine"' in refused.stderr
+    Path("mix.yml").write_text(source + "sampler: {scorer_modules: [only.there]}\n")
+    taken = tandem("tasks", "import", "mixed_scorers", "--config", "mix.yml")
+    assert (taken.exit_code, "1 inserted" in taken.stdout) == (0, True)
+    assert "mix.yml: scorer_modules: 'only.there' cannot be imported" in taken.stderr
+    assert "Its scorers are not known here" in taken.stderr

@@ -1,0 +1,97 @@
+"""Before a service is started: can samplers play the run's tasks? Scorers, judges, tools, the sampler class, the agents' file.
+
+Where the samplers run elsewhere (`num_samplers 0`), what is not here is a warning: they may have it.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from sampler.agents.config import read_agents_config
+from sampler.config import SamplerConfig
+from sampler.sampler import AsyncSampler
+from sampler.tool_check import missing_tools
+from sampler.tools import parse_servers
+from sampler.tools.isolation import isolated
+from scripts.launch.rounds import payload_model
+from scripts.launch.settings import ROOT, LaunchConfig
+from shared.errors import ConfigError, TandemError
+from shared.names import EVAL_SPLIT, TRAIN_SPLIT
+from shared.own_code import import_own, load_class
+from shared.store.questions import Asked
+from shared.task_checks import Samplers, TaskCheck
+from shared.task_files import Target, check_playable
+from shared.task_mix import check_mix
+
+STANDARD = SamplerConfig.model_fields["sampler"].default
+Tell = Callable[[str], None]
+
+
+def sampler_settings(config: LaunchConfig) -> SamplerConfig:
+    """The settings that this launch gives its samplers. Raises ConfigError."""
+    required = [f"--{name}=x" for name, field in SamplerConfig.model_fields.items() if field.is_required()]
+    context = ["--config", str(ROOT / config.config)] if config.config else []
+    return SamplerConfig.load([*required, *context, *config.service_flags.get("sampler", [])])
+
+
+def check_tasks(config: LaunchConfig, tell: Tell) -> list[Asked]:
+    """Read every task file of this launch. Raises ConfigError for what samplers cannot play; returns what is asked of tools."""
+    settings = sampler_settings(config)
+    check = TaskCheck(_samplers(config, settings, tell))
+    mix, model = config.mix(), payload_model(config)
+    if mix is not None:
+        splits = {EVAL_SPLIT} if config.only_evaluate else {EVAL_SPLIT, TRAIN_SPLIT}
+        check_mix(mix, check, ROOT, splits)
+    files: list[tuple[str, Path]] = [(EVAL_SPLIT, path) for path in config.eval_files]
+    if not config.only_evaluate:
+        files.append((TRAIN_SPLIT, config.train_file))
+    for split, path in files:
+        if mix is None or not mix.of_split(split):
+            check_playable(ROOT / path, Target(split, payload_model=model, check=check))
+    for text, count in check.warnings.items():
+        tell(f"{count} tasks: {text}")
+    return check.asked
+
+
+def _samplers(config: LaunchConfig, settings: SamplerConfig, tell: Tell) -> Samplers:
+    """What is known of them, once their own code is imported."""
+    knows_scorers, scores_itself, uses_tools, has_judge = True, False, True, False
+    try:
+        for name in settings.scorer_modules:
+            import_own("scorer_modules", name)
+        if settings.sampler != STANDARD:
+            kind = load_class("sampler", settings.sampler, AsyncSampler)  # type: ignore[type-abstract]
+            scores_itself, uses_tools = kind.evaluate_record is not AsyncSampler.evaluate_record, kind.uses_tools
+        if settings.agent_config_path is not None:
+            has_judge = read_agents_config(settings.agent_config_path).scorer_agent is not None
+    except ConfigError as exc:
+        if config.num_samplers:
+            raise
+        tell(f"tasks are not checked against the samplers, which run elsewhere: {exc}")
+        return Samplers()
+    known = Samplers(
+        knows_scorers, has_judge, bool(config.tools or settings.mcp_manager_url) or not uses_tools, scores_itself
+    )
+    return (
+        known
+        if config.num_samplers
+        else replace(known, knows_scorers=False, has_judge=has_judge or None, has_tools=None)
+    )
+
+
+async def check_tools(config: LaunchConfig, tools_url: str | None, asked: Sequence[Asked], tell: Tell) -> None:
+    """Do the tool servers offer what tasks name? Raises ConfigError where they answer and do not."""
+    naming = [one for one in asked if one.tools or one.exclude_tools]
+    if tools_url is None or not naming or not config.num_samplers:
+        return
+    settings = sampler_settings(config)
+    try:
+        servers = isolated(parse_servers(tools_url), settings.tool_user, settings.tool_sandbox)
+        problems = await missing_tools(settings, servers, naming)
+    except ConfigError:
+        raise
+    except TandemError as exc:
+        tell(f"the tasks' tools are not checked: {exc}")
+        return
+    if problems:
+        raise ConfigError("\n".join(f"{count} tasks: {text}" for text, count in problems.items()))

@@ -1,0 +1,98 @@
+"""What an import says of tasks that samplers could not play: an error where that is certain, and else a warning."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sampler.scorers import registry
+from shared import scorer_names
+from shared.documents import TaskPayload
+from shared.store import Store
+from shared.store.questions import Asked
+from shared.task_checks import MAX_WARNINGS, Samplers, TaskCheck
+from shared.task_files import Target, check_playable, import_task_file
+from shared.task_lines import TaskFileError
+
+ALL = Samplers(knows_scorers=True, has_judge=False, has_tools=False)
+
+
+def payload(**fields: Any) -> TaskPayload:
+    return TaskPayload(**({"query": "2+2?", "answer": "4"} | fields))
+
+
+def problems(samplers: Samplers, **fields: Any) -> list[str]:
+    return list(TaskCheck(samplers).problems(payload(**fields)))
+
+
+def test_the_names_of_the_bundled_scorers_are_those_of_the_samplers_registry() -> None:
+    ours = {
+        name: one.needs_judge for name, one in registry._SCORERS.items() if one.home.__module__.startswith("sampler.")
+    }
+    assert ours == scorer_names.BUNDLED
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"scorer": "maths"}, '"scorer" is "maths"; expected "math", or one that a module of scorer_modules registers'),
+        ({"scorer": "zzz"}, '"scorer" is "zzz"; expected one of agentcpm, asearcher, exact_match, f1, includes'),
+        ({"scorer": "agentcpm"}, '"scorer" is "agentcpm", which needs a judge: agent_config_path, a file with'),
+        ({"scorer": "json_schema"}, 'which needs a schema; expected an object in "metadata.json_schema"'),
+        (
+            {"tools": ["search"]},
+            '"tools" names "search", but the samplers have no tool servers; give --mcp_manager_url',
+        ),
+    ],
+)
+def test_what_no_sampler_can_play_is_a_problem(fields: dict[str, Any], said: str) -> None:
+    (problem,) = problems(ALL, **fields)
+    assert said in problem
+
+
+def test_what_samplers_can_play_is_none() -> None:
+    assert problems(ALL, scorer="math") == problems(ALL) == problems(ALL, tools=[]) == []
+    able = Samplers(knows_scorers=True, has_judge=True, has_tools=True)
+    assert problems(able, scorer="asearcher", tools=["x"]) == []
+    assert problems(Samplers(scores_itself=True, has_judge=False), scorer="whatever") == []
+    (problem,) = problems(able, scorer="agentcpm", answer=" ")
+    assert 'compares with an answer; expected "answer"' in problem
+
+
+def test_what_only_samplers_know_is_a_warning_with_the_number_of_tasks_and_warnings_are_bounded() -> None:
+    check = TaskCheck(Samplers())
+    for fields in [{"scorer": "mine"}, {"scorer": "mine"}, {"scorer": "agentcpm"}, {"tools": ["x"]}, {"tools": ["x"]}]:
+        assert list(check.problems(payload(**fields))) == []
+    (mine, count), (judged, one) = check.warnings.items()
+    assert (mine.startswith('"scorer" is "mine"; expected one of '), count) == (True, 2)
+    assert "The samplers need a module that registers it (scorer_modules)" in mine
+    assert (judged.startswith('"scorer" is "agentcpm", which needs a judge'), one) == (True, 1)
+    assert check.asked == [Asked(None, None, (), 3), Asked(None, ("x",), (), 2)]
+    for n in range(100):
+        list(check.problems(payload(scorer=f"mine{n}")))
+    assert len(check.warnings) == MAX_WARNINGS
+
+
+def test_a_registered_scorer_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scorer_names, "_REGISTERED", {})
+    assert problems(ALL, scorer="tests_mine")
+    scorer_names.remember("tests_mine", needs_judge=False)
+    assert problems(ALL, scorer="tests_mine") == []
+
+
+async def test_nothing_of_a_file_with_a_problem_is_imported_and_each_line_of_it_is_named(
+    store: Store, tmp_path: Path
+) -> None:
+    path = tmp_path / "t.jsonl"
+    path.write_text(
+        "".join(f'{{"id": "{n}", "query": "q", "scorer": "{"maths" if n else "math"}"}}\n' for n in range(3000))
+    )
+    target = Target(check=TaskCheck(ALL))
+    with pytest.raises(TaskFileError) as caught:
+        await import_task_file(store, path, target)
+    assert [error.number for error in caught.value.errors] == list(range(2, 22))
+    assert await store.tasks.count_by_status() == {}
+    with pytest.raises(TaskFileError, match=rf'{path}:2: "scorer" is "maths"; expected "math"'):
+        check_playable(path, target)
+    replaced = Target(settings={"scorer": "math"}, check=TaskCheck(ALL))
+    check_playable(path, replaced)
