@@ -33,7 +33,7 @@ SYSTEM = ("system", "developer")
 @dataclass(frozen=True, slots=True)
 class _Reply:
     message: Message
-    words: frozenset[str]  # of the forms in which samplers keep a reply
+    words: frozenset[str]
     asked: Said | None  # the last message before it
     number: int
 
@@ -56,11 +56,9 @@ class SentMessages:
             raise ConfigError(f"messages repeat what was sent: {problem}; {REMEDY} (policy {self._policy})")
         self._last = said[-1] if said else None
 
-    def replied(self, message: Message, text: str, end_of_reasoning: str) -> None:
-        """`text`: the whole reply as it was sampled."""
-        texts = (text, text.rpartition(end_of_reasoning)[2], str(message.get("content") or ""))
-        forms = [message, *({"content": form} for form in texts)]
-        self._replies.append(_Reply(message, frozenset(map(words_of, forms)), self._last, len(self._replies) + 1))
+    def replied(self, message: Message, words: frozenset[str]) -> None:
+        """`words`: by `reply_words`."""
+        self._replies.append(_Reply(message, words, self._last, len(self._replies) + 1))
 
     def copy(self) -> "SentMessages":
         twin = copy.copy(self)

@@ -17,18 +17,21 @@ import math
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, ClassVar, TypeVar
 
 from pydantic import BaseModel
 
+from sampler.episode_log import EpisodeLog
 from sampler.opening import opening_messages
 from sampler.parsers import ParsedReply
 from sampler.rendering.template import ToolSchema
+from sampler.rendering.words import reply_words
 from sampler.reply_message import Message, beyond_text, message_of, with_call_ids
 from sampler.resources import Resources
 from sampler.scorers import Score, ScoringRequest, default_scorer, score_answer
 from sampler.scorers.answers import extract_answer
+from sampler.transcript import Transcript
 from sampler.turn_sources import draw
 from sampler.view import View
 from shared.documents import Claim, DispatchedSamplingTask, SampledResponse, Task, ToolCallResult
@@ -37,7 +40,7 @@ from shared.names import TRAIN_SPLIT
 from shared.outside_text import MAX_ERROR_CHARS, clipped
 from shared.own_payload import own_payload_problems
 from shared.packed import pack_floats, pack_ints
-from shared.states import DispatchStatus, RecordStatus, Termination
+from shared.states import DispatchStatus, Termination
 
 PayloadT = TypeVar("PayloadT", bound=BaseModel)
 METRIC_NAME = re.compile(r"[A-Za-z0-9_-]+")
@@ -54,32 +57,6 @@ class Turn:
     finish_reason: str
 
 
-@dataclass(slots=True)
-class EpisodeLog:
-    """What the episode's record will say, and once it has ended, its status."""
-
-    status: RecordStatus = RecordStatus.RUNNING
-    dispatches: list[str] = field(default_factory=list)
-    num_tokens: int = 0
-    versions: set[int] = field(default_factory=set)  # of the task's own policy
-    other_versions: dict[str, set[int]] = field(default_factory=dict)  # of others that took part
-    last_reply: str = ""
-    answer: str | None = None
-    turn_scores: dict[str, float] = field(default_factory=dict)  # by dispatch
-    metrics: dict[str, float] = field(default_factory=dict)
-
-    def values(self) -> dict[str, Any]:
-        return {
-            "traj": self.dispatches,
-            "num_turns": len(self.dispatches),
-            "num_tokens": self.num_tokens,
-            "policy_versions": sorted(self.versions),
-            "other_policy_versions": {policy: sorted(versions) for policy, versions in self.other_versions.items()},
-            "answer": self.answer,
-            "metrics": self.metrics,
-        }
-
-
 class AsyncSampler(ABC):
     """One object plays one episode: the slot that `claim` holds."""
 
@@ -91,6 +68,7 @@ class AsyncSampler(ABC):
         self.claim = claim
         self.episode = EpisodeLog()
         self._views: dict[str, View] = {}  # by policy
+        self._transcript = Transcript()
         self._unwritten: list[DispatchedSamplingTask] = []  # requests as they ended; written with the next one
 
     @property
@@ -111,6 +89,7 @@ class AsyncSampler(ABC):
             query=payload.query,
             reply=reply,
             payload=payload.model_dump(mode="json"),
+            messages=self.conversation,
             judge=judge,
         )
         self.episode.answer = request.answer
@@ -129,6 +108,11 @@ class AsyncSampler(ABC):
     def scorer_name(self) -> str:
         """The scorer of the task."""
         return self.task.payload.scorer or default_scorer(self.config.default_scorer, self.resources.agents.judge)
+
+    @property
+    def conversation(self) -> tuple[Mapping[str, Any], ...]:
+        """What the task's policy was told and what it said so far, as messages (`sampler/transcript.py`)."""
+        return self._transcript.messages()
 
     # ------------------------------------------------------------------ what `run` uses
 
@@ -156,6 +140,8 @@ class AsyncSampler(ABC):
         await self.resources.keep_tools(view.tools_hash, view.tools)
         params = {**dispatch.sampling_params, "max_new_tokens": room}
         dispatch = dispatch.model_copy(update={"status": DispatchStatus.RUNNING, "sampling_params": params})
+        if view.policy == self.task.policy:
+            self._transcript.told(new_messages, restart=restart)
         answered = list(self._unwritten)
         self.episode.dispatches.append(dispatch.id)
         view.last_dispatch = dispatch.id
@@ -303,7 +289,8 @@ class AsyncSampler(ABC):
         text = view.text_of(generation.output_ids)
         parsed = with_call_ids(self.resources.parser(text, view.context.tools or ()), dispatch.turn)
         message = message_of(parsed)
-        view.add_reply(generation.output_ids, message, text)
+        words = reply_words(message, text, view.context.format.end_think)
+        view.add_reply(generation.output_ids, message, words)
         self._unwritten[-1] = dispatch.model_copy(
             update={
                 "status": DispatchStatus.FORMAT_ERROR if parsed.errors else DispatchStatus.COMPLETED,
@@ -332,6 +319,7 @@ class AsyncSampler(ABC):
             self.episode.other_versions.setdefault(view.policy, set()).update(sampled_by)
         else:
             self.episode.last_reply = text
+            self._transcript.replied({"role": "assistant", "content": text} if parsed.errors else message, words)
             if source.policy is None:
                 self.episode.versions |= sampled_by
         return Turn(dispatch.id, text, message, parsed, generation.finish_reason)

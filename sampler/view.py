@@ -55,10 +55,10 @@ class View:
         fork.context, fork._sent = self.context.fork(), self._sent.copy()
         return fork
 
-    def add_reply(self, output_ids: Sequence[int], message: Message, text: str) -> None:
-        """`text`: by `text_of`."""
+    def add_reply(self, output_ids: Sequence[int], message: Message, words: frozenset[str]) -> None:
+        """`words`: by `reply_words`."""
         self._output, self._message = list(output_ids), message
-        self._sent.replied(message, text, self.context.format.end_think)
+        self._sent.replied(message, words)
 
     def text_of(self, output_ids: Sequence[int]) -> str:
         """For people and parsers, without the token that ended the turn; what is trained and continued are the ids.

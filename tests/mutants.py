@@ -63,6 +63,14 @@ MUTANTS = (
         "test_an_episode_that_sends_its_history_again_fails_with_the_reason_and_is_not_tried_again",
     ),
     Mutant(
+        "the conversation that a scorer reads is bounded",
+        "sampler/transcript.py",
+        "while self._chars > self._max_chars and",
+        "while False and",
+        "tests/sampler/test_transcript.py::"
+        "test_a_conversation_is_bounded_and_says_how_much_is_left_out_behind_its_opening",
+    ),
+    Mutant(
         "renewal of leases: the loop",
         "sampler/service.py",
         '            "renew": (self._renew, self._config.renew_s),\n',

@@ -13,6 +13,13 @@ def words_of(message: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(said, sort_keys=True, default=str).encode()).hexdigest()
 
 
+def reply_words(message: Mapping[str, Any], text: str, end_of_reasoning: str) -> frozenset[str]:
+    """Of the forms in which samplers keep a reply: the message, its `text` as it was sampled, that without the reasoning, and the
+    message's text alone."""
+    texts = (text, text.rpartition(end_of_reasoning)[2], message.get("content"))
+    return frozenset(map(words_of, (message, *({"content": text} for text in texts))))
+
+
 def _text(value: Any) -> Any:
     return value.strip() if isinstance(value, str) else value or ""
 

@@ -1,6 +1,6 @@
 """Context policies on whole episodes: what the model sees afterwards, and that nothing of what it said is lost or added."""
 
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from sampler.config import SamplerConfig
 from sampler.policies.history import CLEARED, NOTES, History, Round, discard_all_tools
 from sampler.policies.repetition import MIN_LOOP_CHARS, tail_repeats
+from sampler.scorers import Score, ScoringRequest, register_scorer
 from shared.states import BranchCause, DispatchStatus
 from shared.store import Store
 from tests.sampler.boxes import Box, start_box
@@ -62,6 +63,38 @@ def shown(prompt: Sequence[int]) -> str:
 def result(size: int) -> str:
     """The end of what the tool `big` says."""
     return ("0123456789" * (size // 10))[: size - 3][-20:] + "END"
+
+
+READ: list[Sequence[Mapping[str, Any]]] = []  # by the scorer below
+
+
+@register_scorer("tests_reading", needs_answer=False)
+async def reading(request: ScoringRequest) -> Score:
+    READ.append(request.messages)
+    return Score(1.0)
+
+
+@pytest.mark.parametrize("policy", [{}, TOOLS, ALL, BROWSE], ids=["none", "tools", "all", "browse agent"])
+async def test_a_scorer_reads_the_whole_conversation_whatever_a_policy_removed(
+    play: Play, policy: dict[str, Any]
+) -> None:
+    READ.clear()
+    episode = await play([*PAGES[:4], ANSWER], default_scorer="tests_reading", **policy)
+    (messages,) = READ
+    assert messages[-1] == {"role": "assistant", "content": ANSWER}
+    replies = [message for message in messages if message["role"] == "assistant"]
+    assert [d.response.text for d in episode.dispatches if d.response] == [as_text(reply) for reply in replies]
+    results = [message["content"] for message in messages if message["role"] == "tool"]
+    notes = [message for message in messages if NOTES in str(message["content"])]
+    assert bool(notes) == (policy.get("new_context") == "discard_all")
+    assert len(messages) == 1 + len(replies) + len(results) + len(notes)
+    told = [m["content"] for d in episode.dispatches for m in d.messages if m["role"] == "tool"]
+    assert results == [content for content in dict.fromkeys(told) if content != CLEARED]
+
+
+def as_text(reply: Mapping[str, Any]) -> str:
+    made = [calls(call["function"]["name"], **call["function"]["arguments"]) for call in reply.get("tool_calls", ())]
+    return "\n".join([reply["content"], *made])
 
 
 # ---------------------------------------------------------------------- too long

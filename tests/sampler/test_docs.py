@@ -38,6 +38,9 @@ async def test_scorers_of_the_page_register_and_score() -> None:
         )
     ]
     assert values == [1, 0, 0, 1, 0]
+    called = {"role": "assistant", "content": "", "tool_calls": [{"function": {"name": "lookup", "arguments": {}}}]}
+    for messages, value in (((), 0), (({"role": "user", "content": "q"}, called), 1)):
+        assert (await score_answer("looked_it_up", ScoringRequest(None, (), messages=messages))).value == value
 
 
 async def test_tasks_and_settings_of_the_page_are_accepted() -> None:

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from sampler.episode import play
 from sampler.new_messages import SentMessages
 from sampler.parsers import get_parser
+from sampler.rendering.words import reply_words
 from sampler.reply_message import message_of, with_call_ids
 from sampler.sampler import AsyncSampler
 from sampler.scorers import Score
@@ -55,7 +56,7 @@ class Episode:
         message = message_of(with_call_ids(get_parser("hermes")(text, ()), len(self.texts)))
         self.texts[len(self.whole)] = text
         self.whole.append(message)
-        self.sent.replied(message, text, "</think>")
+        self.sent.replied(message, reply_words(message, text, "</think>"))
         return message
 
     def send(self, messages: Sequence[Message], restart: bool = False) -> None:

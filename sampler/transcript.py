@@ -1,0 +1,85 @@
+"""The conversation of an episode, for its scorer: what the task's own policy was told and what it said, in order, each once.
+
+    told      S Q          r1    t1          r2    restart: S Q r1 [removed] r2 t2          r3
+    here      S Q          r1    t1          r2                                t2           r3
+
+A restart shows a history again, and often a shorter one. Of it those messages are new that stand behind its last reply (all of
+them, where it holds none, as with a summary in place of everything) and were not said before. Nothing is removed by it.
+
+Bounded: beyond `MAX_CHARS` the oldest messages behind the opening are left out, and one message says how many.
+"""
+
+import copy
+import json
+from collections import Counter, deque
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from sampler.rendering.words import words_of
+
+Message = Mapping[str, Any]
+
+# A context of 128k tokens takes some 500,000. Only context policies make an episode longer than its context.
+MAX_CHARS = 2_000_000
+
+
+class Transcript:
+    def __init__(self, max_chars: int = MAX_CHARS) -> None:
+        self._max_chars = max_chars
+        self._opening: list[Message] = []
+        self._rest: deque[tuple[Message, int]] = deque()  # with their characters
+        self._chars = 0
+        self._left_out = 0
+        self._times: Counter[str] = Counter()  # that the policy was told a message
+        self._replies: dict[str, list[int]] = {}  # their numbers, by the forms in which samplers keep them
+        self._count = 0
+
+    def told(self, messages: Sequence[Message], *, restart: bool) -> None:
+        """`restart`: they are a whole history."""
+        names = [_name(message) for message in messages]
+        told, replies = self._known(names) if restart else (set[int](), set[int]())
+        is_opening = not self._times
+        for at, (name, message) in enumerate(zip(names, messages, strict=True)):
+            if at in told or at <= max(replies, default=-1):
+                continue
+            self._times[name] += 1
+            if is_opening:
+                self._opening.append(copy.deepcopy(message))
+            else:
+                self._add(message)
+
+    def replied(self, message: Message, words: frozenset[str]) -> None:
+        """`words`: by `reply_words`."""
+        for one in words:
+            self._replies.setdefault(f"assistant {one}", []).append(self._count)
+        self._count += 1
+        self._add(message)
+
+    def messages(self) -> tuple[Message, ...]:
+        gap = {"role": "system", "content": f"[{self._left_out} messages are left out here]"}
+        return (*self._opening, *[gap] * (self._left_out > 0), *(message for message, _ in self._rest))
+
+    def _known(self, names: Sequence[str]) -> tuple[set[int], set[int]]:
+        """Places of what was told, as often as it was, and of replies, each once."""
+        left, used = Counter(self._times), set[int]()
+        told, replies = set[int](), set[int]()
+        for at, name in enumerate(names):
+            if left[name] > 0:
+                left[name] -= 1
+                told.add(at)
+            elif unused := [number for number in self._replies.get(name, ()) if number not in used]:
+                used.add(unused[0])
+                replies.add(at)
+        return told, replies
+
+    def _add(self, message: Message) -> None:
+        chars = len(json.dumps(message, default=str, ensure_ascii=False))
+        self._rest.append((copy.deepcopy(message), chars))
+        self._chars += chars
+        while self._chars > self._max_chars and len(self._rest) > 1:
+            self._chars -= self._rest.popleft()[1]
+            self._left_out += 1
+
+
+def _name(message: Message) -> str:
+    return f"{message.get('role')} {words_of(message)}"
