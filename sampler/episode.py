@@ -94,13 +94,19 @@ async def _finish(sampler: AsyncSampler, termination: Termination, score: Score)
         "termination": termination.value,
         "score": float(score.value),
         "policy_scores": {policy: float(value) for policy, value in score.others.items()},
-        "reward_details": dict(score.details),
+        "reward_details": _details(sampler, score),
     }
     store = sampler.resources.store
     await store.records.set_turn_scores(sampler.episode.turn_scores)
     await store.records.move(sampler.claim.record_id, RecordStatus.SCORED, values)
     await store.tasks.finish_slot(sampler.claim, float(score.value))
     sampler.episode.status = RecordStatus.SCORED
+
+
+def _details(sampler: AsyncSampler, score: Score) -> dict[str, Any]:
+    """A sampler's own `evaluate_record` that names no scorer is the one that gave the score."""
+    own = type(sampler).evaluate_record
+    return {"scorer": f"{own.__module__}:{own.__qualname__}", **score.details}
 
 
 async def _fail(sampler: AsyncSampler, exc: Exception) -> None:

@@ -14,10 +14,12 @@ async def agentcpm(request: ScoringRequest) -> Score:
     if not any(one.strip() for one in request.accepted):
         raise ScorerFailed("agentcpm: the task has no answer to compare with; give it one, or another scorer")
     verdict = await request.judge.verdict(request.query, " or ".join(request.accepted), request.answer or "")
+    word = "correct" if verdict.is_correct else "incorrect"
     return Score(
         float(verdict.is_correct),
         {
-            "verdict": "correct" if verdict.is_correct else "incorrect",
+            "verdict": word,
+            "reason": f"the judge calls it {word}",
             "reply": verdict.reply[:_MAX_SHOWN_CHARS],
             "judged_by": verdict.use.model_dump(),
         },

@@ -3,6 +3,7 @@
 import re
 from fractions import Fraction
 
+from sampler.scorers.details import accepted_ones, quoted
 from sampler.scorers.math_checker import MathChecker
 from sampler.scorers.registry import Score, ScoringRequest, register_scorer
 
@@ -13,11 +14,14 @@ async def math_equal(request: ScoringRequest) -> Score:
     answer = request.answer or ""
     quick = [_numerically_equal(answer, one) for one in request.accepted]
     if True in quick:
-        return Score(1.0, {"by": "number"})
+        found = quoted(request.accepted[quick.index(True)])
+        return Score(1.0, {"by": "number", "reason": f"the same number as {found}"})
+    right = accepted_ones(request.accepted)
     if quick and all(equal is False for equal in quick):
-        return Score(0.0, {"by": "number"})
+        return Score(0.0, {"by": "number", "reason": f"another number than {right}"})
     equal, why = await _CHECKER.equal(answer, list(request.accepted))
-    return Score(float(equal), {"by": "math-verify", **({"reason": why} if why else {})})
+    judged = "equal to an accepted answer" if equal else f"not equal to {right}"
+    return Score(float(equal), {"by": "math-verify", "reason": why or judged})
 
 
 _CHECKER = MathChecker()

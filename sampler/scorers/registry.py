@@ -1,6 +1,7 @@
 """Scorers by name, and how one is called: whatever a scorer does, the outcome is a number, or `ScorerFailed`.
 
-Promise: a missing answer is score 0 with the detail "no answer"; a scorer that crashes, hangs or returns no finite number is
+Promise: every score says who gave it, what was found and expected (`details`), and every one of our own scorers why; a missing
+answer is score 0 with the reason "no answer"; a scorer that crashes, hangs or returns no finite number is
 `ScorerFailed`, a judge that gives no verdict `AgentFailed`: failures of the plumbing, and never score 0.
 """
 
@@ -13,6 +14,7 @@ from typing import Any
 
 from sampler.agents import Judge
 from sampler.errors import AgentFailed, ScorerFailed
+from sampler.scorers.details import explained, no_answer
 from shared import scorer_names as known_names
 from shared.errors import ConfigError, OwnCodeFailed
 from shared.outside_text import clipped
@@ -119,7 +121,7 @@ async def score_answer(name: str, request: ScoringRequest, timeout_s: float = 12
     require_scorer(name, request.judge)
     registered = _SCORERS[name]
     if request.answer is None and registered.needs_answer:
-        return Score(0.0, {"reason": "no answer"})
+        return Score(0.0, explained(name, None, request.accepted, {"reason": no_answer(request.payload)}))
     keys = request.judge.keys() if request.judge else []
     try:
         async with asyncio.timeout(None if registered.needs_judge else timeout_s):
@@ -135,7 +137,8 @@ async def score_answer(name: str, request: ScoringRequest, timeout_s: float = 12
         found = without(keys, clipped(repr(score), MAX_SHOWN_CHARS))
         expected = f"expected Score(value=<finite number>, details={{…}}){definition_of(registered.home)}"
         raise ScorerFailed(f"scorer {name!r} returned {found}; {expected}")
-    return replace(score, details=without(keys, score.details)) if keys else score
+    details = explained(name, request.answer, request.accepted, score.details)
+    return replace(score, details=without(keys, details) if keys else details)
 
 
 async def _called(name: str, registered: _Registered, request: ScoringRequest) -> Score:

@@ -5,11 +5,12 @@ import re
 from typing import Any, NoReturn
 
 from sampler.errors import ScorerFailed
+from sampler.scorers.details import LONGEST_REASON
 from sampler.scorers.registry import Score, ScoringRequest, register_scorer
+from shared.outside_text import clipped
 
 SCHEMA_KEY = "json_schema"  # in the task's metadata
 _FENCE = re.compile(r"\A```\w*\s*\n(.*)\n\s*```\Z", re.DOTALL)
-_MAX_REASON_CHARS = 300
 
 
 @register_scorer("json_schema")
@@ -19,17 +20,18 @@ async def json_schema(request: ScoringRequest) -> Score:
     Drafts 3 to 2020-12, by `$schema`; without one the newest. A missing or invalid schema is the task's fault: ScorerFailed.
     """
     validator = _validator(request)
+    sought = {"expected": f"JSON that satisfies metadata.{SCHEMA_KEY}"}
     try:
         value = json.loads(_bare(request.answer or ""), parse_constant=_refuse_constant)
     except (ValueError, RecursionError) as exc:
-        return Score(0.0, {"reason": f"not JSON: {exc}"[:_MAX_REASON_CHARS]})
+        return Score(0.0, sought | {"reason": clipped(f"not JSON: {exc}", LONGEST_REASON)})
     try:
         error = next(validator.iter_errors(value), None)
     except RecursionError:
-        return Score(0.0, {"reason": "nested too deeply"})
+        return Score(0.0, sought | {"reason": "nested too deeply"})
     if error is None:
-        return Score(1.0)
-    return Score(0.0, {"reason": f"{error.json_path}: {error.message}"[:_MAX_REASON_CHARS]})
+        return Score(1.0, sought | {"reason": "satisfies the schema"})
+    return Score(0.0, sought | {"reason": clipped(f"{error.json_path}: {error.message}", LONGEST_REASON)})
 
 
 def _validator(request: ScoringRequest) -> Any:

@@ -4,7 +4,9 @@ import re
 import unicodedata
 from collections import Counter
 
+from sampler.scorers.details import LONGEST_EXPECTED, accepted_ones, quoted
 from sampler.scorers.registry import Score, ScoringRequest, register_scorer
+from shared.outside_text import clipped
 
 # Scripts that are written without spaces between words: each character counts as a word.
 _SPACELESS = "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
@@ -17,7 +19,10 @@ _ARTICLE = re.compile(r"\b(?:a|an|the)\b")
 async def exact_match(request: ScoringRequest) -> Score:
     """1 when the answer equals an accepted one."""
     given = _normalized(request.answer or "")
-    return Score(float(any(given == _normalized(one) for one in request.accepted)))
+    for one in request.accepted:
+        if given == _normalized(one):
+            return Score(1.0, {"reason": f"equals {quoted(one)}"})
+    return Score(0.0, {"reason": f"differs from {accepted_ones(request.accepted)}"})
 
 
 @register_scorer("includes")
@@ -26,8 +31,8 @@ async def includes(request: ScoringRequest) -> Score:
     given = _normalized(request.answer or "")
     for one in request.accepted:
         if (wanted := _normalized(one)) and re.search(_as_whole(wanted), given):
-            return Score(1.0, {"found": one})
-    return Score(0.0)
+            return Score(1.0, {"found": clipped(one, LONGEST_EXPECTED), "reason": f"has the words {quoted(one)}"})
+    return Score(0.0, {"reason": f"lacks the words of {accepted_ones(request.accepted)}"})
 
 
 def _as_whole(wanted: str) -> str:
@@ -49,7 +54,12 @@ async def f1(request: ScoringRequest) -> Score:
     without spaces counts as a word.
     """
     given = _words(request.answer or "")
-    return Score(max((_f1(given, _words(one)) for one in request.accepted), default=0.0))
+    if not request.accepted:
+        return Score(0.0, {"reason": f"compared with {accepted_ones(())}"})
+    best, wanted = max(((one, _words(one)) for one in request.accepted), key=lambda found: _f1(given, found[1]))
+    shared = (given & wanted).total()
+    reason = f"of its {given.total()} words {shared} are among the {wanted.total()} of {quoted(best)}"
+    return Score(_f1(given, wanted), {"reason": reason})
 
 
 def _f1(given: Counter[str], wanted: Counter[str]) -> float:

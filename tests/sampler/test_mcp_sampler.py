@@ -101,6 +101,10 @@ async def test_calls_and_their_answers_become_part_of_the_record(store: Store) -
     score, dispatches, engines = await episode(store, replies, max_tool_result_tokens=300, max_raw_result_chars=9000)
     assert score is not None
     first, second, third, last = dispatches
+    record = await store.records.get(first.record)
+    assert record is not None
+    found = {"scorer": "exact_match", "extracted": "5", "expected": ["4"], "reason": "differs from '4'"}
+    assert record.reward_details == found, "the default scorer is named too"
     assert [(call.name, call.is_error, call.retries) for call in first.tool_calls] == [
         ("add", False, 0),
         ("bump", False, 0),

@@ -148,7 +148,8 @@ async def test_whatever_a_scorer_gives_or_raises_is_a_score_or_a_recorded_failur
             record, slot = await played(store, shared, seq, kind, scorer="outside_data")
             expected = Termination.NOT_STORABLE if kind in UNFIT else Termination.SCORER_FAILURE
             if kind == "fitting":
-                assert (slot.score, record.reward_details) == (1.0, {"$set": {"a.b": "$x"}, "": float("inf")})
+                facts = {"scorer": "outside_data", "extracted": "4", "expected": ["4"]}
+                assert (slot.score, record.reward_details) == (1.0, facts | {"$set": {"a.b": "$x"}, "": float("inf")})
             else:
                 assert (record.status, record.termination) == (RecordStatus.FAILED, expected.value), kind
                 assert slot.status is SlotStatus.OPEN

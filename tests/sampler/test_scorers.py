@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import pytest_asyncio
+from bson import encode
 
 from sampler.errors import AgentFailed, ScorerFailed
 from sampler.scorers import (
@@ -47,7 +48,11 @@ async def test_exact_match_ignores_case_and_white_space_only(answer: str, accept
 
 
 async def test_a_missing_answer_scores_zero_and_says_so() -> None:
-    assert await score_answer("math", request(None, "5")) == Score(0.0, {"reason": "no answer"})
+    details = {"scorer": "math", "extracted": None, "expected": ["5"], "reason": "no answer"}
+    assert await score_answer("math", request(None, "5")) == Score(0.0, details)
+    boxed = replace(request(None, "5"), payload={"answer_schema": "boxed"})
+    reason = "no answer: the last reply has no \\boxed{…} with something in it"
+    assert (await score_answer("math", boxed)).details["reason"] == reason
 
 
 @pytest.mark.parametrize(
@@ -55,7 +60,8 @@ async def test_a_missing_answer_scores_zero_and_says_so() -> None:
     [("1,234", "1234", 1), ("0.50", "1/2", 1), ("$-7$", "-7", 1), ("7", "8", 0), ("+3", "3.0", 1), ("2/4", "1/2", 1)],
 )
 async def test_plain_numbers_are_compared_without_the_worker(answer: str, accepted: str, value: float) -> None:
-    assert await score_answer("math", request(answer, accepted)) == Score(value, {"by": "number"})
+    score = await score_answer("math", request(answer, accepted))
+    assert (score.value, score.details["by"]) == (value, "number")
 
 
 @pytest.mark.asyncio(loop_scope="module")
@@ -131,6 +137,67 @@ def test_a_name_is_registered_once() -> None:
     register_scorer("math")(mathematics.math_equal)
     with pytest.raises(ConfigError, match="twice"):
         register_scorer("math")(text.exact_match)
+
+
+# ---------------------------------------------------------------------- why
+
+LONG = "long " * 2_000
+OUTCOMES = {  # of every scorer that needs no judge: the right answer, a wrong one, and what is said of them
+    "exact_match": ("Paris", "Rome", "equals 'Paris'", "differs from 'Paris'"),
+    "includes": ("in Paris", "Rome", "has the words 'Paris'", "lacks the words of 'Paris'"),
+    "f1": (
+        "Paris",
+        "Rome now",
+        "of its 1 words 1 are among the 1 of 'Paris'",
+        "of its 2 words 0 are among the 1 of 'Paris'",
+    ),
+    "math": ("Paris", "Rome", "equal to an accepted answer", "not equal to 'Paris'"),
+    "json_schema": ('{"n": 3}', "Rome", "satisfies the schema", "not JSON: Expecting value: line 1 column 1 (char 0)"),
+}
+
+
+def own_scorers() -> list[str]:
+    """Those that come with this program."""
+    return [name for name, known in registry._SCORERS.items() if known.home.__module__.startswith("sampler.scorers")]
+
+
+def test_every_scorer_that_comes_with_it_is_looked_at() -> None:
+    assert set(own_scorers()) == {*OUTCOMES, "agentcpm", "asearcher"}
+
+
+def asked(answer: str | None, *accepted: str) -> ScoringRequest:
+    payload = {"answer_schema": "answer", "metadata": {"json_schema": SCHEMA}}
+    return ScoringRequest(answer=answer, accepted=accepted, payload=payload)
+
+
+@pytest.mark.asyncio(loop_scope="module")
+@pytest.mark.usefixtures("math_process")
+@pytest.mark.parametrize("name", OUTCOMES)
+async def test_a_score_says_who_gave_it_what_was_found_what_was_expected_and_why(name: str) -> None:
+    right, wrong, why, why_not = OUTCOMES[name]
+    expected = "JSON that satisfies metadata.json_schema" if name == "json_schema" else ["Paris"]
+    for answer, value, reason in ((right, 1.0, why), (wrong, 0.0, why_not)):
+        score = await score_answer(name, asked(answer, "Paris"))
+        facts = {"scorer": name, "extracted": answer, "expected": expected, "reason": reason}
+        assert (score.value, score.details | facts) == (value, score.details), score
+    missing = await score_answer(name, asked(None, "Paris"))
+    assert (missing.value, missing.details["scorer"], missing.details["extracted"]) == (0.0, name, None)
+    assert missing.details["reason"] == "no answer: the last reply has no <answer>…</answer> with something in it"
+
+
+@pytest.mark.asyncio(loop_scope="module")
+@pytest.mark.usefixtures("math_process")
+@pytest.mark.parametrize("name", OUTCOMES)
+async def test_what_is_said_of_a_score_is_short_whatever_the_answers_are(name: str) -> None:
+    for answer in (LONG, "x \ud800", f'{{"{LONG}": 1, "\\ud800": 2}}'):
+        score = await score_answer(name, asked(answer, *[f"{n} \udfff {LONG[:1000]}" for n in range(25)]))
+        assert len(encode(dict(score.details))) < 20_000
+        assert len(score.details["reason"]) <= 600
+        if name != "json_schema":
+            assert len(score.details["expected"]) == 21
+            assert score.details["expected"][-1] == "… and 5 more"
+    nothing = await score_answer(name, asked("Paris"))
+    assert nothing.details["reason"], "a task without an answer"
 
 
 # ---------------------------------------------------------------------- texts
@@ -243,7 +310,12 @@ async def test_agentcpm_takes_the_judges_verdict_and_shows_who_gave_it() -> None
     assert scores[0].details["judged_by"]["model"] == "m2"
     assert len(scores[0].details["judged_by"]["failures"]) == 2
     assert scores[1].details["judged_by"]["model"] == "m1"
-    assert scores[2].details == {"reason": "no answer"}
+    assert [score.details["reason"] for score in scores] == [
+        "the judge calls it correct",
+        "the judge calls it incorrect",
+        "no answer",
+    ]
+    assert {(score.details["scorer"], *score.details["expected"]) for score in scores} == {("agentcpm", "4")}
 
 
 async def test_agentcpm_without_a_verdict_without_a_judge_or_without_a_truth_is_no_score() -> None:
