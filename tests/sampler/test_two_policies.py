@@ -89,29 +89,32 @@ async def test_each_policy_has_a_conversation_of_its_own(store: Store) -> None:
     assert record.traj == [d.id for d in dispatches]
 
 
+def scoring(name: str, **others: float) -> type[AsyncSampler]:
+    async def score(self: AsyncSampler) -> Score:
+        return Score(1.0, others=others)
+
+    return type(name, (Debate,), {"evaluate_record": score})
+
+
 @pytest.mark.parametrize(
-    ("sampler", "text"),
+    ("sampler", "text", "status"),
     [
-        (Stranger, "policy 'nobody' takes no part; those that do: main, judge"),
-        (type("Unknown", (Debate,), {"evaluate_record": lambda self: _score({"ref": 1.0})}), "scored policies ['ref']"),
-        (type("Nan", (Debate,), {"evaluate_record": lambda self: _score({"judge": float("nan")})}), "finite numbers"),
+        (Stranger, "policy 'nobody' takes no part; those that do: main, judge", SlotStatus.FAILED),
+        (scoring("Unknown", ref=1.0), "scored policies ['ref']", SlotStatus.OPEN),
+        (scoring("Nan", judge=float("nan")), "finite numbers", SlotStatus.OPEN),
     ],
 )
 async def test_a_policy_that_takes_no_part_or_has_no_number_for_a_score_fails_the_slot(
-    store: Store, sampler: type[AsyncSampler], text: str
+    store: Store, sampler: type[AsyncSampler], text: str, status: SlotStatus
 ) -> None:
     await import_tasks(store, 1)
     async with debate(store) as shared:
         playing = sampler(shared, await claim(store))
         assert await play(playing) is None
     _, slot, _ = await ended(store, playing)
-    assert slot.status is SlotStatus.OPEN
+    assert slot.status is status
     assert slot.error is not None
     assert text in slot.error
-
-
-async def _score(others: dict[str, float]) -> Score:
-    return Score(1.0, others=others)
 
 
 # ---------------------------------------------------------------------- its training data
