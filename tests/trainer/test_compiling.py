@@ -33,7 +33,7 @@ from trainer.trees.tree import merge
 pytestmark = pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning")
 
 TOLERANCE = 1e-9
-STEPS = 20
+STEPS = 8
 
 
 @pytest.fixture(autouse=True)
