@@ -8,7 +8,7 @@ episodes do to a run.
 
 Promise: a tool returns what is in `world.json` or what the sum comes to; anything else asked for is a tool error whose
 text says what is wrong, never an exception and never a guess. Prints one line (stderr, with the URL) and then is quiet.
-SIGTERM and SIGINT end it with status 0. Needs the packages `mcp` and `uvicorn`, and the files beside it.
+SIGTERM and SIGINT end it with status 0. Needs the packages `mcp` and `uvicorn`, and the other files of its folder.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""Draw the grid world's tasks: `python -m assets.gridworld.make_tasks` writes train.jsonl and eval.jsonl beside this file.
+"""Draw the grid world's tasks: `python -m assets.gridworld.make_tasks` writes train.jsonl and eval.jsonl next to this file.
 
 Promise: the same seed gives the same files, and no task of the one is in the other.
 """
