@@ -89,7 +89,7 @@ class Context:
     ) -> Prompt:
         """Another history, as a context policy wants it; shares what it can with the last request and its reply.
 
-        A message that is a reply of this episode (`KnownReplies`) keeps the ids that were sampled, whatever came between.
+        A message that is a reply of this episode (`KnownReplies`) keeps its sampled ids, whatever came between.
         """
         old = [*self.ids, *output_ids]
         if output_ids or message is not None:

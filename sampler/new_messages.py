@@ -1,4 +1,4 @@
-"""Refuses, of a list that should hold the messages that are new, one that holds the conversation so far: it would be sent twice.
+"""Refuses a list that should hold the messages that are new, and holds the conversation so far: it would be sent twice.
 
     sent      system, question | reply 1 | result | reply 2
     refused   system, question, reply 1, result, reply 2, result     the whole history, as most chat APIs want it
@@ -6,13 +6,13 @@
     passes    result                                               what is new
 
 A list is refused, from the second request on, where
-  * a message is a reply of this episode: the object, or an assistant's message that says the same and begins the list or
-    stands behind the message that this reply answered;
+  * a message is a reply of this episode: the object, or an assistant's message that says the same and begins the list
+    or stands behind the message that this reply answered;
   * it begins with a system message that began a history;
   * it begins with a whole opening (`start`, or a restart), and goes on with an assistant's message or a tool's result.
 
-Whatever users say passes, also word for word what they said before: an environment may show the same thing twice. So does an
-assistant's message that happens to say what a reply said (an example, behind another question).
+What users say passes, also word for word what they said before: an environment may show the same thing twice. So does
+an assistant's message that happens to say what a reply said (an example, behind another question).
 """
 
 import copy

@@ -1,10 +1,10 @@
-"""The conversation of an episode, for its scorer: what the task's own policy was told and what it said, in order, each once.
+"""The conversation of an episode, for its scorer: what the task's own policy was told and what it said, each once.
 
     told      S Q          r1    t1          r2    restart: S Q r1 [removed] r2 t2          r3
     here      S Q          r1    t1          r2                                t2           r3
 
-A restart shows a history again, and often a shorter one. Of it those messages are new that stand behind its last reply (all of
-them, where it holds none, as with a summary in place of everything) and were not said before. Nothing is removed by it.
+A restart shows a history again, and often a shorter one. Of it those messages are new that stand behind its last reply
+(all of them, where it holds none, as with a summary in place of everything) and were not said before. It removes nothing.
 
 Bounded: beyond `MAX_CHARS` the oldest messages behind the opening are left out, and one message says how many.
 """

@@ -43,7 +43,7 @@ class SampledReply:
 
     @cached_property
     def words(self) -> frozenset[str]:
-        """`words_of` its message, and of the text as it was sampled, reasoning and calls in the model's own spelling."""
+        """`words_of` its message, and of the text as it was sampled: reasoning and calls in the model's spelling."""
         raw = {"content": self._template.decode(self.body_ids)}
         return frozenset(map(words_of, (self.message or raw, raw)))
 

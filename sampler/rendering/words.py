@@ -7,15 +7,15 @@ from typing import Any
 
 
 def words_of(message: Mapping[str, Any]) -> str:
-    """Text, reasoning and calls. Blanks around a text and ids of calls do not count; arguments may be an object or JSON."""
+    """Text, reasoning and calls. Blanks around a text and ids of calls do not count; arguments may be JSON."""
     texts = [_text(message.get(name)) for name in ("content", "reasoning_content")]
     said = [*texts, [_call(call) for call in message.get("tool_calls") or ()]]
     return hashlib.sha256(json.dumps(said, sort_keys=True, default=str).encode()).hexdigest()
 
 
 def reply_words(message: Mapping[str, Any], text: str, end_of_reasoning: str) -> frozenset[str]:
-    """Of the forms in which samplers keep a reply: the message, its `text` as it was sampled, that without the reasoning, and the
-    message's text alone."""
+    """Of the forms in which samplers keep a reply: the message, its `text` as it was sampled, that without the reasoning,
+    and the message's text alone."""
     texts = (text, text.rpartition(end_of_reasoning)[2], message.get("content"))
     return frozenset(map(words_of, (message, *({"content": text} for text in texts))))
 

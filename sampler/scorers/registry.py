@@ -29,8 +29,8 @@ MAX_SHOWN_CHARS = 300  # of what a scorer returned in place of a score
 class ScoringRequest:
     """`answer`: extracted, None when there was none; `accepted`: any of these is right; `reply`: the last reply's text.
 
-    `payload` is the task's own, `judge` the scorer agent, where one is configured. `messages`: the whole conversation, what the
-    policy was told and what it said, reasoning and tool calls included (`sampler/transcript.py`: bounded).
+    `payload` is the task's own, `judge` the scorer agent, where one is configured. `messages`: the whole conversation,
+    what the policy was told and what it said, with reasoning and tool calls (`sampler/transcript.py`: bounded).
     """
 
     answer: str | None

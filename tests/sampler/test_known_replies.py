@@ -1,4 +1,4 @@
-"""Whatever histories an episode is given, one after the other: the model's own replies in them keep the ids that were sampled."""
+"""Whatever histories an episode is given, one after the other: the model's own replies in them keep their sampled ids."""
 
 import copy
 import json
@@ -11,12 +11,22 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sampler.context import Context
+from sampler.episode import play
 from sampler.policies.history import CLEARED
 from sampler.rendering.template import ChatTemplate
+from sampler.sampler import AsyncSampler
+from sampler.scorers import Score
+from sampler.settlement.settle import settle_next
+from shared.audit import audit
+from shared.packed import unpack_ints
+from shared.states import Termination
+from shared.store import Store
 from tests.sampler.chats import NAMED, small_tokenizer
 from tests.sampler.conversations import TOOLS
+from tests.sampler.episodes import TEMPLATE, ended, resources, samples
 from tests.sampler.families import FAMILIES, Call, Family, Reply
 from tests.sampler.test_template_families import MODES, as_spelled, name_of
+from tests.shared.builders import claim, import_tasks
 
 EXAMPLE = Path(__file__).parents[2] / "assets" / "example"
 QUESTION = {"role": "user", "content": "What is A?"}
@@ -25,8 +35,8 @@ Message = dict[str, Any]
 
 
 class Episode:
-    """`replies`: the turns' messages; `answers`: what followed each; `spelled`: of each reply the ids of its text, or of the end
-    of its call, as no tokenizer would give them."""
+    """`replies`: the turns' messages; `answers`: what followed each; `spelled`: of each reply the ids of its text, or of
+    the end of its call, as no tokenizer would give them."""
 
     def __init__(self, context: Context) -> None:
         self.context = context
@@ -212,3 +222,40 @@ def test_the_way_to_a_history_makes_no_difference(
     for rounds_between in way:
         episode.restarted(episode.history(*rounds_between))
     assert episode.restarted(episode.history(*goal)) == direct.ids
+
+
+# ---------------------------------------------------------------------- a whole episode
+
+
+class Wanderer(AsyncSampler):
+    """One history, another one, and the first again, with what came back from JSON."""
+
+    async def run(self) -> Termination:
+        turn = await self.create_chat_completions([QUESTION])
+        assert turn is not None
+        await self.create_chat_completions([OTHER], restart=True)
+        kept = json.loads(json.dumps(turn.message))
+        await self.create_chat_completions([QUESTION, kept, OTHER], restart=True)
+        return Termination.ANSWERED
+
+    async def evaluate_record(self) -> Score:
+        return Score(float(self.claim.traj_id))
+
+
+async def test_a_sampler_that_goes_back_to_a_history_sends_the_ids_that_were_sampled(store: Store) -> None:
+    """With the model that comes with the project, whose tokenizer would not choose these ids."""
+    output = [i for character in "It is five." for i in TEMPLATE.encode(character)]
+    assert output != TEMPLATE.encode("It is five.")
+    await import_tasks(store, 1, num_generations=2)
+    async with resources(store, samples([*output, TEMPLATE.token_id("<|im_end|>") or 0])) as shared:
+        for _ in range(2):
+            sampler = Wanderer(shared, await claim(store))
+            assert await play(sampler) is not None
+        await settle_next(store, "w", shared.config)
+    _, _, dispatches = await ended(store, sampler)
+    sent: list[int] = []
+    for dispatch in dispatches:
+        sent = [*sent, *output][: dispatch.shared_length] + unpack_ints(dispatch.prompt_ids).tolist()
+    assert len(dispatches) == 3
+    assert sent[dispatches[0].usage["prompt"] :][: len(output)] == output
+    assert (await audit(store, running=True)).ok

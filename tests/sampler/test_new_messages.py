@@ -1,5 +1,5 @@
-"""A sampler that sends the whole conversation where only new messages belong is refused at once, and told what to do; one that
-sends what is new never is, however often the same is said."""
+"""A sampler that sends the whole conversation where only new messages belong is refused at once, and told what to do;
+one that sends what is new never is, however often the same is said."""
 
 import copy
 import json
@@ -44,7 +44,7 @@ def assistant(text: str) -> Message:
 
 
 class Episode:
-    """What a sampler sends and hears, without an engine. `whole`: the history, as a sampler keeps it that sends all of it."""
+    """What a sampler sends and hears, without an engine. `whole`: the history, as samplers keep it that send all of it."""
 
     def __init__(self, opening: Sequence[Message], restart: bool = False) -> None:
         self.sent = SentMessages("main")

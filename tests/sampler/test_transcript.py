@@ -1,4 +1,4 @@
-"""What a scorer reads is the conversation, bounded: each message once and in order, however often a history was shown again."""
+"""What a scorer reads is the conversation, bounded: each message once, however often a history was shown again."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
