@@ -49,6 +49,7 @@ BOUNDS = "tests/shared/test_task_file_bounds.py"
 LATE = "tests/trainer/test_late_publisher.py"
 DURABLE = "tests/trainer/test_durability.py"
 KEEPER = "tests/contract/test_keeper.py"
+SETTINGS = "tests/shared/test_store_settings.py"
 POOL = "tests/sampler/test_pool.py"
 ADMISSION = "tests/sampler/test_admission.py"
 LISTS = "tests/sampler/test_engine_lists.py"
@@ -97,6 +98,48 @@ MUTANTS = (
         'f"incarnations.{policy}": end.incarnation, f"ends.{policy}": None}',
         'f"ends.{policy}": None}',
         "tests/shared/cli/test_run_ends.py::test_a_trainer_that_was_replaced_cannot_end_the_run",
+    ),
+    Mutant(
+        "a step's metrics are said once",
+        "shared/store/steps.py",
+        '{"_id": step_id, "metrics": {"$in": [None, {}]}}',
+        '{"_id": step_id}',
+        f"{SETTINGS}::test_what_a_step_logged_is_stored_with_it_and_bounded",
+    ),
+    Mutant(
+        "bound of a step's metrics",
+        "shared/store/steps.py",
+        "sorted(metrics)[:MOST_METRICS]",
+        "sorted(metrics)",
+        f"{SETTINGS}::test_what_a_step_logged_is_stored_with_it_and_bounded",
+    ),
+    Mutant(
+        "bound of the workers that settings name",
+        "shared/store/settings.py",
+        '{"$slice": [{"$concatArrays": [known, [name]]}, -MOST_WORKERS]}',
+        '{"$concatArrays": [known, [name]]}',
+        f"{SETTINGS}::test_of_very_many_workers_the_last_stay",
+    ),
+    Mutant(
+        "bound of a list of tools",
+        "shared/tool_schemas.py",
+        "            if num_bytes > MOST_BYTES:\n                break\n",
+        "",
+        "tests/shared/test_tool_schemas.py::test_a_list_that_is_too_large_is_cut_and_says_so",
+    ),
+    Mutant(
+        "secrets of the agents' settings: extra_body",
+        "sampler/agents/config.py",
+        "HIDDEN if _SECRET_NAME.search(k) else",
+        "HIDDEN if False else",
+        "tests/sampler/test_settings_kept.py::test_each_settings_of_samplers_are_kept_once_with_those_of_the_agents",
+    ),
+    Mutant(
+        "bound of what is said of a score",
+        "sampler/scorers/details.py",
+        "for one in accepted[:MOST_EXPECTED]]",
+        "for one in accepted]",
+        "tests/sampler/test_scorers.py::test_what_is_said_of_a_score_is_short_whatever_the_answers_are",
     ),
     Mutant(
         "fence of a slot: the attempt",
