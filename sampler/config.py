@@ -113,7 +113,7 @@ class SamplerConfig(ServiceConfig, ContextConfig, GroupConfig, EngineAccess):
         description="bubblewrap: tool servers over stdio see no other process, and have no capabilities. Files and network stay.",
     )
     tool_timeout_s: Seconds = Field(
-        60.0, description="One tool call without a sign of life; longer is a plumbing failure."
+        60.0, description="One tool call without progress; then it is an infrastructure failure."
     )
     tool_open_s: Seconds = Field(
         30.0,
@@ -132,7 +132,7 @@ class SamplerConfig(ServiceConfig, ContextConfig, GroupConfig, EngineAccess):
     max_tool_result_tokens: Positive = Field(4096, description="A longer result is cut in the middle, visibly.")
     max_tool_result_chars: Positive = Field(64_000, description="The same by characters, before tokens are counted.")
     max_raw_result_chars: Positive = Field(16_000, description="Kept of an answer that the model did not read whole.")
-    episode_timeout_s: Seconds = Field(3600.0, description="One episode; longer is a plumbing failure.")
+    episode_timeout_s: Seconds = Field(3600.0, description="One episode; longer is an infrastructure failure.")
 
     # the queue
     max_concurrent_episodes: Positive = Field(256, description="Episodes this process plays at once, at most.")
@@ -143,7 +143,7 @@ class SamplerConfig(ServiceConfig, ContextConfig, GroupConfig, EngineAccess):
     )
     lease_s: Seconds = Field(60.0, description="A slot whose worker is silent for so long is given to another.")
     renew_s: Seconds = Field(15.0, description="Leases are renewed this often.")
-    max_failures: Positive = Field(8, description="Plumbing failures after which a slot is failed for good.")
+    max_failures: Positive = Field(8, description="Infrastructure failures after which a slot is failed for good.")
     retry_delay_s: Seconds = Field(2.0, description="A failed slot waits this long, doubled with every failure.")
     grace_s: Seconds = Field(30.0, description="On SIGTERM episodes may end within this time; the rest is released.")
     poll_s: Seconds = Field(0.3, description="How often an idle process looks for work and for the trainer's progress.")

@@ -1,7 +1,7 @@
 """One claim, played to one of its ends. Every end is written once, fenced by the claim's attempt.
 
 run ─▶ evaluate ─▶ record scored ─▶ slot scored                         the episode's own end
-  ├── plumbing: engine, tools, agents, scorer, time,
+  ├── infrastructure: engine, tools, agents, scorer, time,
   │   a document that does not fit into MongoDB ─▶ record failed ─▶ slot open again, later (or failed for good)
   ├── a setting or the task is wrong ─▶ record failed ─▶ slot failed for good, at once
   ├── a tool server is away or busy ─▶ record abandoned ─▶ slot open again, at once, without blame

@@ -1,4 +1,4 @@
-"""What can go wrong outside the sampler, as one tree. Every member is a failure of the plumbing: never a reward.
+"""What can go wrong outside the sampler, as one tree. Every member is an infrastructure failure: never a reward.
 
 TandemError
 ├── EngineError

@@ -9,7 +9,7 @@
 
 `create_chat_completions` takes only the messages that are new; it builds the prompt (previous ids + what the template adds),
 asks an engine, and writes request and answer to the database. `run` plays, `evaluate_record` scores; leases, retries,
-settlement and shutdown are the service's business. Errors of the plumbing (`EngineError`, `ToolFailure`, `AgentFailed`,
+settlement and shutdown are the service's business. Infrastructure errors (`EngineError`, `ToolFailure`, `AgentFailed`,
 `ScorerFailed`) are left to rise: the slot is retried, and they never become a reward.
 """
 

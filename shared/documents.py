@@ -68,7 +68,7 @@ class Slot(Document):
     worker: str | None = None
     free_at: datetime  # lease end, retry delay and schedule alike
     attempt: int = 0  # grows by one with every claim
-    failures: int = 0  # attempts that ended in a plumbing failure or an expired lease
+    failures: int = 0  # attempts that ended in an infrastructure failure or an expired lease
     record_id: str | None = None
     score: float | None = None
     error: str | None = None

@@ -27,7 +27,7 @@ class ConfigError(TandemError, ValueError):
 
 
 class OwnCodeFailed(TandemError):
-    """A user's own class raised what is no failure of the plumbing, or returned something else than it should."""
+    """A user's own class raised what is no infrastructure failure, or returned something else than it should."""
 
 
 class DataError(TandemError):

@@ -3,7 +3,7 @@
     for played in await evaluation_rounds(store, "main"):     # a curve: one round per weight version, in order of steps
         print(played.step, played.overall.pass_at[1], played.overall.reward)
 
-A task counts once, however many of its episodes were scored; episodes that the plumbing failed have no score and count as
+A task counts once, however many of its episodes were scored; episodes that the infrastructure failed have no score and count as
 `failed`, never as wrong. Estimates and intervals are those of `shared.pass_rates`. Where other policies took turns, they have
 rewards of their own for the same episodes.
 """

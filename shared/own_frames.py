@@ -45,7 +45,7 @@ def own_fault(exc: BaseException, home: Any) -> OwnCodeFailed | None:
 
 
 def cause_of(exc: BaseException) -> BaseException:
-    """Of an exception group the one to tell: a mistake before a failure of the plumbing."""
+    """Of an exception group the one to tell: a mistake before an infrastructure failure."""
     while isinstance(exc, BaseExceptionGroup):
         inner: list[BaseException] = list(exc.exceptions)
         exc = next((one for one in inner if not isinstance(cause_of(one), TandemError)), inner[0])

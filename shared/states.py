@@ -24,7 +24,7 @@ class SlotStatus(StrEnum):
     OPEN = "open"  # may be claimed once `free_at` has passed
     LEASED = "leased"  # a worker plays it until `free_at`
     SCORED = "scored"  # has its score; final
-    FAILED = "failed"  # the plumbing failed too often; never a score; final
+    FAILED = "failed"  # the infrastructure failed too often; never a score; final
 
 
 class RecordStatus(StrEnum):
@@ -34,7 +34,7 @@ class RecordStatus(StrEnum):
     COMPLETED = "completed"  # played to its end, not scored yet
     SCORED = "scored"  # has its score, waits for its group
     READY = "ready"  # its record_data is written
-    FAILED = "failed"  # the plumbing failed; `error` says how
+    FAILED = "failed"  # the infrastructure failed; `error` says how
     ABANDONED = "abandoned"  # lost its lease, or settlement dropped it; `reason` says why
 
 
@@ -104,11 +104,11 @@ class Termination(StrEnum):
     LENGTH_LIMIT = "length_limit"  # a reply or the context reached its token budget
     REPETITION = "repetition"  # a reply repeats itself or earlier ones, `repetition_early_stop_times` times
     TIME_LIMIT = "time_limit"  # `episode_timeout_s` passed
-    TOOL_FAILURE = "tool_failure"  # a tool server failed: plumbing
+    TOOL_FAILURE = "tool_failure"  # a tool server failed: infrastructure
     TOOL_SERVER_AWAY = "tool_server_away"  # one was away or busy: the slot was given back, which cost no attempt
-    ENGINE_FAILURE = "engine_failure"  # no engine answered: plumbing
-    SCORER_FAILURE = "scorer_failure"  # the scorer crashed: plumbing
-    AGENT_FAILURE = "agent_failure"  # no model of the browse or the scorer agent answered: plumbing
+    ENGINE_FAILURE = "engine_failure"  # no engine answered: infrastructure
+    SCORER_FAILURE = "scorer_failure"  # the scorer crashed: infrastructure
+    AGENT_FAILURE = "agent_failure"  # no model of the browse or the scorer agent answered: infrastructure
     NOT_STORABLE = "not_storable"  # what came from outside made a document that MongoDB does not take
     MISCONFIGURED = (
         "misconfigured"  # the task or the run asks for what is not there: a tool, a scorer, a template that takes it

@@ -5,7 +5,7 @@
 
 A failure that cannot pass (a wrong key, an unknown model) leads to the next model at once; so does a `Retry-After` beyond the
 time-out, and the model is left alone for that long. A reply that the agent cannot read is a failure like any other, and the
-model is told so before it is asked again. That no model answers is a failure of the plumbing, never a score.
+model is told so before it is asked again. That no model answers is an infrastructure failure, never a score.
 """
 
 import asyncio

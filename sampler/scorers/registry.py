@@ -2,7 +2,7 @@
 
 Promise: every score says who gave it, what was found and expected (`details`), and every one of our own scorers why; a missing
 answer is score 0 with the reason "no answer"; a scorer that crashes, hangs or returns no finite number is
-`ScorerFailed`, a judge that gives no verdict `AgentFailed`: failures of the plumbing, and never score 0.
+`ScorerFailed`, a judge that gives no verdict `AgentFailed`: infrastructure failures, and never score 0.
 """
 
 import asyncio

@@ -1,6 +1,6 @@
 """Advantages of one group's episodes from their rewards: pure functions. docs/groups.md has the formulas side by side.
 
-Only episodes that are trained on, or kept for the baseline, come here: failures of the plumbing have no reward and are no part
+Only episodes that are trained on, or kept for the baseline, come here: infrastructure failures have no reward and are no part
 of the statistics. One episode alone has advantage 0.
 
     by episode   rewards of the group ─▶ one value each, the same for all its turns

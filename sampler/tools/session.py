@@ -118,7 +118,7 @@ class ToolSession:
         ]
 
     async def call(self, name: str, arguments: Mapping[str, Any], timeout_s: float | None = None) -> ToolResult:
-        """Call a tool. Unknown names and refused arguments are answers (`is_error`); ToolFailure is plumbing.
+        """Call a tool. Unknown names and refused arguments are answers (`is_error`); ToolFailure is an infrastructure failure.
 
         `timeout_s=None`: the tool's own, else its server's, else the limits'.
         """

@@ -175,7 +175,7 @@ def _grid(pairs: Sequence[tuple[str, str]], columns: int = 4) -> Table:
 
 
 def faults_text(snapshot: Snapshot) -> str:
-    """Attempts that the plumbing cost, and slots given up for it."""
+    """Attempts lost to infrastructure failures, and slots given up for them."""
     return f"{snapshot.lost_attempts} retried, {snapshot.failed_slots} failed"
 
 

@@ -102,7 +102,7 @@ class Snapshot:
     workers: list[Worker] = field(default_factory=list)  # every one of the run's history
     live: frozenset[str] = frozenset()  # ids of those that are alive
     services: list[InferenceService] = field(default_factory=list)
-    lost_attempts: int = 0  # by the plumbing
+    lost_attempts: int = 0  # to infrastructure failures
     failed_slots: int = 0  # for good
     ready_groups: dict[str, int] = field(default_factory=dict)  # by policy
 

@@ -129,7 +129,7 @@ def _sampled_per_s(sampled: int, seconds: dict[str, float]) -> float | None:
 
 
 async def _faults(store: Store, snapshot: Snapshot) -> dict[str, int]:
-    """`lost_attempts`: episodes that the plumbing or an expired lease cost, and that were played again."""
+    """`lost_attempts`: episodes that an infrastructure failure or an expired lease cost, and that were played again."""
     data = await store.data.count_by_status()
     return {
         "engine_retries": int(snapshot.total("retries")),

@@ -37,7 +37,7 @@ def evaluation(
 
     A round plays every task of split **eval** at one version. **pass@k** is the unbiased estimate of Chen et al. 2021
     (an episode passes with a score of 1 or more), its interval Wilson's for as many trials as tasks; that of the
-    reward is a bootstrap over tasks. Episodes that the plumbing failed have no score and are counted apart.
+    reward is a bootstrap over tasks. Episodes that the infrastructure failed have no score and are counted apart.
     """
     rounds = with_store(db_connection_string, run, lambda store: evaluation_rounds(store, policy))
     if as_json:

@@ -159,7 +159,7 @@ class TaskVerbs:
         return await self._leave(claim, literals(change), ends=[SlotStatus.SCORED])
 
     async def retry_slot(self, claim: Claim, error: str, *, delay_s: float, max_failures: int) -> bool:
-        """The plumbing failed: open again after `delay_s`, or failed for good. True when it ended the group. Raises LeaseLost."""
+        """Infrastructure failure: open again after `delay_s`, or failed for good. True when it ended the group. Raises LeaseLost."""
         failures = {"$add": ["$$s.failures", 1]}
         over = {"$gte": [failures, max_failures]}
         change = {
@@ -319,7 +319,7 @@ class TaskVerbs:
         return {row["_id"]: row["n"] for row in rows} | {"failures": sum(row["failures"] for row in rows)}
 
     async def count_failures(self) -> tuple[int, int]:
-        """(attempts that the plumbing failed, slots that it failed for good), of the whole run."""
+        """(attempts that the infrastructure failed, slots that it failed for good), of the whole run."""
         failed: Document = {"$cond": [{"$eq": ["$slots.status", SlotStatus.FAILED.value]}, 1, 0]}
         total: Document = {"_id": None, "attempts": {"$sum": "$slots.failures"}, "slots": {"$sum": failed}}
         stages: list[Document] = [{"$match": HAS_FAILURES}, {"$unwind": "$slots"}, {"$group": total}]

@@ -97,7 +97,7 @@ async def played(
         pool = EnginePool(client, services, PoolLimits())
         agents = Agents(browse=browser(agent))
         shared = Resources(store, config, "w", template, pool, [box], ToolCatalog(), get_parser(parser), agents=agents)
-        assert await play(MCPSampler(shared, got)) is not None, "a plumbing failure"
+        assert await play(MCPSampler(shared, got)) is not None, "an infrastructure failure"
         await agents.close()
         await pool.close()
     await settle_next(store, "w", config)

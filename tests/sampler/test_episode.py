@@ -1,4 +1,4 @@
-"""Every way an episode can end, and what the database says afterwards: a failure of the plumbing is never a reward."""
+"""Every way an episode can end, and what the database says afterwards: an infrastructure failure is never a reward."""
 
 import asyncio
 import sys
@@ -210,28 +210,32 @@ async def test_a_wrong_answer_is_score_0_and_no_failure(store: Store) -> None:
     assert (slot.status, slot.score) == (SlotStatus.SCORED, 0.0)
 
 
-# ---------------------------------------------------------------------- plumbing
+# ---------------------------------------------------------------------- infrastructure
 
 
-def plumbing(**changes: Any) -> dict[str, Any]:
+def infrastructure(**changes: Any) -> dict[str, Any]:
     return {"sampler": Chat, "engine": says(ANSWER), "payload": {}, "config": {}} | changes
 
 
 FAILURES = {
-    "an engine that always answers 500": (plumbing(engine=down), Termination.ENGINE_FAILURE, "out of memory"),
+    "an engine that always answers 500": (infrastructure(engine=down), Termination.ENGINE_FAILURE, "out of memory"),
     "an engine that hangs": (
-        plumbing(engine=hangs, config={"engine_timeout_s": 0.05}),
+        infrastructure(engine=hangs, config={"engine_timeout_s": 0.05}),
         Termination.ENGINE_FAILURE,
         "no answer within 0.05 s",
     ),
     "a scorer that crashes": (
-        plumbing(payload={"scorer": "tests_crashing"}),
+        infrastructure(payload={"scorer": "tests_crashing"}),
         Termination.SCORER_FAILURE,
         "the judge is ill",
     ),
-    "a scorer that returns no number": (plumbing(payload={"scorer": "tests_nan"}), Termination.SCORER_FAILURE, "nan"),
+    "a scorer that returns no number": (
+        infrastructure(payload={"scorer": "tests_nan"}),
+        Termination.SCORER_FAILURE,
+        "nan",
+    ),
     "an episode that takes too long": (
-        plumbing(sampler=Slow, config={"episode_timeout_s": 0.05}),
+        infrastructure(sampler=Slow, config={"episode_timeout_s": 0.05}),
         Termination.TIME_LIMIT,
         "TimeoutError",
     ),

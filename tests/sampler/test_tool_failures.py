@@ -1,4 +1,4 @@
-"""MCP sessions whose servers die, hang, or are not there: the plumbing failed, and the episode's own task is never disturbed."""
+"""MCP sessions whose servers die, hang, or are not there: an infrastructure failure, and the task itself is not disturbed."""
 
 import asyncio
 import contextlib

@@ -17,7 +17,7 @@ async def import_set(store: Store, *, num_generations: int = 2) -> None:
 async def play(
     store: Store, scores: dict[str, list[float | None]], version: int, *, limit: int | None = None, **values: Any
 ) -> None:
-    """Every slot of a round, or the next `limit`, then settled. None: the plumbing failed it."""
+    """Every slot of a round, or the next `limit`, then settled. None: the infrastructure failed it."""
     left = {tid: list(group) for tid, group in scores.items()}
     while limit != 0 and (held := await claim(store, split="eval", served_versions=[version])) is not None:
         limit = None if limit is None else limit - 1

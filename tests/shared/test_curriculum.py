@@ -21,7 +21,7 @@ def in_epoch(epoch: int, seq: int, **band: Any) -> Task:
 
 
 async def play(store: Store, scores: list[float | None]) -> Task:
-    """The whole group of the first open task. None: the plumbing failed it."""
+    """The whole group of the first open task. None: the infrastructure failed it."""
     for score in scores:
         held = await claim(store)
         if score is None:
