@@ -159,7 +159,7 @@ class TaskVerbs:
         return await self._leave(claim, literals(change), ends=[SlotStatus.SCORED])
 
     async def retry_slot(self, claim: Claim, error: str, *, delay_s: float, max_failures: int) -> bool:
-        """Infrastructure failure: open again after `delay_s`, or failed for good. True when it ended the group. Raises LeaseLost."""
+        """Infrastructure failure: open again after `delay_s`, or failed for good. True: it ended the group. Raises LeaseLost."""
         failures = {"$add": ["$$s.failures", 1]}
         over = {"$gte": [failures, max_failures]}
         change = {
