@@ -296,6 +296,34 @@ MUTANTS = (
         "return found + 0 * await self._count_groups(unpublished, ",
         f"{ADMISSION}::test_the_groups_between_being_opened_and_trained_say_what_the_formula_says_of_all",
     ),
+    Mutant(
+        "own code: a wrong setting is not retried",
+        "sampler/episode.py",
+        "    most = config.max_failures if may_pass else 1",
+        "    most = config.max_failures",
+        "tests/sampler/test_mcp_sampler.py::test_a_task_that_asks_for_what_is_not_there_says_so_and_is_retried_only_where_it_may_come",
+    ),
+    Mutant(
+        "own code: a task for another sampler is left to it",
+        "sampler/playable.py",
+        "        return text is not None\n",
+        "        return False\n",
+        "tests/sampler/test_playable.py::test_tasks_that_cannot_be_played_here_are_left_to_a_sampler_that_can_whenever_they_come",
+    ),
+    Mutant(
+        "own code: a judge's keys are in no details",
+        "sampler/scorers/registry.py",
+        "details=without(keys, ",
+        "details=without([], ",
+        "tests/sampler/test_own_scorers.py::test_a_scorer_that_asks_its_own_judge_shows_the_key_and_nothing_for_people_holds_it",
+    ),
+    Mutant(
+        "own code: a log is read in bounded time",
+        "scripts/launch/errors.py",
+        "max(self._at, size - MAX_BYTES)",
+        "self._at",
+        "tests/system/test_launch_errors.py::test_a_log_is_read_by_whole_lines_from_its_start_on_and_in_bounded_time",
+    ),
 )
 
 

@@ -22,6 +22,9 @@ from shared.own_code import import_own
 from shared.own_frames import cause_of, definition_of, told
 from shared.redaction import without
 
+# Of the program and not of its data or the network: an episode more will not help.
+MISTAKES = (AttributeError, ImportError, LookupError, NameError, NotImplementedError, TypeError)
+MAX_MISTAKES = 5  # of a scorer that has not given one score
 MAX_SHOWN_CHARS = 300  # of what a scorer returned in place of a score
 
 
@@ -55,12 +58,21 @@ class Score:
 Scorer = Callable[[ScoringRequest], Awaitable[Score]]
 
 
-@dataclass(frozen=True)
+@dataclass
 class _Registered:
     scorer: Scorer
     needs_answer: bool
     needs_judge: bool
     home: Callable[..., Any]  # the function as its author wrote it
+    has_worked: bool = False  # it gave a score, in this process
+    mistakes: int = 0  # before that
+
+    def failure(self, text: str, *, is_mistake: bool) -> ScorerFailed | OwnCodeFailed:
+        """The error to raise: a scorer that has never worked and goes on making mistakes is no failure that passes."""
+        self.mistakes += is_mistake
+        if self.has_worked or self.mistakes < MAX_MISTAKES:
+            return ScorerFailed(text)
+        return OwnCodeFailed(f"{text} ({self.mistakes} times, and it never gave a score)")
 
 
 _SCORERS: dict[str, _Registered] = {}
@@ -117,7 +129,10 @@ def scorer_needs_answer(name: str) -> bool:
 
 async def score_answer(name: str, request: ScoringRequest, timeout_s: float = 120.0) -> Score:
     """Raises ConfigError for an unknown scorer, AgentFailed when no judge answered, ScorerFailed for one that fails, and
-    OwnCodeFailed for one that is no async function. The keys of the judge's models are in no message and no details."""
+    OwnCodeFailed for one that is no async function, or has made nothing but mistakes.
+
+    The keys of the judge's models are in no message and no details.
+    """
     require_scorer(name, request.judge)
     registered = _SCORERS[name]
     if request.answer is None and registered.needs_answer:
@@ -132,11 +147,14 @@ async def score_answer(name: str, request: ScoringRequest, timeout_s: float = 12
         cause = cause_of(exc)
         if isinstance(cause, ScorerFailed | AgentFailed | OwnCodeFailed):
             raise cause from None
-        raise ScorerFailed(f"scorer {name!r} crashed: {without(keys, told(cause, registered.home))}") from exc
+        text = f"scorer {name!r} crashed: {without(keys, told(cause, registered.home))}"
+        raise registered.failure(text, is_mistake=isinstance(cause, MISTAKES)) from exc
     if not isinstance(score, Score) or not is_finite_number(score.value) or not isinstance(score.details, Mapping):
         found = without(keys, clipped(repr(score), MAX_SHOWN_CHARS))
         expected = f"expected Score(value=<finite number>, details={{…}}){definition_of(registered.home)}"
-        raise ScorerFailed(f"scorer {name!r} returned {found}; {expected}")
+        is_mistake = not isinstance(score, Score)
+        raise registered.failure(f"scorer {name!r} returned {found}; {expected}", is_mistake=is_mistake)
+    registered.has_worked = True
     details = explained(name, request.answer, request.accepted, score.details)
     return replace(score, details=without(keys, details) if keys else details)
 

@@ -33,7 +33,7 @@ class Repeats:
     def told(self, text: str) -> str | None:
         """The text, perhaps with how often it came; None: it was told."""
         count = self.count(text)
-        if count > 1 and set(str(count)[1:]) == {"0"}:
+        if count > 1 and str(count).rstrip("0") == "1":
             return f"{text} ({count} times)"
         return text if count == 1 else None
 

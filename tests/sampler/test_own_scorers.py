@@ -9,6 +9,7 @@ from openai import AsyncOpenAI
 
 from sampler.errors import ScorerFailed
 from sampler.scorers import MCPScorerFactory, Score, ScoringRequest, register_scorer, registry, score_answer
+from sampler.scorers.registry import MAX_MISTAKES
 from shared.errors import OwnCodeFailed
 from tests.sampler.agents.agents import judge, models
 from tests.sampler.agents.endpoints import endpoint
@@ -96,3 +97,28 @@ async def test_a_scorer_that_asks_its_own_judge_shows_the_key_and_nothing_for_pe
         await own.close()
     shown = [headers.get("authorization") for headers, _ in service.requests]
     assert shown == ["Bearer sk-tests-0123456789"] * 5
+
+
+async def test_a_scorer_that_makes_nothing_but_mistakes_is_no_failure_that_passes() -> None:
+    """One that has worked, or whose errors may be the network's, is tried again like all plumbing."""
+    answers: list[str] = []
+
+    @register_scorer("fragile")
+    async def fragile(request: ScoringRequest) -> Score:
+        if request.answer == "away":
+            raise ConnectionError("no judge")
+        return Score(float(request.answer == answers[0]))
+
+    for _ in range(2 * MAX_MISTAKES):
+        with pytest.raises(ScorerFailed, match="no judge"):
+            await score_answer("fragile", request("away"))
+    for _ in range(MAX_MISTAKES - 1):
+        with pytest.raises(ScorerFailed, match="IndexError"):
+            await score_answer("fragile", request("4"))
+    with pytest.raises(OwnCodeFailed, match=r"IndexError: .*fragile: .* \(5 times, and it never gave a score\)"):
+        await score_answer("fragile", request("4"))
+    answers.append("4")
+    assert (await score_answer("fragile", request("4"))).value == 1.0
+    answers.clear()
+    with pytest.raises(ScorerFailed, match="IndexError"):
+        await score_answer("fragile", request("4"))

@@ -22,7 +22,7 @@ from shared.logs import begin_logging
 begin_logging("INFO")
 log = logging.getLogger("sampler.episode")
 log.warning("not an error")
-for n in range(12):
+for n in range(25):
     log.error("episode failed record=main:train:0:t%d:0:1 ScorerFailed: scorer 'mine' crashed", n)
 time.sleep(600)
 """
@@ -50,6 +50,7 @@ async def test_an_error_in_a_childs_log_is_told_while_the_child_lives_once_and_t
     assert told[0].startswith(
         "sampler 0: episode failed record=main:train:0:t0:0:1 ScorerFailed: scorer 'mine' crashed"
     )
+    assert len(told) == 2
     assert told[1].endswith("t9:0:1 ScorerFailed: scorer 'mine' crashed (10 times)")
 
 
