@@ -124,7 +124,7 @@ async def _fail(sampler: AsyncSampler, exc: Exception) -> None:
     most = config.max_failures if may_pass else 1  # time mends no setting and no task
     try:
         await _move(sampler, RecordStatus.FAILED, {"termination": cause.value, "error": error})
-        sampler.episode.status = RecordStatus.FAILED
+        sampler.episode.status, sampler.episode.misconfigured = RecordStatus.FAILED, None if may_pass else error
         short = clipped(error, MAX_SLOT_ERROR_CHARS)
         await sampler.resources.store.tasks.retry_slot(claim, short, delay_s=delay_s, max_failures=most)
     except LOST as lost:

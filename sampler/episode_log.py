@@ -19,6 +19,7 @@ class EpisodeLog:
     answer: str | None = None
     turn_scores: dict[str, float] = field(default_factory=dict)  # by dispatch
     metrics: dict[str, float] = field(default_factory=dict)
+    misconfigured: str | None = None  # why it failed, where time mends nothing
 
     def values(self) -> dict[str, Any]:
         return {

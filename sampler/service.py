@@ -29,6 +29,7 @@ from sampler.config import SamplerConfig
 from sampler.engine.client import EngineClient, EngineTimeouts
 from sampler.engines import Engines
 from sampler.episode import play
+from sampler.first_episodes import FirstEpisodes
 from sampler.loops import every, wait_for
 from sampler.own_calls import new_episode
 from sampler.parsers import get_parser
@@ -37,6 +38,7 @@ from sampler.resources import Resources
 from sampler.sampler import AsyncSampler
 from sampler.scorers import import_scorers
 from sampler.settlement.settle import settle_next
+from sampler.token_rate import TokenRate
 from sampler.tool_check import tell_missing_tools
 from sampler.tools import TokenBorders, ToolCatalog, Traffic, parse_servers
 from sampler.tools.isolation import isolated
@@ -53,7 +55,6 @@ from shared.store.malformed import tell
 log = logging.getLogger(__name__)
 
 SETTLE_IDLE_S = 2.0  # orphans of a settler that died are looked for this often
-RATE_WINDOW_S = 20.0
 RELEASE_S = 10.0
 
 
@@ -105,8 +106,9 @@ class SamplerService:
         self._counts: Counter[str] = Counter()
         self._concurrency = Concurrency(config.max_concurrent_episodes, adaptive=config.adaptive_concurrency)
         self._engine_mark = (0.0, 0)  # seconds and tokens of our requests at the last look
+        self._first = FirstEpisodes()
         self._rewards: deque[float] = deque(maxlen=256)
-        self._token_marks: deque[tuple[float, int]] = deque()
+        self._token_rate = TokenRate()
         self._eval_looked_at = 0.0
         self._engines = Engines(store, client, config)
         own = self._engines.seats[config.policy]
@@ -153,7 +155,7 @@ class SamplerService:
                 for helper in helpers:
                     helper.cancel()
         except* OwnCodeFailed as group:
-            if self._counts["episodes"]:
+            if self._first.are_over:
                 raise
             raise ConfigError(f"{cause_of(group)} (no episode was played to its end before)") from group
         finally:
@@ -212,6 +214,7 @@ class SamplerService:
 
     async def _claim_loop(self, group: asyncio.TaskGroup) -> None:
         while not self._stop.is_set():
+            self._first.check()
             if len(self._episodes) >= self._concurrency.limit:
                 self._place_free.clear()
                 await wait_for(self._place_free, 1.0)
@@ -267,9 +270,12 @@ class SamplerService:
         if task.cancelled() or task.exception() is not None:
             self._counts["cancelled"] += 1
         elif (score := task.result()) is None:
+            if sampler.episode.misconfigured is not None:
+                self._first.misconfigured(sampler.task.id, sampler.episode.misconfigured)
             self._counts["failed" if sampler.episode.status is RecordStatus.FAILED else "given_back"] += 1
         else:
             self._counts["episodes"] += 1
+            self._first.scored()
             self._rewards.append(score)
 
     async def _drain(self) -> None:
@@ -311,12 +317,6 @@ class SamplerService:
 
     async def _beat(self) -> None:
         stats = self._engines.stats()
-        now = time.monotonic()
-        self._token_marks.append((now, stats.output_tokens))
-        while now - self._token_marks[0][0] > RATE_WINDOW_S:
-            self._token_marks.popleft()
-        first_at, first_tokens = self._token_marks[0]
-        rate = (stats.output_tokens - first_tokens) / (now - first_at) if now > first_at else 0.0
         await self._store.workers.heartbeat(
             Worker(
                 id=self._worker,
@@ -335,7 +335,7 @@ class SamplerService:
                     "sessions_opening": self._resources.tool_traffic.opening,
                     "settled": self._counts["settled"],
                     "tokens": stats.output_tokens,
-                    "tokens_per_s": round(rate, 1),
+                    "tokens_per_s": round(self._token_rate.per_s(stats.output_tokens), 1),
                     "cached_tokens": stats.cached_tokens,
                     "prompt_tokens": stats.prompt_tokens,
                     "retries": stats.retries,

@@ -6,8 +6,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from pydantic import BaseModel
 
 from sampler.sampler import AsyncSampler
+from shared.documents import TaskPayload
 from shared.errors import ConfigError, OwnCodeFailed, one_by_one
 from shared.mongod import Mongod
 from shared.run_documents import InferenceService
@@ -15,7 +17,7 @@ from shared.states import ServiceStatus, SlotStatus, Termination
 from shared.store import Store
 from tests.sampler.episodes import MODEL
 from tests.sampler.running import running_sampler, until
-from tests.shared.builders import import_tasks
+from tests.shared.builders import import_tasks, make_task
 
 ROOT = Path(__file__).parents[2]
 MINE = """
@@ -27,6 +29,10 @@ class Mine(AsyncSampler):
         return self.task.payload.qurey
 """
 OPTIONS = {"max_concurrent_episodes": 1, "poll_s": 0.02, "service_ttl_s": 3600}
+
+
+class Level(BaseModel):
+    level: int
 
 
 class Unborn(AsyncSampler):
@@ -93,6 +99,38 @@ async def test_a_sampler_that_worked_before_may_be_started_again(store: Store) -
     (error,) = one_by_one(caught.value)
     assert isinstance(error, OwnCodeFailed)
     assert 'in run: raise LookupError("no more world")' in str(error)
+
+
+class Particular(AsyncSampler):
+    """Wants metadata that some tasks have."""
+
+    async def run(self) -> Termination:
+        self.own_payload(Level)
+        return Termination.ANSWERED
+
+
+async def test_settings_that_fit_no_task_end_the_process_before_they_fail_every_task(store: Store) -> None:
+    await import_tasks(store, 20, num_generations=2)
+    with pytest.raises(ExceptionGroup) as caught:
+        async with running_sampler(store, Particular, **OPTIONS) as service:
+            await until(lambda: _is_over(service), bool)
+    (error,) = one_by_one(caught.value)
+    assert isinstance(error, ConfigError)
+    assert str(error).startswith(
+        "3 tasks failed, and no episode was scored before; main:train:0:t0: ConfigError: task main:"
+    )
+    assert (await store.tasks.count_slots())["failed"] <= 6
+
+
+async def test_a_task_that_does_not_fit_among_others_fails_alone(store: Store) -> None:
+    levels: list[dict[str, int]] = [{"level": 1}, {}, {}, {}, {}, {"level": 1}]
+    tasks = [make_task(seq, num_generations=1) for seq in range(len(levels))]
+    payloads = [TaskPayload(query="?", metadata=level) for level in levels]
+    await store.tasks.insert_new(
+        [task.model_copy(update={"payload": payload}) for task, payload in zip(tasks, payloads, strict=True)]
+    )
+    async with running_sampler(store, Particular, **OPTIONS):
+        await until(store.tasks.count_slots, lambda counts: (counts.get("scored"), counts.get("failed")) == (2, 4))
 
 
 async def _is_over(service: "asyncio.Task[None]") -> bool:
