@@ -10,12 +10,12 @@ from collections.abc import Sequence
 
 from sampler.rendering.sampled_reply import SampledReply
 from sampler.rendering.template import Message
-from sampler.rendering.words import words_of
+from sampler.rendering.words import Words, words_of
 
 
 class KnownReplies:
     def __init__(self) -> None:
-        self._in_order: list[SampledReply | str] = []  # a text: the words of a message that the sampler wrote itself
+        self._in_order: list[SampledReply | Words] = []  # words: of a message that the sampler wrote itself
 
     def add(self, reply: SampledReply) -> None:
         self._in_order.append(reply)
@@ -54,11 +54,11 @@ class KnownReplies:
         twin._in_order = list(self._in_order)
         return twin
 
-    def _saying(self) -> dict[str, list[SampledReply | None]]:
+    def _saying(self) -> dict[Words, list[SampledReply | None]]:
         """By their words, in order; None: the sampler wrote it."""
-        saying: dict[str, list[SampledReply | None]] = {}
+        saying: dict[Words, list[SampledReply | None]] = {}
         for one in self._in_order:
-            if isinstance(one, str):
+            if isinstance(one, Words):
                 saying.setdefault(one, [None])
             else:
                 for words in one.words:

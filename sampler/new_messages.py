@@ -20,11 +20,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sampler.rendering.words import words_of
+from sampler.rendering.words import Words, words_of
 from shared.errors import ConfigError
 
 Message = Mapping[str, Any]
-Said = tuple[str, str]  # role, and the words of one message
+Said = tuple[str, Words]  # role, and what one message says
 
 REMEDY = "send only what is new since the last reply, or restart=True with the whole history"
 SYSTEM = ("system", "developer")
@@ -33,7 +33,7 @@ SYSTEM = ("system", "developer")
 @dataclass(frozen=True, slots=True)
 class _Reply:
     message: Message
-    words: frozenset[str]
+    words: frozenset[Words]
     asked: Said | None  # the last message before it
     number: int
 
@@ -56,7 +56,7 @@ class SentMessages:
             raise ConfigError(f"messages repeat what was sent: {problem}; {REMEDY} (policy {self._policy})")
         self._last = said[-1] if said else None
 
-    def replied(self, message: Message, words: frozenset[str]) -> None:
+    def replied(self, message: Message, words: frozenset[Words]) -> None:
         """`words`: by `reply_words`."""
         self._replies.append(_Reply(message, words, self._last, len(self._replies) + 1))
 

@@ -15,9 +15,10 @@ from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sampler.rendering.words import words_of
+from sampler.rendering.words import Words, words_of
 
 Message = Mapping[str, Any]
+Said = tuple[str, Words]  # role, and what one message says
 
 # A context of 128k tokens takes some 500,000. Only context policies make an episode longer than its context.
 MAX_CHARS = 2_000_000
@@ -30,8 +31,8 @@ class Transcript:
         self._rest: deque[tuple[Message, int]] = deque()  # with their characters
         self._chars = 0
         self._left_out = 0
-        self._times: Counter[str] = Counter()  # that the policy was told a message
-        self._replies: dict[str, list[int]] = {}  # their numbers, by the forms in which samplers keep them
+        self._times: Counter[Said] = Counter()  # that the policy was told a message
+        self._replies: dict[Said, list[int]] = {}  # their numbers, by the forms in which samplers keep them
         self._count = 0
 
     def told(self, messages: Sequence[Message], *, restart: bool) -> None:
@@ -48,10 +49,10 @@ class Transcript:
             else:
                 self._add(message)
 
-    def replied(self, message: Message, words: frozenset[str]) -> None:
+    def replied(self, message: Message, words: frozenset[Words]) -> None:
         """`words`: by `reply_words`."""
         for one in words:
-            self._replies.setdefault(f"assistant {one}", []).append(self._count)
+            self._replies.setdefault(("assistant", one), []).append(self._count)
         self._count += 1
         self._add(message)
 
@@ -59,7 +60,7 @@ class Transcript:
         gap = {"role": "system", "content": f"[{self._left_out} messages are left out here]"}
         return (*self._opening, *[gap] * (self._left_out > 0), *(message for message, _ in self._rest))
 
-    def _known(self, names: Sequence[str]) -> tuple[set[int], set[int]]:
+    def _known(self, names: Sequence[Said]) -> tuple[set[int], set[int]]:
         """Places of what was told, as often as it was, and of replies, each once."""
         left, used = Counter(self._times), set[int]()
         told, replies = set[int](), set[int]()
@@ -81,5 +82,5 @@ class Transcript:
             self._left_out += 1
 
 
-def _name(message: Message) -> str:
-    return f"{message.get('role')} {words_of(message)}"
+def _name(message: Message) -> Said:
+    return str(message.get("role")), words_of(message)

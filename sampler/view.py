@@ -11,6 +11,7 @@ from typing import Any
 from sampler.context import Context, Prompt, Rewrites
 from sampler.new_messages import SentMessages
 from sampler.rendering.template import ChatTemplate, ToolSchema
+from sampler.rendering.words import Words
 from shared.tool_schemas import hash_of
 
 Message = dict[str, Any]
@@ -55,7 +56,7 @@ class View:
         fork.context, fork._sent = self.context.fork(), self._sent.copy()
         return fork
 
-    def add_reply(self, output_ids: Sequence[int], message: Message, words: frozenset[str]) -> None:
+    def add_reply(self, output_ids: Sequence[int], message: Message, words: frozenset[Words]) -> None:
         """`words`: by `reply_words`."""
         self._output, self._message = list(output_ids), message
         self._sent.replied(message, words)

@@ -11,7 +11,7 @@ from functools import cached_property
 from sampler.rendering.marks import MARK_END
 from sampler.rendering.template import ChatTemplate, Message
 from sampler.rendering.turn_format import TurnFormat, make_sentinel
-from sampler.rendering.words import words_of
+from sampler.rendering.words import Words, words_of
 
 
 class SampledReply:
@@ -42,7 +42,7 @@ class SampledReply:
         self.sentinels = {name: make_sentinel() for name in names}
 
     @cached_property
-    def words(self) -> frozenset[str]:
+    def words(self) -> frozenset[Words]:
         """`words_of` its message, and of the text as it was sampled: reasoning and calls in the model's spelling."""
         raw = {"content": self._template.decode(self.body_ids)}
         return frozenset(map(words_of, (self.message or raw, raw)))

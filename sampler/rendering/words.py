@@ -1,27 +1,31 @@
-"""What an assistant's message says and calls, as a digest that is equal for copies of it."""
+"""What an assistant's message says and calls, as a number that is equal for copies of it."""
 
-import hashlib
 import json
 from collections.abc import Mapping
 from typing import Any
 
+Words = int  # within one process; Python keeps the hash of a text, so a history that comes again costs next to nothing
 
-def words_of(message: Mapping[str, Any]) -> str:
+
+def words_of(message: Mapping[str, Any]) -> Words:
     """Text, reasoning and calls. Blanks around a text and ids of calls do not count; arguments may be JSON."""
-    texts = [_text(message.get(name)) for name in ("content", "reasoning_content")]
-    said = [*texts, [_call(call) for call in message.get("tool_calls") or ()]]
-    return hashlib.sha256(json.dumps(said, sort_keys=True, default=str).encode()).hexdigest()
+    calls = [_call(call) for call in message.get("tool_calls") or ()]
+    return hash((_text(message.get("content")), _text(message.get("reasoning_content")), _json(calls) if calls else ""))
 
 
-def reply_words(message: Mapping[str, Any], text: str, end_of_reasoning: str) -> frozenset[str]:
+def reply_words(message: Mapping[str, Any], text: str, end_of_reasoning: str) -> frozenset[Words]:
     """Of the forms in which samplers keep a reply: the message, its `text` as it was sampled, that without the reasoning,
     and the message's text alone."""
     texts = (text, text.rpartition(end_of_reasoning)[2], message.get("content"))
     return frozenset(map(words_of, (message, *({"content": text} for text in texts))))
 
 
-def _text(value: Any) -> Any:
-    return value.strip() if isinstance(value, str) else value or ""
+def _text(value: Any) -> str:
+    return value.strip() if isinstance(value, str) else _json(value) if value else ""
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, sort_keys=True, default=str)
 
 
 def _call(call: Any) -> Any:
