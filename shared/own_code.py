@@ -14,7 +14,7 @@ from types import ModuleType
 from typing import TypeVar
 
 from shared.errors import ConfigError
-from shared.own_frames import told
+from shared.own_frames import FILE_MODULE, told
 
 T = TypeVar("T")
 
@@ -52,7 +52,7 @@ def _import_file(path: Path) -> ModuleType:
     known = [module for module in list(sys.modules.values()) if getattr(module, "__file__", None) == str(path)]
     if known:
         return known[0]
-    name = f"own_{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
+    name = f"{FILE_MODULE}{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None, "a file that ends in .py"
     assert spec.loader is not None

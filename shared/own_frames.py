@@ -24,6 +24,7 @@ _PACKAGES = ("sampler", "shared", "trainer", "scripts")
 _OURS = tuple(f"{_ROOT / name}/" for name in _PACKAGES)
 _LIBRARIES = tuple(f"{path}/" for path in {*sysconfig.get_paths().values(), sys.base_prefix + "/lib"})
 _INSTALLED = ("/site-packages/", "/dist-packages/")
+FILE_MODULE = "own_file_"  # names of modules that were given as files begin so
 MAX_LINE_CHARS = 160
 MAX_MESSAGE_CHARS = 500
 
@@ -76,8 +77,11 @@ def definition_of(function: Any) -> str:
 
 
 def name_of(home: Any) -> str:
-    """`module:Class`, as an option names it."""
-    return f"{getattr(home, '__module__', '?')}:{getattr(home, '__qualname__', home)}"
+    """`module:Class` or `FILE.py:Class`, as an option names it."""
+    module = str(getattr(home, "__module__", "?"))
+    if module.startswith(FILE_MODULE):
+        module = _shown(_file_of(home))
+    return f"{module}:{getattr(home, '__qualname__', home)}"
 
 
 def is_ours(home: Any) -> bool:

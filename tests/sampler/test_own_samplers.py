@@ -73,7 +73,7 @@ async def test_a_process_with_a_mistaken_sampler_says_so_in_one_line_and_asks_no
     )
     assert ended.returncode == 2
     (line,) = [line for line in ended.stderr.splitlines() if "ERROR" in line]
-    said = "Mine: AttributeError: 'TaskPayload' object has no attribute 'qurey'"
+    said = f"{mine}:Mine: AttributeError: 'TaskPayload' object has no attribute 'qurey'"
     assert (
         f"{said}; at {mine}:7, in run: return self.task.payload.qurey (no episode was played to its end before)" in line
     )
