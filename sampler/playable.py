@@ -23,11 +23,17 @@ log = logging.getLogger(__name__)
 MAX_TOLD = 20
 
 
+def scores_itself(kind: type[AsyncSampler]) -> bool:
+    """Does the class score its episodes, or choose their scorer, so that the tasks' scorers are its own business?"""
+    ours = AsyncSampler
+    return kind.evaluate_record is not ours.evaluate_record or kind.scorer_name is not ours.scorer_name
+
+
 class Playable:
     def __init__(
         self, kind: type[AsyncSampler], config: SamplerConfig, judge: Judge | None, servers: Sequence[ToolServer]
     ) -> None:
-        self._scores_itself = kind.evaluate_record is not AsyncSampler.evaluate_record
+        self._scores_itself = scores_itself(kind)
         self._default_scorer = config.default_scorer
         self._judge = judge
         self.lacks_tools = kind.uses_tools and not servers

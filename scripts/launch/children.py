@@ -23,7 +23,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from scripts.launch.errors import ErrorLines, Repeats
+from scripts.launch.errors import ErrorLines, Repeats, raised
 from scripts.launch.processes import MARK, Target, start_time, stop
 from shared.config import is_secret_variable
 from shared.errors import TandemError
@@ -236,9 +236,9 @@ class Children:
                 pause_s = min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2**child.restarts)
                 child.due_at = now + pause_s
                 which = f"{child.restarts + 1} of at most {RESTARTS}"
-                self.tell(
-                    f"{child.name} {describe_exit(child.returncode)}: starting it again in {pause_s:g} s ({which})"
-                )
+                why = f" by {error}" if (error := raised(child.log_text())) else ""
+                how = describe_exit(child.returncode) + why
+                self.tell(f"{child.name} {how}: starting it again in {pause_s:g} s ({which})")
             elif child.due_at <= now and not self._stopping:
                 self.children.remove(child)
                 again = self.start(child.name, child.kind, child.command, child.log_path, child.environment)

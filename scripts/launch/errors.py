@@ -10,10 +10,18 @@ from pathlib import Path
 from shared.outside_text import clipped
 
 LINE = re.compile(rb"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} (?:ERROR|CRITICAL) (\S+) (.*)$")
+RAISED = re.compile(r"^[ |]*((?:\w+\.)*[A-Z]\w*(?:Error|Exception|Failed|Died|Lost|Refused): .*)$")  # of a traceback
+TAIL_LINES = 40
 VARYING = re.compile(r"\brecord=\S+|\d+")
 MAX_CHARS = 600
 MAX_BYTES = 1 << 18  # of one log in one look; of more, the end
 MAX_KINDS = 100
+
+
+def raised(log: str) -> str:
+    """The exception by which a process ended, as the end of its log shows it; empty where it ended otherwise."""
+    found = [match[1] for line in log.splitlines()[-TAIL_LINES:] if (match := RAISED.match(line))]
+    return clipped(found[-1], MAX_CHARS) if found else ""
 
 
 class Repeats:

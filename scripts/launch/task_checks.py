@@ -4,11 +4,11 @@ Where the samplers run elsewhere (`num_samplers 0`), what is not here is a warni
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from sampler.agents.config import read_agents_config
 from sampler.config import SamplerConfig
+from sampler.playable import scores_itself
 from sampler.sampler import AsyncSampler
 from sampler.tool_check import missing_tools
 from sampler.tools import parse_servers
@@ -55,13 +55,13 @@ def check_tasks(config: LaunchConfig, tell: Tell) -> list[Asked]:
 
 def _samplers(config: LaunchConfig, settings: SamplerConfig, tell: Tell) -> Samplers:
     """What is known of them, once their own code is imported."""
-    knows_scorers, scores_itself, uses_tools, has_judge = True, False, True, False
+    scores, uses_tools, has_judge = False, True, False
     try:
         for name in settings.scorer_modules:
             import_own("scorer_modules", name)
         if settings.sampler != STANDARD:
             kind = load_class("sampler", settings.sampler, AsyncSampler)  # type: ignore[type-abstract]
-            scores_itself, uses_tools = kind.evaluate_record is not AsyncSampler.evaluate_record, kind.uses_tools
+            scores, uses_tools = scores_itself(kind), kind.uses_tools
         if settings.agent_config_path is not None:
             has_judge = read_agents_config(settings.agent_config_path).scorer_agent is not None
     except ConfigError as exc:
@@ -69,14 +69,10 @@ def _samplers(config: LaunchConfig, settings: SamplerConfig, tell: Tell) -> Samp
             raise
         tell(f"tasks are not checked against the samplers, which run elsewhere: {exc}")
         return Samplers()
-    known = Samplers(
-        knows_scorers, has_judge, bool(config.tools or settings.mcp_manager_url) or not uses_tools, scores_itself
-    )
-    return (
-        known
-        if config.num_samplers
-        else replace(known, knows_scorers=False, has_judge=has_judge or None, has_tools=None)
-    )
+    has_tools = bool(config.tools or settings.mcp_manager_url) or not uses_tools
+    if config.num_samplers:
+        return Samplers(knows_scorers=True, has_judge=has_judge, has_tools=has_tools, scores_itself=scores)
+    return Samplers(has_judge=has_judge or None, scores_itself=scores)
 
 
 async def check_tools(config: LaunchConfig, tools_url: str | None, asked: Sequence[Asked], tell: Tell) -> None:

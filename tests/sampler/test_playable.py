@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from sampler.mcp_sampler import MCPSampler
+from sampler.playable import scores_itself
 from sampler.scorers import Score
 from shared.cli.status import look
 from shared.documents import Slot, TaskPayload
@@ -99,6 +100,15 @@ async def test_tasks_that_cannot_be_played_here_are_left_to_a_sampler_that_can_w
     assert {slot.failures for slot in await slots(store, 6)} == {0}
     async with running_sampler(store, Own, **OPTIONS):
         await until(lambda: scored(store), lambda count: count == 6)
+
+
+def test_a_class_that_chooses_its_scorer_plays_tasks_whatever_scorer_they_name() -> None:
+    class Choosing(MCPSampler):
+        @property
+        def scorer_name(self) -> str:
+            return "exact_match"
+
+    assert [scores_itself(kind) for kind in (MCPSampler, Own, Choosing)] == [False, True, True]
 
 
 async def test_tools_that_no_server_offers_are_told_at_the_start(

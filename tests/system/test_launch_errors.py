@@ -10,7 +10,7 @@ from rich.console import Console
 
 from scripts.launch.children import Children
 from scripts.launch.display import Display
-from scripts.launch.errors import MAX_BYTES, MAX_CHARS, MAX_KINDS, ErrorLines, Repeats
+from scripts.launch.errors import MAX_BYTES, MAX_CHARS, MAX_KINDS, ErrorLines, Repeats, raised
 from scripts.launch.figures import Snapshot
 from shared.run_documents import Worker
 
@@ -69,6 +69,22 @@ def test_a_log_is_read_by_whole_lines_from_its_start_on_and_in_bounded_time(tmp_
         log.write("y" * (2 * MAX_BYTES) + f"\n{STAMP} ERROR a last\n")
     assert errors.new() == ["last"]
     assert errors.new() == []
+
+
+def test_the_exception_at_the_end_of_a_log_is_found_in_a_traceback_and_in_that_of_a_group() -> None:
+    group = """  + Exception Group Traceback (most recent call last):
+  |   File "x.py", line 1, in <module>
+  | ExceptionGroup: unhandled errors in a TaskGroup (1 sub-exception)
+  +-+---------------- 1 ----------------
+    | Traceback (most recent call last):
+    |   File "y.py", line 7, in run
+    | sampler.errors.EngineContractBroken: no ids
+    | ValueError: not this: 5
+    +------------------------------------
+"""
+    assert raised(group) == "ValueError: not this: 5"
+    assert raised('Traceback (most recent call last):\n  File "a.py"\nKeyError: 1\n') == "KeyError: 1"
+    assert raised(f"{STAMP} INFO a draining: episodes=3\nready\n") == ""
 
 
 def test_kinds_of_errors_are_bounded() -> None:
