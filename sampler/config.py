@@ -148,7 +148,6 @@ class SamplerConfig(ServiceConfig, ContextConfig, GroupConfig, EngineAccess):
     grace_s: Seconds = Field(30.0, description="On SIGTERM episodes may end within this time; the rest is released.")
     poll_s: Seconds = Field(0.3, description="How often an idle process looks for work and for the trainer's progress.")
     heartbeat_s: Seconds = Field(2.0, description="How often this process says that it lives.")
-    service_ttl_s: Seconds = Field(15.0, description="An engine whose keeper is silent for so long is not used.")
     engine_timeout_s: Seconds = Field(900.0, description="One request to an engine.")
     open_all_tasks: bool = Field(
         False, description="Open every task at once, without waiting for a trainer: evaluation or data generation only."

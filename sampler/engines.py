@@ -72,7 +72,7 @@ class Engines:
     # ------------------------------------------------------------------ inside
 
     async def _look_at(self, policy: str) -> None:
-        self._listed[policy] = await self._store.services.live(policy, self._config.service_ttl_s)
+        self._listed[policy] = await self._store.services.live(policy)
 
     def _asked(self, policy: str, *, lagging: bool) -> list[InferenceService]:
         return [service for service in self._listed.get(policy, ()) if (service.follow_every > 1) is lagging]

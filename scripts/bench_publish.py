@@ -150,7 +150,7 @@ async def served(store: Store) -> tuple[InferenceService, dict[str, float]]:
     while True:
         newest = await store.versions.newest("main")
         version = -1 if newest is None else newest.version
-        services = [s for s in await store.services.live("main", 30) if s.version == version]
+        services = [s for s in await store.services.live("main") if s.version == version]
         told = [w for w in await store.workers.live() if w.doing.endswith(f"{ServiceStatus.UP} version {version}")]
         if services and told:
             return services[0], {name: float(value) for name, value in told[0].stats.items()}

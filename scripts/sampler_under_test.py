@@ -75,6 +75,7 @@ class Bench:
             version=0,
             status=ServiceStatus.UP,
             capacity=capacity,
+            heartbeat_s=3600,
         )
         await self.store.services.heartbeat(service)
 
@@ -99,7 +100,6 @@ class Bench:
             "max_tokens": 1 << 20,
             "adaptive_concurrency": False,
             "open_all_tasks": True,
-            "service_ttl_s": 3600,
             "grace_s": 0.1,
             "log_level": "WARNING",
         }

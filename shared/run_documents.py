@@ -150,6 +150,7 @@ class InferenceService(Document):
     keeper: str | None = None
     error: str | None = None
     wants_full: int | None = None  # the version that could not be put together: a full one at or after it would help
+    heartbeat_s: float = 1.0  # how often its keeper means to be heard of
     heartbeat: datetime | None = None
 
 

@@ -51,8 +51,6 @@ from shared.weights import manifest_of
 
 log = logging.getLogger(__name__)
 
-EVALUATOR_TTL_S = 15.0  # an engine whose keeper is silent for so long leaves evaluation to the next
-
 
 class Keeper:
     """`assembly`: over a folder of this keeper's own."""
@@ -195,7 +193,7 @@ class Keeper:
         awaited = None if newest is None else await store.evaluation.awaited_version(policy, before=newest.version)
         if awaited is None or awaited == self._refused or self._config.follow_every > 1:
             return newest
-        live = await store.services.live(policy, EVALUATOR_TTL_S)
+        live = await store.services.live(policy)
         others = [service.url for service in live if service.follow_every == 1]
         if min([self.url, *others]) != self.url:
             return newest
@@ -279,6 +277,7 @@ class Keeper:
         await self._register(load)
 
     async def _register(self, load: EngineLoad) -> None:
+        stats = {"running": load.running, "waiting": load.waiting, "restarts": self._restarts, **self._update_stats}
         async with self._telling:
             await self._store.services.heartbeat(
                 InferenceService(
@@ -297,6 +296,7 @@ class Keeper:
                     keeper=self._id,
                     error=self._error,
                     wants_full=self._wants_full,
+                    heartbeat_s=self._config.heartbeat_s,
                 )
             )
             await self._store.workers.heartbeat(
@@ -307,12 +307,7 @@ class Keeper:
                     pid=os.getpid(),
                     doing=f"{self.url} {self._status} version {self._serving}",
                     heartbeat_s=self._config.heartbeat_s,
-                    stats={
-                        "running": load.running,
-                        "waiting": load.waiting,
-                        "restarts": self._restarts,
-                        **self._update_stats,
-                    },
+                    stats=stats,
                 )
             )
 

@@ -262,7 +262,7 @@ class Launch:
             newest = await store.versions.newest(config.policy)
             announced = version if newest is None else newest.version
             wanted = version if config is self.config else 0 if config.frozen else announced
-            services = await store.services.live(config.policy, ttl_s=15.0)
+            services = await store.services.live(config.policy)
             if not any(s.status == ServiceStatus.UP and s.version == wanted for s in services):
                 return False
         return True

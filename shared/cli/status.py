@@ -23,7 +23,6 @@ from shared.store.runs import STOPPED
 
 RATE_WINDOW_S = 60.0
 MAX_EXAMPLE_CHARS = 200
-ENGINE_SILENCE_S = 15.0  # an engine whose keeper is not heard of for so long is used by no sampler, as they come
 LONG_GONE_S = 600.0  # a worker that was killed longer ago is only counted
 
 EXAMPLES = """Examples:
@@ -184,6 +183,7 @@ async def _policy(store: Store, policy: str) -> PolicyStatus:
 
 
 async def _services(store: Store) -> list[dict[str, Any]]:
+    heard_of = await store.services.heard_of()
     now = await store.questions.server_time()
     return [
         {
@@ -195,7 +195,7 @@ async def _services(store: Store) -> list[dict[str, Any]]:
             "waiting": s.waiting,
             "capacity": s.capacity,
             "heard": ago(s.heartbeat, now),
-            "live": _age_s(s.heartbeat, now) < ENGINE_SILENCE_S,
+            "live": s.id in heard_of,
             "error": s.error,
         }
         for s in await store.services.all()

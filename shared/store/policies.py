@@ -11,6 +11,7 @@ from shared.errors import DataError, LeaseLost
 from shared.offers import BroadcastOffer, Joined
 from shared.run_documents import InferenceService, PolicyVersion, VersionKind
 from shared.states import OfferState, ServiceStatus
+from shared.store.liveness import heard_of
 from shared.store.malformed import read_or_tell, readable
 from shared.store.pipelines import NOW, insert_once, literals
 from shared.store.retry import survives_outages
@@ -224,27 +225,19 @@ class ServiceVerbs:
     async def remove(self, url: str) -> None:
         await self._services.delete_one({"_id": url})
 
-    async def live(self, policy: str, ttl_s: float) -> list[InferenceService]:
-        """Services of a policy whose keeper was heard of within `ttl_s` and that are not DOWN."""
-        cursor = self._services.find(
-            {
-                "policy": policy,
-                "status": {"$ne": ServiceStatus.DOWN},
-                "$expr": {"$gte": ["$heartbeat", {"$subtract": [NOW, round(ttl_s * 1000)]}]},
-            }
-        )
-        return await readable(InferenceService, cursor)
+    async def live(self, policy: str) -> list[InferenceService]:
+        """Services of a policy that are heard of and not DOWN."""
+        alive = {"policy": policy, "status": {"$ne": ServiceStatus.DOWN}, "$expr": heard_of()}
+        return await readable(InferenceService, self._services.find(alive))
 
-    async def wants_full(self, policy: str, ttl_s: float) -> int | None:
-        """The newest version that some engine could not put together, among keepers heard of within `ttl_s`; None: all can."""
-        found = await self._services.find_one(
-            {
-                "policy": policy,
-                "wants_full": {"$ne": None},
-                "$expr": {"$gte": ["$heartbeat", {"$subtract": [NOW, round(ttl_s * 1000)]}]},
-            },
-            sort=[("wants_full", -1)],
-        )
+    async def heard_of(self) -> set[str]:
+        """Ids of those whose keeper is alive, whatever their status."""
+        return {service["_id"] async for service in self._services.find({"$expr": heard_of()}, {"_id": 1})}
+
+    async def wants_full(self, policy: str) -> int | None:
+        """The newest version that some engine could not put together, of those that are heard of; None: all can."""
+        asking = {"policy": policy, "wants_full": {"$ne": None}, "$expr": heard_of()}
+        found = await self._services.find_one(asking, sort=[("wants_full", -1)])
         return None if found is None else int(found["wants_full"])
 
     async def all(self) -> list[InferenceService]:

@@ -11,6 +11,7 @@ from shared.document import SCHEMA_VERSION
 from shared.errors import DataError, LeaseLost
 from shared.run_documents import Admission, Run, SavedCheckpoint, TrainerEnd, Worker
 from shared.states import RunState
+from shared.store.liveness import heard_of
 from shared.store.malformed import readable
 from shared.store.pipelines import NOW, literal, literals
 from shared.store.retry import survives_outages
@@ -18,8 +19,6 @@ from shared.store.retry import survives_outages
 Document = dict[str, Any]
 RUN_ID = "run"
 STOPPED = "stopped"  # what a worker is doing that has left
-MISSED_HEARTBEATS = 5  # of its own, after which a worker is not counted as alive
-LEAST_SILENCE_S = 10.0  # and no sooner: a busy machine may hold up a process for some seconds
 
 
 def _names_in(field: str) -> Document:
@@ -181,10 +180,6 @@ class WorkerVerbs:
         return await readable(Worker, self._workers.find().sort([("kind", 1), ("started_at", 1)]))
 
     async def live(self) -> list[Worker]:
-        """Those that have not left and have not missed `MISSED_HEARTBEATS` of their own, by the server's clock."""
-        period_s = {"$convert": {"input": "$heartbeat_s", "to": "double", "onError": 0, "onNull": 0}}
-        missed_s = {"$multiply": [MISSED_HEARTBEATS, period_s]}
-        silence_ms = {"$multiply": [1000, {"$max": [LEAST_SILENCE_S, missed_s]}]}
-        heard = {"$gte": ["$heartbeat", {"$subtract": [NOW, silence_ms]}]}
-        fresh = {"$expr": {"$and": [heard, {"$ne": ["$doing", STOPPED]}]}}
+        """Those that have not left and are heard of."""
+        fresh = {"$expr": {"$and": [heard_of(), {"$ne": ["$doing", STOPPED]}]}}
         return await readable(Worker, self._workers.find(fresh).sort([("kind", 1), ("_id", 1)]))

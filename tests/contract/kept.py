@@ -82,7 +82,7 @@ class Kept:
         return found
 
     async def _services(self) -> list[InferenceService]:
-        return [s for s in await self.store.services.live(POLICY, ttl_s=30) if s.id == self.engine.url]
+        return [s for s in await self.store.services.live(POLICY) if s.id == self.engine.url]
 
     async def serves(self, version: int) -> None:
         async def ask() -> bool:
@@ -152,7 +152,7 @@ async def keeping(
     )
 
     async def refresh() -> Sequence[Service]:
-        return [s for s in await store.services.live(POLICY, ttl_s=30) if s.id == engine.url]
+        return [s for s in await store.services.live(POLICY) if s.id == engine.url]
 
     stop = asyncio.Event()
     cache = Path(tempfile.gettempdir()) / f"tandem-{store.run}-{urlsplit(engine.url).port}"

@@ -162,7 +162,7 @@ async def test_a_late_engine_takes_the_adapter_before_a_damaged_one_and_asks(
     async with keeping(engine, store, until, first=3) as kept:
         await assert_serves(kept, 3)
         service = await kept.service()
-        assert service.wants_full == await store.services.wants_full(POLICY, ttl_s=30) == 4
+        assert service.wants_full == await store.services.wants_full(POLICY) == 4
         assert "version 0 and an adapter" in (service.error or "")
 
 

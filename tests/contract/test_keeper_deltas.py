@@ -145,6 +145,6 @@ async def test_an_engine_that_cannot_go_all_the_way_goes_as_far_as_it_can_and_as
     async with keeping(engine, store, until, first=3) as kept:
         await assert_serves(kept, 3)
         service = await kept.service()
-        assert service.wants_full == await store.services.wants_full(POLICY, ttl_s=30) == 5
+        assert service.wants_full == await store.services.wants_full(POLICY) == 5
         assert "version 0 and 5 deltas" in (service.error or "")
         assert "/4/weights.delta" in (service.error or "")

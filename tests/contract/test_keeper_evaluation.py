@@ -71,10 +71,10 @@ async def test_of_several_engines_only_the_one_whose_url_sorts_first_stays_behin
 
 
 async def register(store: Store, url: str) -> None:
-    other = InferenceService(id=url, url=url, policy=POLICY, version=0, status=ServiceStatus.UP)
+    other = InferenceService(id=url, url=url, policy=POLICY, version=0, status=ServiceStatus.UP, heartbeat_s=3600)
     await store.services.heartbeat(other)
 
 
 async def serves(kept: Kept, version: int) -> bool:
-    services = await kept.store.services.live(POLICY, ttl_s=30)
+    services = await kept.store.services.live(POLICY)
     return any(s.url == kept.engine.url and (s.version, s.status) == (version, ServiceStatus.UP) for s in services)

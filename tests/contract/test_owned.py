@@ -84,7 +84,7 @@ async def test_a_killed_sglang_is_started_again_and_nothing_of_it_outlives_its_k
 ) -> None:
     async def serves() -> bool:
         assert keeper.poll() is None, (tmp_path / "keeper.log").read_text()[-3000:]
-        services = await store.services.live("main", ttl_s=10)
+        services = await store.services.live("main")
         return [(s.status, s.version, s.kind) for s in services] == [(ServiceStatus.UP, 0, "sglang")]
 
     async def is_down() -> bool:
@@ -94,7 +94,7 @@ async def test_a_killed_sglang_is_started_again_and_nothing_of_it_outlives_its_k
         return not group_of(keeper.pid)
 
     await until(serves, START_S)
-    (service,) = await store.services.live("main", ttl_s=10)
+    (service,) = await store.services.live("main")
     await assert_demands_its_key(service.url)
     engine = server_of(keeper)
     os.kill(engine, signal.SIGKILL)

@@ -30,7 +30,15 @@ async def running_sampler(
     values = {"run": store.run, "db_connection_string": "x", "model_name_or_path": MODEL, "open_all_tasks": True}
     config = SamplerConfig.model_validate(values | options)
     await store.services.heartbeat(
-        InferenceService(id="http://e", url="http://e", policy="main", version=0, status=ServiceStatus.UP, capacity=64)
+        InferenceService(
+            id="http://e",
+            url="http://e",
+            policy="main",
+            version=0,
+            status=ServiceStatus.UP,
+            capacity=64,
+            heartbeat_s=3600,
+        )
     )
     handlers = {sig: signal.getsignal(sig) for sig in (signal.SIGINT, signal.SIGTERM)}
     transport = httpx.MockTransport(says("<answer>4</answer>", version="0"))

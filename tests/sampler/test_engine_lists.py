@@ -15,15 +15,15 @@ MODEL = Path(__file__).parents[2] / "assets" / "example" / "model"
 
 
 async def tell(store: Store, status: ServiceStatus) -> None:
-    service = InferenceService(id="http://a:1", url="http://a:1", policy="main", version=3, status=status)
+    service = InferenceService(
+        id="http://a:1", url="http://a:1", policy="main", version=3, status=status, heartbeat_s=3600
+    )
     await store.services.heartbeat(service)
 
 
 async def test_a_sampler_knows_in_time_that_an_engine_drains_however_rarely_it_looks(store: Store) -> None:
     """Not only by its own settings: a keeper waits for `LIST_AGE_S`, and no longer."""
-    config = SamplerConfig(
-        run=store.run, db_connection_string="(open already)", model_name_or_path=MODEL, poll_s=3600, service_ttl_s=3600
-    )
+    config = SamplerConfig(run=store.run, db_connection_string="(open already)", model_name_or_path=MODEL, poll_s=3600)
     await tell(store, ServiceStatus.UP)
     async with EngineClient() as client:
         engines = Engines(store, client, config)

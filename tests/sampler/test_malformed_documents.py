@@ -131,7 +131,7 @@ async def test_a_record_that_cannot_be_read_is_left_out_of_its_group(
 
 async def test_what_describes_the_present_is_passed_over_until_it_is_mended(store: Store) -> None:
     for url in ("http://a", "http://b"):
-        up = {"url": url, "policy": "main", "version": 0, "status": ServiceStatus.UP}
+        up = {"url": url, "policy": "main", "version": 0, "status": ServiceStatus.UP, "heartbeat_s": 3600}
         await store.services.heartbeat(InferenceService(id=url, **up))
         await store.workers.heartbeat(Worker(id=url, kind="sampler", host="h", pid=1))
     for step in range(3):
@@ -145,7 +145,7 @@ async def test_what_describes_the_present_is_passed_over_until_it_is_mended(stor
     assert newest is not None
     assert newest.version == 1
     assert [v.version for v in await store.versions.all("main")] == [0, 1]
-    assert [s.url for s in await store.services.live("main", 60)] == ["http://b"]
+    assert [s.url for s in await store.services.live("main")] == ["http://b"]
     assert [w.id for w in await store.workers.live()] == ["http://b"]
     assert [line.split(":")[0] for line in (await look(store)).malformed] == [
         *("runs run", "policy_versions main", "inference_services http", "workers http")
@@ -153,7 +153,7 @@ async def test_what_describes_the_present_is_passed_over_until_it_is_mended(stor
     for collection in ("inference_services", "workers", "policy_versions", "runs"):
         await store.database[collection].update_many({}, {"$unset": {"note": 1}})
     assert (await look(store)).malformed == []
-    assert len(await store.services.live("main", 60)) == 2
+    assert len(await store.services.live("main")) == 2
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -167,7 +167,7 @@ async def test_random_changes_of_documents_never_end_what_a_sampler_does_all_day
         await store.versions.announce("main", step, f"step-{step}", {})
     held: list[Claim] = []
     for turn in range(60):
-        up = {"url": "http://a", "policy": "main", "version": 0, "status": ServiceStatus.UP}
+        up = {"url": "http://a", "policy": "main", "version": 0, "status": ServiceStatus.UP, "heartbeat_s": 3600}
         await store.services.heartbeat(InferenceService(id="http://a", **up))
         await store.workers.heartbeat(Worker(id=f"w{turn % 3}", kind="sampler", host="h", pid=1))
         got = await claim(store)
@@ -185,7 +185,7 @@ async def test_random_changes_of_documents_never_end_what_a_sampler_does_all_day
             pass
         await store.versions.newest("main")
         await store.versions.all("main")
-        await store.services.live("main", 60)
+        await store.services.live("main")
         await store.workers.live()
     await store.database["tasks"].insert_one(make_task(1000).to_mongo())
     assert await claim(store, seq_limit=None) is not None

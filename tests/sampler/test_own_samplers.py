@@ -28,7 +28,7 @@ class Mine(AsyncSampler):
     async def run(self):
         return self.task.payload.qurey
 """
-OPTIONS = {"max_concurrent_episodes": 1, "poll_s": 0.02, "service_ttl_s": 3600}
+OPTIONS = {"max_concurrent_episodes": 1, "poll_s": 0.02}
 
 
 class Level(BaseModel):
@@ -57,12 +57,20 @@ async def test_a_process_with_a_mistaken_sampler_says_so_in_one_line_and_asks_no
 ) -> None:
     await import_tasks(store, 3, num_generations=1)
     await store.services.heartbeat(
-        InferenceService(id="http://e", url="http://e", policy="main", version=0, status=ServiceStatus.UP, capacity=64)
+        InferenceService(
+            id="http://e",
+            url="http://e",
+            policy="main",
+            version=0,
+            status=ServiceStatus.UP,
+            capacity=64,
+            heartbeat_s=3600,
+        )
     )
     mine = tmp_path / "mine.py"
     mine.write_text(MINE)
     flags = ["--run", store.run, "--model_name_or_path", str(MODEL), "--sampler", f"{mine}:Mine"]
-    flags += ["--open_all_tasks", "true", "--service_ttl_s", "3600", "--log_level", "WARNING"]
+    flags += ["--open_all_tasks", "true", "--log_level", "WARNING"]
     ended = await asyncio.to_thread(
         subprocess.run,
         [sys.executable, "-m", "sampler", "--db_connection_string", mongod.connection_string, *flags],

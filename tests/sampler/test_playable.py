@@ -21,7 +21,7 @@ from tests.sampler.boxes import PATIENCE_S, SERVERS
 from tests.sampler.running import running_sampler, until
 from tests.shared.builders import make_task
 
-OPTIONS = {"poll_s": 0.02, "heartbeat_s": 0.05, "service_ttl_s": 3600}
+OPTIONS = {"poll_s": 0.02, "heartbeat_s": 0.05}
 
 
 class Own(MCPSampler):

@@ -12,7 +12,7 @@ from tests.sampler.running import running_sampler, until
 from tests.shared.builders import claim, import_tasks, let_time_pass
 
 # One episode at a time, so that this sampler does not take over its own slot.
-OPTIONS = {"renew_s": 0.05, "max_concurrent_episodes": 1, "grace_s": 0.01, "poll_s": 0.02, "service_ttl_s": 3600}
+OPTIONS = {"renew_s": 0.05, "max_concurrent_episodes": 1, "grace_s": 0.01, "poll_s": 0.02}
 
 
 class Endless(AsyncSampler):

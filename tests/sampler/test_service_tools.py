@@ -20,7 +20,7 @@ async def test_a_sampler_whose_tool_server_is_away_waits_without_blame_says_so_a
     async def now() -> RunStatus:
         return await look(store)
 
-    async with running_sampler(store, **options, poll_s=0.02, heartbeat_s=0.05, service_ttl_s=3600):
+    async with running_sampler(store, **options, poll_s=0.02, heartbeat_s=0.05):
         seen = await until(now, lambda seen: seen.workers and seen.workers[0]["alarms"])
         (alarm,) = seen.workers[0]["alarms"]
         assert "no session with tool server manager" in alarm

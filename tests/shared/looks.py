@@ -68,7 +68,7 @@ async def train_a_step(store: Store) -> None:
 
 OFTEN: dict[str, Look] = {
     "sampler, every poll_s: the run": lambda store: store.runs.get(),
-    "sampler, every poll_s: engines": lambda store: store.services.live("main", 15.0),
+    "sampler, every poll_s: engines": lambda store: store.services.live("main"),
     "sampler, every poll_s: newest version": lambda store: store.versions.newest("main"),
     "sampler, every poll_s: admission": admit,
     "sampler, every slot: admission and claim": claim_train,
@@ -90,7 +90,7 @@ OFTEN: dict[str, Look] = {
     "trainer, every step: how many are ready": lambda store: store.data.count_ready_groups("main"),
     "trainer, every step: rounds that are open": lambda store: store.evaluation.open_versions("main"),
     "launcher, every 2 s: failures": lambda store: store.tasks.count_failures(),
-    "trainer, every step: an engine wants all weights": lambda store: store.services.wants_full("main", 15.0),
+    "trainer, every step: an engine wants all weights": lambda store: store.services.wants_full("main"),
 }
 # Of these the answer itself has a part for every version, task or worker of the run.
 GROWING: dict[str, Look] = {

@@ -50,7 +50,15 @@ READS = {
     *("data.count_by_status", "data.count_ready_groups", "steps.surviving", "runs.read"),
     *("steps.metrics_of", "settings.of_worker", "tool_schemas.get_many"),
     *("runs.get", "runs.is_paused", "runs.is_current_trainer", "versions.get", "versions.newest", "versions.all"),
-    *("versions.check_first", "services.live", "services.wants_full", "services.all", "workers.all", "workers.live"),
+    *(
+        "versions.check_first",
+        "services.live",
+        "services.heard_of",
+        "services.wants_full",
+        "services.all",
+        "workers.all",
+        "workers.live",
+    ),
 }
 REASONS = {
     "tasks.claim_slot": "leases another slot, which is free again when that lease ends",

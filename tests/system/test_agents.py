@@ -84,7 +84,6 @@ async def sampling(folder: Path, mongod: Mongod, store: Store, agents: Path, *, 
         "max_concurrent_episodes": "1",
         "max_failures": "2",
         "retry_delay_s": "0.05",
-        "service_ttl_s": "600",
         "poll_s": "0.05",
         **({"mcp_manager_url": str(folder / "mcp.json")} if turns > 1 else {}),
     }
@@ -106,7 +105,9 @@ async def _register(store: Store, url: str) -> None:
             except httpx.TransportError:
                 await asyncio.sleep(0.05)  # a child's port opens without telling anybody
     await store.services.heartbeat(
-        InferenceService(id=url, url=url, policy="main", version=0, status=ServiceStatus.UP, capacity=4)
+        InferenceService(
+            id=url, url=url, policy="main", version=0, status=ServiceStatus.UP, capacity=4, heartbeat_s=3600
+        )
     )
 
 

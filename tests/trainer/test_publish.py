@@ -163,7 +163,14 @@ def test_a_trainer_waits_for_no_engine_that_may_join_a_broadcast(trained: Callab
         publish_mode="full", weight_transport="broadcast", broadcast_address="127.0.0.1", broadcast_join_s=600
     )
     silent = InferenceService(
-        id="e", url="e", policy="main", version=0, status=ServiceStatus.UP, kind="local", broadcast_ranks=1
+        id="e",
+        url="e",
+        policy="main",
+        version=0,
+        status=ServiceStatus.UP,
+        kind="local",
+        broadcast_ranks=1,
+        heartbeat_s=3600,
     )
     run.bridge(run.bridge.store.services.heartbeat(silent))
     for step in (1, 2, 3):
@@ -184,7 +191,9 @@ def test_the_offers_of_an_earlier_start_are_void(trained: Callable[..., Trained]
     run = trained(
         publish_mode="full", weight_transport="broadcast", broadcast_address="127.0.0.1", broadcast_join_s=600
     )
-    silent = InferenceService(id="e", url="e", policy="main", version=0, status=ServiceStatus.UP, broadcast_ranks=1)
+    silent = InferenceService(
+        id="e", url="e", policy="main", version=0, status=ServiceStatus.UP, broadcast_ranks=1, heartbeat_s=3600
+    )
     run.bridge(run.bridge.store.services.heartbeat(silent))
     run.step(1)
     first = run.publisher

@@ -31,7 +31,6 @@ log = logging.getLogger(__name__)
 START_S = 120.0  # of the child: torch takes seconds to import, on a busy machine many
 ANSWER_S = 10.0  # beyond what the child was given
 JOIN_POLL_S = 0.1
-KEEPER_TTL_S = 30.0
 BUCKET_BYTES = 256 << 20  # what sender and engine hold at a time in addition to the weights
 LINE_BYTES = 1 << 16
 
@@ -151,7 +150,7 @@ class Broadcaster:
         """Until every engine that could is in, but not longer than `join_s`."""
         deadline = time.monotonic() + self.settings.join_s
         while time.monotonic() < deadline:
-            live = await self._store.services.live(self._policy, KEEPER_TTL_S)
+            live = await self._store.services.live(self._policy)
             offer = (await self._store.versions.get(self._policy, version.version)).offer
             assert offer is not None, "only what was offered is gone through with"
             if all(offer.rank_of(service.id) for service in live if service.broadcast_ranks > 0):

@@ -35,8 +35,6 @@ from trainer.store_bridge import StoreBridge
 
 log = logging.getLogger(__name__)
 
-KEEPER_TTL_S = 30.0  # requests of keepers that were not heard of for so long are not answered
-
 
 class Publisher:
     """Every method is called by every rank; rank 0 speaks to the database."""
@@ -169,7 +167,7 @@ class Publisher:
         return version
 
     def _full_is_wanted(self) -> bool:
-        wanted = self._bridge(self._store.services.wants_full(self._config.policy, KEEPER_TTL_S))
+        wanted = self._bridge(self._store.services.wants_full(self._config.policy))
         return wanted is not None and wanted >= self._newest_full
 
     def _prune(self) -> None:

@@ -29,7 +29,14 @@ def played(mongod: Mongod) -> Iterator[str]:
             await store.settings.keep("sampler", {"temperature": 1.0}, "w")
             await store.steps.note_metrics("main:1:1", {"reward/mean": 0.25, "loss/loss": -0.5, "loss/ratio": math.nan})
             await store.services.heartbeat(
-                InferenceService(id="http://e:1", url="http://e:1", policy="main", version=1, status=ServiceStatus.UP)
+                InferenceService(
+                    id="http://e:1",
+                    url="http://e:1",
+                    policy="main",
+                    version=1,
+                    status=ServiceStatus.UP,
+                    heartbeat_s=3600,
+                )
             )
             stats = {"episodes_per_s": 2.5, "claims": 7}
             rare = {

@@ -10,7 +10,6 @@ import pytest
 from shared.cli.status import look
 from shared.mongod import Mongod
 from shared.run_documents import Admission, InferenceService, Worker
-from shared.states import ServiceStatus
 from shared.store import Store
 from tests.shared.builders import claim, make_task
 from tests.shared.cli.commands import RECORD, Command
@@ -99,12 +98,22 @@ async def test_a_worker_that_was_killed_is_said_to_be_silent_then_only_counted_a
 
 
 async def test_an_engine_whose_keeper_was_killed_is_said_to_be_silent(tandem: Command, store: Store) -> None:
-    engine = InferenceService(id="http://e:1", url="http://e:1", policy="main", version=1, status=ServiceStatus.UP)
-    await store.services.heartbeat(engine)
+    """And one whose keeper means to be heard of more rarely is not: samplers go on sending to it, too."""
+    for name, heartbeat_s in (("e", 1.0), ("rare", 120.0)):
+        url = f"http://{name}:1"
+        engine = InferenceService(id=url, url=url, policy="main", version=1, status="UP", heartbeat_s=heartbeat_s)
+        await store.services.heartbeat(engine)
+    assert len(await store.services.live("main")) == 2
     assert "not heard of" not in (await asyncio.to_thread(tandem, "status", store.run)).stdout
     earlier = [{"$set": {"heartbeat": {"$subtract": ["$heartbeat", 300_000]}}}]
-    await store.database["inference_services"].update_one({"_id": "http://e:1"}, earlier)
-    assert "not heard of for 5 min" in (await asyncio.to_thread(tandem, "status", store.run)).stdout
+    await store.database["inference_services"].update_many({}, [*earlier, {"$set": {"wants_full": "$version"}}])
+    shown = (await asyncio.to_thread(tandem, "status", store.run)).stdout
+    (line,) = [line for line in shown.splitlines() if "not heard of" in line]
+    assert "not heard of for 5 min" in line
+    assert "http://e:1" in line
+    assert [service.url for service in await store.services.live("main")] == ["http://rare:1"]
+    await store.services.remove("http://rare:1")
+    assert await store.services.wants_full("main") is None
 
 
 def test_status_as_json_is_for_programs(tandem: Command, mongod: Mongod, played: str) -> None:
