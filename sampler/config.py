@@ -10,7 +10,8 @@ from sampler.policies.config import ContextConfig, NewContext
 from sampler.settlement.config import GroupConfig
 from sampler.tools.isolation import Sandbox
 from shared.config import LogLevel, ServiceConfig, secret_field
-from shared.names import PolicyName, RunName
+from shared.names import DEFAULT_POLICY, PolicyName, RunName
+from shared.run_documents import HEARTBEAT_S
 
 Positive = Annotated[int, Field(gt=0)]
 Share = Annotated[float, Field(ge=0, le=1)]
@@ -37,7 +38,7 @@ class SamplerConfig(ServiceConfig, ContextConfig, GroupConfig, EngineAccess):
     # the run
     run: RunName = Field(description="Run name: the database that samplers and trainers of this run share.")
     db_connection_string: str = secret_field(description="MongoDB to use.")
-    policy: PolicyName = Field("main", description="Which policy this process samples.")
+    policy: PolicyName = Field(DEFAULT_POLICY, description="Which policy this process samples.")
     model_name_or_path: Path = Field(description="Hugging Face directory: tokenizer and chat template are read.")
     other_policies: dict[PolicyName, Path] = Field(
         {},
@@ -147,7 +148,7 @@ class SamplerConfig(ServiceConfig, ContextConfig, GroupConfig, EngineAccess):
     retry_delay_s: Seconds = Field(2.0, description="A failed slot waits this long, doubled with every failure.")
     grace_s: Seconds = Field(30.0, description="On SIGTERM episodes may end within this time; the rest is released.")
     poll_s: Seconds = Field(0.3, description="How often an idle process looks for work and for the trainer's progress.")
-    heartbeat_s: Seconds = Field(2.0, description="How often this process says that it lives.")
+    heartbeat_s: Seconds = Field(HEARTBEAT_S, description="How often this process says that it lives.")
     engine_timeout_s: Seconds = Field(900.0, description="One request to an engine.")
     open_all_tasks: bool = Field(
         False, description="Open every task at once, without waiting for a trainer: evaluation or data generation only."

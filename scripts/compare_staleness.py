@@ -37,6 +37,7 @@ from scripts.results import add_json, write_json
 from scripts.slow_tasks import slow_tasks
 from shared.errors import DataError
 from shared.interrupt import run_command
+from shared.output_names import METRICS_FILE
 from shared.written_file import written_whole
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -112,7 +113,7 @@ def play(name: str, stale_data: str, max_staleness: int, repeat: int, changed: M
 
 def read(folder: Path, stale_data: str, max_staleness: int, repeat: int) -> Outcome:
     summary: dict[str, Any] = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
-    metrics = StepMetrics(folder / "metrics.jsonl")
+    metrics = StepMetrics(folder / METRICS_FILE)
     metrics.read()
     times = metrics.column("time")
     before, after = summary["eval"]["before"], summary["eval"]["after"]

@@ -35,7 +35,7 @@ from scripts.results import add_json, show, write_json
 from shared.documents import Claim, DataClaim, DBRecordData, Slot, Task, TaskPayload, task_id
 from shared.interrupt import run_command
 from shared.mongod import Mongod
-from shared.names import TRAIN_SPLIT
+from shared.names import DEFAULT_POLICY, TRAIN_SPLIT
 from shared.run_documents import Admission
 from shared.store.pipelines import EPOCH
 from trainer.config import TrainerConfig
@@ -43,7 +43,7 @@ from trainer.data.groups import Candidates, Group, GroupSelector
 from trainer.store_bridge import StoreBridge
 from trainer.trees.ages import Ages, StaleData
 
-POLICY = "main"
+POLICY = DEFAULT_POLICY
 TOKENS = 8  # of a group
 NO_LEASE_ENDS_S = 1e6  # the leases' clock is the real one
 Row = dict[str, Any]
@@ -180,7 +180,9 @@ class Simulation:
     def _claim(self, limit: int) -> Claim | None:
         verb = self._store.tasks.claim_slot
         lease_s = NO_LEASE_ENDS_S
-        return self._bridge(verb("simulation", policy=POLICY, split=TRAIN_SPLIT, lease_s=lease_s, seq_limit=limit))
+        return self._bridge(
+            verb("simulation", policy=POLICY, split=TRAIN_SPLIT, lease_s=lease_s, seq_limit=limit, max_failures=1)
+        )
 
     def _end_group(self, claim: Claim, now: float) -> None:
         """Scored and settled at once, as `sampler.settlement` writes it, but for the tokens."""

@@ -17,10 +17,9 @@ from bson.errors import InvalidBSON
 
 from shared.errors import ConfigError, DataError
 from shared.store import Store
-from shared.store.copying import COLLECTIONS, Copied, groups_of, write
+from shared.store.copying import COLLECTIONS, WRITES_AT_ONCE, Copied, groups_of, write
 from shared.written_file import written_whole
 
-WRITES_AT_ONCE = 500
 READ_BYTES = 1 << 20
 
 

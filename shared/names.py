@@ -12,7 +12,9 @@ LONGEST = 60  # bytes: MongoDB takes 63 for a database
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
 _UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f\x85\u2028\u2029\ud800-\udfff]")
 LONGEST_LABEL = 256
-RESERVED = ("admin", "local", "config")  # databases of MongoDB's own
+OWN_DATABASES = ("admin", "local", "config")  # MongoDB's
+
+DEFAULT_POLICY = "main"  # of a run that has but one
 
 # The two parts of a run's tasks that its services know.
 TRAIN_SPLIT = "train"  # opened as trainers want them; their groups become training data
@@ -30,7 +32,7 @@ def check_name(kind: str, name: str) -> str:
 
 def check_run_name(name: str) -> str:
     """Run names are database names too. Raises ConfigError."""
-    if name in RESERVED:
+    if name in OWN_DATABASES:
         raise ConfigError(f"run name {name!r} is a database of MongoDB's own; choose another")
     return check_name("run", name)
 

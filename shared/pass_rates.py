@@ -1,7 +1,7 @@
 """What it is to pass, and the estimates that an evaluation reports. Pure functions; each says where its formula is from.
 
-An episode passes when its score is at least `PASS_SCORE`. Tasks are the unit of every interval: the episodes of one task
-are not independent of each other.
+An episode passes, and is correct, when its score is at least `PASS_SCORE`: to settlement, to the curriculum and in
+pass@k. Tasks are the unit of every interval: the episodes of one task are not independent of each other.
 """
 
 import math
@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 PASS_SCORE = 1.0
+ROUNDING = 1e-9  # a score that was added up of parts, such as 0.7 + 0.2 + 0.1, may be so much below what is meant
 Z_95 = 1.959964
 RESAMPLES = 2_000
 
@@ -27,8 +28,12 @@ class Estimate:
         return f"{self.value:.3f} [{self.low:.3f}, {self.high:.3f}]"
 
 
+def is_pass(score: float) -> bool:
+    return score >= PASS_SCORE - ROUNDING
+
+
 def num_passed(scores: Sequence[float]) -> int:
-    return sum(score >= PASS_SCORE for score in scores)
+    return sum(map(is_pass, scores))
 
 
 def pass_at_k(n: int, passed: int, k: int) -> float:

@@ -11,6 +11,7 @@ from shared.offers import BroadcastOffer
 from shared.states import RunState, ServiceStatus
 from shared.weights import FileEntry
 
+HEARTBEAT_S = 2.0  # of a process, unless it says otherwise
 VersionKind = Literal["full", "delta", "adapter"]
 
 
@@ -165,6 +166,6 @@ class Worker(Document):
     doing: str = ""
     stats: dict[str, Any] = {}
     alarms: list[str] = []  # what is wrong now, each with a sentence of advice
-    heartbeat_s: float = 2.0  # how often it means to be heard of
+    heartbeat_s: float = HEARTBEAT_S  # how often it means to be heard of
     started_at: datetime | None = None
     heartbeat: datetime | None = None

@@ -18,6 +18,23 @@ class TaskStatus(StrEnum):
     SKIPPED = "skipped"  # never to be opened (or, for an evaluation, never to be ended); `outcome` says why
 
 
+# What is asked of tasks by several states at once, as the database knows them.
+CLAIMABLE = [TaskStatus.CREATED.value, TaskStatus.RUNNING.value]  # may have a slot to play
+OPENED = [TaskStatus.RUNNING.value, TaskStatus.COMPLETED.value]  # on their way to become data
+UNENDED = [TaskStatus.CREATED.value, *OPENED]  # may still become data
+OVER = [
+    TaskStatus.SETTLED.value,
+    TaskStatus.ABANDONED.value,
+    TaskStatus.SKIPPED.value,
+]  # nothing happens to them any more
+PLAYED = [
+    TaskStatus.COMPLETED.value,
+    TaskStatus.SETTLED.value,
+    TaskStatus.ABANDONED.value,
+]  # every slot is scored or failed
+NEVER_OPENED = [TaskStatus.CREATED.value, TaskStatus.SKIPPED.value]  # nobody has claimed a slot
+
+
 class SlotStatus(StrEnum):
     """One episode of a task's group."""
 

@@ -17,13 +17,14 @@ from pydantic import BaseModel
 
 from shared.documents import Slot, Task, TaskPayload, task_id
 from shared.errors import ConfigError
-from shared.names import TRAIN_SPLIT, check_name
+from shared.names import DEFAULT_POLICY, TRAIN_SPLIT, check_name
 from shared.store import Store
 from shared.store.pipelines import EPOCH
+from shared.store.tasks import TASKS_AT_ONCE
 from shared.task_checks import TaskCheck
 from shared.task_lines import MAX_ERRORS, LineError, TaskFileError, TaskLine, checked_lines, lines_of, size_of
 
-BATCH = 1_000
+NUM_GENERATIONS = 8  # episodes of a task, where nobody says otherwise
 T = TypeVar("T")
 
 Progress = Callable[[str, int, int], None]  # ("checking" | "importing", done, in all: bytes, or tasks of a mixture)
@@ -38,9 +39,9 @@ class Target:
     """
 
     split: str = TRAIN_SPLIT
-    policy: str = "main"
+    policy: str = DEFAULT_POLICY
     epochs: Sequence[int] = (0,)
-    num_generations: int = 8
+    num_generations: int = NUM_GENERATIONS
     at_version: int | None = None
     payload_model: type[BaseModel] | None = None  # what the sampler makes of a line's metadata; None: anything
     source: str | None = None
@@ -171,7 +172,7 @@ async def _apply_curriculum(store: Store, batch: Sequence[Entry]) -> None:
 
 def batches(items: Iterable[T]) -> Iterator[list[T]]:
     rest = iter(items)
-    while batch := list(islice(rest, BATCH)):
+    while batch := list(islice(rest, TASKS_AT_ONCE)):
         yield batch
 
 

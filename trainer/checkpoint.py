@@ -40,6 +40,7 @@ from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_dict, set_state_dict
 
 from shared.errors import ConfigError, DataError, LeaseLost
+from shared.output_names import STEP_FOLDER, step_folder
 from trainer.atomic_directories import TEMPORARY, discard, publish_directory, temporary_directory
 from trainer.learner import Learner
 from trainer.parallel import Parallel
@@ -47,8 +48,7 @@ from trainer.random_states import random_states, random_states_file, restore_ran
 
 log = logging.getLogger(__name__)
 
-COMPLETE = re.compile(r"step-(\d{6,})")
-PENDING = re.compile(rf"step-\d{{6,}}{re.escape(TEMPORARY)}(\d+)-.*")
+PENDING = re.compile(rf"{STEP_FOLDER.pattern}{re.escape(TEMPORARY)}(?P<start>\d+)-.*")
 STATE_FILE = "state.json"
 # The optimizer's state by parameter name: its groups differ where parameters are cut over other meshes. Not strict, since frozen
 # parameters are missing; `load` compares the names itself.
@@ -214,7 +214,7 @@ class Checkpoints:
         return None
 
     def _target(self, step: int) -> Path:
-        return self._root / f"step-{step:06d}"
+        return self._root / step_folder(step)
 
     def _remove_old(self) -> None:
         kept = set(self._keep_also())
@@ -250,14 +250,14 @@ def take_over(root: Path, step: int, incarnation: int) -> None:
 def remove_pending(root: Path, incarnation: int) -> None:
     """What this start and those before it left unfinished; not what a later one is writing."""
     pending = ((path, PENDING.fullmatch(path.name)) for path in root.glob("step-*"))
-    discard(path for path, found in pending if found and int(found[1]) <= incarnation)
+    discard(path for path, found in pending if found and int(found["start"]) <= incarnation)
 
 
 def complete(root: Path) -> list[Path]:
     """Complete checkpoints, oldest first; unfinished ones have another name."""
     if not root.is_dir():
         return []
-    found = [path for path in root.iterdir() if COMPLETE.fullmatch(path.name) and path.is_dir()]
+    found = [path for path in root.iterdir() if STEP_FOLDER.fullmatch(path.name) and path.is_dir()]
     return sorted(found, key=step_of)
 
 

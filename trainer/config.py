@@ -8,7 +8,7 @@ import torch
 from pydantic import Field, model_validator
 
 from shared.config import LogLevel, ServiceConfig, secret_field
-from shared.names import PolicyName, RunName, shortened
+from shared.names import DEFAULT_POLICY, PolicyName, RunName, shortened
 from trainer.data.advantages import AdvantageNormalization
 from trainer.ineffective_settings import unused
 from trainer.learner import OptimizerConfig
@@ -47,7 +47,7 @@ class TrainerConfig(ServiceConfig, LossConfig, Trainable, ComputeSettings):
     # the run
     run: RunName = Field(description="Run name: the database that samplers and trainers of this run share.")
     db_connection_string: str = secret_field(description="MongoDB to use.")
-    policy: PolicyName = Field("main", description="Which policy this job trains.")
+    policy: PolicyName = Field(DEFAULT_POLICY, description="Which policy this job trains.")
     model_name_or_path: Path = Field(description="Hugging Face directory with the weights the run starts from.")
     output_dir: Path | None = Field(
         None, description="Checkpoints, versions, metrics. None: output/RUN, or output/RUN/POLICY where it is not main."
@@ -264,12 +264,12 @@ class TrainerConfig(ServiceConfig, LossConfig, Trainable, ComputeSettings):
     @property
     def folder(self) -> Path:
         run = Path("output") / self.run
-        return self.output_dir or (run if self.policy == "main" else run / self.policy)
+        return self.output_dir or (run if self.policy == DEFAULT_POLICY else run / self.policy)
 
     @property
     def tracked_as(self) -> str:
         """The name that trackers know this training by: each policy's trainer has its own."""
-        return self.run if self.policy == "main" else f"{self.run}-{self.policy}"
+        return self.run if self.policy == DEFAULT_POLICY else f"{self.run}-{self.policy}"
 
     def loss(self) -> LossConfig:
         return LossConfig(**{name: getattr(self, name) for name in LossConfig.model_fields})

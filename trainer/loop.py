@@ -25,7 +25,8 @@ import torch
 
 from shared.errors import ConfigError
 from shared.evaluation import best_steps
-from shared.run_documents import TrainerEnd, Worker
+from shared.output_names import CHECKPOINTS, METRICS_FILE
+from shared.run_documents import HEARTBEAT_S, TrainerEnd, Worker
 from trainer import checkpoint
 from trainer.config import TrainerConfig
 from trainer.data.stream import RecordStream
@@ -42,8 +43,6 @@ from trainer.store_bridge import StoreBridge
 from trainer.takeover import SavedSteps, take_over
 
 log = logging.getLogger(__name__)
-
-HEARTBEAT_S = 2.0
 
 
 def train(config: TrainerConfig) -> None:
@@ -115,10 +114,10 @@ def _run(
 ) -> str:
     """Step by step to the end; returns why it is one."""
     why = f"all {config.max_steps} steps are taken"
-    metrics_path = config.folder / "metrics.jsonl"
+    metrics_path = config.folder / METRICS_FILE
     awaited_steps = evaluation.awaited_steps if config.keep_best_checkpoints else list
     checkpoints = checkpoint.Checkpoints(
-        config.folder / "checkpoints",
+        config.folder / CHECKPOINTS,
         parallel,
         keep_last=config.keep_checkpoints,
         asynchronous=config.async_checkpoints,
@@ -180,7 +179,7 @@ def _warn_of_age(config: TrainerConfig) -> None:
 
 def _resume(learner: Learner, config: TrainerConfig, parallel: Parallel) -> None:
     """Raises ConfigError for another run's checkpoint: its step says nothing about this run's data."""
-    newest = parallel.broadcast_object(checkpoint.latest(config.folder / "checkpoints") if parallel.is_main else None)
+    newest = parallel.broadcast_object(checkpoint.latest(config.folder / CHECKPOINTS) if parallel.is_main else None)
     if newest is not None:
         resumed = checkpoint.load(learner, newest, parallel)
         found = tuple(resumed.accounting.get(name) for name in ("run", "policy"))

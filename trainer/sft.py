@@ -32,6 +32,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from shared.config import ServiceConfig
 from shared.errors import ConfigError, TandemError
 from shared.interrupt import INTERRUPTED, run_command
+from shared.output_names import CHECKPOINTS, METRICS_FILE
 from shared.trees import RecordTree
 from trainer import checkpoint
 from trainer.data.sft_conversations import Conversations, read_conversations, sample_order
@@ -193,7 +194,7 @@ def _open_data(config: SftConfig, parallel: Parallel) -> Iterator[Data]:
 
 def _indices_to_come(config: SftConfig, num_samples: int) -> Sequence[int]:
     """What the steps will take that no checkpoint has behind it."""
-    newest, count = checkpoint.latest(config.output_dir / "checkpoints"), config.samples_per_step
+    newest, count = checkpoint.latest(config.output_dir / CHECKPOINTS), config.samples_per_step
     first = checkpoint.step_of(newest) if newest else 0
     wanted = max(0, _max_steps(config, num_samples) - first) * count
     return (
@@ -220,7 +221,7 @@ def _train(config: SftConfig, parallel: Parallel, data: Data) -> Path:
         compile_layers=config.compile_layers,
         memory=config.memory(),
     )
-    checkpoints = config.output_dir / "checkpoints"
+    checkpoints = config.output_dir / CHECKPOINTS
     if path := checkpoint.latest(checkpoints):
         checkpoint.load(learner, path, parallel)
     samples = Samples(data, config, parallel, linear=learner.linear)
@@ -236,7 +237,7 @@ def _train(config: SftConfig, parallel: Parallel, data: Data) -> Path:
 
 
 def _steps(config: SftConfig, learner: Learner, samples: "Samples", max_steps: int, parallel: Parallel) -> None:
-    checkpoints = checkpoint.Checkpoints(config.output_dir / "checkpoints", parallel, keep_last=config.save_total_limit)
+    checkpoints = checkpoint.Checkpoints(config.output_dir / CHECKPOINTS, parallel, keep_last=config.save_total_limit)
     accounting = {
         "model_name_or_path": str(config.model_name_or_path.resolve()),
         "trainable": config.trainable().model_dump(),
@@ -321,7 +322,7 @@ class _Reporter:
     def __init__(self, config: SftConfig, first: int, max_steps: int) -> None:
         self._log_steps, self._last = config.log_steps, max_steps - 1
         self._metrics = MetricsLog(
-            config.output_dir / "metrics.jsonl",
+            config.output_dir / METRICS_FILE,
             resume_step=first,
             trackers=config.report_to,
             run_name="sft",

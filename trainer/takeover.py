@@ -11,6 +11,7 @@ are on a disk somewhere: that is refused, unless `undo_later_steps` says it.
 import logging
 
 from shared.errors import ConfigError, LeaseLost
+from shared.output_names import CHECKPOINTS
 from shared.run_documents import Admission, Run, SavedCheckpoint
 from trainer import checkpoint
 from trainer.config import TrainerConfig
@@ -29,7 +30,7 @@ def take_over(bridge: StoreBridge, config: TrainerConfig, parallel: Parallel, st
     store, incarnation = bridge.store, None
     if parallel.is_main:
         incarnation = _begin(bridge, config, step)
-        checkpoint.take_over(config.folder / "checkpoints", step, incarnation)
+        checkpoint.take_over(config.folder / CHECKPOINTS, step, incarnation)
     bring_in(bridge, config, parallel)
     if incarnation is not None:
         released = bridge(store.data.release_claims(config.policy, incarnation))
@@ -57,7 +58,7 @@ class SavedSteps:
 
 
 def checkpoint_at(config: TrainerConfig, step: int) -> SavedCheckpoint:
-    return SavedCheckpoint(step=step, folder=str((config.folder / "checkpoints").resolve()))
+    return SavedCheckpoint(step=step, folder=str((config.folder / CHECKPOINTS).resolve()))
 
 
 def _begin(bridge: StoreBridge, config: TrainerConfig, step: int) -> int:

@@ -28,7 +28,7 @@ from shared.documents import DBRecordData
 from shared.errors import DataError, TandemError
 from shared.flatten import tree_of
 from shared.interrupt import run_command
-from shared.names import PolicyName, RunName
+from shared.names import DEFAULT_POLICY, PolicyName, RunName
 from shared.run_documents import PolicyVersion
 from shared.store import Store
 from shared.trees import RecordTree
@@ -50,7 +50,7 @@ class VerifyConfig(ServiceConfig):
 
     run: RunName = Field(description="Run name: the database.")
     db_connection_string: str = secret_field(description="MongoDB to use.")
-    policy: PolicyName = Field("main", description="Which policy.")
+    policy: PolicyName = Field(DEFAULT_POLICY, description="Which policy.")
     records: int = Field(64, gt=0, description="Records to check, the newest first.")
     tolerance: float = Field(1e-4, gt=0, description="Largest difference of a log-prob, in nats.")
     device: str = Field("cpu", description="cpu or cuda.")

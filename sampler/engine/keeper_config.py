@@ -7,7 +7,7 @@ from pydantic import Field, model_validator
 
 from sampler.engine.access import EngineAccess
 from shared.config import LogLevel, ServiceConfig, secret_field
-from shared.names import PolicyName, RunName
+from shared.names import DEFAULT_POLICY, PolicyName, RunName
 
 
 class KeeperConfig(ServiceConfig, EngineAccess):
@@ -18,7 +18,7 @@ class KeeperConfig(ServiceConfig, EngineAccess):
 
     run: RunName = Field(description="Run name: the database.")
     db_connection_string: str = secret_field(description="MongoDB to use.")
-    policy: PolicyName = Field("main", description="Which policy's weights the engine serves.")
+    policy: PolicyName = Field(DEFAULT_POLICY, description="Which policy's weights the engine serves.")
     model_name_or_path: Path = Field(
         description="Hugging Face directory of version 0, the weights the run starts from."
     )

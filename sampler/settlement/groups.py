@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 from shared.documents import DispatchedSamplingTask, Record
 from shared.flatten import answered
+from shared.pass_rates import is_pass
 from shared.states import Termination
 
-CORRECT_FROM = 0.5  # a score of this or more is a correct episode
 OVER_LONG = {Termination.LENGTH_LIMIT.value, Termination.TURNS_LIMIT.value}
 
 
@@ -42,7 +42,7 @@ class Episode:
 
     @property
     def correct(self) -> bool:
-        return self.score >= CORRECT_FROM
+        return is_pass(self.score)
 
 
 def read_episode(

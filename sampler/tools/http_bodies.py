@@ -12,13 +12,13 @@ from dataclasses import dataclass
 
 import httpx2
 
+from sampler.tools.limits import SHOWN_CHARS
 from sampler.tools.messages import MessageLines, mended, too_long_answer
 from shared.outside_text import clipped, text_of
 
 ACCEPTED_ENCODINGS = "gzip, deflate"
 _PIECE_BYTES = 64 * 1024
 _GZIP_OR_ZLIB = 47  # wbits: either header
-_SHOWN_CHARS = 300
 _ERROR = 400
 
 
@@ -58,7 +58,7 @@ async def note_answer(response: httpx2.Response) -> None:
     seen.told = ""
     if response.status_code >= _ERROR:
         body = "" if kind == "text/event-stream" else " ".join(text_of((await response.aread())[:2000]).split())
-        seen.told = clipped(f"HTTP {response.status_code} {response.reason_phrase}: {body}".rstrip(": "), _SHOWN_CHARS)
+        seen.told = clipped(f"HTTP {response.status_code} {response.reason_phrase}: {body}".rstrip(": "), SHOWN_CHARS)
 
 
 class BoundedTransport(httpx2.AsyncBaseTransport):

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+SHOWN_CHARS = 300  # of what a server sent instead of a message
+
 
 @dataclass(frozen=True, slots=True)
 class ToolLimits:

@@ -17,6 +17,7 @@ from mcp.shared.message import SessionMessage
 from mcp_types import PARSE_ERROR, ErrorData, JSONRPCError, jsonrpc_message_adapter
 from pydantic import ValidationError
 
+from sampler.tools.limits import SHOWN_CHARS
 from sampler.tools.messages import MessageLines, MessageTooLong, answered_request, fault_of, mended
 from sampler.tools.server_process import end_process, has_ended, start_process
 from sampler.tools.servers import ToolServer
@@ -27,7 +28,6 @@ _PIECE_BYTES = 256 * 1024
 _FLUSH_S = 0.5  # for messages that the session has handed over already
 _EXIT_S = 0.5  # between the end of stdout and that of its process, whose status is the cause
 _KEPT_CHARS = 2000  # of the last that a server wrote to stderr
-_SHOWN_CHARS = 300
 
 Incoming = MemoryObjectSendStream[SessionMessage | Exception]
 Outgoing = MemoryObjectReceiveStream[SessionMessage]
@@ -133,9 +133,9 @@ def _message(line: bytes) -> SessionMessage | None:
     except ValidationError as exc:
         request = answered_request(line[:_KEPT_CHARS], line[-_KEPT_CHARS:])
         if request is None:
-            log.debug("a line of a tool server is no message: %r", line[:_SHOWN_CHARS])
+            log.debug("a line of a tool server is no message: %r", line[:SHOWN_CHARS])
             return None
-        why = f"its answer is no JSON-RPC message: {fault_of(exc)}: {line[:_SHOWN_CHARS]!r}"
+        why = f"its answer is no JSON-RPC message: {fault_of(exc)}: {line[:SHOWN_CHARS]!r}"
         error = ErrorData(code=PARSE_ERROR, message=why)
         return SessionMessage(JSONRPCError(jsonrpc="2.0", id=request, error=error))
 
@@ -149,4 +149,4 @@ async def _end_of(process: Process, stderr: _Stderr) -> str:
     status = process.returncode or 0
     how = f"was ended by signal {-status}" if status < 0 else f"ended with status {status}"
     last = " | ".join(line.strip() for line in stderr.last.splitlines() if line.strip())
-    return f"its process {how}" + (f"; last on its stderr: {last[-_SHOWN_CHARS:]}" if last else "")
+    return f"its process {how}" + (f"; last on its stderr: {last[-SHOWN_CHARS:]}" if last else "")

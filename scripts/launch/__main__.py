@@ -39,7 +39,9 @@ from scripts.launch.waiting import signals_set, until
 from shared.config import forget_secrets
 from shared.errors import ConfigError, TandemError
 from shared.evaluation import EvaluationRound, evaluation_rounds
+from shared.interrupt import INTERRUPTED
 from shared.mongod import Mongod
+from shared.output_names import METRICS_FILE
 from shared.redaction import redacted, shown
 from shared.states import ServiceStatus
 from shared.store import Store
@@ -47,7 +49,6 @@ from shared.store import Store
 SNAPSHOT_S = 2.0
 NO_TOOLS = "none (MCP_MANAGER_URL names a server; `bundled` is the example's)"
 NO_EVALUATION = "no evaluation (EVAL_FILE names held-out tasks)"
-INTERRUPTED = 130
 
 
 def main() -> None:
@@ -94,7 +95,7 @@ class Launch:
         self.children = children
         self.display = display
         self.trained = [policy for policy in policies if not policy.frozen]
-        self.metrics = {policy.policy: StepMetrics(policy.policy_folder / "metrics.jsonl") for policy in self.trained}
+        self.metrics = {policy.policy: StepMetrics(policy.policy_folder / METRICS_FILE) for policy in self.trained}
         self.clock = PhaseClock(config.folder / "seconds.json")
         self.database = config.db_connection_string or ""
         self.figures: dict[str, Any] | None = None  # the summary, once there is one

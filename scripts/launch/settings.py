@@ -16,7 +16,8 @@ from pydantic_settings import CliPositionalArg, NoDecode
 from scripts.launch.service_flags import ServiceFlags, hand_out, split_arguments
 from shared.config import ServiceConfig, read_policies, read_section, read_sections, require_keys, secret_field
 from shared.errors import ConfigError
-from shared.names import EVAL_SPLIT, TRAIN_SPLIT, PolicyName, RunName, shortened
+from shared.names import DEFAULT_POLICY, EVAL_SPLIT, TRAIN_SPLIT, PolicyName, RunName, shortened
+from shared.task_files import NUM_GENERATIONS
 from shared.task_mix import TasksConfig
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -83,12 +84,12 @@ class LaunchConfig(ServiceConfig):
         None, description="Pydantic model that every task's metadata must fit, as module:Class. None: no check."
     )
     policy: PolicyName = Field(
-        "main", description="Name of the policy; of several (docs/two_policies.md), whose the tasks are."
+        DEFAULT_POLICY, description="Name of the policy; of several (docs/two_policies.md), whose the tasks are."
     )
     frozen: bool = Field(
         False, description="This policy, one of several, plays with the weights it starts from: it gets no trainer."
     )
-    num_generations: int = Field(8, gt=0, description="Episodes per training task (the group).")
+    num_generations: int = Field(NUM_GENERATIONS, gt=0, description="Episodes per training task (the group).")
     eval_generations: int = Field(1, gt=0, description="Episodes per eval task.")
     train_epochs: int = Field(1, gt=0, description="How often the training file is queued.")
 
@@ -251,7 +252,7 @@ class LaunchConfig(ServiceConfig):
     @property
     def policy_folder(self) -> Path:
         """Checkpoints, versions, metrics: in the run's folder, or, of several policies, where a trainer puts them by itself."""
-        return self.folder / self.policy if self.own_sections() and self.policy != "main" else self.folder
+        return self.folder / self.policy if self.own_sections() and self.policy != DEFAULT_POLICY else self.folder
 
     @property
     def trainer_port(self) -> int | None:

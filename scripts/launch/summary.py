@@ -10,6 +10,7 @@ from typing import Any
 from scripts.launch.figures import EvalPoint, Snapshot, StepMetrics, mean, take_snapshot
 from scripts.launch.settings import LaunchConfig
 from shared.evaluation import EvaluationRound, Figures
+from shared.output_names import CHECKPOINTS, STEP_FOLDER
 from shared.pass_rates import Estimate
 from shared.store import Store
 from shared.written_file import write_text_whole, written_whole
@@ -54,7 +55,8 @@ async def summarize(
 async def _of_training(store: Store, config: LaunchConfig, metrics: StepMetrics) -> dict[str, Any]:
     """What a policy's trainer did, and where its weights lie."""
     newest = await store.versions.newest(config.policy)
-    checkpoints = sorted((config.policy_folder / "checkpoints").glob("step-*[0-9]"))
+    beside = (config.policy_folder / CHECKPOINTS).glob("*")
+    checkpoints = sorted(folder for folder in beside if STEP_FOLDER.fullmatch(folder.name))
     step_s = sum(metrics.column("time/total_s"))
     return {
         "steps": metrics.last_step,

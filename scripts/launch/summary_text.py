@@ -12,6 +12,7 @@ from scripts.launch.display import format_s
 from scripts.launch.figures import StepMetrics
 from scripts.launch.settings import LaunchConfig
 from scripts.launch.summary import eval_points
+from shared.names import DEFAULT_POLICY
 
 
 def show(
@@ -128,7 +129,7 @@ def _paths(policies: Sequence[LaunchConfig], summary: dict[str, Any]) -> str:
 
 def _tandem(config: LaunchConfig, verb: str) -> str:
     """The command; `tandem eval` asks for one policy's rounds."""
-    named = verb == "eval" and config.policy != "main"
+    named = verb == "eval" and config.policy != DEFAULT_POLICY
     return f"tandem {verb} {config.run}" + (f" --policy {config.policy}" if named else "")
 
 

@@ -7,6 +7,7 @@ import typer
 
 from shared.cli.connect import Connection, RunName, console, with_store
 from shared.data_file import export_data, import_data
+from shared.names import DEFAULT_POLICY
 
 app = typer.Typer(help="A run's training data as a file.", no_args_is_help=True, rich_markup_mode="markdown")
 File = Annotated[Path, typer.Argument(metavar="FILE", help="Such as demo.bson.gz.")]
@@ -16,7 +17,7 @@ File = Annotated[Path, typer.Argument(metavar="FILE", help="Such as demo.bson.gz
 def export(
     run: RunName,
     file: File,
-    policy: Annotated[str, typer.Option("--policy", help="Whose training data.")] = "main",
+    policy: Annotated[str, typer.Option("--policy", help="Whose training data.")] = DEFAULT_POLICY,
     db_connection_string: Connection = None,
 ) -> None:
     """Write the settled groups of a run: tasks, records, dispatches and training data, without marks of training."""

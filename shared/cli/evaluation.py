@@ -11,6 +11,7 @@ from rich.table import Table
 
 from shared.cli.connect import AsJson, Connection, RunName, console, table, with_store
 from shared.evaluation import EvaluationRound, Figures, evaluation_rounds
+from shared.names import DEFAULT_POLICY
 from shared.pass_rates import Estimate
 
 WIDE = 160
@@ -28,7 +29,7 @@ EXAMPLES = """Examples:
 
 def evaluation(
     run: RunName,
-    policy: Annotated[str, typer.Option("--policy", help="The policy that was evaluated.")] = "main",
+    policy: Annotated[str, typer.Option("--policy", help="The policy that was evaluated.")] = DEFAULT_POLICY,
     version: Annotated[int | None, typer.Option("--version", min=0, help="Show this round by source.")] = None,
     as_json: AsJson = False,
     db_connection_string: Connection = None,

@@ -1,6 +1,5 @@
 """`tandem export-model`: a run's checkpoint as a Hugging Face directory."""
 
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +9,7 @@ import typer
 
 from shared.cli.connect import USAGE, RunName, complain
 from shared.evaluation import best_steps
+from shared.output_names import CHECKPOINTS, METRICS_FILE, STEP_FOLDER, step_folder
 
 EXAMPLES = """Examples:
 
@@ -21,8 +21,6 @@ EXAMPLES = """Examples:
 
 `tandem export-model demo --adapter`  of a run with adapters: these alone, for PEFT, to output/demo/export/step-000070-adapter
 """
-
-COMPLETE = re.compile(r"step-(\d{6,})")  # a write in progress has another name
 
 
 def export_model(
@@ -53,22 +51,22 @@ def export_model(
 
     Needs no database: it reads the checkpoints that the trainer wrote, of any number of processes, and torch.
     """
-    folder = (run_dir or Path("output") / run) / "checkpoints"
-    kept = {int(m[1]): path for path in folder.glob("step-*") if (m := COMPLETE.fullmatch(path.name))}
+    folder = (run_dir or Path("output") / run) / CHECKPOINTS
+    kept = {int(m[1]): path for path in folder.glob("step-*") if (m := STEP_FOLDER.fullmatch(path.name))}
     if not kept or (step is not None and step not in kept):
         there = ", ".join(map(str, sorted(kept))) or "none"
         wanted = "a checkpoint" if step is None else f"the checkpoint of step {step}"
         complain(f"{folder}: expected {wanted}; there are those of steps: {there} (--run_dir names another place)")
         raise typer.Exit(USAGE)
     if best:
-        judged = [s for s in best_steps(folder.parent / "metrics.jsonl", sys.maxsize) if s in kept]
+        judged = [s for s in best_steps(folder.parent / METRICS_FILE, sys.maxsize) if s in kept]
         if not judged or step is not None:
             none = f"{folder}: no checkpoint was evaluated; see eval_steps"
             complain("--best and --step exclude each other" if judged else none)
             raise typer.Exit(USAGE)
         step = judged[0]
     chosen = max(kept) if step is None else step
-    target = output_dir or folder.parent / "export" / f"step-{chosen:06d}{'-adapter' if adapter else ''}"
+    target = output_dir or folder.parent / "export" / (step_folder(chosen) + "-adapter" * adapter)
     command = [sys.executable, "-m", "trainer.export", "--checkpoint", str(kept[chosen]), "--output_dir", str(target)]
     command += ["--dtype", dtype] if dtype else []
     command += ["--adapter", "true"] if adapter else []

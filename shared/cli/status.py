@@ -17,7 +17,7 @@ from rich.table import Table
 from shared.cli.connect import AsJson, Connection, RunName, ago, console, table, with_store
 from shared.errors import MalformedDocument
 from shared.run_documents import Run
-from shared.states import DataStatus, RecordStatus, RunState, SlotStatus, TaskStatus
+from shared.states import OVER, DataStatus, RecordStatus, RunState, SlotStatus, TaskStatus
 from shared.store import Store
 from shared.store.runs import STOPPED
 
@@ -147,8 +147,7 @@ def _state(run: Run | None, policies: list[PolicyStatus], tasks: Mapping[str, Ma
     if run.state is not RunState.RUNNING:
         return run.state.value
     if not run.admission:
-        ends = (TaskStatus.SETTLED, TaskStatus.ABANDONED, TaskStatus.SKIPPED)
-        left = sum(n for counts in tasks.values() for status, n in counts.items() if status not in ends)
+        left = sum(n for counts in tasks.values() for status, n in counts.items() if status not in OVER)
         return "played" if tasks and not left else run.state.value
     steps = {policy.policy: policy.step for policy in policies}
     over = [a.num_steps is not None and steps.get(policy, 0) >= a.num_steps for policy, a in run.admission.items()]

@@ -11,12 +11,12 @@ from rich.progress import BarColumn, Progress, TaskID, TaskProgressColumn, TextC
 from shared.cli.connect import Connection, RunName, answer, console, warn, with_store
 from shared.config import read_sections, require_keys
 from shared.errors import ConfigError
-from shared.names import TRAIN_SPLIT
+from shared.names import DEFAULT_POLICY, TRAIN_SPLIT
 from shared.own_code import import_own
 from shared.own_payload import load_payload_model
 from shared.store import Store
 from shared.task_checks import Samplers, TaskCheck
-from shared.task_files import ImportResult, Target, import_task_file
+from shared.task_files import NUM_GENERATIONS, ImportResult, Target, import_task_file
 from shared.task_files import Progress as Report
 from shared.task_mix import TasksConfig, import_mix
 
@@ -53,14 +53,14 @@ def import_(
         str | None,
         typer.Option("--split", help="Which tasks FILE holds: train, eval, or a name of yours. [default: train]"),
     ] = None,
-    policy: Annotated[str, typer.Option("--policy", help="The policy that plays them.")] = "main",
+    policy: Annotated[str, typer.Option("--policy", help="The policy that plays them.")] = DEFAULT_POLICY,
     epochs: Annotated[
         int | None, typer.Option("--epochs", min=1, help="Import FILE this often, one epoch each. [default: 1]")
     ] = None,
     epoch: Annotated[int | None, typer.Option("--epoch", min=0, help="Import FILE once, as this epoch.")] = None,
     num_generations: Annotated[
         int, typer.Option("--num_generations", min=1, help="Episodes per task: the size of its group.")
-    ] = 8,
+    ] = NUM_GENERATIONS,
     at_version: Annotated[
         int | None, typer.Option("--at_version", min=0, help="Only engines that serve this policy version play them.")
     ] = None,

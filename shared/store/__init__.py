@@ -1,7 +1,7 @@
 """The store: every MongoDB query of both services, as named verbs.
 
     async with Store.open(connection_string, run="demo") as store:
-        claim = await store.tasks.claim_slot(worker, policy="main", split="train", lease_s=60, seq_limit=48)
+        task = await store.tasks.get("main:train:0:t1")
 
 Only this package speaks MongoDB. Every write is acknowledged by a journaled majority, every read is of the primary and of what a
 majority has: a connection string cannot change that (docs/database.md).

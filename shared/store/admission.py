@@ -16,12 +16,11 @@ from pymongo.asynchronous.collection import AsyncCollection
 from pymongo.asynchronous.database import AsyncDatabase
 
 from shared.names import TRAIN_SPLIT
-from shared.states import DataStatus, TaskStatus
+from shared.states import OPENED, DataStatus, TaskStatus
 from shared.store.retry import survives_outages
 
 Document = dict[str, Any]
 RECORDS_AT_FIRST = 16  # of each group that matters are read; where groups are larger, twice as many, and so on
-OPENED = [TaskStatus.RUNNING.value, TaskStatus.COMPLETED.value]
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,16 +12,13 @@ from pymongo.asynchronous.database import AsyncDatabase
 
 from shared.documents import Slot, Task, task_id
 from shared.names import EVAL_SPLIT
-from shared.states import TaskStatus
+from shared.states import CLAIMABLE, OVER, TaskStatus
 from shared.store.malformed import readable
 from shared.store.pipelines import EPOCH
 from shared.store.retry import survives_outages
-from shared.store.slots import CLAIMABLE
-from shared.store.tasks import TaskVerbs
+from shared.store.tasks import TASKS_AT_ONCE, TaskVerbs
 
 Document = dict[str, Any]
-BATCH = 1_000
-OVER = [TaskStatus.SETTLED.value, TaskStatus.ABANDONED.value, TaskStatus.SKIPPED.value]
 
 
 @survives_outages
@@ -35,8 +32,8 @@ class EvaluationVerbs:
         """Queue the set for `version`; returns how many tasks are new. Repeating it queues only what lacks."""
         wanted = await readable(Task, self._tasks.find(_round(policy, 0)).sort([("seq", 1)]))
         inserted = 0
-        for start in range(0, len(wanted), BATCH):
-            inserted += await self._insert_copies(wanted[start : start + BATCH], version)
+        for start in range(0, len(wanted), TASKS_AT_ONCE):
+            inserted += await self._insert_copies(wanted[start : start + TASKS_AT_ONCE], version)
         return inserted
 
     async def _insert_copies(self, tasks: Sequence[Task], version: int) -> int:
@@ -94,8 +91,8 @@ class EvaluationVerbs:
         said = ("policy_versions", "other_policy_versions", "policy_scores")
         names = dict.fromkeys(("termination", "num_turns", "num_tokens", "score", *said), 1)
         found: dict[str, Document] = {}
-        for start in range(0, len(record_ids), BATCH):
-            cursor = self._records.find({"_id": {"$in": list(record_ids[start : start + BATCH])}}, names)
+        for start in range(0, len(record_ids), TASKS_AT_ONCE):
+            cursor = self._records.find({"_id": {"$in": list(record_ids[start : start + TASKS_AT_ONCE])}}, names)
             found |= {document["_id"]: document async for document in cursor}
         return found
 

@@ -10,13 +10,12 @@ from typing import Any
 
 from pymongo.asynchronous.database import AsyncDatabase
 
-from shared.states import DataStatus, RecordStatus, TaskStatus
+from shared.names import OWN_DATABASES
+from shared.states import CLAIMABLE, NEVER_OPENED, DataStatus, RecordStatus, TaskStatus
 from shared.store.pipelines import NOW
-from shared.store.slots import CLAIMABLE
 
 Document = dict[str, Any]
 MAX_ASKED = 1000  # different kinds of tasks that a start looks at
-OWN_DATABASES = frozenset({"admin", "local", "config"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +44,7 @@ class QuestionVerbs:
 
     async def run_names(self) -> list[str]:
         """Databases of this server that may be runs."""
-        return sorted(set(await self._database.client.list_database_names()) - OWN_DATABASES)
+        return sorted(set(await self._database.client.list_database_names()) - set(OWN_DATABASES))
 
     async def policies(self) -> list[str]:
         """Policies that have weights or tasks."""
@@ -164,8 +163,7 @@ class QuestionVerbs:
 
     def opened_tasks(self) -> AsyncIterator[Document]:
         """Tasks of which at least one slot was ever claimed, and that were to be played to their end."""
-        never = [TaskStatus.CREATED.value, TaskStatus.SKIPPED.value]
-        return aiter(self._tasks.find({"status": {"$nin": never}}).sort([("_id", 1)]))
+        return aiter(self._tasks.find({"status": {"$nin": NEVER_OPENED}}).sort([("_id", 1)]))
 
     async def records(self, ids: Sequence[str]) -> dict[str, Document]:
         return {d["_id"]: d async for d in self._records.find({"_id": {"$in": list(ids)}})}

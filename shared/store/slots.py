@@ -4,11 +4,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from shared.documents import Claim
-from shared.states import SlotStatus, TaskStatus
+from shared.states import CLAIMABLE, SlotStatus, TaskStatus
 from shared.store.pipelines import ALL_SLOTS_DONE, EPOCH, LEAST_FREE_AT, NOW, after, is_slot, literal, merge_slot
 
 Document = dict[str, Any]
-CLAIMABLE = [TaskStatus.CREATED.value, TaskStatus.RUNNING.value]
 CLAIMABLE_NOW: Document = {"status": {"$in": CLAIMABLE}, "$expr": {"$lte": ["$free_at", NOW]}}
 
 

@@ -15,7 +15,7 @@ from pymongo.errors import BulkWriteError
 from shared.documents import Claim, Task, task_id
 from shared.errors import LeaseLost
 from shared.pass_rates import num_passed
-from shared.states import SlotStatus, TaskStatus
+from shared.states import NEVER_OPENED, PLAYED, UNENDED, SlotStatus, TaskStatus
 from shared.store.malformed import MalformedVerbs, readable
 from shared.store.pipelines import (
     LEAST_FREE_AT,
@@ -32,6 +32,7 @@ from shared.store.slots import CLAIMABLE_NOW, claim_pipeline, close_group, holdi
 from shared.store.spoilt_tasks import SpoiltTasks
 
 Document = dict[str, Any]
+TASKS_AT_ONCE = 1_000  # of one insertion, or one look by id
 HAS_FAILURES: Document = {"slots.failures": {"$gt": 0}}
 
 
@@ -98,7 +99,7 @@ class TaskVerbs:
         lease_s: float,
         seq_limit: int | None,
         served_versions: Sequence[int] = (),
-        max_failures: int = 8,
+        max_failures: int,
         without_scorers: Sequence[str] = (),
         without_tools: bool = False,
     ) -> Claim | None:
@@ -269,18 +270,16 @@ class TaskVerbs:
 
     async def ended_of(self, ids: Sequence[str]) -> list[Task]:
         """Those of `ids` whose every slot is scored or failed."""
-        over = [TaskStatus.COMPLETED.value, TaskStatus.SETTLED.value, TaskStatus.ABANDONED.value]
-        cursor = self._tasks.find({"_id": {"$in": list(ids)}, "status": {"$in": over}})
+        cursor = self._tasks.find({"_id": {"$in": list(ids)}, "status": {"$in": PLAYED}})
         return await readable(Task, cursor)
 
     # ------------------------------------------------------------------ questions
 
     async def first_unended(self, split: str) -> dict[str, int]:
         """{policy: least `seq` of its tasks that are not settled, abandoned or skipped}: what still may become data."""
-        unended = [TaskStatus.CREATED.value, TaskStatus.RUNNING.value, TaskStatus.COMPLETED.value]
         found = {}
         for policy in await self._tasks.distinct("policy"):  # of any split: an index has those, and no task is read
-            where = {"policy": policy, "split": split, "status": {"$in": unended}}
+            where = {"policy": policy, "split": split, "status": {"$in": UNENDED}}
             first = await self._tasks.find_one(where, {"seq": 1}, sort=[("seq", ASCENDING)])
             if first is not None:
                 found[str(policy)] = int(first["seq"])
@@ -306,8 +305,7 @@ class TaskVerbs:
 
     async def count_slots(self, split: str | None = None) -> dict[str, int]:
         """{slot status: slots} over the tasks that were ever opened."""
-        never = [TaskStatus.CREATED.value, TaskStatus.SKIPPED.value]
-        match: Document = {"status": {"$nin": never}} | ({} if split is None else {"split": split})
+        match: Document = {"status": {"$nin": NEVER_OPENED}} | ({} if split is None else {"split": split})
         cursor = await self._tasks.aggregate(
             [
                 {"$match": match},

@@ -50,7 +50,7 @@ REASONS = {
     "beyond": "over-long, beyond",
     "balance": "balance: more",
 }
-SCORES: Sequence[Sequence[float]] = ((0.0, 1.0), (1.0,), (0.0,), (0.0, 0.3, 0.5, 1.0), (-0.2, 0.0, 1.0), (0.5, 0.55))
+SCORES: Sequence[Sequence[float]] = ((0.0, 1.0), (1.0,), (0.0,), (0.0, 0.5, 0.9, 1.0), (-0.2, 0.0, 1.0), (0.5, 0.55))
 
 
 def make_config(fields: Mapping[str, Any]) -> SamplerConfig:

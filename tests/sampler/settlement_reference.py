@@ -28,7 +28,7 @@ def expected_settlement(group: Sequence[Episode], num_generations: int, config: 
     for e in group:
         if len(e.turns) == 0:
             out.dropped[e.record] = "replied"
-        elif e.score >= 0.5 and e.num_turns < config.min_turns:
+        elif e.score > 1 - 1e-9 and e.num_turns < config.min_turns:
             out.dropped[e.record] = "turns"
         else:
             left.append(e)
@@ -37,7 +37,7 @@ def expected_settlement(group: Sequence[Episode], num_generations: int, config: 
         out.dropped |= {e.record: "beyond" for e in left if lot(e) in lots[config.reserve_context_error_count :]}
         left = [e for e in left if e.record not in out.dropped]
     if config.balance_sample:
-        sides = [sorted(lot(e) for e in left if (e.score >= 0.5) is side) for side in (True, False)]
+        sides = [sorted(lot(e) for e in left if (e.score > 1 - 1e-9) is side) for side in (True, False)]
         size = min(map(len, sides)) or num_generations
         out.dropped |= {e.record: "balance" for e in left if lot(e) in sides[0][size:] + sides[1][size:]}
         left = [e for e in left if e.record not in out.dropped]
@@ -67,7 +67,7 @@ def shaping(group: Sequence[Episode], config: GroupConfig) -> np.ndarray:
     if not config.efficient_rewarding:
         return added
     for side, sign in ((True, -1.0), (False, 1.0)):
-        members = [i for i, e in enumerate(group) if (e.score >= 0.5) is side]
+        members = [i for i, e in enumerate(group) if (e.score > 1 - 1e-9) is side]
         n = len(members)
         if n < 2:
             continue

@@ -10,6 +10,7 @@ from pydantic import ValidationError
 from sampler.settlement.groups import Episode, Turn, observation
 from sampler.settlement.rules import by_lot, judge, rank_shaping
 from sampler.settlement.settle import decide
+from shared.pass_rates import num_passed
 from tests.sampler.builders import make_dispatch
 from tests.sampler.settlement_cases import ESTIMATORS, RULES, disagreement, make_config, random_group
 
@@ -55,6 +56,12 @@ def test_short_is_better_among_the_correct_and_long_among_the_wrong() -> None:
     group = [episode(0, 1.0, turns=1), episode(1, 1.0, turns=5), episode(2, 0.0, turns=1), episode(3, 0.0, turns=5)]
     verdict = judge(group, 4, make_config({"efficient_rewarding": True}))
     assert verdict.rewards == pytest.approx([1.1, 0.9, -0.1, 0.1])
+
+
+def test_settlement_calls_correct_what_the_curriculum_and_an_evaluation_call_passed() -> None:
+    scores = [-1.0, 0.0, 0.5, 0.99, 0.7 + 0.2 + 0.1, 1.0, 1.2]
+    group = [episode(k, score) for k, score in enumerate(scores)]
+    assert sum(one.correct for one in group) == num_passed(scores) == 3
 
 
 def test_a_group_is_balanced_to_the_size_of_its_smaller_side() -> None:

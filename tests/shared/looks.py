@@ -55,7 +55,7 @@ async def claim_eval(store: Store) -> None:
 async def _claim(store: Store, split: str, limit: int | None) -> None:
     served = [newest.version] if (newest := await store.versions.newest("main")) else []
     verb = store.tasks.claim_slot
-    await verb("w", policy="main", split=split, lease_s=60, seq_limit=limit, served_versions=served)
+    await verb("w", policy="main", split=split, lease_s=60, seq_limit=limit, served_versions=served, max_failures=8)
 
 
 async def train_a_step(store: Store) -> None:

@@ -25,6 +25,7 @@ def test_pass_at_k_wants_as_many_episodes(k: int) -> None:
 
 def test_a_pass_is_a_full_score() -> None:
     assert num_passed([1.0, 0.999, 2.0, 0.0, -1.0]) == 2
+    assert num_passed([0.7 + 0.2 + 0.1, 0.1 + 0.2 + 0.7]) == 2  # the first is 0.9999999999999999
     assert PASS_SCORE == 1.0
 
 

@@ -20,7 +20,7 @@ from shared.config import secret_field
 from shared.documents import DBRecordData
 from shared.errors import ConfigError, DataError
 from shared.flatten import tree_of
-from shared.names import PolicyName, RunName
+from shared.names import DEFAULT_POLICY, PolicyName, RunName
 from shared.trees import RecordTree
 from shared.written_file import write_text_whole
 from trainer.parallel import Parallel
@@ -36,7 +36,7 @@ class RecordFilter(BaseModel):
 
     run: RunName | None = Field(None, description="Instead of train_file: train on records of this run.")
     db_connection_string: str | None = secret_field(None, description="MongoDB of the run.")
-    policy: PolicyName = Field("main", description="Whose records.")
+    policy: PolicyName = Field(DEFAULT_POLICY, description="Whose records.")
     min_score: float = Field(1.0, description="Records of this score or more.")
     source: list[str] | None = Field(None, description="Records of tasks of these sources. None: of all.")
     best_of_group: bool = Field(

@@ -23,6 +23,7 @@ from pathlib import Path
 
 from shared.assembly import ancestors
 from shared.offers import BroadcastOffer
+from shared.output_names import step_folder
 from shared.run_documents import PolicyVersion
 from shared.weights import FileEntry, manifest_of
 from trainer.atomic_directories import remove_leftovers
@@ -139,7 +140,7 @@ class Publisher:
         }
 
     def _new_folder(self, step: int) -> Path:
-        name = f"step-{step:06d}-{self._incarnation}"
+        name = f"{step_folder(step)}-{self._incarnation}"
         again = len(list(self._folder.glob(f"{name}-again-[0-9]*"))) + 1
         return self._folder / (f"{name}-again-{again}" if (self._folder / name).exists() else name)
 

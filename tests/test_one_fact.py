@@ -1,0 +1,59 @@
+"""A fact stands in one place: what two services must agree on is written once, and the others import it."""
+
+import ast
+import re
+from collections import defaultdict
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+SERVICES = ("shared", "sampler", "trainer", "scripts")
+
+# {what: (how it would be written once more, the file that may, or none)}
+FACTS = {
+    "when something is taken for dead": (r'"\$heartbeat"', "shared/store/liveness.py"),
+    "from which score on an episode passes": (r"score\w*\s*[<>]=?\s*\d", None),
+    "names of splits": (r'split"?\]?\s*(?:==|!=|=|:)\s*"(?:train|eval)"', None),
+    "names in an output folder": (r'"metrics\.jsonl"|/ "checkpoints"|f"step-\{step:06d\}', "shared/output_names.py"),
+    "states in which a task is over, or may be played": (
+        r"[\[(]TaskStatus\.\w+(?:\.value)?,\s",
+        "shared/states.py",
+    ),
+    "name of the only policy": (r'policy\S*\s*(?:==|!=)\s*"main"|Field\(\s*"main"|\)\] = "main"', None),
+}
+# Of one name and one value, and yet two facts: changing one is no reason to change the other.
+COINCIDENCES = {
+    "ALIKE": "the rounding of rewards in a group, and of advantages in a batch",
+    "MAX_MESSAGE_CHARS": "kept of an engine's refusal, and of an error of the user's own code",
+    "POLL_S": "how often a keeper looks at an offer, and a trainer for groups",
+    "STOP_S": "an engine's time to end, and a tool server's in a measurement",
+    "_POLL_S": "two waits for a process to end, of different kinds",
+}
+
+
+@cache
+def sources() -> dict[str, str]:
+    files = [file for service in SERVICES for file in sorted((ROOT / service).rglob("*.py"))]
+    return {file.relative_to(ROOT).as_posix(): file.read_text(encoding="utf-8") for file in files}
+
+
+@pytest.mark.parametrize("fact", FACTS)
+def test_a_fact_is_written_in_its_own_file_alone(fact: str) -> None:
+    pattern, home = FACTS[fact]
+    found = {file for file, text in sources().items() if re.search(pattern, text)}
+    assert found == ({home} if home else set())
+
+
+def test_no_number_stands_under_one_name_in_two_files() -> None:
+    where: defaultdict[tuple[str, object], list[str]] = defaultdict(list)
+    for file, text in sources().items():
+        for node in ast.parse(text).body:
+            if not isinstance(node, ast.Assign) or not isinstance(node.value, ast.Constant):
+                continue
+            if isinstance(node.value.value, int | float):
+                where[ast.unparse(node.targets[0]), node.value.value].append(file)
+    twice = {name: files for (name, _), files in where.items() if len(files) > 1}
+    assert twice.keys() - COINCIDENCES.keys() == set(), twice
+    assert COINCIDENCES.keys() - twice.keys() == set(), "told, and no longer so"
