@@ -24,7 +24,7 @@ from sampler.sampler import AsyncSampler
 from sampler.scorers import Score, is_finite_number, require_scorer
 from shared.errors import ConfigError, DoesNotFit, IllegalMove, LeaseLost, OwnCodeFailed
 from shared.outside_text import clipped, error_text
-from shared.own_frames import definition_of, own_fault
+from shared.own_frames import definition_of, own_fault, told
 from shared.states import DispatchStatus, RecordStatus, Termination
 
 log = logging.getLogger(__name__)
@@ -110,7 +110,7 @@ def _details(sampler: AsyncSampler, score: Score) -> dict[str, Any]:
 
 
 async def _fail(sampler: AsyncSampler, exc: Exception) -> None:
-    cause, error = _cause(exc), error_text(exc)
+    cause, error = _cause(exc), told(exc, type(sampler)) if isinstance(exc, TimeoutError) else error_text(exc)
     claim, config = sampler.claim, sampler.config
     log.log(
         logging.ERROR if cause in OF_A_PERSON else logging.WARNING,

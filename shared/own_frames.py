@@ -22,7 +22,7 @@ from shared.outside_text import clipped, error_text
 _ROOT = Path(__file__).resolve().parents[1]
 _PACKAGES = ("sampler", "shared", "trainer", "scripts")
 _OURS = tuple(f"{_ROOT / name}/" for name in _PACKAGES)
-_LIBRARIES = tuple(f"{path}/" for path in {*sysconfig.get_paths().values(), sys.base_prefix + "/lib"})
+_LIBRARIES = tuple(f"{sysconfig.get_path(name)}/" for name in ("stdlib", "platstdlib", "purelib", "platlib"))
 _INSTALLED = ("/site-packages/", "/dist-packages/")
 FILE_MODULE = "own_file_"  # names of modules that were given as files begin so
 MAX_LINE_CHARS = 160
