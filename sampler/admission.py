@@ -9,7 +9,7 @@ for every policy that still has steps to take, with its own appetite. Not traine
 waits for its settlement or has untrained data of the policy, and one whose weights the policy's trainer has not
 published yet. What gave a policy nothing, was set aside by its trainer or skipped by the curriculum uses up no
 appetite. Of the policy that has least room there is enough data for its next step when everything opened is settled,
-so the policies cannot wait for each other. A policy whose trainer has taken its last step limits nobody, and goes on
+so the policies cannot wait for each other. A policy whose trainer has taken its last step limits no other, and goes on
 playing as it is.
 """
 

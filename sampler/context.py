@@ -12,7 +12,7 @@ read off that text.
   * It shows older turns differently (Qwen3 drops reasoning once a new question comes, Mistral moves its list of tools): the
     template rewrites. With `branch` the prompt becomes what the template shows now: template text is encoded, and where a
     reply's text is still there, the ids that were sampled are put in its place. The longest common prefix with the last
-    request is shared, the rest are prompt tokens that nobody trains. With `keep` history stays as it was sampled.
+    request is shared, the rest are prompt tokens, which have no loss. With `keep` history stays as it was sampled.
 
 How a reply is spelled is no reason for a branch: a model that writes its JSON without blanks keeps its blanks-free ids,
 though the template would write them with blanks. A branch comes only from what the template shows or hides.
@@ -89,7 +89,7 @@ class Context:
     ) -> Prompt:
         """Another history, as a context policy wants it; shares what it can with the last request and its reply.
 
-        A message that is a reply of this episode (`KnownReplies`) keeps its sampled ids, whatever came between.
+        A message that is a reply of this episode (`KnownReplies`) keeps its sampled ids, also after other histories.
         """
         old = [*self.ids, *output_ids]
         if output_ids or message is not None:
@@ -114,7 +114,7 @@ class Context:
         """Append a reply and the messages that answer it; `message`: the reply as a message, for `restart` to know it by.
 
         A reply that did not end with an end-of-turn token (length limit, stop string) gets one as the first of the added
-        ids: a prompt token that nobody sampled and nobody trains. Raises ConfigError when the template hides the reply.
+        ids: a prompt token, neither sampled nor trained. Raises ConfigError when the template hides the reply.
         """
         if not new_messages:
             raise ValueError("extend needs the messages that answer the reply (tool results or a user's text)")

@@ -91,7 +91,7 @@ class Engines:
         return Seat(template, self._pool(policy, model, lagging=False))
 
     def _source(self, name: str, share: float) -> Source:
-        """Its turns are trained by the process's own policy: whoever samples them, they must be of its vocabulary."""
+        """Its turns are trained by the process's own policy: so the tokens of any source must be of its vocabulary."""
         policy = self._config.policy if name == LAGGING else name
         pool = self._pool(policy, self._config.model_name_or_path, lagging=name == LAGGING)
         return Source(name, None if name == LAGGING else name, share, pool)

@@ -2,7 +2,7 @@
 
 A message is a reply where it is the very object of a turn, or says the same: text, reasoning and calls of the turn's
 message, or the reply's raw text as its content. So a history keeps the ids of a reply as they were sampled, whether a
-sampler holds the object, a copy or what came back from JSON, and whatever histories came between. An assistant's message
+sampler holds the object, a copy or what came back from JSON, and other histories may have come between. An assistant's message
 that the sampler wrote itself is text.
 """
 

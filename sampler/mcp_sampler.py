@@ -5,7 +5,7 @@
                   ▲ a context policy may show it another history: docs/context.md
 
 A tool that answers with an error, an unknown tool and a call that cannot be parsed are told to the model and are part of the
-episode. A tool server that dies or hangs is an infrastructure failure: the slot is retried; so is a summary that nobody wrote.
+episode. A tool server that dies or hangs is an infrastructure failure: the slot is retried; so is a summary that no model wrote.
 While a tool server is away, slots wait without blame.
 """
 

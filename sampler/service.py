@@ -3,7 +3,7 @@
     view     what the database says: run state, admission limit, versions served, engines
     claim    a free place ─▶ claim a slot ─▶ an episode task
     renew    all leases of this process in one bulk update; a lost lease cancels its episode
-    settle   completed groups, whoever completed them
+    settle   groups that this or any other sampler completed
     beat     heartbeat and counters
 
 The first loop to fail ends the process: leases expire and others go on. SIGTERM drains: nothing new is claimed, episodes may
@@ -226,7 +226,7 @@ class SamplerService:
                 await self._start(group, claim)
 
     async def _claim(self) -> Claim | None:
-        """Evaluation first: it is small, and somebody waits for its version."""
+        """Evaluation first: it is small, and its version waits for it."""
         if self._view.paused or not self._engines.ready() or not self._resources.tool_traffic.has_room():
             return None
         if time.monotonic() - self._eval_looked_at > self._config.poll_s:

@@ -5,7 +5,7 @@ config (the YAML file) ─▶ browse  ┐
                             └─▶ verdict
 
 Promise: who answered, what failed before and how long it took is part of every answer, and goes into the documents; when
-nobody answered that is `AgentFailed`, an infrastructure failure.
+no model answered that is `AgentFailed`, an infrastructure failure.
 """
 
 from collections.abc import Mapping

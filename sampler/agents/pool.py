@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-MAX_REST_S = 600.0  # whatever Retry-After says
+MAX_REST_S = 600.0  # also where Retry-After says more
 _MAX_ERROR_CHARS = 2000
 _MAX_REPEATED_CHARS = 300  # of an unusable reply, which the model is shown again: the prompt must not grow too long
 

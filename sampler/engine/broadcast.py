@@ -107,7 +107,7 @@ class Receiver:
             if offer.state is OfferState.SENDING:
                 return offer
             await asyncio.sleep(POLL_S)
-        log.warning("nobody closed the offer version=%d limit_s=%g: loading from disk", version, limit_s)
+        log.warning("the offer was not closed version=%d limit_s=%g: loading from disk", version, limit_s)
         return None
 
     async def receive(self, place: Place, mode: Literal["retract", "abort"]) -> None:

@@ -1,6 +1,6 @@
 """A folder of this process's own among those of its neighbors, for weights that are put together here.
 
-    PARENT/0, PARENT/1, …   the first that nobody holds; what a killed holder left is found, and used or cleared, by the next
+    PARENT/0, PARENT/1, …   the first that no process holds; what a killed holder left is found, and used or cleared, by the next
 
 The lock is the kernel's (`flock`), so it ends with its process. Nothing is read or written through a link that another user put
 there.

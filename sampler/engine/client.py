@@ -1,7 +1,7 @@
 """SGLang's native HTTP API: one request, one checked answer, and its four shapes of 400 in one error tree.
 
 Owns the process's connections to engines. Promise: what leaves this file was checked field by field (`generation.py`,
-`reports.py`, over `fields.py`), and whatever an engine sends instead is one of our `EngineError`s, with a bounded message.
+`reports.py`, over `fields.py`), and any other answer of an engine is one of our `EngineError`s, with a bounded message.
 Nothing here retries: `sampler.engine.pool` does.
 
 What the engine does and a caller should know (SGLang 0.5.23, measured): log-probs are those of `log_softmax(logits / T)`

@@ -144,6 +144,6 @@ def _version(where: str, label: object) -> int:
         return int(label)
     raise EngineContractBroken(
         f'{where}: weight version is {shown(label)}; expected a whole number as text, such as "0" or "12". '
-        "Run a keeper (`python -m sampler.engine.keeper`) beside the engine, which labels the weights, or start SGLang with "
+        "Run a keeper (`python -m sampler.engine.keeper`) for the engine, which labels the weights, or start SGLang with "
         "--weight-version 0"
     )

@@ -63,7 +63,7 @@ class Keeper:
         given = (config.engine_command, config.engine_port, config.engine_api_key)
         self._child = None if config.engine_url else EngineChild(config.model_name_or_path, *given)
         self._layout = read_layout(config.model_name_or_path)
-        self._changing = asyncio.Lock()  # held while the engine is paused: nobody leaves it so
+        self._changing = asyncio.Lock()  # held while the engine is paused, so that no other task leaves it paused
         self._telling = asyncio.Lock()  # held from looking to writing: what is told last is what is so
         self._id = f"keeper:{socket.gethostname()}:{os.getpid()}"
         self._serving = -1  # version that the engine reported last
@@ -125,7 +125,7 @@ class Keeper:
             await self._count_end()
         self._capacity = self._config.capacity or info.max_running_requests or 1
         self._receiver.meet(self.url, info.broadcast_ranks)
-        self._serving = -1  # whatever it was started with: follow sets the wanted one, and asks what it reports
+        self._serving = -1  # unknown: follow sets the wanted one, and asks what it reports
 
     def _has_ended(self) -> bool:
         return self._child is not None and self._child.ended
@@ -271,7 +271,7 @@ class Keeper:
         try:
             load = await self._client.load(self.url)
             if self._status is ServiceStatus.DOWN and self._serving >= 0:
-                self._serving = -1  # it is back: whatever it serves, follow will set and check
+                self._serving = -1  # it is back, its version unknown: follow will set and check it
         except EngineError as exc:
             self._status, self._error = ServiceStatus.DOWN, str(exc)
         await self._register(load)

@@ -1,7 +1,7 @@
 """What a checkpoint holds, read from the headers of its safetensors files: names, dtypes and shapes. Torch-free.
 
 SGLang's process ends over a truncated file or a wrong shape, and takes a folder that lacks tensors, or has others, for a
-success. So whoever hands weights to an engine compares their layout first with that of the weights it was started from;
+success. So the layout of weights is compared first with that of the weights that the engine was started from;
 the local engine does it too, before it touches anything.
 """
 

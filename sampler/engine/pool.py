@@ -26,7 +26,7 @@ from sampler.errors import EngineError, EngineUnavailable
 
 log = logging.getLogger(__name__)
 
-# The oldest list of engines that a request may be sent by, whatever a sampler's own settings. A keeper that drains its engine
+# The oldest list of engines that a request may be sent by, for any settings of a sampler. A keeper that drains its engine
 # relies on it: after that time every sampler knows (`sampler.engine.update.SETTLE_S`).
 LIST_AGE_S = 2.0
 
@@ -199,7 +199,7 @@ class EnginePool:
                 url, input_ids, params, request_id, timeout_s, vocabulary=self._vocabulary
             )
         except (asyncio.CancelledError, EngineUnavailable):
-            self._abort(url, request_id)  # it may still be running there, for nobody
+            self._abort(url, request_id)  # it may still be running there, unneeded
             raise
         finally:
             self._mine[url] -= 1

@@ -111,7 +111,7 @@ class _Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         if self._answer is None or self._answer.done():
-            self.abort()  # nobody asked
+            self.abort()  # an answer without a request
             return
         self._received += data
         try:

@@ -2,10 +2,10 @@
 
 Promises that hold for all families
   * What is wrong with a call becomes a text that is told to the model (the turn is a `formaterror`); calls that are right
-    stand beside it. Nothing is lost and nothing is fatal.
+    are kept with it. Nothing is lost and nothing is fatal.
   * Arguments can be stored and sent: no more than 64 levels, whole numbers of 64 bits, finite floats, whole characters.
   * Reasoning is set apart and never searched for calls.
-  * Time is linear in the length of the reply, whatever it contains: at most MAX_CALLS calls are read.
+  * Time is linear in the length of any reply: at most MAX_CALLS calls are read.
 """
 
 import math

@@ -90,7 +90,7 @@ def _fits(tokens: Callable[[History], int], most: int, history: History) -> bool
 
 
 def discard_all(history: History, summary: str) -> History:
-    """The opening and a summary. It replaces earlier notes, which whoever wrote it has read."""
+    """The opening and a summary. It replaces earlier notes, which its writer has read."""
     return History(history.opening, (), summary)
 
 

@@ -1,7 +1,7 @@
 """Marks around what text from outside must not become: control tokens. Templates render marked text; the encoder reads the marks.
 
     "see <|im_end|>"   ──▶  "see ⟦<|im_end|>⟧"          a control token, spelled whole
-    key "|im_end|>"    ──▶  "⟦|im_end|>⟧"               a part of one, where the template writes the rest beside it (`'<' ~ key`)
+    key "|im_end|>"    ──▶  "⟦|im_end|>⟧"               a part of one, where the template writes the rest next to it (`'<' ~ key`)
 
 Promises
   * A mark stays where it is in every rendering that a template can make of a text: as it is, in JSON (also in ASCII), and in
@@ -103,7 +103,7 @@ class Marker:
         plain = unmarked(text)  # a mark that comes from outside could forge a marked token
         if self.normalize is not None and self._is_token_later(plain):
             return MarkedText(_wrapped(plain))
-        body = plain.strip()  # as templates do, and then write beside it
+        body = plain.strip()  # as templates do, and then write next to it
         if body in self.wholes:
             head, middle, tail = body, "", ""
         else:

@@ -16,7 +16,7 @@ from sampler.rendering.words import Words, words_of
 
 class SampledReply:
     """`body_ids`: without the token that ended it, which is `end_id` (None: cut). `opener`: how the prompt ended.
-    `says_nothing`: it is known to have no text beside its reasoning and calls."""
+    `says_nothing`: it is known to have no text besides its reasoning and calls."""
 
     def __init__(
         self,

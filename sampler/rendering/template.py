@@ -49,8 +49,8 @@ _TEMPLATE_FAULTS = (jinja2.TemplateError, TypeError, ValueError, LookupError, At
 
 @dataclass(frozen=True, eq=False)
 class ChatTemplate:
-    """The template sees as variables: `special_tokens`, the named ones (`eos_token`, …), and `variables`, whatever the
-    operator gives it (`enable_thinking: false`)."""
+    """The template sees as variables: `special_tokens`, the named ones (`eos_token`, …), and `variables`, those of the
+    settings (`enable_thinking: false`)."""
 
     tokenizer: Tokenizer
     template: jinja2.Template
@@ -67,7 +67,7 @@ class ChatTemplate:
         config = _read_json(folder / "tokenizer_config.json")
         tokenizer_file = folder / "tokenizer.json"
         if not tokenizer_file.is_file():
-            raise ConfigError(f"{tokenizer_file} is missing; save the model's fast tokenizer beside its weights")
+            raise ConfigError(f"{tokenizer_file} is missing; save the model's fast tokenizer with its weights")
         try:
             tokenizer = Tokenizer.from_file(str(tokenizer_file))
         except Exception as exc:  # tokenizers raises bare Exceptions, and nothing else

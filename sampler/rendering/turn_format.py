@@ -54,7 +54,7 @@ class TurnFormat:
 
     `reasoning_key`: IN_CONTENT where reasoning is content like any other, None where the template never shows it.
     `call_opening`: what stands before the name of a turn's first call, without blanks; None where no call is shown that has
-    no text beside it. `header`: what a prompt ends with for a reply to begin; empty where templates do not say.
+    no text besides it. `header`: what a prompt ends with for a reply to begin; empty where templates do not say.
     """
 
     ends_re: re.Pattern[str]
@@ -161,7 +161,7 @@ def _called(content: str, name: str = "tool", as_text: bool = False) -> Message:
 
 
 def _render(template: ChatTemplate, messages: Sequence[Message], add_generation_prompt: bool = True) -> str | None:
-    """None where the template refuses the messages. Some (Phi-4-mini's) refuse whatever has no tools."""
+    """None where the template refuses the messages. Some (Phi-4-mini's) refuse messages without tools."""
     for tools in (None, _TOOLS):
         with contextlib.suppress(ConfigError):
             return template.render_marked(messages, tools, add_generation_prompt)
@@ -169,7 +169,7 @@ def _render(template: ChatTemplate, messages: Sequence[Message], add_generation_
 
 
 def _ends(template: ChatTemplate) -> Iterator[str]:
-    """The special tokens that stand first behind a plain reply, whatever follows it, and the one behind a turn's last call."""
+    """The special tokens that stand first behind a plain reply with any continuation, and the one behind a turn's last call."""
     header = _header(template)
     reply = make_sentinel()
     plain: Message = {"role": "assistant", "content": reply}

@@ -8,7 +8,7 @@
 registry     names, and how a scorer is called                text          exact_match, includes, f1
 factory      scorers with AgentRL's signature                 mathematics   math
 llm_judge    agentcpm                                         structured    json_schema
-details      what is stored beside a score
+details      what is stored with a score
 """
 
 from sampler.scorers import llm_judge, mathematics, structured, text

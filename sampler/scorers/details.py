@@ -1,4 +1,4 @@
-"""What is stored beside a score (`reward_details` of the record), for people who ask why it is that:
+"""What is stored with a score (`reward_details` of the record), for people who ask why it is that:
 
 scorer      who gave it, also where the task names none
 extracted   the answer that was found in the reply; None: there was none

@@ -1,4 +1,4 @@
-"""Scorers by name, and how one is called: whatever a scorer does, the outcome is a number, or `ScorerFailed`.
+"""Scorers by name, and how one is called: the outcome of every call is a number, or `ScorerFailed`.
 
 Promise: every score says who gave it, what was found and expected (`details`), and every one of our own scorers why; a missing
 answer is score 0 with the reason "no answer"; a scorer that crashes, hangs or returns no finite number is

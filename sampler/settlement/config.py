@@ -50,7 +50,7 @@ class GroupConfig(BaseModel):
     advantage: Advantage = Field(Advantage.MEAN, description=", ".join(Advantage) + ".")
     adv_scaling: float = Field(1.0, gt=0, description="Every advantage is multiplied by this.")
     turn_discount: float = Field(1.0, ge=0, le=1, description="reward_to_go, gigpo: per turn of what comes later.")
-    gigpo_weight: float = Field(1.0, ge=0, description="gigpo: of the turn's part, beside the episode's.")
+    gigpo_weight: float = Field(1.0, ge=0, description="gigpo: of the turn's part; the episode's has weight 1.")
     gigpo_mode: GigpoMode = Field(GigpoMode.MEAN_NORM, description=", ".join(GigpoMode) + ".")
     gigpo_cross_steps: bool = Field(
         False, description="gigpo: the episodes' mean is over all their turns, so that long ones count more."

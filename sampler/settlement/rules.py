@@ -2,8 +2,9 @@
 
     has replies ─▶ min_turns ─▶ reserve_context_error_count ─▶ balance_sample ─▶ enough left? any variance? ─▶ efficient_rewarding
 
-What one rule drops the next does not see. A rule that chooses draws lots by the hash of the record's id: whoever settles the
-group, however often, chooses the same. A reason names no episode, so that equal ones add up in `tandem status`.
+A rule does not see what an earlier one dropped. A rule that chooses draws lots by the hash of the record's id, so that every
+sampler that settles the group, however often, chooses the same. A reason names no episode, so that equal ones add up in
+`tandem status`.
 """
 
 import hashlib

@@ -90,7 +90,7 @@ class PatientClient(httpx2.AsyncClient):
 
 
 def _only_listens(request: httpx2.Request) -> bool:
-    """The stream beside a session over streamable HTTP. (Over SSE the stream is what carries the session.)"""
+    """The stream of events of a session over streamable HTTP. (Over SSE the stream is what carries the session.)"""
     return request.method == "GET" and "mcp-session-id" in request.headers
 
 

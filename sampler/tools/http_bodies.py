@@ -49,8 +49,8 @@ http_answer: contextvars.ContextVar[HttpAnswer | None] = contextvars.ContextVar(
 async def note_answer(response: httpx2.Response) -> None:
     """Hook of the client: what was answered, for the task that sent the request."""
     seen = http_answer.get()
-    beside = response.request.method != "POST" and "mcp-session-id" in response.request.headers
-    if seen is None or beside:  # the stream beside a session, or its end: nobody's request
+    of_session = response.request.method != "POST" and "mcp-session-id" in response.request.headers
+    if seen is None or of_session:  # the session's stream of events, or its end: of no request
         return
     kind = _kind(response)
     seen.status = response.status_code

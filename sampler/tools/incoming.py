@@ -1,4 +1,4 @@
-"""What a tool server answers, made plain enough for the SDK's own checks, whatever transport it came over.
+"""What a tool server answers, made plain enough for the SDK's own checks, over every transport.
 
 Those checks write down every fault of every item: 600 blocks of an unknown kind are an error of 300,000 characters, and a million
 are the end of the process. So here

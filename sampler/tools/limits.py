@@ -11,7 +11,7 @@ class ToolLimits:
 
     open_s: float = 30.0
     call_s: float = 120.0  # of silence: a call that reports progress is alive
-    max_call_s: float = 1800.0  # of one call, whatever it reports
+    max_call_s: float = 1800.0  # of one call, also one that reports progress
     close_s: float = 8.0  # a stdio server gets 2 s to leave, then SIGTERM, then SIGKILL
     max_result_tokens: int | None = None
     max_result_chars: int = 64_000  # a cheap guard before tokens are counted

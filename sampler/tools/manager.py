@@ -9,7 +9,7 @@
 What the protocol cannot say, and what is made of it
   * The manager's sessions with its servers are shared by all its clients: no state per episode.
   * `isError` is dropped by the manager; the text of the error arrives as ordinary content.
-  * Whatever goes wrong inside the manager comes as {"status_code": 500, "detail": "…"}, mostly with HTTP status 200. A
+  * Every error inside the manager comes as {"status_code": 500, "detail": "…"}, mostly with HTTP status 200. A
     detail that tells of a lost session is an infrastructure failure; any other (wrong arguments, an unknown tool) is an answer.
 """
 

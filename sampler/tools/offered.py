@@ -1,4 +1,4 @@
-"""A tool as the rest of the sampler sees it, whatever protocol its server speaks, and what a connection must do."""
+"""A tool as the rest of the sampler sees it, of any protocol, and what a connection must do."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ class OfferedTool:
 
     @property
     def identity(self) -> tuple[str, str]:
-        """Server and own name: what stays of a tool, whatever other servers offer."""
+        """Server and own name: what identifies a tool; other servers' tools do not change it."""
         return self.server, self.name
 
     @classmethod

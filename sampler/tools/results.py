@@ -1,4 +1,4 @@
-"""What the model reads of a tool's answer: one bounded text, whatever the blocks it came in; and what is kept beside it.
+"""What the model reads of a tool's answer: one bounded text, from blocks of any kind; and what is kept with it.
 
 Text is taken as it is. Structured content is shown as JSON where there is no text. Images and other data become a marker with
 their size. A text beyond the bounds keeps its beginning and its end; the marker in between says how much is missing. Where the

@@ -119,7 +119,7 @@ async def _negotiate(session: ClientSession, revision: Revision, timeout_s: floa
 
 
 async def _discover(session: ClientSession, timeout_s: float) -> None:
-    """The SDK waits 10 s for this answer, whatever a session's time-out is; a server that is just starting may need longer."""
+    """The SDK waits 10 s for this answer, and ignores the session's time-out; a server that is just starting may need longer."""
     for _ in range(math.floor(timeout_s / DISCOVER_TIMEOUT_SECONDS)):
         try:
             await session.discover()

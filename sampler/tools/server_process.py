@@ -87,7 +87,7 @@ async def end_process(server: ServerProcess) -> None:
     if process.returncode == -signal.SIGKILL:
         await asyncio.to_thread(_sweep, server.mark)
     transport = getattr(process, "_transport", None)
-    if transport is not None:  # else a pipe that somebody holds would keep it open
+    if transport is not None:  # else a pipe that another process holds would keep it open
         with contextlib.suppress(PermissionError):
             transport.close()
 
@@ -124,5 +124,5 @@ def _sweep(mark: str) -> None:
 def _environment(pid: int) -> list[bytes]:
     try:
         return Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-    except OSError:  # gone, or somebody else's
+    except OSError:  # gone, or another user's
         return []

@@ -11,7 +11,7 @@
 given by its URL alone gets the bearer token in MCP_BEARER_TOKEN, where that is set; that URL is stored with the run, so it may
 hold no user name, password or query. What is told of a server, in logs and in records, is what the file says: `${NAME}`.
 
-Beside the standard keys an entry may have `timeout_s` (of its tools), `tool_timeouts_s` ({tool: seconds}) and
+Besides the standard keys an entry may have `timeout_s` (of its tools), `tool_timeouts_s` ({tool: seconds}) and
 `idempotent_tools` (those that may be called again after a transport failure, though the server does not say so), `open_s`
 (seconds in which a session must be open) and `max_connections` (that one process holds to a server given by its URL).
 `docs/tools.md` is the guide.

@@ -132,7 +132,7 @@ class ToolSession:
         return to_result(answer, time.monotonic() - began, self._limits, self._borders, retries)
 
     def with_summary(self, result: ToolResult, summary: str) -> ToolResult:
-        """`result` as somebody summarized it, within the limits."""
+        """`result` as an agent summarized it, within the limits."""
         return with_summary(result, summary, self._limits, self._borders)
 
 

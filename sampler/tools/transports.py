@@ -1,4 +1,4 @@
-"""The streams under an MCP session: a child process, HTTP with a stream of events beside it (SSE), or streamable HTTP."""
+"""The streams under an MCP session: a child process, HTTP with a stream of events (SSE), or streamable HTTP."""
 
 import contextlib
 import logging

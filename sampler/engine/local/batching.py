@@ -1,4 +1,4 @@
-"""Continuous batching of the sequences in flight, without threads or clocks: whoever calls `step` owns all of it.
+"""Continuous batching of the sequences in flight, without threads or clocks: the caller of `step` owns all of it.
 
     step:  admit waiting ─▶ one packed prefill of at most MAX_PREFILL_TOKENS ─▶ one decode of all that run
 

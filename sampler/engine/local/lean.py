@@ -136,7 +136,7 @@ def _fuse(parts: Sequence[Tensor]) -> Tensor:
 
 
 def _rotary_table(inner: nn.Module, head_dim: int, max_len: int) -> Tensor:
-    """[max_len, 2 (cos, signed sin), E] from the model's own rotary module, whatever scaling it applies."""
+    """[max_len, 2 (cos, signed sin), E] from the model's own rotary module, with its scaling."""
     cos, sin = _submodule(inner, "rotary_emb")(torch.zeros(1), torch.arange(max_len)[None])
     if cos.shape[-1] != head_dim:
         raise NotLeanError(f"rotary embedding of {cos.shape[-1]} of {head_dim} dimensions")

@@ -130,7 +130,7 @@ class Scheduler:
         future: Future[Result] = Future()
 
         def command() -> None:
-            if future.set_running_or_notify_cancel():  # False: whoever asked no longer waits
+            if future.set_running_or_notify_cancel():  # False: the request was cancelled
                 future.set_result(action())
 
         self._commands.put(command)
@@ -143,7 +143,7 @@ class Scheduler:
             with torch.inference_mode():
                 while not self._stopping:
                     self._turn()
-        except BaseException as failure:  # whatever it was: waiting requests must not wait for ever
+        except BaseException as failure:  # any failure: requests must not wait for ever
             self.failure = failure
             log.critical("scheduler died: the engine ends", exc_info=True)
             signal.raise_signal(signal.SIGTERM)  # uvicorn shuts down; the process ends with status 1

@@ -82,7 +82,7 @@ async def generate(engine: Engine, request: Request) -> Response:
     if generations[0].stream:
         return StreamingResponse(_events(engine, generations[0]), media_type="text/event-stream")
     if not await _complete(engine, request, generations):
-        return Response(status_code=499)  # nobody reads it
+        return Response(status_code=499)  # the client has gone
     found = [answers.generation_json(g, engine.decode) for g in generations]
     return JSONResponse(found if as_list else found[0])
 

@@ -53,7 +53,7 @@ def read_checkpoint(model_path: Path, expected: ExpectedCheckpoint) -> dict[str,
 
 
 def copy_into(model: PreTrainedModel, tensors: dict[str, Tensor]) -> None:
-    """In place, so that whatever shares memory with the parameters follows. Cannot fail half-way: verified before."""
+    """In place, so that tensors that share memory with the parameters follow. Cannot fail half-way: verified before."""
     live = model.state_dict()
     for name, tensor in tensors.items():
         live[name].copy_(tensor)
