@@ -31,7 +31,7 @@ Text = Annotated[str, Field(min_length=1)]
 log = logging.getLogger(__name__)
 
 WITHOUT_EFFECT = {
-    "enable_logging": "what agents were asked and replied stands in the database",
+    "enable_logging": "what agents did stands in the database",
     "tokenizer_path": "lengths are counted in the tokens of the policy's model",
 }
 _SECRET_NAME = re.compile(r"key|secret|passw|credential|authorization|token$", re.IGNORECASE)

@@ -101,7 +101,7 @@ def test_what_agentrls_files_have_and_has_no_effect_here_is_ignored_with_a_line(
     assert config.browse_agent is not None
     assert config.scorer_agent is not None
     assert [record.message.replace(f"{tmp_path}/", "") for record in caplog.records] == [
-        "agents.yml:3: browse_agent.enable_logging is ignored: what agents were asked and replied stands in the database",
+        "agents.yml:3: browse_agent.enable_logging is ignored: what agents did stands in the database",
         "agents.yml:4: browse_agent.tokenizer_path is ignored: lengths are counted in the tokens of the policy's model",
         "agents.yml:7: scorer_agent.tokenizer_path is ignored: lengths are counted in the tokens of the policy's model",
     ]
