@@ -24,7 +24,10 @@ def new_episode(kind: type[AsyncSampler], resources: Resources, claim: Claim) ->
     try:
         return kind(resources, claim)
     except (Exception, SystemExit) as exc:
-        raise own_fault(exc, kind) or exc from exc
+        fault = own_fault(exc, kind)
+        if fault is None:
+            raise
+        raise fault from exc
 
 
 async def call_own(method: Callable[[], Awaitable[T]], kind: type[T], expected: str) -> T:
