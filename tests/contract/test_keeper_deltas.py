@@ -14,7 +14,7 @@ from shared.weights import DELTA_FILE, WEIGHTS_FILE, manifest_of
 from tests.contract.engines import Engine
 from tests.contract.flights import Until
 from tests.contract.kept import POLICY, Held, assert_damage_is_told_and_passed, assert_serves, keeping
-from trainer.publishing.published_copy import FileLayout, Snapshot
+from trainer.publishing.published_copy import FileLayout, PublishedCopy
 
 
 class Published:
@@ -36,7 +36,7 @@ class Published:
         if full:
             shutil.copytree(self._engine.models[0], path)
         path.mkdir(parents=True, exist_ok=True)
-        last = Snapshot(version - 1, self._states[(version - 1) % 2], self._layout, self._files)
+        last = PublishedCopy(version - 1, self._states[(version - 1) % 2], self._layout, self._files)
         state = self._states[version % 2]
         files = {**self._files, WEIGHTS_FILE: last.entry_with(state)}
         if full:
