@@ -11,7 +11,7 @@ from rich.console import Console
 from scripts.launch.children import Children
 from scripts.launch.display import Display
 from scripts.launch.errors import MAX_BYTES, MAX_CHARS, MAX_KINDS, ErrorLines, Repeats, raised
-from scripts.launch.figures import PublishedCopy
+from scripts.launch.figures import Snapshot
 from shared.run_documents import Worker
 
 ROOT = Path(__file__).parents[2]
@@ -102,6 +102,6 @@ def test_the_alarm_of_a_sampler_that_lives_is_told_once() -> None:
         )
         dead = Worker(id="d", kind="sampler", host="h", pid=2, alarms=["of the dead"])
         trains = Worker(id="t", kind="trainer", host="h", pid=3, alarms=["too few rewards"])
-        display.snapshot = PublishedCopy(workers=[away, dead, trains], live=frozenset({"s", "t"}))
+        display.snapshot = Snapshot(workers=[away, dead, trains], live=frozenset({"s", "t"}))
     (line,) = printed.getvalue().splitlines()
     assert line.endswith("sampler: no session with tool server x for 3 s")
