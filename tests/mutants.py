@@ -324,6 +324,13 @@ MUTANTS = (
         "self._at",
         "tests/system/test_launch_errors.py::test_a_log_is_read_by_whole_lines_from_its_start_on_and_in_bounded_time",
     ),
+    Mutant(
+        "who is alive: a rare heartbeat",
+        "shared/store/liveness.py",
+        '{"$multiply": [MISSED_HEARTBEATS, period_s]}',
+        "0",
+        "tests/shared/cli/test_cli_reading.py::test_an_engine_whose_keeper_was_killed_is_said_to_be_silent",
+    ),
 )
 
 
