@@ -78,6 +78,7 @@ async def assert_demands_its_key(url: str) -> None:
                 await client.generate(url, [5, 6, 7], {"max_new_tokens": 2}, rid="without-its-key")
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 async def test_a_killed_sglang_is_started_again_and_nothing_of_it_outlives_its_keeper(
     keeper: "subprocess.Popen[bytes]", store: Store, until: Until, tmp_path: Path

@@ -111,6 +111,7 @@ async def test_the_grid_world_of_the_custom_samplers_page_plays_and_trains(repos
     assert sum(earned) == pytest.approx(data.reward), "the turns' scores are the shares of the episode's"
 
 
+@pytest.mark.thorough
 async def test_the_guide_and_the_walker_of_the_two_policies_page_learn_each_from_its_own_turns(
     repository: Path,
 ) -> None:

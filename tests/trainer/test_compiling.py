@@ -95,10 +95,23 @@ def graphs() -> int:
     return int(counters["stats"]["unique_graphs"])
 
 
-@pytest.mark.skipif(shutil.which("g++") is None, reason="needs a C++ compiler")
+@pytest.mark.parametrize(
+    "backend",
+    [
+        "aot_eager",  # what is traced runs as it is
+        pytest.param(
+            "inductor",
+            marks=[
+                pytest.mark.thorough,
+                pytest.mark.skipif(shutil.which("g++") is None, reason="needs a C++ compiler"),
+            ],
+        ),
+    ],
+)
 def test_steps_over_other_trees_and_lengths_have_the_gradients_of_layers_as_they_are_and_compile_nothing_anew(
-    model_directory: Path, alone: Parallel
+    backend: str, model_directory: Path, alone: Parallel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(compiling, "BACKEND", backend)
     lengths = {row.num_tokens for number in range(STEPS) for row in rows_of(number)[0]}
     assert len(lengths) > 15
     checkpointed = MemorySettings(activation_checkpointing=True, logprob_chunk=5)  # the layers' code runs twice then
