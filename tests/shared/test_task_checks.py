@@ -17,6 +17,12 @@ from shared.task_lines import TaskFileError
 ALL = Samplers(knows_scorers=True, has_judge=False, has_tools=False)
 
 
+@pytest.fixture(autouse=True)
+def bundled_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without those that other tests of this process have registered."""
+    monkeypatch.setattr(scorer_names, "_REGISTERED", {})
+
+
 def payload(**fields: Any) -> TaskPayload:
     return TaskPayload(**({"query": "2+2?", "answer": "4"} | fields))
 
@@ -73,8 +79,7 @@ def test_what_only_samplers_know_is_a_warning_with_the_number_of_tasks_and_warni
     assert len(check.warnings) == MAX_WARNINGS
 
 
-def test_a_registered_scorer_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scorer_names, "_REGISTERED", {})
+def test_a_registered_scorer_is_known() -> None:
     assert problems(ALL, scorer="tests_mine")
     scorer_names.remember("tests_mine", needs_judge=False)
     assert problems(ALL, scorer="tests_mine") == []
