@@ -4,7 +4,8 @@ import ast
 
 import pytest
 
-from tests.mutants import MUTANTS, ROOT, Mutant
+from tests.conftest import ROOT
+from tests.mutant_list import MUTANTS, Mutant
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=[mutant.name for mutant in MUTANTS])

@@ -1,0 +1,314 @@
+"""The list of `python -m tests.mutants`: each change takes one protection out, and names the test that has to fail then."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """In `file`, `old` (which stands there once) becomes `new`; `test` fails then: `path::name`."""
+
+    name: str
+    file: str
+    old: str
+    new: str
+    test: str
+
+    @property
+    def test_file(self) -> str:
+        return self.test.partition("::")[0]
+
+    @property
+    def test_name(self) -> str:
+        return self.test.partition("::")[2]
+
+
+LEASES = "tests/sampler/test_service_leases.py"
+TASKS = "tests/shared/test_tasks.py"
+TRANSPORT = "tests/sampler/test_transport.py"
+BOUNDS = "tests/shared/test_task_file_bounds.py"
+LATE = "tests/trainer/test_late_publisher.py"
+DURABLE = "tests/trainer/test_durability.py"
+KEEPER = "tests/contract/test_keeper.py"
+SETTINGS = "tests/shared/test_store_settings.py"
+POOL = "tests/sampler/test_pool.py"
+ADMISSION = "tests/sampler/test_admission.py"
+LISTS = "tests/sampler/test_engine_lists.py"
+
+MUTANTS = (
+    Mutant(
+        "a list of messages that repeats the conversation is refused",
+        "sampler/view.py",
+        "        self._sent.send(messages, restart=restart)\n",
+        "",
+        "tests/sampler/test_new_messages.py::"
+        "test_an_episode_that_sends_its_history_again_fails_with_the_reason_and_is_not_tried_again",
+    ),
+    Mutant(
+        "the conversation that a scorer reads is bounded",
+        "sampler/transcript.py",
+        "while self._chars > self._max_chars and",
+        "while False and",
+        "tests/sampler/test_transcript.py::"
+        "test_a_conversation_is_bounded_and_says_how_much_is_left_out_behind_its_opening",
+    ),
+    Mutant(
+        "renewal of leases: the loop",
+        "sampler/service.py",
+        '            "renew": (self._renew, self._config.renew_s),\n',
+        "",
+        f"{LEASES}::test_the_lease_of_an_episode_that_takes_long_is_renewed_while_it_is_played",
+    ),
+    Mutant(
+        "renewal of leases: the write",
+        "shared/store/tasks.py",
+        '        renewed = {"free_at": after(lease_s)}\n',
+        "        renewed: dict[str, object] = {}\n",
+        f"{TASKS}::test_renewal_keeps_a_lease_and_names_those_that_are_lost",
+    ),
+    Mutant(
+        "cancellation of an episode whose lease was lost",
+        "sampler/service.py",
+        '                    log.warning("lease lost record=%s", claim.record_id)\n                    task.cancel()\n',
+        '                    log.warning("lease lost record=%s", claim.record_id)\n',
+        f"{LEASES}::test_an_episode_whose_lease_was_lost_is_cancelled_and_the_sampler_goes_on",
+    ),
+    Mutant(
+        "fence of a run's end: the start of the trainer",
+        "shared/store/runs.py",
+        'f"incarnations.{policy}": end.incarnation, f"ends.{policy}": None}',
+        'f"ends.{policy}": None}',
+        "tests/shared/cli/test_run_ends.py::test_a_trainer_that_was_replaced_cannot_end_the_run",
+    ),
+    Mutant(
+        "a step's metrics are said once",
+        "shared/store/steps.py",
+        '{"_id": step_id, "metrics": {"$in": [None, {}]}}',
+        '{"_id": step_id}',
+        f"{SETTINGS}::test_what_a_step_logged_is_stored_with_it_and_bounded",
+    ),
+    Mutant(
+        "bound of a step's metrics",
+        "shared/store/steps.py",
+        "sorted(metrics)[:MOST_METRICS]",
+        "sorted(metrics)",
+        f"{SETTINGS}::test_what_a_step_logged_is_stored_with_it_and_bounded",
+    ),
+    Mutant(
+        "bound of the workers that settings name",
+        "shared/store/settings.py",
+        '{"$slice": [{"$concatArrays": [known, [name]]}, -MOST_WORKERS]}',
+        '{"$concatArrays": [known, [name]]}',
+        f"{SETTINGS}::test_of_very_many_workers_the_last_stay",
+    ),
+    Mutant(
+        "bound of a list of tools",
+        "shared/tool_schemas.py",
+        "            if num_bytes > MOST_BYTES:\n                break\n",
+        "",
+        "tests/shared/test_tool_schemas.py::test_a_list_that_is_too_large_is_cut_and_says_so",
+    ),
+    Mutant(
+        "secrets of the agents' settings: extra_body",
+        "sampler/agents/config.py",
+        "HIDDEN if _SECRET_NAME.search(k) else",
+        "HIDDEN if False else",
+        "tests/sampler/test_settings_kept.py::test_each_settings_of_samplers_are_kept_once_with_those_of_the_agents",
+    ),
+    Mutant(
+        "bound of what is said of a score",
+        "sampler/scorers/details.py",
+        "for one in accepted[:MOST_EXPECTED]]",
+        "for one in accepted]",
+        "tests/sampler/test_scorers.py::test_what_is_said_of_a_score_is_short_whatever_the_answers_are",
+    ),
+    Mutant(
+        "fence of a slot: the attempt",
+        "shared/store/slots.py",
+        '"attempt": claim.attempt, "status": SlotStatus.LEASED}',
+        '"status": SlotStatus.LEASED}',
+        f"{TASKS}::test_a_zombie_is_refused_after_its_lease_was_taken_over",
+    ),
+    Mutant(
+        "fence of a slot: the state",
+        "shared/store/slots.py",
+        '"attempt": claim.attempt, "status": SlotStatus.LEASED}',
+        '"attempt": claim.attempt}',
+        f"{TASKS}::test_a_zombie_is_refused_though_nobody_leased_its_slot_again",
+    ),
+    Mutant(
+        "time-out of opening a tool session",
+        "sampler/tools/connection.py",
+        "{opened, self._task}, timeout=self._limits.open_s, return_when",
+        "{opened, self._task}, timeout=None, return_when",
+        "tests/sampler/test_tool_failures.py::"
+        "test_opening_is_bounded_as_a_whole_when_the_server_sends_a_little_all_the_time",
+    ),
+    Mutant(
+        "bound of an HTTP head: one without an end",
+        "sampler/engine/transport.py",
+        "    if len(received) >= MAX_HEAD_BYTES:\n",
+        "    if False:\n",
+        f"{TRANSPORT}::test_a_head_beyond_the_bound_is_an_error_though_the_server_goes_on",
+    ),
+    Mutant(
+        "bound of an HTTP head: a long one with its end, interim answers",
+        "sampler/engine/transport.py",
+        'received.find(b"\\r\\n\\r\\n", start, MAX_HEAD_BYTES)',
+        'received.find(b"\\r\\n\\r\\n", start)',
+        f"{TRANSPORT}::test_a_head_beyond_the_bound_is_an_error_though_the_server_goes_on",
+    ),
+    Mutant(
+        "bound of an HTTP body without a size",
+        "sampler/engine/transport.py",
+        "        if len(self._received) - self._head.start > 2 * MAX_BODY_BYTES:\n",
+        "        if False:\n",
+        f"{TRANSPORT}::test_a_body_without_a_size_is_bounded_too",
+    ),
+    Mutant(
+        "bound of a task line: the refusal",
+        "shared/task_lines.py",
+        "    if len(raw) > MAX_LINE_BYTES:\n        yield",
+        "    if False:\n        yield",
+        f"{BOUNDS}::test_a_task_beyond_the_bound_is_refused_with_its_line_and_one_at_the_bound_is_taken",
+    ),
+    Mutant(
+        "bound of a task line: the reading",
+        "shared/task_lines.py",
+        "file.readline(MAX_LINE_BYTES + 1)",
+        "file.readline()",
+        f"{BOUNDS}::test_of_a_file_without_an_end_of_line_no_more_is_read_than_the_bound",
+    ),
+    Mutant(
+        "start of the publisher: the number in what it announces",
+        "trainer/publishing/publish.py",
+        "                incarnation=self._incarnation,\n",
+        "",
+        f"{LATE}::test_a_publisher_that_was_replaced_announces_nothing_and_deletes_nothing",
+    ),
+    Mutant(
+        "start of the publisher: the fence",
+        "trainer/publishing/publish.py",
+        "            self._bridge(self._store.versions.fence(policy, incarnation, step))\n",
+        "",
+        f"{LATE}::test_a_publisher_that_was_replaced_announces_nothing_and_deletes_nothing",
+    ),
+    Mutant(
+        "pruning spares what is evaluated",
+        "trainer/publishing/publish.py",
+        "[*last, *(v for v in surviving if v.version in awaited and v not in last)]",
+        "[*last]",
+        "tests/trainer/test_pruning.py::test_pruning_spares_a_version_until_the_last_task_of_its_round_is_settled",
+    ),
+    Mutant(
+        "flush of what is published: the contents",
+        "trainer/atomic_directories.py",
+        "        _fsync(path)\n",
+        "        pass\n",
+        f"{DURABLE}::test_a_version_is_flushed_whole_before_it_is_announced",
+    ),
+    Mutant(
+        "flush of what is published: the name",
+        "trainer/atomic_directories.py",
+        "    _fsync(target.parent)\n",
+        "",
+        f"{DURABLE}::test_a_version_is_flushed_whole_before_it_is_announced",
+    ),
+    Mutant(
+        "layout of files before an engine sees them",
+        "sampler/engine/keeper.py",
+        "        await asyncio.to_thread(check_layout, reached.folder, self._layout)\n",
+        "",
+        f"{KEEPER}::test_files_that_would_kill_or_spoil_an_engine_never_reach_it",
+    ),
+    Mutant(
+        "question to the engine what it serves",
+        "sampler/engine/update.py",
+        "        await _load_over_stale_cache(client, url, folder, version)\n    await require_version(client, url, version)\n",
+        "        await _load_over_stale_cache(client, url, folder, version)\n",
+        f"{KEEPER}::test_an_engine_that_reports_another_version_than_it_was_given_serves_nothing_until_it_reports_the_right_one",
+    ),
+    Mutant(
+        "draining: samplers send nothing",
+        "sampler/engines.py",
+        "if service.status is ServiceStatus.UPDATING else",
+        "if service.status is not ServiceStatus.DOWN else",
+        f"{KEEPER}::test_drain_lets_requests_finish_and_samplers_send_none_meanwhile",
+    ),
+    Mutant(
+        "draining: every sampler knows in time",
+        "sampler/engine/pool.py",
+        "min(self._limits.refresh_s, LIST_AGE_S)",
+        "self._limits.refresh_s",
+        f"{LISTS}::test_a_sampler_knows_in_time_that_an_engine_drains_however_rarely_it_looks",
+    ),
+    Mutant(
+        "draining: a list that took long to read",
+        "sampler/engine/pool.py",
+        "if live and self._list_age_s() < LIST_AGE_S:",
+        "if live:",
+        f"{POOL}::test_a_list_of_engines_that_took_long_to_read_is_read_again_before_anything_is_sent_by_it",
+    ),
+    Mutant(
+        "draining: the keeper waits until every sampler knows",
+        "sampler/engine/update.py",
+        "    await asyncio.sleep(min(SETTLE_S, limit_s))\n",
+        "",
+        f"{KEEPER}::test_an_idle_engine_drains_no_sooner_than_every_sampler_knows_of_it",
+    ),
+    Mutant(
+        "draining: it is waited for",
+        "sampler/engine/pool.py",
+        'if any(service.status == "DRAINING" for service in self._services):',
+        "if False:",
+        f"{POOL}::test_an_engine_that_drains_gets_nothing_and_is_waited_for_longer_than_for_one_that_is_away",
+    ),
+    Mutant(
+        "admission: what is imported meanwhile",
+        "shared/store/admission.py",
+        "return waiting[room] if room < len(waiting) else end + room - len(waiting)",
+        "return waiting[room] if room < len(waiting) else await self._end(owner) + room - len(waiting)",
+        f"{ADMISSION}::test_what_is_imported_while_this_looks_is_not_opened_beyond_the_limit",
+    ),
+    Mutant(
+        "admission: weights that are not published",
+        "shared/store/admission.py",
+        "return found + await self._count_groups(unpublished, ",
+        "return found + 0 * await self._count_groups(unpublished, ",
+        f"{ADMISSION}::test_the_groups_between_being_opened_and_trained_say_what_the_formula_says_of_all",
+    ),
+    Mutant(
+        "own code: a wrong setting is not retried",
+        "sampler/episode.py",
+        "    most = config.max_failures if may_pass else 1",
+        "    most = config.max_failures",
+        "tests/sampler/test_mcp_sampler.py::test_a_task_that_asks_for_what_is_not_there_says_so_and_is_retried_only_where_it_may_come",
+    ),
+    Mutant(
+        "own code: a task for another sampler is left to it",
+        "sampler/playable.py",
+        "        return text is not None\n",
+        "        return False\n",
+        "tests/sampler/test_playable.py::test_tasks_that_cannot_be_played_here_are_left_to_a_sampler_that_can_whenever_they_come",
+    ),
+    Mutant(
+        "own code: a judge's keys are in no details",
+        "sampler/scorers/registry.py",
+        "details=without(keys, ",
+        "details=without([], ",
+        "tests/sampler/test_own_scorers.py::test_a_scorer_that_asks_its_own_judge_shows_the_key_and_nothing_for_people_holds_it",
+    ),
+    Mutant(
+        "own code: a log is read in bounded time",
+        "scripts/launch/errors.py",
+        "max(self._at, size - MAX_BYTES)",
+        "self._at",
+        "tests/system/test_launch_errors.py::test_a_log_is_read_by_whole_lines_from_its_start_on_and_in_bounded_time",
+    ),
+    Mutant(
+        "who is alive: a rare heartbeat",
+        "shared/store/liveness.py",
+        '{"$multiply": [MISSED_HEARTBEATS, period_s]}',
+        "0",
+        "tests/shared/cli/test_cli_reading.py::test_an_engine_whose_keeper_was_killed_is_said_to_be_silent",
+    ),
+)
