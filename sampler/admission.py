@@ -5,10 +5,10 @@ in them. So it may be opened while *each* of them wants it:
 
     groups opened and not trained yet  <  (1 + max_staleness) · groups_per_step
 
-for every policy that still has steps to take, with its own appetite. Not trained yet is a group that is played, that
+for every policy that still has steps to take, with its own budget. Not trained yet is a group that is played, that
 waits for its settlement or has untrained data of the policy, and one whose weights the policy's trainer has not
 published yet. What gave a policy nothing, was set aside by its trainer or skipped by the curriculum uses up no
-appetite. Of the policy that has least room there is enough data for its next step when everything opened is settled,
+budget. Of the policy that has least room there is enough data for its next step when everything opened is settled,
 so the policies cannot wait for each other. A policy whose trainer has taken its last step limits no other, and goes on
 playing as it is.
 """
@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 
 from shared.run_documents import Admission
 from shared.store import Store
-from shared.store.admission import Appetite
+from shared.store.admission import OffPolicyBudget
 
 
 async def seq_limit(store: Store, policies: Sequence[str], admissions: Mapping[str, Admission]) -> tuple[int, str]:
@@ -28,14 +28,14 @@ async def seq_limit(store: Store, policies: Sequence[str], admissions: Mapping[s
     owner, *_ = policies
     if missing := [policy for policy in policies if policy not in admissions]:
         return 0, f"waiting for the trainer of policy {missing[0]} to start (frozen_policies: those without one)"
-    appetites: dict[str, Appetite] = {}
+    budgets: dict[str, OffPolicyBudget] = {}
     for policy in policies:
         newest = await store.versions.newest(policy)
         step = newest.step if newest else 0
-        appetites[policy] = Appetite(step, admissions[policy].groups_after(step))
-    training = {policy: appetite for policy, appetite in appetites.items() if not _ended(admissions[policy], appetite)}
-    return await store.admission.seq_limit(owner, training or appetites), "sampling"
+        budgets[policy] = OffPolicyBudget(step, admissions[policy].groups_after(step))
+    training = {policy: budget for policy, budget in budgets.items() if not _ended(admissions[policy], budget)}
+    return await store.admission.seq_limit(owner, training or budgets), "sampling"
 
 
-def _ended(admission: Admission, appetite: Appetite) -> bool:
-    return admission.num_steps is not None and appetite.step >= admission.num_steps
+def _ended(admission: Admission, budget: OffPolicyBudget) -> bool:
+    return admission.num_steps is not None and budget.step >= admission.num_steps

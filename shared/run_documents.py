@@ -54,7 +54,7 @@ class PolicyVersion(Document):
 
 
 class Admission(Document):
-    """The trainer's appetite, which bounds how far ahead samplers may open tasks; see `store.admission`."""
+    """The trainer's off-policy budget, which bounds how far ahead samplers may open tasks; see `store.admission`."""
 
     groups_per_step: int
     max_staleness: int

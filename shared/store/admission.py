@@ -1,7 +1,7 @@
 """How far tasks may be opened: what an index says of the groups between being opened and being trained.
 
     created ─open─▶ running, completed ─settle─▶ ready ─commit─▶ trained, not published ─announce─▶ out of sight
-                    └──────────── these are counted: they use up a trainer's appetite ────────────┘
+                    └──────────── these are counted: they use up the off-policy budget ───────────┘
 
 Nothing here grows with a run: what was trained, abandoned, skipped or set aside is never looked at, and counting ends
 with the last that matters. No counter is kept either, which a kill between two writes could leave wrong. Groups move
@@ -24,7 +24,7 @@ RECORDS_AT_FIRST = 16  # of each group that matters are read; where groups are l
 
 
 @dataclass(frozen=True, slots=True)
-class Appetite:
+class OffPolicyBudget:
     """Of one policy's trainer: `groups` may be opened that the weights of `step` (the newest published) were not trained on."""
 
     step: int
@@ -43,18 +43,16 @@ class AdmissionVerbs:
         )
         await self._data.create_index([("policy", 1), ("last_trained_step", 1), ("task", 1)], name="trained groups")
 
-    async def seq_limit(self, owner: str, appetites: Mapping[str, Appetite]) -> int:
-        """`seq` below which `owner`'s train tasks may be played: a group is opened while every one of `appetites` wants it.
+    async def seq_limit(self, owner: str, budgets: Mapping[str, OffPolicyBudget]) -> int:
+        """`seq` below which `owner`'s train tasks may be played: a group is opened while every one of `budgets` has room.
 
         They must have been read before. AReaL's capacity inequality (arXiv 2505.24298), of what the documents say.
         """
-        most = max(appetite.groups for appetite in appetites.values())
+        most = max(budget.groups for budget in budgets.values())
         end = await self._end(owner)  # first: what is imported from here on counts as waiting
         waiting = await self._waiting(owner, most + 1)
         opened = await self._tasks.count_documents(_of(owner, {"$in": OPENED}), limit=most + 1, hint="claim")
-        room = min(
-            [appetite.groups - opened - await self._untrained(p, appetite, opened) for p, appetite in appetites.items()]
-        )
+        room = min([budget.groups - opened - await self._untrained(p, budget, opened) for p, budget in budgets.items()])
         room = max(0, room)
         return waiting[room] if room < len(waiting) else end + room - len(waiting)
 
@@ -68,12 +66,12 @@ class AdmissionVerbs:
         created = self._tasks.find(_of(owner, TaskStatus.CREATED.value), {"_id": 0, "seq": 1})
         return [int(task["seq"]) async for task in created.sort("seq").limit(count).hint("claim")]
 
-    async def _untrained(self, policy: str, appetite: Appetite, opened: int) -> int:
+    async def _untrained(self, policy: str, budget: OffPolicyBudget, opened: int) -> int:
         """Groups with data of `policy` that no published weights were trained on; as many as leave no room are enough."""
         ready: Document = {"policy": policy, "status": DataStatus.READY.value, "trained_count": 0}
-        found = await self._count_groups(ready, "untrained groups", appetite.groups - opened)
-        unpublished: Document = {"policy": policy, "last_trained_step": {"$gt": appetite.step}}
-        return found + await self._count_groups(unpublished, "trained groups", appetite.groups - opened - found)
+        found = await self._count_groups(ready, "untrained groups", budget.groups - opened)
+        unpublished: Document = {"policy": policy, "last_trained_step": {"$gt": budget.step}}
+        return found + await self._count_groups(unpublished, "trained groups", budget.groups - opened - found)
 
     async def _count_groups(self, where: Document, index: str, most: int) -> int:
         """Of what is found, at most about `most`. The index holds all that is asked for, a group's records side by side."""

@@ -98,7 +98,7 @@ class RunVerbs:
         checkpoint: SavedCheckpoint | None = None,
         config: Mapping[str, Any] | None = None,
     ) -> int:
-        """A trainer begins: returns its incarnation, the fence of its claims and commits, and declares its appetite.
+        """A trainer begins: returns its incarnation, the fence of its claims and commits, and declares its budget.
 
         `seen`: the run as it was when the trainer decided to begin. Raises LeaseLost where another has begun or saved since.
         `checkpoint`: what it begins from; None: the run's own weights. `config`: its own, resolved.
