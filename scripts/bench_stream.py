@@ -63,7 +63,7 @@ class Workload:
     groups_per_step: int
     vocabulary: int
     max_tokens_per_row: int
-    text: int  # characters beside each sampled token, which the trainer must not fetch
+    text: int  # characters stored with each sampled token, which the trainer must not fetch
 
 
 WORKLOADS = {

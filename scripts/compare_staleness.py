@@ -7,7 +7,7 @@
 setting is one launch, `output/NAME_<stale_data><staleness>_<repeat>` (the same name continues, finished launches are not run
 again), one after the other on this machine, so compare ratios of one call. Seconds are those of training, evaluations left out.
 
-How old data really gets depends on who is slower: where the trainer waits for samplers it is young whatever is allowed.
+How old data really gets depends on who is slower: where the trainer waits for samplers, data is young at any max_staleness.
 `TANDEM_TRAINER_PREFIX_TREES=false` makes the trainer the slower side, so that data is as old as `max_staleness` allows.
 
 `--slow_s S` makes long episodes carry a lesson: every third task is a look-up, whose first tool call takes S·(2 + exp N(0, 1))
@@ -212,8 +212,8 @@ def draw(outcomes: list[Outcome], path: Path) -> None:
     by_step.legend(loc="lower right")
     figure.suptitle("The bundled example, at the same number of trained samples")
     try:
-        with written_whole(path) as beside:
-            figure.savefig(beside)
+        with written_whole(path) as temporary:
+            figure.savefig(temporary)
     except DataError as exc:
         sys.exit(str(exc))
 

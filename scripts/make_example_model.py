@@ -5,7 +5,7 @@
 `scripts/train_example_model.sh` goes on from here: the warm start, by `python -m trainer.sft` on demonstrations.
 
 Owns the tokenizer. A model of 0.8 M parameters copies a value reliably only when the value is spelled the same
-wherever it stands, so capitals, digits and the operators + - * are one token each, always; whatever is only structure
+wherever it stands, so capitals, digits and the operators + - * are one token each, always; text that is only structure
 (JSON skeletons, tool names, the words of the questions) is merged into units, which keeps episodes short. Byte-level:
 any text encodes, and decodes to itself.
 """

@@ -4,7 +4,7 @@
 
 Everything but time is real: a database (embedded, its own process) with its verbs, the samplers' admission and the trainer's
 choice of groups. A group takes exp(σ·N(0, 1)) units of virtual time, so 1 in the median, and its tokens are sampled evenly over
-that time by the weights that are newest then; a step trains for `--train` units. Samplers play at once whatever admission opens,
+that time by the weights that are newest then; a step trains for `--train` units. Samplers play at once all that admission opens,
 so a step takes as long as data needs, and no group is waited for because of a lack of places. All modes get the same durations.
 
     set aside        share of the groups opened that the rule set aside for their age

@@ -28,7 +28,7 @@ from shared.errors import DataError
 from shared.tensor_file import FileTensor, tensors_of
 from shared.weights import FileEntry
 
-ADAPTER_FOLDER = "adapter"  # beside a version's complete files, if it has those
+ADAPTER_FOLDER = "adapter"  # next to a version's complete files, if it has those
 ADAPTER_CONFIG = "adapter_config.json"
 ADAPTER_WEIGHTS = "adapter_model.safetensors"
 PREFIX = "base_model.model."  # PEFT's

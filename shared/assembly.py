@@ -151,19 +151,19 @@ class Assembly:
         return Reached(route.end, folder, problems, clock.seconds, route.bytes)
 
     def _build(self, route: Route, changes: Sequence[Change], clock: "_Clock") -> Path:
-        beside = self._cache / TEMPORARY
-        shutil.rmtree(beside, ignore_errors=True)
-        beside.mkdir()
+        temporary = self._cache / TEMPORARY
+        shutil.rmtree(temporary, ignore_errors=True)
+        temporary.mkdir()
         for name in route.end.files:
-            shutil.copyfile(route.folder / name, beside / name)
+            shutil.copyfile(route.folder / name, temporary / name)
         clock.lap("copy")
         for change in changes:
-            change(beside)
+            change(temporary)
         clock.lap("apply")
-        verify_files(beside, route.end.files)
+        verify_files(temporary, route.end.files)
         target = self._folder(route.end)
         shutil.rmtree(target, ignore_errors=True)
-        beside.rename(target)
+        temporary.rename(target)
         return target
 
 

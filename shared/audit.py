@@ -222,7 +222,7 @@ async def _audit_data(
 
 
 def _audit_settled(report: AuditReport, data: DBRecordData, record: Mapping[str, Any]) -> None:
-    """What settlement wrote on the record, beside its training data."""
+    """What settlement wrote on the record, apart from its training data."""
     found = record["advantage"]
     if data.group_size == 0:
         right = data.reason is not None and found is None and not any(d.advantage for d in data.dispatches)

@@ -22,7 +22,7 @@ from shared.flatten import data_fields, tree_of
 from shared.packed import unpack_floats, unpack_ints
 from shared.trees import Float32, Int32, RecordTree
 
-NOBODY = -1  # in `sources` and `versions`: not sampled, but prompt, template or tool result
+NOT_SAMPLED = -1  # in `sources` and `versions`: not sampled, but prompt, template or tool result
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,8 +90,8 @@ def _row_of(dispatch: DispatchedSamplingTask, source: int, rows: Mapping[str, To
     """Prompt and reply of a dispatch behind what it shares with its parent, which is in `rows`."""
     parts = [] if dispatch.parent is None else [rows[dispatch.parent].head(dispatch.shared_length)]
     prompt_ids = unpack_ints(dispatch.prompt_ids)
-    nobody = np.full(len(prompt_ids), NOBODY, dtype=np.int32)
-    parts.append(TokenRow(prompt_ids, nobody, np.zeros(len(prompt_ids), dtype=np.float32), nobody))
+    not_sampled = np.full(len(prompt_ids), NOT_SAMPLED, dtype=np.int32)
+    parts.append(TokenRow(prompt_ids, not_sampled, np.zeros(len(prompt_ids), dtype=np.float32), not_sampled))
     assert dispatch.response is not None, "a tree is made of answered dispatches"
     output_ids = unpack_ints(dispatch.response.output_ids)
     versions = [np.full(n, version, dtype=np.int32) for version, n in dispatch.weight_versions]

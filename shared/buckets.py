@@ -1,6 +1,6 @@
 """A safetensors file cut into buckets: runs of whole tensors as they lie in it, so that a bucket's bytes are the file's.
 
-Whoever sends a published version over the network and whoever receives it cut the same file, by its header alone, into the same
+The sender of a published version and its receivers cut the same file, by its header alone, into the same
 buckets; the receiver says of each which names, types and shapes are to come. Torch-free.
 """
 

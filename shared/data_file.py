@@ -30,7 +30,7 @@ async def export_data(store: Store, path: Path, policy: str) -> int:
     """
     _check_new(path)
     groups = 0
-    with written_whole(path) as beside, gzip.open(beside, "wb") as file:
+    with written_whole(path) as temporary, gzip.open(temporary, "wb") as file:
         async for copied in groups_of(store, policy):
             for collection, document in copied:
                 file.write(bson.encode({"collection": collection, "document": document}))
@@ -62,7 +62,7 @@ async def import_data(store: Store, path: Path) -> int:
 
 
 def _check_bytes(path: Path) -> None:
-    """Whatever was changed, gzip's checksum at the very end tells: before anything of it is believed."""
+    """Verify the checksum, which stands at the end, before importing."""
     if not path.is_file():
         raise ConfigError(f"{path}: no such file; expected one that `tandem data export` wrote")
     try:

@@ -1,4 +1,4 @@
-"""What changed between two weight files of one layout, bit for bit: written by a publisher, applied to a copy by whoever follows.
+"""What changed between two weight files of one layout, bit for bit: written by a publisher, applied to a copy by its followers.
 
     file   = MAGIC block*                        only blocks in which something changed
     block  = offset u64, items u32, changed u32, item bytes u8, encoding u8, parts u8, then its parts
@@ -63,7 +63,7 @@ class DeltaSize:
 
 
 def write_delta(target: Path, regions: Iterable[Region], threads: int = 1) -> DeltaSize:
-    """Write the new file `target`. Blocks are encoded by `threads` threads (numpy and zlib run beside each other)."""
+    """Write the new file `target`. Blocks are encoded by `threads` threads (numpy and zlib release the interpreter's lock)."""
     items = changed = 0
     with target.open("xb") as file, ThreadPoolExecutor(threads) as pool:
         file.write(MAGIC)

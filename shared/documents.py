@@ -12,7 +12,7 @@ Ids are derived from what they name, so that every write may be repeated:
     version   "policy:version"                   main:12
 
 Times are UTC datetimes set by the server (`$$NOW`). Token arrays are packed binaries (`shared.packed`) with readable text
-beside them, and each is stored once: in the dispatch that sampled it.
+next to them, and each is stored once: in the dispatch that sampled it.
 """
 
 from datetime import datetime
@@ -175,7 +175,7 @@ class ToolCallResult(Document):
     cut_chars: int = 0  # characters of the answer that `result` leaves out; all of them where it is a summary
     raw: str | None = None  # the answer as JSON text, bounded; None where `result` says as much
     retries: int = 0
-    summarized_by: AgentUse | None = None  # whose summary `result` is; its model None: nobody wrote it
+    summarized_by: AgentUse | None = None  # whose summary `result` is; its model None: no model wrote it
 
 
 class SampledResponse(Document):

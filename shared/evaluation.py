@@ -120,7 +120,7 @@ async def evaluation_round(
 
 
 def _others(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Policies that took turns in some of these records beside the records' own."""
+    """Policies that took turns in some of these records besides the records' own."""
     return sorted({policy for row in rows for policy in row.get("other_policy_versions", ())})
 
 

@@ -5,7 +5,7 @@
     dispatch 2   shared: part of 0 ─▶ prompt_ids     output        a branch
 
 A turn that another policy's engine sampled is context: it has no loss. Every id and log-prob is copied from the dispatches;
-nothing is encoded or decoded. Settlement flattens to count, and keeps the tree's `digest` in the record's data; whoever reads the
+nothing is encoded or decoded. Settlement flattens to count, and keeps the tree's `digest` in the record's data; a reader of the
 data flattens again and must come to the same tree, bit for bit.
 """
 
@@ -88,7 +88,7 @@ def tree_of(data: DBRecordData, dispatches: Sequence[AnyDispatch]) -> RecordTree
     if (found := digest(tree)) != data.digest:
         raise DataError(
             f"record {data.id}: the tokens of its dispatches have digest {found}; settled with {data.digest}. "
-            "Somebody changed a dispatch, and none of its tokens may be trained"
+            "A dispatch was changed, and none of its tokens may be trained"
         )
     return tree
 

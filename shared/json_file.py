@@ -24,7 +24,7 @@ class GivenTwice(ValueError):
 def read_json_file(path: Path, expected: str, *, keys_once: bool = True) -> Any:
     """Its value. Raises ConfigError with what was `expected` where it cannot be read.
 
-    `keys_once=False` is for files that came with a model: of two equal keys the last counts, as for whoever made them.
+    `keys_once=False` is for files that came with a model: of two equal keys the last counts, as for their makers.
     """
     text = read_text_file(path, expected)
     try:

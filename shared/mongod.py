@@ -54,12 +54,12 @@ def find_mongod() -> Path:
 
 
 def free_port() -> int:
-    """A port that nobody listens on, to be bound a while later, often by another process that has to start first.
+    """A free port, to be bound a while later, often by another process that has to start first.
 
     Not one of those that the kernel gives out itself (from 32768, on Linux): it would give the same one to others meanwhile.
     Nor one that a living process of this machine got here: it may not be bound yet.
     """
-    chance = random.SystemRandom()  # whoever seeds `random` must not make two processes choose alike
+    chance = random.SystemRandom()  # a seeded `random` must not make two processes choose alike
     while not (_is_free(port := chance.randrange(20_000, 30_000)) and _take(port)):
         pass
     return port

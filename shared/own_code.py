@@ -1,7 +1,7 @@
-"""A user's own code, which an option names: modules and classes. Whatever is wrong with it ends the start, with a message.
+"""A user's own code, which an option names: modules and classes. Any fault of it ends the start, with a message.
 
 my_pkg.scorers            a module on Python's path (the working directory is on it)
-/home/me/scorers.py       a file; what lies beside it can be imported by it
+/home/me/scorers.py       a file; it can import the other modules of its folder
 my_pkg.samplers:Walker    a class of one, or of a file: samplers.py:Walker
 """
 
@@ -23,7 +23,7 @@ def import_own(option: str, name: str) -> ModuleType:
     """The module. Raises ConfigError."""
     try:
         return _import_file(Path(name)) if name.endswith(".py") else importlib.import_module(name)
-    except (Exception, SystemExit) as exc:  # a module is the user's code: whatever it raises, the start is over
+    except (Exception, SystemExit) as exc:  # a module is the user's code: any exception ends the start
         raise ConfigError(
             f"{option}: {name!r} cannot be imported: {told(exc)}; expected a module on Python's path "
             "(the working directory is on it), or a file FILE.py"
@@ -45,7 +45,7 @@ def load_class(option: str, path: str, base: type[T]) -> type[T]:
 
 
 def _import_file(path: Path) -> ModuleType:
-    """A file is one module, by whatever path or name it is imported."""
+    """A file is one module, by any path or name that it is imported by."""
     path = path.resolve()
     if not path.is_file():
         raise FileNotFoundError(f"{path} is no file")

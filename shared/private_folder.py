@@ -1,4 +1,4 @@
-"""Folders that nobody but this user can read, fill or replace, also below a directory that all users of the machine share."""
+"""Folders that only this user can read, fill or replace, also below a directory that all users of the machine share."""
 
 import os
 import stat

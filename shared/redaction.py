@@ -17,7 +17,7 @@ T = TypeVar("T")
 HIDDEN = "***"
 SHORTEST_WORD = 2  # of a secret's parts that are looked for by themselves
 
-# Options of connection strings whose values let nobody in; every other one is hidden, the unknown too.
+# Options of connection strings whose values are no secrets; every other one is hidden, the unknown too.
 _HARMLESS = re.compile(
     r"""appName|authMechanism|authSource|compressors|connect|connectTimeoutMS|directConnection|heartbeatFrequencyMS|journal|loadBalanced
     |localThresholdMS|maxConnecting|maxIdleTimeMS|maxPoolSize|maxStalenessSeconds|minPoolSize|readConcernLevel|readPreference

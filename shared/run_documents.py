@@ -34,7 +34,7 @@ class PolicyVersion(Document):
     base: int | None = None
     delta: FileEntry | None = None  # of the file with the changes since `base`
     adapter: dict[str, FileEntry] | None = None  # the files of the adapter of `base`
-    offer: BroadcastOffer | None = None  # the same bytes over the network, to whoever joins in time
+    offer: BroadcastOffer | None = None  # the same bytes over the network, to those that join in time
     incarnation: int = 0  # the start of the trainer that announced it; 0: none did, as with version 0
     withdrawn_to: int | None = None
     pruned: bool = False  # its files are deleted

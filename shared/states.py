@@ -10,7 +10,7 @@ Status = TypeVar("Status", bound=StrEnum)
 class TaskStatus(StrEnum):
     """One question, answered by a group of episodes."""
 
-    CREATED = "created"  # imported, nobody has claimed a slot
+    CREATED = "created"  # imported, no slot was claimed
     RUNNING = "running"  # at least one slot was claimed
     COMPLETED = "completed"  # every slot is scored or failed; waits for settlement
     SETTLED = "settled"  # advantages are written, records are ready (or counted, for evaluation)
@@ -32,7 +32,7 @@ PLAYED = [
     TaskStatus.SETTLED.value,
     TaskStatus.ABANDONED.value,
 ]  # every slot is scored or failed
-NEVER_OPENED = [TaskStatus.CREATED.value, TaskStatus.SKIPPED.value]  # nobody has claimed a slot
+NEVER_OPENED = [TaskStatus.CREATED.value, TaskStatus.SKIPPED.value]  # no slot was claimed
 
 
 class SlotStatus(StrEnum):
@@ -101,8 +101,8 @@ class OfferState(StrEnum):
     OPEN = "open"  # engines may join
     SENDING = "sending"  # who is in is settled, and so are the ranks
     SENT = "sent"
-    FAILED = "failed"  # somebody ended or stood still; whoever was in loads the version from disk
-    UNUSED = "unused"  # nobody joined in time
+    FAILED = "failed"  # a member ended or stood still; the members load the version from disk
+    UNUSED = "unused"  # no engine joined in time
 
 
 class RunState(StrEnum):

@@ -24,7 +24,7 @@ from shared.store.tasks import TASKS_AT_ONCE
 from shared.task_checks import TaskCheck
 from shared.task_lines import MAX_ERRORS, LineError, TaskFileError, TaskLine, checked_lines, lines_of, size_of
 
-NUM_GENERATIONS = 8  # episodes of a task, where nobody says otherwise
+NUM_GENERATIONS = 8  # episodes of a task, by default
 T = TypeVar("T")
 
 Progress = Callable[[str, int, int], None]  # ("checking" | "importing", done, in all: bytes, or tasks of a mixture)
@@ -143,7 +143,7 @@ def _unplayable(path: Path, lines: Sequence[TaskLine], target: Target) -> list[L
 async def import_entries(store: Store, batch: Sequence[Entry]) -> int:
     """Insert what is not stored yet, in this order; returns how many. All are of one policy and split.
 
-    Somebody else's import at the same time costs a retry, no hole.
+    Another import at the same time costs a retry, no hole.
     """
     inserted = 0
     while True:

@@ -54,7 +54,7 @@ class TaskSource(BaseModel):
         None, gt=0, strict=True, description="Share of the places; None: the number of its tasks."
     )
     num_generations: int | None = Field(
-        None, gt=0, strict=True, description="Episodes per task; None: as whoever imports says."
+        None, gt=0, strict=True, description="Episodes per task; None: as the import says."
     )
     scorer: str | None = None
     answer_schema: Literal["answer", "boxed"] | None = None

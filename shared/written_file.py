@@ -11,7 +11,7 @@ from shared.errors import DataError
 
 @contextmanager
 def written_whole(path: Path) -> Iterator[Path]:
-    """A place beside `path` to write to, with the same suffix, which takes its name at the end; its folder is made.
+    """A temporary file next to `path`, to write to, with the same suffix, which takes its name at the end; its folder is made.
 
     Raises DataError where it cannot be written (a full disk, say); then nothing of it stays, and an older file is as it was.
     """
@@ -20,13 +20,13 @@ def written_whole(path: Path) -> Iterator[Path]:
         # A new file under a name that cannot be foreseen: in a folder that users share, a link may wait under any other.
         descriptor, name = tempfile.mkstemp(prefix=f"{path.stem}.tmp-", suffix=path.suffix, dir=path.parent)
         os.close(descriptor)
-        beside = Path(name)
+        temporary = Path(name)
         try:
-            yield beside
-            beside.chmod(0o666 & ~_umask())  # mkstemp made it for this user alone
-            beside.replace(path)
+            yield temporary
+            temporary.chmod(0o666 & ~_umask())  # mkstemp made it for this user alone
+            temporary.replace(path)
         finally:
-            beside.unlink(missing_ok=True)
+            temporary.unlink(missing_ok=True)
     except OSError as exc:
         raise DataError(f"{path} could not be written: {exc}; make room, or mend the folder, and start again") from exc
 
@@ -41,5 +41,5 @@ def _umask() -> int:
 
 def write_text_whole(path: Path, text: str) -> None:
     """Raises DataError as `written_whole` does."""
-    with written_whole(path) as beside:
-        beside.write_text(text, encoding="utf-8")
+    with written_whole(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")

@@ -1,7 +1,7 @@
 """The launcher's children: started with a log each, watched, stopped in order. No child outlives the launcher.
 
     launcher ──pipe──▶ reaper     stops everything in order when the launcher is killed
-        ├─ mongod, tools, engine keepers, samplers, trainer      each in a session of its own, its log beside the others'
+        ├─ mongod, tools, engine keepers, samplers, trainer      each in a session of its own, with a log of its own
         ╎       so that Ctrl-C reaches the launcher alone
 
 A child that ends unasked has died: ChildDied, but for one that `ends_itself` with status 0. Samplers may come and go: one that

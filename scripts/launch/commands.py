@@ -1,6 +1,6 @@
 """The command line and environment of every child. What a service's options mean stands in its own `--help`.
 
-Keepers and trainers get the configuration of their policy, samplers those of all: the owner's, and who takes turns beside it.
+Keepers and trainers get the configuration of their policy, samplers those of all: the owner's, and those that take turns with it.
 """
 
 import json

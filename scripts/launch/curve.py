@@ -32,9 +32,9 @@ def _draw(axes: Axes, metrics: StepMetrics, evals: Sequence[EvalPoint]) -> None:
         x, y = series(metrics, f"reward_by_source/{source}")
         axes.plot(x, moving_average(y), linewidth=1, linestyle="--", label=source)
     if evals:
-        beside = [[p.reward - p.low for p in evals], [p.high - p.reward for p in evals]]
+        intervals = [[p.reward - p.low for p in evals], [p.high - p.reward for p in evals]]
         values, at = [point.reward for point in evals], [point.step for point in evals]
-        axes.errorbar(at, values, beside, fmt="o-", color="black", capsize=3, label="held-out tasks, 95 %")
+        axes.errorbar(at, values, intervals, fmt="o-", color="black", capsize=3, label="held-out tasks, 95 %")
     low, high = limits([*rewards, *(p.low for p in evals), *(p.high for p in evals)])
     axes.set_xlabel("optimizer step")
     axes.set_ylabel("reward")

@@ -52,7 +52,7 @@ def marked(mark: str) -> list[int]:
         try:
             environment = (entry / "environ").read_bytes()
         except OSError:
-            continue  # gone, or somebody else's
+            continue  # gone, or another user's
         if wanted in environment.split(b"\0") and start_time(int(entry.name)) is not None:
             found.append(int(entry.name))
     return found

@@ -1,7 +1,7 @@
 """A small process that outlives the launcher just long enough to stop what it has started, should it be killed.
 
 It reads the launcher's targets, one JSON object a line, from its standard input. The end of the input means that the
-launcher is gone: whatever of the targets is still alive then is stopped in the launcher's own order. It holds the run's
+launcher is gone: the targets that are still alive then are stopped in the launcher's own order. It holds the run's
 lock meanwhile, so that the next launch of the run waits. Standard library only: started in 20 ms, 10 MB.
 """
 

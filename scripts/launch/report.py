@@ -37,7 +37,7 @@ def show(console: Console, config: LaunchConfig, played: EvaluationRound) -> Non
     console.print(f"report        {folder}/evaluation.json, {folder}/evaluation.md", highlight=False, soft_wrap=True)
     if config.db_connection_string is None:
         command = f".venv/bin/tandem mongod --folder {folder}/mongodb"
-        console.print(f"the data      {command}, and beside it", highlight=False, soft_wrap=True)
+        console.print(f"the data      {command}, and in another terminal", highlight=False, soft_wrap=True)
     console.print(
         f"              .venv/bin/tandem show {config.run}; .venv/bin/tandem eval {config.run}", highlight=False
     )

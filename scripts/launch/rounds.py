@@ -87,7 +87,7 @@ class EvalRound:
 
 
 def setup_seconds(venv: Path) -> float | None:
-    """How long scripts/setup.sh took when it made this environment; None when somebody else made it."""
+    """How long scripts/setup.sh took when it made this environment; None when it was made otherwise."""
     try:
         return float((venv / "setup.seconds").read_text())
     except (OSError, ValueError):

@@ -1,4 +1,4 @@
-"""The end of a run in figures: `output/RUN/summary.json`. What belongs to the tasks' owner stands at its top, beside what is the
+"""The end of a run in figures: `output/RUN/summary.json`. What belongs to the tasks' owner stands at its top, with what is the
 run's; of each other policy that took turns the same stands in `other_policies`.
 """
 
@@ -55,8 +55,8 @@ async def summarize(
 async def _of_training(store: Store, config: LaunchConfig, metrics: StepMetrics) -> dict[str, Any]:
     """What a policy's trainer did, and where its weights lie."""
     newest = await store.versions.newest(config.policy)
-    beside = (config.policy_folder / CHECKPOINTS).glob("*")
-    checkpoints = sorted(folder for folder in beside if STEP_FOLDER.fullmatch(folder.name))
+    found = (config.policy_folder / CHECKPOINTS).glob("*")
+    checkpoints = sorted(folder for folder in found if STEP_FOLDER.fullmatch(folder.name))
     step_s = sum(metrics.column("time/total_s"))
     return {
         "steps": metrics.last_step,

@@ -118,7 +118,7 @@ def _paths(policies: Sequence[LaunchConfig], summary: dict[str, Any]) -> str:
     if config.db_connection_string is None:
         lines += [
             "",
-            "Look at the data: start its server again (it prints the connection string for Compass), and beside it",
+            "Look at the data: start its server again (it prints the connection string for Compass), and in another terminal",
         ]
         lines += [f"    .venv/bin/tandem mongod --folder {folder}/mongodb"]
     else:

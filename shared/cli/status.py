@@ -176,7 +176,7 @@ async def _policy(store: Store, policy: str) -> PolicyStatus:
     versions = {v.version: v for v in await store.versions.all(policy)}
     found = PolicyStatus(policy, newest.version, newest.step, ago(newest.created_at, now))
     for version, n in (await store.questions.ready_versions(policy)).items():
-        lag = versions[version].lag(newest.step) if version in versions else -1  # -1: weights nobody announced
+        lag = versions[version].lag(newest.step) if version in versions else -1  # -1: weights that were never announced
         found.ready_by_lag[lag] = found.ready_by_lag.get(lag, 0) + n
     return found
 

@@ -54,7 +54,7 @@ def check_is_primary(connection_string: str, hello: Mapping[str, Any]) -> None:
 
 @contextmanager
 def first_contact(connection_string: str, run: str, timeout_s: float) -> Iterator[None]:
-    """Around the first commands. Raises StoreUnavailable where there is no server, ConfigError where it lets nobody in."""
+    """Around the first commands. Raises StoreUnavailable where there is no server, ConfigError where it refuses the login."""
     where = shown(connection_string)
     try:
         yield

@@ -1,7 +1,7 @@
 """Verbs on evaluation rounds: the held-out tasks, once, by one weight version.
 
 The tasks of split `eval` in epoch 0 are the set. The round at version v is their copy: epoch v, `at_version` v, played only
-where that version is served. A round is queued by whoever wants it, as often as it likes; samplers do the rest.
+where that version is served. Any process may queue a round, and repeat that; samplers do the rest.
 """
 
 from collections.abc import Sequence

@@ -158,7 +158,7 @@ class VersionVerbs:
         return offer is not None and offer.rank_of(engine.service) is not None
 
     async def close_broadcast(self, policy: str, version: int) -> BroadcastOffer:
-        """Nobody joins any more: the ranks are settled."""
+        """No engine joins any more: the ranks are settled."""
         await self._versions.update_one(
             {"_id": f"{policy}:{version}", "offer.state": OfferState.OPEN},
             [
@@ -231,7 +231,7 @@ class ServiceVerbs:
         return await readable(InferenceService, self._services.find(alive))
 
     async def heard_of(self) -> set[str]:
-        """Ids of those whose keeper is alive, whatever their status."""
+        """Ids of those whose keeper is alive, in any status."""
         return {service["_id"] async for service in self._services.find({"$expr": heard_of()}, {"_id": 1})}
 
     async def wants_full(self, policy: str) -> int | None:

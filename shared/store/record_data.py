@@ -80,7 +80,7 @@ class RecordDataVerbs:
     async def ready_groups(
         self, policy: str, limit: int, *, trained_until: int | None = None, least_trained_first: bool = False
     ) -> list[dict[str, Any]]:
-        """Whole groups that nobody has borrowed, oldest first: [{"_id": task, "seq", "versions", "records": [ids], ...}].
+        """Whole groups that are not borrowed, oldest first: [{"_id": task, "seq", "versions", "records": [ids], ...}].
 
         `versions`: all that sampled its trained tokens; none where nothing of the group is trained: it has no age. Tokens and
         `duration_s` are sums over its records.
@@ -125,7 +125,7 @@ class RecordDataVerbs:
         return True
 
     async def claim(self, record_ids: Sequence[str], claim: DataClaim) -> int:
-        """Borrow records for a step; returns how many are borrowed. Nobody else sees them until they are committed or given back.
+        """Borrow records for a step; returns how many. Other steps do not see them until they are committed or given back.
 
         Borrowed again for the same step, they are counted again; what that step has trained is not.
         """

@@ -1,7 +1,7 @@
 """Verbs on records and dispatches: what happened in an episode, written as it happens, by the attempt that owns it.
 
-A record's id holds its attempt, so an attempt that lost its lease can only ever write to its own record, which nobody
-reads: settlement follows the slots' `record_id`.
+A record's id holds its attempt, so an attempt that lost its lease can only write to its own record, which is not
+read: settlement follows the slots' `record_id`.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

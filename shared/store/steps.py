@@ -1,4 +1,4 @@
-"""Verbs on what optimizer steps were computed from, and what came out: the trainer's own account, beside the marks on the data.
+"""Verbs on what optimizer steps were computed from, and what came out: the trainer's own account, besides the marks on the data.
 
 Nothing is ever changed or deleted: which of them a resume took back follows from the starts of the trainer.
 """

@@ -114,7 +114,7 @@ def test_training_data_comes_back_from_its_dispatches_with_its_own_advantages() 
 def test_what_was_changed_after_settlement_is_never_trained(change: dict[str, object]) -> None:
     dispatch = make_dispatch("r", 0, [1, 2], [3, 4])
     data = settled([dispatch])
-    with pytest.raises(DataError, match="Somebody changed a dispatch"):
+    with pytest.raises(DataError, match="A dispatch was changed"):
         tree_of(data, [dispatch.model_copy(update=change)])
 
 

@@ -152,7 +152,7 @@ def test_tokens_that_are_not_those_of_settlement_are_dropped_also_when_read_ahea
         assert tasks(take(stream, 2)) == ["t3", "t4"]
     for data in bridge(bridge.store.data.find({"task": "main:train:0:t2"})):
         assert data.status is DataStatus.DROPPED
-        assert "Somebody changed a dispatch" in (data.reason or "")
+        assert "A dispatch was changed" in (data.reason or "")
 
 
 def test_the_thread_ends_with_the_stream(bridge: StoreBridge, alone: Parallel) -> None:
