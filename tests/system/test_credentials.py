@@ -141,6 +141,7 @@ def run() -> Iterator[str]:
         path.unlink()
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_a_password_is_in_no_argument_log_file_or_document_of_a_launched_run(guarded: Guarded, run: str) -> None:
     given = {"DB_CONNECTION_STRING": guarded.uri("ann"), "TANDEM_TRAINER_MAX_STEPS": "1"}

@@ -52,6 +52,7 @@ async def holds_slots(store: Store, pid: int) -> bool:
     return await store.database["tasks"].find_one({"slots": {"$elemMatch": where}}) is not None
 
 
+@pytest.mark.thorough
 async def test_a_stopped_sampler_gives_its_slots_back_and_one_that_is_killed_or_frozen_costs_time_and_nothing_else(
     tmp_path: Path,
 ) -> None:

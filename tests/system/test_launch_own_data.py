@@ -158,6 +158,7 @@ def run() -> Iterator[str]:
         path.unlink()
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_a_run_on_own_tasks_trains_without_tools_and_evaluation_and_ends(run: str, own_tasks: Path) -> None:
     flags = ["--train_file", str(own_tasks), "--num_samplers", "1", "--num_generations", "2", "--max_steps", "1"]

@@ -85,6 +85,7 @@ def short_eval(repository: Path) -> str:
     return str(short)
 
 
+@pytest.mark.thorough
 async def test_the_grid_world_of_the_custom_samplers_page_plays_and_trains(repository: Path) -> None:
     _, looked_at = run_page(
         repository,

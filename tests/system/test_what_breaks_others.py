@@ -214,6 +214,7 @@ async def assert_complete(run: Run) -> None:
         assert report.ok, report
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 async def test_12_samplers_killed_with_4_groups_of_8_running_cost_nothing_but_time(tmp_path: Path) -> None:
@@ -239,6 +240,7 @@ async def test_12_samplers_killed_with_4_groups_of_8_running_cost_nothing_but_ti
         await assert_complete(run)
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 async def test_an_outage_of_mongod_that_outlasts_the_leases_leaks_nothing(tmp_path: Path) -> None:
