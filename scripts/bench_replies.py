@@ -51,8 +51,10 @@ def word(number: int) -> str:
 def make_tokenizer(source: Path, folder: Path) -> Path:
     """The tokenizer and chat template of the model in `source`, with words up to `VOCABULARY` tokens that only decoding knows."""
     folder.mkdir(parents=True, exist_ok=True)
-    for name in ("tokenizer_config.json", "chat_template.jinja", "config.json", "generation_config.json"):
+    for name in ("tokenizer_config.json", "chat_template.jinja", "generation_config.json"):
         shutil.copy(source / name, folder / name)
+    config = json.loads((source / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"vocab_size": VOCABULARY}))  # samplers refuse other ids
     tokenizer = json.loads((source / "tokenizer.json").read_text())
     vocabulary = tokenizer["model"]["vocab"]
     known = len(set(vocabulary.values()) | {token["id"] for token in tokenizer["added_tokens"]})
