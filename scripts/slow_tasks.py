@@ -16,6 +16,7 @@ from pathlib import Path
 
 EXAMPLE = Path(__file__).resolve().parents[1] / "assets" / "example"
 TRAIN_FILE = EXAMPLE / "train.jsonl"
+EVAL_FILE = EXAMPLE / "eval.jsonl"
 SUMS_TO_A_LOOK_UP = 2
 BOX = re.compile(r"box (\w+)")
 MOST = 12.0  # times S
@@ -45,6 +46,7 @@ def slow_tasks(folder: Path, slow_s: float) -> Iterator[dict[str, str]]:
             raise SystemExit(f"the tool server did not start: {said.strip() or 'it said nothing'}")
         yield {
             "TRAIN_FILE": str(tasks),
+            "EVAL_FILE": str(EVAL_FILE),  # own tasks bring no evaluation
             "MCP_MANAGER_URL": said.removeprefix("tools at ").strip(),
             "TANDEM_SAMPLER_TOOL_TIMEOUT_S": str(MOST * slow_s + PATIENCE_S),
             "TANDEM_SAMPLER_MAX_CONCURRENT_EPISODES": str(PLACES),
