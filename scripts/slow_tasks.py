@@ -54,6 +54,8 @@ def slow_tasks(folder: Path, slow_s: float) -> Iterator[dict[str, str]]:
     finally:
         server.terminate()
         server.wait(STOP_S)
+        if server.stderr is not None:
+            server.stderr.close()
 
 
 def mixed(sums: list[str], look_ups: list[str]) -> list[str]:
