@@ -164,6 +164,8 @@ async def test_a_server_that_stops_answering_is_a_time_out_and_is_ended(world: W
         with pytest.raises(ToolTimeout, match=r"memory.*0\.5 s"):
             await session.call("read_graph", {}, timeout_s=0.5)
     await asyncio.to_thread(process.wait, PATIENCE_S)  # stdin closed, SIGTERM, SIGKILL
+    ends = [task for task in asyncio.all_tasks() if task.get_name().startswith("end of ")]
+    await asyncio.wait_for(asyncio.gather(*ends), PATIENCE_S)  # which the session, at its limit, left to itself
 
 
 @pytest.mark.parametrize("transport", ["sse", "http"])

@@ -108,13 +108,16 @@ async def test_a_connection_string_cannot_make_reads_stale_or_writes_uncertain(
     lagging = (await asyncio.to_thread(servers.secondaries))[0]
     weak = f"{servers.connection_string}&{WEAK.format(member=lagging)}"
     async with Store.open(weak, store.run) as asked_for_less:
+        unpinned = asked_for_less.client[store.run]["runs"]
+        async with asyncio.timeout(PATIENCE_S):
+            while await unpinned.find_one({"_id": "run"}) is None:  # noqa: ASYNC110 - a majority has it, this member not yet
+                await asyncio.sleep(0.05)
         await asyncio.to_thread(servers.lag, lagging)
         try:
             for _ in range(5):
                 incarnation = await start_trainer(store)
                 assert await asked_for_less.runs.is_current_trainer("main", incarnation)
                 assert not await asked_for_less.runs.is_current_trainer("main", incarnation - 1)
-            unpinned = asked_for_less.client[store.run]["runs"]
             found = await unpinned.find_one({"_id": "run"})
             assert found is not None
             assert "main" not in found["incarnations"], "this is what the string asked for"
