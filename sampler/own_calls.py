@@ -37,7 +37,7 @@ async def call_own(method: Callable[[], Awaitable[T]], kind: type[T], expected: 
         if not inspect.isawaitable(answer):
             raise OwnCodeFailed(f"{name_of(method)} is no async function: write async def{definition_of(method)}")
         found = await answer
-    except BaseExceptionGroup as group:
+    except BaseExceptionGroup as group:  # of a TaskGroup of the user's: the one mistake in it is what to tell
         raise cause_of(group) from group
     if not isinstance(found, kind):
         shown = clipped(repr(found), MAX_SHOWN_CHARS)

@@ -69,7 +69,7 @@ class View:
 
 async def run_service(config: SamplerConfig) -> None:
     """Run until SIGTERM or SIGINT. Raises ExceptionGroup when a loop fails."""
-    sampler_class = load_class("sampler", config.sampler, AsyncSampler)  # type: ignore[type-abstract]  # bounds what is loaded
+    sampler_class = load_class("sampler", config.sampler, AsyncSampler)  # type: ignore[type-abstract]  # never made: only compared with
     import_scorers(config.scorer_modules)
     host, pid = socket.gethostname(), os.getpid()
     worker = f"sampler:{host}:{pid}"
@@ -256,7 +256,7 @@ class SamplerService:
     async def _start(self, group: asyncio.TaskGroup, claim: Claim) -> None:
         try:
             sampler = new_episode(self._sampler_class, self._resources, claim)
-        except BaseException:
+        except BaseException:  # a mistake of the user's or a bug of ours: the slot goes to another sampler either way
             await self._give_back(claim)
             raise
         task = group.create_task(play(sampler), name=f"episode {claim.record_id}")

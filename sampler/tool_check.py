@@ -27,7 +27,7 @@ def tool_limits(config: SamplerConfig) -> ToolLimits:
 
 
 async def tell_missing_tools(resources: Resources, asked: Sequence[Asked]) -> None:
-    """Log what open tasks ask for in vain; not where a server does not answer, which its traffic tells."""
+    """Log tools that open tasks name and no server offers. A server that does not answer is reported by its traffic, not here."""
     try:
         problems = await missing_tools(
             resources.config, resources.tool_servers, asked, resources.tool_catalog, resources.tool_traffic

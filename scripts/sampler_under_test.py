@@ -148,7 +148,7 @@ class Bench:
                     raise SystemExit(f"{module} ended with status {process.returncode}:\n{self.log_tail(module)}")
             if time.monotonic() > deadline:
                 tails = "\n".join(self.log_tail(module) for module in self.running)
-                raise SystemExit(f"waited {timeout_s:g} s in vain\n{tails}")
+                raise SystemExit(f"timed out after {timeout_s:g} s\n{tails}")
             await asyncio.sleep(0.1)
 
     def log_tail(self, module: str) -> str:
@@ -205,7 +205,7 @@ def _wait_for_port(port: int, timeout_s: float = 60.0) -> None:
         except OSError:
             if time.monotonic() > deadline:
                 raise
-            time.sleep(0.05)  # a child's port opens without telling anybody
+            time.sleep(0.05)  # no event tells that a child listens on its port
 
 
 def cpu_s(process: psutil.Process) -> float:

@@ -63,7 +63,7 @@ class Setting:
         """Of more groups than any mode opens, by `seq`."""
         rng = np.random.default_rng(self.seed)
         count = 3 * (self.steps + self.max_staleness + 1) * self.groups_per_step
-        return np.exp(self.sigma * rng.standard_normal(count)).tolist()  # type: ignore[no-any-return]  # numpy's tolist
+        return np.exp(self.sigma * rng.standard_normal(count)).tolist()  # type: ignore[no-any-return]  # numpy types tolist as Any
 
 
 @dataclass

@@ -62,7 +62,7 @@ def _import_file(path: Path) -> ModuleType:
     sys.modules[name] = module  # what it defines finds its module by name
     try:
         spec.loader.exec_module(module)
-    except BaseException:
+    except BaseException:  # Ctrl-C too: a module that ran in part must not be found by its name
         del sys.modules[name]
         raise
     return module

@@ -16,7 +16,7 @@ from shared.config import POLICIES, SECTIONS, ServiceConfig, read_policies, read
 from shared.errors import ConfigError
 from shared.task_mix import TasksConfig
 from trainer.config import TrainerConfig
-from trainer.sft import SftConfig
+from trainer.sft_config import SftConfig
 
 ROOT = Path(__file__).parents[1]
 SERVICES: list[type[ServiceConfig]] = [TrainerConfig, SftConfig, SamplerConfig, KeeperConfig, LaunchConfig, TasksConfig]

@@ -21,7 +21,7 @@ from shared.errors import ConfigError
 from shared.task_mix import TasksConfig
 from trainer.config import TrainerConfig
 from trainer.export import ExportConfig
-from trainer.sft import SftConfig
+from trainer.sft_config import SftConfig
 from trainer.verify import VerifyConfig
 
 ROOT = Path(__file__).parents[1]

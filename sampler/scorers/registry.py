@@ -22,7 +22,8 @@ from shared.own_code import import_own
 from shared.own_frames import cause_of, definition_of, told
 from shared.redaction import without
 
-# Of the program and not of its data or the network: an episode more will not help.
+# Programming mistakes, which another episode would only repeat. Some of them may come from one task's data (KeyError is a
+# LookupError): so it takes MAX_MISTAKES of them, and not one score before.
 MISTAKES = (AttributeError, ImportError, LookupError, NameError, NotImplementedError, TypeError)
 MAX_MISTAKES = 5  # of a scorer that has not given one score
 MAX_SHOWN_CHARS = 300  # of what a scorer returned in place of a score

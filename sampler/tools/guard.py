@@ -121,7 +121,7 @@ def _end(children: Children, grace_s: float) -> None:
     end = time.monotonic() + KILL_S
     while children.any_left and time.monotonic() < end:
         children.signal(signal.SIGKILL, set())
-        time.sleep(_POLL_S)  # likewise
+        time.sleep(_POLL_S)  # a killed child's own children become the guard's only after it ended
         children.reap()
 
 

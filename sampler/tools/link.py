@@ -121,7 +121,7 @@ class Link:
         try:
             await connection.open()
             tools = await self._catalog.tools_of(connection)
-        except BaseException:  # cancelled too
+        except BaseException:  # cancelled too: nothing half-open is left behind
             await asyncio.shield(connection.close())
             raise
         connection.line.is_open = True

@@ -37,7 +37,7 @@ class RunLock:
                         f"this run is already being run by the launcher with pid {pid or 'unknown'} ({self.path}); "
                         "stop it with Ctrl-C or SIGTERM, or choose another RUN_NAME"
                     ) from None
-                time.sleep(0.2)  # the launcher was killed; its reaper is stopping the children
+                time.sleep(0.2)  # flock has no time-out; the killed launcher's reaper is stopping the children
         os.ftruncate(self.fd, 0)
         os.pwrite(self.fd, f"{os.getpid()}\n".encode(), 0)
         return self

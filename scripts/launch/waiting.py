@@ -24,7 +24,7 @@ async def until(config: LaunchConfig, what: str, ask: Callable[[], Any]) -> Any:
             return answer
         if time.monotonic() > deadline:
             raise TandemError(
-                f"waited {config.start_timeout_s:g} s for {what}, in vain; see logs/{config.run}_*.log, "
+                f"timed out after {config.start_timeout_s:g} s waiting for {what}; see logs/{config.run}_*.log, "
                 "or allow more with --start_timeout_s"
             )
         await asyncio.sleep(ASK_S)

@@ -29,17 +29,7 @@ async def running_sampler(
     """The service, with an engine that answers everything at once. Yields its task."""
     values = {"run": store.run, "db_connection_string": "x", "model_name_or_path": MODEL, "open_all_tasks": True}
     config = SamplerConfig.model_validate(values | options)
-    await store.services.heartbeat(
-        InferenceService(
-            id="http://e",
-            url="http://e",
-            policy="main",
-            version=0,
-            status=ServiceStatus.UP,
-            capacity=64,
-            heartbeat_s=3600,
-        )
-    )
+    await engine_is_up(store)
     handlers = {sig: signal.getsignal(sig) for sig in (signal.SIGINT, signal.SIGTERM)}
     transport = httpx.MockTransport(says("<answer>4</answer>", version="0"))
     async with EngineClient(transport=transport) as client:
@@ -53,6 +43,15 @@ async def running_sampler(
             for sig, handler in handlers.items():
                 asyncio.get_running_loop().remove_signal_handler(sig)
                 signal.signal(sig, handler)
+
+
+async def engine_is_up(store: Store, url: str = "http://e") -> None:
+    """Its keeper says so, and need not say it again within an hour."""
+    await store.services.heartbeat(
+        InferenceService(
+            id=url, url=url, policy="main", version=0, status=ServiceStatus.UP, capacity=64, heartbeat_s=3600
+        )
+    )
 
 
 async def until(ask: Callable[[], Awaitable[T]], is_so: Callable[[T], object]) -> T:

@@ -1,4 +1,4 @@
-"""How far tasks are opened, against the formula over all documents: whatever happens to groups, in whatever order."""
+"""How far tasks are opened, against the formula over all documents, for random events of groups in any order."""
 
 import random
 from collections.abc import Awaitable, Callable, Sequence

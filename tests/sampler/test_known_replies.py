@@ -1,4 +1,4 @@
-"""Whatever histories an episode is given, one after the other: the model's own replies in them keep their sampled ids."""
+"""The model's own replies keep their sampled ids in every history that an episode is given."""
 
 import copy
 import json

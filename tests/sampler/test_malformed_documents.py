@@ -30,7 +30,7 @@ def config(store: Store) -> SamplerConfig:
 
 
 async def scored(store: Store, got: Claim, score: float) -> str:
-    """The claimed episode, played by nobody."""
+    """A claimed episode that is never played."""
     await store.records.start(got, "w")
     await store.records.open_dispatch(make_answer(got.record_id))
     await store.records.move(got.record_id, RecordStatus.SCORED, {"score": score, "traj": [f"{got.record_id}:0"]})

@@ -232,7 +232,7 @@ async def test_a_long_result_is_summarized_for_its_purpose_and_the_call_says_by_
     assert dispatches[1].messages[0]["content"] == big.result
 
 
-async def test_a_result_that_nobody_summarizes_gives_no_score_and_the_call_says_what_failed(store: Store) -> None:
+async def test_a_result_that_no_model_summarizes_gives_no_score_and_the_call_says_what_failed(store: Store) -> None:
     async with endpoint("garbage") as bad:
         agent = browser(bad, browse_tools=["big"], min_prompt_length=50)
         agents = Agents(browse=agent)
@@ -253,8 +253,8 @@ class Own(MCPSampler):
         return Score(0.5)
 
 
-async def test_a_scorer_that_nobody_knows_is_found_out_before_anything_is_sampled(store: Store) -> None:
-    payload = TaskPayload(query="2+2?", answer="4", scorer="nobody")
+async def test_an_unknown_scorer_is_found_out_before_anything_is_sampled(store: Store) -> None:
+    payload = TaskPayload(query="2+2?", answer="4", scorer="unknown")
     await store.tasks.insert_new([make_task(0, num_generations=2).model_copy(update={"payload": payload})])
     async with episodes.resources(store, episodes.says("<answer>4</answer>")) as shared:
         sampler = MCPSampler(shared, await claim(store))
@@ -267,7 +267,7 @@ async def test_a_scorer_that_nobody_knows_is_found_out_before_anything_is_sample
 @pytest.mark.parametrize(
     ("payload", "message", "slot_status"),
     [
-        ({"scorer": "nobody"}, "scorer 'nobody' is unknown; expected one of", SlotStatus.FAILED),
+        ({"scorer": "unknown"}, "scorer 'unknown' is unknown; expected one of", SlotStatus.FAILED),
         ({"scorer": "agentcpm"}, "scorer 'agentcpm' needs a judge", SlotStatus.FAILED),
         ({"tools": ["serach"]}, "tool 'serach' is allowed, but not offered", SlotStatus.OPEN),
     ],

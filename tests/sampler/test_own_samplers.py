@@ -12,11 +12,10 @@ from sampler.sampler import AsyncSampler
 from shared.documents import TaskPayload
 from shared.errors import ConfigError, OwnCodeFailed, one_by_one
 from shared.mongod import Mongod
-from shared.run_documents import InferenceService
-from shared.states import ServiceStatus, SlotStatus, Termination
+from shared.states import SlotStatus, Termination
 from shared.store import Store
 from tests.sampler.episodes import MODEL
-from tests.sampler.running import running_sampler, until
+from tests.sampler.running import engine_is_up, running_sampler, until
 from tests.shared.builders import import_tasks, make_task
 
 ROOT = Path(__file__).parents[2]
@@ -56,17 +55,7 @@ async def test_a_process_with_a_mistaken_sampler_says_so_in_one_line_and_asks_no
     mongod: Mongod, store: Store, tmp_path: Path
 ) -> None:
     await import_tasks(store, 3, num_generations=1)
-    await store.services.heartbeat(
-        InferenceService(
-            id="http://e",
-            url="http://e",
-            policy="main",
-            version=0,
-            status=ServiceStatus.UP,
-            capacity=64,
-            heartbeat_s=3600,
-        )
-    )
+    await engine_is_up(store)
     mine = tmp_path / "mine.py"
     mine.write_text(MINE)
     flags = ["--run", store.run, "--model_name_or_path", str(MODEL), "--sampler", f"{mine}:Mine"]

@@ -20,11 +20,11 @@ from tests.sampler.boxes import PATIENCE_S
 
 ROOT = Path(__file__).parents[2]
 CONNECTION = "mongodb://me:pa55-on-the-command-line@db"
-NOBODY = "nobody"
+OTHER_USER = "nobody"  # every Linux has it
 LOOKS = {
     "arguments": "tr '\\0' ' ' < /proc/PARENT/cmdline",
     "environment": "tr '\\0' ' ' < /proc/PARENT/environ",
-    "memory": "head -c 1 /proc/PARENT/mem",  # the first page is nobody's: an input/output error where memory can be read
+    "memory": "head -c 1 /proc/PARENT/mem",  # the first page is not mapped: an input/output error where memory can be read
     "open files": "ls -l /proc/PARENT/fd",
     "me": "id -un; env; grep CapEff /proc/self/status",
 }
@@ -71,13 +71,13 @@ def test_as_root_the_environment_is_empty_too_and_the_launchers_mark_stays() -> 
 @needs_root
 def test_tools_of_another_user_can_read_neither_memory_nor_files_of_a_root_process() -> None:
     script = "\n".join(LOOKS.values()).replace("PARENT", str(os.getpid()))
-    (server,) = isolated([ToolServer(name="s", command="/bin/sh", args=("-c", script))], NOBODY, "off")
+    (server,) = isolated([ToolServer(name="s", command="/bin/sh", args=("-c", script))], OTHER_USER, "off")
     assert server.command is not None
     ended = subprocess.run(
         [server.command, *server.args], env=dict(server.env), cwd="/", capture_output=True, text=True, check=False
     )
-    assert NOBODY in ended.stdout.split()
-    assert f"HOME={pwd.getpwnam(NOBODY).pw_dir}" in ended.stdout
+    assert OTHER_USER in ended.stdout.split()
+    assert f"HOME={pwd.getpwnam(OTHER_USER).pw_dir}" in ended.stdout
     assert "CapEff:\t0000000000000000" in ended.stdout
     assert ended.stderr.count("denied") == 3, ended.stderr
 

@@ -33,7 +33,7 @@ async def test_a_server_that_crashes_by_itself_is_an_ordinary_error(box: Box) ->
 
 
 async def test_a_restarted_server_no_longer_knows_the_session() -> None:
-    box = start_box("--port", str(free_port()))  # the kernel gives nobody this one while the server is away
+    box = start_box("--port", str(free_port()))  # the kernel gives no other process this one while the server is away
     try:
         async with undisturbed(), ToolSession([box.server]) as session:
             box.kill()
@@ -73,12 +73,12 @@ async def test_a_cancelled_episode_cancels_its_call_at_the_server(shared_box: Bo
         await until_slow(session, running=before["running"], cancelled=before["cancelled"] + 1)
 
 
-async def test_opening_fails_with_the_cause_when_nobody_listens_or_the_path_is_wrong(shared_box: Box) -> None:
-    nobody = ToolServer(name="nobody", url="http://127.0.0.1:9/mcp")
+async def test_opening_fails_with_the_cause_when_its_port_is_closed_or_the_path_is_wrong(shared_box: Box) -> None:
+    closed = ToolServer(name="closed", url="http://127.0.0.1:9/mcp")
     wrong_path = ToolServer(name="lost", url=f"http://127.0.0.1:{shared_box.port}/nothing")
     absent = ToolServer(name="absent", command="/no/such/program")
     async with undisturbed():
-        for server, words in ((nobody, "ConnectError"), (wrong_path, "lost"), (absent, "No such file")):
+        for server, words in ((closed, "ConnectError"), (wrong_path, "lost"), (absent, "No such file")):
             with pytest.raises(ToolServerUnavailable, match=words):
                 await ToolSession([server]).open()
 
@@ -129,7 +129,7 @@ async def test_opening_is_bounded_as_a_whole_when_the_server_sends_a_little_all_
 
 
 async def test_one_server_that_cannot_be_opened_closes_the_others(shared_box: Box) -> None:
-    session = ToolSession([shared_box.server, ToolServer(name="nobody", url="http://127.0.0.1:9/mcp")])
-    with pytest.raises(ToolServerUnavailable, match="nobody"):
+    session = ToolSession([shared_box.server, ToolServer(name="absent", url="http://127.0.0.1:9/mcp")])
+    with pytest.raises(ToolServerUnavailable, match="absent"):
         await session.open()
     assert all(link._connection._task is None or link._connection._task.done() for link in session._links)

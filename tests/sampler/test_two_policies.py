@@ -47,7 +47,7 @@ class Debate(AsyncSampler):
 
 class Stranger(Debate):
     async def run(self) -> Termination:
-        await self.create_chat_completions([{"role": "user", "content": "who?"}], policy="nobody")
+        await self.create_chat_completions([{"role": "user", "content": "who?"}], policy="stranger")
         return Termination.ANSWERED
 
 
@@ -99,7 +99,7 @@ def scoring(name: str, **others: float) -> type[AsyncSampler]:
 @pytest.mark.parametrize(
     ("sampler", "text", "status"),
     [
-        (Stranger, "policy 'nobody' takes no part; those that do: main, judge", SlotStatus.FAILED),
+        (Stranger, "policy 'stranger' takes no part; those that do: main, judge", SlotStatus.FAILED),
         (scoring("Unknown", ref=1.0), "scored policies ['ref']", SlotStatus.OPEN),
         (scoring("Nan", judge=float("nan")), "finite numbers", SlotStatus.OPEN),
     ],

@@ -32,7 +32,7 @@ from tests.shared.builders import make_data, make_task
 Document = dict[str, Any]
 Look = Callable[[Store], Awaitable[Any]]
 GROUPS_PER_STEP, STALENESS = 16, 2
-READY, RUNNING, COMPLETED, WAITING = 20, 12, 3, 200  # groups that are under way, whatever the run's size
+READY, RUNNING, COMPLETED, WAITING = 20, 12, 3, 200  # groups that are under way, in a run of any size
 EVAL_TASKS, STEPS_PER_ROUND = 20, 10
 ADMISSIONS = {"main": Admission(groups_per_step=GROUPS_PER_STEP, max_staleness=STALENESS)}
 AT_ONCE = 5_000

@@ -132,7 +132,7 @@ class Run:
             while not await ask(store):
                 if time.monotonic() > deadline:
                     tails = "\n".join(f"--- {p.name}\n{p.read_text(errors='replace')[-1500:]}" for p in self.logs())
-                    raise AssertionError(f"waited {timeout_s:g} s in vain for {what}\n{tails}")
+                    raise AssertionError(f"timed out after {timeout_s:g} s waiting for {what}\n{tails}")
                 await asyncio.sleep(0.1)
 
     def logs(self) -> list[Path]:

@@ -1,12 +1,10 @@
 """A database that demands a password: a process with none, or a wrong one, says so; the password is read nowhere else."""
 
 import os
-import shutil
 import signal
 import subprocess
 import sys
 import time
-import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -130,15 +128,6 @@ def test_every_service_ends_with_one_sentence(
     assert "expected a db_connection_string with user, password and authSource" in told[0]
     assert "Traceback" not in done.stdout + done.stderr
     assert password not in done.stdout + done.stderr
-
-
-@pytest.fixture
-def run() -> Iterator[str]:
-    name = f"test-secret-{uuid.uuid4().hex[:8]}"
-    yield name
-    shutil.rmtree(ROOT / "output" / name, ignore_errors=True)
-    for path in (ROOT / "logs").glob(f"{name}_*.log"):
-        path.unlink()
 
 
 @pytest.mark.thorough

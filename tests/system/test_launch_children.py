@@ -57,7 +57,7 @@ def wait_until(true: object, limit_s: float = 100.0) -> None:
     assert callable(true)
     deadline = time.monotonic() + limit_s
     while not true():
-        assert time.monotonic() < deadline, "waited in vain"
+        assert time.monotonic() < deadline, "timed out"
         time.sleep(0.05)
 
 

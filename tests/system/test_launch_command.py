@@ -3,13 +3,10 @@
 import json
 import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
 import time
-import uuid
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -21,15 +18,6 @@ from shared.store import Store
 from tests.system.processes import PATIENCE_S, PATIENT, ROOT, launched
 
 pytestmark = pytest.mark.timeout(900)
-
-
-@pytest.fixture
-def run() -> Iterator[str]:
-    name = f"test-launch-{uuid.uuid4().hex[:8]}"
-    yield name
-    shutil.rmtree(ROOT / "output" / name, ignore_errors=True)
-    for path in (ROOT / "logs").glob(f"{name}_*.log"):
-        path.unlink()
 
 
 @pytest.fixture

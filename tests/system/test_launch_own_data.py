@@ -3,11 +3,8 @@
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
-import uuid
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -147,15 +144,6 @@ def test_splitting_keeps_the_launcher_s_own_words_in_order() -> None:
     own, others = split_arguments(["demo", "--a", "1", "--x=2", "--b=3", "--y", "-4", "--z"], ["a", "b"])
     assert own == ["demo", "--a", "1", "--b=3"]
     assert others == {"x": "2", "y": "-4", "z": ""}
-
-
-@pytest.fixture
-def run() -> Iterator[str]:
-    name = f"test-own-{uuid.uuid4().hex[:8]}"
-    yield name
-    shutil.rmtree(ROOT / "output" / name, ignore_errors=True)
-    for path in (ROOT / "logs").glob(f"{name}_*.log"):
-        path.unlink()
 
 
 @pytest.mark.thorough

@@ -225,5 +225,5 @@ def _newest(root: Path) -> int:
 def _wait_until(true: Callable[[], bool], what: str) -> None:
     deadline = time.monotonic() + 120
     while not true():
-        assert time.monotonic() < deadline, f"waited 120 s in vain for {what}"
+        assert time.monotonic() < deadline, f"timed out after 120 s waiting for {what}"
         time.sleep(0.001)

@@ -21,7 +21,7 @@ from trainer import sft
 from trainer.data.sft_records import RecordFilter, Records, choose
 from trainer.modeling.model import load_model
 from trainer.parallel import Parallel
-from trainer.sft import SftConfig
+from trainer.sft_config import SftConfig
 from trainer.store_bridge import StoreBridge
 
 RUN = "sft-records-test"

@@ -143,7 +143,7 @@ class Scheduler:
             with torch.inference_mode():
                 while not self._stopping:
                     self._turn()
-        except BaseException as failure:  # any failure: requests must not wait for ever
+        except BaseException as failure:  # SystemExit too: without this thread requests would wait for ever
             self.failure = failure
             log.critical("scheduler died: the engine ends", exc_info=True)
             signal.raise_signal(signal.SIGTERM)  # uvicorn shuts down; the process ends with status 1
