@@ -13,12 +13,12 @@ import sys
 import uvloop
 
 from sampler.config import SamplerConfig
-from sampler.garbage import collect_seldom
-from sampler.service import run_service
+from sampler.service.garbage import collect_seldom
+from sampler.service.service import run_service
 from shared.errors import ConfigError, TandemError, one_by_one
-from shared.interrupt import run_command
 from shared.logs import begin_logging
-from shared.own_process import conceal
+from shared.processes.concealment import conceal
+from shared.processes.interrupt import run_command
 
 REFUSED = 2  # exit status: a setting is wrong, and would be again; the launcher does not start this sampler once more
 

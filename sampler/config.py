@@ -5,13 +5,13 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import BaseModel, Field, model_validator
 
-from sampler.engine.access import EngineAccess
-from sampler.policies.config import ContextConfig, NewContext
+from sampler.engine.client.access import EngineAccess
+from sampler.history.config import ContextConfig, NewContext
 from sampler.settlement.config import GroupConfig
 from sampler.tools.isolation import Sandbox
-from shared.config import LogLevel, ServiceConfig, secret_field
+from shared.configuration.loading import LogLevel, ServiceConfig, secret_field
+from shared.documents.run import HEARTBEAT_S
 from shared.names import DEFAULT_POLICY, PolicyName, RunName
-from shared.run_documents import HEARTBEAT_S
 
 Positive = Annotated[int, Field(gt=0)]
 Share = Annotated[float, Field(ge=0, le=1)]

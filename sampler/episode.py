@@ -22,10 +22,10 @@ from sampler.errors import AgentFailed, EngineError, ScorerFailed, ToolFailure, 
 from sampler.own_calls import call_own
 from sampler.sampler import AsyncSampler
 from sampler.scorers import Score, is_finite_number, require_scorer
+from shared.documents.states import DispatchStatus, RecordStatus, Termination
 from shared.errors import ConfigError, DoesNotFit, IllegalMove, LeaseLost, OwnCodeFailed
 from shared.outside_text import clipped, error_text
-from shared.own_frames import definition_of, own_fault, told
-from shared.states import DispatchStatus, RecordStatus, Termination
+from shared.user_code.frames import definition_of, own_fault, told
 
 log = logging.getLogger(__name__)
 

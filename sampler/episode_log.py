@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Any
 
-from shared.states import RecordStatus
+from shared.documents.states import RecordStatus
 
 
 @dataclass(slots=True)

@@ -18,7 +18,7 @@ TandemError
     └── ToolNotOffered         the settings or a task name a tool that no server has in its list: it may come with one
 """
 
-from shared.agent_use import AgentUse
+from shared.documents.agent_use import AgentUse
 from shared.errors import ConfigError, TandemError
 
 

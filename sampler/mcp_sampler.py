@@ -14,15 +14,15 @@ from typing import ClassVar
 from urllib.parse import quote
 
 from sampler.errors import AgentFailed, ToolFailure
+from sampler.history.conversation import Conversation
+from sampler.history.reply_message import Message, make_call_id
 from sampler.parsers import ParsedReply, ToolCall
-from sampler.policies.conversation import Conversation
-from sampler.reply_message import Message, make_call_id
 from sampler.sampler import AsyncSampler, Turn
-from sampler.tool_check import tool_limits
+from sampler.service.tool_check import tool_limits
 from sampler.tools import TokenBorders, ToolResult, ToolSession
-from shared.agent_use import AgentUse
 from shared.documents import ToolCallResult
-from shared.states import DispatchStatus, Termination
+from shared.documents.agent_use import AgentUse
+from shared.documents.states import DispatchStatus, Termination
 
 MAX_SHOWN_PURPOSE_CHARS = 200
 

@@ -7,12 +7,12 @@ import inspect
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-from sampler.resources import Resources
 from sampler.sampler import AsyncSampler
+from sampler.service.resources import Resources
 from shared.documents import Claim
 from shared.errors import OwnCodeFailed
 from shared.outside_text import clipped
-from shared.own_frames import cause_of, definition_of, name_of, own_fault
+from shared.user_code.frames import cause_of, definition_of, name_of, own_fault
 
 T = TypeVar("T")
 

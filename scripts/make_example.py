@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from shared.interrupt import run_command
+from shared.processes.interrupt import run_command
 
 EXAMPLE_DIR = Path(__file__).resolve().parent.parent / "assets" / "example"
 sys.path.insert(0, str(EXAMPLE_DIR))  # the example is a folder to copy, not an installed package

@@ -19,7 +19,7 @@ import torch
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import GenerationConfig, PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
-from shared.interrupt import run_command
+from shared.processes.interrupt import run_command
 
 EXAMPLE_DIR = Path(__file__).resolve().parent.parent / "assets" / "example"
 sys.path.insert(0, str(EXAMPLE_DIR))  # the example is a folder to copy, not an installed package

@@ -75,7 +75,7 @@ pip -e ".[$extras]"
 # ---------------------------------------------------------------- the embedded MongoDB
 
 mongod_says() { .venv/bin/python -c 'import subprocess, sys
-from shared.mongod import find_mongod
+from shared.processes.mongod import find_mongod
 sys.exit(subprocess.run([find_mongod(), "--version"], stdout=subprocess.DEVNULL).returncode)' 2>&1; }
 if ! said="$(mongod_says)"; then
   remedy="The embedded MongoDB needs libcurl and OpenSSL 3: apt-get install libcurl4 (Debian 12, Ubuntu 22.04 or newer)"

@@ -2,7 +2,7 @@
 
 import logging
 
-from shared.config import LogLevel
+from shared.configuration.loading import LogLevel
 from shared.redaction import redacted
 
 QUIET = ("httpx", "httpx2", "httpcore", "mcp", "pymongo")  # one line per request would hide ours

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from xdist.scheduler import LoadScopeScheduling
 
-from shared.mongod import Mongod
+from shared.processes.mongod import Mongod
 from shared.store import Store
 
 ROOT = Path(__file__).parents[1]

@@ -9,14 +9,14 @@ import yaml
 from accelerate.commands.config.config_args import load_config_from_file
 
 from sampler.config import SamplerConfig
-from sampler.engine.keeper import KeeperConfig
+from sampler.engine.keeper.keeper import KeeperConfig
 from scripts.launch.policies import load_policies
 from scripts.launch.settings import LaunchConfig
-from shared.config import POLICIES, SECTIONS, ServiceConfig, read_policies, read_section
+from shared.configuration.loading import POLICIES, SECTIONS, ServiceConfig, read_policies, read_section
 from shared.errors import ConfigError
-from shared.task_mix import TasksConfig
+from shared.tasks.mix import TasksConfig
 from trainer.config import TrainerConfig
-from trainer.sft_config import SftConfig
+from trainer.sft.config import SftConfig
 
 ROOT = Path(__file__).parents[1]
 SERVICES: list[type[ServiceConfig]] = [TrainerConfig, SftConfig, SamplerConfig, KeeperConfig, LaunchConfig, TasksConfig]

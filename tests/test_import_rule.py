@@ -77,11 +77,11 @@ def test_no_source_imports_against_the_rule(package: str) -> None:
 @pytest.mark.parametrize(
     ("text", "path"),
     [
-        ("import torch.nn", "shared/packed.py"),
-        ("def f():\n    from sampler.context import Context", "trainer/data/stream.py"),
-        ("import trainer", "sampler/service.py"),
-        ("import torch", "sampler/engine/pool.py"),
-        ("import importlib\nimportlib.import_module('torch')", "sampler/service.py"),
+        ("import torch.nn", "shared/documents/packed.py"),
+        ("def f():\n    from sampler.rendering.context import Context", "trainer/data/stream.py"),
+        ("import trainer", "sampler/service/service.py"),
+        ("import torch", "sampler/engine/pool/engine_pool.py"),
+        ("import importlib\nimportlib.import_module('torch')", "sampler/service/service.py"),
         ("from ..trainer import loop", "sampler/engine.py"),
         ("from scripts.launch import curve", "shared/cli/main.py"),
     ],

@@ -16,10 +16,13 @@ FACTS = {
     "when something is taken for dead": (r'"\$heartbeat"', "shared/store/liveness.py"),
     "from which score on an episode passes": (r"score\w*\s*[<>]=?\s*\d", None),
     "names of splits": (r'split"?\]?\s*(?:==|!=|=|:)\s*"(?:train|eval)"', None),
-    "names in an output folder": (r'"metrics\.jsonl"|/ "checkpoints"|f"step-\{step:06d\}', "shared/output_names.py"),
+    "names in an output folder": (
+        r'"metrics\.jsonl"|/ "checkpoints"|f"step-\{step:06d\}',
+        "shared/files/output_names.py",
+    ),
     "states in which a task is over, or may be played": (
         r"[\[(]TaskStatus\.\w+(?:\.value)?,\s",
-        "shared/states.py",
+        "shared/documents/states.py",
     ),
     "name of the only policy": (r'policy\S*\s*(?:==|!=)\s*"main"|Field\(\s*"main"|\)\] = "main"', None),
 }

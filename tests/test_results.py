@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from scripts.results import write_json
+from scripts.bench.results import write_json
 from tests.full_disk import room_for
 
 

@@ -13,15 +13,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sampler.config import SamplerConfig
-from sampler.engine.keeper_config import KeeperConfig
+from sampler.engine.keeper.config import KeeperConfig
 from scripts.launch.policies import load_policies
 from scripts.launch.settings import LaunchConfig
-from shared.config import SECRETS, ServiceConfig, is_secret_variable
+from shared.configuration.loading import SECRETS, ServiceConfig, is_secret_variable
 from shared.errors import ConfigError
-from shared.task_mix import TasksConfig
+from shared.tasks.mix import TasksConfig
 from trainer.config import TrainerConfig
 from trainer.export import ExportConfig
-from trainer.sft_config import SftConfig
+from trainer.sft.config import SftConfig
 from trainer.verify import VerifyConfig
 
 ROOT = Path(__file__).parents[1]
@@ -170,7 +170,7 @@ def test_a_file_that_cannot_be_opened_is_refused_in_a_sentence(path: str) -> Non
             kind.load([*given, "--config", path])
 
 
-@pytest.mark.parametrize("module", ["sampler", "sampler.engine.keeper", "scripts.launch", "shared.cli"])
+@pytest.mark.parametrize("module", ["sampler", "sampler.engine.keeper.keeper", "scripts.launch", "shared.cli"])
 def test_a_program_says_it_in_a_line_and_exits_with_2(module: str) -> None:
     wrong = (
         ["status", "../x"] if module == "shared.cli" else ["a.b"] if module == "scripts.launch" else ["--run", "../x"]

@@ -9,8 +9,8 @@ import logging
 import os
 
 from shared.errors import TandemError
-from shared.interrupt import run_command
 from shared.logs import begin_logging
+from shared.processes.interrupt import run_command
 from trainer.config import TrainerConfig
 from trainer.loop import train
 from trainer.parallel import LaunchError, end_process

@@ -7,7 +7,7 @@ from typing import Annotated, Any, ClassVar, Literal
 import torch
 from pydantic import Field, model_validator
 
-from shared.config import LogLevel, ServiceConfig, secret_field
+from shared.configuration.loading import LogLevel, ServiceConfig, secret_field
 from shared.names import DEFAULT_POLICY, PolicyName, RunName, shortened
 from trainer.data.advantages import AdvantageNormalization
 from trainer.ineffective_settings import unused

@@ -10,7 +10,7 @@ import json
 import logging
 from pathlib import Path
 
-from shared.evaluation import EvaluationRound, evaluation_round
+from shared.evaluation.rounds import EvaluationRound, evaluation_round
 from trainer.config import TrainerConfig
 from trainer.parallel import Parallel
 from trainer.store_bridge import StoreBridge

@@ -19,12 +19,12 @@ from rich.console import Console
 from torch.distributed.checkpoint.state_dict import get_model_state_dict, set_model_state_dict
 from transformers import PreTrainedModel
 
-from shared.config import ServiceConfig
+from shared.configuration.loading import ServiceConfig
 from shared.errors import ConfigError, DataError, TandemError
-from shared.interrupt import run_command
-from shared.weights import manifest_of
-from trainer.atomic_directories import write_directory_atomically
-from trainer.checkpoint import STATE_FILE, TRAINED, load_tensors, stored_tensors, without_frozen
+from shared.processes.interrupt import run_command
+from shared.weights.files import manifest_of
+from trainer.checkpoints.atomic_directories import write_directory_atomically
+from trainer.checkpoints.checkpoint import STATE_FILE, TRAINED, load_tensors, stored_tensors, without_frozen
 from trainer.modeling.forward import TreeLM
 from trainer.modeling.model import load_model
 from trainer.modeling.trainable import Trainable

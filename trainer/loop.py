@@ -23,11 +23,11 @@ from typing import Any
 import numpy as np
 import torch
 
+from shared.documents.run import HEARTBEAT_S, TrainerEnd, Worker
 from shared.errors import ConfigError
-from shared.evaluation import best_steps
-from shared.output_names import CHECKPOINTS, METRICS_FILE
-from shared.run_documents import HEARTBEAT_S, TrainerEnd, Worker
-from trainer import checkpoint
+from shared.evaluation.rounds import best_steps
+from shared.files.output_names import CHECKPOINTS, METRICS_FILE
+from trainer.checkpoints import checkpoint
 from trainer.config import TrainerConfig
 from trainer.data.stream import RecordStream
 from trainer.evaluation import Evaluation

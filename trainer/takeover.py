@@ -10,10 +10,10 @@ are on a disk somewhere: that is refused, unless `undo_later_steps` says it.
 
 import logging
 
+from shared.documents.run import Admission, Run, SavedCheckpoint
 from shared.errors import ConfigError, LeaseLost
-from shared.output_names import CHECKPOINTS
-from shared.run_documents import Admission, Run, SavedCheckpoint
-from trainer import checkpoint
+from shared.files.output_names import CHECKPOINTS
+from trainer.checkpoints import checkpoint
 from trainer.config import TrainerConfig
 from trainer.data.offline import bring_in, check_source
 from trainer.parallel import Parallel

@@ -22,16 +22,16 @@ from pydantic import Field
 from rich.console import Console
 from rich.table import Table
 
-from shared.assembly import Assembly
-from shared.config import ServiceConfig, secret_field
+from shared.configuration.loading import ServiceConfig, secret_field
 from shared.documents import DBRecordData
+from shared.documents.run import PolicyVersion
 from shared.errors import DataError, TandemError
-from shared.flatten import tree_of
-from shared.interrupt import run_command
 from shared.names import DEFAULT_POLICY, PolicyName, RunName
-from shared.run_documents import PolicyVersion
+from shared.processes.interrupt import run_command
 from shared.store import Store
-from shared.trees import RecordTree
+from shared.tokens.flatten import tree_of
+from shared.tokens.trees import RecordTree
+from shared.weights.assembly import Assembly
 from trainer.modeling.forward import TreeLM, row_logprobs
 from trainer.modeling.measuring import choose_way
 from trainer.modeling.model import load_model

@@ -9,7 +9,7 @@ Each turn earns its share of it.
 from assets.gridworld.world import GridTask, Walker
 from sampler.sampler import AsyncSampler
 from sampler.scorers import Score
-from shared.states import Termination
+from shared.documents.states import Termination
 
 
 class GridSampler(AsyncSampler):

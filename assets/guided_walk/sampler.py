@@ -10,7 +10,7 @@ share of its hints that lead nearer to the goal, whether the walker follows or n
 from assets.gridworld.world import GridTask, Walker, letter_of
 from sampler.sampler import AsyncSampler, Turn
 from sampler.scorers import Score
-from shared.states import Termination
+from shared.documents.states import Termination
 
 GUIDE = "guide"
 

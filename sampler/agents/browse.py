@@ -8,7 +8,7 @@ from sampler.agents.config import BrowseAgentConfig
 from sampler.agents.pool import ModelPool
 from sampler.tools.limits import ToolLimits
 from sampler.tools.results import Borders, bounded
-from shared.agent_use import AgentUse
+from shared.documents.agent_use import AgentUse
 
 DEFAULT_PURPOSE = "Find out what this says."
 # Counting tokens takes time in proportion to the text; few tokens are longer than this.

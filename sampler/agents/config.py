@@ -21,8 +21,8 @@ from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, f
 
 from sampler.environment import VARIABLE, expand
 from shared.errors import ConfigError
+from shared.files.yaml_file import read_yaml_file
 from shared.redaction import HIDDEN, redacted_values
-from shared.yaml_file import read_yaml_file
 
 Count = Annotated[int, Field(gt=0)]
 Seconds = Annotated[float, Field(gt=0)]

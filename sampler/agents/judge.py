@@ -11,7 +11,7 @@ from sampler.agents.config import ScorerAgentConfig
 from sampler.agents.endpoint import NO_KEY, Endpoint, Message
 from sampler.agents.pool import ModelPool, Unreadable
 from sampler.agents.verdict import read_verdict
-from shared.agent_use import AgentUse
+from shared.documents.agent_use import AgentUse
 
 if TYPE_CHECKING:
     from openai import AsyncOpenAI

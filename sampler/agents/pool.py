@@ -20,7 +20,7 @@ from sampler.agents.breaker import Breaker
 from sampler.agents.config import AgentConfig
 from sampler.agents.endpoint import Endpoint, Message, Reply, RequestFailed
 from sampler.errors import AgentFailed
-from shared.agent_use import AgentUse, FailedRequest
+from shared.documents.agent_use import AgentUse, FailedRequest
 
 log = logging.getLogger(__name__)
 

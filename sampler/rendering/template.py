@@ -34,7 +34,7 @@ from tokenizers import Tokenizer
 
 from sampler.rendering.marks import MARK_END, MARK_START, Marker, any_of, pieces, unmarked, without_marks
 from shared.errors import ConfigError
-from shared.json_file import read_json_file
+from shared.files.json_file import read_json_file
 
 Message = Mapping[str, Any]
 ToolSchema = Mapping[str, Any]

@@ -11,7 +11,7 @@ import signal
 import sys
 
 from sampler.errors import ScorerFailed
-from shared.child_process import end_child
+from shared.processes.child import end_child
 
 # Processor time is the real bound, this one is for a stalled machine: sympy's own import takes 1–3 s of a core, and there may be
 # a tenth of one.

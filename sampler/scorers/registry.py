@@ -15,12 +15,12 @@ from typing import Any
 from sampler.agents import Judge
 from sampler.errors import AgentFailed, ScorerFailed
 from sampler.scorers.details import explained, no_answer
-from shared import scorer_names as known_names
 from shared.errors import ConfigError, OwnCodeFailed
 from shared.outside_text import clipped
-from shared.own_code import import_own
-from shared.own_frames import cause_of, definition_of, told
 from shared.redaction import without
+from shared.tasks import scorer_names as known_names
+from shared.user_code.frames import cause_of, definition_of, told
+from shared.user_code.loading import import_own
 
 # Programming mistakes, which another episode would only repeat. Some of them may come from one task's data (KeyError is a
 # LookupError): so it takes MAX_MISTAKES of them, and not one score before.
@@ -34,7 +34,7 @@ class ScoringRequest:
     """`answer`: extracted, None when there was none; `accepted`: any of these is right; `reply`: the last reply's text.
 
     `payload` is the task's own, `judge` the scorer agent, where one is configured. `messages`: the whole conversation,
-    what the policy was told and what it said, with reasoning and tool calls (`sampler/transcript.py`: bounded).
+    what the policy was told and what it said, with reasoning and tool calls (`sampler/history/transcript.py`: bounded).
     """
 
     answer: str | None

@@ -22,11 +22,11 @@ from sampler.settlement.config import Advantage
 from sampler.settlement.groups import Episode, read_episode
 from sampler.settlement.rules import Verdict, judge
 from shared.documents import DBRecordData, DispatchedSamplingTask, Record, Slot, Task, data_id
+from shared.documents.states import DataStatus, RecordStatus, SlotStatus
 from shared.errors import DataError, MalformedDocument
-from shared.flatten import answered, data_fields, flatten
 from shared.names import TRAIN_SPLIT
-from shared.states import DataStatus, RecordStatus, SlotStatus
 from shared.store import Store
+from shared.tokens.flatten import answered, data_fields, flatten
 
 log = logging.getLogger(__name__)
 

@@ -1,7 +1,7 @@
 """Tool servers over stdio as another user, or where they see no other process: their commands, with a wrapper in front.
 
-A tool of the sampler's own user cannot read this process (`shared.own_process`), but it can read the user's files, end the
-user's processes, and, as root, read everything. `tool_user` needs a sampler that may change users (root, or CAP_SETUID and
+A tool of the sampler's own user cannot read this process (`shared.processes.concealment`), but it can read the user's files, end
+the user's processes, and, as root, read everything. `tool_user` needs a sampler that may change users (root, or CAP_SETUID and
 CAP_SETGID); `bubblewrap` gives a tool its own process ids, /proc and /dev, and no capabilities, and leaves files
 and network as they are.
 """

@@ -30,7 +30,7 @@ from sampler.environment import expand
 from sampler.tools.auth import ClientCredentials, Method
 from sampler.tools.revision import Revision
 from shared.errors import ConfigError
-from shared.json_file import read_json_file
+from shared.files.json_file import read_json_file
 
 Transport = Literal["stdio", "http", "sse", "mcpapi"]
 Remote = Literal["http", "sse", "mcpapi"]

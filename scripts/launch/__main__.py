@@ -36,14 +36,14 @@ from scripts.launch.services import start_keepers, start_samplers, start_tools, 
 from scripts.launch.settings import ROOT, LaunchConfig
 from scripts.launch.task_checks import check_tasks, check_tools
 from scripts.launch.waiting import signals_set, until
-from shared.config import forget_secrets
+from shared.configuration.loading import forget_secrets
+from shared.documents.states import ServiceStatus
 from shared.errors import ConfigError, TandemError
-from shared.evaluation import EvaluationRound, evaluation_rounds
-from shared.interrupt import INTERRUPTED
-from shared.mongod import Mongod
-from shared.output_names import METRICS_FILE
+from shared.evaluation.rounds import EvaluationRound, evaluation_rounds
+from shared.files.output_names import METRICS_FILE
+from shared.processes.interrupt import INTERRUPTED
+from shared.processes.mongod import Mongod
 from shared.redaction import redacted, shown
-from shared.states import ServiceStatus
 from shared.store import Store
 
 SNAPSHOT_S = 2.0

@@ -25,9 +25,9 @@ from typing import Self
 
 from scripts.launch.errors import ErrorLines, Repeats, raised
 from scripts.launch.processes import MARK, Target, start_time, stop
-from shared.config import is_secret_variable
+from shared.configuration.loading import is_secret_variable
 from shared.errors import TandemError
-from shared.mongod import Mongod
+from shared.processes.mongod import Mongod
 
 POLL_S = 0.25
 TAIL_LINES = 30  # torch's launcher alone ends with 15 lines of its own

@@ -4,7 +4,7 @@ import json
 import time
 from pathlib import Path
 
-from shared.written_file import write_text_whole
+from shared.files.written_file import write_text_whole
 
 
 class PhaseClock:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from scripts.launch.settings import EXAMPLE, ROOT, LaunchConfig
-from shared.config import DATABASE
+from shared.configuration.loading import DATABASE
 
 Command = list[str]
 SGLANG_SCRIPT = ROOT / "scripts" / "sglang_cpu.sh"
@@ -42,7 +42,7 @@ def keeper(config: LaunchConfig, engine_url: str | None) -> Command:
     return [
         sys.executable,
         "-m",
-        "sampler.engine.keeper",
+        "sampler.engine.keeper.keeper",
         *_common(config),
         *engine,
         *_given(config, "keeper"),

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from shared.run_documents import InferenceService, Worker
-from shared.states import RunState
+from shared.documents.run import InferenceService, Worker
+from shared.documents.states import RunState
 from shared.store import Store
 
 Line = dict[str, float]

@@ -9,8 +9,8 @@ from rich.console import Console
 from scripts.launch.display import format_s
 from scripts.launch.settings import LaunchConfig
 from shared.cli.evaluation import ends_text, estimate_text, print_wide, source_table
-from shared.evaluation import EvaluationRound
-from shared.written_file import write_text_whole
+from shared.evaluation.rounds import EvaluationRound
+from shared.files.written_file import write_text_whole
 
 
 def write(config: LaunchConfig, played: EvaluationRound, seconds: dict[str, float]) -> None:

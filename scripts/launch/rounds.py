@@ -10,13 +10,13 @@ from typing import Any
 from pydantic import BaseModel
 
 from scripts.launch.settings import ROOT, LaunchConfig
-from shared.evaluation import evaluation_round
+from shared.evaluation.rounds import evaluation_round
 from shared.names import EVAL_SPLIT, TRAIN_SPLIT
-from shared.own_payload import load_payload_model
 from shared.store import Store
-from shared.task_files import Target, import_task_file
-from shared.task_lines import check_unique_ids
-from shared.task_mix import import_mix
+from shared.tasks.files import Target, import_task_file
+from shared.tasks.lines import check_unique_ids
+from shared.tasks.mix import import_mix
+from shared.user_code.payload import load_payload_model
 
 POLL_S = 0.5
 

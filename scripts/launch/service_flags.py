@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from sampler.config import SamplerConfig
-from sampler.engine.keeper_config import KeeperConfig
-from shared.config import SECRETS, ServiceConfig
+from sampler.engine.keeper.config import KeeperConfig
+from shared.configuration.loading import SECRETS, ServiceConfig
+from shared.configuration.option_names import unknown_option
 from shared.errors import ConfigError
-from shared.option_names import unknown_option
 
 ROOT = Path(__file__).resolve().parents[2]
 LIGHT: tuple[type[ServiceConfig], ...] = (SamplerConfig, KeeperConfig)  # the trainer's needs torch to be read

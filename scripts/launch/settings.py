@@ -14,11 +14,18 @@ from pydantic import Field, PrivateAttr, field_validator, model_validator
 from pydantic_settings import CliPositionalArg, NoDecode
 
 from scripts.launch.service_flags import ServiceFlags, hand_out, split_arguments
-from shared.config import ServiceConfig, read_policies, read_section, read_sections, require_keys, secret_field
+from shared.configuration.loading import (
+    ServiceConfig,
+    read_policies,
+    read_section,
+    read_sections,
+    require_keys,
+    secret_field,
+)
 from shared.errors import ConfigError
 from shared.names import DEFAULT_POLICY, EVAL_SPLIT, TRAIN_SPLIT, PolicyName, RunName, shortened
-from shared.task_files import NUM_GENERATIONS
-from shared.task_mix import TasksConfig
+from shared.tasks.files import NUM_GENERATIONS
+from shared.tasks.mix import TasksConfig
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLE = Path("assets/example")

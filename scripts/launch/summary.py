@@ -9,11 +9,11 @@ from typing import Any
 
 from scripts.launch.figures import EvalPoint, Snapshot, StepMetrics, mean, take_snapshot
 from scripts.launch.settings import LaunchConfig
-from shared.evaluation import EvaluationRound, Figures
-from shared.output_names import CHECKPOINTS, STEP_FOLDER
-from shared.pass_rates import Estimate
+from shared.evaluation.pass_rates import Estimate
+from shared.evaluation.rounds import EvaluationRound, Figures
+from shared.files.output_names import CHECKPOINTS, STEP_FOLDER
+from shared.files.written_file import write_text_whole, written_whole
 from shared.store import Store
-from shared.written_file import write_text_whole, written_whole
 
 
 async def summarize(

@@ -8,20 +8,20 @@ from pathlib import Path
 
 from sampler.agents.config import read_agents_config
 from sampler.config import SamplerConfig
-from sampler.playable import scores_itself
 from sampler.sampler import AsyncSampler
-from sampler.tool_check import missing_tools
+from sampler.service.playable import scores_itself
+from sampler.service.tool_check import missing_tools
 from sampler.tools import parse_servers
 from sampler.tools.isolation import isolated
 from scripts.launch.rounds import payload_model
 from scripts.launch.settings import ROOT, LaunchConfig
 from shared.errors import ConfigError, TandemError
 from shared.names import EVAL_SPLIT, TRAIN_SPLIT
-from shared.own_code import import_own, load_class
 from shared.store.questions import Asked
-from shared.task_checks import Samplers, TaskCheck
-from shared.task_files import Target, check_playable
-from shared.task_mix import check_mix
+from shared.tasks.checks import Samplers, TaskCheck
+from shared.tasks.files import Target, check_playable
+from shared.tasks.mix import check_mix
+from shared.user_code.loading import import_own, load_class
 
 STANDARD = SamplerConfig.model_fields["sampler"].default
 Tell = Callable[[str], None]

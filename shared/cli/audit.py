@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 from rich.markup import escape
 
-from shared.audit import AuditReport, audit
+from shared.audit.run import AuditReport, audit
 from shared.cli.connect import OK, PROBLEM, AsJson, Connection, RunName, console, table, with_store
 
 EXAMPLES = """Examples:

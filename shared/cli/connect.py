@@ -20,7 +20,7 @@ from rich.padding import Padding
 from rich.table import Table
 
 from shared.errors import ConfigError, TandemError
-from shared.interrupt import INTERRUPTED
+from shared.processes.interrupt import INTERRUPTED
 from shared.store import Store
 
 OK, PROBLEM, USAGE = 0, 1, 2

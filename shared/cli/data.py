@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from shared.cli.connect import Connection, RunName, console, with_store
-from shared.data_file import export_data, import_data
+from shared.files.data_file import export_data, import_data
 from shared.names import DEFAULT_POLICY
 
 app = typer.Typer(help="A run's training data as a file.", no_args_is_help=True, rich_markup_mode="markdown")

@@ -10,9 +10,9 @@ from rich.markup import escape
 from rich.table import Table
 
 from shared.cli.connect import AsJson, Connection, RunName, console, table, with_store
-from shared.evaluation import EvaluationRound, Figures, evaluation_rounds
+from shared.evaluation.pass_rates import Estimate
+from shared.evaluation.rounds import EvaluationRound, Figures, evaluation_rounds
 from shared.names import DEFAULT_POLICY
-from shared.pass_rates import Estimate
 
 WIDE = 160
 MAX_CAUSES = 5

@@ -8,8 +8,8 @@ from typing import Annotated
 import typer
 
 from shared.cli.connect import USAGE, RunName, complain
-from shared.evaluation import best_steps
-from shared.output_names import CHECKPOINTS, METRICS_FILE, STEP_FOLDER, step_folder
+from shared.evaluation.rounds import best_steps
+from shared.files.output_names import CHECKPOINTS, METRICS_FILE, STEP_FOLDER, step_folder
 
 EXAMPLES = """Examples:
 

@@ -6,7 +6,7 @@ from typing import Literal
 import typer
 
 from shared.cli.connect import Connection, RunName, with_store
-from shared.states import RunState
+from shared.documents.states import RunState
 from shared.store import Store
 
 EXAMPLES = """Examples:

@@ -10,7 +10,7 @@ import typer
 
 from shared.cli.connect import PROBLEM, USAGE, complain, console
 from shared.errors import ConfigError
-from shared.mongod import Mongod, MongodFailed
+from shared.processes.mongod import Mongod, MongodFailed
 
 EXAMPLES = """Examples:
 

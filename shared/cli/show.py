@@ -14,10 +14,10 @@ from rich.table import Table
 
 from shared.cli.connect import Connection, RunName, ago, console, print_records, table, with_store
 from shared.documents import DBRecordData, DispatchedSamplingTask, Record, Task
+from shared.documents.packed import unpack_floats, unpack_ints
+from shared.documents.tool_schemas import ToolSchemas
 from shared.errors import ConfigError
-from shared.packed import unpack_floats, unpack_ints
 from shared.store import Store
-from shared.tool_schemas import ToolSchemas
 
 EXAMPLES = """Examples:
 

@@ -15,9 +15,9 @@ from rich.markup import escape
 from rich.table import Table
 
 from shared.cli.connect import AsJson, Connection, RunName, ago, console, table, with_store
+from shared.documents.run import Run
+from shared.documents.states import OVER, DataStatus, RecordStatus, RunState, SlotStatus, TaskStatus
 from shared.errors import MalformedDocument
-from shared.run_documents import Run
-from shared.states import OVER, DataStatus, RecordStatus, RunState, SlotStatus, TaskStatus
 from shared.store import Store
 from shared.store.runs import STOPPED
 

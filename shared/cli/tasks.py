@@ -9,16 +9,16 @@ import typer
 from rich.progress import BarColumn, Progress, TaskID, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
 from shared.cli.connect import Connection, RunName, answer, console, warn, with_store
-from shared.config import read_sections, require_keys
+from shared.configuration.loading import read_sections, require_keys
 from shared.errors import ConfigError
 from shared.names import DEFAULT_POLICY, TRAIN_SPLIT
-from shared.own_code import import_own
-from shared.own_payload import load_payload_model
 from shared.store import Store
-from shared.task_checks import Samplers, TaskCheck
-from shared.task_files import NUM_GENERATIONS, ImportResult, Target, import_task_file
-from shared.task_files import Progress as Report
-from shared.task_mix import TasksConfig, import_mix
+from shared.tasks.checks import Samplers, TaskCheck
+from shared.tasks.files import NUM_GENERATIONS, ImportResult, Target, import_task_file
+from shared.tasks.files import Progress as Report
+from shared.tasks.mix import TasksConfig, import_mix
+from shared.user_code.loading import import_own
+from shared.user_code.payload import load_payload_model
 
 EXAMPLES = """Examples:
 

@@ -18,8 +18,8 @@ from shared.cli.connect import (
     table,
     with_store,
 )
+from shared.documents.run import PolicyVersion
 from shared.errors import ConfigError
-from shared.run_documents import PolicyVersion
 from shared.store import Store
 from shared.store.questions import chain_pipeline
 

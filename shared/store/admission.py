@@ -15,8 +15,8 @@ from typing import Any
 from pymongo.asynchronous.collection import AsyncCollection
 from pymongo.asynchronous.database import AsyncDatabase
 
+from shared.documents.states import OPENED, DataStatus, TaskStatus
 from shared.names import TRAIN_SPLIT
-from shared.states import OPENED, DataStatus, TaskStatus
 from shared.store.retry import survives_outages
 
 Document = dict[str, Any]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from pymongo import UpdateOne
 
-from shared.states import DataStatus, TaskStatus
+from shared.documents.states import DataStatus, TaskStatus
 from shared.store.retry import repeated
 
 if TYPE_CHECKING:

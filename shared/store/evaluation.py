@@ -11,8 +11,8 @@ from pymongo.asynchronous.collection import AsyncCollection
 from pymongo.asynchronous.database import AsyncDatabase
 
 from shared.documents import Slot, Task, task_id
+from shared.documents.states import CLAIMABLE, OVER, TaskStatus
 from shared.names import EVAL_SPLIT
-from shared.states import CLAIMABLE, OVER, TaskStatus
 from shared.store.malformed import readable
 from shared.store.pipelines import EPOCH
 from shared.store.retry import survives_outages

@@ -12,9 +12,9 @@ from typing import Any, TypeVar
 
 from pymongo.asynchronous.database import AsyncDatabase
 
-from shared.document import Document as Model
+from shared.documents.base import Document as Model
+from shared.documents.run import InferenceService, PolicyVersion, Run, Worker
 from shared.errors import MalformedDocument
-from shared.run_documents import InferenceService, PolicyVersion, Run, Worker
 from shared.store.pipelines import NOW, literal
 from shared.store.retry import survives_outages
 

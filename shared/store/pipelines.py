@@ -4,7 +4,7 @@ path: every stored value goes through `literal`."""
 from datetime import datetime
 from typing import Any
 
-from shared.states import SlotStatus
+from shared.documents.states import SlotStatus
 
 Expression = dict[str, Any] | str | int | float | None
 

@@ -10,8 +10,8 @@ from typing import Any
 
 from pymongo.asynchronous.database import AsyncDatabase
 
+from shared.documents.states import CLAIMABLE, NEVER_OPENED, DataStatus, RecordStatus, TaskStatus
 from shared.names import OWN_DATABASES
-from shared.states import CLAIMABLE, NEVER_OPENED, DataStatus, RecordStatus, TaskStatus
 from shared.store.pipelines import NOW
 
 Document = dict[str, Any]

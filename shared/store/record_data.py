@@ -14,10 +14,10 @@ from pymongo import UpdateOne
 from pymongo.asynchronous.collection import AsyncCollection
 from pymongo.asynchronous.database import AsyncDatabase
 
-from shared.document import Document as Model
 from shared.documents import DataClaim, DBRecordData
+from shared.documents.base import Document as Model
+from shared.documents.states import DATA_MOVES, DataStatus, origins
 from shared.errors import MalformedDocument
-from shared.states import DATA_MOVES, DataStatus, origins
 from shared.store.malformed import MalformedVerbs
 from shared.store.pipelines import insert_once
 from shared.store.retry import survives_outages

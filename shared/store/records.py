@@ -12,8 +12,8 @@ from pymongo.asynchronous.collection import AsyncCollection
 from pymongo.asynchronous.database import AsyncDatabase
 
 from shared.documents import Claim, DispatchedSamplingTask, DispatchTokens, Record
+from shared.documents.states import RECORD_MOVES, DispatchStatus, RecordStatus, origins
 from shared.errors import IllegalMove
-from shared.states import RECORD_MOVES, DispatchStatus, RecordStatus, origins
 from shared.store.pipelines import NOW, insert_once, literals
 from shared.store.retry import survives_outages
 
@@ -150,7 +150,7 @@ class RecordVerbs:
         return _in_order(record_ids, [DispatchedSamplingTask.from_mongo(d) async for d in found])
 
     async def tokens_of(self, record_ids: Sequence[str]) -> dict[str, list[DispatchTokens]]:
-        """{record id: the tokens of its dispatches in order}: what `shared.flatten` needs, without the texts."""
+        """{record id: the tokens of its dispatches in order}: what `shared.tokens.flatten` needs, without the texts."""
         found = self._dispatches.find({"record": {"$in": list(record_ids)}}, TOKENS)
         return _in_order(record_ids, [DispatchTokens.from_mongo(d) async for d in found])
 

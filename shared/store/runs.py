@@ -7,10 +7,10 @@ from pymongo import ReturnDocument
 from pymongo.asynchronous.collection import AsyncCollection
 from pymongo.asynchronous.database import AsyncDatabase
 
-from shared.document import SCHEMA_VERSION
+from shared.documents.base import SCHEMA_VERSION
+from shared.documents.run import Admission, Run, SavedCheckpoint, TrainerEnd, Worker
+from shared.documents.states import RunState
 from shared.errors import DataError, LeaseLost
-from shared.run_documents import Admission, Run, SavedCheckpoint, TrainerEnd, Worker
-from shared.states import RunState
 from shared.store.liveness import heard_of
 from shared.store.malformed import readable
 from shared.store.pipelines import NOW, literal, literals

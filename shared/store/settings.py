@@ -7,7 +7,7 @@ from typing import Any
 
 from pymongo.asynchronous.database import AsyncDatabase
 
-from shared.run_documents import Settings
+from shared.documents.run import Settings
 from shared.store.malformed import readable
 from shared.store.pipelines import NOW, literal, literals
 from shared.store.retry import survives_outages

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from shared.documents import Claim
-from shared.states import CLAIMABLE, SlotStatus, TaskStatus
+from shared.documents.states import CLAIMABLE, SlotStatus, TaskStatus
 from shared.store.pipelines import ALL_SLOTS_DONE, EPOCH, LEAST_FREE_AT, NOW, after, is_slot, literal, merge_slot
 
 Document = dict[str, Any]

@@ -10,8 +10,8 @@ from pymongo.asynchronous.collection import AsyncCollection
 from pymongo.errors import OperationFailure
 
 from shared.documents import Task
+from shared.documents.states import SlotStatus, TaskStatus
 from shared.errors import MalformedDocument
-from shared.states import SlotStatus, TaskStatus
 from shared.store.malformed import MalformedVerbs
 from shared.store.pipelines import literal
 

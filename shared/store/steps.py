@@ -9,7 +9,7 @@ from typing import Any
 
 from pymongo.asynchronous.database import AsyncDatabase
 
-from shared.run_documents import TrainedStep
+from shared.documents.run import TrainedStep
 from shared.store.pipelines import insert_once, literal
 from shared.store.retry import survives_outages
 

@@ -5,10 +5,10 @@ from typing import Any
 
 from pymongo.asynchronous.database import AsyncDatabase
 
+from shared.documents.tool_schemas import ToolSchemas
 from shared.store.malformed import readable
 from shared.store.pipelines import insert_once
 from shared.store.retry import survives_outages
-from shared.tool_schemas import ToolSchemas
 
 Document = dict[str, Any]
 

@@ -13,10 +13,10 @@ import psutil
 import torch
 from safetensors.torch import load_file
 
-from shared.run_documents import PolicyVersion
-from shared.states import OfferState
+from shared.documents.run import PolicyVersion
+from shared.documents.states import OfferState
 from shared.store import Store
-from shared.weights import WEIGHTS_FILE, manifest_of
+from shared.weights.files import WEIGHTS_FILE, manifest_of
 from tests.contract.engines import Engine
 from tests.contract.flights import Until
 from tests.contract.kept import POLICY, Wire

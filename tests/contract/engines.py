@@ -20,9 +20,9 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from sampler.engine.child import command_line
-from sampler.engine.generation import Generation
-from shared.mongod import free_port
+from sampler.engine.client.generation import Generation
+from sampler.engine.keeper.child import command_line
+from shared.processes.mongod import free_port
 
 ROOT = Path(__file__).parents[2]
 SGLANG_SCRIPT = ROOT / "scripts" / "sglang_cpu.sh"

@@ -15,16 +15,16 @@ import torch
 from safetensors.torch import load_file
 
 from sampler.config import SamplerConfig
-from sampler.engine.cache import own_folder
-from sampler.engine.client import EngineClient
-from sampler.engine.keeper import Keeper, KeeperConfig
-from sampler.engine.pool import EnginePool, PoolLimits, Reply, Service
-from sampler.engines import Engines
-from shared.assembly import Assembly
-from shared.run_documents import InferenceService, PolicyVersion
-from shared.states import ServiceStatus
+from sampler.engine.client.engine_client import EngineClient
+from sampler.engine.keeper.cache import own_folder
+from sampler.engine.keeper.keeper import Keeper, KeeperConfig
+from sampler.engine.pool.engine_pool import EnginePool, PoolLimits, Reply, Service
+from sampler.engine.pool.engines import Engines
+from shared.documents.run import InferenceService, PolicyVersion
+from shared.documents.states import ServiceStatus
 from shared.store import Store
-from shared.weights import WEIGHTS_FILE, manifest_of
+from shared.weights.assembly import Assembly
+from shared.weights.files import WEIGHTS_FILE, manifest_of
 from tests.contract.engines import Engine
 from tests.contract.flights import LENGTH, LONG, PROMPTS, Requests, Until, held
 

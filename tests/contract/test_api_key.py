@@ -10,12 +10,12 @@ from pathlib import Path
 import httpx
 import pytest
 
-from sampler.engine.client import EngineClient
-from sampler.engine.keeper import Keeper
-from sampler.engine.keeper_config import KeeperConfig
+from sampler.engine.client.engine_client import EngineClient
+from sampler.engine.keeper.config import KeeperConfig
+from sampler.engine.keeper.keeper import Keeper
 from sampler.errors import KeyRefused
-from shared.assembly import Assembly
 from shared.store import Store
+from shared.weights.assembly import Assembly
 from tests.contract.engines import Engine, Reference, started
 from tests.contract.flights import Until
 from tests.contract.kept import keeping

@@ -15,13 +15,13 @@ from typing import Any
 import pytest
 import torch
 
-from sampler.engine.client import EngineClient
-from sampler.engine.update import update
+from sampler.engine.client.engine_client import EngineClient
+from sampler.engine.keeper.update import update
 from sampler.errors import EngineRefused, EngineUnavailable
-from shared.offers import Joined
-from shared.states import OfferState, ServiceStatus
+from shared.documents.offers import Joined
+from shared.documents.states import OfferState, ServiceStatus
 from shared.store import Store
-from shared.weights import WEIGHTS_FILE, manifest_of
+from shared.weights.files import WEIGHTS_FILE, manifest_of
 from tests.contract.broadcasting import SETTINGS, UPDATE, HeldSecond, assert_holds, senders, training
 from tests.contract.engines import START_S, Engine, Reference, started
 from tests.contract.flights import Until

@@ -5,7 +5,7 @@ from typing import Any
 import httpx
 import pytest
 
-from sampler.engine.client import EngineClient
+from sampler.engine.client.engine_client import EngineClient
 from sampler.errors import AgentFailed
 from sampler.rendering.template import ChatTemplate
 from tests.contract.engines import MODEL, Engine

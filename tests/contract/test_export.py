@@ -4,10 +4,10 @@ from pathlib import Path
 
 import torch
 
-from sampler.engine.client import EngineClient
+from sampler.engine.client.engine_client import EngineClient
 from tests.contract.engines import Engine, Reference
 from tests.contract.test_generate import PROMPT, ask
-from trainer.checkpoint import Checkpoints
+from trainer.checkpoints.checkpoint import Checkpoints
 from trainer.export import ExportConfig, export
 from trainer.learner import OptimizerConfig, open_learner
 from trainer.losses import LossConfig

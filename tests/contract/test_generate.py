@@ -9,9 +9,9 @@ import httpx
 import pytest
 from tokenizers import Tokenizer
 
-from sampler.engine.client import EngineClient
-from sampler.engine.generation import Generation
-from sampler.engine.pool import EnginePool
+from sampler.engine.client.engine_client import EngineClient
+from sampler.engine.client.generation import Generation
+from sampler.engine.pool.engine_pool import EnginePool
 from sampler.errors import ContextTooLong
 from tests.contract.engines import CONTEXT, MODEL, Engine
 

@@ -7,9 +7,9 @@ from typing import Any
 import httpx
 import pytest
 
-from sampler.engine.client import EngineClient, Generation
-from sampler.engine.pool import EnginePool, Reply
-from sampler.engine.update import update
+from sampler.engine.client.engine_client import EngineClient, Generation
+from sampler.engine.keeper.update import update
+from sampler.engine.pool.engine_pool import EnginePool, Reply
 from sampler.errors import CacheNotFlushed, EngineRefused
 from tests.contract.engines import Engine
 from tests.contract.flights import LENGTH, LONG, PROMPTS, TRIES, Requests, Until, any_done, held, take_off

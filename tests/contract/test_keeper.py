@@ -13,12 +13,12 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from sampler.engine.client import EngineClient
-from sampler.engine.pool import LIST_AGE_S
-from sampler.engine.update import drain
-from shared.states import ServiceStatus
+from sampler.engine.client.engine_client import EngineClient
+from sampler.engine.keeper.update import drain
+from sampler.engine.pool.engine_pool import LIST_AGE_S
+from shared.documents.states import ServiceStatus
 from shared.store import Store
-from shared.weights import manifest_of
+from shared.weights.files import manifest_of
 from tests.contract.engines import Engine
 from tests.contract.flights import LENGTH, PROMPTS, TRIES, Requests, Until, any_done, take_off
 from tests.contract.kept import POLICY, SHORT, Wire, keeping, sampling

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from safetensors.torch import load_file
 
-from shared.run_documents import PolicyVersion
+from shared.documents.run import PolicyVersion
 from shared.store import Store
-from shared.weights import DELTA_FILE, WEIGHTS_FILE, manifest_of
+from shared.weights.files import DELTA_FILE, WEIGHTS_FILE, manifest_of
 from tests.contract.engines import Engine
 from tests.contract.flights import Until
 from tests.contract.kept import POLICY, Held, assert_damage_is_told_and_passed, assert_serves, keeping

@@ -2,8 +2,8 @@
 
 from collections.abc import Awaitable, Callable
 
-from shared.run_documents import InferenceService
-from shared.states import ServiceStatus
+from shared.documents.run import InferenceService
+from shared.documents.states import ServiceStatus
 from shared.store import Store
 from tests.contract.engines import Engine
 from tests.contract.flights import Until

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from sampler.engine.client import EngineClient
+from sampler.engine.client.engine_client import EngineClient
 from sampler.errors import KeyRefused
 from scripts.launch import commands
 from scripts.launch.settings import LaunchConfig
-from shared.mongod import Mongod
-from shared.states import ServiceStatus
+from shared.documents.states import ServiceStatus
+from shared.processes.mongod import Mongod
 from shared.store import Store
 from tests.contract.engines import MODEL, ROOT, START_S, skip_without_sglang
 

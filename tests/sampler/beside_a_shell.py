@@ -11,7 +11,7 @@ from pathlib import Path
 
 from sampler.tools import ToolServer, ToolSession
 from sampler.tools.isolation import isolated
-from shared.own_process import conceal
+from shared.processes.concealment import conceal
 
 SHELL = Path(__file__).parent / "tool_servers" / "shell.py"
 

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from shared.documents import Claim, DispatchedSamplingTask, SampledResponse
-from shared.packed import pack_floats, pack_ints
-from shared.states import DispatchStatus, RecordStatus, Termination
+from shared.documents.packed import pack_floats, pack_ints
+from shared.documents.states import DispatchStatus, RecordStatus, Termination
 from shared.store import Store
 
 

@@ -10,22 +10,22 @@ import httpx
 
 from sampler.agents import Agents
 from sampler.config import SamplerConfig
-from sampler.engine.client import EngineClient
-from sampler.engine.pool import EnginePool, PoolLimits, Service
+from sampler.engine.client.engine_client import EngineClient
+from sampler.engine.pool.engine_pool import EnginePool, PoolLimits, Service
 from sampler.episode import play
+from sampler.history.history import SUMMARY_REQUEST
 from sampler.mcp_sampler import MCPSampler
 from sampler.parsers import get_parser
-from sampler.policies.history import SUMMARY_REQUEST
 from sampler.rendering.template import ChatTemplate
 from sampler.rendering.turn_format import turn_format
-from sampler.resources import Resources
+from sampler.service.resources import Resources
 from sampler.settlement.settle import settle_next
 from sampler.tools import ToolCatalog, ToolServer
 from shared.documents import DBRecordData, DispatchedSamplingTask, Record, TaskPayload
-from shared.flatten import tree_of
-from shared.packed import unpack_ints
+from shared.documents.packed import unpack_ints
 from shared.store import Store
-from shared.trees import RecordTree
+from shared.tokens.flatten import tree_of
+from shared.tokens.trees import RecordTree
 from tests.sampler.agents.agents import browser
 from tests.sampler.agents.endpoints import endpoint
 from tests.sampler.chats import chat

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from shared.mongod import Mongod
-from shared.states import BranchCause
+from shared.documents.states import BranchCause
+from shared.processes.mongod import Mongod
 from shared.store import Store
 from tests.sampler.boxes import start_box
 from tests.sampler.chats import chat

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from sampler.context import Context, Prompt
+from sampler.rendering.context import Context, Prompt
 from sampler.rendering.template import ChatTemplate
 from tests.sampler.families import Call, Family, Reply, Written
 

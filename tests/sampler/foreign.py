@@ -24,7 +24,7 @@ from typing import Any
 import pytest
 
 from sampler.tools import ToolServer
-from shared.mongod import free_port
+from shared.processes.mongod import free_port
 
 INSTALLED = Path(__file__).parents[2] / ".mcp_servers"
 NPM = INSTALLED / "npm" / "node_modules"

@@ -3,7 +3,7 @@
 from typing import Any
 
 from shared.documents import Task
-from shared.states import RecordStatus, Termination
+from shared.documents.states import RecordStatus, Termination
 from shared.store import Store
 from tests.sampler.builders import play_episode
 from tests.shared.builders import claim, import_tasks

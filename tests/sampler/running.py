@@ -9,12 +9,12 @@ from typing import TypeVar
 import httpx
 
 from sampler.config import SamplerConfig
-from sampler.engine.client import EngineClient
+from sampler.engine.client.engine_client import EngineClient
 from sampler.mcp_sampler import MCPSampler
 from sampler.sampler import AsyncSampler
-from sampler.service import SamplerService
-from shared.run_documents import InferenceService
-from shared.states import ServiceStatus
+from sampler.service.service import SamplerService
+from shared.documents.run import InferenceService
+from shared.documents.states import ServiceStatus
 from shared.store import Store
 from tests.sampler.boxes import PATIENCE_S
 from tests.sampler.episodes import MODEL, says

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from sampler.admission import seq_limit
+from sampler.service.admission import seq_limit
 from shared.documents import DataClaim
-from shared.run_documents import Admission
-from shared.states import DataStatus, TaskStatus
+from shared.documents.run import Admission
+from shared.documents.states import DataStatus, TaskStatus
 from shared.store import Store
 from tests.shared.builders import claim, import_tasks, make_data, make_task
 

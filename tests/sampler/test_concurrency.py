@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from sampler.concurrency import Concurrency, Pressure
+from sampler.service.concurrency import Concurrency, Pressure
 
 
 @dataclass

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sampler.context import Context
+from sampler.rendering.context import Context
 from sampler.rendering.template import ChatTemplate
+from shared.documents.states import BranchCause
 from shared.errors import ConfigError
-from shared.states import BranchCause
 from tests.sampler.chats import (
     NAMED,
     TEMPLATES,

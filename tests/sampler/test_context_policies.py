@@ -9,10 +9,10 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from sampler.config import SamplerConfig
-from sampler.policies.history import CLEARED, NOTES, History, Round, discard_all_tools
-from sampler.policies.repetition import MIN_LOOP_CHARS, tail_repeats
+from sampler.history.history import CLEARED, NOTES, History, Round, discard_all_tools
+from sampler.history.repetition import MIN_LOOP_CHARS, tail_repeats
 from sampler.scorers import Score, ScoringRequest, register_scorer
-from shared.states import BranchCause, DispatchStatus
+from shared.documents.states import BranchCause, DispatchStatus
 from shared.store import Store
 from tests.sampler.boxes import Box, start_box
 from tests.sampler.chats import chat

@@ -3,7 +3,7 @@
 import pytest
 
 from sampler.config import SamplerConfig
-from sampler.engine.keeper_config import KeeperConfig
+from sampler.engine.keeper.config import KeeperConfig
 from shared.errors import ConfigError
 
 GIVEN = ["--run", "r", "--db_connection_string", "mongodb://db", "--model_name_or_path", "/m"]

@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sampler.engine.client import EngineClient
-from sampler.engine.generation import Generation
-from sampler.engine.pool import EnginePool, PoolLimits
-from sampler.engines import vocabulary_of
+from sampler.engine.client.engine_client import EngineClient
+from sampler.engine.client.generation import Generation
+from sampler.engine.pool.engine_pool import EnginePool, PoolLimits
+from sampler.engine.pool.engines import vocabulary_of
 from sampler.errors import EngineContractBroken, EngineError
-from shared.packed import pack_floats, pack_ints
+from shared.documents.packed import pack_floats, pack_ints
 from tests.sampler.engines import ANSWERS, STOP, Behavior, Engines, Up, answer
 from tests.system.processes import ROOT
 

@@ -9,8 +9,8 @@ from typing import Any
 import httpx
 import pytest
 
-from sampler.engine.client import EngineClient, EngineTimeouts
-from sampler.engine.refusals import error_text
+from sampler.engine.client.engine_client import EngineClient, EngineTimeouts
+from sampler.engine.client.refusals import error_text
 from sampler.errors import (
     CacheNotFlushed,
     ContextTooLong,

@@ -4,11 +4,11 @@ import asyncio
 from pathlib import Path
 
 from sampler.config import SamplerConfig
-from sampler.engine.client import EngineClient
-from sampler.engine.pool import LIST_AGE_S
-from sampler.engines import Engines
-from shared.run_documents import InferenceService
-from shared.states import ServiceStatus
+from sampler.engine.client.engine_client import EngineClient
+from sampler.engine.pool.engine_pool import LIST_AGE_S
+from sampler.engine.pool.engines import Engines
+from shared.documents.run import InferenceService
+from shared.documents.states import ServiceStatus
 from shared.store import Store
 
 MODEL = Path(__file__).parents[2] / "assets" / "example" / "model"

@@ -11,9 +11,9 @@ from pydantic import BaseModel
 from sampler.episode import play, retry_delay_s
 from sampler.sampler import AsyncSampler, Turn
 from sampler.scorers import Score, ScoringRequest, register_scorer
-from scripts.bench_sampler_chat import Chat
+from scripts.bench.sampler_chat import Chat
 from shared.documents import TaskPayload
-from shared.states import DispatchStatus, RecordStatus, SlotStatus, TaskStatus, Termination
+from shared.documents.states import DispatchStatus, RecordStatus, SlotStatus, TaskStatus, Termination
 from shared.store import Store
 from tests.sampler.episodes import ended, resources, says
 from tests.shared.builders import claim, import_tasks, let_time_pass, make_task

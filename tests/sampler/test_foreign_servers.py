@@ -16,7 +16,7 @@ import pytest
 from sampler.errors import ToolServerDied, ToolServerUnavailable, ToolTimeout
 from sampler.tools import ToolCatalog, ToolLimits, ToolSession, parse_servers
 from sampler.tools.traffic import Traffic
-from shared.mongod import free_port
+from shared.processes.mongod import free_port
 from tests.sampler.foreign import FOREIGN, World, foreign_world, require
 from tests.sampler.mcp_table import play
 

@@ -5,7 +5,7 @@ import sys
 
 CHILD = """
 import gc, weakref
-from sampler.garbage import THRESHOLD, collect_seldom
+from sampler.service.garbage import THRESHOLD, collect_seldom
 
 class Node:
     pass

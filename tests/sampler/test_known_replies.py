@@ -10,16 +10,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sampler.context import Context
 from sampler.episode import play
-from sampler.policies.history import CLEARED
+from sampler.history.history import CLEARED
+from sampler.rendering.context import Context
 from sampler.rendering.template import ChatTemplate
 from sampler.sampler import AsyncSampler
 from sampler.scorers import Score
 from sampler.settlement.settle import settle_next
-from shared.audit import audit
-from shared.packed import unpack_ints
-from shared.states import Termination
+from shared.audit.run import audit
+from shared.documents.packed import unpack_ints
+from shared.documents.states import Termination
 from shared.store import Store
 from tests.sampler.chats import NAMED, small_tokenizer
 from tests.sampler.conversations import TOOLS

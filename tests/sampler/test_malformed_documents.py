@@ -13,9 +13,9 @@ from sampler.config import SamplerConfig
 from sampler.settlement.settle import settle_next
 from shared.cli.status import look
 from shared.documents import Claim
+from shared.documents.run import Admission, InferenceService, Worker
+from shared.documents.states import RecordStatus, ServiceStatus, TaskStatus
 from shared.errors import LeaseLost
-from shared.run_documents import Admission, InferenceService, Worker
-from shared.states import RecordStatus, ServiceStatus, TaskStatus
 from shared.store import Store
 from tests.sampler.episodes import MODEL
 from tests.shared.builders import claim, import_tasks, make_answer, make_task

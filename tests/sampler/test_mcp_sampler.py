@@ -13,20 +13,20 @@ from pymongo import AsyncMongoClient
 
 from sampler.agents import Agents
 from sampler.config import SamplerConfig
-from sampler.engine.client import EngineClient
-from sampler.engine.pool import EnginePool, PoolLimits, Service
+from sampler.engine.client.engine_client import EngineClient
+from sampler.engine.pool.engine_pool import EnginePool, PoolLimits, Service
 from sampler.episode import play
+from sampler.history.opening import INSTRUCTIONS
 from sampler.mcp_sampler import MCPSampler
-from sampler.opening import INSTRUCTIONS
 from sampler.parsers import get_parser
-from sampler.resources import Resources
 from sampler.scorers import Score
+from sampler.service.resources import Resources
 from sampler.tools import ToolCatalog, ToolServer
-from shared.audit import audit
-from shared.audit_report import Check
+from shared.audit.report import Check
+from shared.audit.run import audit
 from shared.documents import DispatchedSamplingTask, TaskPayload
-from shared.mongod import Mongod
-from shared.states import DispatchStatus, RecordStatus, SlotStatus, Termination
+from shared.documents.states import DispatchStatus, RecordStatus, SlotStatus, Termination
+from shared.processes.mongod import Mongod
 from shared.store import Store
 from tests.late_commands import Recorder
 from tests.sampler import episodes

@@ -11,16 +11,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sampler.episode import play
-from sampler.new_messages import SentMessages
+from sampler.history.new_messages import SentMessages
+from sampler.history.reply_message import message_of, with_call_ids
 from sampler.parsers import get_parser
 from sampler.rendering.words import reply_words
-from sampler.reply_message import message_of, with_call_ids
 from sampler.sampler import AsyncSampler
 from sampler.scorers import Score
-from shared.audit import audit
+from shared.audit.run import audit
 from shared.cli.status import look
+from shared.documents.states import BranchCause, RecordStatus, SlotStatus, Termination
 from shared.errors import ConfigError
-from shared.states import BranchCause, RecordStatus, SlotStatus, Termination
 from shared.store import Store
 from tests.sampler.episodes import ended, resources, says
 from tests.sampler.test_two_policies import debate

@@ -11,9 +11,9 @@ import pytest
 from sampler.episode import play
 from sampler.sampler import AsyncSampler, Turn
 from sampler.scorers import Score
-from scripts.bench_sampler_chat import Chat
+from scripts.bench.sampler_chat import Chat
+from shared.documents.states import RecordStatus, SlotStatus, Termination
 from shared.errors import OwnCodeFailed
-from shared.states import RecordStatus, SlotStatus, Termination
 from shared.store import Store
 from tests.sampler.episodes import ended, resources, says
 from tests.shared.builders import claim, import_tasks

@@ -10,9 +10,9 @@ from pydantic import BaseModel
 
 from sampler.sampler import AsyncSampler
 from shared.documents import TaskPayload
+from shared.documents.states import SlotStatus, Termination
 from shared.errors import ConfigError, OwnCodeFailed, one_by_one
-from shared.mongod import Mongod
-from shared.states import SlotStatus, Termination
+from shared.processes.mongod import Mongod
 from shared.store import Store
 from tests.sampler.episodes import MODEL
 from tests.sampler.running import engine_is_up, running_sampler, until

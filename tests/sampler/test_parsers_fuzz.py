@@ -1,6 +1,5 @@
-"""Parsers against what no model should write: time stays linear, and `scripts/fuzz_parsers.py` finds nothing, but would."""
+"""Parsers against what no model should write: time stays linear, and `tests/sampler/fuzz_parsers.py` finds nothing, but would."""
 
-import importlib.util
 import subprocess
 import sys
 import time
@@ -9,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from sampler.parsers import PARSERS, get_parser
+from tests.sampler import fuzz_parsers
 
-FUZZ = Path(__file__).parents[2] / "scripts" / "fuzz_parsers.py"
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.parametrize("parser", sorted(set(PARSERS) - {"qwen", "qwen25"}))
@@ -61,26 +61,30 @@ def test_time_is_linear_in_the_length(parser: str, unit: str) -> None:
 
 
 def test_a_short_fuzz_over_all_parsers_and_extractors_finds_nothing() -> None:
-    command = [sys.executable, str(FUZZ), "--count", "4000", "--seed", "3", "--limit-ms", "2000"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    command = [
+        sys.executable,
+        "-m",
+        "tests.sampler.fuzz_parsers",
+        "--count",
+        "4000",
+        "--seed",
+        "3",
+        "--limit-ms",
+        "2000",
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, cwd=ROOT)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "crash 0, hang 0, lost 0, unfit 0" in done.stdout
 
 
 def test_the_fuzz_notices_a_parser_that_fails(monkeypatch: pytest.MonkeyPatch) -> None:
-    spec = importlib.util.spec_from_file_location("fuzz_parsers", FUZZ)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-
     def broken(text: str, tools: object) -> object:
         if "Let me think" in text:
             raise RecursionError("too deep")
         return get_parser("qwen")(text.replace("<tool_call>", ""), ())
 
     monkeypatch.setitem(PARSERS, "hermes", broken)
-    found, shown = module.fuzz(0, 0, 2000.0, 60.0, module.inputs(1, 300))
+    found, shown = fuzz_parsers.fuzz(0, 0, 2000.0, 60.0, fuzz_parsers.inputs(1, 300))
     assert found["crash"] > 0
     assert found["lost"] > 0
     assert any(line.startswith("hermes: crash: RecursionError") for line in shown)

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from sampler.mcp_sampler import MCPSampler
-from sampler.playable import scores_itself
 from sampler.scorers import Score
+from sampler.service.playable import scores_itself
 from shared.cli.status import look
 from shared.documents import Slot, TaskPayload
+from shared.documents.states import SlotStatus, Termination
 from shared.errors import ConfigError
-from shared.states import SlotStatus, Termination
 from shared.store import Store
 from tests.sampler.boxes import PATIENCE_S, SERVERS
 from tests.sampler.running import running_sampler, until

@@ -8,8 +8,8 @@ from dataclasses import replace
 import httpx
 import pytest
 
-from sampler.engine.client import EngineClient
-from sampler.engine.pool import LIST_AGE_S, EnginePool, PoolLimits, Reply, Service
+from sampler.engine.client.engine_client import EngineClient
+from sampler.engine.pool.engine_pool import LIST_AGE_S, EnginePool, PoolLimits, Reply, Service
 from sampler.errors import EngineRefused, EngineUnavailable
 from tests.sampler.engines import ABORT, LENGTH, STOP, Engines, Up, answer, recorded
 

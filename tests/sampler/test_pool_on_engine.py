@@ -9,8 +9,8 @@ import pytest
 
 pytest.importorskip("transformers")
 
-from sampler.engine.client import EngineClient
-from sampler.engine.pool import EnginePool, PoolLimits, Reply, Service
+from sampler.engine.client.engine_client import EngineClient
+from sampler.engine.pool.engine_pool import EnginePool, PoolLimits, Reply, Service
 from sampler.errors import ContextTooLong, EngineContractBroken, EngineRefused
 from tests.sampler.engine.local.harness import CONTEXT, Server, run_engine, write_model
 from tests.sampler.engines import Up

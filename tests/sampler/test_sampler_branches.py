@@ -9,23 +9,23 @@ import httpx
 import pytest
 
 from sampler.config import SamplerConfig
-from sampler.engine.client import EngineClient
-from sampler.engine.pool import EnginePool, PoolLimits
+from sampler.engine.client.engine_client import EngineClient
+from sampler.engine.pool.engine_pool import EnginePool, PoolLimits
 from sampler.episode import play
 from sampler.mcp_sampler import MCPSampler
 from sampler.parsers import get_parser
 from sampler.rendering.template import ChatTemplate
 from sampler.rendering.turn_format import turn_format
-from sampler.resources import Resources
 from sampler.sampler import AsyncSampler
 from sampler.scorers import Score
+from sampler.service.resources import Resources
 from sampler.settlement.settle import settle_next
 from sampler.tools import ToolCatalog
-from shared.audit import audit
-from shared.flatten import tree_of
-from shared.packed import unpack_ints
-from shared.states import BranchCause, DispatchStatus, Termination
+from shared.audit.run import audit
+from shared.documents.packed import unpack_ints
+from shared.documents.states import BranchCause, DispatchStatus, Termination
 from shared.store import Store
+from shared.tokens.flatten import tree_of
 from tests.sampler.engines import Up, answer
 from tests.sampler.families import FAMILIES, Call, Reply
 from tests.shared.builders import claim, import_tasks

@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from sampler.sampler import AsyncSampler
 from shared.documents import Slot
-from shared.states import RecordStatus, Termination
+from shared.documents.states import RecordStatus, Termination
 from shared.store import Store
 from tests.sampler.running import running_sampler, until
 from tests.shared.builders import claim, import_tasks, let_time_pass

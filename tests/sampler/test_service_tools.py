@@ -1,8 +1,8 @@
 """A sampler whose tool server is away: it waits, says so where people look, loses no attempt, and goes on by itself."""
 
 from shared.cli.status import RunStatus, look
-from shared.mongod import free_port
-from shared.states import Termination
+from shared.documents.states import Termination
+from shared.processes.mongod import free_port
 from shared.store import Store
 from tests.sampler.boxes import PATIENCE_S, start_box
 from tests.sampler.running import running_sampler, until

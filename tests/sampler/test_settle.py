@@ -2,14 +2,14 @@
 
 import pytest
 
-from sampler.admission import seq_limit
+from sampler.service.admission import seq_limit
 from sampler.settlement.groups import read_episode
 from sampler.settlement.settle import settle, settle_next
-from shared.audit import audit
+from shared.audit.run import audit
 from shared.documents import DataClaim, TaskPayload
-from shared.evaluation import evaluation_round
-from shared.run_documents import Admission
-from shared.states import DataStatus, RecordStatus, TaskStatus, Termination
+from shared.documents.run import Admission
+from shared.documents.states import DataStatus, RecordStatus, TaskStatus, Termination
+from shared.evaluation.rounds import evaluation_round
 from shared.store import Store
 from tests.sampler.builders import play_episode
 from tests.sampler.groups import EVERY_RULE, completed_group, everything, timeless, varied_group

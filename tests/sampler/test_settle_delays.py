@@ -6,10 +6,10 @@ import pytest
 from pymongo import AsyncMongoClient
 
 from sampler.settlement.settle import settle
-from shared.audit import audit
+from shared.audit.run import audit
 from shared.documents import DataClaim
-from shared.mongod import Mongod
-from shared.run_documents import TrainedStep
+from shared.documents.run import TrainedStep
+from shared.processes.mongod import Mongod
 from shared.store import Store
 from tests.late_commands import everything as every_document
 from tests.late_commands import open_line

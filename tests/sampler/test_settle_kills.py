@@ -11,7 +11,7 @@ from pymongo.monitoring import CommandFailedEvent, CommandListener, CommandStart
 from sampler.config import SamplerConfig
 from sampler.settlement.settle import settle
 from shared.documents import Task
-from shared.mongod import Mongod
+from shared.processes.mongod import Mongod
 from shared.store import Store
 from tests.sampler.groups import EVERY_RULE, completed_group, everything, restore, timeless, varied_group
 from tests.sampler.settlement_cases import make_config

@@ -1,8 +1,8 @@
-"""Runs with slow look-ups, of `scripts.compare_staleness`, learn from own tasks and are judged by the bundled ones."""
+"""Runs with slow look-ups, of `scripts.bench.compare_staleness`, learn from own tasks and are judged by the bundled ones."""
 
 from pathlib import Path
 
-from scripts.slow_tasks import EVAL_FILE, slow_tasks
+from scripts.bench.slow_tasks import EVAL_FILE, slow_tasks
 
 
 def test_their_environment_names_tasks_tools_and_an_evaluation(tmp_path: Path) -> None:

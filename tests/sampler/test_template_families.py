@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from sampler.context import Context
 from sampler.parsers import get_parser
-from shared.states import BranchCause
+from sampler.rendering.context import Context
+from shared.documents.states import BranchCause
 from tests.sampler import families
 from tests.sampler.conversations import SAYINGS, TOOLS, play
 from tests.sampler.families import FAMILIES, FOLDER, Call, Family, Reply

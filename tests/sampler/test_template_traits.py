@@ -8,8 +8,8 @@ import pytest
 
 from sampler.rendering.template import ChatTemplate
 from sampler.rendering.turn_format import turn_format
+from shared.documents.states import BranchCause
 from shared.errors import ConfigError
-from shared.states import BranchCause
 from tests.sampler.chats import byte_level_tokenizer
 from tests.sampler.conversations import play
 from tests.sampler.families import Family

@@ -14,8 +14,8 @@ from sampler.episode import play
 from sampler.errors import ToolServerDied, ToolServerUnavailable, ToolTimeout
 from sampler.mcp_sampler import MCPSampler
 from sampler.tools import ToolLimits, ToolServer, ToolSession, Traffic
-from shared.mongod import free_port
-from shared.states import RecordStatus, SlotStatus, Termination
+from shared.documents.states import RecordStatus, SlotStatus, Termination
+from shared.processes.mongod import free_port
 from shared.store import Store
 from tests.sampler import episodes
 from tests.sampler.boxes import PATIENCE_S, SERVERS, Box, start_box

@@ -8,12 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sampler.episode import play
+from sampler.history.transcript import Transcript
 from sampler.rendering.words import reply_words
 from sampler.sampler import AsyncSampler
 from sampler.scorers import Score, ScoringRequest, register_scorer
-from sampler.transcript import Transcript
 from shared.documents import TaskPayload
-from shared.states import Termination
+from shared.documents.states import Termination
 from shared.store import Store
 from tests.sampler.episodes import resources, says
 from tests.sampler.test_new_messages import FORMS, OPENINGS, TURNS, Message, assistant, system, user

@@ -9,11 +9,11 @@ from contextlib import asynccontextmanager
 import httpx
 import pytest
 
-from sampler.engine import transport
-from sampler.engine.client import EngineClient
-from sampler.engine.transport import MAX_HEAD_BYTES, KeepAliveTransport
+from sampler.engine.client import transport
+from sampler.engine.client.engine_client import EngineClient
+from sampler.engine.client.transport import MAX_HEAD_BYTES, KeepAliveTransport
 from sampler.errors import EngineError
-from shared.mongod import free_port
+from shared.processes.mongod import free_port
 
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n"
 WHOLE = HEAD + b"Content-Length: 4\r\n\r\nbody"

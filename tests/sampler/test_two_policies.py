@@ -8,20 +8,20 @@ from typing import Any
 import pytest
 
 from sampler.config import SamplerConfig
-from sampler.engine.client import EngineClient
-from sampler.engines import Engines as SamplerEngines
+from sampler.engine.client.engine_client import EngineClient
+from sampler.engine.pool.engines import Engines as SamplerEngines
 from sampler.episode import play
-from sampler.resources import Resources, Seat
 from sampler.sampler import AsyncSampler
 from sampler.scorers import Score
-from sampler.service import SamplerService
+from sampler.service.resources import Resources, Seat
+from sampler.service.service import SamplerService
 from sampler.settlement.settle import settle_next
-from shared.audit import Check, audit
+from shared.audit.run import Check, audit
 from shared.documents import DataClaim, DBRecordData
+from shared.documents.packed import unpack_ints
+from shared.documents.run import Admission, TrainedStep
+from shared.documents.states import DataStatus, SlotStatus, TaskStatus, Termination
 from shared.errors import ConfigError
-from shared.packed import unpack_ints
-from shared.run_documents import Admission, TrainedStep
-from shared.states import DataStatus, SlotStatus, TaskStatus, Termination
 from shared.store import Store
 from tests.sampler.chats import save_model_dir
 from tests.sampler.episodes import MODEL, TEMPLATE, ended, resources, says

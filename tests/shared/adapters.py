@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors.numpy import save_file
 
-from shared.adapters import ADAPTER_CONFIG, ADAPTER_WEIGHTS, PREFIX, Adapter
+from shared.weights.adapters import ADAPTER_CONFIG, ADAPTER_WEIGHTS, PREFIX, Adapter
 
 Factors = Mapping[str, tuple[NDArray[Any], NDArray[Any]]]
 

@@ -3,11 +3,11 @@
 from typing import Any
 
 from shared.documents import DBRecordData, DispatchedSamplingTask, SampledResponse, Slot, Task, TaskPayload, task_id
-from shared.flatten import data_fields, flatten
-from shared.packed import pack_floats, pack_ints
-from shared.states import DispatchStatus
+from shared.documents.packed import pack_floats, pack_ints
+from shared.documents.states import DispatchStatus
 from shared.store import Store
 from shared.store.pipelines import EPOCH
+from shared.tokens.flatten import data_fields, flatten
 
 
 def make_task(

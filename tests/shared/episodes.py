@@ -8,13 +8,13 @@
 import numpy as np
 
 from shared.documents import Claim, DataClaim, DBRecordData, DispatchedSamplingTask, SampledResponse, ToolCallResult
-from shared.flatten import data_fields
-from shared.packed import pack_floats, pack_ints
-from shared.run_documents import PolicyVersion, TrainedStep
-from shared.states import RecordStatus, Termination
+from shared.documents.packed import pack_floats, pack_ints
+from shared.documents.run import PolicyVersion, TrainedStep
+from shared.documents.states import RecordStatus, Termination
+from shared.documents.tool_schemas import ToolSchemas
 from shared.store import Store
-from shared.tool_schemas import ToolSchemas
-from shared.trees import RecordTree, TreeDispatch
+from shared.tokens.flatten import data_fields
+from shared.tokens.trees import RecordTree, TreeDispatch
 from tests.shared.builders import claim, import_tasks
 
 ADVANTAGES = (1.0, -1.0)

@@ -4,9 +4,9 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from shared.documents import Claim, DataClaim, Task
-from shared.offers import BroadcastOffer, Joined
-from shared.run_documents import Admission, SavedCheckpoint, TrainedStep, TrainerEnd, step_id
-from shared.states import DataStatus, OfferState, RecordStatus
+from shared.documents.offers import BroadcastOffer, Joined
+from shared.documents.run import Admission, SavedCheckpoint, TrainedStep, TrainerEnd, step_id
+from shared.documents.states import DataStatus, OfferState, RecordStatus
 from shared.store import Store
 from tests.shared.builders import claim, import_tasks, make_data, make_task
 from tests.shared.episodes import SCHEMAS, announce, play, settle, train, whole_run

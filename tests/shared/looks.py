@@ -19,13 +19,13 @@ from typing import Any
 
 from pymongo import AsyncMongoClient
 
-from sampler.admission import seq_limit
+from sampler.service.admission import seq_limit
 from shared.documents import DataClaim
-from shared.interrupt import run_command
-from shared.mongod import Mongod
+from shared.documents.run import Admission, InferenceService, Worker
+from shared.documents.states import DataStatus, ServiceStatus, TaskStatus
 from shared.names import EVAL_SPLIT, TRAIN_SPLIT
-from shared.run_documents import Admission, InferenceService, Worker
-from shared.states import DataStatus, ServiceStatus, TaskStatus
+from shared.processes.interrupt import run_command
+from shared.processes.mongod import Mongod
 from shared.store import Store
 from tests.shared.builders import make_data, make_task
 

@@ -12,7 +12,7 @@ import tempfile
 from collections import Counter
 from pathlib import Path
 
-from shared.audit import audit
+from shared.audit.run import audit
 from shared.store import Store
 from tests.shared.builders import claim, make_task
 from tests.shared.episodes import play, settle, train

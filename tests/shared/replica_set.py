@@ -16,7 +16,7 @@ from typing import Any, Self
 import pymongo
 from pymongo.errors import PyMongoError
 
-from shared.mongod import Mongod, free_port
+from shared.processes.mongod import Mongod, free_port
 
 NAME = "rs"
 PATIENCE_S = 120.0

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from shared.states import RecordStatus
+from shared.documents.states import RecordStatus
 from shared.store import Store
 from tests.shared.builders import claim, make_task
 

@@ -9,10 +9,10 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from shared import adapters
-from shared.adapters import merge, merge_into, merged_files
 from shared.errors import DataError
-from shared.weights import manifest_of
+from shared.weights import adapters
+from shared.weights.adapters import merge, merge_into, merged_files
+from shared.weights.files import manifest_of
 from tests.shared.adapters import random_factors, read_adapter, write_adapter
 
 SHAPES = {"layers.0.up": (9, 7), "layers.1.up": (5, 11)}

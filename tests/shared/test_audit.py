@@ -7,15 +7,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from shared.audit import Check, audit
-from shared.audit_report import AuditReport
-from shared.audit_tokens import compare
-from shared.flatten import data_fields
-from shared.mongod import Mongod
-from shared.packed import pack_floats, pack_ints
-from shared.run_documents import Admission
-from shared.states import DataStatus
+from shared.audit.report import AuditReport
+from shared.audit.run import Check, audit
+from shared.audit.tokens import compare
+from shared.documents.packed import pack_floats, pack_ints
+from shared.documents.run import Admission
+from shared.documents.states import DataStatus
+from shared.processes.mongod import Mongod
 from shared.store import Store
+from shared.tokens.flatten import data_fields
 from tests.shared.builders import claim, make_data, make_task
 from tests.shared.episodes import SCHEMAS, announce, make_dispatches, make_episode_tree, play, settle, train, whole_run
 

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from shared.buckets import buckets_of
 from shared.errors import DataError
+from shared.weights.buckets import buckets_of
 
 
 def written(folder: Path, header: dict[str, object], data: bytes) -> Path:

@@ -7,7 +7,7 @@ from typing import ClassVar, Literal
 import pytest
 from pydantic import Field
 
-from shared.config import ServiceConfig
+from shared.configuration.loading import ServiceConfig
 from shared.errors import ConfigError
 
 

@@ -5,10 +5,10 @@ from typing import Any
 import pytest
 
 from shared.documents import Task, TaskPayload, task_id
-from shared.states import TaskStatus
+from shared.documents.states import TaskStatus
 from shared.store import Store
-from shared.task_files import Entry, Target, import_entries
-from shared.task_lines import TaskLine
+from shared.tasks.files import Entry, Target, import_entries
+from shared.tasks.lines import TaskLine
 from tests.conftest import ROOT
 from tests.shared.builders import claim, make_task
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from shared.audit import audit
-from shared.data_file import export_data, import_data
+from shared.audit.run import audit
 from shared.errors import ConfigError, DataError
-from shared.mongod import Mongod
+from shared.files.data_file import export_data, import_data
+from shared.processes.mongod import Mongod
 from shared.store import Store
 from shared.store.copying import COLLECTIONS, copy_groups
 from tests.full_disk import room_for

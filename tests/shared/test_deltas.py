@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shared import deltas
-from shared.deltas import MAGIC, Region, apply_delta, write_delta
 from shared.errors import DataError
+from shared.weights import deltas
+from shared.weights.deltas import MAGIC, Region, apply_delta, write_delta
 
 
 def regions(old: bytes, new: bytes, sizes: list[tuple[int, int]]) -> list[Region]:

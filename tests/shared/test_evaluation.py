@@ -5,10 +5,10 @@ from pathlib import Path
 
 from shared.cli.evaluation import ends_text
 from shared.documents import TaskPayload
-from shared.evaluation import best_steps, evaluation_round, evaluation_rounds
-from shared.pass_rates import pass_at_k, wilson
-from shared.run_documents import PolicyVersion
-from shared.states import TaskStatus
+from shared.documents.run import PolicyVersion
+from shared.documents.states import TaskStatus
+from shared.evaluation.pass_rates import pass_at_k, wilson
+from shared.evaluation.rounds import best_steps, evaluation_round, evaluation_rounds
 from shared.store import Store
 from tests.shared.builders import claim, make_task
 from tests.shared.episodes import announce

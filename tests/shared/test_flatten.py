@@ -6,11 +6,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shared.documents import DBRecordData, DispatchedSamplingTask
+from shared.documents.packed import pack_ints, unpack_floats, unpack_ints
+from shared.documents.states import DispatchStatus
 from shared.errors import DataError
-from shared.flatten import data_fields, flatten, tree_of
-from shared.packed import pack_ints, unpack_floats, unpack_ints
-from shared.states import DispatchStatus
-from shared.trees import RecordTree
+from shared.tokens.flatten import data_fields, flatten, tree_of
+from shared.tokens.trees import RecordTree
 from tests.sampler.builders import make_dispatch
 
 ADVANTAGES = {f"r:{turn}": turn / 2 for turn in range(10)}

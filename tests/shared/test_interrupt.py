@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from shared.interrupt import run_command
+from shared.processes.interrupt import run_command
 
 ROOT = Path(__file__).parents[2]
 
@@ -22,6 +22,8 @@ def test_a_status_is_passed_on() -> None:
 
 
 def test_ctrl_c_ends_a_command_with_a_word_and_not_with_a_traceback() -> None:
-    program = "import signal; from shared.interrupt import run_command; run_command(lambda: signal.raise_signal(2))"
+    program = (
+        "import signal; from shared.processes.interrupt import run_command; run_command(lambda: signal.raise_signal(2))"
+    )
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr.strip()) == (130, "interrupted")

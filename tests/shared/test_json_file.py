@@ -9,7 +9,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from shared.errors import ConfigError
-from shared.json_file import GivenTwice, load_json, read_json_file
+from shared.files.json_file import GivenTwice, load_json, read_json_file
 
 values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(),

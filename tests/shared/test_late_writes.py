@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from pymongo import AsyncMongoClient
 
-from shared.mongod import Mongod
+from shared.processes.mongod import Mongod
 from shared.store import Store
 from tests.late_commands import Recorder, everything, send
 from tests.shared.late_write_rows import ROWS

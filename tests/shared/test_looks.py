@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from shared.mongod import Mongod
+from shared.processes.mongod import Mongod
 from shared.store import Store
 from tests.shared.looks import OFTEN, Examined, examine, fill
 

@@ -12,7 +12,7 @@ import pymongo
 import pytest
 
 from shared.errors import ConfigError
-from shared.mongod import Mongod, MongodFailed, find_mongod, free_port
+from shared.processes.mongod import Mongod, MongodFailed, find_mongod, free_port
 from shared.store import Store
 from tests.conftest import ROOT
 from tests.shared.builders import import_tasks
@@ -61,7 +61,7 @@ def test_a_port_that_was_given_to_another_process_is_given_to_nobody_while_that_
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Also before it is bound: an engine takes seconds to start."""
-    code = "from shared.mongod import free_port; print(free_port(), flush=True); input()"
+    code = "from shared.processes.mongod import free_port; print(free_port(), flush=True); input()"
     with subprocess.Popen(
         [sys.executable, "-c", code], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as other:

@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from shared.config import read_policies
+from shared.configuration.loading import read_policies
 from shared.errors import ConfigError
 from shared.names import LONGEST, check_label, check_name, check_run_name, shortened
 from shared.store import Store
-from shared.task_files import Target
-from shared.task_mix import TaskSource
+from shared.tasks.files import Target
+from shared.tasks.mix import TaskSource
 
 BAD = (
     "../../x",

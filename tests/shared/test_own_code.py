@@ -7,20 +7,23 @@ import pytest
 from pydantic import BaseModel, model_validator
 
 from sampler.sampler import AsyncSampler
-from shared.document import Document
+from shared.documents.base import Document
 from shared.errors import ConfigError
-from shared.own_code import import_own, load_class
-from shared.own_payload import own_payload_problems
+from shared.user_code.loading import import_own, load_class
+from shared.user_code.payload import own_payload_problems
 
 
 def test_a_class_is_found_by_its_name() -> None:
-    assert load_class("payload_model", "shared.document:Document", BaseModel) is Document
+    assert load_class("payload_model", "shared.documents.base:Document", BaseModel) is Document
 
 
 @pytest.mark.parametrize(
     ("path", "said"),
     [
-        ("shared.document", "sampler is 'shared.document'; expected package.module:Class, or FILE.py:Class"),
+        (
+            "shared.documents.base",
+            "sampler is 'shared.documents.base'; expected package.module:Class, or FILE.py:Class",
+        ),
         ("tests_raising:A", "tests_raising.py:2, in <module>: wrong = 1 / 0"),
         ("/nowhere/a.py:A", "'/nowhere/a.py' cannot be imported: FileNotFoundError: /nowhere/a.py is no file"),
         (":Document", "sampler is ':Document'; expected package.module:Class"),
@@ -31,11 +34,11 @@ def test_a_class_is_found_by_its_name() -> None:
             "sampler: 'tests_broken' cannot be imported: SyntaxError: invalid syntax (tests_broken.py, line 1)",
         ),
         (
-            "shared.document:Absent",
-            "shared.document has no such name; expected a subclass of sampler.sampler.AsyncSampler",
+            "shared.documents.base:Absent",
+            "shared.documents.base has no such name; expected a subclass of sampler.sampler.AsyncSampler",
         ),
-        ("shared.document:SCHEMA_VERSION", "shared.document has 2 there; expected a subclass"),
-        ("shared.document:Document", "has <class 'shared.document.Document'> there; expected a subclass"),
+        ("shared.documents.base:SCHEMA_VERSION", "shared.documents.base has 2 there; expected a subclass"),
+        ("shared.documents.base:Document", "has <class 'shared.documents.base.Document'> there; expected a subclass"),
     ],
 )
 def test_what_is_no_such_class_is_named_with_what_is_there(

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shared.packed import pack_floats, pack_ints, unpack_floats, unpack_ints
+from shared.documents.packed import pack_floats, pack_ints, unpack_floats, unpack_ints
 
 
 @given(st.lists(st.integers(0, 2**31 - 1)))

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from sampler.engine.cache import own_folder
+from sampler.engine.keeper.cache import own_folder
 from shared.errors import ConfigError
-from shared.private_folder import open_own, private_folder, temporary_folder
-from shared.written_file import write_text_whole
+from shared.files.private_folder import open_own, private_folder, temporary_folder
+from shared.files.written_file import write_text_whole
 
 
 @pytest.fixture

@@ -5,11 +5,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from shared.documents import DataClaim
+from shared.documents.run import PolicyVersion
+from shared.documents.states import DataStatus
 from shared.errors import DataError
-from shared.run_documents import PolicyVersion
-from shared.states import DataStatus
 from shared.store import Store
-from shared.weights import FileEntry
+from shared.weights.files import FileEntry
 from tests.shared.builders import make_data, make_task
 
 

@@ -9,8 +9,8 @@ import pymongo
 import pytest
 from pymongo.errors import ConnectionFailure, WriteConcernError
 
+from shared.documents.run import Admission
 from shared.errors import ConfigError, LeaseLost
-from shared.run_documents import Admission
 from shared.store import Store
 from tests.shared.builders import import_tasks, make_task
 from tests.shared.replica_faults import problems, work_through

@@ -10,7 +10,7 @@ from pymongo import AsyncMongoClient
 from pymongo.errors import InvalidOperation
 
 from shared.errors import ConfigError
-from shared.mongod import Mongod
+from shared.processes.mongod import Mongod
 from shared.store import Store
 
 

@@ -3,12 +3,12 @@
 import pytest
 from pymongo.errors import DuplicateKeyError
 
-from shared.document import SCHEMA_VERSION
 from shared.documents import DataClaim, Record
+from shared.documents.base import SCHEMA_VERSION
+from shared.documents.run import Admission
+from shared.documents.states import DataStatus, RecordStatus
 from shared.errors import ConfigError, DataError, IllegalMove
-from shared.mongod import Mongod
-from shared.run_documents import Admission
-from shared.states import DataStatus, RecordStatus
+from shared.processes.mongod import Mongod
 from shared.store import Store
 from tests.shared.builders import claim, import_tasks, make_data, make_task
 from tests.shared.episodes import make_dispatches, play, train

@@ -2,7 +2,7 @@
 
 import math
 
-from shared.run_documents import TrainedStep, step_id
+from shared.documents.run import TrainedStep, step_id
 from shared.store import Store
 from shared.store.settings import MOST_WORKERS
 from shared.store.steps import MOST_METRICS

@@ -6,13 +6,13 @@ from typing import Any
 import pytest
 
 from sampler.scorers import registry
-from shared import scorer_names
 from shared.documents import TaskPayload
 from shared.store import Store
 from shared.store.questions import Asked
-from shared.task_checks import MAX_WARNINGS, Samplers, TaskCheck
-from shared.task_files import Target, check_playable, import_task_file
-from shared.task_lines import TaskFileError
+from shared.tasks import scorer_names
+from shared.tasks.checks import MAX_WARNINGS, Samplers, TaskCheck
+from shared.tasks.files import Target, check_playable, import_task_file
+from shared.tasks.lines import TaskFileError
 
 ALL = Samplers(knows_scorers=True, has_judge=False, has_tools=False)
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from shared.task_lines import MAX_LINE_BYTES, TaskFileError, check_task_file
+from shared.tasks.lines import MAX_LINE_BYTES, TaskFileError, check_task_file
 
 FIRST = {"id": "a", "query": "q"}
 

@@ -9,8 +9,8 @@ from pydantic import BaseModel, Field
 
 from shared.errors import ConfigError
 from shared.store import Store
-from shared.task_files import Target, import_task_file
-from shared.task_lines import TaskFileError, check_task_file, check_unique_ids, lines_of
+from shared.tasks.files import Target, import_task_file
+from shared.tasks.lines import TaskFileError, check_task_file, check_unique_ids, lines_of
 from tests.shared.lines_of_tasks import line, write
 
 

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from shared.mongod import Mongod
+from shared.processes.mongod import Mongod
 from shared.store import Store
-from shared.task_files import ImportResult, Target, import_task_file
-from shared.task_lines import TaskFileError
+from shared.tasks.files import ImportResult, Target, import_task_file
+from shared.tasks.lines import TaskFileError
 from tests.conftest import ROOT
 from tests.shared.lines_of_tasks import line, write
 

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from shared.documents import Task, task_id
 from shared.errors import ConfigError
 from shared.store import Store
-from shared.task_files import ImportResult
-from shared.task_lines import TaskFileError
-from shared.task_mix import TasksConfig, import_mix, interleave
+from shared.tasks.files import ImportResult
+from shared.tasks.lines import TaskFileError
+from shared.tasks.mix import TasksConfig, import_mix, interleave
 from tests.conftest import ROOT
 
 WEIGHTS = st.lists(st.integers(1, 40) | st.decimals("0.01", "9.99", places=2).map(float), min_size=1, max_size=7)

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
 from shared.documents import Claim
+from shared.documents.states import SlotStatus, TaskStatus
 from shared.errors import LeaseLost
-from shared.mongod import Mongod
-from shared.states import SlotStatus, TaskStatus
+from shared.processes.mongod import Mongod
 from shared.store import Store
 from tests.shared.builders import claim, import_tasks, let_time_pass, make_task
 

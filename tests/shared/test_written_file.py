@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from shared.errors import DataError
-from shared.written_file import write_text_whole, written_whole
+from shared.files.written_file import write_text_whole, written_whole
 from tests.full_disk import room_for
 
 

@@ -10,7 +10,7 @@ from pydantic import BaseModel
 
 from sampler.sampler import AsyncSampler
 from sampler.scorers import Score
-from shared.states import Termination
+from shared.documents.states import Termination
 
 OWNER, JUDGE = "solver", "judge"
 

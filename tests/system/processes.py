@@ -15,7 +15,7 @@ from typing import Self
 import psutil
 
 from scripts.launch.processes import MARK, start_time
-from shared.mongod import Mongod, free_port
+from shared.processes.mongod import Mongod, free_port
 from shared.store import Store
 
 ROOT = Path(__file__).parents[2]

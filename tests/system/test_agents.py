@@ -15,9 +15,9 @@ import httpx
 import pytest
 
 from shared.documents import Task, TaskPayload
-from shared.mongod import Mongod, free_port
-from shared.run_documents import InferenceService
-from shared.states import RecordStatus, ServiceStatus, SlotStatus, TaskStatus
+from shared.documents.run import InferenceService
+from shared.documents.states import RecordStatus, ServiceStatus, SlotStatus, TaskStatus
+from shared.processes.mongod import Mongod, free_port
 from shared.store import Store
 from tests.sampler.agents.endpoints import Service, endpoint
 from tests.shared.builders import make_task
@@ -89,7 +89,7 @@ async def sampling(folder: Path, mongod: Mongod, store: Store, agents: Path, *, 
     }
     command = ["-m", "sampler", "--open_all_tasks", "true"]
     command += [part for name, value in flags.items() for part in (f"--{name}", value)]
-    engine = ["-m", "scripts.stub_engine", "--model-path", str(MODEL), "--port", str(port), "--tokens", "100"]
+    engine = ["-m", "scripts.bench.stub_engine", "--model-path", str(MODEL), "--port", str(port), "--tokens", "100"]
     engine += ["--turns", str(turns), "--tool-call", CALL]
     with child(folder / "engine.log", *engine), child(folder / "sampler.log", *command):
         await _register(store, f"http://127.0.0.1:{port}")

@@ -8,7 +8,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from shared.audit import audit
+from shared.audit.run import audit
 from shared.store import Store
 from tests.system.processes import Run
 from tests.system.test_loop import assert_every_stored_promise_holds, queue_tasks

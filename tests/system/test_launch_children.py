@@ -38,7 +38,7 @@ import sys, time
 from pathlib import Path
 from scripts.launch.children import Children
 from scripts.launch.lock import RunLock
-from shared.mongod import Mongod
+from shared.processes.mongod import Mongod
 folder, run = Path(sys.argv[1]), sys.argv[2]
 with RunLock(folder / "launch.lock") as lock, Children(run, Path.cwd(), lock.fd) as children:
     children.start_mongod(Mongod(folder / "mongodb"))

@@ -12,7 +12,7 @@ from scripts.launch.children import Children
 from scripts.launch.display import Display
 from scripts.launch.errors import MAX_BYTES, MAX_CHARS, MAX_KINDS, ErrorLines, Repeats, raised
 from scripts.launch.figures import Snapshot
-from shared.run_documents import Worker
+from shared.documents.run import Worker
 
 ROOT = Path(__file__).parents[2]
 STAMP = "2026-11-22 07:15:01,123"

@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 
 from sampler.config import SamplerConfig
-from sampler.engine.keeper_config import KeeperConfig
+from sampler.engine.keeper.config import KeeperConfig
 from scripts.launch import commands
 from scripts.launch.service_flags import split_arguments
 from scripts.launch.settings import BUNDLED, EXAMPLE, ROOT, LaunchConfig
-from shared.config import ServiceConfig
+from shared.configuration.loading import ServiceConfig
+from shared.configuration.option_names import SUCCESSORS, unknown_option
 from shared.documents import TaskPayload
 from shared.errors import ConfigError
-from shared.option_names import SUCCESSORS, unknown_option
 from tests.system.processes import PATIENCE_S, PATIENT
 from trainer.config import TrainerConfig
 

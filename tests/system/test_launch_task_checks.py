@@ -11,9 +11,9 @@ import pytest
 
 from scripts.launch.settings import ROOT, LaunchConfig
 from scripts.launch.task_checks import check_tasks, check_tools
-from shared import scorer_names
 from shared.errors import ConfigError
 from shared.store.questions import Asked
+from shared.tasks import scorer_names
 from tests.sampler.boxes import start_box
 
 SCORERS = """

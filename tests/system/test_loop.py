@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from shared.audit import audit
+from shared.audit.run import audit
 from shared.store import Store
-from shared.task_files import Target, import_task_file
+from shared.tasks.files import Target, import_task_file
 from tests.system.processes import PATIENCE_S, ROOT, TRAIN_FILE, Run
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from shared.audit import Check, audit
-from shared.evaluation import evaluation_rounds
+from shared.audit.run import Check, audit
+from shared.evaluation.rounds import evaluation_rounds
 from shared.store import Store
-from shared.task_mix import TasksConfig, import_mix
+from shared.tasks.mix import TasksConfig, import_mix
 from tests.system.processes import ROOT, Run
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]

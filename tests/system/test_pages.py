@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from shared.audit import audit
-from shared.mongod import Mongod
+from shared.audit.run import audit
+from shared.processes.mongod import Mongod
 from shared.store import Store
 from tests.system.processes import PATIENT, ROOT
 

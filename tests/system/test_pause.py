@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from scripts.launch.display import Display
 from scripts.launch.figures import take_snapshot
-from shared.audit import audit
+from shared.audit.run import audit
 from shared.cli import app
 from shared.store import Store
 from tests.system.processes import Run

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from shared.audit import audit
+from shared.audit.run import audit
 from shared.documents import record_id, task_id
-from shared.states import RecordStatus, SlotStatus
+from shared.documents.states import RecordStatus, SlotStatus
 from shared.store import Store
-from shared.task_files import Target, import_task_file
+from shared.tasks.files import Target, import_task_file
 from tests.system.debate import JUDGE, OWNER, Round
 from tests.system.processes import MODEL, Run, part
 from tests.system.test_kills import nothing_open

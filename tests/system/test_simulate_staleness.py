@@ -6,8 +6,8 @@ from collections.abc import Iterator
 import pymongo
 import pytest
 
-from scripts.simulate_staleness import Row, Setting, simulate
-from shared.mongod import Mongod
+from scripts.bench.simulate_staleness import Row, Setting, simulate
+from shared.processes.mongod import Mongod
 from trainer.config import TrainerConfig
 from trainer.trees.ages import StaleData
 

@@ -16,13 +16,13 @@ import pytest
 from sampler.config import SamplerConfig
 from sampler.episode import play
 from sampler.settlement.settle import settle_next
-from scripts.bench_sampler_chat import Chat
-from shared.audit import audit
+from scripts.bench.sampler_chat import Chat
+from shared.audit.run import audit
 from shared.documents import Record
-from shared.flatten import tree_of
-from shared.mongod import free_port
-from shared.states import DataStatus, RecordStatus, TaskStatus
+from shared.documents.states import DataStatus, RecordStatus, TaskStatus
+from shared.processes.mongod import free_port
 from shared.store import Store
+from shared.tokens.flatten import tree_of
 from tests.sampler.builders import make_dispatch, play_episode
 from tests.sampler.episodes import TEMPLATE, resources, samples
 from tests.shared.builders import claim, import_tasks, make_data, make_task
@@ -178,7 +178,7 @@ class Stubbed(Run):
         super().__init__(folder)
         del self.sampler_flags["mcp_manager_url"]
         self.sampler_flags |= {
-            "sampler": "scripts.bench_sampler_chat:Chat",
+            "sampler": "scripts.bench.sampler_chat:Chat",
             "max_turns": "3",
             "open_all_tasks": "true",
             "max_concurrent_episodes": "3",
@@ -187,7 +187,7 @@ class Stubbed(Run):
 
     def start_engine(self, token_ms: int) -> None:
         port = free_port()
-        engine = [sys.executable, "-m", "scripts.stub_engine", "--model-path", str(MODEL), "--port", str(port)]
+        engine = [sys.executable, "-m", "scripts.bench.stub_engine", "--model-path", str(MODEL), "--port", str(port)]
         self._start("engine", [*engine, "--turns", "3", "--token-ms", str(token_ms)])
         keeper = [sys.executable, "-m", "sampler.engine.keeper", *self._common()]
         self._start("keeper", [*keeper, "--engine_url", f"http://127.0.0.1:{port}"])

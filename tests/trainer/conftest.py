@@ -12,7 +12,7 @@ import torch
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
-from shared.mongod import Mongod, free_port
+from shared.processes.mongod import Mongod, free_port
 from tests.trainer.builders import tiny_model
 from tests.trainer.streams import RUN
 from trainer.modeling.float64_norms import exact_norms

@@ -16,7 +16,7 @@ from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_
 from tests.trainer import exactness_table
 from tests.trainer.builders import random_group
 from tests.trainer.loss_cases import LOSSES
-from trainer.checkpoint import Checkpoints
+from trainer.checkpoints.checkpoint import Checkpoints
 from trainer.learner import Learner, OptimizerConfig, open_learner
 from trainer.losses import Denominators, LossConfig
 from trainer.modeling.float64_norms import exact_norms

@@ -23,10 +23,10 @@ from rich.table import Table
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from shared.mongod import free_port
+from shared.processes.mongod import free_port
 from tests.trainer.builders import relative_difference, tiny_experts_model, tiny_model
 from tests.trainer.launched import SAVED_STEP, exact_learner, full_parameters, take_steps
-from trainer import checkpoint
+from trainer.checkpoints import checkpoint
 from trainer.learner import Learner
 from trainer.losses import LossConfig
 from trainer.modeling.trainable import EVERYTHING, Trainable

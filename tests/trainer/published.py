@@ -8,11 +8,11 @@ from typing import Any
 
 import torch
 
-from shared.assembly import Assembly, Reached
-from shared.mongod import Mongod
-from shared.run_documents import Admission, InferenceService, PolicyVersion
-from shared.states import ServiceStatus
-from shared.weights import manifest_of
+from shared.documents.run import Admission, InferenceService, PolicyVersion
+from shared.documents.states import ServiceStatus
+from shared.processes.mongod import Mongod
+from shared.weights.assembly import Assembly, Reached
+from shared.weights.files import manifest_of
 from tests.trainer.builders import tiny_model
 from trainer.config import TrainerConfig
 from trainer.learner import OptimizerConfig, open_learner

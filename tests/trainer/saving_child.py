@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 from tests.trainer.launched import exact_learner
-from trainer import checkpoint
+from trainer.checkpoints import checkpoint
 from trainer.parallel import parallel_session
 
 

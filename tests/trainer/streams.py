@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from shared.documents import DBRecordData
-from shared.run_documents import Admission
+from shared.documents.run import Admission
 from tests.shared.builders import make_answer, make_data, make_task
 from trainer.config import TrainerConfig
 from trainer.data.stream import RecordStream

@@ -8,8 +8,8 @@ import pytest
 from rich.console import Console
 
 from shared.cli.status import _render, look
-from shared.mongod import Mongod
-from shared.run_documents import Admission
+from shared.documents.run import Admission
+from shared.processes.mongod import Mongod
 from trainer.config import TrainerConfig
 from trainer.loop import _status
 from trainer.parallel import Parallel

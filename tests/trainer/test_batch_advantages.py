@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from pydantic import ConfigDict
 
 from shared.documents import DBRecordData
-from shared.flatten import data_fields
-from shared.trees import RecordTree, TreeDispatch
+from shared.tokens.flatten import data_fields
+from shared.tokens.trees import RecordTree, TreeDispatch
 from tests.shared.builders import make_task
 from trainer.data.advantages import AdvantageNormalization, normalize
 

@@ -19,7 +19,7 @@ from tests.full_disk import room_for
 from tests.trainer.builders import relative_difference
 from tests.trainer.conftest import ROOT, Launch
 from tests.trainer.launched import LAST_STEP, SAVED_STEP, exact_learner, full_parameters, take_steps
-from trainer import checkpoint
+from trainer.checkpoints import checkpoint
 from trainer.config import TrainerConfig
 from trainer.loop import _resume
 from trainer.parallel import Parallel

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from shared.mongod import Mongod
+from shared.processes.mongod import Mongod
 from tests.trainer.builders import tiny_model
 from tests.trainer.launched import exact_learner
 from tests.trainer.published import Publishing, publish_bridge
-from trainer.checkpoint import Checkpoints
+from trainer.checkpoints.checkpoint import Checkpoints
 from trainer.parallel import Parallel
 from trainer.publishing.weights import write_weights
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from shared.mongod import Mongod
+from shared.processes.mongod import Mongod
 from shared.store import Store
 from tests.shared.builders import make_task
 from tests.shared.episodes import announce

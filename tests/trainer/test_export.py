@@ -15,7 +15,7 @@ from shared.cli import app
 from shared.errors import ConfigError, DataError
 from tests.trainer.conftest import ROOT, Launch
 from tests.trainer.launched import SAVED_STEP, exact_learner, full_parameters, take_steps
-from trainer.checkpoint import Checkpoints, load
+from trainer.checkpoints.checkpoint import Checkpoints, load
 from trainer.export import ExportConfig, export
 from trainer.parallel import parallel_session
 

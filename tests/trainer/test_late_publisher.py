@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from shared.documents.run import Admission
 from shared.errors import LeaseLost
-from shared.mongod import Mongod
-from shared.run_documents import Admission
+from shared.processes.mongod import Mongod
 from tests.late_commands import everything
 from tests.trainer.published import Trained, publish_bridge
 from trainer.parallel import Parallel

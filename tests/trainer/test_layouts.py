@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import load_file
 
 from shared.errors import ConfigError
-from shared.weights import WEIGHTS_FILE
+from shared.weights.files import WEIGHTS_FILE
 from tests.trainer import exactness_table
 from tests.trainer.builders import random_group, relative_difference, tiny_experts_model, tiny_model
 from tests.trainer.launched import OPTIMIZER, take_steps

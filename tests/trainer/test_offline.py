@@ -10,10 +10,10 @@ from typing import Any, TypeVar
 
 import pytest
 
-from shared.audit import audit
+from shared.audit.run import audit
+from shared.documents.states import DataStatus, RunState
 from shared.errors import ConfigError, DataError
-from shared.mongod import Mongod
-from shared.states import DataStatus, RunState
+from shared.processes.mongod import Mongod
 from shared.store import Store
 from tests.shared.episodes import announce, whole_run
 from trainer.config import TrainerConfig

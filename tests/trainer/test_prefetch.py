@@ -9,7 +9,7 @@ from contextlib import contextmanager
 import pytest
 import torch
 
-from shared.states import DataStatus
+from shared.documents.states import DataStatus
 from tests.trainer.streams import add_groups, publish, start
 from trainer.data.stream import Batch, RecordStream
 from trainer.parallel import Parallel

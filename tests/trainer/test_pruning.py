@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from shared.assembly import Assembly
-from shared.mongod import Mongod
+from shared.processes.mongod import Mongod
+from shared.weights.assembly import Assembly
 from tests.shared.rounds import import_set, play
 from tests.trainer.published import Trained, publish_bridge
 from trainer.parallel import Parallel

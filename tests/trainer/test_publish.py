@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from shared.assembly import Assembly
+from shared.documents.run import InferenceService
+from shared.documents.states import OfferState, ServiceStatus
 from shared.errors import DataError
-from shared.mongod import Mongod
-from shared.run_documents import InferenceService
-from shared.states import OfferState, ServiceStatus
-from shared.weights import DELTA_FILE, WEIGHTS_FILE
+from shared.processes.mongod import Mongod
+from shared.weights.assembly import Assembly
+from shared.weights.files import DELTA_FILE, WEIGHTS_FILE
 from tests.full_disk import room_for
 from tests.trainer.published import Trained, publish_bridge
 from trainer.parallel import Parallel

@@ -10,11 +10,11 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
-from shared.adapters import ADAPTER_FOLDER, ADAPTER_WEIGHTS
-from shared.assembly import Reached
 from shared.errors import ConfigError, DataError
-from shared.mongod import Mongod
-from shared.weights import WEIGHTS_FILE
+from shared.processes.mongod import Mongod
+from shared.weights.adapters import ADAPTER_FOLDER, ADAPTER_WEIGHTS
+from shared.weights.assembly import Reached
+from shared.weights.files import WEIGHTS_FILE
 from tests.trainer.builders import tiny_model
 from tests.trainer.published import Publishing, publish_bridge
 from trainer.parallel import Parallel

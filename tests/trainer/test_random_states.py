@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import torch
 
+from trainer.checkpoints.random_states import random_states, random_states_file, restore_random_states
 from trainer.parallel import parallel_session
-from trainer.random_states import random_states, random_states_file, restore_random_states
 
 
 def _drawn() -> tuple[float, float, float]:

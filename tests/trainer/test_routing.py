@@ -12,7 +12,7 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 from transformers.models.qwen3_moe.modeling_qwen3_moe import load_balancing_loss_func
 
 from shared.errors import ConfigError
-from shared.trees import RecordTree
+from shared.tokens.trees import RecordTree
 from tests.trainer.builders import (
     AGES,
     gradients,

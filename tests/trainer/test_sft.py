@@ -18,16 +18,16 @@ from safetensors.torch import load
 from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
 from shared.errors import ConfigError
-from trainer import sft
-from trainer.checkpoint import Checkpoints
-from trainer.data.sft_conversations import (
+from trainer.checkpoints.checkpoint import Checkpoints
+from trainer.learner import Learner, StepResult, open_learner
+from trainer.losses import Denominators
+from trainer.parallel import Parallel, Peers
+from trainer.sft import training as sft
+from trainer.sft.conversations import (
     ChatExample,
     Conversations,
     sample_order,
 )
-from trainer.learner import Learner, StepResult, open_learner
-from trainer.losses import Denominators
-from trainer.parallel import Parallel, Peers
 from trainer.trees.packing import Row
 
 ROOT = Path(__file__).parents[2]

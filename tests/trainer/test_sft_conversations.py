@@ -9,7 +9,7 @@ import pytest
 from transformers import PreTrainedTokenizerFast
 
 from shared.errors import ConfigError
-from trainer.data.sft_conversations import (
+from trainer.sft.conversations import (
     ChatExample,
     conversation_tree,
     read_conversations,

@@ -12,16 +12,16 @@ import torch
 
 from shared.documents import DBRecordData
 from shared.errors import ConfigError, DataError
-from shared.flatten import data_fields, flatten
-from shared.mongod import Mongod
+from shared.processes.mongod import Mongod
+from shared.tokens.flatten import data_fields, flatten
 from tests.full_disk import room_for
 from tests.sampler.builders import make_dispatch
 from tests.shared.builders import make_data, make_task
-from trainer import sft
-from trainer.data.sft_records import RecordFilter, Records, choose
 from trainer.modeling.model import load_model
 from trainer.parallel import Parallel
-from trainer.sft_config import SftConfig
+from trainer.sft import training as sft
+from trainer.sft.config import SftConfig
+from trainer.sft.records import RecordFilter, Records, choose
 from trainer.store_bridge import StoreBridge
 
 RUN = "sft-records-test"

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from shared.documents import DataClaim
+from shared.documents.states import DataStatus, RunState
 from shared.errors import LeaseLost
-from shared.states import DataStatus, RunState
 from tests.shared.builders import import_tasks, make_data, make_task
 from tests.trainer.exactness import forking_records
 from tests.trainer.streams import add_groups, make_config, publish, start, write

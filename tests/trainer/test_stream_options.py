@@ -7,13 +7,13 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
-from sampler.admission import seq_limit
+from sampler.service.admission import seq_limit
 from shared.documents import Claim, DBRecordData
-from shared.flatten import data_fields, flatten
-from shared.packed import pack_floats, pack_ints
-from shared.run_documents import Admission
-from shared.states import DataStatus
+from shared.documents.packed import pack_floats, pack_ints
+from shared.documents.run import Admission
+from shared.documents.states import DataStatus
 from shared.store import Store
+from shared.tokens.flatten import data_fields, flatten
 from tests.shared.builders import claim, import_tasks, make_answer, make_data, make_task
 from tests.trainer.builders import RecordBuilder, gradients, relative_difference, tiny_model
 from tests.trainer.streams import add_groups, publish, start, write

@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from shared.documents import DataClaim
+from shared.documents.run import Admission, SavedCheckpoint
 from shared.errors import ConfigError, LeaseLost
-from shared.mongod import Mongod
-from shared.run_documents import Admission, SavedCheckpoint
+from shared.processes.mongod import Mongod
 from shared.store import Store
 from tests.late_commands import Everything, everything
 from tests.shared.builders import make_data, make_task

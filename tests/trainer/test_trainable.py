@@ -12,13 +12,13 @@ from safetensors.torch import load_file
 from torch import Tensor
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
-from shared.adapters import merge_into
 from shared.errors import ConfigError, DataError
+from shared.weights.adapters import merge_into
 from tests.shared.adapters import read_adapter
 from tests.trainer.builders import relative_difference, tiny_model
 from tests.trainer.launched import OPTIMIZER, exact_learner, full_parameters, rows_of_step, take_steps
 from tests.trainer.layouts import Layout, comparison, run
-from trainer.checkpoint import Checkpoints, latest, load, stored_tensors
+from trainer.checkpoints.checkpoint import Checkpoints, latest, load, stored_tensors
 from trainer.export import ExportConfig, export
 from trainer.learner import Learner, open_learner
 from trainer.losses import LossConfig

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from shared.mongod import Mongod
+from shared.processes.mongod import Mongod
 from tests.trainer.trainer_kills import kill_many
 from tests.trainer.training_child import PHASES
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shared.trees import RecordTree
+from shared.tokens.trees import RecordTree
 from tests.trainer.builders import AGES, RecordBuilder, random_group, random_tree_record
 from trainer.trees.ages import Ages
 from trainer.trees.tree import Merging, TokenTree, merge

@@ -6,12 +6,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sampler.admission import seq_limit
+from sampler.service.admission import seq_limit
+from shared.documents.packed import pack_floats, pack_ints
+from shared.documents.run import Admission
+from shared.documents.states import DataStatus
 from shared.errors import DataError, MalformedDocument
-from shared.flatten import tree_of
-from shared.packed import pack_floats, pack_ints
-from shared.run_documents import Admission
-from shared.states import DataStatus
+from shared.tokens.flatten import tree_of
 from tests.trainer.streams import add_groups, make_config, publish, start
 from trainer.data.reading import check_tokens
 from trainer.data.stream import RecordStream

@@ -8,7 +8,7 @@ from safetensors import safe_open
 from transformers import AutoModelForCausalLM
 
 from shared.errors import DataError
-from shared.weights import manifest_of, verify_files
+from shared.weights.files import manifest_of, verify_files
 from tests.trainer.builders import relative_difference, tiny_model
 from tests.trainer.conftest import Launch
 from tests.trainer.launched import exact_learner, full_parameters, take_steps

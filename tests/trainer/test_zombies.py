@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from shared.mongod import Mongod
+from shared.processes.mongod import Mongod
 from tests.trainer.builders import tiny_model
 from tests.trainer.trainer_kills import PATIENCE_S, ROOT, Marks, fill, marks
-from trainer.checkpoint import STATE_FILE, complete
+from trainer.checkpoints.checkpoint import STATE_FILE, complete
 
 
 class Trainers:

@@ -30,10 +30,10 @@ from rich.progress import Progress
 from safetensors.torch import load_file
 
 from shared.documents import DispatchedSamplingTask
-from shared.flatten import data_fields, flatten
-from shared.mongod import Mongod
-from shared.states import RunState
+from shared.documents.states import RunState
+from shared.processes.mongod import Mongod
 from shared.store import Store
+from shared.tokens.flatten import data_fields, flatten
 from tests.sampler.builders import make_dispatch
 from tests.shared.builders import make_data, make_task
 from tests.trainer.builders import tiny_model

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from trainer.checkpoint import Checkpoints
+from trainer.checkpoints.checkpoint import Checkpoints
 from trainer.config import TrainerConfig
 from trainer.data.prefetch import Prefetch
 from trainer.data.stream import RecordStream

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.trainer.training_child import config_of, say
-from trainer import atomic_directories, checkpoint
+from trainer.checkpoints import atomic_directories, checkpoint
 from trainer.data.stream import RecordStream
 from trainer.loop import train
 

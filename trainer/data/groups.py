@@ -12,10 +12,10 @@ from itertools import pairwise
 from typing import Any
 
 from shared.documents import DataClaim
+from shared.documents.run import PolicyVersion
+from shared.documents.states import DataStatus
 from shared.errors import LeaseLost
 from shared.names import TRAIN_SPLIT
-from shared.run_documents import PolicyVersion
-from shared.states import DataStatus
 from trainer.config import TrainerConfig
 from trainer.data.cost import group_cost
 from trainer.store_bridge import StoreBridge

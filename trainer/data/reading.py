@@ -15,8 +15,8 @@ import torch
 
 from shared.documents import DBRecordData
 from shared.errors import DataError
-from shared.flatten import tree_of
-from shared.trees import RecordTree
+from shared.tokens.flatten import tree_of
+from shared.tokens.trees import RecordTree
 from trainer.accumulate import Minibatch
 from trainer.config import TrainerConfig
 from trainer.data.advantages import AdvantageNormalization

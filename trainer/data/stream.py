@@ -16,8 +16,8 @@ from types import TracebackType
 from typing import Self
 
 from shared.documents import DataClaim
+from shared.documents.run import TrainedStep, step_id
 from shared.errors import LeaseLost
-from shared.run_documents import TrainedStep, step_id
 from trainer.accumulate import Minibatch
 from trainer.config import TrainerConfig
 from trainer.data.advantages import normalize

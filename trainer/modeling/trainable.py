@@ -19,8 +19,8 @@ from pydantic import BaseModel, Field, model_validator
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from shared.adapters import merge
 from shared.errors import ConfigError
+from shared.weights.adapters import merge
 
 log = logging.getLogger(__name__)
 
@@ -172,7 +172,7 @@ def merged(state: dict[str, Tensor], scaling: dict[str, float]) -> dict[str, Ten
     """Full tensors on the CPU, as the model without adapters names them; `scaling` by layer.
 
     W + s · B A in the dtype of W; of a bfloat16 W the sum is made in float32 and rounded once. An engine's keeper
-    that merges the adapter into W gets the same bits (`shared.adapters`).
+    that merges the adapter into W gets the same bits (`shared.weights.adapters`).
     """
     whole = {name: tensor for name, tensor in state.items() if ".lora_" not in name}
     for layer, scale in scaling.items():

@@ -1,6 +1,6 @@
 """The trained adapters as a directory of PEFT's form, which PEFT, and engines that support adapters, load with the base model.
 
-adapter_config.json, adapter_model.safetensors      `shared.adapters` describes them
+adapter_config.json, adapter_model.safetensors      `shared.weights.adapters` describes them
 """
 
 from pathlib import Path
@@ -11,7 +11,7 @@ from torch import nn
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
 from transformers import PreTrainedModel
 
-from shared.adapters import ADAPTER_WEIGHTS, PREFIX, Adapter
+from shared.weights.adapters import ADAPTER_WEIGHTS, PREFIX, Adapter
 from trainer.modeling.trainable import ADAPTER, Trainable, lora_layers
 from trainer.parallel import Parallel
 

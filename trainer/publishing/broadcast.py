@@ -19,12 +19,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from shared.child_process import end_child
-from shared.offers import BroadcastOffer
-from shared.run_documents import PolicyVersion
-from shared.states import OfferState
+from shared.documents.offers import BroadcastOffer
+from shared.documents.run import PolicyVersion
+from shared.documents.states import OfferState
+from shared.processes.child import end_child
 from shared.store import Store
-from shared.weights import WEIGHTS_FILE
+from shared.weights.files import WEIGHTS_FILE
 
 log = logging.getLogger(__name__)
 

@@ -21,12 +21,12 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from shared.assembly import ancestors
-from shared.offers import BroadcastOffer
-from shared.output_names import step_folder
-from shared.run_documents import PolicyVersion
-from shared.weights import FileEntry, manifest_of
-from trainer.atomic_directories import remove_leftovers
+from shared.documents.offers import BroadcastOffer
+from shared.documents.run import PolicyVersion
+from shared.files.output_names import step_folder
+from shared.weights.assembly import ancestors
+from shared.weights.files import FileEntry, manifest_of
+from trainer.checkpoints.atomic_directories import remove_leftovers
 from trainer.config import TrainerConfig
 from trainer.learner import Learner
 from trainer.parallel import Parallel

@@ -29,9 +29,9 @@ import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
-from shared.buckets import Bucket, buckets_of
 from shared.errors import DataError
-from shared.weights import sha256_of
+from shared.weights.buckets import Bucket, buckets_of
+from shared.weights.files import sha256_of
 
 
 def main() -> None:

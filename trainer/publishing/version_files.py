@@ -15,12 +15,12 @@ from typing import Protocol
 
 import torch
 
-from shared.adapters import ADAPTER_FOLDER, base_matrices, merge_into, merged_files
-from shared.deltas import DeltaSize
+from shared.documents.run import PolicyVersion, VersionKind
 from shared.errors import ConfigError, DataError
-from shared.run_documents import PolicyVersion, VersionKind
-from shared.weights import DELTA_FILE, WEIGHTS_FILE, FileEntry, manifest_of
-from trainer.atomic_directories import write_directory_atomically
+from shared.weights.adapters import ADAPTER_FOLDER, base_matrices, merge_into, merged_files
+from shared.weights.deltas import DeltaSize
+from shared.weights.files import DELTA_FILE, WEIGHTS_FILE, FileEntry, manifest_of
+from trainer.checkpoints.atomic_directories import write_directory_atomically
 from trainer.config import TrainerConfig
 from trainer.learner import Learner
 from trainer.modeling.model import DTYPES

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from types import FrameType
 
-from shared.interrupt import run_command
+from shared.processes.interrupt import run_command
 
 SHUTDOWN_S = 3
 

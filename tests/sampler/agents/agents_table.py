@@ -12,8 +12,8 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 
 from sampler.errors import AgentFailed
-from shared.agent_use import AgentUse
-from shared.mongod import free_port
+from shared.documents.agent_use import AgentUse
+from shared.processes.mongod import free_port
 from tests.contract.engines import MODEL, running
 from tests.sampler.agents.agents import browser, judge, models
 from tests.sampler.agents.endpoints import BAD, Service, endpoint

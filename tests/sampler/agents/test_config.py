@@ -135,5 +135,6 @@ def test_the_default_prompt_of_the_judge_has_its_placeholders() -> None:
 
 
 def test_a_sampler_without_agents_does_not_import_the_client() -> None:
-    code = "import sampler.service, sampler.mcp_sampler, sys; sys.exit('openai' in sys.modules or 'jsonschema' in sys.modules)"
+    imports = "import sampler.service.service, sampler.mcp_sampler, sys"
+    code = f"{imports}; sys.exit('openai' in sys.modules or 'jsonschema' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, timeout=60, check=False).returncode == 0

@@ -11,7 +11,7 @@ from sampler.agents import pool
 from sampler.agents.breaker import Breaker
 from sampler.agents.config import read_agents_config
 from sampler.errors import AgentFailed
-from shared.mongod import free_port
+from shared.processes.mongod import free_port
 from tests.sampler.agents.agents import SLOW, browser, judge, models
 from tests.sampler.agents.endpoints import BAD, Service, endpoint
 

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from sampler.engine.cache import own_folder
+from sampler.engine.keeper.cache import own_folder
 
 
 def test_no_folder_has_two_holders_and_what_a_killed_one_left_is_found_by_the_next(tmp_path: Path) -> None:

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from sampler.engine.client import EngineClient
-from sampler.engine.keeper import Keeper, KeeperConfig
+from sampler.engine.client.engine_client import EngineClient
+from sampler.engine.keeper.keeper import Keeper, KeeperConfig
 from sampler.errors import EngineUnavailable
-from shared.assembly import Assembly
-from shared.states import ServiceStatus
+from shared.documents.states import ServiceStatus
 from shared.store import Store
+from shared.weights.assembly import Assembly
 from tests.system.processes import MODEL, ROOT
 
 # Start number n writes its pid to FOLDER/n; those in DYING kill themselves: at once, or as soon as they have answered once.
@@ -36,7 +36,7 @@ if start in dying and answered == "silent":
 if start in dying:
     http.server.HTTPServer(("127.0.0.1", int(port)), Once).serve_forever()
 sys.argv = ["stub", "--model-path", model, "--port", port]
-runpy.run_module("scripts.stub_engine", run_name="__main__")
+runpy.run_module("scripts.bench.stub_engine", run_name="__main__")
 """
 
 

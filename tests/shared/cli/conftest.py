@@ -10,9 +10,9 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from shared.cli import app
-from shared.mongod import Mongod
-from shared.run_documents import InferenceService, Worker
-from shared.states import DataStatus, ServiceStatus
+from shared.documents.run import InferenceService, Worker
+from shared.documents.states import DataStatus, ServiceStatus
+from shared.processes.mongod import Mongod
 from shared.store import Store
 from tests.shared.cli.commands import Command
 from tests.shared.episodes import whole_run

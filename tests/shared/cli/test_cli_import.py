@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from shared import scorer_names
+from shared.tasks import scorer_names
 from tests.shared.cli.commands import Command
 
 

@@ -13,7 +13,7 @@ import pytest
 from typer.testing import CliRunner
 
 from shared.cli import app
-from shared.mongod import Mongod
+from shared.processes.mongod import Mongod
 from tests.conftest import ROOT
 
 

@@ -8,8 +8,8 @@ import pymongo
 import pytest
 
 from shared.cli.status import look
-from shared.mongod import Mongod
-from shared.run_documents import Admission, InferenceService, Worker
+from shared.documents.run import Admission, InferenceService, Worker
+from shared.processes.mongod import Mongod
 from shared.store import Store
 from tests.shared.builders import claim, make_task
 from tests.shared.cli.commands import RECORD, Command

@@ -8,7 +8,7 @@ import pytest
 import typer
 
 from shared.cli import app
-from shared.mongod import Mongod
+from shared.processes.mongod import Mongod
 from tests.shared.cli.commands import RECORD, Command
 
 

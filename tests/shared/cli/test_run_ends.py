@@ -4,8 +4,8 @@ import asyncio
 import json
 import re
 
-from shared.run_documents import Admission, TrainerEnd
-from shared.states import RunState
+from shared.documents.run import Admission, TrainerEnd
+from shared.documents.states import RunState
 from shared.store import Store
 from tests.shared.cli.commands import Command
 

@@ -15,7 +15,7 @@ import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import GenerationConfig, PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
-from shared.mongod import free_port
+from shared.processes.mongod import free_port
 
 ROOT = Path(__file__).parents[4]
 VOCABULARY, CONTEXT = 320, 256

@@ -1,0 +1,1 @@
+"""The client of an engine: HTTP transport, checked answers, refusals, keys."""

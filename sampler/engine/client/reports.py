@@ -1,0 +1,94 @@
+"""What an engine says of itself, checked where it enters: its weights' label, what it was started with, its load.
+
+A field that is absent has its default: engines differ. One of another type is EngineContractBroken, and names the field.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from sampler.engine.client.fields import MAX_INT32, broken, listed, mapping, number, text, whole
+
+MAX_LABEL_CHARS = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class ModelInfo:
+    """`weight_version` is the engine's label as it stands; `default` until someone sets one."""
+
+    model_path: str
+    weight_version: str
+
+
+@dataclass(frozen=True, slots=True)
+class ServerInfo:
+    """None where the engine does not say. `max_running_requests`: over all data-parallel ranks.
+
+    `broadcast_ranks`: processes that take part in a broadcast of weights; 0: none can, as with data or pipeline parallelism.
+    """
+
+    max_running_requests: int | None
+    version: str | None
+    broadcast_ranks: int
+
+
+@dataclass(frozen=True, slots=True)
+class EngineLoad:
+    """`token_usage`: share of the KV cache in use, of the fullest data-parallel rank."""
+
+    running: int
+    waiting: int
+    token_usage: float
+
+
+def read_model_info(where: str, found: Mapping[str, Any]) -> ModelInfo:
+    return ModelInfo(
+        _label(where, "model_path", found.get("model_path", "")),
+        _label(where, "weight_version", found.get("weight_version", "default")),
+    )
+
+
+def read_server_info(where: str, found: Mapping[str, Any]) -> ServerInfo:
+    ranks = _count(where, found, "tp_size")
+    whole_model = found.get("dp_size") == 1 and found.get("pp_size", 1) == 1
+    version = found.get("version")
+    return ServerInfo(
+        _max_running_requests(where, found),
+        None if version is None else _label(where, "version", version),
+        ranks if whole_model else 0,
+    )
+
+
+def read_load(where: str, found: Mapping[str, Any]) -> EngineLoad:
+    """Over all data-parallel ranks."""
+    loads = [] if found.get("loads") is None else listed(where, "loads", found["loads"])
+    ranks = [mapping(where, f"loads[{at}]", rank) for at, rank in enumerate(loads)]
+    usages = [number(where, "token_usage", rank.get("token_usage") or 0.0) for rank in ranks]
+    return EngineLoad(
+        running=sum(_count(where, rank, "num_running_reqs") for rank in ranks),
+        waiting=sum(_count(where, rank, "num_waiting_reqs") for rank in ranks),
+        token_usage=max(usages, default=0.0),
+    )
+
+
+def _max_running_requests(where: str, found: Mapping[str, Any]) -> int | None:
+    """What the engine was told at its start, or else what each rank made of its memory."""
+    if given := _count(where, found, "max_running_requests"):
+        return given
+    name = "effective_max_running_requests_per_dp"
+    states = listed(where, "internal_states", found.get("internal_states") or [])
+    ranks = [_count(where, mapping(where, f"internal_states[{at}]", state), name) for at, state in enumerate(states)]
+    return sum(ranks) if ranks and all(ranks) else None
+
+
+def _count(where: str, found: Mapping[str, Any], name: str) -> int:
+    """0 where it is absent or null."""
+    value = found.get(name)
+    return 0 if value is None else whole(where, name, value, most=MAX_INT32)
+
+
+def _label(where: str, name: str, value: object) -> str:
+    label = text(where, name, value)
+    if len(label) > MAX_LABEL_CHARS:
+        raise broken(where, name, label, f"at most {MAX_LABEL_CHARS} characters")
+    return label

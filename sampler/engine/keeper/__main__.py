@@ -1,0 +1,51 @@
+"""Look after one inference engine of a run until told to stop.
+
+python -m sampler.engine.keeper --run RUN --db_connection_string URI --model_name_or_path DIR [--engine_url URL]
+"""
+
+import asyncio
+import logging
+import signal
+import sys
+
+from sampler.engine.client.engine_client import EngineClient
+from sampler.engine.keeper.cache import own_folder
+from sampler.engine.keeper.config import KeeperConfig
+from sampler.engine.keeper.keeper import Keeper
+from shared.errors import TandemError, one_by_one
+from shared.files.private_folder import temporary_folder
+from shared.logs import begin_logging
+from shared.processes.concealment import conceal
+from shared.processes.interrupt import run_command
+from shared.store import Store
+from shared.weights.assembly import Assembly
+
+log = logging.getLogger("sampler.engine.keeper")
+
+
+async def keep(config: KeeperConfig) -> None:
+    stop = asyncio.Event()
+    for sig in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(sig, stop.set)
+    client = EngineClient(api_key=config.engine_api_key)
+    cache = config.cache_dir or temporary_folder(config.run, config.policy)
+    with own_folder(cache.resolve()) as folder:
+        async with Store.open(config.db_connection_string, config.run) as store, client:
+            assembly = Assembly(folder, config.model_name_or_path)
+            await Keeper(store, client, config, assembly).run(stop)
+
+
+def main() -> None:
+    config = KeeperConfig.load_or_exit()
+    conceal(config.secrets())  # tools may run on this machine
+    begin_logging(config.log_level)
+    try:
+        asyncio.run(keep(config))
+    except* TandemError as group:
+        for exc in one_by_one(group):
+            log.error("%s: %s", type(exc).__name__, exc)
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    run_command(main)

@@ -1,0 +1,77 @@
+"""An engine as a child process: started on a free port, stopped by pid.
+
+Which engine is one command line with the places {model} and {port}, and {api_key} where it shall demand one; without a command
+it is the local engine.
+"""
+
+import asyncio
+import contextlib
+import os
+import shlex
+import signal
+import sys
+from pathlib import Path
+
+from shared.processes.mongod import free_port
+
+STOP_S = 10.0
+LOCAL = (sys.executable, "-m", "sampler.engine.local", "--model-path", "{model}", "--port", "{port}")
+
+
+def command_line(template: str | None, model: Path, port: int, api_key: str | None = None) -> list[str]:
+    """`template` cut into words as a shell would, then filled in, so that a path with blanks stays one word."""
+    words = list(LOCAL) if template is None else shlex.split(template)
+    places = {"{model}": str(model), "{port}": str(port), "{api_key}": api_key or ""}
+    for place, value in places.items():
+        words = [word.replace(place, value) for word in words]
+    return words
+
+
+class EngineChild:
+    """One engine over `model`. What it prints goes where its parent prints; it stays in its parent's process group."""
+
+    def __init__(self, model: Path, template: str | None = None, port: int = 0, api_key: str | None = None) -> None:
+        self._port = port or free_port()
+        self._command = command_line(template, model, self._port, api_key)
+        self._process: asyncio.subprocess.Process | None = None
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self._port}"
+
+    @property
+    def ended(self) -> bool:
+        return self._process is not None and self._process.returncode is not None
+
+    @property
+    def status(self) -> int | None:
+        """Exit status, None while it runs."""
+        return None if self._process is None else self._process.returncode
+
+    async def start(self) -> None:
+        """Raises OSError where there is no such command."""
+        self._process = await asyncio.create_subprocess_exec(*self._command, stdin=asyncio.subprocess.DEVNULL)
+
+    async def stop(self) -> None:
+        """SIGTERM, then SIGKILL, also to what it started; returns when it has ended."""
+        if self._process is None or self._process.returncode is not None:
+            return
+        self._process.send_signal(signal.SIGTERM)
+        try:
+            async with asyncio.timeout(STOP_S):
+                await self._process.wait()
+        except TimeoutError:
+            # SGLang's own processes ask the kernel to end with it, but not in their first seconds.
+            for pid in (*_descendants(self._process.pid), self._process.pid):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            await self._process.wait()
+
+
+def _descendants(pid: int) -> list[int]:
+    """Children before their parents; none where the kernel does not tell."""
+    try:
+        children = [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    except OSError:
+        return []
+    return [found for child in children for found in (*_descendants(child), child)]

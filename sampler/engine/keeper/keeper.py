@@ -1,0 +1,315 @@
+"""The engine keeper: looks after one inference engine of a run.
+
+    start (a child, or a given URL) ─▶ register ─▶ ┌ beat: load and state into `inference_services`          ┐
+                                                   └ follow: the wanted version ─▶ put together ─▶ pause ─▶  │
+                                                     update ─▶ what does the engine report? ─▶ continue       ┘
+                                                     (or: join its broadcast ─▶ pause ─▶ receive ─▶ …)
+
+    python -m sampler.engine.keeper --run RUN --db_connection_string URI --model_name_or_path DIR [--engine_url URL]
+
+Promise: an engine is UP only under the version that it reports itself (`update.py` says how it gets there). What was
+published as changes, or as an adapter, is put together here first (`shared.weights.assembly`). Files are checked before an
+engine sees them: their checksums, and the names, shapes and dtypes of their tensors. What is broadcast is what was published
+(`broadcast.py`), and where that does not work the version is loaded from disk. An engine that joins late, or was started
+again, begins with the newest version; the trainer knows nothing of it. Where a version cannot be put together, the engine
+stays at, or goes to, the newest that can, and `wants_full` in its document asks for a complete one. While evaluation tasks of
+a version are open, one engine of the policy, the one whose URL sorts first of those that do not lag, serves that version
+until the last of them has ended; the others go on.
+"""
+
+import asyncio
+import logging
+import os
+import socket
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Literal
+
+from sampler.engine.client.engine_client import EngineClient
+from sampler.engine.client.reports import EngineLoad
+from sampler.engine.keeper.broadcast import Receiver
+from sampler.engine.keeper.child import EngineChild
+from sampler.engine.keeper.config import KeeperConfig
+from sampler.engine.keeper.layout import check_layout, read_layout
+from sampler.engine.keeper.starting import first_answer
+from sampler.engine.keeper.update import drain, update
+from sampler.errors import EngineError, EngineRefused, EngineUnavailable
+from shared.documents.run import InferenceService, PolicyVersion, Worker
+from shared.documents.states import ServiceStatus
+from shared.errors import DataError
+from shared.store import Store
+from shared.weights.assembly import Assembly, Reached
+from shared.weights.files import manifest_of
+
+log = logging.getLogger(__name__)
+
+
+class Keeper:
+    """`assembly`: over a folder of this keeper's own."""
+
+    def __init__(self, store: Store, client: EngineClient, config: KeeperConfig, assembly: Assembly) -> None:
+        self._store = store
+        self._client = client
+        self._config = config
+        self._assembly = assembly
+        given = (config.engine_command, config.engine_port, config.engine_api_key)
+        self._child = None if config.engine_url else EngineChild(config.model_name_or_path, *given)
+        self._layout = read_layout(config.model_name_or_path)
+        self._changing = asyncio.Lock()  # held while the engine is paused, so that no other task leaves it paused
+        self._telling = asyncio.Lock()  # held from looking to writing: what is told last is what is so
+        self._id = f"keeper:{socket.gethostname()}:{os.getpid()}"
+        self._serving = -1  # version that the engine reported last
+        self._refused = -1  # version whose files or update failed: not tried again until a newer one comes
+        self._wants_full: int | None = None  # version that could not be put together
+        self._receiver = Receiver(store, client, config.policy, self._layout, config.joins_broadcasts)
+        self._torn = False  # a broadcast to the engine came to no good end: it may hold weights of two versions
+        self._update_stats: dict[str, float] = {}  # of the last update: seconds by phase, bytes that were read
+        self._status = ServiceStatus.DOWN
+        self._error: str | None = None
+        self._capacity = config.capacity
+        self._restarts = 0
+
+    @property
+    def url(self) -> str:
+        return self._config.engine_url or self._require_child().url
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Until `stop`. Raises EngineUnavailable when the engine cannot be started or kept, KeyRefused."""
+        await self._store.runs.save_config("keeper", self._config.snapshot())
+        await self._store.settings.keep("keeper", self._config.snapshot(), self._id)
+        await self._announce_first_version()
+        try:
+            await self._start_engine()
+            await self._follow()
+            async with asyncio.TaskGroup() as group:
+                loops = [
+                    group.create_task(self._every(self._follow, self._config.poll_s), name="follow"),
+                    group.create_task(self._every(self._beat, self._config.heartbeat_s), name="beat"),
+                ]
+                await stop.wait()
+                async with self._changing:
+                    for loop in loops:
+                        loop.cancel()
+        finally:
+            await self._store.services.set_status(self.url, ServiceStatus.DOWN, "its keeper has ended")
+            await self._store.workers.leave(self._id)
+            if self._child is not None:
+                await self._child.stop()
+
+    async def _announce_first_version(self) -> None:
+        path = self._config.model_name_or_path
+        files = await asyncio.to_thread(manifest_of, path)
+        await self._store.versions.ensure_first(self._config.policy, str(path.resolve()), files)
+
+    # ------------------------------------------------------------------ the engine's life
+
+    async def _start_engine(self) -> None:
+        """Raises EngineUnavailable where it does not come up; one that ends while it starts is started again, and counted."""
+        while True:
+            if self._child is not None:
+                try:
+                    await self._child.start()
+                except OSError as exc:
+                    raise EngineUnavailable(f"the engine cannot be started: {exc}") from exc
+            info = await first_answer(self._client, self.url, self._config.start_timeout_s, self._has_ended)
+            if info is not None:
+                break
+            await self._count_end()
+        self._capacity = self._config.capacity or info.max_running_requests or 1
+        self._receiver.meet(self.url, info.broadcast_ranks)
+        self._serving = -1  # unknown: follow sets the wanted one, and asks what it reports
+
+    def _has_ended(self) -> bool:
+        return self._child is not None and self._child.ended
+
+    async def _restart_if_dead(self) -> None:
+        if self._has_ended():
+            await self._count_end()
+            await self._start_engine()
+
+    async def _count_end(self) -> None:
+        """The child has ended: it is DOWN. Raises EngineUnavailable where that was once too often."""
+        assert self._child is not None, "an engine with a given URL is not this keeper's to start"
+        self._restarts += 1
+        log.error("engine ended status=%s restart=%d", self._child.status, self._restarts)
+        if self._restarts > self._config.max_restarts:
+            raise EngineUnavailable(
+                f"the engine ended {self._restarts} times, the last with status {self._child.status}; see its log, "
+                "or allow more with --max_restarts"
+            )
+        self._status, self._error = ServiceStatus.DOWN, f"ended with status {self._child.status}; starting again"
+        await self._register(EngineLoad(running=0, waiting=0, token_usage=0.0))
+
+    # ------------------------------------------------------------------ weights
+
+    async def _follow(self) -> None:
+        """Bring the engine to the version that is wanted, if it is not there."""
+        await self._restart_if_dead()
+        wanted = await self._wanted()
+        if wanted is None or wanted.version in (self._serving, self._refused):
+            return
+        if 0 <= self._serving <= wanted.version < self._serving + self._config.follow_every:
+            return  # it lags on purpose
+        try:
+            reached = await self._by_broadcast(wanted) or await self._from_disk(wanted)
+        except (DataError, EngineRefused) as exc:
+            log.error("version not served version=%d %s", wanted.version, exc)
+            self._refused, self._error = wanted.version, str(exc)
+            self._status = ServiceStatus.UP if self._serving >= 0 else ServiceStatus.DOWN
+        except EngineUnavailable as exc:
+            log.warning("engine not updated url=%s %s", self.url, exc)
+            self._serving, self._status, self._error = -1, ServiceStatus.DOWN, str(exc)
+        else:
+            self._serving, self._status = reached.version.version, ServiceStatus.UP
+            self._error = "; ".join(reached.problems) or None
+            if reached.problems:
+                self._refused = wanted.version
+                log.error("version not served version=%d instead=%d %s", wanted.version, self._serving, self._error)
+            log.info(
+                "serving version=%d step=%d url=%s %s",
+                self._serving,
+                reached.version.step,
+                self.url,
+                " ".join(f"{name}={value:.3g}" for name, value in self._update_stats.items()),
+            )
+            await asyncio.to_thread(self._assembly.keep_only, self._serving)
+        await self._beat()
+
+    async def _wanted(self) -> PolicyVersion | None:
+        """The newest version, or that of the oldest open evaluation round, if this is the engine that plays those.
+
+        The newest is read first: a round is queued before the next version is announced, so it cannot be missed.
+        """
+        store, policy = self._store, self._config.policy
+        newest = await store.versions.newest(policy)
+        awaited = None if newest is None else await store.evaluation.awaited_version(policy, before=newest.version)
+        if awaited is None or awaited == self._refused or self._config.follow_every > 1:
+            return newest
+        live = await store.services.live(policy)
+        others = [service.url for service in live if service.follow_every == 1]
+        if min([self.url, *others]) != self.url:
+            return newest
+        evaluated = await store.versions.get(policy, awaited)
+        return newest if evaluated.pruned or evaluated.withdrawn_to is not None else evaluated
+
+    async def _by_broadcast(self, wanted: PolicyVersion) -> Reached | None:
+        """None: it is not offered, or went without this engine, which goes on as before. Raises EngineUnavailable."""
+        started = time.monotonic()
+        if not self._receiver.is_offered(wanted):
+            return None
+        await self._drain()
+        if (place := await self._receiver.join(wanted)) is None:
+            return None
+        joined = time.monotonic()
+        async with self._changing:
+            self._status = self._status_meanwhile
+            self._torn = True
+            await self._receiver.receive(place, self._pause_mode)
+            self._torn = False
+        self._update_stats = {
+            "update_broadcast_bytes": float(place.bytes),
+            "update_join_s": joined - started,
+            "update_engine_s": time.monotonic() - joined,
+        }
+        return Reached(wanted, Path(wanted.path), (), {}, 0)
+
+    async def _from_disk(self, wanted: PolicyVersion) -> Reached:
+        reached = await self._put_together(wanted)
+        await asyncio.to_thread(check_layout, reached.folder, self._layout)
+        self._status = self._status_meanwhile
+        await self._update(reached)
+        return reached
+
+    async def _put_together(self, wanted: PolicyVersion) -> Reached:
+        """The files of `wanted`, or of the newest on the way to it that the engine does not serve yet. Raises DataError."""
+        published = await self._store.versions.all(self._config.policy)
+        self._wants_full = wanted.version
+        before = min(self._serving, wanted.version - 1)  # an evaluation takes it back
+        reached = await asyncio.to_thread(self._assembly.reach, wanted, published, before)
+        if not reached.problems:
+            self._wants_full = None
+        return reached
+
+    async def _update(self, reached: Reached) -> None:
+        started = time.monotonic()
+        await self._drain()
+        paused = time.monotonic()
+        async with self._changing:
+            wanted = reached.version.version
+            await update(self._client, self.url, reached.folder, wanted, self._pause_mode, torn=self._torn)
+            self._torn = False
+        seconds = {**reached.seconds, "drain": paused - started, "engine": time.monotonic() - paused}
+        self._update_stats = {"update_bytes": float(reached.bytes)} | {f"update_{n}_s": s for n, s in seconds.items()}
+
+    @property
+    def _pause_mode(self) -> Literal["retract", "abort"]:
+        return "abort" if self._config.weight_update_mode == "abort" else "retract"
+
+    @property
+    def _status_meanwhile(self) -> ServiceStatus:
+        """DRAINING until the engine serves the new weights: a reply that began before the pause would be of two versions."""
+        return ServiceStatus.DRAINING if self._config.weight_update_mode == "drain" else ServiceStatus.UPDATING
+
+    async def _drain(self) -> None:
+        if self._config.weight_update_mode == "drain":
+            self._status = ServiceStatus.DRAINING
+            await self._beat()  # says so, and samplers send nothing more
+            await drain(self._client, self.url, self._config.drain_s, self._config.poll_s)
+
+    # ------------------------------------------------------------------ reports
+
+    async def _beat(self) -> None:
+        load = EngineLoad(running=0, waiting=0, token_usage=0.0)
+        try:
+            load = await self._client.load(self.url)
+            if self._status is ServiceStatus.DOWN and self._serving >= 0:
+                self._serving = -1  # it is back, its version unknown: follow will set and check it
+        except EngineError as exc:
+            self._status, self._error = ServiceStatus.DOWN, str(exc)
+        await self._register(load)
+
+    async def _register(self, load: EngineLoad) -> None:
+        stats = {"running": load.running, "waiting": load.waiting, "restarts": self._restarts, **self._update_stats}
+        async with self._telling:
+            await self._store.services.heartbeat(
+                InferenceService(
+                    id=self.url,
+                    url=self.url,
+                    policy=self._config.policy,
+                    version=self._serving,
+                    follow_every=self._config.follow_every,
+                    status=self._status,
+                    kind="local" if self._child and self._config.engine_command is None else "sglang",
+                    capacity=self._capacity,
+                    running=load.running,
+                    waiting=load.waiting,
+                    token_usage=load.token_usage,
+                    broadcast_ranks=self._receiver.ranks,
+                    keeper=self._id,
+                    error=self._error,
+                    wants_full=self._wants_full,
+                    heartbeat_s=self._config.heartbeat_s,
+                )
+            )
+            await self._store.workers.heartbeat(
+                Worker(
+                    id=self._id,
+                    kind="keeper",
+                    host=socket.gethostname(),
+                    pid=os.getpid(),
+                    doing=f"{self.url} {self._status} version {self._serving}",
+                    heartbeat_s=self._config.heartbeat_s,
+                    stats=stats,
+                )
+            )
+
+    @staticmethod
+    async def _every(work: Callable[[], Awaitable[None]], period_s: float) -> None:
+        while True:
+            await work()
+            await asyncio.sleep(period_s)
+
+    def _require_child(self) -> EngineChild:
+        assert self._child is not None, "without an engine_url there is a child"
+        return self._child

@@ -1,0 +1,32 @@
+"""Waiting for an engine that was just started: until it answers, or has ended instead.
+
+`/health` is never asked: SGLang's runs a generation, and says 503 after 20 s while it is paused.
+"""
+
+import asyncio
+from collections.abc import Callable
+
+from sampler.engine.client.engine_client import EngineClient
+from sampler.engine.client.reports import ServerInfo
+from sampler.errors import EngineError, EngineUnavailable, KeyRefused
+
+ASK_S = 0.1
+
+
+async def first_answer(
+    client: EngineClient, url: str, limit_s: float, has_ended: Callable[[], bool]
+) -> ServerInfo | None:
+    """What the engine says of itself; None where its process has ended. Raises EngineUnavailable after `limit_s`, KeyRefused."""
+    deadline = asyncio.get_running_loop().time() + limit_s
+    while True:
+        try:
+            await client.model_info(url)
+            return await client.server_info(url)
+        except KeyRefused:
+            raise
+        except EngineError as exc:
+            if has_ended():
+                return None
+            if asyncio.get_running_loop().time() > deadline:
+                raise EngineUnavailable(f"{url} did not answer within {limit_s:g} s: {exc}") from exc
+        await asyncio.sleep(ASK_S)

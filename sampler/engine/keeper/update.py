@@ -1,0 +1,86 @@
+"""One engine from one policy version to the next: pause ─▶ load ─▶ what does it report? ─▶ continue.
+
+Promise: no token is sampled while weights, their label and the cache may disagree. Where an update fails in a way that
+leaves that open, the engine stays paused, which EngineUnavailable tells; the next update that succeeds continues it.
+
+What SGLang 0.5.23 does, measured: a 400 to an update may mean that the weights ARE live, under the old label and over the
+old cache ("Weights were updated, but the cache was not flushed"); it comes where requests hold the cache, as after a pause
+`in_place`, or right behind a request that has just ended. After a pause `retract` or `abort` nothing holds it. A pause `abort`
+on top of a pause `in_place` never returns, and holds the lock that `continue` needs.
+"""
+
+import asyncio
+import logging
+from pathlib import Path
+from typing import Literal
+
+from sampler.engine.client.engine_client import EngineClient
+from sampler.engine.pool.engine_pool import LIST_AGE_S
+from sampler.errors import CacheNotFlushed, EngineRefused, EngineUnavailable
+
+log = logging.getLogger(__name__)
+
+# So long after a service is DRAINING no sampler sends it anything: each has read that by then, and what was sent has arrived.
+SETTLE_S = 1.25 * LIST_AGE_S
+
+
+async def drain(client: EngineClient, url: str, limit_s: float, poll_s: float) -> None:
+    """Return when the engine has answered all that it was sent, or after `limit_s`. Its service must be DRAINING meanwhile."""
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + limit_s
+    await asyncio.sleep(min(SETTLE_S, limit_s))
+    while loop.time() < deadline:
+        load = await client.load(url)
+        if load.running + load.waiting == 0:
+            return
+        await asyncio.sleep(poll_s)
+    log.warning("not drained limit_s=%g url=%s: what still runs is retracted", limit_s, url)
+
+
+async def update(
+    client: EngineClient, url: str, folder: Path, version: int, mode: Literal["retract", "abort"], *, torn: bool = False
+) -> None:
+    """Serve the weights in `folder`, which were checked, as `version`. `torn`: those it has now are of two versions.
+
+    Raises EngineRefused where nothing was changed and the engine goes on as before, EngineUnavailable where that is not known.
+    """
+    await client.pause(url, mode)
+    try:
+        await _load(client, url, folder, version)
+    except EngineRefused as exc:
+        if torn:
+            raise EngineUnavailable(f"{url} holds weights of two versions; it stays paused: {exc}") from exc
+        await client.resume(url)
+        raise
+    await client.resume(url)
+
+
+async def require_version(client: EngineClient, url: str, version: int) -> None:
+    """Raises EngineUnavailable where the engine reports another one."""
+    reported = (await client.model_info(url)).weight_version
+    if reported != str(version):
+        raise EngineUnavailable(f"{url} reports version {reported!r} after an update to {version}")
+
+
+async def _load(client: EngineClient, url: str, folder: Path, version: int) -> None:
+    """New weights, their label and an empty cache, in a paused engine."""
+    try:
+        await client.update_weights_from_disk(url, str(folder), version)
+    except CacheNotFlushed as exc:
+        log.warning("weights are live over a stale cache: retracting all requests, updating again cause=%s", exc)
+        await _load_over_stale_cache(client, url, folder, version)
+    await require_version(client, url, version)
+
+
+async def _load_over_stale_cache(client: EngineClient, url: str, folder: Path, version: int) -> None:
+    """What holds the cache is retracted; then everything again. The tokens that were being sampled when the weights changed
+    (one for each running request) keep the new label: SGLang has counted them already.
+    """
+    try:
+        await client.pause(url, "retract")
+        await client.flush_cache(url)
+        await client.update_weights_from_disk(url, str(folder), version)
+    except EngineRefused as exc:
+        raise EngineUnavailable(
+            f"{url} holds weights {version} under an older label and a stale cache; it stays paused: {exc}"
+        ) from exc

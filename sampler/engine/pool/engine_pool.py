@@ -1,0 +1,345 @@
+"""Which engine takes a request, and what happens when it fails.
+
+        generate ─▶ choose (affinity, least loaded) ─▶ engine ─▶ stop | length ─▶ one Generation
+                        ▲                                │
+                        ├── wait, then another ◀─────────┤ EngineUnavailable: the service is suspect for a few seconds
+                        └── go on from the partial ◀─────┘ abort: prompt + partial ids, the remaining budget
+
+Promises: a reply that is put together from several parts is token-exact (ids, log-probs and version runs are
+concatenated, and each cut is recorded); nothing waits without a bound; a caller that is cancelled leaves no request
+running at an engine; no request is sent by a list of engines that was read longer than `LIST_AGE_S` ago.
+"""
+
+import asyncio
+import logging
+import random
+import time
+import uuid
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
+
+from sampler.engine.client.engine_client import EngineClient
+from sampler.engine.client.generation import Generation, append_run
+from sampler.errors import EngineError, EngineUnavailable
+
+log = logging.getLogger(__name__)
+
+# The oldest list of engines that a request may be sent by, for any settings of a sampler. A keeper that drains its engine
+# relies on it: after that time every sampler knows (`sampler.engine.keeper.update.SETTLE_S`).
+LIST_AGE_S = 2.0
+
+
+class Service(Protocol):
+    """What the pool reads of a registered engine. `running` and `capacity` are requests. `status` is "UP" when it takes
+    requests, and "DRAINING" when it will again soon: that is waited for."""
+
+    @property
+    def url(self) -> str: ...
+    @property
+    def version(self) -> int: ...
+    @property
+    def status(self) -> str: ...
+    @property
+    def running(self) -> int: ...
+    @property
+    def capacity(self) -> int: ...
+
+
+Refresh = Callable[[], Awaitable[Sequence[Service]]]
+
+
+@dataclass(frozen=True, slots=True)
+class PoolLimits:
+    """`refresh_s`: at most `LIST_AGE_S` counts. `wait_s`: for an engine that takes requests, after the last sign of one that
+    drains. `affinity_slack`: how much fuller (as a share of capacity) the episode's last service may be and still be kept."""
+
+    refresh_s: float = LIST_AGE_S
+    max_failures: int = 8
+    wait_s: float = 300.0
+    backoff_s: float = 0.2
+    max_backoff_s: float = 5.0
+    suspect_s: float = 3.0
+    max_suspect_s: float = 30.0
+    affinity_slack: float = 0.25
+    abort_s: float = 5.0
+
+
+@dataclass(slots=True)
+class PoolStats:
+    """Counters since the start; the caller logs differences. `engine_s` adds up over concurrent requests."""
+
+    requests: int = 0
+    failures: int = 0
+    retries: int = 0
+    continuations: int = 0
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    output_tokens: int = 0
+    engine_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Continuation:
+    """A cut in a reply: `n_tokens` were kept of what `url` had sampled when it aborted, for `cause`."""
+
+    url: str
+    n_tokens: int
+    cause: str
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """A whole reply. `generation.url` is the service that finished it: the affinity of the episode's next request."""
+
+    generation: Generation
+    continuations: tuple[Continuation, ...]
+    failures: int
+    duration_s: float
+
+
+@dataclass(slots=True)
+class _Suspicion:
+    until: float
+    failures: int
+
+
+@dataclass(slots=True)
+class _Progress:
+    """One reply while it is being made."""
+
+    output_ids: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+    version_runs: list[list[int]] = field(default_factory=list)
+    continuations: list[Continuation] = field(default_factory=list)
+    failures: int = 0
+
+    def add(self, part: Generation) -> None:
+        self.output_ids += part.output_ids
+        self.logprobs += part.logprobs
+        for version, n_tokens in part.version_runs:
+            append_run(self.version_runs, version, n_tokens)
+
+
+class EnginePool:
+    """One per process. `refresh` reads which services of the right policy there are; it is asked at most every `refresh_s`.
+
+    `vocabulary`: how many tokens the policy's model has, where that is known; an answer with others is a failure.
+    """
+
+    def __init__(
+        self,
+        client: EngineClient,
+        refresh: Refresh,
+        limits: PoolLimits | None = None,
+        *,
+        vocabulary: int | None = None,
+    ) -> None:
+        self.stats = PoolStats()
+        self._client = client
+        self._refresh = refresh
+        self._limits = limits or PoolLimits()
+        self._vocabulary = vocabulary
+        self._services: Sequence[Service] = ()
+        self._refreshed_at = -float("inf")
+        self._refreshing: asyncio.Task[None] | None = None
+        self._mine: Counter[str] = Counter()  # our requests in flight, by url
+        self._mine_then: Counter[str] = Counter()  # the same when `running` was read: the rest is other processes'
+        self._suspects: dict[str, _Suspicion] = {}
+        self._aborting: set[asyncio.Task[None]] = set()
+
+    async def close(self) -> None:
+        """Wait for the aborts that are under way; bounded by `abort_s`."""
+        if self._aborting:
+            await asyncio.wait(self._aborting, timeout=self._limits.abort_s)
+
+    async def generate(
+        self,
+        prompt_ids: Sequence[int],
+        sampling_params: Mapping[str, Any],
+        rid: str,
+        affinity: str | None = None,
+        timeout_s: float | None = None,
+        version: int | None = None,
+    ) -> Reply:
+        """One whole reply to `prompt_ids`. `sampling_params` must say `max_new_tokens`.
+
+        `version`: only engines that serve it are asked (evaluation). `timeout_s` bounds each request, not their sum. A
+        stop *string* that begins in one part and ends in the next is not seen; stop tokens are. Raises EngineRefused as
+        it comes, EngineUnavailable when the retries are used up.
+        """
+        budget = int(sampling_params["max_new_tokens"])
+        progress, began = _Progress(), time.monotonic()
+        while True:
+            service_url = await self._choose(affinity, version)
+            params = _remaining(sampling_params, len(progress.output_ids), budget)
+            try:
+                part = await self._request(service_url, [*prompt_ids, *progress.output_ids], params, rid, timeout_s)
+            except EngineUnavailable as exc:
+                await self._after_failure(service_url, exc, progress)
+                continue
+            affinity = service_url
+            self._suspects.pop(service_url, None)
+            progress.add(part)
+            if part.finish_reason != "abort" or len(progress.output_ids) >= budget:
+                return self._finished(part, progress, len(prompt_ids), time.monotonic() - began)
+            await self._after_abort(part, progress)
+
+    async def _request(
+        self, url: str, input_ids: Sequence[int], params: Mapping[str, Any], rid: str, timeout_s: float | None
+    ) -> Generation:
+        # Engines abort by prefix and refuse a known id: every request gets its own, all of one length.
+        request_id = f"{rid}-{uuid.uuid4().hex}"
+        self.stats.requests += 1
+        self._mine[url] += 1
+        began = time.monotonic()
+        try:
+            return await self._client.generate(
+                url, input_ids, params, request_id, timeout_s, vocabulary=self._vocabulary
+            )
+        except (asyncio.CancelledError, EngineUnavailable):
+            self._abort(url, request_id)  # it may still be running there, unneeded
+            raise
+        finally:
+            self._mine[url] -= 1
+            self.stats.engine_s += time.monotonic() - began
+
+    def _abort(self, url: str, request_id: str) -> None:
+        task = asyncio.create_task(self._abort_quietly(url, request_id), name=f"abort {request_id}")
+        self._aborting.add(task)
+        task.add_done_callback(self._aborting.discard)
+
+    async def _abort_quietly(self, url: str, request_id: str) -> None:
+        try:
+            async with asyncio.timeout(self._limits.abort_s):
+                await self._client.abort(url, request_id)
+        except (EngineError, TimeoutError) as exc:
+            log.debug("abort not delivered url=%s rid=%s cause=%s", url, request_id, exc)
+
+    async def _after_failure(self, url: str, exc: EngineUnavailable, progress: _Progress) -> None:
+        self.stats.failures += 1
+        progress.failures += 1
+        known = self._suspects.get(url)
+        failures = known.failures + 1 if known else 1
+        span_s = min(self._limits.max_suspect_s, self._limits.suspect_s * 2.0 ** (failures - 1))
+        self._suspects[url] = _Suspicion(time.monotonic() + span_s, failures)
+        log.warning("engine failed url=%s failures=%d suspect_s=%.1f cause=%s", url, failures, span_s, exc)
+        if progress.failures >= self._limits.max_failures:
+            raise EngineUnavailable(f"gave up after {progress.failures} failures, the last: {exc}") from exc
+        self.stats.retries += 1
+        await asyncio.sleep(_backoff(self._limits, progress.failures))
+
+    async def _after_abort(self, part: Generation, progress: _Progress) -> None:
+        progress.continuations.append(Continuation(part.url, len(part.output_ids), part.abort_message))
+        self.stats.continuations += 1
+        if part.output_ids:
+            return
+        # Aborted before its first token: the engine is paused or full. That is no progress, so it counts as a failure.
+        progress.failures += 1
+        if progress.failures >= self._limits.max_failures:
+            raise EngineUnavailable(
+                f"{part.url}: aborted {progress.failures} times without a token: {part.abort_message}"
+            )
+        await asyncio.sleep(_backoff(self._limits, progress.failures))
+
+    def _finished(self, last: Generation, progress: _Progress, prompt_tokens: int, duration_s: float) -> Reply:
+        self.stats.prompt_tokens += prompt_tokens
+        self.stats.cached_tokens += last.cached_tokens
+        self.stats.output_tokens += len(progress.output_ids)
+        whole = replace(
+            last,
+            output_ids=progress.output_ids,
+            logprobs=progress.logprobs,
+            version_runs=progress.version_runs,
+            finish_reason="length" if last.finish_reason == "abort" else last.finish_reason,
+            prompt_tokens=prompt_tokens,
+            cached_tokens=min(last.cached_tokens, prompt_tokens),
+        )
+        return Reply(whole, tuple(progress.continuations), progress.failures, duration_s)
+
+    async def is_up(self) -> bool:
+        """Is there an engine that takes requests now?"""
+        await self._refresh_if_old()
+        return any(service.status == "UP" and not self._is_suspect(service.url) for service in self._services)
+
+    async def _choose(self, affinity: str | None, version: int | None) -> str:
+        """The service for the next request, to be sent at once; waits, up to `wait_s`, until one is up and not suspect.
+
+        An engine that drains comes back within its keeper's `drain_s`, or is not listed any more: while it drains, no time
+        counts.
+        """
+        deadline = time.monotonic() + self._limits.wait_s
+        while True:
+            await self._refresh_if_old()
+            live = [
+                service
+                for service in self._services
+                if service.status == "UP" and version in (None, service.version) and not self._is_suspect(service.url)
+            ]
+            if live and self._list_age_s() < LIST_AGE_S:  # it may have taken long to read
+                return self._least_loaded(live, affinity)
+            if any(service.status == "DRAINING" for service in self._services):
+                deadline = time.monotonic() + self._limits.wait_s
+            if time.monotonic() >= deadline:
+                states = ", ".join(
+                    f"{s.url} {s.status} version {s.version}{' (suspect)' * self._is_suspect(s.url)}"
+                    for s in self._services
+                )
+                what = "no engine is up" if version is None else f"no engine is up that serves version {version}"
+                raise EngineUnavailable(f"{what} after {self._limits.wait_s:g} s; known: {states or 'none'}")
+            await asyncio.sleep(min(0.2, max(0.01, deadline - time.monotonic())))
+
+    def _least_loaded(self, live: Sequence[Service], affinity: str | None) -> str:
+        loads = {service.url: self._load(service) for service in live}
+        least = min(loads.values())
+        if affinity in loads and loads[affinity] <= least + self._limits.affinity_slack:
+            return affinity
+        return random.choice([url for url, load in loads.items() if load == least])
+
+    def _load(self, service: Service) -> float:
+        """Share of its capacity in use: our own requests exactly, other processes' as of the last refresh."""
+        others = max(0, service.running - self._mine_then[service.url])
+        return (self._mine[service.url] + others) / max(1, service.capacity)
+
+    def _is_suspect(self, url: str) -> bool:
+        suspicion = self._suspects.get(url)
+        return suspicion is not None and suspicion.until > time.monotonic()
+
+    async def _refresh_if_old(self) -> None:
+        """One refresh at a time, shared by all who wait for it; a cancelled waiter does not end it."""
+        if self._list_age_s() < min(self._limits.refresh_s, LIST_AGE_S):
+            return
+        if self._refreshing is None or self._refreshing.done():
+            self._refreshing = asyncio.create_task(self._refresh_now(), name="refresh engine services")
+        await asyncio.shield(self._refreshing)
+
+    def _list_age_s(self) -> float:
+        return time.monotonic() - self._refreshed_at
+
+    async def _refresh_now(self) -> None:
+        began = time.monotonic()  # an engine may begin to drain as soon as the question is sent
+        try:
+            async with asyncio.timeout(self._limits.wait_s):
+                self._services = await self._refresh()
+        except TimeoutError as exc:
+            raise EngineUnavailable(f"the list of engines could not be read within {self._limits.wait_s:g} s") from exc
+        self._refreshed_at = began
+        self._mine_then = self._mine.copy()
+        known = {service.url for service in self._services}
+        self._suspects = {url: suspicion for url, suspicion in self._suspects.items() if url in known}
+
+
+def _remaining(params: Mapping[str, Any], done: int, budget: int) -> Mapping[str, Any]:
+    if not done:
+        return params
+    rest = {**params, "max_new_tokens": budget - done}
+    if "min_new_tokens" in params:
+        rest["min_new_tokens"] = max(0, int(params["min_new_tokens"]) - done)
+    return rest
+
+
+def _backoff(limits: PoolLimits, failures: int) -> float:
+    """Exponential, with full jitter in its upper half, so that many episodes do not come back at once."""
+    longest = min(limits.max_backoff_s, limits.backoff_s * 2.0 ** (failures - 1))
+    return longest * random.uniform(0.5, 1.0)

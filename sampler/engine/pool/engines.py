@@ -1,0 +1,137 @@
+"""The engines that a sampler process may ask, as the database lists them: a pool for each policy that takes turns, and one for
+each source that turns may be drawn from instead.
+
+An engine under update holds its requests and answers after it: as good as up. One that drains gets none until it serves its new
+weights. One with `follow_every` above 1 is asked for the turns of the source "lagging" only.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import astuple, dataclass
+from functools import partial
+from pathlib import Path
+
+from sampler.config import SamplerConfig
+from sampler.engine.client.engine_client import EngineClient
+from sampler.engine.pool.engine_pool import EnginePool, PoolLimits, PoolStats
+from sampler.engine.pool.engine_pool import Service as PoolService
+from sampler.engine.pool.turn_sources import LAGGING, Source, check_tokenizers
+from sampler.rendering.template import ChatTemplate
+from sampler.rendering.turn_format import turn_format
+from sampler.service.resources import Seat
+from shared.documents.run import InferenceService
+from shared.documents.states import ServiceStatus
+from shared.errors import ConfigError
+from shared.files.json_file import read_json_file
+from shared.store import Store
+
+
+class Engines:
+    """`seats`: by policy; `sources`: of `turn_sources`. `look` reads the list again. Raises ConfigError for a model's folder that
+    has no tokenizer, or a chat template whose turns cannot be told apart."""
+
+    def __init__(self, store: Store, client: EngineClient, config: SamplerConfig) -> None:
+        self._store = store
+        self._client = client
+        self._config = config
+        self._listed: dict[str, list[InferenceService]] = {}
+        foreign = [name for name in config.turn_sources if name != LAGGING]
+        self._policies = list(dict.fromkeys([*config.policies, *foreign]))
+        self._unchecked = set(foreign)
+        models = {config.policy: config.model_name_or_path, **config.other_policies}
+        self.seats = {policy: self._seat(policy, model) for policy, model in models.items()}
+        self.sources = [self._source(name, share) for name, share in config.turn_sources.items()]
+
+    async def look(self) -> None:
+        """Raises ConfigError where turns would be drawn from a policy with another tokenizer."""
+        for policy in self._policies:
+            await self._look_at(policy)
+        for policy in [p for p in self._unchecked if self._listed[p] and self._listed[self._config.policy]]:
+            await check_tokenizers(self._store, self._config.policy, policy)
+            self._unchecked.discard(policy)
+
+    def ready(self) -> bool:
+        """Has every policy that takes turns an engine?"""
+        return all(self._asked(policy, lagging=False) for policy in self._config.policies)
+
+    def up(self) -> list[InferenceService]:
+        return [s for services in self._listed.values() for s in services if s.status is ServiceStatus.UP]
+
+    def served_versions(self) -> list[int]:
+        """Of the process's own policy."""
+        own = self._asked(self._config.policy, lagging=False)
+        return sorted({service.version for service in own if service.status is ServiceStatus.UP})
+
+    def stats(self) -> PoolStats:
+        """Of all requests since the start."""
+        return _sum(pool.stats for pool in self._pools())
+
+    async def close(self) -> None:
+        for pool in self._pools():
+            await pool.close()
+
+    # ------------------------------------------------------------------ inside
+
+    async def _look_at(self, policy: str) -> None:
+        self._listed[policy] = await self._store.services.live(policy)
+
+    def _asked(self, policy: str, *, lagging: bool) -> list[InferenceService]:
+        return [service for service in self._listed.get(policy, ()) if (service.follow_every > 1) is lagging]
+
+    async def _services(self, policy: str, lagging: bool) -> Sequence[PoolService]:
+        """Read now: what a pool sends by is no older than it knows."""
+        await self._look_at(policy)
+        return [_seen(service) for service in self._asked(policy, lagging=lagging)]
+
+    def _seat(self, policy: str, model: Path) -> Seat:
+        template = ChatTemplate.from_dir(model, self._config.chat_template_kwargs)
+        try:
+            turn_format(template)  # learned now, so that a template that cannot be used stops the start
+        except ConfigError as exc:
+            raise ConfigError(f"{model}: {exc}") from exc
+        return Seat(template, self._pool(policy, model, lagging=False))
+
+    def _source(self, name: str, share: float) -> Source:
+        """Its turns are trained by the process's own policy: so the tokens of any source must be of its vocabulary."""
+        policy = self._config.policy if name == LAGGING else name
+        pool = self._pool(policy, self._config.model_name_or_path, lagging=name == LAGGING)
+        return Source(name, None if name == LAGGING else name, share, pool)
+
+    def _pool(self, policy: str, model: Path, *, lagging: bool) -> EnginePool:
+        limits = PoolLimits(refresh_s=self._config.poll_s)
+        services = partial(self._services, policy, lagging)
+        return EnginePool(self._client, services, limits, vocabulary=vocabulary_of(model))
+
+    def _pools(self) -> list[EnginePool]:
+        return [seat.pool for seat in self.seats.values()] + [source.pool for source in self.sources]
+
+
+def vocabulary_of(model: Path) -> int | None:
+    """How many tokens the model has, by the config.json of its folder; None where that does not say. Raises ConfigError."""
+    if not (file := model / "config.json").is_file():
+        return None
+    config = read_json_file(file, "the configuration of the model", keys_once=False)
+    for part in (config, config.get("text_config")):
+        size = part.get("vocab_size") if isinstance(part, dict) else None
+        if type(size) is int and size > 0:
+            return size
+    return None
+
+
+def _sum(several: Iterable[PoolStats]) -> PoolStats:
+    return PoolStats(*(sum(values) for values in zip(*map(astuple, several), strict=True)))
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """An engine as the pool reads it."""
+
+    url: str
+    version: int
+    status: str
+    running: int
+    capacity: int
+
+
+def _seen(service: InferenceService) -> _Seen:
+    status = ServiceStatus.UP if service.status is ServiceStatus.UPDATING else service.status
+    return _Seen(service.url, service.version, status.value, service.running, service.capacity)

@@ -1,0 +1,116 @@
+"""One episode's conversation: what was said, and what the next request shows of it.
+
+    reply ─▶ would the next prompt exceed the budget, or must it be compressed? ─no─▶ request: the new messages
+                     │ yes
+                     └─▶ another history ─▶ request with `restart`: a branch of the token tree, cause `context_policy`
+
+What the model said stays in the record, trained like everything else; only what it *sees* from here on is another history. A
+summary that the policy writes itself is a request of its own: its tokens are sampled, stored and trained like those of any
+other reply, and stand as prompt text in the history that follows.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from sampler.agents import BrowseAgent
+from sampler.history.config import NewContext
+from sampler.history.history import (
+    History,
+    Message,
+    Round,
+    asking_for_a_summary,
+    discard_all,
+    discard_all_tools,
+    transcript,
+    without_repeats,
+)
+from sampler.history.repetition import said, times_said
+from sampler.rendering.template import ToolSchema
+from sampler.sampler import AsyncSampler, Turn
+from shared.documents.states import DispatchStatus
+
+
+class Conversation:
+    """`sampler` asks and records; its configuration says which policy there is. `tools` count with the first request."""
+
+    def __init__(
+        self,
+        sampler: AsyncSampler,
+        opening: Sequence[Message],
+        tools: Sequence[ToolSchema],
+        browse_agent: BrowseAgent | None = None,
+    ) -> None:
+        self._sampler = sampler
+        self._config = sampler.config
+        self._tools = tools
+        self._browse_agent = browse_agent
+        self._history = History(tuple(opening))
+        self._new: list[Message] = list(opening)
+        self._in_circles = False
+
+    async def reply(self) -> Turn | None:
+        """The policy's next reply; None when the context has no room for one, also after the context policy."""
+        restart = self._in_circles or self._exceeds_budget()
+        if restart:
+            history = await self._rewritten()
+            if history is None or self._tokens_of(history) > self._config.budget_tokens:
+                return None
+            self._history, self._new, self._in_circles = history, history.messages(), False
+        return await self._sampler.create_chat_completions(self._new, tools=self._tools, restart=restart)
+
+    def answer(self, turn: Turn, messages: Sequence[Message]) -> None:
+        """What the tools or the user say to the last reply."""
+        self._history = self._history.then(Round(turn.message, tuple(messages), said(turn)))
+        self._new = list(messages)
+
+    def is_repetition(self, turn: Turn) -> bool:
+        """Whether the last reply repeats itself or earlier ones as often as ends an episode; said twice, it is marked so."""
+        limit = self._config.repetition_early_stop_times
+        times = times_said(self._history, turn) if limit > 0 else 1
+        if times > 1:
+            self._sampler.mark(DispatchStatus.REPEAT_ERROR)
+        return 0 < limit <= times
+
+    def compress(self) -> None:
+        """Leave the last reply and all repetitions out of what the next request shows."""
+        self._in_circles = True
+
+    # ------------------------------------------------------------------ inside
+
+    def _exceeds_budget(self) -> bool:
+        if self._config.new_context is NewContext.DISABLED or not self._history.rounds:
+            return False
+        return self._sampler.prompt_tokens(self._new) > self._config.budget_tokens
+
+    async def _rewritten(self) -> History | None:
+        """None: there is no room to ask for a summary."""
+        history = without_repeats(self._history) if self._in_circles else self._history
+        if not history.rounds:
+            return history
+        if self._config.new_context is NewContext.DISCARD_ALL_TOOLS:
+            return discard_all_tools(history, self._tokens_of, self._config.budget_tokens)
+        if self._browse_agent is not None and self._config.context_summary == "browse_agent":
+            purpose = f"What has been done and found out for this task, and what is still open: {_query(history)}"
+            return discard_all(history, await self._browse_agent.summarize(transcript(history), purpose))
+        return await self._summarized_by_the_policy(history)
+
+    async def _summarized_by_the_policy(self, history: History) -> History | None:
+        """Asked behind the newest results; where there is no room for a whole reply behind them, they are left out."""
+        sampler, restart = self._sampler, self._in_circles
+        last = history.rounds[-1]
+        for newest in (last, last.cleared()):
+            shown = replace(history, rounds=(*history.rounds[:-1], newest)).messages()
+            request = asking_for_a_summary(shown if restart else newest.answers)
+            if sampler.prompt_tokens(request, restart=restart) + self._config.max_new_tokens <= self._config.max_tokens:
+                break
+        answer_so_far = sampler.episode.last_reply
+        turn = await sampler.create_chat_completions(request, restart=restart)
+        sampler.episode.last_reply = answer_so_far  # a summary is no answer
+        return None if turn is None else discard_all(history, turn.parsed.content.strip() or turn.text.strip())
+
+    def _tokens_of(self, history: History) -> int:
+        return self._sampler.prompt_tokens(history.messages(), restart=True)
+
+
+def _query(history: History) -> str:
+    return str(history.opening[-1]["content"])

@@ -1,0 +1,1 @@
+"""The sampler process: what to claim, how much at once, and what all of its episodes share."""

@@ -1,0 +1,347 @@
+"""The sampler process: named loops around one store and one engine pool.
+
+    view     what the database says: run state, admission limit, versions served, engines
+    claim    a free place ─▶ claim a slot ─▶ an episode task
+    renew    all leases of this process in one bulk update; a lost lease cancels its episode
+    settle   groups that this or any other sampler completed
+    beat     heartbeat and counters
+
+The first loop to fail ends the process: leases expire and others go on. SIGTERM drains: nothing new is claimed, episodes may
+end within the grace time, the rest is released at once.
+"""
+
+import asyncio
+import contextlib
+import logging
+import os
+import random
+import signal
+import socket
+import time
+from collections import Counter, deque
+from dataclasses import dataclass
+from functools import partial
+
+from sampler.agents import Agents
+from sampler.config import SamplerConfig
+from sampler.engine.client.engine_client import EngineClient, EngineTimeouts
+from sampler.engine.pool.engines import Engines
+from sampler.engine.pool.token_rate import TokenRate
+from sampler.episode import play
+from sampler.own_calls import new_episode
+from sampler.parsers import get_parser
+from sampler.sampler import AsyncSampler
+from sampler.scorers import import_scorers
+from sampler.service.admission import seq_limit
+from sampler.service.concurrency import Concurrency, Pressure
+from sampler.service.first_episodes import FirstEpisodes
+from sampler.service.loops import every, wait_for
+from sampler.service.playable import Playable
+from sampler.service.resources import Resources
+from sampler.service.tool_check import tell_missing_tools
+from sampler.settlement.settle import settle_next
+from sampler.tools import TokenBorders, ToolCatalog, Traffic, parse_servers
+from sampler.tools.isolation import isolated
+from shared.documents import Claim
+from shared.documents.run import Run, Worker
+from shared.documents.states import RecordStatus, RunState
+from shared.errors import ConfigError, LeaseLost, MalformedDocument, OwnCodeFailed
+from shared.names import EVAL_SPLIT, TRAIN_SPLIT
+from shared.store import Store
+from shared.store.malformed import tell
+from shared.user_code.frames import cause_of
+from shared.user_code.loading import load_class
+
+log = logging.getLogger(__name__)
+
+SETTLE_IDLE_S = 2.0  # orphans of a settler that died are looked for this often
+RELEASE_S = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """What the database said last. `seq_limit` None: no gate; 0: nothing may be opened yet."""
+
+    paused: bool = False
+    seq_limit: int | None = 0
+    doing: str = "starting"
+
+
+async def run_service(config: SamplerConfig) -> None:
+    """Run until SIGTERM or SIGINT. Raises ExceptionGroup when a loop fails."""
+    sampler_class = load_class("sampler", config.sampler, AsyncSampler)  # type: ignore[type-abstract]  # never made: only compared with
+    import_scorers(config.scorer_modules)
+    host, pid = socket.gethostname(), os.getpid()
+    worker = f"sampler:{host}:{pid}"
+    async with (
+        Store.open(config.db_connection_string, config.run) as store,
+        EngineClient(
+            EngineTimeouts(generate_s=config.engine_timeout_s),
+            config.engine_api_key,
+            # No request waits here for a connection: it would reach its engine later than the pool thinks.
+            max_connections=max(1024, 2 * config.max_concurrent_episodes),
+        ) as client,
+    ):
+        await SamplerService(store, client, config, worker, sampler_class).run()
+
+
+class SamplerService:
+    def __init__(
+        self,
+        store: Store,
+        client: EngineClient,
+        config: SamplerConfig,
+        worker: str,
+        sampler_class: type[AsyncSampler],
+    ) -> None:
+        self._store = store
+        self._config = config
+        self._worker = worker
+        self._sampler_class = sampler_class
+        self._view = View()
+        self._episodes: dict[asyncio.Task[float | None], Claim] = {}
+        self._stop = asyncio.Event()
+        self._settle_wanted = asyncio.Event()
+        self._place_free = asyncio.Event()
+        self._counts: Counter[str] = Counter()
+        self._concurrency = Concurrency(config.max_concurrent_episodes, adaptive=config.adaptive_concurrency)
+        self._engine_mark = (0.0, 0)  # seconds and tokens of our requests at the last look
+        self._first = FirstEpisodes()
+        self._rewards: deque[float] = deque(maxlen=256)
+        self._token_rate = TokenRate()
+        self._eval_looked_at = 0.0
+        self._engines = Engines(store, client, config)
+        own = self._engines.seats[config.policy]
+        agents = Agents.from_file(config.agent_config_path, TokenBorders(own.template))
+        agents.require(config.context_summary)
+        self._resources = Resources(
+            store=store,
+            config=config,
+            worker=worker,
+            template=own.template,
+            pool=own.pool,
+            others={policy: seat for policy, seat in self._engines.seats.items() if policy != config.policy},
+            sources=self._engines.sources,
+            tool_servers=isolated(parse_servers(config.mcp_manager_url), config.tool_user, config.tool_sandbox),
+            tool_catalog=ToolCatalog(),
+            tool_traffic=Traffic(config.max_opening_sessions, config.max_starting_servers, config.tool_wait_s),
+            parser=get_parser(config.tool_call_parser),
+            agents=agents,
+        )
+        self._playable = Playable(sampler_class, config, agents.judge, self._resources.tool_servers)
+
+    async def run(self) -> None:
+        for sig in (signal.SIGINT, signal.SIGTERM):
+            asyncio.get_running_loop().add_signal_handler(sig, self._stop.set)
+        asked = await self._store.questions.asked_of_samplers(self._config.policy)
+        self._playable.check(asked)
+        await self._keep_settings()
+        await self._look()
+        loops = {
+            "view": (self._look, self._config.poll_s),
+            "renew": (self._renew, self._config.renew_s),
+            "beat": (self._beat, self._config.heartbeat_s),
+        }
+        try:
+            async with asyncio.TaskGroup() as group:
+                helpers = [
+                    group.create_task(every(work, period_s), name=name) for name, (work, period_s) in loops.items()
+                ]
+                helpers.append(group.create_task(self._settle_loop(), name="settle"))
+                if self._sampler_class.uses_tools:
+                    helpers.append(group.create_task(tell_missing_tools(self._resources, asked), name="tools"))
+                await self._claim_loop(group)
+                await self._drain()
+                for helper in helpers:
+                    helper.cancel()
+        except* OwnCodeFailed as group:
+            if self._first.are_over:
+                raise
+            raise ConfigError(f"{cause_of(group)} (no episode was played to its end before)") from group
+        finally:
+            await self._engines.close()
+            await self._resources.agents.close()
+            await self._store.workers.leave(self._worker)
+
+    async def _keep_settings(self) -> None:
+        """What this process runs with, the agents' settings among it, for those who ask later."""
+        settings, agents = self._config.snapshot(), self._resources.agents.settings
+        await self._store.runs.save_config("sampler", settings)
+        await self._store.settings.keep(
+            "sampler", settings | ({"agents": dict(agents)} if agents else {}), self._worker
+        )
+
+    # ------------------------------------------------------------------ view
+
+    async def _look(self) -> None:
+        try:
+            run = await self._store.runs.get()
+        except MalformedDocument as exc:  # it may say that the run is paused: nothing is claimed until it is mended
+            tell(str(exc))
+            self._view = View(paused=True, doing=f"waiting for the run's document to be mended: {exc}")
+            return
+        await self._engines.look()
+        limit, doing = await self._seq_limit(run)
+        doing = doing if self._engines.ready() else "waiting for an engine of every policy that takes turns"
+        if away := self._resources.tool_traffic.away():
+            doing = f"waiting for tool server {', '.join(traffic.server.name for traffic in away)}"
+        paused = run is None or run.state is RunState.PAUSED
+        self._view = View(paused=paused, seq_limit=limit, doing="paused" if paused else doing)
+        if self._concurrency.update(self._pressure(), len(self._episodes)) > len(self._episodes):
+            self._place_free.set()
+
+    def _pressure(self) -> Pressure:
+        """What the engines that are up reported last, and how long our own requests took since the last look."""
+        up, stats = self._engines.up(), self._engines.stats()
+        seconds, tokens = stats.engine_s - self._engine_mark[0], stats.output_tokens - self._engine_mark[1]
+        self._engine_mark = (stats.engine_s, stats.output_tokens)
+        return Pressure(
+            news=tuple(service.heartbeat for service in up),
+            running=sum(service.running for service in up),
+            waiting=sum(service.waiting for service in up),
+            capacity=sum(service.capacity for service in up),
+            token_usage=max((service.token_usage for service in up), default=0.0),
+            token_latency_s=seconds / tokens if tokens else None,
+        )
+
+    async def _seq_limit(self, run: Run | None) -> tuple[int | None, str]:
+        """The admission gate, and what to say about it."""
+        if self._config.open_all_tasks:
+            return None, "sampling without a gate"
+        return await seq_limit(self._store, self._config.trained_policies, run.admission if run else {})
+
+    # ------------------------------------------------------------------ claim
+
+    async def _claim_loop(self, group: asyncio.TaskGroup) -> None:
+        while not self._stop.is_set():
+            self._first.check()
+            if len(self._episodes) >= self._concurrency.limit:
+                self._place_free.clear()
+                await wait_for(self._place_free, 1.0)
+                continue
+            claim = await self._claim()
+            if claim is None:
+                await wait_for(self._stop, self._config.poll_s * random.uniform(0.5, 1.0))
+            else:
+                await self._start(group, claim)
+
+    async def _claim(self) -> Claim | None:
+        """Evaluation first: it is small, and its version waits for it."""
+        if self._view.paused or not self._engines.ready() or not self._resources.tool_traffic.has_room():
+            return None
+        if time.monotonic() - self._eval_looked_at > self._config.poll_s:
+            claim = await self._claim_of(EVAL_SPLIT, None)
+            if claim is not None:
+                return claim
+            self._eval_looked_at = time.monotonic()
+        return None if self._view.seq_limit == 0 else await self._claim_of(TRAIN_SPLIT, self._view.seq_limit)
+
+    async def _claim_of(self, split: str, seq_limit: int | None) -> Claim | None:
+        claim = await self._store.tasks.claim_slot(
+            self._worker,
+            policy=self._config.policy,
+            split=split,
+            lease_s=self._config.lease_s,
+            seq_limit=seq_limit,
+            served_versions=self._engines.served_versions(),
+            max_failures=self._config.max_failures,
+            without_scorers=self._playable.unusable_scorers,
+            without_tools=self._playable.lacks_tools,
+        )
+        if claim is not None and self._playable.is_left(claim.task.id, claim.task.payload):
+            await self._give_back(claim)
+            return None
+        return claim
+
+    async def _start(self, group: asyncio.TaskGroup, claim: Claim) -> None:
+        try:
+            sampler = new_episode(self._sampler_class, self._resources, claim)
+        except BaseException:  # a mistake of the user's or a bug of ours: the slot goes to another sampler either way
+            await self._give_back(claim)
+            raise
+        task = group.create_task(play(sampler), name=f"episode {claim.record_id}")
+        self._episodes[task] = claim
+        task.add_done_callback(partial(self._ended, sampler))
+
+    def _ended(self, sampler: AsyncSampler, task: "asyncio.Task[float | None]") -> None:
+        self._episodes.pop(task)
+        self._place_free.set()
+        self._settle_wanted.set()
+        if task.cancelled() or task.exception() is not None:
+            self._counts["cancelled"] += 1
+        elif (score := task.result()) is None:
+            if sampler.episode.misconfigured is not None:
+                self._first.misconfigured(sampler.task.id, sampler.episode.misconfigured)
+            self._counts["failed" if sampler.episode.status is RecordStatus.FAILED else "given_back"] += 1
+        else:
+            self._counts["episodes"] += 1
+            self._first.scored()
+            self._rewards.append(score)
+
+    async def _drain(self) -> None:
+        """Episodes in flight may end within the grace time; then they are cancelled, and give their slots back."""
+        log.info("draining episodes=%d grace_s=%g", len(self._episodes), self._config.grace_s)
+        if self._episodes:
+            await asyncio.wait(self._episodes, timeout=self._config.grace_s)
+        late = dict(self._episodes)
+        for task in late:
+            task.cancel()
+        if late:
+            await asyncio.wait(late, timeout=RELEASE_S)
+        for claim in late.values():  # again: a task that had not begun to run could release nothing
+            await self._give_back(claim)
+        while await settle_next(self._store, self._worker, self._config) is not None:
+            self._counts["settled"] += 1
+        log.info("drained released=%d", len(late))
+
+    async def _give_back(self, claim: Claim) -> None:
+        """Of an episode that has not begun."""
+        with contextlib.suppress(LeaseLost):
+            await self._store.tasks.release_slot(claim)
+
+    # ------------------------------------------------------------------ the other loops
+
+    async def _renew(self) -> None:
+        for claim in await self._store.tasks.renew_leases(list(self._episodes.values()), self._config.lease_s):
+            for task, held in list(self._episodes.items()):
+                if held == claim:
+                    log.warning("lease lost record=%s", claim.record_id)
+                    task.cancel()
+
+    async def _settle_loop(self) -> None:
+        while True:
+            await wait_for(self._settle_wanted, SETTLE_IDLE_S)
+            self._settle_wanted.clear()
+            while await settle_next(self._store, self._worker, self._config) is not None:
+                self._counts["settled"] += 1
+
+    async def _beat(self) -> None:
+        stats = self._engines.stats()
+        await self._store.workers.heartbeat(
+            Worker(
+                id=self._worker,
+                kind="sampler",
+                host=socket.gethostname(),
+                pid=os.getpid(),
+                doing="draining" if self._stop.is_set() else self._view.doing,
+                heartbeat_s=self._config.heartbeat_s,
+                alarms=[*self._resources.tool_traffic.alarms(), *self._playable.alarms()],
+                stats={
+                    "episodes": self._counts["episodes"],
+                    "episodes_running": len(self._episodes),
+                    "episodes_at_most": self._concurrency.limit,
+                    "failed": self._counts["failed"],
+                    "given_back": self._counts["given_back"],
+                    "sessions_opening": self._resources.tool_traffic.opening,
+                    "settled": self._counts["settled"],
+                    "tokens": stats.output_tokens,
+                    "tokens_per_s": round(self._token_rate.per_s(stats.output_tokens), 1),
+                    "cached_tokens": stats.cached_tokens,
+                    "prompt_tokens": stats.prompt_tokens,
+                    "retries": stats.retries,
+                    "continuations": stats.continuations,
+                    "branch_causes": dict(self._resources.branch_causes),
+                    "reward_mean": round(sum(self._rewards) / len(self._rewards), 4) if self._rewards else None,
+                },
+            )
+        )

@@ -1,0 +1,209 @@
+"""An engine that samples nothing: SGLang's HTTP API with prepared replies, for benchmarks and for tests of its surroundings.
+
+    python -m scripts.bench.stub_engine --model-path DIR [--port 30000] [--tokens 20] [--turns 10] [--tool-call JSON]
+                                  [--slots 0] [--token-ms 0] [--fail 500 | --fail hang]
+
+Turn 1 … turns-1 are answered with a tool call (or plain text), the last turn with `<answer>…</answer>`; every reply has exactly
+`--tokens` tokens, words and log-probs like a real model's (`scripts.bench.replies`; 64 different replies take turns), and the
+version that was set last. `--slots` bounds the requests that run
+at once, the others queue, first come first served; a running request takes `--token-ms` per token. `GET /stats` counts.
+"""
+
+import argparse
+import asyncio
+import json
+import re
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from itertools import cycle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from tokenizers import Tokenizer
+
+from scripts.bench.replies import draw_ids, draw_logprobs
+
+TURN_END = "<|im_end|>"
+REPLIES = 64
+KV_TOKENS_PER_SLOT = 4096
+TURN_IN_RID = re.compile(rb'"rid": ?"[^"]*:(\d+)-[0-9a-f]{32}"')
+INPUT_IDS = re.compile(rb'"input_ids": ?\[([^\]]*)\]')
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """A prepared answer, cut where the prompt's length and the weight version belong."""
+
+    head: bytes
+    tail: bytes
+
+    def body(self, prompt_tokens: int, version: str) -> bytes:
+        label = version.encode()
+        return b'%s"prompt_tokens": %d, "cached_tokens": %d, "weight_version": "%s", %s' % (
+            self.head, prompt_tokens, max(0, prompt_tokens - 1), label, self.tail.replace(b"@", label)
+        )  # fmt: skip
+
+
+def prepare(tokenizer: Tokenizer, text: str, n_tokens: int) -> list[Reply]:
+    """`text` behind as many words as make `n_tokens`, the end of the turn included. Raises ValueError if it is too long."""
+    ids = tokenizer.encode(text, add_special_tokens=False).ids
+    room = n_tokens - len(ids) - 1
+    if room < 0:
+        raise ValueError(f"{text!r} has {len(ids)} tokens and an end of turn; expected at most {n_tokens}")
+    rng = np.random.default_rng(n_tokens)
+    words = draw_ids(rng, word_ids(tokenizer), REPLIES * room).reshape(REPLIES, room).tolist()
+    logprobs = draw_logprobs(rng, REPLIES * n_tokens).reshape(REPLIES, n_tokens).tolist()
+    end_id = tokenizer.token_to_id(TURN_END)
+    assert end_id is not None, "the bundled model's tokenizer has it"
+    end = [*ids, end_id]
+    return [_reply([*row, *end], scores) for row, scores in zip(words, logprobs, strict=True)]
+
+
+def _reply(ids: list[int], logprobs: list[float]) -> Reply:
+    head = b'{"text": "", "output_ids": %s, "meta_info": {' % json.dumps(ids).encode()
+    tail = json.dumps(
+        {
+            "finish_reason": {"type": "stop", "matched": ids[-1]},
+            "completion_tokens": len(ids),
+            "output_token_logprobs": [[score, token, None] for score, token in zip(logprobs, ids, strict=True)],
+            "weight_versions": [{"version": "@", "start": 0, "end": len(ids)}],
+        }
+    )
+    return Reply(head, tail[1:].encode() + b"}")
+
+
+def word_ids(tokenizer: Tokenizer) -> npt.NDArray[np.int64]:
+    """Tokens that are a word of letters and the blank before it, in the order of the vocabulary."""
+    found = (i for token, i in tokenizer.get_vocab().items() if token.startswith("Ġ") and token[1:].isalpha())
+    return np.array(sorted(found), dtype=np.int64)
+
+
+class StubEngine:
+    def __init__(self, model_path: Path, options: argparse.Namespace) -> None:
+        tokenizer = Tokenizer.from_file(str(model_path / "tokenizer.json"))
+        self._steps = cycle(prepare(tokenizer, options.tool_call or "1", options.tokens))
+        self._lasts = cycle(prepare(tokenizer, "<answer>4</answer>", options.tokens))
+        self._options = options
+        self._model_path = str(model_path)
+        self._version = "0"
+        self._places = asyncio.Semaphore(options.slots) if options.slots else None
+        self._running = self._waiting = self._most_waiting = self._kv_tokens = 0
+        self._counts: Counter[str] = Counter()
+        self._routes: dict[str, Callable[[bytes], Awaitable[bytes]]] = {
+            "/generate": self._generate,
+            "/update_weights_from_disk": self._update,
+            "/model_info": self._info,
+            "/server_info": self._server_info,
+            "/v1/loads": self._loads,
+            "/stats": self._stats,
+        }
+
+    async def answer(self, path: str, body: bytes) -> tuple[int, bytes]:
+        """Status and JSON body. What has no route (pause, continue, abort, health) is answered with success."""
+        self._counts[path] += 1
+        if path == "/generate" and self._options.fail == "hang":
+            await asyncio.Event().wait()
+        if path == "/generate" and self._options.fail:
+            return int(self._options.fail), b'{"error": {"message": "told to fail"}}'
+        route = self._routes.get(path)
+        return 200, await route(body) if route else b'{"success": true}'
+
+    async def _generate(self, body: bytes) -> bytes:
+        found, ids = TURN_IN_RID.search(body), INPUT_IDS.search(body)
+        turn = int(found[1]) if found else 0
+        prompt_tokens = ids[1].count(b",") + 1 if ids else 0
+        reply = next(self._lasts if turn % self._options.turns == self._options.turns - 1 else self._steps)
+        if self._options.token_ms:
+            await self._take_time(prompt_tokens + self._options.tokens)
+        self._counts["tokens"] += self._options.tokens
+        return reply.body(prompt_tokens, self._version)
+
+    async def _take_time(self, kv_tokens: int) -> None:
+        if self._places:
+            self._waiting += 1
+            try:
+                await self._places.acquire()
+            finally:
+                self._waiting -= 1
+            self._most_waiting = max(self._most_waiting, self._waiting)
+        self._running += 1
+        self._kv_tokens += kv_tokens
+        try:
+            await asyncio.sleep(self._options.token_ms * self._options.tokens / 1000)
+        finally:
+            self._running -= 1
+            self._kv_tokens -= kv_tokens
+            if self._places:
+                self._places.release()
+
+    async def _update(self, body: bytes) -> bytes:
+        asked = json.loads(body)
+        self._version, self._model_path = str(asked["weight_version"]), asked["model_path"]
+        return b'{"success": true, "message": "ok"}'
+
+    async def _info(self, _: bytes) -> bytes:
+        return _json({"model_path": self._model_path, "weight_version": self._version})
+
+    async def _server_info(self, _: bytes) -> bytes:
+        return _json(
+            {"context_length": 1 << 20, "max_running_requests": self._options.slots or 4096, "version": "stub"}
+        )
+
+    async def _loads(self, _: bytes) -> bytes:
+        usage = self._kv_tokens / (KV_TOKENS_PER_SLOT * (self._options.slots or 4096))
+        load = {"num_running_reqs": self._running, "num_waiting_reqs": self._waiting, "token_usage": round(usage, 4)}
+        return _json({"loads": [load]})
+
+    async def _stats(self, _: bytes) -> bytes:
+        most, self._most_waiting = self._most_waiting, 0
+        return _json({**self._counts, "running": self._running, "waiting": self._waiting, "most_waiting": most})
+
+
+def _json(value: Any) -> bytes:
+    return json.dumps(value).encode()
+
+
+async def serve(engine: StubEngine, port: int) -> None:
+    async def connection(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            while True:
+                head = await reader.readuntil(b"\r\n\r\n")
+                lines = head.decode("latin-1").split("\r\n")
+                lengths = [line.partition(":")[2] for line in lines if line.lower().startswith("content-length:")]
+                body = await reader.readexactly(int(lengths[0])) if lengths else b""
+                status, answer = await engine.answer(lines[0].split()[1], body)
+                writer.write(
+                    b"HTTP/1.1 %d X\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n"
+                    % (status, len(answer))
+                )
+                writer.write(answer)
+                await writer.drain()
+        except (asyncio.IncompleteReadError, ConnectionError):
+            writer.close()
+
+    server = await asyncio.start_server(connection, "127.0.0.1", port, limit=1 << 20, backlog=2048)
+    async with server:
+        await server.serve_forever()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model-path", type=Path, required=True, help="whose tokenizer the replies are written in")
+    parser.add_argument("--port", type=int, default=30000)
+    parser.add_argument("--tokens", type=int, default=20, help="of every reply")
+    parser.add_argument("--turns", type=int, default=10, help="the last of so many is an answer")
+    parser.add_argument("--tool-call", default="", help="text of every reply but the last")
+    parser.add_argument("--slots", type=int, default=0, help="requests that run at once; 0: all")
+    parser.add_argument("--token-ms", type=float, default=0.0, help="time per token of a running request")
+    parser.add_argument("--fail", default="", help="answer /generate with this status, or never: hang")
+    options = parser.parse_args()
+    import uvloop
+
+    uvloop.run(serve(StubEngine(options.model_path, options), options.port))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,300 @@
+"""The audit: does a run's database keep its promises? Read only; usable from tests and as `tandem audit RUN`.
+
+    report = await audit(store)
+    assert report.ok, report
+
+It reads documents as stored and derives every token sequence a second time, from the dispatches alone, so that it shares
+no code with the sampler that wrote the trees.
+"""
+
+import math
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import Any
+
+from shared.audit.report import AuditReport, Check
+from shared.audit.steps import audit_trained_steps
+from shared.audit.tokens import audit_tokens
+from shared.audit.tools import audit_tools
+from shared.documents import DBRecordData, DispatchedSamplingTask, Record, Slot, Task, data_id
+from shared.documents.states import RecordStatus, SlotStatus
+from shared.names import TRAIN_SPLIT
+from shared.store import Store
+
+TASK_BATCH = 500
+DATA_BATCH = 32
+__all__ = ["AuditReport", "Check", "audit"]
+
+
+async def audit(
+    store: Store, *, running: bool = False, max_trained_count: int | None = None, newest_step: int | None = None
+) -> AuditReport:
+    """Check every promise on the whole run.
+
+    `running`: open and leased slots are allowed, and what only holds between two writes is not examined.
+    `max_trained_count`: None takes the trainer's stored configuration, or 1. `newest_step`: None takes the newest
+    announced policy version of the surviving history.
+    """
+    report = AuditReport(store.run)
+    if running:
+        for check in (Check.SURVIVING, Check.MARKS, Check.ACCOUNTS, Check.DROPPED, Check.GROUPS):
+            report.results[check].note = "not examined while running"
+    async for batch in _in_batches(store.questions.opened_tasks(), TASK_BATCH):
+        await _audit_tasks(store, report, batch, running=running)
+    await _audit_once(store, report)
+    await audit_tools(store, report)
+    if not running:
+        await _audit_groups(store, report)
+    limits = await _limits(store, max_trained_count)
+    newest = await _newest_steps(store, newest_step)
+    if not running:
+        await audit_trained_steps(store, report, limits, newest)
+    async for batch in _in_batches(store.questions.all_data(), DATA_BATCH):
+        await _audit_data(store, report, batch, limits, newest, running=running)
+    report.set_aside = await store.questions.set_aside()
+    for status, reasons in report.set_aside.items():
+        report.counts[f"records {status}"] = sum(reasons.values())
+    return report
+
+
+async def _in_batches(documents: AsyncIterator[dict[str, Any]], size: int) -> AsyncIterator[list[dict[str, Any]]]:
+    batch: list[dict[str, Any]] = []
+    async for document in documents:
+        batch.append(document)
+        if len(batch) == size:
+            yield batch
+            batch = []
+    if batch:
+        yield batch
+
+
+async def _limits(store: Store, given: int | None) -> dict[str, int]:
+    """{policy: how often its trainer may use one record}."""
+    run = await store.runs.get()
+    configs = run.configs if run else {}
+    return {
+        policy: given if given is not None else int(configs.get(f"trainer-{policy}", {}).get("max_trained_count", 1))
+        for policy in await store.questions.policies()
+    }
+
+
+async def _newest_steps(store: Store, given: int | None) -> dict[str, int]:
+    """{policy: steps behind its newest weights}; 0 where none were announced."""
+    steps = {}
+    for policy in await store.questions.policies():
+        version = await store.versions.newest(policy)
+        steps[policy] = given if given is not None else version.step if version else 0
+    return steps
+
+
+# ---------------------------------------------------------------------- slots
+
+
+async def _audit_tasks(store: Store, report: AuditReport, batch: Sequence[dict[str, Any]], *, running: bool) -> None:
+    tasks = [task for document in batch if (task := report.read(Task, document)) is not None]
+    ids = [slot.record_id for task in tasks for slot in task.slots if slot.record_id is not None]
+    records = await store.questions.records(ids)
+    with_data = await store.questions.with_data(ids)
+    await _audit_evaluation(store, report, [task for task in tasks if task.split != TRAIN_SPLIT], with_data)
+    for task in tasks:
+        report.add("tasks opened", 1)
+        for slot in task.slots:
+            _audit_slot(report, task, slot, records, with_data, running=running)
+
+
+async def _audit_evaluation(store: Store, report: AuditReport, tasks: Sequence[Task], with_data: set[str]) -> None:
+    """Scored slots of held-out tasks; the versions are those that the engine gave with every reply of the task's own policy."""
+    scored = [
+        (task, slot.record_id)
+        for task in tasks
+        for slot in task.slots
+        if slot.status is SlotStatus.SCORED and slot.record_id is not None
+    ]
+    dispatches = await store.questions.dispatches([record for _, record in scored])
+    for task, record in scored:
+        own = [d for d in dispatches[record] if d.get("policy") in (None, task.policy)]
+        versions = {version for d in own for version, _ in d["weight_versions"]}
+        report.look(
+            Check.EVALUATED,
+            task.at_version is None or versions <= {task.at_version},
+            f"{record}: sampled by versions {sorted(versions)}; expected {task.at_version} alone",
+        )
+        report.look(Check.EVALUATED, record not in with_data, f"{record}: split {task.split}, and has training data")
+
+
+def _audit_slot(
+    report: AuditReport,
+    task: Task,
+    slot: Slot,
+    records: Mapping[str, dict[str, Any]],
+    with_data: set[str],
+    *,
+    running: bool,
+) -> None:
+    name = f"{task.id} slot {slot.traj_id}"
+    report.add(f"slots {slot.status.value}", 1)
+    over = slot.status in (SlotStatus.SCORED, SlotStatus.FAILED)
+    report.look(Check.ENDED, over or running, f"{name} is {slot.status.value} ({slot.error or 'no error'})")
+    if slot.status is SlotStatus.FAILED:
+        report.look(Check.FAILED, slot.score is None, f"{name} is failed and has score {slot.score}")
+        report.look(
+            Check.FAILED, slot.record_id not in with_data, f"{name} is failed; {slot.record_id} is training data"
+        )
+    if slot.status is SlotStatus.SCORED and slot.score is None:
+        report.look(Check.RECORDS, False, f"{name} is scored and has no score")
+    if slot.record_id is not None:
+        wrong = _wrong_record(report, task, slot, records.get(slot.record_id))
+        report.look(Check.RECORDS, wrong is None, f"{name}: record {slot.record_id} {wrong}")
+    elif slot.status is SlotStatus.SCORED:
+        report.look(Check.RECORDS, False, f"{name} is scored and names no record")
+
+
+def _wrong_record(report: AuditReport, task: Task, slot: Slot, document: dict[str, Any] | None) -> str | None:
+    if document is None:
+        return "does not exist"
+    record = report.read(Record, document)
+    if record is None:
+        return "cannot be read"
+    if (record.task, record.traj_id) != (task.id, slot.traj_id):
+        return f"belongs to {record.task} slot {record.traj_id}"
+    if record.attempt > slot.attempt:
+        return f"is of attempt {record.attempt}; the slot's is {slot.attempt}"
+    if slot.status is SlotStatus.SCORED and (record.attempt, record.score) != (slot.attempt, slot.score):
+        return (
+            f"is of attempt {record.attempt} with score {record.score}; "
+            f"the slot was scored {slot.score} by attempt {slot.attempt}"
+        )
+    return None
+
+
+async def _audit_once(store: Store, report: AuditReport) -> None:
+    for what, groups in (
+        ("trained records", await store.questions.slots_trained_twice()),
+        ("sets of training data", await store.questions.slots_with_two_data()),
+    ):
+        for ids in groups:
+            report.look(Check.ONCE, False, f"one slot has {len(ids)} {what}: {', '.join(ids)}")
+
+
+async def _audit_groups(store: Store, report: AuditReport) -> None:
+    async for group in store.questions.groups():
+        whose, found, sizes = group["_id"], group["records"], sorted(group["sizes"])
+        report.look(
+            Check.GROUPS,
+            sizes == [found],
+            f"{whose['task']}: {found} sets of training data for policy {whose['policy']}; its group was settled with "
+            f"{' or '.join(map(str, sizes))}",
+        )
+
+
+# ---------------------------------------------------------------------- training data
+
+
+async def _audit_data(
+    store: Store,
+    report: AuditReport,
+    batch: Sequence[dict[str, Any]],
+    limits: Mapping[str, int],
+    newest: Mapping[str, int],
+    *,
+    running: bool,
+) -> None:
+    ids = [document.get("record", document["_id"]) for document in batch]
+    records = await store.questions.records(ids)
+    dispatches = await store.questions.dispatches(ids)
+    tasks = await store.questions.tasks([document["task"] for document in batch])
+    for document in batch:
+        report.look(Check.ONCE, True)
+        data = report.read(DBRecordData, document)
+        if data is None:
+            continue
+        _count(report, data)
+        record = records.get(data.record)
+        wrong = _wrong_owner(data, record, tasks.get(data.task))
+        report.look(Check.OWNED, wrong is None, f"{data.id}: {wrong}")
+        limit, newest_step = limits.get(data.policy, 1), newest.get(data.policy, 0)
+        _audit_steps(report, data, record, limit, newest_step, running=running)
+        if not running and record is not None and record["policy"] == data.policy:
+            _audit_settled(report, data, record)
+        read = {d.id: d for document in dispatches[data.record] if (d := report.read(DispatchedSamplingTask, document))}
+        if record is not None:
+            _audit_policy(report, data, record["policy"], read)
+        audit_tokens(report, data, read)
+
+
+def _audit_settled(report: AuditReport, data: DBRecordData, record: Mapping[str, Any]) -> None:
+    """What settlement wrote on the record, apart from its training data."""
+    found = record["advantage"]
+    if data.group_size == 0:
+        right = data.reason is not None and found is None and not any(d.advantage for d in data.dispatches)
+        right = right and (record["status"], record.get("reason")) == (RecordStatus.ABANDONED, data.reason)
+        report.look(
+            Check.DROPPED,
+            right,
+            f"{data.id}: dropped ({data.reason}); its record is {record['status']} ({record.get('reason')}), advantage {found}",
+        )
+        return
+    mean = math.fsum(d.advantage for d in data.dispatches) / len(data.dispatches)
+    right = found is not None and math.isclose(found, mean, rel_tol=1e-9, abs_tol=1e-12)
+    report.look(Check.ADVANTAGES, right, f"{data.id}: record has advantage {found}; the mean of its turns is {mean}")
+
+
+def _count(report: AuditReport, data: DBRecordData) -> None:
+    report.add("records with training data", 1)
+    report.add("records trained", int(data.trained_count > 0))
+    report.add("tokens", data.num_tokens)
+    report.add("tokens with a loss", data.num_trained_tokens)
+    report.add("tokens trained", data.num_trained_tokens * data.trained_count)
+
+
+def _wrong_owner(data: DBRecordData, record: dict[str, Any] | None, task: dict[str, Any] | None) -> str | None:
+    if record is None:
+        return "has training data and no record"
+    if task is None:
+        return f"its task {data.task} does not exist"
+    if record["task"] != data.task:
+        return f"its record is of task {record['task']}; expected {data.task}"
+    for slot in task["slots"]:
+        if slot["traj_id"] == record["traj_id"]:
+            if (slot["status"], slot["record_id"]) == (SlotStatus.SCORED, data.record):
+                return None
+            return f"its slot is {slot['status']} with record {slot['record_id']}"
+    return f"its task has no slot {record['traj_id']}"
+
+
+def _audit_policy(
+    report: AuditReport, data: DBRecordData, owner: str, dispatches: Mapping[str, DispatchedSamplingTask]
+) -> None:
+    """Its id says whose it is, and what it is made of are that policy's turns."""
+    expected = data_id(data.record, data.policy, owner)
+    report.look(Check.POLICIES, data.id == expected, f"{data.id}: of policy {data.policy}; expected id {expected}")
+    for used in data.dispatches:
+        dispatch = dispatches.get(used.id)
+        if dispatch is None:
+            continue  # which is another check's business
+        whose, sampler = dispatch.policy or owner, dispatch.sampled_by or data.policy
+        right = whose == data.policy and (sampler == data.policy or not used.trained)
+        text = f"{used.id}, a turn of policy {whose}, was sampled by policy {sampler}"
+        report.look(Check.POLICIES, right, f"{data.id}: trains {text}" if used.trained else f"{data.id}: has {text}")
+
+
+def _audit_steps(
+    report: AuditReport, data: DBRecordData, record: dict[str, Any] | None, limit: int, newest: int, *, running: bool
+) -> None:
+    steps = data.trained_steps
+    right = len(set(steps)) == len(steps) == data.trained_count <= limit
+    right = right and data.last_trained_step == max(steps, default=None)
+    report.look(
+        Check.STEPS,
+        right,
+        f"{data.id}: trained_steps {steps}, trained_count {data.trained_count} of at most {limit}, "
+        f"last_trained_step {data.last_trained_step}",
+    )
+    if running:
+        return
+    late = [step for step in steps if step > newest]
+    report.look(Check.SURVIVING, not late, f"{data.id}: trained in step {late}; the newest announced is {newest}")
+    if record is not None and record["policy"] != data.policy:
+        return  # the record carries the marks of its own policy's data
+    marks = (data.trained_count, data.last_trained_step)
+    found = (record["trained_count"], record["last_trained_step"]) if record else None
+    report.look(Check.MARKS, found == marks, f"{data.id}: record has (count, last step) {found}; its data {marks}")

@@ -1,0 +1,43 @@
+"""The audit's look at tools: what a request names as its tools is stored, and is what the name says."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from shared.audit.report import AuditReport, Check
+from shared.documents.tool_schemas import ToolSchemas, is_of_earlier_version
+from shared.store import Store
+
+AT_ONCE = 20  # lists of tools may be large
+
+
+async def audit_tools(store: Store, report: AuditReport) -> None:
+    named: list[dict[str, Any]] = []
+    earlier = 0
+    async for row in store.questions.named_tools():
+        if is_of_earlier_version(row["_id"]):
+            earlier += 1
+        else:
+            named.append(row)
+        if len(named) == AT_ONCE:
+            await _look(store, report, named)
+            named = []
+    await _look(store, report, named)
+    if earlier:
+        report.results[Check.TOOLS].note = f"an earlier version kept none of its {earlier} lists"
+
+
+async def _look(store: Store, report: AuditReport, named: list[dict[str, Any]]) -> None:
+    stored = await store.questions.tool_schemas([row["_id"] for row in named])
+    for row in named:
+        wrong = _wrong(report, stored.get(row["_id"]))
+        text = f"tools_hash {row['_id']}, of {row['requests']} requests such as {row['first']}: {wrong}"
+        report.look(Check.TOOLS, wrong is None, text)
+
+
+def _wrong(report: AuditReport, document: Mapping[str, Any] | None) -> str | None:
+    if document is None:
+        return "no such list is stored"
+    schemas = report.read(ToolSchemas, document)
+    if schemas is None:
+        return "its list cannot be read"
+    return None if schemas.is_whole() else "the stored list has another hash"

@@ -1,0 +1,1 @@
+"""Configuration of every service: flags, environment, YAML and defaults into one frozen model."""

@@ -1,0 +1,39 @@
+"""The documents of a run's database. Field names are what people read in Compass."""
+
+from shared.documents.data import (
+    Claim,
+    DataClaim,
+    DataDispatch,
+    DBRecordData,
+    DispatchedSamplingTask,
+    DispatchTokens,
+    Record,
+    SampledResponse,
+    SampledTokens,
+    Slot,
+    Task,
+    TaskPayload,
+    ToolCallResult,
+    data_id,
+    record_id,
+    task_id,
+)
+
+__all__ = [
+    "Claim",
+    "DBRecordData",
+    "DataClaim",
+    "DataDispatch",
+    "DispatchTokens",
+    "DispatchedSamplingTask",
+    "Record",
+    "SampledResponse",
+    "SampledTokens",
+    "Slot",
+    "Task",
+    "TaskPayload",
+    "ToolCallResult",
+    "data_id",
+    "record_id",
+    "task_id",
+]

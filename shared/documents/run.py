@@ -1,0 +1,171 @@
+"""The documents around the data: published weights, the run itself, engines, processes. (The data: `shared.documents`.)"""
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any, ClassVar, Literal
+
+from pydantic import Field
+
+from shared.documents.base import SCHEMA_VERSION, Document
+from shared.documents.offers import BroadcastOffer
+from shared.documents.states import RunState, ServiceStatus
+from shared.weights.files import FileEntry
+
+HEARTBEAT_S = 2.0  # of a process, unless it says otherwise
+VersionKind = Literal["full", "delta", "adapter"]
+
+
+class PolicyVersion(Document):
+    """Published weights. A resume from an older step withdraws what came after it: `withdrawn_to` is that step.
+
+    `files` are those of the complete directory. Where `kind` is "full" they lie in `path`. Where `base` is set, `path` also holds
+    what makes that version into this one: the changed bytes (`shared.weights.deltas`), or an adapter (`shared.weights.adapters`);
+    from either `shared.weights.assembly` makes the same directory.
+    """
+
+    collection: ClassVar[str] = "policy_versions"
+    id: str = Field(alias="_id")
+    policy: str
+    version: int  # grows with every publication, never used twice
+    step: int  # optimizer steps behind these weights
+    kind: VersionKind = "full"
+    path: str
+    files: dict[str, FileEntry]
+    base: int | None = None
+    delta: FileEntry | None = None  # of the file with the changes since `base`
+    adapter: dict[str, FileEntry] | None = None  # the files of the adapter of `base`
+    offer: BroadcastOffer | None = None  # the same bytes over the network, to those that join in time
+    incarnation: int = 0  # the start of the trainer that announced it; 0: none did, as with version 0
+    withdrawn_to: int | None = None
+    pruned: bool = False  # its files are deleted
+    created_at: datetime | None = None
+
+    @property
+    def bytes_from_base(self) -> int:
+        """Of the files that make `base` into this version; 0 where nothing does."""
+        return sum(entry["bytes"] for entry in [*([self.delta] if self.delta else []), *(self.adapter or {}).values()])
+
+    def lag(self, step: int) -> int:
+        """Optimizer steps between these weights and those after `step` steps, through the step where their histories part."""
+        if self.withdrawn_to is None:
+            return step - self.step
+        fork = min(self.withdrawn_to, step)
+        return (self.step - fork) + (step - fork)
+
+
+class Admission(Document):
+    """The trainer's off-policy budget, which bounds how far ahead samplers may open tasks; see `store.admission`."""
+
+    groups_per_step: int
+    max_staleness: int
+    num_steps: int | None = None  # tasks beyond the last step's are never opened; None: no end
+
+    def groups_after(self, step: int) -> int:
+        """How many may be opened that the weights of `step` were not trained on."""
+        steps = 1 + self.max_staleness
+        if self.num_steps is not None:
+            steps = max(0, min(steps, self.num_steps - step))
+        return steps * self.groups_per_step
+
+
+class SavedCheckpoint(Document):
+    """The newest checkpoint of a policy's trainer: nothing older is a continuation."""
+
+    step: int
+    folder: str  # where its checkpoints lie
+
+
+def step_id(policy: str, step: int, incarnation: int) -> str:
+    return f"{policy}:{step}:{incarnation}"
+
+
+class TrainedStep(Document):
+    """What one optimizer step was computed from, as the trainer says it. The audit compares it with the marks on the data."""
+
+    id: str = Field(alias="_id")  # policy:step:incarnation
+    policy: str
+    step: int
+    incarnation: int
+    groups: list[tuple[str, int]]  # (task, how many of its records)
+    metrics: dict[str, float | None] = {}  # what the trainer logged of it (bounded); None: no finite number
+    created_at: datetime | None = None
+
+    def survives(self, starts: Sequence[int]) -> bool:
+        """Whether it is part of the weights: no later start began before it. `starts`: the step that each one began from."""
+        return all(began_from >= self.step for began_from in starts[self.incarnation :])
+
+
+class TrainerEnd(Document):
+    """How a trainer ended of its own will: its last write. One that was killed, or failed, has none."""
+
+    incarnation: int
+    step: int  # the last one that it took
+    reason: str
+    ended_at: datetime | None = None
+
+
+class Settings(Document):
+    """What a service ran with, resolved and without secrets: one document for each that was different."""
+
+    collection: ClassVar[str] = "settings"
+    id: str = Field(alias="_id")  # kind:hash of its values
+    kind: str  # sampler, keeper, trainer-POLICY
+    values: dict[str, Any]
+    workers: list[str]  # that had them, as `workers` and `records` name them; of very many the last ones
+    created_at: datetime | None = None
+
+
+class Run(Document):
+    """The run itself: one document, `_id` = "run"."""
+
+    collection: ClassVar[str] = "runs"
+    id: str = Field(alias="_id")
+    name: str
+    schema_version: int = SCHEMA_VERSION
+    state: RunState = RunState.RUNNING
+    admission: dict[str, Admission] = {}  # by policy
+    incarnations: dict[str, int] = {}  # trainer starts, by policy: the fencing token of claims and commits
+    starts: dict[str, list[int]] = {}  # by policy: the step that each of them began from
+    checkpoints: dict[str, SavedCheckpoint] = {}  # by policy
+    ends: dict[str, TrainerEnd] = {}  # by policy: of the last start of its trainer, once that has ended
+    configs: dict[str, dict[str, Any]] = {}  # of each kind of service the last start's; every one's: `Settings`
+    created_at: datetime | None = None
+
+
+class InferenceService(Document):
+    """One engine that a keeper looks after."""
+
+    collection: ClassVar[str] = "inference_services"
+    id: str = Field(alias="_id")  # its url
+    url: str
+    policy: str
+    version: int
+    follow_every: int = 1  # versions from one update to the next; above 1 it is a "lagging" one
+    status: ServiceStatus
+    kind: str = "sglang"
+    capacity: int = 0  # requests it runs at once
+    running: int = 0
+    waiting: int = 0
+    token_usage: float = 0.0  # share of its KV cache in use
+    broadcast_ranks: int = 0  # processes with which it would join a broadcast of weights; 0: it loads from disk alone
+    keeper: str | None = None
+    error: str | None = None
+    wants_full: int | None = None  # the version that could not be put together: a full one at or after it would help
+    heartbeat_s: float = 1.0  # how often its keeper means to be heard of
+    heartbeat: datetime | None = None
+
+
+class Worker(Document):
+    """Any process of the run."""
+
+    collection: ClassVar[str] = "workers"
+    id: str = Field(alias="_id")
+    kind: str
+    host: str
+    pid: int
+    doing: str = ""
+    stats: dict[str, Any] = {}
+    alarms: list[str] = []  # what is wrong now, each with a sentence of advice
+    heartbeat_s: float = HEARTBEAT_S  # how often it means to be heard of
+    started_at: datetime | None = None
+    heartbeat: datetime | None = None

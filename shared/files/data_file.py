@@ -1,0 +1,97 @@
+"""A run's training data as one file: what a person keeps, sends, and trains on offline.
+
+    gzip of BSON documents   {"collection": "tasks", "document": {...}} ...   at the end {"groups": 1120, "policy": "main"}
+
+The documents are those of MongoDB, of whole settled groups, without the marks of training. The last one says that the file is
+whole.
+"""
+
+import gzip
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, BinaryIO, cast
+
+import bson
+from bson.errors import InvalidBSON
+
+from shared.errors import ConfigError, DataError
+from shared.files.written_file import written_whole
+from shared.store import Store
+from shared.store.copying import COLLECTIONS, WRITES_AT_ONCE, Copied, groups_of, write
+
+READ_BYTES = 1 << 20
+
+
+async def export_data(store: Store, path: Path, policy: str) -> int:
+    """Write every settled group with training data; returns how many. The file appears whole or not at all.
+
+    Raises ConfigError where it is there already, DataError where it cannot be written.
+    """
+    _check_new(path)
+    groups = 0
+    with written_whole(path) as temporary, gzip.open(temporary, "wb") as file:
+        async for copied in groups_of(store, policy):
+            for collection, document in copied:
+                file.write(bson.encode({"collection": collection, "document": document}))
+            groups += sum(collection == "tasks" for collection, _ in copied)
+        file.write(bson.encode({"groups": groups, "policy": policy}))
+    return groups
+
+
+def _check_new(path: Path) -> None:
+    if path.exists():
+        raise ConfigError(f"{path} exists; expected a new file")
+
+
+async def import_data(store: Store, path: Path) -> int:
+    """Bring the file's groups into the run `store`; returns how many the file has. Importing again changes nothing.
+
+    The file is read to its end before anything is written. Raises ConfigError without a file, DataError for one that is damaged.
+    """
+    _check_bytes(path)
+    groups = sum(collection == "tasks" for collection, _ in _documents(path))
+    batch: list[Copied] = []
+    for copied in _documents(path):
+        batch.append(copied)
+        if len(batch) == WRITES_AT_ONCE:
+            await write(store, batch)
+            batch = []
+    await write(store, batch)
+    return groups
+
+
+def _check_bytes(path: Path) -> None:
+    """Verify the checksum, which stands at the end, before importing."""
+    if not path.is_file():
+        raise ConfigError(f"{path}: no such file; expected one that `tandem data export` wrote")
+    try:
+        with gzip.open(path, "rb") as file:
+            while file.read(READ_BYTES):
+                pass
+    except (OSError, EOFError, zlib.error) as exc:
+        raise DataError(f"{path}: damaged ({exc}); write it again") from exc
+
+
+def _documents(path: Path) -> Iterator[Copied]:
+    groups = 0
+    try:
+        with gzip.open(path, "rb") as file:
+            for number, entry in enumerate(bson.decode_file_iter(cast(BinaryIO, file)), start=1):
+                if "groups" in entry:
+                    _check_end(path, entry, groups)
+                    return
+                if entry.get("collection") not in COLLECTIONS:
+                    raise DataError(
+                        f"{path}: entry {number} is of {entry.get('collection')!r}; expected one of {COLLECTIONS}"
+                    )
+                groups += entry["collection"] == "tasks"
+                yield entry["collection"], entry["document"]
+    except InvalidBSON as exc:
+        raise DataError(f"{path}: damaged after {groups} groups ({exc}); write it again") from exc
+    raise DataError(f"{path}: ends after {groups} groups without saying so; it was cut: write it again")
+
+
+def _check_end(path: Path, entry: dict[str, Any], groups: int) -> None:
+    if entry["groups"] != groups:
+        raise DataError(f"{path}: holds {groups} groups and says {entry['groups']}; write it again")

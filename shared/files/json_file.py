@@ -1,0 +1,78 @@
+"""JSON that a person wrote. A key that stands twice in one object is refused: one of the two would silently be lost."""
+
+import json
+import re
+from collections.abc import Callable, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from shared.errors import ConfigError
+from shared.files.text_file import read_text_file
+
+_TOKEN = re.compile(r'(?P<text>"(?:[^"\\]|\\.)*")(?P<key>\s*:)?|[{}\[\]]')
+
+
+class GivenTwice(ValueError):
+    """`name` stands on `line` and, in the same object, on `first_line` before."""
+
+    def __init__(self, name: str, line: int, first_line: int) -> None:
+        super().__init__(f"{name!r} is given again, after line {first_line}; expected it once")
+        self.name, self.line, self.first_line = name, line, first_line
+
+
+def read_json_file(path: Path, expected: str, *, keys_once: bool = True) -> Any:
+    """Its value. Raises ConfigError with what was `expected` where it cannot be read.
+
+    `keys_once=False` is for files that came with a model: of two equal keys the last counts, as for their makers.
+    """
+    text = read_text_file(path, expected)
+    try:
+        return load_json(text) if keys_once else json.loads(text)
+    except GivenTwice as exc:
+        raise ConfigError(f"{path}:{exc.line}: {exc}") from exc
+    except ValueError as exc:
+        raise ConfigError(f"{path}: not JSON: {exc}") from exc
+
+
+def load_json(text: str, parse_constant: Callable[[str], Any] | None = None) -> Any:
+    """Raises GivenTwice, or another ValueError for what is no JSON. `parse_constant`: what `json` calls for NaN and infinity."""
+    try:
+        return _decoder(parse_constant).decode(text.removeprefix("\ufeff"))  # some editors begin a file with it
+    except _SomethingTwice:
+        raise _second_place(text) from None
+    except RecursionError as exc:
+        raise ValueError("nested too deeply") from exc
+
+
+@cache
+def _decoder(parse_constant: Callable[[str], Any] | None) -> json.JSONDecoder:
+    return json.JSONDecoder(object_pairs_hook=_object, parse_constant=parse_constant)
+
+
+class _SomethingTwice(Exception):
+    """The parser does not say where."""
+
+
+def _object(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise _SomethingTwice
+    return found
+
+
+def _second_place(text: str) -> GivenTwice:
+    """Where the first key stands that its object has already; what is before it is JSON."""
+    objects: list[dict[str, int]] = []  # those that are open, of lists too: {key: its line}
+    for token in _TOKEN.finditer(text):
+        if token["text"] is None:
+            if token[0] in "{[":
+                objects.append({})
+            else:
+                objects.pop()
+        elif token["key"]:
+            name, line = json.loads(token["text"]), text.count("\n", 0, token.start()) + 1
+            if name in objects[-1]:
+                return GivenTwice(name, line, objects[-1][name])
+            objects[-1][name] = line
+    raise AssertionError("the parser saw a key twice")

@@ -1,0 +1,82 @@
+"""Can the samplers of a run play a task: do they have its scorer, its judge, tools at all? Asked when tasks are imported.
+
+Promise: a task is refused only for what is certain. What only the samplers can know is a warning, once for all tasks alike.
+"""
+
+import difflib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from shared.documents import TaskPayload
+from shared.store.questions import MAX_ASKED, Asked
+from shared.tasks.scorer_names import needs_judge
+from shared.user_code.payload import shown
+
+MAX_WARNINGS = 20
+SCHEMA_KEY = "json_schema"  # in the metadata of tasks of this scorer
+COMPARING = ("agentcpm", "asearcher")  # judges that fail without an answer to compare with
+
+
+@dataclass(frozen=True, slots=True)
+class Samplers:
+    """What is known of the samplers that will play the tasks. None: not here."""
+
+    knows_scorers: bool = False  # those of `shared.tasks.scorer_names`, and no others
+    has_judge: bool | None = None
+    has_tools: bool | None = None
+    scores_itself: bool = False  # a sampler class with an `evaluate_record` of its own may look at no scorer
+
+
+class TaskCheck:
+    def __init__(self, samplers: Samplers) -> None:
+        self._samplers = samplers
+        self.warnings: dict[str, int] = {}  # text: how many tasks
+        self._asked: dict[tuple[tuple[str, ...] | None, tuple[str, ...]], int] = {}
+
+    def problems(self, payload: TaskPayload) -> Iterator[str]:
+        """What is certainly wrong, one text each."""
+        tools = None if payload.tools is None else tuple(payload.tools)
+        kind = (tools, tuple(payload.exclude_tools))
+        if kind in self._asked or len(self._asked) < MAX_ASKED:
+            self._asked[kind] = self._asked.get(kind, 0) + 1
+        if tools and self._samplers.has_tools is False:
+            yield f'"tools" names {shown(tools[0])}, but the samplers have no tool servers; give --mcp_manager_url'
+        if payload.scorer is not None and not self._samplers.scores_itself:
+            yield from self._scorer_problems(payload.scorer, payload)
+
+    @property
+    def asked(self) -> list[Asked]:
+        """What the tasks name of tools."""
+        return [Asked(None, tools, exclude, n) for (tools, exclude), n in self._asked.items()]
+
+    def _scorer_problems(self, scorer: str, payload: TaskPayload) -> Iterator[str]:
+        known = needs_judge()
+        if scorer not in known:
+            found = f'"scorer" is {shown(scorer)}; expected {_nearest(scorer, known)}'
+            if self._samplers.knows_scorers:
+                yield f"{found}, or one that a module of scorer_modules registers"
+            else:
+                self._warn(
+                    f"{found}. The samplers need a module that registers it (scorer_modules), else they leave it"
+                )
+        elif known[scorer] and not self._samplers.has_judge:
+            needed = f'"scorer" is {shown(scorer)}, which needs a judge: agent_config_path, a file with a scorer_agent'
+            if self._samplers.has_judge is False:
+                yield needed
+            else:
+                self._warn(f"{needed}. The samplers need it, else they leave these tasks")
+        if scorer == SCHEMA_KEY and not isinstance((payload.metadata or {}).get(SCHEMA_KEY), dict):
+            yield f'"scorer" is "{SCHEMA_KEY}", which needs a schema; expected an object in "metadata.{SCHEMA_KEY}"'
+        if scorer in COMPARING and not any(answer.strip() for answer in payload.accepted):
+            yield f'"scorer" is {shown(scorer)}, which compares with an answer; expected "answer"'
+
+    def _warn(self, text: str) -> None:
+        if text in self.warnings or len(self.warnings) < MAX_WARNINGS:
+            self.warnings[text] = self.warnings.get(text, 0) + 1
+
+
+def _nearest(scorer: str, known: Mapping[str, Any]) -> str:
+    if close := difflib.get_close_matches(scorer, known, n=1, cutoff=0.6):
+        return f'"{close[0]}"'
+    return f"one of {', '.join(sorted(known))}"

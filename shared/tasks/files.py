@@ -1,0 +1,208 @@
+"""Tasks into the queue: checked whole before anything is written, imported in batches, repeatable.
+
+    import_task_file   one file, its epochs one after the other
+    import_entries     what every import comes down to: tasks in the order in which they may be opened (`shared.tasks.mix`)
+
+A task that is stored with the same payload is left alone; with another payload it is an error. `seq` follows the order
+given, after what is stored, without holes, also when an import was killed or two run at once.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import BaseModel
+
+from shared.documents import Slot, Task, TaskPayload, task_id
+from shared.errors import ConfigError
+from shared.names import DEFAULT_POLICY, TRAIN_SPLIT, check_name
+from shared.store import Store
+from shared.store.pipelines import EPOCH
+from shared.store.tasks import TASKS_AT_ONCE
+from shared.tasks.checks import TaskCheck
+from shared.tasks.lines import MAX_ERRORS, LineError, TaskFileError, TaskLine, checked_lines, lines_of, size_of
+
+NUM_GENERATIONS = 8  # episodes of a task, by default
+T = TypeVar("T")
+
+Progress = Callable[[str, int, int], None]  # ("checking" | "importing", done, in all: bytes, or tasks of a mixture)
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Where the tasks of a file go, and what is common to them.
+
+    `source`: the name that they are reported under, also put before their ids (None: what the lines say, ids as they are).
+    `settings`: fields of the payload that replace the lines' own.
+    """
+
+    split: str = TRAIN_SPLIT
+    policy: str = DEFAULT_POLICY
+    epochs: Sequence[int] = (0,)
+    num_generations: int = NUM_GENERATIONS
+    at_version: int | None = None
+    payload_model: type[BaseModel] | None = None  # what the sampler makes of a line's metadata; None: anything
+    source: str | None = None
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    check: TaskCheck | None = None  # can samplers play them? None: not looked at
+
+    def __post_init__(self) -> None:
+        check_name("split", self.split)
+        check_name("policy", self.policy)
+        if self.num_generations < 1:
+            raise ConfigError(f"num_generations is {self.num_generations}; expected 1 or more episodes per task")
+        if not self.epochs or min(self.epochs) < 0:
+            raise ConfigError(f"epochs {list(self.epochs)}: expected one or more numbers from 0 on")
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One task to be: a line of `path`, in one epoch, as `target` wants it."""
+
+    path: Path
+    line: TaskLine
+    target: Target
+    epoch: int
+
+    @property
+    def tid(self) -> str:
+        return self.line.tid if self.target.source is None else f"{self.target.source}/{self.line.tid}"
+
+    @property
+    def id(self) -> str:
+        return task_id(self.target.policy, self.target.split, self.epoch, self.tid)
+
+    @property
+    def payload(self) -> TaskPayload:
+        settings = self.target.settings
+        return self.line.payload.model_copy(update=dict(settings)) if settings else self.line.payload
+
+
+@dataclass(frozen=True, slots=True)
+class ImportResult:
+    inserted: int
+    unchanged: int
+
+
+async def import_task_file(store: Store, path: Path, target: Target, progress: Progress | None = None) -> ImportResult:
+    """Check the whole file, then import it. Raises TaskFileError; before the first write for all that the file tells."""
+    report = progress or (lambda phase, done, total: None)
+    size = size_of(path)
+    total = size * len(target.epochs)
+    await check_stored(store, path, target, lambda done: report("checking", done, total))
+    inserted = unchanged = 0
+    for index, epoch in enumerate(target.epochs):
+        entries = (Entry(path, line, target, epoch) for line in lines_of(path))
+        for batch in batches(entries):
+            new = await import_entries(store, batch)
+            inserted += new
+            unchanged += len(batch) - new
+            report("importing", index * size + batch[-1].line.end, total)
+    return ImportResult(inserted, unchanged)
+
+
+async def check_stored(store: Store, path: Path, target: Target, report: Callable[[int], None]) -> int:
+    """The first pass: the file's own errors, then tasks that are stored with another payload. Returns how many lines."""
+    conflicts: list[LineError] = []
+    count = 0
+    for batch in batches(checked_lines(path, target.payload_model)):
+        count += len(batch)
+        conflicts += _unplayable(path, batch, target)
+        for epoch in target.epochs:
+            entries = [Entry(path, line, target, epoch) for line in batch]
+            conflicts += _conflicts(entries, await store.tasks.existing_payloads([entry.id for entry in entries]))
+        report(batch[-1].end * len(target.epochs))
+        if len(conflicts) >= MAX_ERRORS:
+            break
+    if conflicts:
+        raise TaskFileError(conflicts[:MAX_ERRORS])
+    return count
+
+
+def check_playable(path: Path, target: Target) -> None:
+    """Read the whole file: its own errors, and what samplers cannot play. Raises TaskFileError."""
+    problems: list[LineError] = []
+    for batch in batches(checked_lines(path, target.payload_model)):
+        problems += _unplayable(path, batch, target)
+        if len(problems) >= MAX_ERRORS:
+            break
+    if problems:
+        raise TaskFileError(problems[:MAX_ERRORS])
+
+
+def _unplayable(path: Path, lines: Sequence[TaskLine], target: Target) -> list[LineError]:
+    check = target.check
+    if check is None:
+        return []
+    entries = [Entry(path, line, target, 0) for line in lines]
+    return [LineError(str(path), e.line.number, text) for e in entries for text in check.problems(e.payload)]
+
+
+async def import_entries(store: Store, batch: Sequence[Entry]) -> int:
+    """Insert what is not stored yet, in this order; returns how many. All are of one policy and split.
+
+    Another import at the same time costs a retry, no hole.
+    """
+    inserted = 0
+    while True:
+        stored = await store.tasks.existing_payloads([entry.id for entry in batch])
+        if conflicts := _conflicts(batch, stored):
+            raise TaskFileError(conflicts[:MAX_ERRORS])
+        missing = [entry for entry in batch if entry.id not in stored]
+        if not missing:
+            break
+        first = await store.tasks.next_seq(batch[0].target.policy, batch[0].target.split)
+        tasks = [_task(entry, seq) for seq, entry in enumerate(missing, start=first)]
+        inserted += await store.tasks.insert_new(tasks, ordered=True)
+        if len(missing) == len(batch) and inserted == len(batch):
+            break
+    await _apply_curriculum(store, batch)
+    return inserted
+
+
+async def _apply_curriculum(store: Store, batch: Sequence[Entry]) -> None:
+    """Settlement does this for the epoch after; here it is done where that was settled before its successor existed."""
+    waiting = [entry for entry in batch if entry.epoch > 0 and entry.payload.has_pass_band]
+    before = [task_id(e.target.policy, e.target.split, e.epoch - 1, e.tid) for e in waiting]
+    for task in await store.tasks.ended_of(before) if before else ():
+        await store.tasks.skip_next_epoch(task)
+
+
+def batches(items: Iterable[T]) -> Iterator[list[T]]:
+    rest = iter(items)
+    while batch := list(islice(rest, TASKS_AT_ONCE)):
+        yield batch
+
+
+def _conflicts(batch: Sequence[Entry], stored: Mapping[str, Mapping[str, Any]]) -> list[LineError]:
+    found = []
+    for entry in batch:
+        old = stored.get(entry.id)
+        if old is None:
+            continue
+        new = entry.payload.model_dump()
+        if names := ", ".join(f'"{name}"' for name in new if old.get(name) != new[name]):
+            text = f"task {entry.id} is stored with another {names}; give it another id, or use another run"
+            found.append(LineError(str(entry.path), entry.line.number, text))
+    return found
+
+
+def _task(entry: Entry, seq: int) -> Task:
+    target = entry.target
+    return Task(
+        id=entry.id,
+        tid=entry.tid,
+        split=target.split,
+        epoch=entry.epoch,
+        policy=target.policy,
+        seq=seq,
+        source=target.source or entry.line.source,
+        at_version=target.at_version,
+        payload=entry.payload,
+        num_generations=target.num_generations,
+        slots=[Slot(traj_id=k, free_at=EPOCH) for k in range(target.num_generations)],
+        scores=[],
+        free_at=EPOCH,
+    )

@@ -1,0 +1,281 @@
+"""Task lines: what one line of a task file may hold, and what is wrong with it, by file, line and field.
+
+    {"id": "arith-00017", "query": "What is 17+11?", "answer": "28", "scorer": "math", "answer_schema": "answer"}
+
+A file is JSONL, or one JSON array of such objects. Reads only; memory does not grow with a JSONL file, but for the ids.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO, NoReturn
+
+import bson
+import bson.errors
+from pydantic import BaseModel, ValidationError
+
+from shared.documents import TaskPayload
+from shared.errors import ConfigError
+from shared.files.json_file import GivenTwice, load_json
+from shared.names import check_label
+from shared.tasks.arrays import NotAnArray, array_elements, is_array
+from shared.user_code.payload import own_payload_problems, shown
+
+MAX_ERRORS = 20
+MAX_LINE_BYTES = 8 << 20  # half of MongoDB's limit for a document
+PAYLOAD_FIELDS = tuple(TaskPayload.model_fields)
+FIELDS = ("id", "source", *PAYLOAD_FIELDS)
+SAME = {"question": "query", "task_id": "id", "system_prompt": "system"}  # names that other systems' files use
+KNOWN = frozenset(FIELDS)
+
+
+@dataclass(frozen=True, slots=True)
+class TaskLine:
+    """One valid line."""
+
+    number: int
+    end: int  # bytes of the file up to its end
+    tid: str
+    source: str
+    payload: TaskPayload
+
+
+@dataclass(frozen=True, slots=True)
+class LineError:
+    """One thing wrong with one line."""
+
+    file: str
+    number: int
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.number}: {self.text}"
+
+
+class TaskFileError(ConfigError):
+    """The file is wrong; `errors` holds up to 20 things, and nothing was written because of them."""
+
+    def __init__(self, errors: Sequence[LineError]) -> None:
+        self.errors = tuple(errors)
+        super().__init__("\n".join(map(str, errors)))
+
+
+def check_task_file(path: Path) -> int:
+    """Read the whole file; returns how many tasks it holds. Raises TaskFileError with its first 20 errors."""
+    return sum(1 for _ in checked_lines(path))
+
+
+def read_task_file(path: Path) -> Iterator[TaskLine | LineError]:
+    """Every line in order, blank ones skipped: what it holds, or what is wrong with it. Raises ConfigError without a file."""
+    size_of(path)
+    end = 0
+    with path.open("rb") as file:
+        if is_array(file):
+            yield from _read_array(path, file)
+            return
+        for number, raw in enumerate(iter(lambda: file.readline(MAX_LINE_BYTES + 1), b""), start=1):
+            end += len(raw)
+            if number == 1:
+                raw = raw.removeprefix(b"\xef\xbb\xbf")
+            if raw.strip():
+                yield from _parse(path, number, end, raw)
+            if len(raw) > MAX_LINE_BYTES:
+                return  # the rest of the line was not read
+
+
+def _read_array(path: Path, file: BinaryIO) -> Iterator[TaskLine | LineError]:
+    try:
+        for element in array_elements(file):
+            yield from _parse(path, element.line, element.end, element.text)
+    except NotAnArray as exc:
+        yield LineError(str(path), exc.line, exc.text)
+
+
+def size_of(path: Path) -> int:
+    try:
+        if not path.is_file():
+            raise ConfigError(f"{path}: no such file; expected JSONL, one task on a line, or a JSON array")
+        return path.stat().st_size
+    except OSError as exc:
+        raise ConfigError(f"{path}: cannot be read ({exc.strerror})") from exc
+
+
+# ---------------------------------------------------------------------- one line
+
+
+def _parse(path: Path, number: int, end: int, raw: bytes) -> Iterator[TaskLine | LineError]:
+    if len(raw) > MAX_LINE_BYTES:
+        yield LineError(str(path), number, f"longer than {MAX_LINE_BYTES} bytes; expected one task on a line")
+        return
+    try:
+        values = load_json(raw.decode("utf-8"), _refuse_constant)
+    except UnicodeDecodeError as exc:
+        yield LineError(str(path), number, f"byte {exc.start} is not UTF-8; expected a UTF-8 file")
+        return
+    except GivenTwice as exc:
+        yield LineError(str(path), number, f'"{exc.name}" is given twice in one object; expected it once')
+        return
+    except ValueError as exc:
+        yield LineError(str(path), number, f"not JSON: {exc}; expected one object on a line")
+        return
+    if not isinstance(values, dict):
+        text = f"found {_kind(values)}; expected an object with {', '.join(FIELDS)}"
+        yield LineError(str(path), number, text)
+        return
+    problems = list(_rename(values))
+    payload = {name: values[name] for name in PAYLOAD_FIELDS if name in values}
+    problems += [*_name_problems(values), *_payload_problems(payload)]
+    if not problems:
+        read = TaskPayload.model_validate({"metadata": {}} | payload)  # an absent default would be deep-copied: slow
+        yield TaskLine(number, end, values["id"], values.get("source") or path.stem, read)
+    for text in problems:
+        yield LineError(str(path), number, text)
+
+
+def _rename(values: dict[str, Any]) -> Iterator[str]:
+    """Give fields our names, and numbers as text: of ids and answers. What is given under both names is a problem."""
+    for other, name in SAME.items():
+        if other in values and name in values:
+            yield f'"{other}" and "{name}" mean the same; expected one of them'
+            del values[other]
+        elif other in values:
+            values[name] = values.pop(other)
+    if _is_number(values.get("id")):
+        values["id"] = str(values["id"])
+    answer = values.get("answer")
+    if isinstance(answer, list):
+        values["answer"] = [str(one) if _is_number(one) else one for one in answer]
+    elif _is_number(answer):
+        values["answer"] = str(answer)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no JSON number")
+
+
+def _name_problems(values: Mapping[str, Any]) -> Iterator[str]:
+    """What is wrong with the keys, "id" and "source", one text each."""
+    if not values.keys() <= KNOWN:
+        for name in sorted(values.keys() - KNOWN):
+            yield f'unknown key "{name}"; expected one of {", ".join(FIELDS)}. Put what is yours under "metadata"'
+    if "id" not in values:
+        yield '"id" is missing; expected a text that no other line of the file has'
+    elif not isinstance(values["id"], str) or not values["id"].strip():
+        yield f'"id" is {shown(values["id"])}; expected a text that is not empty'
+    else:
+        yield from _label_problems('"id"', values["id"])
+    if not isinstance(values.get("source", ""), str):
+        yield f'"source" is {shown(values["source"])}; expected a text (the name that scores are reported under)'
+    elif values.get("source"):
+        yield from _label_problems('"source"', values["source"])
+
+
+def _label_problems(key: str, value: str) -> Iterator[str]:
+    try:
+        check_label(key, value)
+    except ConfigError as exc:
+        yield str(exc)
+
+
+def _payload_problems(payload: Mapping[str, Any]) -> Iterator[str]:
+    """What is wrong with the payload, one text per field; also what MongoDB could not store."""
+    if isinstance(payload.get("query"), str) and not payload["query"].strip():
+        yield '"query" is empty; expected the question'
+    answer = payload.get("answer")
+    texts = answer if isinstance(answer, list) and answer else [answer]
+    if answer is not None and not all(isinstance(one, str) for one in texts):
+        yield f'"answer" is {shown(answer)}; expected {EXPECTED["answer"]}'
+    try:
+        read = TaskPayload.model_validate({"metadata": {}} | dict(payload))
+        if (
+            read.min_pass_rate is not None
+            and read.max_pass_rate is not None
+            and read.min_pass_rate > read.max_pass_rate
+        ):
+            yield f'"min_pass_rate" is {read.min_pass_rate:g}; expected at most "max_pass_rate", {read.max_pass_rate:g}'
+        bson.encode(payload)
+    except ValidationError as exc:
+        yield from (_explain(error) for error in exc.errors() if error["loc"][0] != "answer")
+    except (OverflowError, bson.errors.InvalidDocument, UnicodeEncodeError) as exc:
+        yield f"MongoDB cannot store it: {exc}"
+
+
+EXPECTED = {
+    "query": "a text",
+    "answer": "a text or a number, a list of them (any is right), or null",
+    "scorer": "a text (the name of a scorer) or null",
+    "answer_schema": '"answer" or "boxed"',
+    "tools": "a list of tool names, or null for all",
+    "exclude_tools": "a list of tool names",
+    "system": "a text or null",
+    "max_turns": "a whole number from 1 on, or null",
+    "temperature": "a number from 0 on, or null",
+    "min_pass_rate": "a number from 0 to 1, or null",
+    "max_pass_rate": "a number from 0 to 1, or null",
+    "metadata": "an object",
+}
+
+
+def _explain(error: Any) -> str:
+    name = str(error["loc"][0])
+    where = ".".join(map(str, error["loc"]))
+    if error["type"] == "missing":
+        return f'"{where}" is missing; expected {EXPECTED[name]}'
+    return f'"{where}" is {shown(error["input"])}; expected {EXPECTED[name]}'
+
+
+def _kind(value: Any) -> str:
+    return {list: "a list", str: "a text", type(None): "null", bool: "true or false"}.get(type(value), "a number")
+
+
+# ---------------------------------------------------------------------- the whole file
+
+
+def checked_lines(path: Path, payload_model: type[BaseModel] | None = None) -> Iterator[TaskLine]:
+    """Valid lines; at the end, or at the 20th error, raises TaskFileError if there were any."""
+    errors: list[LineError] = []
+    seen: dict[str, int] = {}
+    for line in read_task_file(path):
+        if isinstance(line, LineError):
+            errors.append(line)
+        elif payload_model and (problems := list(own_payload_problems(payload_model, line.payload.metadata))):
+            errors += [LineError(str(path), line.number, text) for text in problems]
+        elif (first := seen.setdefault(line.tid, line.number)) != line.number:
+            errors.append(LineError(str(path), line.number, f'"id" is "{line.tid}", which line {first} has already'))
+        else:
+            yield line
+        if len(errors) >= MAX_ERRORS:
+            break
+    if errors:
+        raise TaskFileError(errors)
+    if not seen:
+        raise ConfigError(f"{path}: no task in it; expected JSONL, one task on a line")
+
+
+def check_unique_ids(paths: Sequence[Path]) -> None:
+    """Of files that are one set of tasks: each valid, and no id in two of them. Raises TaskFileError with the first 20 errors."""
+    errors: list[LineError] = []
+    places: dict[str, str] = {}
+    for path in paths:
+        for line in checked_lines(path):
+            first = places.setdefault(line.tid, where := f"{path}:{line.number}")
+            if first is not where:
+                text = (
+                    f'"id" is "{line.tid}", which {first} has already; give it another one, or make the files sources of '
+                    "their own (section tasks of the YAML, docs/tasks.md): ids begin with the source's name then"
+                )
+                errors.append(LineError(str(path), line.number, text))
+    if errors:
+        raise TaskFileError(errors[:MAX_ERRORS])
+
+
+def lines_of(path: Path) -> Iterator[TaskLine]:
+    """The lines of a file that was checked; it may not change meanwhile."""
+    for line in read_task_file(path):
+        if isinstance(line, LineError):
+            raise TaskFileError([line])
+        yield line

@@ -1,0 +1,201 @@
+"""From the dispatches of one record to its token tree: what was sampled is stored once, in the dispatches, and put together here.
+
+    dispatch 0   prompt_ids                          output        a chain
+    dispatch 1   shared: all of 0 ─▶ prompt_ids      output        continues it
+    dispatch 2   shared: part of 0 ─▶ prompt_ids     output        a branch
+
+A turn that another policy's engine sampled is context: it has no loss. Every id and log-prob is copied from the dispatches;
+nothing is encoded or decoded. Settlement flattens to count, and keeps the tree's `digest` in the record's data; a reader of the
+data flattens again and must come to the same tree, bit for bit.
+"""
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from shared.documents import DataDispatch, DBRecordData, DispatchedSamplingTask, DispatchTokens
+from shared.documents.packed import unpack_floats, unpack_ints
+from shared.documents.states import DispatchStatus
+from shared.errors import DataError
+from shared.tokens.trees import RecordTree, TreeDispatch
+
+AnyDispatch = DispatchedSamplingTask | DispatchTokens
+DispatchT = TypeVar("DispatchT", bound=AnyDispatch)
+IntArray = npt.NDArray[np.int64]
+
+# A request that got no answer, or whose answer was thrown away, is no part of the tree.
+UNANSWERED = {DispatchStatus.PENDING, DispatchStatus.RUNNING, DispatchStatus.FAILED, DispatchStatus.DROPPED}
+
+
+def answered(dispatches: Sequence[DispatchT]) -> list[DispatchT]:
+    """Those of a record's dispatches that are in its tree."""
+    return [d for d in dispatches if d.status not in UNANSWERED and d.response is not None]
+
+
+def flatten(
+    record_id: str,
+    dispatches: Sequence[AnyDispatch],
+    advantages: Mapping[str, float],
+    *,
+    trained: bool = True,
+) -> RecordTree:
+    """The tree of a record's answered dispatches, each with its entry of `advantages`. Without `trained` none has a loss.
+
+    Raises DataError when the dispatches contradict each other, or none was answered.
+    """
+    in_tree = answered(dispatches)
+    if not in_tree:
+        raise DataError(f"record {record_id}: none of its {len(dispatches)} dispatches was answered")
+    used = [
+        TreeDispatch(
+            d.id, d.turn, advantages[d.id], float(d.sampling_params["temperature"]), trained and d.sampled_by is None
+        )
+        for d in in_tree
+    ]
+    return _tree(record_id, in_tree, used)
+
+
+def data_fields(tree: RecordTree) -> dict[str, Any]:
+    """The fields of `DBRecordData` that describe `tree`."""
+    trained_N = tree.trained_N
+    versions = np.unique(tree.versions_N[trained_N]).tolist()
+    return {
+        "dispatches": [
+            DataDispatch(id=d.id, turn=d.turn, advantage=d.advantage, temperature=d.temperature, trained=d.trained)
+            for d in tree.dispatches
+        ],
+        "digest": digest(tree),
+        "num_tokens": tree.num_tokens,
+        "num_trained_tokens": int(np.count_nonzero(trained_N)),
+        "min_version": versions[0] if versions else -1,
+        "max_version": versions[-1] if versions else -1,
+        "versions": versions,
+    }
+
+
+def tree_of(data: DBRecordData, dispatches: Sequence[AnyDispatch]) -> RecordTree:
+    """The tree that `data` was settled with, from its record's dispatches. Raises DataError where it is another one now."""
+    by_id = {d.id: d for d in dispatches}
+    gone = [d.id for d in data.dispatches if d.id not in by_id]
+    if gone:
+        raise DataError(f"record {data.id}: dispatch {gone[0]} does not exist, and its training data needs it")
+    used = [TreeDispatch(d.id, d.turn, d.advantage, d.temperature, d.trained) for d in data.dispatches]
+    tree = _tree(data.id, [by_id[d.id] for d in data.dispatches], used)
+    if (found := digest(tree)) != data.digest:
+        raise DataError(
+            f"record {data.id}: the tokens of its dispatches have digest {found}; settled with {data.digest}. "
+            "A dispatch was changed, and none of its tokens may be trained"
+        )
+    return tree
+
+
+def digest(tree: RecordTree) -> str:
+    """16 hexadecimal digits of ids, structure, log-probs and versions."""
+    arrays = (tree.token_ids_N, tree.parents_N, tree.dispatches_N, tree.logprobs_N, tree.versions_N)
+    found = hashlib.blake2b(digest_size=8)
+    for array in arrays:
+        found.update(np.ascontiguousarray(array, array.dtype.newbyteorder("<")).data)
+    return found.hexdigest()
+
+
+# ---------------------------------------------------------------------- chains
+
+
+@dataclass(slots=True)
+class _Chain:
+    """The tokens that one dispatch adds, hanging on node `parent`. Nodes are counted in order of creation, from `start` on."""
+
+    start: int
+    parent: int
+    token_ids: npt.NDArray[np.int32]
+    num_prompt: int
+    logprobs: npt.NDArray[np.float32]
+    versions: npt.NDArray[np.int32]
+
+    @property
+    def end(self) -> int:
+        return self.start + len(self.token_ids)
+
+
+def _tree(record_id: str, in_tree: Sequence[AnyDispatch], used: Sequence[TreeDispatch]) -> RecordTree:
+    nodes_of: dict[str, IntArray] = {}
+    chains: list[_Chain] = []
+    created = 0
+    for dispatch in in_tree:
+        shared = _shared_nodes(dispatch, nodes_of)
+        chain = _chain(dispatch, created, int(shared[-1]) if len(shared) else -1)
+        chains.append(chain)
+        nodes_of[dispatch.id] = np.concatenate([shared, np.arange(chain.start, chain.end)])
+        created = chain.end
+    return _assemble(record_id, chains, used)
+
+
+def _shared_nodes(dispatch: AnyDispatch, nodes_of: dict[str, IntArray]) -> IntArray:
+    if dispatch.parent is None:
+        return np.zeros(0, dtype=np.int64)
+    parent = nodes_of.get(dispatch.parent)
+    if parent is None or not 0 <= dispatch.shared_length <= len(parent):
+        found = "no answered dispatch" if parent is None else f"{len(parent)} tokens"
+        raise DataError(
+            f"dispatch {dispatch.id}: shares {dispatch.shared_length} tokens with {dispatch.parent}, which has {found}"
+        )
+    return parent[: dispatch.shared_length]
+
+
+def _chain(dispatch: AnyDispatch, start: int, parent: int) -> _Chain:
+    if dispatch.response is None:
+        raise DataError(f"dispatch {dispatch.id}: has no reply, and its record's training data needs it")
+    prompt = unpack_ints(dispatch.prompt_ids)
+    output = unpack_ints(dispatch.response.output_ids)
+    logprobs = unpack_floats(dispatch.response.output_logprobs)
+    versions = np.repeat(
+        np.array([v for v, _ in dispatch.weight_versions], dtype=np.int32),
+        np.array([n for _, n in dispatch.weight_versions], dtype=np.int64),
+    )
+    if not len(output) == len(logprobs) == len(versions):
+        raise DataError(
+            f"dispatch {dispatch.id}: {len(logprobs)} log-probs and {len(versions)} weight versions for {len(output)} tokens"
+        )
+    return _Chain(start, parent, np.concatenate([prompt, output]), len(prompt), logprobs, versions)
+
+
+def _assemble(record_id: str, chains: Sequence[_Chain], used: Sequence[TreeDispatch]) -> RecordTree:
+    total = chains[-1].end if chains else 0
+    token_ids, logprobs = np.zeros(total, dtype=np.int32), np.zeros(total, dtype=np.float32)
+    parents = np.arange(-1, total - 1, dtype=np.int32)
+    dispatches, versions = np.full(total, -1, dtype=np.int32), np.full(total, -1, dtype=np.int32)
+    moved = np.zeros(total, dtype=np.int32)  # node in order of creation ─▶ its place in the row
+    place = 0
+    for index in _depth_first(chains):
+        chain = chains[index]
+        end, sampled = place + len(chain.token_ids), slice(place + chain.num_prompt, place + len(chain.token_ids))
+        moved[chain.start : chain.end] = np.arange(place, end)
+        if end > place:
+            parents[place] = -1 if chain.parent < 0 else moved[chain.parent]
+        token_ids[place:end] = chain.token_ids
+        dispatches[sampled], logprobs[sampled], versions[sampled] = index, chain.logprobs, chain.versions
+        place = end
+    return RecordTree(record_id, token_ids, parents, dispatches, logprobs, versions, tuple(used))
+
+
+def _depth_first(chains: Sequence[_Chain]) -> list[int]:
+    """Chains in depth-first pre-order of their nodes, children in order of creation.
+
+    A node's own chain goes on before any branch from it, since branches are younger: so a chain is never divided, and what
+    hangs on it follows from its end to its beginning.
+    """
+    children: dict[int, list[int]] = {}
+    starts = np.array([c.start for c in chains])
+    for index, chain in enumerate(chains):
+        owner = -1 if chain.parent < 0 else int(np.searchsorted(starts, chain.parent, side="right")) - 1
+        children.setdefault(owner, []).append(index)
+    order, stack = [], children.get(-1, [])[::-1]
+    while stack:
+        index = stack.pop()
+        order.append(index)
+        stack.extend(sorted(children.get(index, []), key=lambda k: (-chains[k].parent, k), reverse=True))
+    return order

@@ -1,0 +1,68 @@
+"""A user's own code, which an option names: modules and classes. Any fault of it ends the start, with a message.
+
+my_pkg.scorers            a module on Python's path (the working directory is on it)
+/home/me/scorers.py       a file; it can import the other modules of its folder
+my_pkg.samplers:Walker    a class of one, or of a file: samplers.py:Walker
+"""
+
+import hashlib
+import importlib
+import importlib.util
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import TypeVar
+
+from shared.errors import ConfigError
+from shared.user_code.frames import FILE_MODULE, told
+
+T = TypeVar("T")
+
+
+def import_own(option: str, name: str) -> ModuleType:
+    """The module. Raises ConfigError."""
+    try:
+        return _import_file(Path(name)) if name.endswith(".py") else importlib.import_module(name)
+    except (Exception, SystemExit) as exc:  # a module is the user's code: any exception ends the start
+        raise ConfigError(
+            f"{option}: {name!r} cannot be imported: {told(exc)}; expected a module on Python's path "
+            "(the working directory is on it), or a file FILE.py"
+        ) from exc
+
+
+def load_class(option: str, path: str, base: type[T]) -> type[T]:
+    """The class that `package.module:Class` or `FILE.py:Class` names, a subclass of `base`. Raises ConfigError."""
+    module_name, _, class_name = path.rpartition(":")
+    if not module_name or not class_name:
+        raise ConfigError(f"{option} is {path!r}; expected package.module:Class, or FILE.py:Class")
+    module = import_own(option, module_name)
+    found = getattr(module, class_name, None)
+    if not (isinstance(found, type) and issubclass(found, base)):
+        seen = "has no such name" if found is None else f"has {found!r} there"
+        wanted = f"{base.__module__}.{base.__qualname__}"
+        raise ConfigError(f"{option} is {path!r}: {module_name} {seen}; expected a subclass of {wanted}")
+    return found
+
+
+def _import_file(path: Path) -> ModuleType:
+    """A file is one module, by any path or name that it is imported by."""
+    path = path.resolve()
+    if not path.is_file():
+        raise FileNotFoundError(f"{path} is no file")
+    known = [module for module in list(sys.modules.values()) if getattr(module, "__file__", None) == str(path)]
+    if known:
+        return known[0]
+    name = f"{FILE_MODULE}{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None, "a file that ends in .py"
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    if str(path.parent) not in sys.path:
+        sys.path.append(str(path.parent))
+    sys.modules[name] = module  # what it defines finds its module by name
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:  # Ctrl-C too: a module that ran in part must not be found by its name
+        del sys.modules[name]
+        raise
+    return module

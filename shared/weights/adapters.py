@@ -1,0 +1,183 @@
+"""A published adapter, and the complete weights that it makes of its base: the same bits on every machine.
+
+    adapter_config.json          r, lora_alpha, …                                              (PEFT's own form)
+    adapter_model.safetensors    base_model.model.LAYER.lora_A.weight: r × inputs, ….lora_B.weight: outputs × r
+
+    LAYER.weight ← round(W + s · (b₁a₁ + b₂a₂ + … + bᵣaᵣ))      s = lora_alpha / r, bₖ column k of B, aₖ row k of A
+
+A matrix product adds up in an order of its own on each processor and in each library. So the r outer products are added here one
+after the other, number by number, each multiplication and each addition rounded as IEEE 754 says: publisher and followers get
+the same bits, which the checksum of the whole then proves. Everything is computed in float32 (float64, where W or the adapter
+is), and rounded once to the type of W. Torch-free.
+
+Measured, one thread: 5 ms for each million weights and 16 ranks; the blocks of rows go to as many threads as are given.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shared.errors import DataError
+from shared.weights.files import FileEntry
+from shared.weights.tensor_file import FileTensor, tensors_of
+
+ADAPTER_FOLDER = "adapter"  # next to a version's complete files, if it has those
+ADAPTER_CONFIG = "adapter_config.json"
+ADAPTER_WEIGHTS = "adapter_model.safetensors"
+PREFIX = "base_model.model."  # PEFT's
+BLOCK_NUMBERS = 1 << 16  # of a matrix at a time: they stay in the processor's cache over all ranks
+
+Numbers = NDArray[Any]  # float32 or float64
+Bytes = NDArray[np.uint8]
+
+
+@dataclass(frozen=True, slots=True)
+class Adapter:
+    """`factors`: A (r × inputs) and B (outputs × r) by the name of the layer; `scale`: lora_alpha / r."""
+
+    scale: float
+    factors: Mapping[str, tuple[Numbers, Numbers]]
+
+    @classmethod
+    def parse(cls, folder: Path, files: Mapping[str, bytes]) -> "Adapter":
+        """Of the `files` of a PEFT directory, which were read from `folder`. Raises DataError for what is no such adapter."""
+        try:
+            config: dict[str, Any] = json.loads(files[ADAPTER_CONFIG])
+            scale = float(config["lora_alpha"]) / int(config["r"])
+            other = {name: config[name] for name in ("use_rslora", "use_dora") if config.get(name)}
+        except (KeyError, ValueError, TypeError, AttributeError, ZeroDivisionError) as exc:
+            raise DataError(
+                f"{folder / ADAPTER_CONFIG}: {type(exc).__name__} {exc}; expected PEFT's of a LoRA"
+            ) from exc
+        if other:
+            raise DataError(f"{folder / ADAPTER_CONFIG}: {other}; expected plain LoRA, W + lora_alpha / r · B A")
+        data = files[ADAPTER_WEIGHTS]
+        raw = np.frombuffer(data, dtype=np.uint8)
+        found = {t.name: _wide(raw, t) for t in tensors_of(folder / ADAPTER_WEIGHTS, data)}
+        layers = {name.removeprefix(PREFIX).rpartition(".lora_")[0] for name in found}
+        names = {layer: [f"{PREFIX}{layer}.lora_{which}.weight" for which in "AB"] for layer in layers}
+        if {name for pair in names.values() for name in pair} != found.keys():
+            raise DataError(f"{folder / ADAPTER_WEIGHTS}: expected lora_A and lora_B of each layer, and nothing else")
+        return cls(scale, {layer: (found[a], found[b]) for layer, (a, b) in sorted(names.items())})
+
+
+def merge(base: Numbers, factors: tuple[Numbers, Numbers], scale: float, threads: int = 1) -> Numbers:
+    """W + s · B A in the order of this file's formula; float64 where one of the three is, else float32."""
+    a, b = factors
+    kind = np.result_type(base, a, b)
+    a, b, factor = a.astype(kind), b.astype(kind), kind.type(scale)
+    merged = np.empty(base.shape, dtype=kind)
+    step = max(1, BLOCK_NUMBERS // max(1, base.shape[1]))
+
+    def block(start: int) -> None:
+        rows = slice(start, start + step)
+        total = b[rows, :1] * a[0]
+        product = np.empty_like(total)
+        for k in range(1, len(a)):
+            total += np.multiply(b[rows, k : k + 1], a[k], out=product)
+        total *= factor
+        np.add(base[rows], total, out=merged[rows])
+
+    starts = range(0, len(base), step)
+    if threads == 1:
+        for start in starts:
+            block(start)
+    else:
+        with ThreadPoolExecutor(threads) as pool:
+            list(pool.map(block, starts))
+    return merged
+
+
+def merge_into(folder: Path, adapter: Adapter, threads: int = 1) -> None:
+    """Change `folder`, a copy of the base's files, into the complete weights. Raises DataError where the adapter is of another
+    model.
+    """
+    for file, targets in _targets(folder, adapter).items():
+        mapped = np.memmap(file, dtype=np.uint8, mode="r+")
+        for tensor, layer in targets:
+            mapped[tensor.start : tensor.end] = _merged(mapped, tensor, adapter, layer, threads)
+        mapped.flush()
+
+
+def merged_files(
+    base: Path, files: Mapping[str, FileEntry], adapter: Adapter, threads: int = 1
+) -> dict[str, FileEntry]:
+    """What `files`, those of the directory `base`, become by `merge_into`, without writing any. Raises DataError likewise."""
+    found = dict(files)
+    for file, targets in _targets(base, adapter).items():
+        mapped = np.memmap(file, dtype=np.uint8, mode="r")
+        digest, reached = hashlib.sha256(), 0
+        for tensor, layer in targets:
+            digest.update(mapped[reached : tensor.start].data)
+            digest.update(_merged(mapped, tensor, adapter, layer, threads).data)
+            reached = tensor.end
+        digest.update(mapped[reached:].data)
+        found[file.name] = {"sha256": digest.hexdigest(), "bytes": len(mapped)}
+    return found
+
+
+def base_matrices(folder: Path, layers: Mapping[str, tuple[int, int]]) -> Iterator[tuple[Path, FileTensor, str]]:
+    """(file, matrix, layer) of each of `layers` (outputs, inputs), in the order of the files' bytes.
+
+    Raises DataError where one is not there, or has another shape.
+    """
+    missing = dict(layers)
+    for file in sorted(folder.glob("*.safetensors")):
+        for tensor in tensors_of(file):
+            layer = tensor.name.removesuffix(".weight")
+            if layer not in layers or layer == tensor.name:
+                continue
+            if tensor.shape != layers[layer]:
+                raise DataError(f"{file}: {tensor.name} has shape {tensor.shape}; the adapter's is {layers[layer]}")
+            if tensor.dtype not in _ITEMS:
+                raise DataError(f"{file}: {tensor.name} is {tensor.dtype}; expected one of {', '.join(_ITEMS)}")
+            missing.pop(layer, None)
+            yield file, tensor, layer
+    if missing:
+        raise DataError(f"{folder}: {len(missing)} layers of the adapter are not in its files, such as {min(missing)}")
+
+
+def _targets(folder: Path, adapter: Adapter) -> dict[Path, list[tuple[FileTensor, str]]]:
+    shapes = {layer: (len(b), a.shape[1]) for layer, (a, b) in adapter.factors.items()}
+    found: dict[Path, list[tuple[FileTensor, str]]] = {}
+    for file, tensor, layer in base_matrices(folder, shapes):
+        found.setdefault(file, []).append((tensor, layer))
+    return found
+
+
+def _merged(mapped: Bytes, tensor: FileTensor, adapter: Adapter, layer: str, threads: int) -> Bytes:
+    exact = merge(_wide(mapped, tensor), adapter.factors[layer], adapter.scale, threads)
+    return _narrow(exact, tensor.dtype).reshape(-1).view(np.uint8)
+
+
+# ---------------------------------------------------------------------- numbers as they lie in a file
+
+_ITEMS: dict[str, Any] = {"float64": np.float64, "float32": np.float32, "float16": np.float16, "bfloat16": np.uint16}
+
+
+def _wide(data: Bytes, tensor: FileTensor) -> Numbers:
+    """float64 as float64, all others as float32, which holds each of them exactly."""
+    if tensor.dtype not in _ITEMS:
+        raise DataError(f"tensor {tensor.name} is {tensor.dtype}; expected one of {', '.join(_ITEMS)}")
+    if tensor.end > len(data):
+        raise DataError(f"tensor {tensor.name} ends at byte {tensor.end} of a file of {len(data)}: it was cut")
+    items: NDArray[Any] = data[tensor.start : tensor.end].view(_ITEMS[tensor.dtype]).reshape(tensor.shape)
+    if tensor.dtype == "bfloat16":
+        items = (items.astype(np.uint32) << 16).view(np.float32)
+    return items.astype(np.promote_types(items.dtype, np.float32))
+
+
+def _narrow(exact: Numbers, dtype: str) -> NDArray[Any]:
+    """To the nearest number of that type, of two equally near to the even one."""
+    if dtype != "bfloat16":
+        return exact.astype(_ITEMS[dtype])
+    bits = exact.astype(np.float32).view(np.uint32)
+    rounded = (bits + (0x7FFF + ((bits >> 16) & 1))) >> 16
+    return np.where(np.isnan(exact), 0x7FC0, rounded).astype(np.uint16)

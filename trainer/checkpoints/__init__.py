@@ -1,0 +1,1 @@
+"""Checkpoints on disk: whole or not at all, with random states."""

@@ -1,0 +1,240 @@
+"""Supervised data: a JSONL file of conversations becomes token chains of which the assistant's replies are trained.
+
+    {"messages": [{"role": "user", "content": "..."}, {"role": "assistant", "content": "..."}, ...], "tools": [...]}
+
+The conversation is rendered turn by turn, as an episode is played: the prompt up to where the assistant speaks, then its
+reply up to and with the end-of-turn token, each tokenized on its own. So the model trains on the very ids that it will
+see and has to sample, and never on what the template adds after a turn. A template that changes earlier text when the
+conversation goes on cannot be trained this way and is refused.
+"""
+
+import json
+import logging
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jinja2 import TemplateError
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from transformers import PreTrainedTokenizerBase
+
+from shared.errors import ConfigError
+from shared.files.json_file import GivenTwice, load_json
+from shared.files.text_file import read_text_file
+from shared.tokens.trees import RecordTree, TreeDispatch
+from trainer.parallel import Parallel
+
+log = logging.getLogger(__name__)
+
+FIELDS = ("messages", "tools")
+ROLES = ("system", "developer", "user", "assistant", "tool")
+
+
+@dataclass(frozen=True, slots=True)
+class ChatExample:
+    """One line of the file, checked."""
+
+    where: str  # file:line
+    messages: list[dict[str, Any]]
+    tools: list[dict[str, Any]] | None
+
+
+@dataclass(frozen=True, slots=True)
+class TokenSpan:
+    """Consecutive tokens that are all trained or all context."""
+
+    ids: list[int]
+    trained: bool
+
+
+def read_conversations(path: Path) -> list[ChatExample]:
+    """Every line of the file; empty lines are skipped. Raises ConfigError naming file, line and field of the first bad one."""
+    text = read_text_file(path, "a JSONL file of conversations")
+    lines = enumerate(text.split("\n"), start=1)
+    conversations = [_conversation(line, f"{path}:{number}") for number, line in lines if line.strip()]
+    if not conversations:
+        raise ConfigError(f'{path}: no conversation; expected lines of {{"messages": [...], "tools": [...]}}')
+    return conversations
+
+
+def _conversation(line: str, where: str) -> ChatExample:
+    try:
+        value = load_json(line)
+    except GivenTwice as exc:
+        raise ConfigError(f'{where}: "{exc.name}" is given twice in one object; expected it once') from exc
+    except ValueError as exc:
+        raise ConfigError(f"{where}: not JSON: {exc}") from exc
+    if not isinstance(value, dict) or not isinstance(value.get("messages"), list) or not value["messages"]:
+        raise ConfigError(f'{where}: "messages" is missing or empty; expected a list of {{"role", "content"}}')
+    if unknown := sorted(value.keys() - set(FIELDS)):
+        raise ConfigError(f'{where}: "{unknown[0]}" is not known; expected {" and ".join(FIELDS)} alone')
+    for index, message in enumerate(value["messages"]):
+        _check_message(message, f"{where}: messages[{index}]")
+    if all(message["role"] != "assistant" for message in value["messages"]):
+        raise ConfigError(f'{where}: no message of role "assistant"; there is nothing to train')
+    tools = value.get("tools")
+    if tools is not None and not (isinstance(tools, list) and all(isinstance(tool, dict) for tool in tools)):
+        raise ConfigError(
+            f'{where}: "tools" is {type(tools).__name__}; expected a list of tool schemas, or leave it out'
+        )
+    return ChatExample(where, value["messages"], tools or None)
+
+
+def _check_message(message: Any, where: str) -> None:
+    if not isinstance(message, dict):
+        raise ConfigError(f"{where} is {type(message).__name__}; expected an object with role and content")
+    if message.get("role") not in ROLES:
+        raise ConfigError(f'{where}: "role" is {message.get("role")!r}; expected one of {", ".join(ROLES)}')
+    content = message.get("content")
+    if not isinstance(content, str) and not (content is None and message.get("tool_calls")):
+        raise ConfigError(f'{where}: "content" is {type(content).__name__}; expected text')
+    calls = message.get("tool_calls") or []
+    if not (isinstance(calls, list) and all(map(_is_tool_call, calls))):
+        raise ConfigError(
+            f'{where}: "tool_calls" is {json.dumps(calls)[:80]}; expected a list of {{"function": {{"name", "arguments"}}}}'
+        )
+
+
+def _is_tool_call(call: Any) -> bool:
+    """Nested as OpenAI writes it, or the function itself, which templates take too."""
+    function = call.get("function", call) if isinstance(call, dict) else None
+    return (
+        isinstance(function, dict)
+        and isinstance(function.get("name"), str)
+        and isinstance(function.get("arguments", {}), dict | str)
+    )
+
+
+def spans(conversation: ChatExample, tokenizer: PreTrainedTokenizerBase) -> Iterator[TokenSpan]:
+    """Context and reply in turn; see the module's first lines. What follows the last reply is left out.
+
+    Raises ConfigError as `rendered` does.
+    """
+    for context, reply in rendered(conversation, tokenizer):
+        yield TokenSpan(_encode(context, tokenizer), trained=False)
+        yield TokenSpan(_encode(reply, tokenizer), trained=True)
+
+
+def rendered(conversation: ChatExample, tokenizer: PreTrainedTokenizerBase) -> Iterator[tuple[str, str]]:
+    """(context, reply) of each reply, as text.
+
+    Raises ConfigError when the template cannot render the conversation, rewrites earlier text or does not end a reply with the
+    end-of-turn token, and when a reply has that token inside.
+    """
+    end_of_turn = str(tokenizer.eos_token)
+    done = ""
+    for index, message in enumerate(conversation.messages):
+        if message["role"] != "assistant":
+            continue
+        prompt = _render(conversation, index, tokenizer, generate=True)
+        whole = _render(conversation, index + 1, tokenizer, generate=False)
+        if not prompt.startswith(done) or not whole.startswith(prompt):
+            raise ConfigError(
+                f"{conversation.where}: the chat template changes what stands before messages[{index}] once the reply is "
+                "there; expected a template that only appends (no stripping of earlier reasoning, say)"
+            )
+        length = whole.find(end_of_turn, len(prompt)) + len(end_of_turn) - len(prompt)
+        if length < len(end_of_turn):
+            raise ConfigError(f"{conversation.where}: the reply messages[{index}] does not end with {end_of_turn!r}")
+        done, before = whole[: len(prompt) + length], done
+        if whole[len(done) :].strip():
+            raise ConfigError(
+                f"{conversation.where}: the reply messages[{index}] has {end_of_turn!r} inside; expected text: a model that "
+                "samples this token has ended its turn"
+            )
+        yield prompt[len(before) :], done[len(prompt) :]
+
+
+def _render(conversation: ChatExample, count: int, tokenizer: PreTrainedTokenizerBase, *, generate: bool) -> str:
+    try:
+        text = tokenizer.apply_chat_template(
+            conversation.messages[:count],
+            tools=conversation.tools,  # type: ignore[arg-type]  # a list of schemas; functions may stand in it too
+            tokenize=False,
+            add_generation_prompt=generate,
+        )
+        assert isinstance(text, str)
+        text.encode("utf-8")  # JSON can say half a surrogate pair, which no tokenizer takes
+    except (
+        TemplateError,
+        TypeError,
+        ValueError,
+    ) as exc:  # a template raises these on messages that it does not support
+        raise ConfigError(
+            f"{conversation.where}: the chat template cannot render messages[:{count}]: {type(exc).__name__}: {exc}"
+        ) from exc
+    return text
+
+
+def _encode(text: str, tokenizer: PreTrainedTokenizerBase) -> list[int]:
+    ids: list[int] = tokenizer.encode(text, add_special_tokens=False)
+    return ids
+
+
+def conversation_tree(conversation: ChatExample, tokenizer: PreTrainedTokenizerBase) -> RecordTree:
+    """The conversation as a chain: one dispatch per reply, advantage 1, so that it goes the way of sampled records."""
+    parts = list(spans(conversation, tokenizer))
+    lengths = [len(part.ids) for part in parts]
+    n = sum(lengths)
+    dispatches = np.repeat([i // 2 if part.trained else -1 for i, part in enumerate(parts)], lengths).astype(np.int32)
+    return RecordTree(
+        record_id=conversation.where,
+        token_ids_N=np.concatenate([np.array(part.ids, dtype=np.int32) for part in parts]),
+        parents_N=np.arange(-1, n - 1, dtype=np.int32),
+        dispatches_N=dispatches,
+        logprobs_N=np.zeros(n, dtype=np.float32),
+        versions_N=np.minimum(dispatches, 0).astype(np.int32),
+        dispatches=tuple(
+            TreeDispatch(id=f"{conversation.where}#{turn}", turn=turn, advantage=1.0) for turn in range(len(parts) // 2)
+        ),
+    )
+
+
+class Conversations:
+    """Conversations as training data."""
+
+    def __init__(self, conversations: Sequence[ChatExample], tokenizer: PreTrainedTokenizerBase) -> None:
+        self._conversations = conversations
+        self._tokenizer = tokenizer
+
+    def __len__(self) -> int:
+        return len(self._conversations)
+
+    def trees(self, indices: Sequence[int]) -> list[RecordTree]:
+        """Rendered and tokenized now. Raises ConfigError as `rendered` does."""
+        return [conversation_tree(self._conversations[index], self._tokenizer) for index in indices]
+
+    def check(self, indices: Sequence[int], parallel: Parallel) -> None:
+        """Render these, shared out among the ranks: an error comes now, not when the step of its conversation does.
+
+        It takes 0.3 ms for a conversation of two short replies, 20 ms for one of 40 long ones. Raises ConfigError on every
+        rank, of the first that is wrong.
+        """
+        columns = (TextColumn("checking conversations"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+        problem: tuple[int, str] | None = None
+        with Progress(*columns, console=Console(stderr=True), disable=not parallel.is_main, transient=True) as progress:
+            for index in progress.track(sorted(set(indices))[parallel.rank :: parallel.world_size]):
+                try:
+                    for _ in rendered(self._conversations[index], self._tokenizer):
+                        pass
+                except ConfigError as exc:
+                    problem = (index, str(exc))
+                    break
+        if found := [given for given in parallel.everyone.gather_objects(problem) if given]:
+            raise ConfigError(min(found)[1])
+
+
+def sample_order(num_samples: int, first: int, count: int, seed: int) -> list[int]:
+    """Which conversations are samples `first` … `first + count - 1`: epoch after epoch, each in an order of its own.
+
+    A function of its arguments alone, so a resume needs no state.
+    """
+    order: list[int] = []
+    while len(order) < count:
+        epoch, offset = divmod(first + len(order), num_samples)
+        permutation = np.random.default_rng([seed, epoch]).permutation(num_samples)
+        order += permutation[offset : offset + count - len(order)].tolist()
+    return order

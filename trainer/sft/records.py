@@ -1,0 +1,142 @@
+"""Supervised data from a run: its good records, each with the very ids that were sampled (rejection-sampling fine-tuning).
+
+    record_data of the run ─▶ filter, counted by reason ─▶ OUTPUT/records.jsonl ─▶ the trees of a step, read when it is prepared
+
+The choice is made once and written down; a resume trains on the same records, also if the run has recorded more since. Records
+that settlement or the trainer set aside are candidates too: a group without variance teaches no policy gradient anything, but
+imitation does not compare.
+"""
+
+import dataclasses
+import json
+import logging
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+from pydantic import BaseModel, Field
+
+from shared.configuration.loading import secret_field
+from shared.documents import DBRecordData
+from shared.errors import ConfigError, DataError
+from shared.files.written_file import write_text_whole
+from shared.names import DEFAULT_POLICY, PolicyName, RunName
+from shared.tokens.flatten import tree_of
+from shared.tokens.trees import RecordTree
+from trainer.parallel import Parallel
+from trainer.store_bridge import StoreBridge
+
+log = logging.getLogger(__name__)
+
+CHOICE_FILE = "records.jsonl"
+
+
+class RecordFilter(BaseModel):
+    """Which records of a run are imitated; `SftConfig` has these settings by the same names."""
+
+    run: RunName | None = Field(None, description="Instead of train_file: train on records of this run.")
+    db_connection_string: str | None = secret_field(None, description="MongoDB of the run.")
+    policy: PolicyName = Field(DEFAULT_POLICY, description="Whose records.")
+    min_score: float = Field(1.0, description="Records of this score or more.")
+    source: list[str] | None = Field(None, description="Records of tasks of these sources. None: of all.")
+    best_of_group: bool = Field(
+        False, description="Of each task only the record of the highest score; of several the shortest."
+    )
+    max_records: int = Field(0, ge=0, description="At most so many: those of the newest tasks. 0: all.")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class RecordSelection:
+    """What passed, newest task first, and how many records each rule left out."""
+
+    records: list[DBRecordData]
+    left_out: dict[str, int]
+
+    def __str__(self) -> str:
+        counts = [f"{count} left out: {reason}" for reason, count in self.left_out.items()]
+        trained = sum(data.num_trained_tokens for data in self.records)
+        return "; ".join([f"{len(self.records)} records chosen, {trained} trained tokens", *counts])
+
+
+def choose(candidates: Sequence[DBRecordData], wanted: RecordFilter, max_tokens: int) -> RecordSelection:
+    """Apply the rules in their order; the first that a record breaks counts it."""
+    left_out: Counter[str] = Counter()
+    passed = []
+    for data in sorted(candidates, key=lambda data: (-data.seq, data.id)):
+        if reason := _refusal(data, wanted, max_tokens):
+            left_out[reason] += 1
+        else:
+            passed.append(data)
+    chosen = _best_of_each_group(passed) if wanted.best_of_group else passed
+    kept = chosen[: wanted.max_records or None]
+    left_out["not the best of its group"] = len(passed) - len(chosen)
+    left_out[f"beyond max_records={wanted.max_records}"] = len(chosen) - len(kept)
+    return RecordSelection(kept, dict(+left_out))
+
+
+def _refusal(data: DBRecordData, wanted: RecordFilter, max_tokens: int) -> str | None:
+    if wanted.source is not None and data.source not in wanted.source:
+        return f"source is not {' or '.join(wanted.source)}"
+    if data.reward < wanted.min_score:
+        return f"score below min_score={wanted.min_score:g}"
+    if data.num_trained_tokens == 0:
+        return "no trained token"
+    if data.num_tokens > max_tokens:
+        return f"longer than max_tokens={max_tokens}"
+    return None
+
+
+def _best_of_each_group(passed: Sequence[DBRecordData]) -> list[DBRecordData]:
+    best: dict[str, DBRecordData] = {}
+    for data in passed:
+        other = best.setdefault(data.task, data)
+        if (-data.reward, data.num_trained_tokens) < (-other.reward, other.num_trained_tokens):
+            best[data.task] = data
+    return list(best.values())
+
+
+class Records:
+    """The chosen records as training data. Every rank must make one."""
+
+    def __init__(
+        self, bridge: StoreBridge, wanted: RecordFilter, folder: Path, parallel: Parallel, max_tokens: int
+    ) -> None:
+        """Raises ConfigError where no record passes, DataError where the choice cannot be written down."""
+        self._bridge = bridge
+        self._file = folder / CHOICE_FILE
+        if parallel.is_main and not self._file.exists():
+            choice = choose(bridge(bridge.store.data.find({"policy": wanted.policy})), wanted, max_tokens)
+            log.info("run %s: %s", wanted.run, choice)
+            _write(self._file, choice)
+        lines = self._file.read_text(encoding="utf-8").splitlines() if parallel.is_main else None
+        self._ids: list[str] = [json.loads(line)["record"] for line in parallel.broadcast_object(lines)]
+
+    def __len__(self) -> int:
+        return len(self._ids)
+
+    def trees(self, indices: Sequence[int]) -> list[RecordTree]:
+        """Raises DataError for a record that was deleted or changed since it was chosen."""
+        ids = [self._ids[index] for index in indices]
+        try:
+            found = self._bridge(self._bridge.store.data.load(ids))
+        except KeyError as exc:
+            raise DataError(f"{self._file}: record {exc} is no longer in the run; choose again elsewhere") from exc
+        tokens = self._bridge(self._bridge.store.records.tokens_of(ids))
+        return [imitated(tree_of(data, tokens[data.id])) for data in found]
+
+
+def imitated(tree: RecordTree) -> RecordTree:
+    """The same tokens, for cross entropy: weight 1 each, at temperature 1 also if sampled at another one."""
+    dispatches = tuple(dataclasses.replace(d, advantage=1.0, temperature=1.0) for d in tree.dispatches)
+    return dataclasses.replace(tree, dispatches=dispatches)
+
+
+def _write(path: Path, choice: RecordSelection) -> None:
+    if not choice.records:
+        reasons = "; ".join(f"{count} {reason}" for reason, count in choice.left_out.items())
+        raise ConfigError(f"no record passes: {reasons or 'the run has no training data of this policy'}")
+    lines = [
+        json.dumps({"record": data.id, "source": data.source, "score": data.reward}, ensure_ascii=False)
+        for data in choice.records
+    ]
+    write_text_whole(path, "\n".join(lines) + "\n")

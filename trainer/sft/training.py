@@ -1,0 +1,264 @@
+"""Supervised fine-tuning: conversations, or records of a run, in, a Hugging Face directory out, on the way that records take in
+reinforcement learning.
+
+    train_file | run ─▶ samples of a step ─▶ merge prefixes ─▶ pack rows ─▶ Learner.step (CrossEntropy) ─▶ metrics ─▶ checkpoint
+                        └─ prepared one step ahead in a thread ─┘
+
+    python -m trainer.sft --model_name_or_path MODEL --train_file data.jsonl --output_dir output/sft --max_steps 500
+    python -m trainer.sft --model_name_or_path MODEL --run RUN --db_connection_string URI --min_score 1 --output_dir output/rft
+    accelerate launch --config_file assets/fsdp2.yml --num_processes 2 -m trainer.sft ...
+
+Promise: the step's loss and gradient are those of its samples, for any row budget and number of processes; a run that
+was killed continues from its last checkpoint with the samples it would have seen. Ctrl-C and SIGTERM write one after the step in
+hand.
+"""
+
+import logging
+import os
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Protocol
+
+import torch
+from rich.console import Console
+from rich.logging import RichHandler
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from shared.errors import ConfigError, TandemError
+from shared.files.output_names import CHECKPOINTS, METRICS_FILE
+from shared.processes.interrupt import INTERRUPTED
+from shared.tokens.trees import RecordTree
+from trainer.checkpoints import checkpoint
+from trainer.graceful_stop import stops_at_signals
+from trainer.ineffective_settings import warn_of_unused
+from trainer.learner import Learner, open_learner
+from trainer.losses import Denominators, LossConfig, LossName
+from trainer.modeling.model import load_tokenizer
+from trainer.parallel import Parallel, end_process, parallel_session
+from trainer.publishing.weights import write_weights
+from trainer.reporting.metrics import MetricsLog
+from trainer.sft.config import SftConfig
+from trainer.sft.conversations import Conversations, read_conversations, sample_order
+from trainer.sft.records import Records
+from trainer.store_bridge import StoreBridge
+from trainer.trees.packing import Row, pack
+from trainer.trees.tree import Merging, merge
+
+log = logging.getLogger(__name__)
+
+
+class Stopped(TandemError):
+    """A signal ended the training before its last step."""
+
+
+class Data(Protocol):
+    """What is trained on, sample by sample."""
+
+    def __len__(self) -> int: ...
+
+    def trees(self, indices: Sequence[int]) -> list[RecordTree]: ...
+
+
+def main(argv: list[str] | None = None) -> None:
+    """The command line program."""
+    config = SftConfig.load_or_exit(argv)
+    handler = RichHandler(console=Console(stderr=True), show_path=False)
+    logging.basicConfig(level=logging.INFO, format="%(message)s", handlers=[handler])
+    try:
+        with parallel_session(
+            config.device, config.num_threads, tp_size=config.tp_size, cp_size=config.cp_size
+        ) as parallel:
+            train(config, parallel)
+    except Stopped as exc:
+        if os.environ.get("RANK", "0") == "0":
+            sys.stderr.write(f"{exc}\n")
+        end_process(INTERRUPTED)
+    except TandemError as exc:
+        sys.exit(f"{config.program}: {exc}")
+
+
+def train(config: SftConfig, parallel: Parallel) -> Path:
+    """Run to the end, from the last checkpoint when there is one; returns the written Hugging Face directory.
+
+    Raises Stopped after SIGTERM or Ctrl-C, with a checkpoint of what was trained.
+    """
+    torch.manual_seed(config.seed)
+    if parallel.is_main:
+        warn_of_unused(config, config.without_effect())
+    with _open_data(config, parallel) as data:
+        return _train(config, parallel, data)
+
+
+@contextmanager
+def _open_data(config: SftConfig, parallel: Parallel) -> Iterator[Data]:
+    if config.train_file is not None:
+        conversations = Conversations(read_conversations(config.train_file), load_tokenizer(config.model_name_or_path))
+        conversations.check(_indices_to_come(config, len(conversations)), parallel)
+        yield conversations
+        return
+    assert config.run is not None
+    assert config.db_connection_string is not None  # validators' promises
+    with StoreBridge(config.db_connection_string, config.run, must_exist=True) as bridge:
+        yield Records(bridge, config, config.output_dir, parallel, config.max_tokens)
+
+
+def _indices_to_come(config: SftConfig, num_samples: int) -> Sequence[int]:
+    """What the steps will take that no checkpoint has behind it."""
+    newest, count = checkpoint.latest(config.output_dir / CHECKPOINTS), config.samples_per_step
+    first = checkpoint.step_of(newest) if newest else 0
+    wanted = max(0, _max_steps(config, num_samples) - first) * count
+    return (
+        range(num_samples) if wanted >= num_samples else sample_order(num_samples, first * count, wanted, config.seed)
+    )
+
+
+def _max_steps(config: SftConfig, num_samples: int) -> int:
+    return config.max_steps or max(1, round(config.epochs * num_samples / config.samples_per_step))
+
+
+def _train(config: SftConfig, parallel: Parallel, data: Data) -> Path:
+    max_steps = _max_steps(config, len(data))
+    learner = open_learner(
+        config.model_name_or_path,
+        LossConfig(loss_calculater=LossName.CROSS_ENTROPY, router_aux_loss_coef=config.router_aux_loss_coef),
+        config.optimizer(max_steps),
+        parallel,
+        trainable=config.trainable(),
+        dtype=config.dtype,
+        attn_implementation=config.attn_implementation,
+        prefix_trees=config.prefix_trees,
+        dropout=config.dropout,
+        compile_layers=config.compile_layers,
+        memory=config.memory(),
+    )
+    checkpoints = config.output_dir / CHECKPOINTS
+    if path := checkpoint.latest(checkpoints):
+        checkpoint.load(learner, path, parallel)
+    samples = Samples(data, config, parallel, linear=learner.linear)
+    _steps(config, learner, samples, max_steps, parallel)
+    written = write_weights(
+        learner.causal_lm,
+        config.model_name_or_path,
+        config.output_dir / "final",
+        parallel,
+        dtype=config.output_dtype,
+    )
+    return written.path
+
+
+def _steps(config: SftConfig, learner: Learner, samples: "Samples", max_steps: int, parallel: Parallel) -> None:
+    checkpoints = checkpoint.Checkpoints(config.output_dir / CHECKPOINTS, parallel, keep_last=config.save_total_limit)
+    accounting = {
+        "model_name_or_path": str(config.model_name_or_path.resolve()),
+        "trainable": config.trainable().model_dump(),
+    }
+    with ExitStack() as stack:
+        stack.enter_context(stops_at_signals(samples))
+        reporter = stack.enter_context(_Reporter(config, learner.steps_done, max_steps)) if parallel.is_main else None
+        first, trained_tokens = learner.steps_done, 0.0
+        for step, (rows, denominators) in samples.ahead(first, max_steps):
+            result = learner.step(rows, denominators)
+            trained_tokens += result.metrics["loss/trained_tokens"]
+            if reporter:
+                reporter.report(step, result.metrics | {"sft/left_out_samples": float(samples.left_out)})
+            stops = learner.steps_done < max_steps and parallel.max_int(samples.stopping)
+            if stops or (config.save_steps and learner.steps_done % config.save_steps == 0):
+                checkpoints.save(learner, accounting)
+            if stops:
+                raise Stopped(
+                    f"stopped after step {learner.steps_done} of {max_steps}; the same command goes on from there"
+                )
+    if first < max_steps and not trained_tokens:
+        raise ConfigError(
+            f"every sample of {max_steps - first} steps was left out: longer than max_tokens={config.max_tokens}; nothing was "
+            "trained, and no model is written"
+        )
+
+
+class Samples:
+    """The rows of this rank for any step; a function of the configuration and the step alone."""
+
+    def __init__(
+        self,
+        data: Data,
+        config: SftConfig,
+        parallel: Parallel,
+        *,
+        linear: bool = False,
+    ) -> None:
+        self.left_out = 0  # of this rank, until now
+        self.stopping = False  # no further step is to begin: a signal asked for it
+        self._data = data
+        self._config = config
+        self._parallel = parallel
+        self._linear = linear
+
+    def ahead(self, first: int, stop: int) -> Iterator[tuple[int, tuple[list[Row], Denominators]]]:
+        """(step, rows and counts) for each step; the next is prepared in a thread while the caller works on this one."""
+        with ThreadPoolExecutor(max_workers=1, thread_name_prefix="samples") as pool:
+            upcoming = pool.submit(self.of_step, first) if first < stop else None
+            for step in range(first, stop):
+                assert upcoming is not None
+                ready = upcoming.result()
+                upcoming = pool.submit(self.of_step, step + 1) if step + 1 < stop else None
+                yield step, ready
+
+    def of_step(self, step: int) -> tuple[list[Row], Denominators]:
+        """Each rank takes every world_size-th sample; equal prefixes among them are computed once."""
+        config = self._config
+        count = config.samples_per_step
+        order = sample_order(len(self._data), step * count, count, config.seed)
+        records = self._data.trees(order[self._parallel.data.rank :: self._parallel.data.size])
+        fitting = [record for record in records if record.num_tokens <= config.max_tokens]
+        for record in records:
+            if record.num_tokens > config.max_tokens:
+                log.warning(
+                    "%s: %d tokens, max_tokens is %d: left out", record.record_id, record.num_tokens, config.max_tokens
+                )
+        self.left_out += len(records) - len(fitting)
+        tree = merge(fitting, merging=Merging.LINEAR if self._linear else Merging.TREE)
+        rows = pack(
+            [tree],
+            config.tokens_per_row,
+            one_sequence_per_row=self._linear,
+            every_token=config.router_aux_loss_coef > 0,
+        )
+        return rows, Denominators.count(torch.from_numpy(tree.trained_tokens_T))
+
+
+class _Reporter:
+    """Progress bar and metrics file, on the main process."""
+
+    def __init__(self, config: SftConfig, first: int, max_steps: int) -> None:
+        self._log_steps, self._last = config.log_steps, max_steps - 1
+        self._metrics = MetricsLog(
+            config.output_dir / METRICS_FILE,
+            resume_step=first,
+            trackers=config.report_to,
+            run_name="sft",
+            settings=config.snapshot(),
+        )
+        columns = (TextColumn("sft"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}"))
+        self._progress = Progress(*columns, TimeRemainingColumn(), console=Console(stderr=True))
+        self._bar = self._progress.add_task("", total=max_steps, completed=first)
+        self._started, self._first = time.monotonic(), first
+
+    def report(self, step: int, metrics: dict[str, float]) -> None:
+        rate = (step + 1 - self._first) / (time.monotonic() - self._started)
+        loss = metrics.get("loss/loss", float("nan"))
+        self._progress.update(self._bar, advance=1, description=f"loss {loss:.4f}  {rate:.1f} steps/s")
+        if step % self._log_steps == 0 or step == self._last:
+            self._metrics.log(step, metrics | {"sft/steps_per_s": rate})
+
+    def __enter__(self) -> "_Reporter":
+        self._metrics.__enter__()
+        self._progress.__enter__()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._progress.__exit__(None, None, None)
+        self._metrics.__exit__(None, None, None)
