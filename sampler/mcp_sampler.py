@@ -19,7 +19,7 @@ from sampler.history.reply_message import Message, make_call_id
 from sampler.parsers import ParsedReply, ToolCall
 from sampler.sampler import AsyncSampler, Turn
 from sampler.service.tool_check import tool_limits
-from sampler.tools import TokenBorders, ToolResult, ToolSession
+from sampler.tools import TokenOffsets, ToolResult, ToolSession
 from shared.documents import ToolCallResult
 from shared.documents.agent_use import AgentUse
 from shared.documents.states import DispatchStatus, Termination
@@ -40,7 +40,7 @@ class MCPSampler(AsyncSampler):
             self.resources.tool_traffic,
             exclude=[*config.exclude_tools, *payload.exclude_tools],
             episode=quote(f"{config.run}/{self.claim.record_id}", safe="/:"),
-            borders=TokenBorders(self.resources.template),
+            offsets=TokenOffsets(self.resources.template),
         )
         async with session as tools:
             return await self._converse(tools)

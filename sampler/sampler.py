@@ -232,7 +232,7 @@ class AsyncSampler(ABC):
         return self._views[policy]
 
     def _new_view(self, policy: str, tools: Sequence[ToolSchema] | None) -> View:
-        return View(policy, self.resources.seat(policy).template, tools, self.config.template_rewrites)
+        return View(policy, self.resources.policy_client(policy).template, tools, self.config.template_rewrites)
 
     def _next_dispatch(
         self, view: View, messages: Sequence[Message], restart: bool
@@ -275,7 +275,7 @@ class AsyncSampler(ABC):
         self, view: View, dispatch: DispatchedSamplingTask, prompt: list[int], params: Mapping[str, Any]
     ) -> Turn:
         mixed = view.policy == self.config.policy and self.task.split == TRAIN_SPLIT
-        source = await draw(self.resources.seat(view.policy).pool, self.resources.sources if mixed else ())
+        source = await draw(self.resources.policy_client(view.policy).pool, self.resources.sources if mixed else ())
         reply = await source.pool.generate(
             prompt,
             params,

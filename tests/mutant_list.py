@@ -75,7 +75,7 @@ MUTANTS = (
     Mutant(
         "fence of a run's end: the start of the trainer",
         "shared/store/runs.py",
-        'f"incarnations.{policy}": end.incarnation, f"ends.{policy}": None}',
+        'f"trainer_generations.{policy}": end.trainer_generation, f"ends.{policy}": None}',
         'f"ends.{policy}": None}',
         "tests/shared/cli/test_run_ends.py::test_a_trainer_that_was_replaced_cannot_end_the_run",
     ),
@@ -181,14 +181,14 @@ MUTANTS = (
     Mutant(
         "start of the publisher: the number in what it announces",
         "trainer/publishing/publish.py",
-        "                incarnation=self._incarnation,\n",
+        "                trainer_generation=self._trainer_generation,\n",
         "",
         f"{LATE}::test_a_publisher_that_was_replaced_announces_nothing_and_deletes_nothing",
     ),
     Mutant(
         "start of the publisher: the fence",
         "trainer/publishing/publish.py",
-        "            self._bridge(self._store.versions.fence(policy, incarnation, step))\n",
+        "            self._bridge(self._store.versions.fence(policy, trainer_generation, step))\n",
         "",
         f"{LATE}::test_a_publisher_that_was_replaced_announces_nothing_and_deletes_nothing",
     ),

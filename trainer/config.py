@@ -18,7 +18,7 @@ from trainer.modeling.trainable import Trainable
 from trainer.presets import PRESETS
 from trainer.publishing.broadcast import BroadcastSettings
 from trainer.schedule import Schedule
-from trainer.trees.ages import StaleData
+from trainer.trees.staleness import StaleData
 
 Positive = Annotated[int, Field(gt=0)]
 
@@ -63,13 +63,13 @@ class TrainerConfig(ServiceConfig, LossConfig, Trainable, ComputeSettings):
     max_staleness: int = Field(
         2,
         ge=0,
-        description="Steps that samplers may be ahead, so the mean age of data at most (the age of all of it, if stale_data is "
+        description="Steps that samplers may be ahead, so the mean staleness of data at most (of all of it, if stale_data is "
         "not keep); 0: synchronous.",
     )
     stale_data: StaleData = Field(
         StaleData.KEEP,
-        description="Data of slow episodes lags further. keep: it trains, with its importance weights. wait: a step takes the "
-        "oldest tasks and waits until they are played, which bounds age and costs time. mask (tokens that lag further have no "
+        description="Data of slow episodes is staler. keep: it trains, with its importance weights. wait: a step takes the "
+        "oldest tasks and waits until they are played, which bounds staleness and costs time. mask (staler tokens have no "
         "loss) and drop (their group is set aside) select against slow episodes: docs/staleness.md has the figures.",
     )
     max_trained_count: Positive = Field(1, description="How often one record may be trained.")
@@ -78,7 +78,7 @@ class TrainerConfig(ServiceConfig, LossConfig, Trainable, ComputeSettings):
     data_run: RunName | None = Field(
         None,
         description="Train offline on what another run has recorded, max_trained_count times, until it is used up; nothing is "
-        "written there. Its versions say nothing here: every token has age 0. None: on what this run's samplers record.",
+        "written there. Its versions say nothing here: every token has staleness 0. None: on what this run's samplers record.",
     )
     data_db: str | None = secret_field(None, description="MongoDB of data_run. None: db_connection_string.")
     drop_zero_advantage: bool = Field(

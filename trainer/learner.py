@@ -316,7 +316,7 @@ class Learner:
         return metrics
 
     def _reduce(self, own: Measured) -> Measured:
-        """Over ranks; their names differ where one has a source or an age that another has not."""
+        """Over ranks; their names differ where one has a source or a staleness that another has not."""
         return combine(self._parallel.data.gather_objects(own))
 
 

@@ -62,7 +62,7 @@ def train(config: TrainerConfig) -> None:
             )
         if parallel.is_main:
             warn_of_unused(config, config.without_effect())
-            _warn_of_age(config)
+            _warn_of_staleness(config)
         learner = open_learner(
             config.model_name_or_path,
             config.loss(),
@@ -81,23 +81,29 @@ def train(config: TrainerConfig) -> None:
         _resume(learner, config, parallel)
         publisher = Publisher(bridge, config, parallel, learner)
         publisher.check()
-        incarnation = take_over(bridge, config, parallel, learner.steps_done)
+        trainer_generation = take_over(bridge, config, parallel, learner.steps_done)
         stream = RecordStream(
-            bridge, config, parallel, incarnation=incarnation, linear=learner.linear, vocab_size=learner.vocab_size
+            bridge,
+            config,
+            parallel,
+            trainer_generation=trainer_generation,
+            linear=learner.linear,
+            vocab_size=learner.vocab_size,
         )
         if parallel.is_main:
             bridge(bridge.store.settings.keep(f"trainer-{config.policy}", config.snapshot(), _worker_id(config)))
         evaluation = Evaluation(bridge, config, parallel)
-        saved_steps = SavedSteps(bridge, config, parallel, incarnation)
+        saved_steps = SavedSteps(bridge, config, parallel, trainer_generation)
         with stream, stops_at_signals(stream), _status(bridge, config, parallel) as status:
-            publisher.begin(incarnation)
+            publisher.begin(trainer_generation)
             fence = checkpoint.Fence(
-                incarnation, lambda: bridge(bridge.store.runs.is_current_trainer(config.policy, incarnation))
+                trainer_generation,
+                lambda: bridge(bridge.store.runs.is_current_trainer(config.policy, trainer_generation)),
             )
             why = _run(learner, stream, publisher, evaluation, fence, saved_steps, config, parallel, status)
             publisher.end()
             if parallel.is_main:
-                end = TrainerEnd(incarnation=incarnation, step=learner.steps_done, reason=why)
+                end = TrainerEnd(trainer_generation=trainer_generation, step=learner.steps_done, reason=why)
                 bridge(bridge.store.runs.end_trainer(config.policy, end))
 
 
@@ -167,7 +173,7 @@ def _run(
     return why
 
 
-def _warn_of_age(config: TrainerConfig) -> None:
+def _warn_of_staleness(config: TrainerConfig) -> None:
     if config.max_staleness > 0 and not config.weighs_what_others_sampled:
         log.warning(
             "%s with clip_anchor %s and rollout_is none gives old tokens the weight of fresh ones: set rollout_is token, or "

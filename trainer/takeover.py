@@ -23,37 +23,37 @@ log = logging.getLogger(__name__)
 
 
 def take_over(bridge: StoreBridge, config: TrainerConfig, parallel: Parallel, step: int) -> int:
-    """Become the policy's trainer from `step` on; returns this start's incarnation. Every rank must call it.
+    """Become the policy's trainer from `step` on; returns this start's trainer generation. Every rank must call it.
 
     Undoes marks above `step`, and takes back what earlier starts had borrowed. Raises ConfigError where it must not begin.
     """
-    store, incarnation = bridge.store, None
+    store, trainer_generation = bridge.store, None
     if parallel.is_main:
-        incarnation = _begin(bridge, config, step)
-        checkpoint.take_over(config.folder / CHECKPOINTS, step, incarnation)
+        trainer_generation = _begin(bridge, config, step)
+        checkpoint.take_over(config.folder / CHECKPOINTS, step, trainer_generation)
     bring_in(bridge, config, parallel)
-    if incarnation is not None:
-        released = bridge(store.data.release_claims(config.policy, incarnation))
+    if trainer_generation is not None:
+        released = bridge(store.data.release_claims(config.policy, trainer_generation))
         rewound = bridge(store.data.rewind(config.policy, step, max_trained_count=config.max_trained_count))
-        log.info("trainer start=%d step=%d released=%d rewound=%d", incarnation, step, released, rewound)
-    return int(parallel.broadcast_object(incarnation))
+        log.info("trainer start=%d step=%d released=%d rewound=%d", trainer_generation, step, released, rewound)
+    return int(parallel.broadcast_object(trainer_generation))
 
 
 class SavedSteps:
     """The run's document names the newest checkpoint. Every rank may say it; rank 0 writes it."""
 
-    def __init__(self, bridge: StoreBridge, config: TrainerConfig, parallel: Parallel, incarnation: int) -> None:
+    def __init__(self, bridge: StoreBridge, config: TrainerConfig, parallel: Parallel, trainer_generation: int) -> None:
         self._bridge = bridge
         self._config = config
         self._is_main = parallel.is_main
-        self._incarnation = incarnation
+        self._trainer_generation = trainer_generation
         self._noted: int | None = None
 
     def note(self, step: int | None) -> None:
         """Raises LeaseLost when another trainer of this policy has started."""
         if self._is_main and step is not None and step != self._noted:
             saved = checkpoint_at(self._config, step)
-            self._bridge(self._bridge.store.runs.note_checkpoint(self._config.policy, self._incarnation, saved))
+            self._bridge(self._bridge.store.runs.note_checkpoint(self._config.policy, self._trainer_generation, saved))
             self._noted = step
 
 

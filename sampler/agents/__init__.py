@@ -16,7 +16,7 @@ from typing import Any, Self
 from sampler.agents.browse import BrowseAgent
 from sampler.agents.config import read_agents_config
 from sampler.agents.judge import Judge
-from sampler.tools.results import Borders
+from sampler.tools.results import OffsetsOf
 from shared.errors import ConfigError
 
 __all__ = ["Agents", "BrowseAgent", "Judge"]
@@ -31,13 +31,13 @@ class Agents:
     settings: Mapping[str, Any] = field(default_factory=dict)  # of the file, without keys: what may be stored
 
     @classmethod
-    def from_file(cls, path: Path | None, borders: Borders) -> Self:
+    def from_file(cls, path: Path | None, offsets: OffsetsOf) -> Self:
         """Those that the file configures; None of both without a file. Raises ConfigError."""
         if path is None:
             return cls()
         config = read_agents_config(path)
         return cls(
-            BrowseAgent(config.browse_agent, borders) if config.browse_agent else None,
+            BrowseAgent(config.browse_agent, offsets) if config.browse_agent else None,
             Judge(config.scorer_agent) if config.scorer_agent else None,
             config.snapshot(),
         )

@@ -7,7 +7,7 @@ from fnmatch import fnmatchcase
 from sampler.agents.config import BrowseAgentConfig
 from sampler.agents.pool import ModelPool
 from sampler.tools.limits import ToolLimits
-from sampler.tools.results import Borders, bounded
+from sampler.tools.results import OffsetsOf, bounded
 from shared.documents.agent_use import AgentUse
 
 DEFAULT_PURPOSE = "Find out what this says."
@@ -37,11 +37,11 @@ class Summary:
 
 
 class BrowseAgent:
-    """`borders`: where the tokens of a text end; lengths are counted in the policy's tokens."""
+    """`offsets`: where the tokens of a text end; lengths are counted in the policy's tokens."""
 
-    def __init__(self, config: BrowseAgentConfig, borders: Borders) -> None:
+    def __init__(self, config: BrowseAgentConfig, offsets: OffsetsOf) -> None:
         self.config = config
-        self._borders = borders
+        self._offsets = offsets
         self._pool = ModelPool("browse_agent", config)
 
     async def summarize(self, text: str, purpose: str) -> str:
@@ -71,11 +71,11 @@ class BrowseAgent:
         if len(text.encode()) <= least:  # no token is shorter than a byte
             return False
         return (
-            len(self._borders(text[: least * _MAX_CHARS_PER_TOKEN + 1])) > least
+            len(self._offsets(text[: least * _MAX_CHARS_PER_TOKEN + 1])) > least
             or len(text) > least * _MAX_CHARS_PER_TOKEN
         )
 
     def _bounded(self, text: str) -> str:
         most = self.config.max_prompt_length
         limits = ToolLimits(max_result_tokens=most, max_result_chars=most * _MAX_CHARS_PER_TOKEN)
-        return bounded(text, limits, self._borders)[0]
+        return bounded(text, limits, self._offsets)[0]

@@ -32,7 +32,7 @@ _THOUGHT = re.compile(r"\A.*</think>", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
+class AgentReply:
     """`text` is without the reasoning before it, and not blank. Token counts: None where the endpoint does not say."""
 
     text: str
@@ -56,7 +56,7 @@ class Endpoint:
         self._timeout_s = timeout_s
         self._client: AsyncOpenAI | None = None
 
-    async def ask(self, messages: Sequence[Message]) -> Reply:
+    async def ask(self, messages: Sequence[Message]) -> AgentReply:
         """Raises RequestFailed."""
         import openai  # half a second, which only a sampler that asks an agent pays
 
@@ -119,7 +119,7 @@ class Endpoint:
             return ""
         return f"; base_url {base_url} has no /v1: try {base_url}/v1"
 
-    def _read(self, body: str) -> Reply:
+    def _read(self, body: str) -> AgentReply:
         """Everything that an answer with status 200 may lack is checked here: the client checks nothing of it."""
         try:
             found = json.loads(body)
@@ -138,7 +138,7 @@ class Endpoint:
         if not text:
             raise RequestFailed(f"the answer has no text (it ended by {finish!r})", may_pass=True)
         usage = found.get("usage")
-        return Reply(text, _count(usage, "prompt_tokens"), _count(usage, "completion_tokens"))
+        return AgentReply(text, _count(usage, "prompt_tokens"), _count(usage, "completion_tokens"))
 
     def _quoted(self, text: str) -> str:
         """Short, on one line, without the key."""

@@ -18,7 +18,7 @@ from typing import Generic, TypeVar
 
 from sampler.agents.breaker import Breaker
 from sampler.agents.config import AgentConfig
-from sampler.agents.endpoint import Endpoint, Message, Reply, RequestFailed
+from sampler.agents.endpoint import AgentReply, Endpoint, Message, RequestFailed
 from sampler.errors import AgentFailed
 from shared.documents.agent_use import AgentUse, FailedRequest
 
@@ -88,7 +88,7 @@ class ModelPool:
 
     async def _ask_one(
         self, member: _Member, messages: Sequence[Message], read: Callable[[str], T], told: _Log
-    ) -> tuple[T, Reply] | None:
+    ) -> tuple[T, AgentReply] | None:
         """None when the next model has to be asked; `told` says why."""
         endpoint, breaker = member.endpoint, member.breaker
         asked: list[Message] = list(messages)
@@ -136,7 +136,7 @@ class ModelPool:
         config = self._config
         return float(config.retry_delay * config.backoff_factor**attempt * random.uniform(0.5, 1.0))
 
-    def _use(self, told: _Log, endpoint: Endpoint | None = None, reply: Reply | None = None) -> AgentUse:
+    def _use(self, told: _Log, endpoint: Endpoint | None = None, reply: AgentReply | None = None) -> AgentUse:
         return AgentUse(
             agent=self._agent,
             model=endpoint.config.model if endpoint else None,

@@ -1,13 +1,12 @@
-"""How many episodes this process plays at once: additive increase, multiplicative decrease on the engines' pressure.
+"""How many episodes this process plays at once: additive increase, multiplicative decrease on the engines' load reports.
 
     free places, nothing waits      ─▶ grow by half of them (the others are for other processes), at most to the double
     full, nothing to complain of    ─▶ grow by one
     queue, KV cache or latency high ─▶ shrink by the share that is too much, between 5 and 50 %
 
-Promise: pure; the same reports give the same numbers. A decision is taken only on news (a report that is younger than the last
-decision), and only when the last one has had its effect: nothing grows that is not used, nothing shrinks again before the
-episodes beyond the last cut have ended. The queue at an engine stays about `queue_slack`
-of what it runs.
+Promise: pure; the same reports give the same numbers. A decision is taken only on a new report, and only when the last one
+has had its effect: nothing grows that is not used, nothing shrinks again before the episodes beyond the last cut have
+ended. The queue at an engine stays about `queue_slack` of what it runs.
 """
 
 import math
@@ -19,14 +18,14 @@ LEAST_CUT, LARGEST_CUT = 0.05, 0.5
 
 
 @dataclass(frozen=True, slots=True)
-class Pressure:
-    """What the engines of a policy report, added up; `news` changes with every report.
+class LoadReport:
+    """What the engines of a policy report, added up; `stamp` changes with every report.
 
     `token_usage`: share of the KV cache in use at the fullest engine. `token_latency_s`: what our own requests took per
     output token since the last report; None: none has ended.
     """
 
-    news: Hashable
+    stamp: Hashable
     running: int
     waiting: int
     capacity: int
@@ -36,7 +35,7 @@ class Pressure:
 
 @dataclass(frozen=True, slots=True)
 class Comfort:
-    """Where pressure begins. A full batch takes a few times as long per token as a lone request: that is not yet pressure."""
+    """Where overload begins. A full batch takes a few times as long per token as a lone request: that is not yet overload."""
 
     queue_slack: float = 0.25  # of what runs: so many may wait, to fill the places that become free
     token_usage: float = 0.9  # SGLang begins to retract requests a little above
@@ -54,40 +53,40 @@ class Concurrency:
         self._ceiling = ceiling
         self._adaptive = adaptive
         self._comfort = comfort or Comfort()
-        self._last_news: Hashable = None
+        self._last_stamp: Hashable = None
         self._lowest_latency_s = math.inf
 
-    def update(self, pressure: Pressure, busy: int) -> int:
+    def update(self, report: LoadReport, busy: int) -> int:
         """The limit, given a report and how many episodes are running now."""
-        if not self._adaptive or pressure.news == self._last_news or not pressure.capacity:
+        if not self._adaptive or report.stamp == self._last_stamp or not report.capacity:
             return self.limit
-        self._last_news = pressure.news
-        if pressure.token_latency_s:
+        self._last_stamp = report.stamp
+        if report.token_latency_s:
             forgotten = self._lowest_latency_s * self._comfort.latency_memory
-            self._lowest_latency_s = min(forgotten, pressure.token_latency_s)
-        excess = self._excess(pressure)
+            self._lowest_latency_s = min(forgotten, report.token_latency_s)
+        excess = self._excess(report)
         if excess > 0 and busy <= self.limit:
             cut = min(LARGEST_CUT, max(LEAST_CUT, excess))
             self.limit = max(1, min(self.limit - 1, math.floor(self.limit * (1 - cut))))
         elif excess <= 0 and busy >= self.limit:
-            self.limit = min(self._ceiling, self.limit + self._step(pressure))
+            self.limit = min(self._ceiling, self.limit + self._step(report))
         return self.limit
 
-    def _excess(self, pressure: Pressure) -> float:
+    def _excess(self, report: LoadReport) -> float:
         """The share of the load that is too much; 0 or less: none is."""
         comfort = self._comfort
-        load = pressure.running + pressure.waiting
-        may_wait = math.ceil(comfort.queue_slack * pressure.running)
-        queue = (pressure.waiting - may_wait) / load if load else 0.0
-        cache = 1 - comfort.token_usage / pressure.token_usage if pressure.token_usage else 0.0
+        load = report.running + report.waiting
+        may_wait = math.ceil(comfort.queue_slack * report.running)
+        queue = (report.waiting - may_wait) / load if load else 0.0
+        cache = 1 - comfort.token_usage / report.token_usage if report.token_usage else 0.0
         latency = 0.0
-        if pressure.token_latency_s:
-            latency = 1 - comfort.latency_factor * self._lowest_latency_s / pressure.token_latency_s
+        if report.token_latency_s:
+            latency = 1 - comfort.latency_factor * self._lowest_latency_s / report.token_latency_s
         return max(queue, cache, latency)
 
-    def _step(self, pressure: Pressure) -> int:
+    def _step(self, report: LoadReport) -> int:
         """Into free places quickly, as far as the cache reaches; beyond them one by one."""
-        free = pressure.capacity - pressure.running - pressure.waiting
-        if pressure.token_usage:
-            free = min(free, math.floor(self.limit * (self._comfort.token_usage / pressure.token_usage - 1)))
+        free = report.capacity - report.running - report.waiting
+        if report.token_usage:
+            free = min(free, math.floor(self.limit * (self._comfort.token_usage / report.token_usage - 1)))
         return max(1, min(free // 2, self.limit))

@@ -16,7 +16,7 @@ from sampler.scorers import default_scorer, require_scorer
 from sampler.tools import ToolServer
 from shared.documents import TaskPayload
 from shared.errors import ConfigError
-from shared.store.questions import Asked
+from shared.store.questions import TaskDemand
 
 log = logging.getLogger(__name__)
 
@@ -42,7 +42,7 @@ class Playable:
         if not self._scores_itself:
             require_scorer(default_scorer(config.default_scorer, judge), judge)
 
-    def check(self, asked: Sequence[Asked]) -> None:
+    def check(self, asked: Sequence[TaskDemand]) -> None:
         """What the open tasks ask for. Raises ConfigError where there are some, and none can be played here."""
         bad = [(one, text) for one in asked if (text := self._problem(one.scorer, one.tools))]
         waiting, total = sum(one.num_tasks for one, _ in bad), sum(one.num_tasks for one in asked)

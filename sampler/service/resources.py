@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from sampler.agents import Agents
 from sampler.config import SamplerConfig
 from sampler.engine.pool.engine_pool import EnginePool
+from sampler.engine.pool.policy_client import PolicyClient
 from sampler.engine.pool.turn_sources import Source
 from sampler.parsers import Parser
 from sampler.rendering.template import ChatTemplate
@@ -16,14 +17,6 @@ from shared.errors import ConfigError
 from shared.store import Store
 
 MOST_KEPT_TOOLS = 10_000  # hashes that are remembered: every task may have a list of its own
-
-
-@dataclass(frozen=True, slots=True)
-class Seat:
-    """What it takes to ask one policy."""
-
-    template: ChatTemplate
-    pool: EnginePool
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +33,7 @@ class Resources:
     parser: Parser
     agents: Agents = field(default_factory=Agents)
     tool_traffic: Traffic = field(default_factory=Traffic)
-    others: Mapping[str, Seat] = field(default_factory=dict)  # by policy: those that take turns too
+    others: Mapping[str, PolicyClient] = field(default_factory=dict)  # by policy: those that take turns too
     sources: Sequence[Source] = ()  # where turns of the process's own policy may be drawn from instead
     kept_tools: set[str] = field(default_factory=set)  # hashes of lists of tools that this process has stored
     branch_causes: Counter[str] = field(default_factory=Counter)  # requests by `BranchCause`, for the worker's stats
@@ -53,10 +46,10 @@ class Resources:
                 self.kept_tools.clear()
             self.kept_tools.add(tools_hash)
 
-    def seat(self, policy: str) -> Seat:
+    def policy_client(self, policy: str) -> PolicyClient:
         """Raises ConfigError for a policy that takes no part."""
         if policy == self.config.policy:
-            return Seat(self.template, self.pool)
+            return PolicyClient(self.template, self.pool)
         if policy not in self.others:
             known = ", ".join([self.config.policy, *self.others])
             raise ConfigError(f"policy {policy!r} takes no part; those that do: {known} (see other_policies)")

@@ -33,14 +33,14 @@ from sampler.parsers import get_parser
 from sampler.sampler import AsyncSampler
 from sampler.scorers import import_scorers
 from sampler.service.admission import seq_limit
-from sampler.service.concurrency import Concurrency, Pressure
+from sampler.service.concurrency import Concurrency, LoadReport
 from sampler.service.first_episodes import FirstEpisodes
 from sampler.service.loops import every, wait_for
 from sampler.service.playable import Playable
 from sampler.service.resources import Resources
 from sampler.service.tool_check import tell_missing_tools
 from sampler.settlement.settle import settle_next
-from sampler.tools import TokenBorders, ToolCatalog, Traffic, parse_servers
+from sampler.tools import TokenOffsets, ToolCatalog, Traffic, parse_servers
 from sampler.tools.isolation import isolated
 from shared.documents import Claim
 from shared.documents.run import Run, Worker
@@ -59,7 +59,7 @@ RELEASE_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
-class View:
+class DatabaseState:
     """What the database said last. `seq_limit` None: no gate; 0: nothing may be opened yet."""
 
     paused: bool = False
@@ -98,7 +98,7 @@ class SamplerService:
         self._config = config
         self._worker = worker
         self._sampler_class = sampler_class
-        self._view = View()
+        self._view = DatabaseState()
         self._episodes: dict[asyncio.Task[float | None], Claim] = {}
         self._stop = asyncio.Event()
         self._settle_wanted = asyncio.Event()
@@ -111,8 +111,8 @@ class SamplerService:
         self._token_rate = TokenRate()
         self._eval_looked_at = 0.0
         self._engines = Engines(store, client, config)
-        own = self._engines.seats[config.policy]
-        agents = Agents.from_file(config.agent_config_path, TokenBorders(own.template))
+        own = self._engines.policy_clients[config.policy]
+        agents = Agents.from_file(config.agent_config_path, TokenOffsets(own.template))
         agents.require(config.context_summary)
         self._resources = Resources(
             store=store,
@@ -120,7 +120,7 @@ class SamplerService:
             worker=worker,
             template=own.template,
             pool=own.pool,
-            others={policy: seat for policy, seat in self._engines.seats.items() if policy != config.policy},
+            others={name: client for name, client in self._engines.policy_clients.items() if name != config.policy},
             sources=self._engines.sources,
             tool_servers=isolated(parse_servers(config.mcp_manager_url), config.tool_user, config.tool_sandbox),
             tool_catalog=ToolCatalog(),
@@ -178,7 +178,7 @@ class SamplerService:
             run = await self._store.runs.get()
         except MalformedDocument as exc:  # it may say that the run is paused: nothing is claimed until it is mended
             tell(str(exc))
-            self._view = View(paused=True, doing=f"waiting for the run's document to be mended: {exc}")
+            self._view = DatabaseState(paused=True, doing=f"waiting for the run's document to be mended: {exc}")
             return
         await self._engines.look()
         limit, doing = await self._seq_limit(run)
@@ -186,17 +186,17 @@ class SamplerService:
         if away := self._resources.tool_traffic.away():
             doing = f"waiting for tool server {', '.join(traffic.server.name for traffic in away)}"
         paused = run is None or run.state is RunState.PAUSED
-        self._view = View(paused=paused, seq_limit=limit, doing="paused" if paused else doing)
-        if self._concurrency.update(self._pressure(), len(self._episodes)) > len(self._episodes):
+        self._view = DatabaseState(paused=paused, seq_limit=limit, doing="paused" if paused else doing)
+        if self._concurrency.update(self._load_report(), len(self._episodes)) > len(self._episodes):
             self._place_free.set()
 
-    def _pressure(self) -> Pressure:
+    def _load_report(self) -> LoadReport:
         """What the engines that are up reported last, and how long our own requests took since the last look."""
         up, stats = self._engines.up(), self._engines.stats()
         seconds, tokens = stats.engine_s - self._engine_mark[0], stats.output_tokens - self._engine_mark[1]
         self._engine_mark = (stats.engine_s, stats.output_tokens)
-        return Pressure(
-            news=tuple(service.heartbeat for service in up),
+        return LoadReport(
+            stamp=tuple(service.heartbeat for service in up),
             running=sum(service.running for service in up),
             waiting=sum(service.waiting for service in up),
             capacity=sum(service.capacity for service in up),

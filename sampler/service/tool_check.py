@@ -11,7 +11,7 @@ from sampler.errors import ToolFailure
 from sampler.service.resources import Resources
 from sampler.tools import ToolCatalog, ToolLimits, ToolServer, ToolSession, Traffic
 from shared.errors import ConfigError
-from shared.store.questions import Asked
+from shared.store.questions import TaskDemand
 
 log = logging.getLogger(__name__)
 
@@ -26,7 +26,7 @@ def tool_limits(config: SamplerConfig) -> ToolLimits:
     )
 
 
-async def tell_missing_tools(resources: Resources, asked: Sequence[Asked]) -> None:
+async def tell_missing_tools(resources: Resources, asked: Sequence[TaskDemand]) -> None:
     """Log tools that open tasks name and no server offers. A server that does not answer is reported by its traffic, not here."""
     try:
         problems = await missing_tools(
@@ -42,7 +42,7 @@ async def tell_missing_tools(resources: Resources, asked: Sequence[Asked]) -> No
 async def missing_tools(
     config: SamplerConfig,
     servers: Sequence[ToolServer],
-    asked: Sequence[Asked],
+    asked: Sequence[TaskDemand],
     catalog: ToolCatalog | None = None,
     traffic: Traffic | None = None,
 ) -> dict[str, int]:

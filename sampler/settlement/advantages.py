@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from sampler.settlement.config import Advantage, GigpoMode, GroupConfig
-from sampler.settlement.groups import Episode, turn_rewards
+from sampler.settlement.groups import ScoredEpisode, turn_rewards
 
 ZSCORE_EPSILON = 1e-6
 ALIKE = 1e-12  # rewards this close are equal: their spread is rounding
@@ -21,7 +21,7 @@ Norm = Callable[[Sequence[float]], list[float]]
 
 
 def group_advantages(
-    episodes: Sequence[Episode], rewards: Sequence[float], config: GroupConfig
+    episodes: Sequence[ScoredEpisode], rewards: Sequence[float], config: GroupConfig
 ) -> list[tuple[float, ...]]:
     """Of each episode, one value per turn, `adv_scaling` included."""
     if config.advantage is Advantage.REWARD_TO_GO:
@@ -80,7 +80,7 @@ def _zero_if_tiny(value: float) -> float:
 # ---------------------------------------------------------------------- by turn
 
 
-def returns(episode: Episode, reward: float, discount: float) -> list[float]:
+def returns(episode: ScoredEpisode, reward: float, discount: float) -> list[float]:
     """G_t = Σ_k≥t γ^(k−t) r_k: what the episode earns from turn t on."""
     total, found = 0.0, []
     for earned in reversed(turn_rewards(episode, reward)):
@@ -89,13 +89,13 @@ def returns(episode: Episode, reward: float, discount: float) -> list[float]:
     return found[::-1]
 
 
-def reward_to_go(episodes: Sequence[Episode], rewards: Sequence[float], discount: float) -> list[list[float]]:
+def reward_to_go(episodes: Sequence[ScoredEpisode], rewards: Sequence[float], discount: float) -> list[list[float]]:
     """A_t = G_t − mean of G_t over the episodes that have a turn t (as PipelineRL's groups by step). Alone there: 0."""
     gains = [returns(e, r, discount) for e, r in zip(episodes, rewards, strict=True)]
     return _within(gains, [list(range(len(of_episode))) for of_episode in gains], mean_baseline)
 
 
-def gigpo(episodes: Sequence[Episode], rewards: Sequence[float], config: GroupConfig) -> list[list[float]]:
+def gigpo(episodes: Sequence[ScoredEpisode], rewards: Sequence[float], config: GroupConfig) -> list[list[float]]:
     """A = A_E + ω·A_S: GiGPO, arXiv 2505.10978.
 
     A_E: the episode's reward among the group's. A_S: G_t among all turns of the group that saw the same; alone: 0.

@@ -18,7 +18,7 @@ OVER_LONG = {Termination.LENGTH_LIMIT.value, Termination.TURNS_LIMIT.value}
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class ScoredTurn:
     """`score` is what the sampler says this turn earned, None where it says nothing. `observation` names what the model saw."""
 
     dispatch: str
@@ -27,13 +27,13 @@ class Turn:
 
 
 @dataclass(frozen=True, slots=True)
-class Episode:
+class ScoredEpisode:
     """One scored episode. Without a turn (its first prompt was too long, say) there is nothing to train on."""
 
     record: str
     score: float
     over_long: bool
-    turns: tuple[Turn, ...]
+    turns: tuple[ScoredTurn, ...]
 
     @property
     def num_turns(self) -> int:
@@ -47,10 +47,10 @@ class Episode:
 
 def read_episode(
     record: Record, score: float, dispatches: Sequence[DispatchedSamplingTask], *, observations: bool
-) -> Episode:
+) -> ScoredEpisode:
     """`observations`: whether anybody will look at them (hashing them takes 2 ms for 160 turns)."""
-    turns = tuple(Turn(d.id, d.score, observation(d) if observations else "") for d in answered(dispatches))
-    return Episode(record.id, score, record.termination in OVER_LONG, turns)
+    turns = tuple(ScoredTurn(d.id, d.score, observation(d) if observations else "") for d in answered(dispatches))
+    return ScoredEpisode(record.id, score, record.termination in OVER_LONG, turns)
 
 
 def observation(dispatch: DispatchedSamplingTask) -> str:
@@ -61,7 +61,7 @@ def observation(dispatch: DispatchedSamplingTask) -> str:
     return hashlib.sha256(json.dumps(seen).encode()).hexdigest()
 
 
-def turn_rewards(episode: Episode, reward: float) -> list[float]:
+def turn_rewards(episode: ScoredEpisode, reward: float) -> list[float]:
     """What each turn earned: its own score, and the last turn what is left of `reward`. They add up to `reward`."""
     earned = [turn.score or 0.0 for turn in episode.turns]
     earned[-1] += reward - math.fsum(earned)

@@ -12,17 +12,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from sampler.settlement.config import GroupConfig
-from sampler.settlement.groups import Episode
+from sampler.settlement.groups import ScoredEpisode
 
 
 @dataclass(slots=True)
-class Verdict:
+class RuleResult:
     """`kept` in the order of the group, each with what is added to its score in `shaping`; `dropped` is {record: reason}.
 
     With a `refusal` nothing is kept: it says why the group is dropped as a whole.
     """
 
-    kept: list[Episode]
+    kept: list[ScoredEpisode]
     dropped: dict[str, str] = field(default_factory=dict)
     shaping: list[float] = field(default_factory=list)
     refusal: str | None = None
@@ -31,14 +31,14 @@ class Verdict:
     def rewards(self) -> list[float]:
         return [e.score + added for e, added in zip(self.kept, self.shaping, strict=True)]
 
-    def drop(self, episodes: Sequence[Episode], reason: str) -> None:
+    def drop(self, episodes: Sequence[ScoredEpisode], reason: str) -> None:
         self.dropped |= {episode.record: reason for episode in episodes}
         self.kept = [episode for episode in self.kept if episode.record not in self.dropped]
 
 
-def judge(episodes: Sequence[Episode], num_generations: int, config: GroupConfig) -> Verdict:
+def judge(episodes: Sequence[ScoredEpisode], num_generations: int, config: GroupConfig) -> RuleResult:
     """Apply every rule to the scored episodes of a group that was to have `num_generations`."""
-    verdict = Verdict(list(episodes))
+    verdict = RuleResult(list(episodes))
     verdict.drop([e for e in episodes if not e.turns], "the model never replied")
     _drop_short_successes(verdict, config)
     _drop_over_long(verdict, config)
@@ -53,12 +53,12 @@ def judge(episodes: Sequence[Episode], num_generations: int, config: GroupConfig
 # ---------------------------------------------------------------------- episodes
 
 
-def _drop_short_successes(verdict: Verdict, config: GroupConfig) -> None:
+def _drop_short_successes(verdict: RuleResult, config: GroupConfig) -> None:
     short = [e for e in verdict.kept if e.correct and e.num_turns < config.min_turns]
     verdict.drop(short, f"correct in fewer than {config.min_turns} turns")
 
 
-def _drop_over_long(verdict: Verdict, config: GroupConfig) -> None:
+def _drop_over_long(verdict: RuleResult, config: GroupConfig) -> None:
     if config.reserve_context_error_count is None:
         return
     over_long = by_lot([e for e in verdict.kept if e.over_long])
@@ -68,7 +68,7 @@ def _drop_over_long(verdict: Verdict, config: GroupConfig) -> None:
     )
 
 
-def _balance(verdict: Verdict, config: GroupConfig) -> None:
+def _balance(verdict: RuleResult, config: GroupConfig) -> None:
     """A group of one side only is left to the zero-variance rule: there is nothing to balance it with."""
     if not config.balance_sample:
         return
@@ -80,7 +80,7 @@ def _balance(verdict: Verdict, config: GroupConfig) -> None:
         verdict.drop(wrong[n:], "balance: more wrong than correct")
 
 
-def by_lot(episodes: Sequence[Episode]) -> list[Episode]:
+def by_lot(episodes: Sequence[ScoredEpisode]) -> list[ScoredEpisode]:
     """A random order that is always the same for the same records."""
     return sorted(episodes, key=lambda e: hashlib.sha256(e.record.encode()).hexdigest())
 
@@ -88,7 +88,7 @@ def by_lot(episodes: Sequence[Episode]) -> list[Episode]:
 # ---------------------------------------------------------------------- the group
 
 
-def _refusal(verdict: Verdict, num_generations: int, config: GroupConfig) -> str | None:
+def _refusal(verdict: RuleResult, num_generations: int, config: GroupConfig) -> str | None:
     kept, needed = verdict.kept, min(config.min_group_size, num_generations)
     if len(kept) < needed:
         return f"{len(kept)} of {num_generations} episodes can be trained on"
@@ -100,7 +100,7 @@ def _refusal(verdict: Verdict, num_generations: int, config: GroupConfig) -> str
     return None
 
 
-def _shaping(kept: Sequence[Episode], config: GroupConfig) -> list[float]:
+def _shaping(kept: Sequence[ScoredEpisode], config: GroupConfig) -> list[float]:
     added = {e.record: 0.0 for e in kept}
     if config.efficient_rewarding:
         magnitude = config.efficient_rewarding_magnitude
@@ -109,7 +109,7 @@ def _shaping(kept: Sequence[Episode], config: GroupConfig) -> list[float]:
     return [added[e.record] for e in kept]
 
 
-def rank_shaping(episodes: Sequence[Episode], magnitude: float) -> dict[str, float]:
+def rank_shaping(episodes: Sequence[ScoredEpisode], magnitude: float) -> dict[str, float]:
     """{record: what is added}: from −magnitude for the fewest turns to +magnitude for the most, by rank; the sum is 0.
 
     Equal numbers of turns share the mean of their ranks; one episode alone gets 0. As in AgentCPM-Explore's AgentRL.

@@ -19,8 +19,8 @@ from dataclasses import dataclass
 from sampler.config import SamplerConfig
 from sampler.settlement.advantages import group_advantages
 from sampler.settlement.config import Advantage
-from sampler.settlement.groups import Episode, read_episode
-from sampler.settlement.rules import Verdict, judge
+from sampler.settlement.groups import ScoredEpisode, read_episode
+from sampler.settlement.rules import RuleResult, judge
 from shared.documents import DBRecordData, DispatchedSamplingTask, Record, Slot, Task, data_id
 from shared.documents.states import DataStatus, RecordStatus, SlotStatus
 from shared.errors import DataError, MalformedDocument
@@ -47,7 +47,7 @@ class Part:
 class Settlement:
     """What the rules say of a group, and the advantages of what they keep, per dispatch."""
 
-    verdict: Verdict
+    verdict: RuleResult
     advantages: Mapping[str, Mapping[str, float]]  # {record: {dispatch: advantage}}
     masked: frozenset[str]
 
@@ -131,12 +131,12 @@ async def _parts(store: Store, task: Task, scored: Mapping[str, float]) -> dict[
     return parts
 
 
-def _read(part: Part, config: SamplerConfig) -> Episode:
+def _read(part: Part, config: SamplerConfig) -> ScoredEpisode:
     by_observation = config.advantage is Advantage.GIGPO
     return read_episode(part.record, part.score, part.dispatches, observations=by_observation)
 
 
-def decide(episodes: Sequence[Episode], num_generations: int, config: SamplerConfig) -> Settlement:
+def decide(episodes: Sequence[ScoredEpisode], num_generations: int, config: SamplerConfig) -> Settlement:
     """The rules and the estimator on one group: a pure function."""
     verdict = judge(episodes, num_generations, config)
     advantages = group_advantages(verdict.kept, verdict.rewards, config) if verdict.kept else []
@@ -150,7 +150,7 @@ def decide(episodes: Sequence[Episode], num_generations: int, config: SamplerCon
     )
 
 
-def _data(task: Task, policy: str, part: Part, episode: Episode, settlement: Settlement) -> DBRecordData:
+def _data(task: Task, policy: str, part: Part, episode: ScoredEpisode, settlement: Settlement) -> DBRecordData:
     """The policy's tree. What is dropped is of no group: its `group_size` is 0, and its advantages are."""
     verdict, rid = settlement.verdict, episode.record
     reason = verdict.dropped.get(rid)

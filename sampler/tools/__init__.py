@@ -10,11 +10,11 @@ from sampler.tools.limits import ToolLimits
 from sampler.tools.results import ToolResult
 from sampler.tools.servers import ToolServer, parse_servers
 from sampler.tools.session import ToolSession
-from sampler.tools.tokens import TokenBorders
+from sampler.tools.tokens import TokenOffsets
 from sampler.tools.traffic import Traffic
 
 __all__ = [
-    "TokenBorders",
+    "TokenOffsets",
     "ToolCatalog",
     "ToolLimits",
     "ToolResult",

@@ -29,7 +29,7 @@ _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 _POLL_S = 0.01
 
 
-class Children:
+class ServerProcesses:
     """The server and what was left to the guard: every child of this process."""
 
     def __init__(self, server: int) -> None:
@@ -73,7 +73,7 @@ def main() -> None:
     signal.signal(signal.SIGTERM, note)
     signal.signal(signal.SIGCHLD, lambda number, frame: None)
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
-    children = Children(_start(command, lifeline))
+    children = ServerProcesses(_start(command, lifeline))
     null = os.open(os.devnull, os.O_RDWR)
     for own in (0, 1):  # the server's ends are its own: when it closes its stdout, the sampler sees that
         os.dup2(null, own)
@@ -108,7 +108,7 @@ def _start(command: list[str], lifeline: int) -> int:
         os._exit(CANNOT_RUN)
 
 
-def _end(children: Children, grace_s: float) -> None:
+def _end(children: ServerProcesses, grace_s: float) -> None:
     """Until no child is left: SIGTERM, then SIGKILL. The children of those that end become the guard's, and are ended too."""
     told: set[int] = set()
     end = time.monotonic() + grace_s

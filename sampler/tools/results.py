@@ -27,7 +27,7 @@ from sampler.tools.limits import ToolLimits
 from shared.outside_text import storable
 
 # Character ranges of a text's tokens, in order.
-Borders = Callable[[str], Sequence[tuple[int, int]]]
+OffsetsOf = Callable[[str], Sequence[tuple[int, int]]]
 
 # Of one text within a raw answer whose whole is too long: its structure matters more than a picture's bytes.
 _MAX_RAW_TEXT_CHARS = 2000
@@ -52,7 +52,7 @@ class ToolResult:
 
 
 def to_result(
-    answer: CallToolResult, duration_s: float, limits: ToolLimits, borders: Borders | None = None, retries: int = 0
+    answer: CallToolResult, duration_s: float, limits: ToolLimits, offsets: OffsetsOf | None = None, retries: int = 0
 ) -> ToolResult:
     text = "\n".join(_block_text(block) for block in answer.content)
     plain = all(isinstance(block, TextContent) for block in answer.content)
@@ -63,30 +63,30 @@ def to_result(
     if not text and answer.is_error:
         text = "the tool failed without a message"
     whole = storable(text)
-    kept, cut_chars = bounded(whole, limits, borders)
+    kept, cut_chars = bounded(whole, limits, offsets)
     raw = None if plain and not cut_chars else raw_text(answer, limits.max_raw_chars)
     if plain and raw is not None and len(raw) <= len(kept) and _has_beginnings(kept, answer):
         raw = None  # bounded more tightly than the text was
     return ToolResult(kept, bool(answer.is_error), duration_s, cut_chars, raw, retries, whole, answer)
 
 
-def with_summary(result: ToolResult, summary: str, limits: ToolLimits, borders: Borders | None = None) -> ToolResult:
+def with_summary(result: ToolResult, summary: str, limits: ToolLimits, offsets: OffsetsOf | None = None) -> ToolResult:
     """The same result, of which the model reads `summary`; so `raw` keeps the answer."""
-    kept, _ = bounded(storable(summary), limits, borders)
+    kept, _ = bounded(storable(summary), limits, offsets)
     raw = result.raw
     if raw is None and result.answer is not None:
         raw = raw_text(result.answer, limits.max_raw_chars)
     return replace(result, text=kept, cut_chars=len(result.whole), raw=raw)
 
 
-def bounded(text: str, limits: ToolLimits, borders: Borders | None = None) -> tuple[str, int]:
+def bounded(text: str, limits: ToolLimits, offsets: OffsetsOf | None = None) -> tuple[str, int]:
     """The text within the limits, and how many characters it lost. Never above `max_result_chars` and `max_result_tokens`."""
     head, tail = _ends_within_chars(text, limits.max_result_chars)
     kept = _joined(text, head, tail)
     max_tokens = limits.max_result_tokens
     # No token is shorter than a byte, so a short text needs no tokenizer; one more for a tokenizer that adds a space.
-    if borders is not None and max_tokens is not None and len(kept.encode()) >= max_tokens:
-        head, tail = _ends_within_tokens(text, head, tail, limits, borders)
+    if offsets is not None and max_tokens is not None and len(kept.encode()) >= max_tokens:
+        head, tail = _ends_within_tokens(text, head, tail, limits, offsets)
     return _joined(text, head, tail), len(text) - len(head) - len(tail)
 
 
@@ -162,29 +162,29 @@ def _ends_within_chars(text: str, max_chars: int) -> tuple[str, str]:
     return (text[: room - tail_chars], text[-tail_chars:]) if tail_chars > 0 else (text[:max_chars], "")
 
 
-def _ends_within_tokens(text: str, head: str, tail: str, limits: ToolLimits, borders: Borders) -> tuple[str, str]:
-    """The same by tokens, of ends that are within their characters. Cuts lie at borders of tokens; nothing is decoded."""
+def _ends_within_tokens(text: str, head: str, tail: str, limits: ToolLimits, offsets: OffsetsOf) -> tuple[str, str]:
+    """The same by tokens, of ends that are within their characters. Cuts lie between tokens; nothing is decoded."""
     max_tokens = limits.max_result_tokens or 0
     kept = _joined(text, head, tail)
-    if len(borders(kept)) <= max_tokens:
+    if len(offsets(kept)) <= max_tokens:
         return head, tail
-    head_tokens = borders(head)
-    tail_tokens = borders(tail) if tail else head_tokens if head == text else []
+    head_tokens = offsets(head)
+    tail_tokens = offsets(tail) if tail else head_tokens if head == text else []
     tail_source = tail or head
-    room = max_tokens - len(borders(_marker(len(text))))
+    room = max_tokens - len(offsets(_marker(len(text))))
     while room // 4 > 0 and tail_tokens:
         num_tail = min(room // 4, len(tail_tokens))
         num_head = min(room - num_tail, len(head_tokens))
         ends = head[: head_tokens[num_head - 1][1]], tail_source[tail_tokens[-num_tail][0] :]
         short = _joined(text, *ends)
-        excess = len(borders(short)) - max_tokens  # the marker may merge with its neighbors
+        excess = len(offsets(short)) - max_tokens  # the marker may merge with its neighbors
         if excess <= 0 and len(short) <= limits.max_result_chars:
             return ends
         room -= max(excess, 1)
     room = min(max_tokens, len(head_tokens))  # too little for a marker
     while room > 0:
         short = head[: head_tokens[room - 1][1]]
-        excess = len(borders(short)) - max_tokens  # the last token may be a part of a character
+        excess = len(offsets(short)) - max_tokens  # the last token may be a part of a character
         if excess <= 0:
             return short, ""
         room -= excess

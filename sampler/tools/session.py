@@ -26,7 +26,7 @@ from sampler.tools.limits import ToolLimits
 from sampler.tools.link import Link
 from sampler.tools.names import chosen, unique_names
 from sampler.tools.offered import OfferedTool
-from sampler.tools.results import Borders, ToolResult, bounded, to_result, with_summary
+from sampler.tools.results import OffsetsOf, ToolResult, bounded, to_result, with_summary
 from sampler.tools.servers import ToolServer
 from sampler.tools.traffic import Traffic
 from shared.errors import ConfigError
@@ -36,7 +36,7 @@ T = TypeVar("T")
 
 class ToolSession:
     """`allow`: names or patterns that this episode may use; None allows all. `exclude` wins over it. `episode`: what servers
-    are told to know it by; None: a random id. `borders`: see `results`."""
+    are told to know it by; None: a random id. `offsets`: see `results`."""
 
     def __init__(
         self,
@@ -48,12 +48,12 @@ class ToolSession:
         *,
         exclude: Collection[str] = (),
         episode: str | None = None,
-        borders: Borders | None = None,
+        offsets: OffsetsOf | None = None,
     ) -> None:
         self._limits = limits or ToolLimits()
         self._allow = None if allow is None else list(allow)
         self._exclude = list(exclude)
-        self._borders = borders
+        self._offsets = offsets
         self._catalog = catalog or ToolCatalog(max_age_s=0)
         shared = traffic or Traffic()
         episode = episode or uuid.uuid4().hex
@@ -126,14 +126,14 @@ class ToolSession:
         tool = self._tools.get(name)
         if tool is None:
             known = ", ".join(self._tools) or "none"
-            text, cut_chars = bounded(f"unknown tool {name!r}; available: {known}", self._limits, self._borders)
+            text, cut_chars = bounded(f"unknown tool {name!r}; available: {known}", self._limits, self._offsets)
             return ToolResult(text, True, 0.0, cut_chars)
         answer, retries = await self._owners[tool.server].call(tool, arguments, timeout_s)
-        return to_result(answer, time.monotonic() - began, self._limits, self._borders, retries)
+        return to_result(answer, time.monotonic() - began, self._limits, self._offsets, retries)
 
     def with_summary(self, result: ToolResult, summary: str) -> ToolResult:
         """`result` as an agent summarized it, within the limits."""
-        return with_summary(result, summary, self._limits, self._borders)
+        return with_summary(result, summary, self._limits, self._offsets)
 
 
 def _owners(offered: Sequence[tuple[Link, OfferedTool]]) -> dict[str, Link]:

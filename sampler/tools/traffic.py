@@ -29,7 +29,7 @@ from shared.outside_text import clipped
 T = TypeVar("T")
 
 MAX_OPENING = 64
-# A stream on which a session listens brings news of another tool list, which is news for all; each one is a connection.
+# A stream on which a session listens reports another tool list, which concerns all sessions; each one is a connection.
 MAX_LISTENING = 8
 _MAX_TOLD_CHARS = 500
 

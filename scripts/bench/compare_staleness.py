@@ -46,7 +46,7 @@ TABLE_WIDTH = 190  # in a file or a pipe
 
 
 @dataclass(frozen=True)
-class Outcome:
+class LaunchFigures:
     """One launch. Seconds are wall time; `idle` is the trainer's share of its time spent waiting for data."""
 
     stale_data: str
@@ -81,7 +81,7 @@ def main() -> None:
     parser.add_argument("--png", type=Path, help="draw the curves into this file")
     args = parser.parse_args()
     settings = [(rule, int(value)) for rule in args.stale_data.split(",") for value in args.staleness.split(",")]
-    outcomes: list[Outcome] = []
+    outcomes: list[LaunchFigures] = []
     with tempfile.TemporaryDirectory() as folder, slow_tasks(Path(folder), args.slow_s) as changed:
         for repeat in range(args.repeats):
             for rule, value in settings if repeat % 2 == 0 else reversed(settings):  # a slow drift hits all alike
@@ -92,7 +92,7 @@ def main() -> None:
         draw(outcomes, args.png)
 
 
-def play(name: str, stale_data: str, max_staleness: int, repeat: int, changed: Mapping[str, str]) -> Outcome:
+def play(name: str, stale_data: str, max_staleness: int, repeat: int, changed: Mapping[str, str]) -> LaunchFigures:
     """Launch the example with this setting, unless that is done; SystemExit with the launcher's status where it fails."""
     run = f"{name}_{stale_data}{max_staleness}_{repeat}"
     environment = {
@@ -111,13 +111,13 @@ def play(name: str, stale_data: str, max_staleness: int, repeat: int, changed: M
     return read(ROOT / "output" / run, stale_data, max_staleness, repeat)
 
 
-def read(folder: Path, stale_data: str, max_staleness: int, repeat: int) -> Outcome:
+def read(folder: Path, stale_data: str, max_staleness: int, repeat: int) -> LaunchFigures:
     summary: dict[str, Any] = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
     metrics = StepMetrics(folder / METRICS_FILE)
     metrics.read()
     times = metrics.column("time")
     before, after = summary["eval"]["before"], summary["eval"]["after"]
-    return Outcome(
+    return LaunchFigures(
         stale_data=stale_data,
         max_staleness=max_staleness,
         repeat=repeat,
@@ -146,13 +146,13 @@ def read(folder: Path, stale_data: str, max_staleness: int, repeat: int) -> Outc
 # ---------------------------------------------------------------------- for people
 
 
-def show(outcomes: list[Outcome]) -> None:
+def show(outcomes: list[LaunchFigures]) -> None:
     console = Console()
     console = console if console.is_terminal else Console(width=TABLE_WIDTH)
     console.print(_table(outcomes))
 
 
-def _table(outcomes: list[Outcome]) -> Table:
+def _table(outcomes: list[LaunchFigures]) -> Table:
     table = Table(
         "stale_data", "max_staleness", "launches", "episodes", "reward before", "after", "after, by source", "training s",
         "synchronous / this", "staleness mean, max", "trainer waits", "stale records", "mean s of all, trained",
@@ -182,13 +182,13 @@ def _table(outcomes: list[Outcome]) -> Table:
     return table
 
 
-def _seconds(outcomes: list[Outcome], stale_data: str, max_staleness: int) -> float | None:
+def _seconds(outcomes: list[LaunchFigures], stale_data: str, max_staleness: int) -> float | None:
     """Median."""
     mine = [o.training_s for o in outcomes if (o.stale_data, o.max_staleness) == (stale_data, max_staleness)]
     return statistics.median(mine) if mine else None
 
 
-def draw(outcomes: list[Outcome], path: Path) -> None:
+def draw(outcomes: list[LaunchFigures], path: Path) -> None:
     """Training reward by step (do samples count for as much?) and by wall time (what is won?)."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure

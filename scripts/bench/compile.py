@@ -42,7 +42,7 @@ FIRST = 4  # steps, short and long rows among them: on a CPU rows beyond 1024 to
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class CompileResult:
     """Seconds are CPU seconds on a CPU. `graphs`: pieces of a layer that were compiled, forward and backward."""
 
     hidden: int
@@ -56,7 +56,7 @@ class Result:
     graphs: int
 
 
-def measure(hidden: int, layers: int, arguments: argparse.Namespace) -> Result:
+def measure(hidden: int, layers: int, arguments: argparse.Namespace) -> CompileResult:
     """Both learners, step by step."""
     torch.compiler.reset()
     counters.clear()
@@ -70,7 +70,7 @@ def measure(hidden: int, layers: int, arguments: argparse.Namespace) -> Result:
             tokens.append(sum(row.num_tokens for row in rows))
     later = seconds[FIRST:]
     plain_s, compiled_s = (median(column) for column in zip(*later, strict=True))
-    return Result(
+    return CompileResult(
         hidden,
         layers,
         arguments.checkpointing,
@@ -148,7 +148,7 @@ def main() -> None:
     write_json(arguments.json, results)
 
 
-def _columns(r: Result) -> dict[str, str | float | int]:
+def _columns(r: CompileResult) -> dict[str, str | float | int]:
     return {
         "hidden": r.hidden,
         "layers": r.layers,

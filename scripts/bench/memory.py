@@ -39,7 +39,7 @@ TURNS = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class MemoryResult:
     shape: str
     tokens: int
     trained_tokens: int
@@ -62,7 +62,7 @@ def episode(shape: str, tokens: int) -> list[RecordTree]:
     )
 
 
-def measure(shape: str, tokens: int, checkpointing: bool, device: str, threads: int) -> Result:
+def measure(shape: str, tokens: int, checkpointing: bool, device: str, threads: int) -> MemoryResult:
     """In this process."""
     (row,) = pack([merge(episode(shape, tokens))], 2 * tokens)
     with tempfile.TemporaryDirectory() as directory, parallel_session(device, threads) as parallel:
@@ -73,7 +73,7 @@ def measure(shape: str, tokens: int, checkpointing: bool, device: str, threads: 
         before = reset_peak(parallel.device)
         forward_s, backward_s, cpu_s = _forward_backward(learner, row)
         peak = peak_bytes(parallel.device) - before
-    return Result(
+    return MemoryResult(
         shape,
         row.num_tokens,
         row.num_entries,
@@ -143,13 +143,13 @@ def main() -> None:
             options += ["--threads", str(arguments.threads), *["--checkpointing"] * arguments.checkpointing]
             command = [sys.executable, "-m", "scripts.bench.memory", "--child", *options]
             done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
-            results.append(Result(**json.loads(done.stdout.splitlines()[-1])))
+            results.append(MemoryResult(**json.loads(done.stdout.splitlines()[-1])))
             sys.stderr.write(f"{results[-1]}\n")
     show([_columns(result) for result in results], "one row, forward and backward")
     write_json(arguments.json, results)
 
 
-def _columns(r: Result) -> dict[str, str | float]:
+def _columns(r: MemoryResult) -> dict[str, str | float]:
     return {
         "shape": r.shape,
         "tokens": f"{r.tokens:,}",

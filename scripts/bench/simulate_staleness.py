@@ -7,13 +7,13 @@ choice of groups. A group takes exp(σ·N(0, 1)) units of virtual time, so 1 in 
 that time by the weights that are newest then; a step trains for `--train` units. Samplers play at once all that admission opens,
 so a step takes as long as data needs, and no group is waited for because of a lack of places. All modes get the same durations.
 
-    set aside        share of the groups opened that the rule set aside for their age
+    set aside        share of the groups opened that the rule set aside as stale
     of slowest       the same of the slowest tenth of them
     all, trained     mean duration of the groups opened, and of those trained, each token by whether it had a loss
     apart            how far these means are apart at the end of the run
     midway           the same over the middle half of its steps: of the groups trained then, against those whose turn it would
                      be if groups were trained in the order of their tasks
-    age              mean and largest age of a trained token, in steps
+    staleness        mean and largest staleness of a trained token, in steps
     step             virtual time from one step to the next
 
 `tests/system/test_simulate_staleness.py` runs it short.
@@ -41,7 +41,7 @@ from shared.store.pipelines import EPOCH
 from trainer.config import TrainerConfig
 from trainer.data.groups import Candidates, Group, GroupSelector
 from trainer.store_bridge import StoreBridge
-from trainer.trees.ages import Ages, StaleData
+from trainer.trees.staleness import StaleData, Staleness
 
 POLICY = DEFAULT_POLICY
 TOKENS = 8  # of a group
@@ -67,14 +67,14 @@ class Setting:
 
 
 @dataclass
-class Outcome:
+class SimulatedRun:
     """By `seq`. `loss` is the share of a trained group's tokens that had one."""
 
     opened: set[int] = field(default_factory=set)
     set_aside: set[int] = field(default_factory=set)
     step_of: dict[int, int] = field(default_factory=dict)
     loss: dict[int, float] = field(default_factory=dict)
-    ages: list[int] = field(default_factory=list)  # of trained tokens
+    staleness: list[int] = field(default_factory=list)  # of trained tokens
     ended: float = 0.0  # virtual time
 
 
@@ -130,16 +130,16 @@ class Simulation:
             groups_per_step=setting.groups_per_step, max_staleness=setting.max_staleness, num_steps=setting.steps
         )
         self._selector = GroupSelector(bridge, self._config)
-        self._incarnation = bridge(self._store.runs.start_trainer(POLICY, self._admission))
+        self._trainer_generation = bridge(self._store.runs.start_trainer(POLICY, self._admission))
         self._numbers = itertools.count()
         self._events: list[tuple[float, int, Claim | None]] = []  # (when, order, the group's; None: the step's)
         self._published: list[float] = []  # when, by version
         self._versions_of: dict[int, list[int]] = {}  # {seq: of each token}
         self._training: list[Group] = []
         self._step = 0
-        self.outcome = Outcome()
+        self.outcome = SimulatedRun()
 
-    def run(self) -> Outcome:
+    def run(self) -> SimulatedRun:
         self._import_tasks()
         self._publish(0.0)
         self._open_tasks(0.0)
@@ -217,20 +217,20 @@ class Simulation:
 
     def _train(self, found: Candidates, now: float) -> None:
         self._training = found.fresh[: self._setting.groups_per_step]
-        self._selector.borrow(self._training, self._incarnation, self._step + 1)
+        self._selector.borrow(self._training, self._trainer_generation, self._step + 1)
         for group in self._training:
-            self._count(_seq(group), found.ages)
+            self._count(_seq(group), found.staleness)
         self._at(now + self._setting.train, None)
 
-    def _count(self, seq: int, ages: Ages) -> None:
-        young = [version for version in self._versions_of[seq] if not ages.too_old(version)]
+    def _count(self, seq: int, staleness: Staleness) -> None:
+        young = [version for version in self._versions_of[seq] if not staleness.too_stale(version)]
         self.outcome.step_of[seq] = self._step + 1
         self.outcome.loss[seq] = len(young) / TOKENS
-        self.outcome.ages += [ages.of(version) for version in young]
+        self.outcome.staleness += [staleness.of(version) for version in young]
 
     def _end_step(self, now: float) -> None:
         self._step += 1
-        claim = DataClaim(incarnation=self._incarnation, step=self._step)
+        claim = DataClaim(trainer_generation=self._trainer_generation, step=self._step)
         self._bridge(self._store.data.commit_step(POLICY, claim, max_trained_count=1))
         self._training = []
         self._publish(now)
@@ -247,7 +247,7 @@ def _seq(group: Group) -> int:
 # ---------------------------------------------------------------------- for people
 
 
-def summary(setting: Setting, outcome: Outcome) -> Row:
+def summary(setting: Setting, outcome: SimulatedRun) -> Row:
     durations = setting.durations()
     slowest = sorted(outcome.opened, key=lambda seq: durations[seq])[-max(1, len(outcome.opened) // 10) :]
     of_all = float(np.mean([durations[seq] for seq in outcome.opened]))
@@ -265,8 +265,8 @@ def summary(setting: Setting, outcome: Outcome) -> Row:
         "trained": trained,
         "apart %": 100 * (trained / of_all - 1),
         "midway %": 100 * (_mean(durations, midway) / float(np.mean([durations[seq] for seq in in_order])) - 1),
-        "age": float(np.mean(outcome.ages)),
-        "oldest": max(outcome.ages),
+        "staleness": float(np.mean(outcome.staleness)),
+        "largest": max(outcome.staleness),
         "step": outcome.ended / setting.steps,
     }
 

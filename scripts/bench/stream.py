@@ -44,8 +44,8 @@ from trainer.config import TrainerConfig
 from trainer.data.stream import RecordStream
 from trainer.parallel import end_process, parallel_session
 from trainer.store_bridge import StoreBridge
-from trainer.trees.ages import Ages
 from trainer.trees.packing import pack
+from trainer.trees.staleness import Staleness
 from trainer.trees.tree import merge
 
 ROOT = Path(__file__).parents[2]
@@ -149,7 +149,7 @@ def stages(bridge: StoreBridge, name: str, workload: Workload, server: psutil.Pr
     trees = [tree_of(d, tokens[d.id]) for d in data]
     grouped = [trees[i : i + GROUP_SIZE] for i in range(0, len(trees), GROUP_SIZE)]
     merged = [merge(group) for group in grouped]
-    ages = Ages(None)
+    staleness = Staleness(None)
     work: dict[str, Callable[[], object]] = {
         "query ready groups": lambda: bridge(store.data.ready_groups("main", 4 * workload.groups_per_step)),
         "read record data": lambda: bridge(store.data.load(ids)),
@@ -157,7 +157,7 @@ def stages(bridge: StoreBridge, name: str, workload: Workload, server: psutil.Pr
         "flatten and check digest": lambda: [tree_of(d, tokens[d.id]) for d in data],
         "of that the digest": lambda: [digest(tree) for tree in trees],
         "merge": lambda: [merge(group) for group in grouped],
-        "pack": lambda: pack([tree.at(ages) for tree in merged], workload.max_tokens_per_row),
+        "pack": lambda: pack([tree.at(staleness) for tree in merged], workload.max_tokens_per_row),
     }
     rows: list[Row] = []
     for stage, do in work.items():
@@ -191,13 +191,13 @@ def child() -> None:
         max_trained_count=1_000_000, retrained_interval=2, prefetch=order["prefetch"], max_staleness=10_000, stale_data="keep",
     )  # fmt: skip
     with parallel_session("cpu", 1) as parallel, StoreBridge(order["uri"], order["run"]) as bridge:
-        incarnation = 1
+        trainer_generation = 1
         if parallel.is_main:
             admission = Admission(groups_per_step=config.groups_per_step, max_staleness=0)
-            incarnation = bridge(bridge.store.runs.start_trainer("main", admission))
-        incarnation = int(parallel.broadcast_object(incarnation))
+            trainer_generation = bridge(bridge.store.runs.start_trainer("main", admission))
+        trainer_generation = int(parallel.broadcast_object(trainer_generation))
         cpu = time.process_time()
-        with RecordStream(bridge, config, parallel, incarnation=incarnation) as stream:
+        with RecordStream(bridge, config, parallel, trainer_generation=trainer_generation) as stream:
             steps = [take(stream, step, order["step_s"]) for step in range(1, order["steps"] + 1)]
     metrics = {key: [m[key] for m in steps[1:]] for key in ("time/wait_s", "time/load_s", "data/prefetched_fraction")}
     if parallel.is_main:

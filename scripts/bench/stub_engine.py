@@ -34,7 +34,7 @@ INPUT_IDS = re.compile(rb'"input_ids": ?\[([^\]]*)\]')
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
+class PreparedReply:
     """A prepared answer, cut where the prompt's length and the weight version belong."""
 
     head: bytes
@@ -47,7 +47,7 @@ class Reply:
         )  # fmt: skip
 
 
-def prepare(tokenizer: Tokenizer, text: str, n_tokens: int) -> list[Reply]:
+def prepare(tokenizer: Tokenizer, text: str, n_tokens: int) -> list[PreparedReply]:
     """`text` behind as many words as make `n_tokens`, the end of the turn included. Raises ValueError if it is too long."""
     ids = tokenizer.encode(text, add_special_tokens=False).ids
     room = n_tokens - len(ids) - 1
@@ -62,7 +62,7 @@ def prepare(tokenizer: Tokenizer, text: str, n_tokens: int) -> list[Reply]:
     return [_reply([*row, *end], scores) for row, scores in zip(words, logprobs, strict=True)]
 
 
-def _reply(ids: list[int], logprobs: list[float]) -> Reply:
+def _reply(ids: list[int], logprobs: list[float]) -> PreparedReply:
     head = b'{"text": "", "output_ids": %s, "meta_info": {' % json.dumps(ids).encode()
     tail = json.dumps(
         {
@@ -72,7 +72,7 @@ def _reply(ids: list[int], logprobs: list[float]) -> Reply:
             "weight_versions": [{"version": "@", "start": 0, "end": len(ids)}],
         }
     )
-    return Reply(head, tail[1:].encode() + b"}")
+    return PreparedReply(head, tail[1:].encode() + b"}")
 
 
 def word_ids(tokenizer: Tokenizer) -> npt.NDArray[np.int64]:

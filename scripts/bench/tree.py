@@ -58,7 +58,7 @@ PATIENCE_S = 1800.0
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class TreeSettings:
     """Of every process of the run."""
 
     model: str
@@ -69,7 +69,7 @@ class Settings:
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
+class MergeFigures:
     """One way to merge: tokens forwarded, the median step in compared and in clock seconds, seconds of merging and packing,
     and the most memory that a step took beyond what the process had."""
 
@@ -81,11 +81,11 @@ class Way:
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class TreeResult:
     """`ways` by the name of the merging; speed-ups are against no merging."""
 
     kind: str
-    ways: dict[str, Way]
+    ways: dict[str, MergeFigures]
     fixed_s: float
     share: float
     bound: float
@@ -94,7 +94,7 @@ class Result:
         return self.ways[Merging.NONE].step_s / self.ways[way].step_s
 
 
-def way_process(pipe: Connection, kind: str, merging: Merging, settings: Settings) -> None:
+def way_process(pipe: Connection, kind: str, merging: Merging, settings: TreeSettings) -> None:
     """Answer each "step" with its (compared seconds, clock seconds), "fixed" with those of a step over a few tokens, and "end"
     with (tokens, seconds of merging and packing, peak bytes).
     """
@@ -119,7 +119,7 @@ def way_process(pipe: Connection, kind: str, merging: Merging, settings: Setting
         pipe.send((sum(row.num_tokens for row in rows), prepare_s, peak_bytes(parallel.device) - before))
 
 
-def measure(kind: str, settings: Settings, repeats: int) -> Result:
+def measure(kind: str, settings: TreeSettings, repeats: int) -> TreeResult:
     """All ways in turns. Raises RuntimeError when one of the processes ends or does not answer in time."""
     context = mp.get_context("spawn")
     children: dict[Merging, tuple[mp.process.BaseProcess, Connection]] = {}
@@ -141,7 +141,7 @@ def measure(kind: str, settings: Settings, repeats: int) -> Result:
         for way, (_, pipe) in children.items():
             tokens, prepare_s, peak = _ask(pipe, "end")
             step_s, wall_s = (median(column) for column in zip(*times[way], strict=True))
-            ways[str(way)] = Way(tokens, step_s, wall_s, prepare_s, peak / 2**20)
+            ways[str(way)] = MergeFigures(tokens, step_s, wall_s, prepare_s, peak / 2**20)
     finally:
         for process, _ in children.values():
             process.join(10)
@@ -157,10 +157,10 @@ def _ask(pipe: Connection, what: str) -> tuple[Any, ...]:
     return answer
 
 
-def _result(kind: str, ways: dict[str, Way], fixed_s: float) -> Result:
+def _result(kind: str, ways: dict[str, MergeFigures], fixed_s: float) -> TreeResult:
     share = 1.0 - min(fixed_s / ways[Merging.NONE].step_s, 1.0)
     merged = ways[Merging.NONE].tokens / ways[Merging.TREE].tokens
-    return Result(kind, ways, fixed_s, share, 1.0 / (1.0 - share + share / merged))
+    return TreeResult(kind, ways, fixed_s, share, 1.0 / (1.0 - share + share / merged))
 
 
 def main() -> None:
@@ -175,7 +175,7 @@ def main() -> None:
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as directory:
         _write_model(Path(directory), arguments.hidden, arguments.layers)
-        settings = Settings(
+        settings = TreeSettings(
             directory, arguments.device, arguments.threads, arguments.max_tokens_per_row, arguments.scale
         )
         results = []
@@ -202,7 +202,7 @@ def _write_model(directory: Path, hidden: int, layers: int) -> None:
     Qwen3ForCausalLM(config).save_pretrained(directory)
 
 
-def _print(results: Sequence[Result]) -> None:
+def _print(results: Sequence[TreeResult]) -> None:
     numbers = Table("kind", *(f"{way}\n{what}" for what in ("tokens", "s", "MiB") for way in WAYS), title="one step")
     ratios = Table(
         "kind", "linear\nspeed-up", "tree\nspeed-up", "tree against\nlinear", "U", "share", "bound", "tree /\nbound"

@@ -13,7 +13,7 @@ from scripts.launch.settings import ROOT, LaunchConfig
 from shared.evaluation.rounds import evaluation_round
 from shared.names import EVAL_SPLIT, TRAIN_SPLIT
 from shared.store import Store
-from shared.tasks.files import Target, import_task_file
+from shared.tasks.files import ImportTarget, import_task_file
 from shared.tasks.lines import check_unique_ids
 from shared.tasks.mix import import_mix
 from shared.user_code.payload import load_payload_model
@@ -28,7 +28,7 @@ async def import_train(store: Store, config: LaunchConfig) -> int:
         chosen: dict[str, Any] = {"policy": config.policy, "num_generations": config.num_generations}
         return (await import_mix(store, mix, **chosen, splits=(TRAIN_SPLIT,), root=ROOT)).inserted
     epochs, model = range(config.train_epochs), payload_model(config)
-    target = Target(TRAIN_SPLIT, config.policy, epochs, config.num_generations, payload_model=model)
+    target = ImportTarget(TRAIN_SPLIT, config.policy, epochs, config.num_generations, payload_model=model)
     return (await import_task_file(store, ROOT / config.train_file, target)).inserted
 
 
@@ -40,7 +40,7 @@ async def import_eval(store: Store, config: LaunchConfig) -> None:
         await import_mix(store, mix, **chosen, splits=(EVAL_SPLIT,), root=ROOT)
         return
     model = payload_model(config)
-    target = Target(EVAL_SPLIT, config.policy, (0,), config.eval_generations, at_version=0, payload_model=model)
+    target = ImportTarget(EVAL_SPLIT, config.policy, (0,), config.eval_generations, at_version=0, payload_model=model)
     files = [ROOT / path for path in config.eval_files]
     check_unique_ids(files)
     for path in files:

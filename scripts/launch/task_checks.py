@@ -17,9 +17,9 @@ from scripts.launch.rounds import payload_model
 from scripts.launch.settings import ROOT, LaunchConfig
 from shared.errors import ConfigError, TandemError
 from shared.names import EVAL_SPLIT, TRAIN_SPLIT
-from shared.store.questions import Asked
+from shared.store.questions import TaskDemand
 from shared.tasks.checks import Samplers, TaskCheck
-from shared.tasks.files import Target, check_playable
+from shared.tasks.files import ImportTarget, check_playable
 from shared.tasks.mix import check_mix
 from shared.user_code.loading import import_own, load_class
 
@@ -34,7 +34,7 @@ def sampler_settings(config: LaunchConfig) -> SamplerConfig:
     return SamplerConfig.load([*required, *context, *config.service_flags.get("sampler", [])])
 
 
-def check_tasks(config: LaunchConfig, tell: Tell) -> list[Asked]:
+def check_tasks(config: LaunchConfig, tell: Tell) -> list[TaskDemand]:
     """Read every task file of this launch. Raises ConfigError for what samplers cannot play; returns what is asked of tools."""
     settings = sampler_settings(config)
     check = TaskCheck(_samplers(config, settings, tell))
@@ -47,7 +47,7 @@ def check_tasks(config: LaunchConfig, tell: Tell) -> list[Asked]:
         files.append((TRAIN_SPLIT, config.train_file))
     for split, path in files:
         if mix is None or not mix.of_split(split):
-            check_playable(ROOT / path, Target(split, payload_model=model, check=check))
+            check_playable(ROOT / path, ImportTarget(split, payload_model=model, check=check))
     for text, count in check.warnings.items():
         tell(f"{count} tasks: {text}")
     return check.asked
@@ -75,7 +75,7 @@ def _samplers(config: LaunchConfig, settings: SamplerConfig, tell: Tell) -> Samp
     return Samplers(has_judge=has_judge or None, scores_itself=scores)
 
 
-async def check_tools(config: LaunchConfig, tools_url: str | None, asked: Sequence[Asked], tell: Tell) -> None:
+async def check_tools(config: LaunchConfig, tools_url: str | None, asked: Sequence[TaskDemand], tell: Tell) -> None:
     """Do the tool servers offer what tasks name? Raises ConfigError where they answer and do not."""
     naming = [one for one in asked if one.tools or one.exclude_tools]
     if tools_url is None or not naming or not config.num_samplers:

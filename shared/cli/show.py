@@ -34,7 +34,7 @@ EXAMPLES = """Examples:
 
 
 @dataclass(frozen=True, slots=True)
-class Episode:
+class StoredEpisode:
     """All that is stored of one record."""
 
     record: Record
@@ -122,12 +122,12 @@ def _print_records(title: str, records: Sequence[Record], last: Callable[[Record
 # ---------------------------------------------------------------------- one episode
 
 
-async def _episode(store: Store, record: Record) -> Episode:
+async def _episode(store: Store, record: Record) -> StoredEpisode:
     data = await store.data.find({"record": record.id})
     dispatches = await store.records.dispatches_of([record.id])
     settings = [settings.id for settings in await store.settings.of_worker(record.worker)]
     tools = await store.tool_schemas.get_many(sorted({dispatch.tools_hash for dispatch in dispatches[record.id]}))
-    return Episode(record, await store.tasks.get(record.task), dispatches[record.id], data, settings, tools)
+    return StoredEpisode(record, await store.tasks.get(record.task), dispatches[record.id], data, settings, tools)
 
 
 async def _speller(store: Store, policy: str) -> Callable[[int], str]:
@@ -142,7 +142,7 @@ async def _speller(store: Store, policy: str) -> Callable[[int], str]:
     return lambda token: tokenizer.decode([token], skip_special_tokens=False)
 
 
-def _print_episode(episode: Episode, spell: Callable[[int], str] | None, *, whole_tools: bool) -> None:
+def _print_episode(episode: StoredEpisode, spell: Callable[[int], str] | None, *, whole_tools: bool) -> None:
     out = console()
     record = episode.record
     if episode.task is not None:

@@ -39,13 +39,13 @@ EXAMPLES = """Examples:
 
 @dataclass(slots=True)
 class PolicyStatus:
-    """A policy's newest weights, and the age in steps of what waits for the trainer."""
+    """A policy's newest weights, and the staleness of what waits for the trainer."""
 
     policy: str
     version: int | None
     step: int
     announced: str
-    ready_by_lag: dict[int, int] = field(default_factory=dict)  # {optimizer steps behind: records}
+    ready_by_staleness: dict[int, int] = field(default_factory=dict)  # {optimizer steps behind: records}
 
 
 @dataclass(slots=True)
@@ -80,7 +80,7 @@ def status(
 ) -> None:
     """Show tasks, slots, records, training data, engines, workers, weights and rates of a run.
 
-    Ages are by the database's clock. Rates are over the last minute. *Lag* is how many optimizer steps the weights
+    Times are by the database's clock. Rates are over the last minute. *Staleness* is how many optimizer steps the weights
     that sampled a record are behind the newest.
     """
 
@@ -176,8 +176,10 @@ async def _policy(store: Store, policy: str) -> PolicyStatus:
     versions = {v.version: v for v in await store.versions.all(policy)}
     found = PolicyStatus(policy, newest.version, newest.step, ago(newest.created_at, now))
     for version, n in (await store.questions.ready_versions(policy)).items():
-        lag = versions[version].lag(newest.step) if version in versions else -1  # -1: weights that were never announced
-        found.ready_by_lag[lag] = found.ready_by_lag.get(lag, 0) + n
+        steps = (
+            versions[version].staleness(newest.step) if version in versions else -1
+        )  # -1: weights that were never announced
+        found.ready_by_staleness[steps] = found.ready_by_staleness.get(steps, 0) + n
     return found
 
 
@@ -290,12 +292,14 @@ def _metrics(metrics: Mapping[str, Mapping[str, Mapping[str, float]]]) -> Table:
 
 
 def _policies(policies: list[PolicyStatus]) -> Table:
-    made = table("policy", "version #", "step #", "announced", "ready data by lag", title="weights")
+    made = table("policy", "version #", "step #", "announced", "ready data by staleness", title="weights")
     for p in policies:
-        lags = "  ".join(f"{'unknown' if lag < 0 else lag}: {n}" for lag, n in sorted(p.ready_by_lag.items()))
+        ready = "  ".join(
+            f"{'unknown' if steps < 0 else steps}: {n}" for steps, n in sorted(p.ready_by_staleness.items())
+        )
         version = "none" if p.version is None else str(p.version)
         age = p.announced if p.version is None else f"{p.announced} ago"
-        made.add_row(escape(p.policy), version, str(p.step), age, lags or "none waits")
+        made.add_row(escape(p.policy), version, str(p.step), age, ready or "none waits")
     return made
 
 

@@ -14,7 +14,7 @@ from shared.errors import ConfigError
 from shared.names import DEFAULT_POLICY, TRAIN_SPLIT
 from shared.store import Store
 from shared.tasks.checks import Samplers, TaskCheck
-from shared.tasks.files import NUM_GENERATIONS, ImportResult, Target, import_task_file
+from shared.tasks.files import NUM_GENERATIONS, ImportResult, ImportTarget, import_task_file
 from shared.tasks.files import Progress as Report
 from shared.tasks.mix import TasksConfig, import_mix
 from shared.user_code.loading import import_own
@@ -114,7 +114,7 @@ def import_(
                 return await import_mix(store, mix, **chosen_here, progress=report, check=check)
             chosen = range(epochs or 1) if epoch is None else (epoch,)
             model = None if payload_model is None else load_payload_model(payload_model)
-            target = Target(split or TRAIN_SPLIT, policy, chosen, num_generations, at_version, model, check=check)
+            target = ImportTarget(split or TRAIN_SPLIT, policy, chosen, num_generations, at_version, model, check=check)
             return await import_task_file(store, file, target, report)
 
     result = with_store(db_connection_string, run, work, must_exist=False)

@@ -262,9 +262,9 @@ class DataDispatch(Document):
 
 
 class DataClaim(Document):
-    """Who borrows a record's data: the trainer's incarnation and the step it is for."""
+    """Who borrows a record's data: the trainer generation and the step it is for."""
 
-    incarnation: int
+    trainer_generation: int
     step: int
 
 

@@ -35,7 +35,7 @@ class PolicyVersion(Document):
     delta: FileEntry | None = None  # of the file with the changes since `base`
     adapter: dict[str, FileEntry] | None = None  # the files of the adapter of `base`
     offer: BroadcastOffer | None = None  # the same bytes over the network, to those that join in time
-    incarnation: int = 0  # the start of the trainer that announced it; 0: none did, as with version 0
+    trainer_generation: int = 0  # the start of the trainer that announced it; 0: none did, as with version 0
     withdrawn_to: int | None = None
     pruned: bool = False  # its files are deleted
     created_at: datetime | None = None
@@ -45,7 +45,7 @@ class PolicyVersion(Document):
         """Of the files that make `base` into this version; 0 where nothing does."""
         return sum(entry["bytes"] for entry in [*([self.delta] if self.delta else []), *(self.adapter or {}).values()])
 
-    def lag(self, step: int) -> int:
+    def staleness(self, step: int) -> int:
         """Optimizer steps between these weights and those after `step` steps, through the step where their histories part."""
         if self.withdrawn_to is None:
             return step - self.step
@@ -75,36 +75,36 @@ class SavedCheckpoint(Document):
     folder: str  # where its checkpoints lie
 
 
-def step_id(policy: str, step: int, incarnation: int) -> str:
-    return f"{policy}:{step}:{incarnation}"
+def step_id(policy: str, step: int, trainer_generation: int) -> str:
+    return f"{policy}:{step}:{trainer_generation}"
 
 
 class TrainedStep(Document):
     """What one optimizer step was computed from, as the trainer says it. The audit compares it with the marks on the data."""
 
-    id: str = Field(alias="_id")  # policy:step:incarnation
+    id: str = Field(alias="_id")  # policy:step:trainer_generation
     policy: str
     step: int
-    incarnation: int
+    trainer_generation: int
     groups: list[tuple[str, int]]  # (task, how many of its records)
     metrics: dict[str, float | None] = {}  # what the trainer logged of it (bounded); None: no finite number
     created_at: datetime | None = None
 
     def survives(self, starts: Sequence[int]) -> bool:
         """Whether it is part of the weights: no later start began before it. `starts`: the step that each one began from."""
-        return all(began_from >= self.step for began_from in starts[self.incarnation :])
+        return all(began_from >= self.step for began_from in starts[self.trainer_generation :])
 
 
 class TrainerEnd(Document):
     """How a trainer ended of its own will: its last write. One that was killed, or failed, has none."""
 
-    incarnation: int
+    trainer_generation: int
     step: int  # the last one that it took
     reason: str
     ended_at: datetime | None = None
 
 
-class Settings(Document):
+class StoredSettings(Document):
     """What a service ran with, resolved and without secrets: one document for each that was different."""
 
     collection: ClassVar[str] = "settings"
@@ -124,11 +124,11 @@ class Run(Document):
     schema_version: int = SCHEMA_VERSION
     state: RunState = RunState.RUNNING
     admission: dict[str, Admission] = {}  # by policy
-    incarnations: dict[str, int] = {}  # trainer starts, by policy: the fencing token of claims and commits
+    trainer_generations: dict[str, int] = {}  # trainer starts, by policy: the fencing token of claims and commits
     starts: dict[str, list[int]] = {}  # by policy: the step that each of them began from
     checkpoints: dict[str, SavedCheckpoint] = {}  # by policy
     ends: dict[str, TrainerEnd] = {}  # by policy: of the last start of its trainer, once that has ended
-    configs: dict[str, dict[str, Any]] = {}  # of each kind of service the last start's; every one's: `Settings`
+    configs: dict[str, dict[str, Any]] = {}  # of each kind of service the last start's; every one's: `StoredSettings`
     created_at: datetime | None = None
 
 

@@ -39,7 +39,7 @@ class Store:
 
     def __init__(self, client: AsyncMongoClient[dict[str, Any]], run: str) -> None:
         # A journaled majority: an acknowledged write survives kill -9 of the server (w=1 lost some in our trials), and of the
-        # primary of a replica set. The primary alone: a secondary that lags shows slots and marks as they were.
+        # primary of a replica set. The primary alone: a secondary that is behind shows slots and marks as they were.
         database: AsyncDatabase[dict[str, Any]] = client.get_database(
             run,
             codec_options=CodecOptions(document_class=dict[str, Any]),

@@ -40,12 +40,12 @@ class VersionVerbs:
         delta: FileEntry | None = None,
         adapter: Mapping[str, FileEntry] | None = None,
         offer: BroadcastOffer | None = None,
-        incarnation: int = 0,
+        trainer_generation: int = 0,
     ) -> PolicyVersion:
         """Announce weights whose files are complete; engines follow by themselves. The version is the next free number.
 
-        `incarnation`: the start of the trainer that announces; 0: it is no trainer. Raises LeaseLost where a later start has a
-        number (`fence`). Nothing comes between that look and the insertion: the number would be taken.
+        `trainer_generation`: of the trainer that announces; 0: it is no trainer. Raises LeaseLost where a later one has a number
+        (`fence`). Nothing comes between that look and the insertion: the number would be taken.
 
         `delta` describes the file in `path` with the changes since version `base`, `adapter` the files of an adapter of it;
         without either, `kind` is "full".
@@ -56,9 +56,10 @@ class VersionVerbs:
             last = await self._versions.find_one({"policy": policy}, sort=[("version", -1)])
             if last is not None and last["path"] == path:
                 return PolicyVersion.from_mongo(last)  # announced before; the answer was lost on the way
-            if last is not None and last.get("incarnation", 0) > incarnation:
+            if last is not None and last.get("trainer_generation", 0) > trainer_generation:
                 raise LeaseLost(
-                    f"policy {policy}: start {last['incarnation']} of the trainer has taken over from start {incarnation}; "
+                    f"policy {policy}: start {last['trainer_generation']} of the trainer has taken over from start "
+                    f"{trainer_generation}; "
                     f"step {step} stays unannounced"
                 )
             new = _version(
@@ -72,23 +73,23 @@ class VersionVerbs:
                 delta=delta,
                 adapter=adapter and dict(adapter),
                 offer=offer,
-                incarnation=incarnation,
+                trainer_generation=trainer_generation,
             )
             if await self._insert(new):
                 return new
 
-    async def fence(self, policy: str, incarnation: int, step: int) -> None:
+    async def fence(self, policy: str, trainer_generation: int, step: int) -> None:
         """A trainer starts: no earlier start of it announces anything from now on.
 
         It takes the next number for weights that do not exist, withdrawn from the start. The first start has no earlier one.
         """
-        while incarnation > 1:
+        while trainer_generation > 1:
             last = await self._versions.find_one({"policy": policy}, sort=[("version", -1)])
-            if last is not None and last.get("incarnation", 0) >= incarnation:
+            if last is not None and last.get("trainer_generation", 0) >= trainer_generation:
                 return
             number = 0 if last is None else int(last["version"]) + 1
             values: Document = {"path": "", "files": {}, "withdrawn_to": step, "pruned": True}
-            if await self._insert(_version(policy, number, step, incarnation=incarnation, **values)):
+            if await self._insert(_version(policy, number, step, trainer_generation=trainer_generation, **values)):
                 return
 
     async def ensure_first(self, policy: str, path: str, files: Mapping[str, FileEntry]) -> PolicyVersion:
@@ -132,12 +133,12 @@ class VersionVerbs:
         cursor = self._versions.find({"policy": policy}).sort([("version", 1)])
         return await readable(PolicyVersion, cursor)
 
-    async def withdraw_after(self, policy: str, step: int, incarnation: int) -> int:
+    async def withdraw_after(self, policy: str, step: int, trainer_generation: int) -> int:
         """A resume from `step`: later versions of earlier starts leave the surviving history; returns how many did just now.
 
-        The branch point of versions withdrawn earlier moves down with it, so that `PolicyVersion.lag` stays right.
+        The branch point of versions withdrawn earlier moves down with it, so that `PolicyVersion.staleness` stays right.
         """
-        theirs: Document = {"policy": policy, "incarnation": {"$not": {"$gte": incarnation}}}
+        theirs: Document = {"policy": policy, "trainer_generation": {"$not": {"$gte": trainer_generation}}}
         gone = await self._versions.update_many(
             {**theirs, "withdrawn_to": None, "step": {"$gt": step}}, {"$set": {"withdrawn_to": step}}
         )
@@ -186,10 +187,10 @@ class VersionVerbs:
             {"_id": f"{policy}:{version}", "offer.state": OfferState.SENDING}, {"$set": {"offer.state": state.value}}
         )
 
-    async def fail_broadcasts(self, policy: str, incarnation: int) -> int:
+    async def fail_broadcasts(self, policy: str, trainer_generation: int) -> int:
         """A trainer starts: what an earlier one offered and did not send is void. Returns how many that were."""
         unfinished = {"$in": [OfferState.OPEN, OfferState.SENDING]}
-        theirs: Document = {"policy": policy, "incarnation": {"$not": {"$gte": incarnation}}}
+        theirs: Document = {"policy": policy, "trainer_generation": {"$not": {"$gte": trainer_generation}}}
         result = await self._versions.update_many(
             {**theirs, "offer.state": unfinished}, {"$set": {"offer.state": OfferState.FAILED.value}}
         )

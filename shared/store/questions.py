@@ -19,7 +19,7 @@ MAX_ASKED = 1000  # different kinds of tasks that a start looks at
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class TaskDemand:
     """What some open tasks ask of a sampler, alike in all of it."""
 
     scorer: str | None
@@ -51,7 +51,7 @@ class QuestionVerbs:
         named = set(await self._database["policy_versions"].distinct("policy"))
         return sorted(named | set(await self._tasks.distinct("policy")))
 
-    async def asked_of_samplers(self, policy: str) -> list[Asked]:
+    async def asked_of_samplers(self, policy: str) -> list[TaskDemand]:
         """Of the tasks that may still be claimed, the most frequent first. Reads all of them: for a start alone."""
         kind = {name: f"$payload.{name}" for name in ("scorer", "tools", "exclude_tools")}
         where = {"policy": policy, "status": {"$in": CLAIMABLE}}
@@ -65,7 +65,7 @@ class QuestionVerbs:
             asked = {name: row["_id"].get(name) for name in kind}
             tools = None if asked["tools"] is None else _texts(asked["tools"])
             scorer = asked["scorer"] if isinstance(asked["scorer"], str) else None
-            found.append(Asked(scorer, tools, _texts(asked["exclude_tools"]), int(row["n"])))
+            found.append(TaskDemand(scorer, tools, _texts(asked["exclude_tools"]), int(row["n"])))
         return found
 
     # ------------------------------------------------------------------ status

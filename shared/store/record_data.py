@@ -1,9 +1,9 @@
 """Verbs on training data: the sampler's settlement writes it, the trainer borrows whole groups and marks what it used.
 
-ready ─claim(incarnation, step)─▶ ready, borrowed ─commit(step)─▶ trained (or ready again below max_trained_count)
+ready ─claim(trainer_generation, step)─▶ ready, borrowed ─commit(step)─▶ trained (or ready again below max_trained_count)
   └─▶ stale | dropped                                └─ a resume from step k undoes every mark above k
 
-`incarnation` fences a trainer off that another start has replaced; `revision` fences marks off that are no longer current.
+`trainer_generation` fences a trainer off that another start has replaced; `revision` fences marks off that are no longer current.
 """
 
 from collections.abc import Mapping, Sequence
@@ -62,7 +62,9 @@ class RecordDataVerbs:
         await self._data.create_index(
             [("policy", 1), ("status", 1), ("claim", 1), ("trained_count", 1), ("seq", 1)], name="epochs"
         )
-        await self._data.create_index([("policy", 1), ("claim.incarnation", 1), ("claim.step", 1)], name="borrowed")
+        await self._data.create_index(
+            [("policy", 1), ("claim.trainer_generation", 1), ("claim.step", 1)], name="borrowed"
+        )
         await self._data.create_index([("trained_steps", 1)], name="steps")
         await self._data.create_index([("task", 1)], name="group")
         await self._data.create_index([("record", 1)], name="record")
@@ -82,8 +84,8 @@ class RecordDataVerbs:
     ) -> list[dict[str, Any]]:
         """Whole groups that are not borrowed, oldest first: [{"_id": task, "seq", "versions", "records": [ids], ...}].
 
-        `versions`: all that sampled its trained tokens; none where nothing of the group is trained: it has no age. Tokens and
-        `duration_s` are sums over its records.
+        `versions`: all that sampled its trained tokens; none where nothing of the group is trained: it has no staleness.
+        Tokens and `duration_s` are sums over its records.
         `trained_until`: none that a later step has trained. `least_trained_first`: before the oldest.
 
         An index has the order, and reading ends with the last group asked for: what it costs does not grow with what waits.
@@ -183,10 +185,10 @@ class RecordDataVerbs:
             await self._records.bulk_write([_mark_record(d, {name: d[name] for name in MARKS}) for d in found])
         return [d["_id"] for d in found]
 
-    async def release_claims(self, policy: str, incarnation: int) -> int:
-        """Give back what earlier incarnations of the trainer had borrowed; returns how many records."""
+    async def release_claims(self, policy: str, trainer_generation: int) -> int:
+        """Give back what earlier trainer generations had borrowed; returns how many records."""
         result = await self._data.update_many(
-            {"policy": policy, "claim.incarnation": {"$lt": incarnation}}, {"$set": {"claim": None}}
+            {"policy": policy, "claim.trainer_generation": {"$lt": trainer_generation}}, {"$set": {"claim": None}}
         )
         return result.modified_count
 
@@ -264,7 +266,7 @@ def _summary(group: Sequence[Document]) -> dict[str, Any]:
 
 
 def _borrowed(policy: str, claim: DataClaim) -> Document:
-    return {"policy": policy, "claim.incarnation": claim.incarnation, "claim.step": claim.step}
+    return {"policy": policy, "claim.trainer_generation": claim.trainer_generation, "claim.step": claim.step}
 
 
 def _mark_record(data: Document, marks: Document) -> UpdateOne:

@@ -30,8 +30,8 @@ def _names_in(field: str) -> Document:
 # Of a run that no person has paused: ended where every policy that ever had a trainer has an end of the last one.
 ALL_ENDED = {
     "$and": [
-        {"$ne": [_names_in("$incarnations"), []]},
-        {"$setIsSubset": [_names_in("$incarnations"), _names_in("$ends")]},
+        {"$ne": [_names_in("$trainer_generations"), []]},
+        {"$setIsSubset": [_names_in("$trainer_generations"), _names_in("$ends")]},
     ]
 }
 GOES_ON = {"$cond": [ALL_ENDED, RunState.ENDED.value, RunState.RUNNING.value]}
@@ -98,24 +98,24 @@ class RunVerbs:
         checkpoint: SavedCheckpoint | None = None,
         config: Mapping[str, Any] | None = None,
     ) -> int:
-        """A trainer begins: returns its incarnation, the fence of its claims and commits, and declares its budget.
+        """A trainer begins: returns its trainer generation, the fence of its claims and commits, and declares its budget.
 
         `seen`: the run as it was when the trainer decided to begin. Raises LeaseLost where another has begun or saved since.
         `checkpoint`: what it begins from; None: the run's own weights. `config`: its own, resolved.
         """
         run = seen or await self.read()
         began_from = checkpoint.step if checkpoint else 0
-        before, saved = run.incarnations.get(policy), run.checkpoints.get(policy)
+        before, saved = run.trainer_generations.get(policy), run.checkpoints.get(policy)
         found = await self._runs.find_one_and_update(
             {
                 "_id": RUN_ID,
-                f"incarnations.{policy}": before,
+                f"trainer_generations.{policy}": before,
                 f"checkpoints.{policy}": saved and saved.to_mongo(),
             },
             [
                 {
                     "$set": {
-                        f"incarnations.{policy}": (before or 0) + 1,
+                        f"trainer_generations.{policy}": (before or 0) + 1,
                         f"admission.{policy}": literal(admission.to_mongo()),
                         f"starts.{policy}": {"$concatArrays": [{"$ifNull": [f"$starts.{policy}", []]}, [began_from]]},
                         f"checkpoints.{policy}": literal(checkpoint.to_mongo()) if checkpoint else "$$REMOVE",
@@ -134,27 +134,30 @@ class RunVerbs:
             )
         return (before or 0) + 1
 
-    async def note_checkpoint(self, policy: str, incarnation: int, checkpoint: SavedCheckpoint) -> None:
+    async def note_checkpoint(self, policy: str, trainer_generation: int, checkpoint: SavedCheckpoint) -> None:
         """It is on the disk. Raises LeaseLost when another trainer has started."""
         newer = {"$not": {"$gte": checkpoint.step}}
-        mine: Document = {"_id": RUN_ID, f"incarnations.{policy}": incarnation}
+        mine: Document = {"_id": RUN_ID, f"trainer_generations.{policy}": trainer_generation}
         await self._runs.update_one(
             {**mine, f"checkpoints.{policy}.step": newer},
             [{"$set": {f"checkpoints.{policy}": literal(checkpoint.to_mongo())}}],
         )
-        if not await self.is_current_trainer(policy, incarnation):
+        if not await self.is_current_trainer(policy, trainer_generation):
             raise LeaseLost(f"policy {policy}: another trainer has started; this one ends")
 
     async def end_trainer(self, policy: str, end: TrainerEnd) -> None:
         """A trainer's last act. The run has ended where every policy's has; nothing changes where another start has begun."""
         told = {**literals(end.model_dump(exclude={"ended_at"})), "ended_at": NOW}
         await self._runs.update_one(
-            {"_id": RUN_ID, f"incarnations.{policy}": end.incarnation, f"ends.{policy}": None},
+            {"_id": RUN_ID, f"trainer_generations.{policy}": end.trainer_generation, f"ends.{policy}": None},
             [{"$set": {f"ends.{policy}": told}}, {"$set": {"state": PAUSED_OR_GOES_ON}}],
         )
 
-    async def is_current_trainer(self, policy: str, incarnation: int) -> bool:
-        return await self._runs.find_one({"_id": RUN_ID, f"incarnations.{policy}": incarnation}, {"_id": 1}) is not None
+    async def is_current_trainer(self, policy: str, trainer_generation: int) -> bool:
+        return (
+            await self._runs.find_one({"_id": RUN_ID, f"trainer_generations.{policy}": trainer_generation}, {"_id": 1})
+            is not None
+        )
 
 
 @survives_outages

@@ -7,7 +7,7 @@ from typing import Any
 
 from pymongo.asynchronous.database import AsyncDatabase
 
-from shared.documents.run import Settings
+from shared.documents.run import StoredSettings
 from shared.store.malformed import readable
 from shared.store.pipelines import NOW, literal, literals
 from shared.store.retry import survives_outages
@@ -45,6 +45,8 @@ class SettingsVerbs:
         )
         return identity
 
-    async def of_worker(self, worker: str) -> list[Settings]:
+    async def of_worker(self, worker: str) -> list[StoredSettings]:
         """What it ran with; of a process whose number another one had before, more than one. The last one begins the list."""
-        return await readable(Settings, self._settings.find({"workers": worker}).sort([("created_at", -1), ("_id", 1)]))
+        return await readable(
+            StoredSettings, self._settings.find({"workers": worker}).sort([("created_at", -1), ("_id", 1)])
+        )

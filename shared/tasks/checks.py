@@ -1,4 +1,4 @@
-"""Can the samplers of a run play a task: do they have its scorer, its judge, tools at all? Asked when tasks are imported.
+"""Can the samplers of a run play a task: do they have its scorer, its judge, tools at all? Checked when tasks are imported.
 
 Promise: a task is refused only for what is certain. What only the samplers can know is a warning, once for all tasks alike.
 """
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from shared.documents import TaskPayload
-from shared.store.questions import MAX_ASKED, Asked
+from shared.store.questions import MAX_ASKED, TaskDemand
 from shared.tasks.scorer_names import needs_judge
 from shared.user_code.payload import shown
 
@@ -46,9 +46,9 @@ class TaskCheck:
             yield from self._scorer_problems(payload.scorer, payload)
 
     @property
-    def asked(self) -> list[Asked]:
+    def asked(self) -> list[TaskDemand]:
         """What the tasks name of tools."""
-        return [Asked(None, tools, exclude, n) for (tools, exclude), n in self._asked.items()]
+        return [TaskDemand(None, tools, exclude, n) for (tools, exclude), n in self._asked.items()]
 
     def _scorer_problems(self, scorer: str, payload: TaskPayload) -> Iterator[str]:
         known = needs_judge()

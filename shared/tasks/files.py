@@ -31,7 +31,7 @@ Progress = Callable[[str, int, int], None]  # ("checking" | "importing", done, i
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class ImportTarget:
     """Where the tasks of a file go, and what is common to them.
 
     `source`: the name that they are reported under, also put before their ids (None: what the lines say, ids as they are).
@@ -63,7 +63,7 @@ class Entry:
 
     path: Path
     line: TaskLine
-    target: Target
+    target: ImportTarget
     epoch: int
 
     @property
@@ -86,7 +86,9 @@ class ImportResult:
     unchanged: int
 
 
-async def import_task_file(store: Store, path: Path, target: Target, progress: Progress | None = None) -> ImportResult:
+async def import_task_file(
+    store: Store, path: Path, target: ImportTarget, progress: Progress | None = None
+) -> ImportResult:
     """Check the whole file, then import it. Raises TaskFileError; before the first write for all that the file tells."""
     report = progress or (lambda phase, done, total: None)
     size = size_of(path)
@@ -103,7 +105,7 @@ async def import_task_file(store: Store, path: Path, target: Target, progress: P
     return ImportResult(inserted, unchanged)
 
 
-async def check_stored(store: Store, path: Path, target: Target, report: Callable[[int], None]) -> int:
+async def check_stored(store: Store, path: Path, target: ImportTarget, report: Callable[[int], None]) -> int:
     """The first pass: the file's own errors, then tasks that are stored with another payload. Returns how many lines."""
     conflicts: list[LineError] = []
     count = 0
@@ -121,7 +123,7 @@ async def check_stored(store: Store, path: Path, target: Target, report: Callabl
     return count
 
 
-def check_playable(path: Path, target: Target) -> None:
+def check_playable(path: Path, target: ImportTarget) -> None:
     """Read the whole file: its own errors, and what samplers cannot play. Raises TaskFileError."""
     problems: list[LineError] = []
     for batch in batches(checked_lines(path, target.payload_model)):
@@ -132,7 +134,7 @@ def check_playable(path: Path, target: Target) -> None:
         raise TaskFileError(problems[:MAX_ERRORS])
 
 
-def _unplayable(path: Path, lines: Sequence[TaskLine], target: Target) -> list[LineError]:
+def _unplayable(path: Path, lines: Sequence[TaskLine], target: ImportTarget) -> list[LineError]:
     check = target.check
     if check is None:
         return []

@@ -27,8 +27,8 @@ from shared.tasks.checks import TaskCheck
 from shared.tasks.files import (
     Entry,
     ImportResult,
+    ImportTarget,
     Progress,
-    Target,
     batches,
     check_playable,
     check_stored,
@@ -147,7 +147,7 @@ async def import_mix(
 def check_mix(config: TasksConfig, check: TaskCheck, root: Path, splits: Collection[str]) -> None:
     """Read every file of `splits`: its own errors, and what samplers cannot play. Raises TaskFileError."""
     for source in (source for source in config.sources if source.split in splits):
-        check_playable(root / source.file, Target(source.split, settings=source.settings, check=check))
+        check_playable(root / source.file, ImportTarget(source.split, settings=source.settings, check=check))
 
 
 class _Mix:
@@ -169,7 +169,7 @@ class _Mix:
         self.length = epochs * sum(self._sizes)
         self._weights = [s.weight or float(n) for s, n in zip(self._sources, self._sizes, strict=True)]
         self._targets = [
-            Target(
+            ImportTarget(
                 split=split,
                 policy=policy,
                 num_generations=source.num_generations or num_generations,
@@ -196,12 +196,12 @@ class _Mix:
             yield next(streams[source])
 
 
-def _with_epochs(target: Target, epochs: Sequence[int]) -> Target:
-    fields: Mapping[str, Any] = {name: getattr(target, name) for name in Target.__dataclass_fields__}
-    return Target(**{**fields, "epochs": epochs})
+def _with_epochs(target: ImportTarget, epochs: Sequence[int]) -> ImportTarget:
+    fields: Mapping[str, Any] = {name: getattr(target, name) for name in ImportTarget.__dataclass_fields__}
+    return ImportTarget(**{**fields, "epochs": epochs})
 
 
-def _passes(path: Path, target: Target) -> Iterator[Entry]:
+def _passes(path: Path, target: ImportTarget) -> Iterator[Entry]:
     """The file's tasks, again and again: pass k is epoch k."""
     epoch = 0
     while True:

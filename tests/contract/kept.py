@@ -18,7 +18,7 @@ from sampler.config import SamplerConfig
 from sampler.engine.client.engine_client import EngineClient
 from sampler.engine.keeper.cache import own_folder
 from sampler.engine.keeper.keeper import Keeper, KeeperConfig
-from sampler.engine.pool.engine_pool import EnginePool, PoolLimits, Reply, Service
+from sampler.engine.pool.engine_pool import EnginePool, EngineReply, PoolLimits, Service
 from sampler.engine.pool.engines import Engines
 from shared.documents.run import InferenceService, PolicyVersion
 from shared.documents.states import ServiceStatus
@@ -115,7 +115,7 @@ class Kept:
         """Long requests in mid-flight, held by a pause in place until the keeper, or the test, continues the engine."""
         return await held(self.engine, self.client, self._until, self.start)
 
-    async def land(self, flight: Requests) -> list[Reply]:
+    async def land(self, flight: Requests) -> list[EngineReply]:
         """All replies, whole, and every token exact under the version that it names."""
         replies = list(await asyncio.wait_for(asyncio.gather(*flight), 120))
         for prompt, reply in zip(PROMPTS, replies, strict=True):
@@ -123,7 +123,7 @@ class Kept:
             self.engine.reference.assert_truthful(prompt, reply.generation)
         return replies
 
-    async def ask(self) -> Reply:
+    async def ask(self) -> EngineReply:
         reply = await asyncio.wait_for(self.pool.generate(PROMPTS[0], SHORT, rid="short"), 60)
         self.engine.reference.assert_truthful(PROMPTS[0], reply.generation)
         return reply
@@ -181,7 +181,7 @@ async def sampling(kept: Kept) -> AsyncIterator[EnginePool]:
     config = SamplerConfig(run=kept.store.run, db_connection_string="(open already)", model_name_or_path=model)
     async with EngineClient() as client:
         engines = Engines(kept.store, client, config)
-        kept.pool = engines.seats[POLICY].pool
+        kept.pool = engines.policy_clients[POLICY].pool
         yield kept.pool
         await engines.close()
 

@@ -9,7 +9,7 @@ import pytest
 
 from sampler.engine.client.engine_client import EngineClient, Generation
 from sampler.engine.keeper.update import update
-from sampler.engine.pool.engine_pool import EnginePool, Reply
+from sampler.engine.pool.engine_pool import EnginePool, EngineReply
 from sampler.errors import CacheNotFlushed, EngineRefused
 from tests.contract.engines import Engine
 from tests.contract.flights import LENGTH, LONG, PROMPTS, TRIES, Requests, Until, any_done, held, take_off
@@ -22,7 +22,7 @@ class Flight:
 
     def __init__(self, engine: Engine, client: EngineClient, pool: EnginePool, until: Until) -> None:
         self.engine, self.client, self._pool, self._until = engine, client, pool, until
-        self.requests: Sequence[asyncio.Task[Reply]] = []
+        self.requests: Sequence[asyncio.Task[EngineReply]] = []
 
     def start(self, count: int) -> Requests:
         self.requests = [
@@ -60,14 +60,14 @@ class Flight:
             await self.come_down()
         pytest.fail(f"too fast to be caught, {TRIES} times")
 
-    async def land(self) -> list[Reply]:
+    async def land(self) -> list[EngineReply]:
         """All replies, each of full length, and each token exact under the version that it names."""
         replies = await self.come_down()
         for prompt, reply in zip(PROMPTS, replies, strict=False):
             self.engine.reference.assert_truthful(prompt, reply.generation)
         return replies
 
-    async def come_down(self) -> list[Reply]:
+    async def come_down(self) -> list[EngineReply]:
         """All replies, each of full length."""
         replies = list(await asyncio.wait_for(asyncio.gather(*self.requests), 120))
         for reply in replies:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from sampler.config import SamplerConfig
-from sampler.settlement.groups import Episode, Turn
+from sampler.settlement.groups import ScoredEpisode, ScoredTurn
 from sampler.settlement.settle import decide
 from tests.sampler.settlement_reference import expected_settlement
 
@@ -59,7 +59,7 @@ def make_config(fields: Mapping[str, Any]) -> SamplerConfig:
     )
 
 
-def random_group(rng: random.Random, name: str = "t") -> tuple[list[Episode], int]:
+def random_group(rng: random.Random, name: str = "t") -> tuple[list[ScoredEpisode], int]:
     """Scored episodes, and how many there should have been: ties, singletons, failed slots, all equal, no reply at all."""
     num_generations = rng.choice((1, 2, 3, 4, 8, 16))
     scores = rng.choice(SCORES)
@@ -70,15 +70,15 @@ def random_group(rng: random.Random, name: str = "t") -> tuple[list[Episode], in
             continue  # a failed slot
         n = rng.choice((1, 1, 2, 3, 5)) if rng.random() > 0.03 else 0
         turns = tuple(
-            Turn(f"{name}:{k}:1:{t}", rng.choice((None, None, 0.25, -0.1, 1.0)), rng.choice("abcdefgh"))
+            ScoredTurn(f"{name}:{k}:1:{t}", rng.choice((None, None, 0.25, -0.1, 1.0)), rng.choice("abcdefgh"))
             for t in range(n)
         )
         score = drawn[k] if drawn else rng.choice(scores)
-        group.append(Episode(f"{name}:{k}:1", score, rng.random() < 0.3, turns))
+        group.append(ScoredEpisode(f"{name}:{k}:1", score, rng.random() < 0.3, turns))
     return group, num_generations
 
 
-def disagreement(group: Sequence[Episode], num_generations: int, config: SamplerConfig) -> float:
+def disagreement(group: Sequence[ScoredEpisode], num_generations: int, config: SamplerConfig) -> float:
     """The greatest difference of an advantage. Raises AssertionError where another episode is dropped, or by another rule."""
     found = decide(group, num_generations, config)
     expected = expected_settlement(group, num_generations, config)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from sampler.settlement.config import GroupConfig
-from sampler.settlement.groups import Episode
+from sampler.settlement.groups import ScoredEpisode
 
 
 @dataclass
@@ -22,7 +22,7 @@ class Expected:
     advantages: dict[str, float] = field(default_factory=dict)
 
 
-def expected_settlement(group: Sequence[Episode], num_generations: int, config: GroupConfig) -> Expected:
+def expected_settlement(group: Sequence[ScoredEpisode], num_generations: int, config: GroupConfig) -> Expected:
     out = Expected()
     left = []
     for e in group:
@@ -57,11 +57,11 @@ def expected_settlement(group: Sequence[Episode], num_generations: int, config: 
     return out
 
 
-def lot(e: Episode) -> str:
+def lot(e: ScoredEpisode) -> str:
     return hashlib.sha256(e.record.encode()).hexdigest()
 
 
-def shaping(group: Sequence[Episode], config: GroupConfig) -> np.ndarray:
+def shaping(group: Sequence[ScoredEpisode], config: GroupConfig) -> np.ndarray:
     """Rank among one's own side, from -1 to 1, ties shared; shorter is better among the correct, longer among the wrong."""
     added = np.zeros(len(group))
     if not config.efficient_rewarding:
@@ -80,7 +80,7 @@ def shaping(group: Sequence[Episode], config: GroupConfig) -> np.ndarray:
     return added
 
 
-def advantage_table(group: Sequence[Episode], rewards: np.ndarray, config: GroupConfig) -> np.ndarray:
+def advantage_table(group: Sequence[ScoredEpisode], rewards: np.ndarray, config: GroupConfig) -> np.ndarray:
     """[episodes, turns of the longest], nan beyond an episode's end."""
     longest = max(len(e.turns) for e in group)
     table = np.full((len(group), longest), np.nan)
@@ -130,7 +130,7 @@ def of_episode(name: str, rewards: np.ndarray, i: int) -> float:
     return difference
 
 
-def gain_table(group: Sequence[Episode], rewards: np.ndarray, discount: float, longest: int) -> np.ndarray:
+def gain_table(group: Sequence[ScoredEpisode], rewards: np.ndarray, discount: float, longest: int) -> np.ndarray:
     gains = np.full((len(group), longest), np.nan)
     for i, e in enumerate(group):
         earned = np.array([turn.score if turn.score is not None else 0.0 for turn in e.turns])

@@ -83,7 +83,7 @@ class Life:
         groups = await self.store.data.ready_groups("main", size)
         if self.trained == self.step and len(groups) == size:
             self.trained += 1
-            borrowed = DataClaim(incarnation=1, step=self.trained)
+            borrowed = DataClaim(trainer_generation=1, step=self.trained)
             await self.store.data.claim([rid for group in groups for rid in group["records"]], borrowed)
             await self.store.data.commit_step("main", borrowed, max_trained_count=1)
 
@@ -96,7 +96,7 @@ class Life:
         """Back by a step: another start of the trainer."""
         self.step = self.trained = max(0, self.step - 1)
         await self.store.data.rewind("main", self.step, max_trained_count=1)
-        await self.store.versions.withdraw_after("main", self.step, incarnation=9)
+        await self.store.versions.withdraw_after("main", self.step, trainer_generation=9)
 
 
 @pytest.mark.parametrize("seed", range(2))

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from sampler.settlement.advantages import ESTIMATORS, leave_one_out, maxrl, mean_baseline, returns, zscore
 from sampler.settlement.config import Advantage
-from sampler.settlement.groups import Episode, Turn, turn_rewards
+from sampler.settlement.groups import ScoredEpisode, ScoredTurn, turn_rewards
 
 REWARDS = st.lists(st.floats(-10, 10, allow_nan=False), min_size=1, max_size=16)
 SCORES = st.lists(st.integers(0, 1000).map(lambda n: n / 1000), min_size=1, max_size=16)
@@ -41,9 +41,9 @@ def test_maxrl_divides_by_the_mean_and_learns_nothing_where_nothing_succeeds(rew
     assert maxrl([-1.0, 0.0]) == [0.0, 0.0]
 
 
-def episode(scores: list[float | None]) -> Episode:
-    turns = tuple(Turn(f"r:{t}", score, "") for t, score in enumerate(scores))
-    return Episode("r", 0.0, False, turns)
+def episode(scores: list[float | None]) -> ScoredEpisode:
+    turns = tuple(ScoredTurn(f"r:{t}", score, "") for t, score in enumerate(scores))
+    return ScoredEpisode("r", 0.0, False, turns)
 
 
 def test_what_turns_earn_adds_up_to_the_reward_and_the_rest_is_the_last_ones() -> None:

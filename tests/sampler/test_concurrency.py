@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from sampler.service.concurrency import Concurrency, Pressure
+from sampler.service.concurrency import Concurrency, LoadReport
 
 
 @dataclass
@@ -16,12 +16,12 @@ class Simulated:
     busy: list[int] = field(default_factory=list)
     time: int = 0
 
-    def report(self) -> Pressure:
+    def report(self) -> LoadReport:
         load = sum(self.busy)
         running = min(load, self.places)
-        return Pressure(self.time, running, load - running, self.places, token_usage=0.8 * running / self.places)
+        return LoadReport(self.time, running, load - running, self.places, token_usage=0.8 * running / self.places)
 
-    def step(self) -> Pressure:
+    def step(self) -> LoadReport:
         self.busy = self.busy or [0] * len(self.samplers)
         self.time += 1
         report = self.report()
@@ -57,54 +57,56 @@ def test_the_ceiling_is_never_passed_and_a_fixed_number_is_fixed() -> None:
         assert sampler.limit == 20
 
 
-def test_without_news_or_with_places_unused_nothing_grows() -> None:
+def test_without_a_new_report_or_with_places_unused_nothing_grows() -> None:
     sampler = Concurrency(100, adaptive=True)
-    idle = Pressure(news=1, running=0, waiting=0, capacity=64)
+    idle = LoadReport(stamp=1, running=0, waiting=0, capacity=64)
     assert sampler.update(idle, busy=3) == 8  # five places are not used: more would not help
-    grown = sampler.update(Pressure(news=2, running=8, waiting=0, capacity=64), busy=8)
+    grown = sampler.update(LoadReport(stamp=2, running=8, waiting=0, capacity=64), busy=8)
     assert grown == 16
-    assert sampler.update(Pressure(news=2, running=8, waiting=0, capacity=64), busy=16) == 16  # the same report again
+    assert (
+        sampler.update(LoadReport(stamp=2, running=8, waiting=0, capacity=64), busy=16) == 16
+    )  # the same report again
 
 
 def test_a_cut_waits_for_the_effect_of_the_last_one() -> None:
     sampler = Concurrency(100, adaptive=True)
     sampler.limit = 40
     jam = {"running": 10, "waiting": 30, "capacity": 10}
-    assert sampler.update(Pressure(news=1, **jam), busy=40) == 20
-    assert sampler.update(Pressure(news=2, **jam), busy=40) == 20  # those beyond the cut are still playing
-    assert sampler.update(Pressure(news=3, running=10, waiting=10, capacity=10), busy=20) == 13
+    assert sampler.update(LoadReport(stamp=1, **jam), busy=40) == 20
+    assert sampler.update(LoadReport(stamp=2, **jam), busy=40) == 20  # those beyond the cut are still playing
+    assert sampler.update(LoadReport(stamp=3, running=10, waiting=10, capacity=10), busy=20) == 13
 
 
 @pytest.mark.parametrize(
-    "pressure",
+    "report",
     [
-        Pressure(news=2, running=10, waiting=5, capacity=10),
-        Pressure(news=2, running=10, waiting=0, capacity=100, token_usage=0.97),
-        Pressure(news=2, running=10, waiting=0, capacity=100, token_latency_s=0.2),
+        LoadReport(stamp=2, running=10, waiting=5, capacity=10),
+        LoadReport(stamp=2, running=10, waiting=0, capacity=100, token_usage=0.97),
+        LoadReport(stamp=2, running=10, waiting=0, capacity=100, token_latency_s=0.2),
     ],
     ids=["queue", "cache", "latency"],
 )
-def test_each_kind_of_pressure_shrinks_the_number_and_leaves_at_least_one(pressure: Pressure) -> None:
+def test_each_kind_of_overload_shrinks_the_number_and_leaves_at_least_one(report: LoadReport) -> None:
     sampler = Concurrency(100, adaptive=True)
-    sampler.update(Pressure(news=1, running=8, waiting=0, capacity=100, token_latency_s=0.01), busy=8)
+    sampler.update(LoadReport(stamp=1, running=8, waiting=0, capacity=100, token_latency_s=0.01), busy=8)
     before = sampler.limit
-    assert sampler.update(pressure, busy=before) < before
+    assert sampler.update(report, busy=before) < before
     one = Concurrency(1, adaptive=True)
-    one.update(Pressure(news=1, running=8, waiting=0, capacity=100, token_latency_s=0.01), busy=1)
-    assert one.update(pressure, busy=1) == 1
+    one.update(LoadReport(stamp=1, running=8, waiting=0, capacity=100, token_latency_s=0.01), busy=1)
+    assert one.update(report, busy=1) == 1
 
 
 def test_a_cache_that_fills_up_is_approached_slowly() -> None:
     sampler = Concurrency(1000, adaptive=True)
     sampler.limit = 100
-    assert sampler.update(Pressure(news=1, running=100, waiting=0, capacity=4096, token_usage=0.75), busy=100) == 109
+    assert sampler.update(LoadReport(stamp=1, running=100, waiting=0, capacity=4096, token_usage=0.75), busy=100) == 109
 
 
 def test_latency_that_stays_high_becomes_the_new_measure() -> None:
     """Replies may become short and prompts long: the process does not starve itself for ever."""
     sampler = Concurrency(64, adaptive=True)
-    sampler.update(Pressure(news=0, running=8, waiting=0, capacity=100, token_latency_s=0.001), busy=8)
-    for news in range(1, 200):
-        slow = Pressure(news=news, running=sampler.limit, waiting=0, capacity=100, token_latency_s=0.1)
+    sampler.update(LoadReport(stamp=0, running=8, waiting=0, capacity=100, token_latency_s=0.001), busy=8)
+    for stamp in range(1, 200):
+        slow = LoadReport(stamp=stamp, running=sampler.limit, waiting=0, capacity=100, token_latency_s=0.1)
         sampler.update(slow, busy=sampler.limit)
     assert sampler.limit == 64

@@ -27,7 +27,7 @@ async def test_a_sampler_knows_in_time_that_an_engine_drains_however_rarely_it_l
     await tell(store, ServiceStatus.UP)
     async with EngineClient() as client:
         engines = Engines(store, client, config)
-        pool = engines.seats["main"].pool
+        pool = engines.policy_clients["main"].pool
         await engines.look()
         assert await pool.is_up()
         await tell(store, ServiceStatus.DRAINING)

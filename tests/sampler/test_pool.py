@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from sampler.engine.client.engine_client import EngineClient
-from sampler.engine.pool.engine_pool import LIST_AGE_S, EnginePool, PoolLimits, Reply, Service
+from sampler.engine.pool.engine_pool import LIST_AGE_S, EnginePool, EngineReply, PoolLimits, Service
 from sampler.errors import EngineRefused, EngineUnavailable
 from tests.sampler.engines import ABORT, LENGTH, STOP, Engines, Up, answer, recorded
 
@@ -53,7 +53,7 @@ def scripted(*responses: httpx.Response | Exception) -> Callable[[httpx.Request]
     return behave
 
 
-async def ask(pool: EnginePool, **options: object) -> Reply:
+async def ask(pool: EnginePool, **options: object) -> EngineReply:
     return await pool.generate([1, 2, 3, 4], {"max_new_tokens": 8, "temperature": 1.0}, rid="d1", **options)  # type: ignore[arg-type]  # options
 
 
@@ -261,7 +261,7 @@ async def test_the_list_of_engines_is_read_once_for_many_waiting_requests() -> N
         read.set()
         done = await asyncio.gather(*waiting, return_exceptions=True)
     assert reads == 1
-    assert sum(isinstance(reply, Reply) for reply in done) == 19
+    assert sum(isinstance(reply, EngineReply) for reply in done) == 19
 
 
 async def test_an_engine_that_drains_gets_nothing_and_is_waited_for_longer_than_for_one_that_is_away() -> None:

@@ -10,7 +10,7 @@ import pytest
 pytest.importorskip("transformers")
 
 from sampler.engine.client.engine_client import EngineClient
-from sampler.engine.pool.engine_pool import EnginePool, PoolLimits, Reply, Service
+from sampler.engine.pool.engine_pool import EnginePool, EngineReply, PoolLimits, Service
 from sampler.errors import ContextTooLong, EngineContractBroken, EngineRefused
 from tests.sampler.engine.local.harness import CONTEXT, Server, run_engine, write_model
 from tests.sampler.engines import Up
@@ -44,7 +44,7 @@ def pool_over(client: EngineClient, services: Sequence[Service]) -> EnginePool:
     return EnginePool(client, refresh, LIMITS)
 
 
-async def held(client: EngineClient, pool: EnginePool, server: Server) -> "asyncio.Task[Reply]":
+async def held(client: EngineClient, pool: EnginePool, server: Server) -> "asyncio.Task[EngineReply]":
     """A long reply of which some tokens are sampled; a pause in place keeps it from ending before the test goes on."""
     for _ in range(20):  # where this process is kept waiting, it may end before it is caught
         replying = asyncio.create_task(pool.generate(PROMPT, LONG, rid="episode"))

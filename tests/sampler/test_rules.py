@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from sampler.settlement.groups import Episode, Turn, observation
+from sampler.settlement.groups import ScoredEpisode, ScoredTurn, observation
 from sampler.settlement.rules import by_lot, judge, rank_shaping
 from sampler.settlement.settle import decide
 from shared.evaluation.pass_rates import num_passed
@@ -15,9 +15,9 @@ from tests.sampler.builders import make_dispatch
 from tests.sampler.settlement_cases import ESTIMATORS, RULES, disagreement, make_config, random_group
 
 
-def episode(k: int, score: float, *, turns: int = 2, over_long: bool = False) -> Episode:
-    made = tuple(Turn(f"t:{k}:1:{t}", None, f"{t}") for t in range(turns))
-    return Episode(f"t:{k}:1", score, over_long, made)
+def episode(k: int, score: float, *, turns: int = 2, over_long: bool = False) -> ScoredEpisode:
+    made = tuple(ScoredTurn(f"t:{k}:1:{t}", None, f"{t}") for t in range(turns))
+    return ScoredEpisode(f"t:{k}:1", score, over_long, made)
 
 
 @pytest.mark.parametrize("case", ESTIMATORS | RULES)
@@ -83,7 +83,7 @@ def test_a_group_is_dropped_where_its_scores_differ_by_less_than_the_tolerance()
 def test_lots_do_not_depend_on_the_order_and_differ_from_group_to_group() -> None:
     group = [episode(k, 0.0) for k in range(8)]
     assert by_lot(group) == by_lot(group[::-1])
-    firsts = {by_lot([Episode(f"t{n}:{k}:1", 0.0, False, ()) for k in range(8)])[0].record[-3] for n in range(40)}
+    firsts = {by_lot([ScoredEpisode(f"t{n}:{k}:1", 0.0, False, ()) for k in range(8)])[0].record[-3] for n in range(40)}
     assert len(firsts) > 3
 
 

@@ -197,6 +197,6 @@ async def test_a_dropped_group_opens_one_replacement_and_a_group_in_part_dropped
     left, taken = await store.data.ready_groups("main", 10)
     await store.data.set_aside(left["records"], DataStatus.STALE, "too old")
     assert await limit() == 7
-    await store.data.claim(taken["records"], DataClaim(incarnation=1, step=1))
-    await store.data.commit_step("main", DataClaim(incarnation=1, step=1), max_trained_count=1)
+    await store.data.claim(taken["records"], DataClaim(trainer_generation=1, step=1))
+    await store.data.commit_step("main", DataClaim(trainer_generation=1, step=1), max_trained_count=1)
     assert await limit() == 7

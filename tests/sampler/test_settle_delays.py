@@ -18,13 +18,15 @@ from tests.sampler.settlement_cases import make_config
 
 
 async def train(store: Store, step: int) -> None:
-    claim = DataClaim(incarnation=1, step=step)
+    claim = DataClaim(trainer_generation=1, step=step)
     ready = await store.data.ready_groups("main", 1)
     for group in ready:
         await store.data.claim(group["records"], claim)
     groups = [(group["_id"], len(group["records"])) for group in ready]
     await store.data.commit_step("main", claim, max_trained_count=1)
-    await store.steps.add(TrainedStep(id=f"main:{step}:1", policy="main", step=step, incarnation=1, groups=groups))
+    await store.steps.add(
+        TrainedStep(id=f"main:{step}:1", policy="main", step=step, trainer_generation=1, groups=groups)
+    )
     await store.versions.announce("main", step, f"/weights/{step}", {})
 
 

@@ -16,12 +16,12 @@ from mcp_types import (
     TextResourceContents,
 )
 
-from sampler.tools import TokenBorders, ToolLimits
+from sampler.tools import TokenOffsets, ToolLimits
 from sampler.tools.results import bounded, raw_text, to_result, with_summary
 from tests.sampler.chats import ADDED, SPECIAL, chat
 
 TEMPLATE = chat("qwen")
-BORDERS = TokenBorders(TEMPLATE)
+OFFSETS = TokenOffsets(TEMPLATE)
 texts = st.lists(
     st.one_of(
         st.text(max_size=40), st.sampled_from([*SPECIAL, *ADDED, "the answer is ", "\n\n", "日本語", "👩‍🚀", "é"])
@@ -38,20 +38,20 @@ def num_tokens(text: str) -> int:
 
 @given(texts)
 @settings(deadline=None, max_examples=150)
-def test_borders_are_those_of_the_tokens_that_the_template_makes(text: str) -> None:
+def test_offsets_are_those_of_the_tokens_that_the_template_makes(text: str) -> None:
     text = text.translate({0xF0000: None, 0xF0001: None})
-    borders = BORDERS(text)
-    assert len(borders) == num_tokens(text)
-    assert [end for _, end in borders] == sorted(end for _, end in borders)
-    assert not borders or (borders[0][0] == 0 and borders[-1][1] == len(text))
+    offsets = OFFSETS(text)
+    assert len(offsets) == num_tokens(text)
+    assert [end for _, end in offsets] == sorted(end for _, end in offsets)
+    assert not offsets or (offsets[0][0] == 0 and offsets[-1][1] == len(text))
 
 
 @given(texts, st.integers(1, 120), st.integers(0, 400))
 @settings(deadline=None, max_examples=300)
 def test_a_result_is_never_above_its_bounds_and_keeps_both_ends(text: str, max_tokens: int, max_chars: int) -> None:
-    kept, cut_chars = bounded(text, ToolLimits(max_result_tokens=max_tokens, max_result_chars=max_chars), BORDERS)
+    kept, cut_chars = bounded(text, ToolLimits(max_result_tokens=max_tokens, max_result_chars=max_chars), OFFSETS)
     assert len(kept) <= max_chars
-    assert len(BORDERS(kept)) <= max_tokens
+    assert len(OFFSETS(kept)) <= max_tokens
     marker = f"\n[… {cut_chars} characters left out …]\n"
     if cut_chars == 0:
         assert kept == text
@@ -70,13 +70,13 @@ def test_a_result_is_never_above_its_bounds_and_keeps_both_ends(text: str, max_t
 def test_a_text_that_is_dense_at_its_end_is_cut_once_only() -> None:
     text = " " * 4000 + "é" * 4000
     limits = ToolLimits(max_result_tokens=400, max_result_chars=6000)
-    kept, cut_chars = bounded(text, limits, BORDERS)
+    kept, cut_chars = bounded(text, limits, OFFSETS)
     assert kept.count("left out") == 1
     head, _, tail = kept.partition(f"\n[… {cut_chars} characters left out …]\n")
     assert text.startswith(head)
     assert text.endswith(tail)
     assert len(head) + len(tail) + cut_chars == len(text)
-    assert 350 < len(BORDERS(kept)) <= 400
+    assert 350 < len(OFFSETS(kept)) <= 400
 
 
 @pytest.mark.parametrize("max_chars", [0, 1, 30, 60, 100])
@@ -88,7 +88,7 @@ def test_a_bound_of_characters_alone_needs_no_tokenizer(max_chars: int) -> None:
 
 def test_a_long_result_is_cut_to_the_tokens_that_were_allowed() -> None:
     words = " ".join(f"word{n}" for n in range(5000))
-    kept, cut_chars = bounded(words, ToolLimits(max_result_tokens=200), BORDERS)
+    kept, cut_chars = bounded(words, ToolLimits(max_result_tokens=200), OFFSETS)
     assert 180 <= num_tokens(kept) <= 200
     assert kept.startswith("word0 word1")
     assert kept.endswith("word4999")

@@ -10,10 +10,11 @@ import pytest
 from sampler.config import SamplerConfig
 from sampler.engine.client.engine_client import EngineClient
 from sampler.engine.pool.engines import Engines as SamplerEngines
+from sampler.engine.pool.policy_client import PolicyClient
 from sampler.episode import play
 from sampler.sampler import AsyncSampler
 from sampler.scorers import Score
-from sampler.service.resources import Resources, Seat
+from sampler.service.resources import Resources
 from sampler.service.service import SamplerService
 from sampler.settlement.settle import settle_next
 from shared.audit.run import Check, audit
@@ -55,8 +56,8 @@ class Stranger(Debate):
 async def debate(store: Store, **config: Any) -> AsyncIterator[Resources]:
     """What the episodes of a solver (policy main, weights 3) and a judge (weights 8) share."""
     async with pools(main=("four", "3"), judge=("no", "8")) as made, resources(store, says(""), **config) as shared:
-        seats = {"judge": Seat(TEMPLATE, made["judge"])}
-        yield Resources(**{**fields_of(shared), "pool": made["main"], "others": seats})
+        policy_clients = {"judge": PolicyClient(TEMPLATE, made["judge"])}
+        yield Resources(**{**fields_of(shared), "pool": made["main"], "others": policy_clients})
 
 
 async def debated(store: Store, num_generations: int = 2, **config: Any) -> list[DBRecordData]:
@@ -152,10 +153,10 @@ async def test_each_trainer_marks_its_own_data_and_the_record_has_the_marks_of_i
     await debated(store)
     for policy, step in (("judge", 7), ("main", 2)):
         (group,) = await store.data.ready_groups(policy, 10)
-        borrowed = DataClaim(incarnation=1, step=step)
+        borrowed = DataClaim(trainer_generation=1, step=step)
         assert await store.data.claim(group["records"], borrowed) == 2
         assert len(await store.data.commit_step(policy, borrowed, max_trained_count=1)) == 2
-        said: dict[str, Any] = {"id": f"{policy}:{step}:1", "policy": policy, "step": step, "incarnation": 1}
+        said: dict[str, Any] = {"id": f"{policy}:{step}:1", "policy": policy, "step": step, "trainer_generation": 1}
         await store.steps.add(TrainedStep(**said, groups=[(TASK, 2)]))
     for step in range(8):
         await store.versions.announce("judge", step, f"/judge/{step}", {})

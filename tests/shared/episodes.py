@@ -132,12 +132,14 @@ async def announce(store: Store, step: int) -> PolicyVersion:
 
 async def train(store: Store, step: int, groups: int = 1, *, max_trained_count: int = 1) -> list[str]:
     """One step on the oldest groups; returns the records."""
-    borrowed = DataClaim(incarnation=1, step=step)
+    borrowed = DataClaim(trainer_generation=1, step=step)
     ready = await store.data.ready_groups("main", groups)
     for group in ready:
         await store.data.claim(group["records"], borrowed)
     taken = [(group["_id"], len(group["records"])) for group in ready]
-    await store.steps.add(TrainedStep(id=f"main:{step}:1", policy="main", step=step, incarnation=1, groups=taken))
+    await store.steps.add(
+        TrainedStep(id=f"main:{step}:1", policy="main", step=step, trainer_generation=1, groups=taken)
+    )
     return await store.data.commit_step("main", borrowed, max_trained_count=max_trained_count)
 
 

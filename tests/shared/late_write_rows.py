@@ -18,7 +18,7 @@ OFFER = BroadcastOffer(
     address="a", port=1, group="g", backend="gloo", bucket_bytes=1, join_s=1, limit_s=1, state=OfferState.OPEN
 )
 RECORD = "main:train:0:t0:0:1"
-FIRST, SECOND = DataClaim(incarnation=1, step=1), DataClaim(incarnation=2, step=1)
+FIRST, SECOND = DataClaim(trainer_generation=1, step=1), DataClaim(trainer_generation=2, step=1)
 ROWS: dict[str, Row] = {}
 
 
@@ -199,9 +199,13 @@ async def _(store: Store, late: Late) -> None:
 @row("runs.end_trainer")
 async def _(store: Store, late: Late) -> None:
     """The one that goes on has ended too: what is told of the first comes late."""
-    for incarnation in (1, 2):
+    for trainer_generation in (1, 2):
         await store.runs.start_trainer("main", ADMISSION)
-        await late(store.runs.end_trainer("main", TrainerEnd(incarnation=incarnation, step=2, reason="told to stop")))
+        await late(
+            store.runs.end_trainer(
+                "main", TrainerEnd(trainer_generation=trainer_generation, step=2, reason="told to stop")
+            )
+        )
     await store.runs.start_trainer("main", ADMISSION)
 
 
@@ -220,17 +224,19 @@ async def _(store: Store, late: Late) -> None:
 @row("steps.note_metrics")
 async def _(store: Store, late: Late) -> None:
     """The step is taken again, by the next start."""
-    for incarnation in (1, 2):
-        identity = step_id("main", 1, incarnation)
-        await store.steps.add(TrainedStep(id=identity, policy="main", step=1, incarnation=incarnation, groups=[]))
-        await late(store.steps.note_metrics(identity, {"loss/loss": 0.5 * incarnation}))
+    for trainer_generation in (1, 2):
+        identity = step_id("main", 1, trainer_generation)
+        await store.steps.add(
+            TrainedStep(id=identity, policy="main", step=1, trainer_generation=trainer_generation, groups=[])
+        )
+        await late(store.steps.note_metrics(identity, {"loss/loss": 0.5 * trainer_generation}))
 
 
 @row("runs.note_checkpoint")
 async def _(store: Store, late: Late) -> None:
-    incarnation = await store.runs.start_trainer("main", ADMISSION)
-    await late(store.runs.note_checkpoint("main", incarnation, SavedCheckpoint(step=2, folder="x")))
-    await store.runs.note_checkpoint("main", incarnation, SavedCheckpoint(step=4, folder="x"))
+    trainer_generation = await store.runs.start_trainer("main", ADMISSION)
+    await late(store.runs.note_checkpoint("main", trainer_generation, SavedCheckpoint(step=2, folder="x")))
+    await store.runs.note_checkpoint("main", trainer_generation, SavedCheckpoint(step=4, folder="x"))
 
 
 @row("versions.announce", "versions.ensure_first", "versions.mark_pruned")
@@ -247,15 +253,15 @@ async def _(store: Store, late: Late) -> None:
         await announce(store, step)
     await late(store.versions.fence("main", 2, 1))
     await late(store.versions.withdraw_after("main", 1, 2))
-    await store.versions.announce("main", 2, "/again", {}, incarnation=2)
+    await store.versions.announce("main", 2, "/again", {}, trainer_generation=2)
 
 
 @row("versions.join_broadcast", "versions.close_broadcast", "versions.end_broadcast", "versions.fail_broadcasts")
 async def _(store: Store, late: Late) -> None:
     for number in range(2):
-        await store.versions.announce("main", number, f"/{number}", {}, offer=OFFER, incarnation=1)
+        await store.versions.announce("main", number, f"/{number}", {}, offer=OFFER, trainer_generation=1)
         await late(store.versions.join_broadcast("main", number, Joined(service=f"e{number}", ranks=1)))
     await late(store.versions.close_broadcast("main", 0))
     await late(store.versions.end_broadcast("main", 0, OfferState.SENT))
     await late(store.versions.fail_broadcasts("main", 2))
-    await store.versions.announce("main", 2, "/2", {}, offer=OFFER, incarnation=2)
+    await store.versions.announce("main", 2, "/2", {}, offer=OFFER, trainer_generation=2)

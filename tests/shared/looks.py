@@ -60,7 +60,7 @@ async def _claim(store: Store, split: str, limit: int | None) -> None:
 
 async def train_a_step(store: Store) -> None:
     groups = await store.data.ready_groups("main", GROUPS_PER_STEP)
-    claim = DataClaim(incarnation=1, step=10**6)
+    claim = DataClaim(trainer_generation=1, step=10**6)
     await store.data.release_claims("main", 1)
     await store.data.claim([rid for group in groups for rid in group["records"]], claim)
     await store.data.commit_step("main", claim, max_trained_count=1)

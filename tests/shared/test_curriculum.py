@@ -7,7 +7,7 @@ import pytest
 from shared.documents import Task, TaskPayload, task_id
 from shared.documents.states import TaskStatus
 from shared.store import Store
-from shared.tasks.files import Entry, Target, import_entries
+from shared.tasks.files import Entry, ImportTarget, import_entries
 from shared.tasks.lines import TaskLine
 from tests.conftest import ROOT
 from tests.shared.builders import claim, make_task
@@ -87,6 +87,6 @@ async def test_an_epoch_that_is_imported_after_the_one_before_was_played_is_skip
     await store.tasks.insert_new([in_epoch(0, 0)])
     await play(store, [1, 1, 1, 1])
     for inserted in (1, 0):
-        entry = Entry(ROOT / "t.jsonl", line, Target(num_generations=4), 1)
+        entry = Entry(ROOT / "t.jsonl", line, ImportTarget(num_generations=4), 1)
         assert await import_entries(store, [entry]) == inserted
         assert await status(store, 1) is TaskStatus.SKIPPED

@@ -8,7 +8,7 @@ from shared.configuration.loading import read_policies
 from shared.errors import ConfigError
 from shared.names import LONGEST, check_label, check_name, check_run_name, shortened
 from shared.store import Store
-from shared.tasks.files import Target
+from shared.tasks.files import ImportTarget
 from shared.tasks.mix import TaskSource
 
 BAD = (
@@ -39,7 +39,7 @@ def test_a_name_that_would_be_more_than_a_name_is_refused_everywhere(tmp_path: P
             check(name)
     for made in ({"split": name}, {"policy": name}):
         with pytest.raises(ConfigError, match=r"name .*: expected"):
-            Target(**made)
+            ImportTarget(**made)
     for made in ({"split": name}, {"name": name}):
         with pytest.raises(ValueError, match=r"name .*: expected"):
             TaskSource(**{"name": "a", "file": Path("f"), **made})

@@ -33,14 +33,14 @@ async def test_only_whole_groups_are_offered_and_the_oldest_come_first(store: St
 
 async def test_what_is_borrowed_is_offered_to_nobody_else(store: Store) -> None:
     groups = await write_groups(store, 2)
-    assert await store.data.claim(groups[0], DataClaim(incarnation=1, step=1)) == 2
-    assert await store.data.claim(groups[0], DataClaim(incarnation=1, step=2)) == 0
+    assert await store.data.claim(groups[0], DataClaim(trainer_generation=1, step=1)) == 2
+    assert await store.data.claim(groups[0], DataClaim(trainer_generation=1, step=2)) == 0
     assert [row["_id"] for row in await store.data.ready_groups("main", 10)] == ["main:train:0:t1"]
 
 
 async def test_a_commit_marks_what_was_borrowed_for_that_step_and_repeats_harmlessly(store: Store) -> None:
     groups = await write_groups(store, 2)
-    claim = DataClaim(incarnation=1, step=5)
+    claim = DataClaim(trainer_generation=1, step=5)
     await store.data.claim(groups[0], claim)
     assert sorted(await store.data.commit_step("main", claim, max_trained_count=1)) == groups[0]
     assert sorted(await store.data.commit_step("main", claim, max_trained_count=1)) == groups[0]
@@ -52,7 +52,7 @@ async def test_a_commit_marks_what_was_borrowed_for_that_step_and_repeats_harmle
 
 async def test_the_trainers_of_two_policies_use_and_undo_their_own_data_alone(store: Store) -> None:
     """Both are at the same step of the same start, so that their claims are equal."""
-    claim = DataClaim(incarnation=1, step=1)
+    claim = DataClaim(trainer_generation=1, step=1)
     ids = {}
     for policy in ("walker", "guide"):
         data = [make_data(make_task(0, policy=policy), k) for k in range(2)]
@@ -70,7 +70,7 @@ async def test_the_trainers_of_two_policies_use_and_undo_their_own_data_alone(st
 async def test_data_below_its_training_count_is_offered_again(store: Store) -> None:
     groups = await write_groups(store, 1)
     for step in (1, 2):
-        claim = DataClaim(incarnation=1, step=step)
+        claim = DataClaim(trainer_generation=1, step=step)
         assert await store.data.claim(groups[0], claim) == 2
         await store.data.commit_step("main", claim, max_trained_count=2)
     (first, _) = await store.data.find({})
@@ -80,7 +80,7 @@ async def test_data_below_its_training_count_is_offered_again(store: Store) -> N
 async def test_a_resume_undoes_every_mark_above_its_step_and_none_below(store: Store) -> None:
     groups = await write_groups(store, 3)
     for step, group in enumerate(groups, start=1):
-        claim = DataClaim(incarnation=1, step=step)
+        claim = DataClaim(trainer_generation=1, step=step)
         await store.data.claim(group, claim)
         await store.data.commit_step("main", claim, max_trained_count=1)
     assert await store.data.rewind("main", 1, max_trained_count=1) == 4
@@ -92,11 +92,11 @@ async def test_a_resume_undoes_every_mark_above_its_step_and_none_below(store: S
 
 async def test_a_new_trainer_takes_back_what_the_dead_one_had_borrowed(store: Store) -> None:
     groups = await write_groups(store, 1)
-    await store.data.claim(groups[0], DataClaim(incarnation=1, step=3))
-    assert await store.data.release_claims("main", incarnation=2) == 2
+    await store.data.claim(groups[0], DataClaim(trainer_generation=1, step=3))
+    assert await store.data.release_claims("main", trainer_generation=2) == 2
     assert len(await store.data.ready_groups("main", 10)) == 1
     # the dead one's late commit finds nothing of its own any more
-    assert await store.data.commit_step("main", DataClaim(incarnation=1, step=3), max_trained_count=1) == []
+    assert await store.data.commit_step("main", DataClaim(trainer_generation=1, step=3), max_trained_count=1) == []
 
 
 async def test_what_is_set_aside_stays_is_counted_and_comes_back_after_a_resume(store: Store) -> None:
@@ -111,7 +111,7 @@ async def test_writing_a_group_again_keeps_the_marks_of_what_was_trained(store: 
     task = make_task(0)
     data = [make_data(task, k) for k in range(2)]
     await store.data.write_group(data)
-    claim = DataClaim(incarnation=1, step=1)
+    claim = DataClaim(trainer_generation=1, step=1)
     await store.data.claim([d.id for d in data], claim)
     await store.data.commit_step("main", claim, max_trained_count=1)
     await store.data.write_group(data)
@@ -125,9 +125,9 @@ def version(number: int, step: int, withdrawn_to: int | None = None) -> PolicyVe
 
 
 def test_lag_is_the_number_of_optimizer_steps_between_two_sets_of_weights() -> None:
-    assert version(3, step=3).lag(5) == 2
-    assert version(57, step=57, withdrawn_to=50).lag(50) == 7  # from the dead branch back to where it parted
-    assert version(57, step=57, withdrawn_to=50).lag(52) == 9  # and on along the surviving one
+    assert version(3, step=3).staleness(5) == 2
+    assert version(57, step=57, withdrawn_to=50).staleness(50) == 7  # from the dead branch back to where it parted
+    assert version(57, step=57, withdrawn_to=50).staleness(52) == 9  # and on along the surviving one
 
 
 @given(st.lists(st.integers(0, 6), min_size=1, max_size=8))
@@ -135,7 +135,7 @@ def test_lag_is_the_number_of_optimizer_steps_between_two_sets_of_weights() -> N
 async def test_after_any_history_of_resumes_lag_is_the_distance_in_the_tree_of_steps(
     store: Store, resumes: list[int]
 ) -> None:
-    """Model: a tree of steps, a resume moves the head back; lag is the path length between version and head."""
+    """Model: a tree of steps, a resume moves the head back; staleness is the path length between version and head."""
     await store.database["policy_versions"].delete_many({})
     parent: dict[int, int] = {}  # node → parent; a node is a version
     step_of = {0: 0}
@@ -161,7 +161,7 @@ async def test_after_any_history_of_resumes_lag_is_the_distance_in_the_tree_of_s
     for found in await store.versions.all("main"):
         mine, heads = ancestors(found.version), ancestors(head)
         common = next(node for node in mine if node in heads)
-        assert found.lag(step_of[head]) == mine.index(common) + heads.index(common)
+        assert found.staleness(step_of[head]) == mine.index(common) + heads.index(common)
     newest = await store.versions.newest("main")
     assert newest is not None
     assert newest.version == head

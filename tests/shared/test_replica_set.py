@@ -127,13 +127,13 @@ async def reads_of_a_lagging_member_are_stale(servers: ReplicaSet, store: Store)
         await asyncio.to_thread(servers.lag, lagging)
         try:
             for _ in range(5):
-                incarnation = await start_trainer(store)
-                assert await asked_for_less.runs.is_current_trainer("main", incarnation)
-                assert not await asked_for_less.runs.is_current_trainer("main", incarnation - 1)
+                trainer_generation = await start_trainer(store)
+                assert await asked_for_less.runs.is_current_trainer("main", trainer_generation)
+                assert not await asked_for_less.runs.is_current_trainer("main", trainer_generation - 1)
             assert asked_for_less.database.write_concern.document == {"w": "majority", "j": True, "wtimeout": 30_000}
             found = await unpinned.find_one({"_id": "run"})
             assert found is not None
-            return found["incarnations"].get("main", 0) < incarnation
+            return found["trainer_generations"].get("main", 0) < trainer_generation
         finally:
             await asyncio.to_thread(servers.lag, lagging, False)
 

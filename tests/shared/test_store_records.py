@@ -13,7 +13,7 @@ from shared.store import Store
 from tests.shared.builders import claim, import_tasks, make_data, make_task
 from tests.shared.episodes import make_dispatches, play, train
 
-FIRST, SECOND = DataClaim(incarnation=1, step=1), DataClaim(incarnation=2, step=1)
+FIRST, SECOND = DataClaim(trainer_generation=1, step=1), DataClaim(trainer_generation=2, step=1)
 
 
 async def groups(store: Store, n: int = 2) -> list[list[str]]:
@@ -106,8 +106,8 @@ async def test_what_is_borrowed_is_offered_to_nobody_until_it_is_given_back(stor
     assert await store.data.claim([a, b], FIRST) == 2
     assert await store.data.claim([a, b], SECOND) == 0
     assert await store.data.ready_groups("main", 10) == []
-    assert await store.data.release_claims("main", incarnation=1) == 0  # its own
-    assert await store.data.release_claims("main", incarnation=2) == 2
+    assert await store.data.release_claims("main", trainer_generation=1) == 0  # its own
+    assert await store.data.release_claims("main", trainer_generation=2) == 2
     assert len(await store.data.ready_groups("main", 10)) == 1
 
 
@@ -122,10 +122,10 @@ async def test_a_commit_marks_what_it_borrowed_once_and_nothing_else(store: Stor
     assert (await store.data.load([c]))[0].status is DataStatus.READY
 
 
-async def test_a_commit_of_an_earlier_incarnation_finds_nothing(store: Store) -> None:
+async def test_a_commit_of_an_earlier_trainer_generation_finds_nothing(store: Store) -> None:
     [[a, b]] = await groups(store, 1)
     await store.data.claim([a, b], FIRST)
-    await store.data.release_claims("main", incarnation=2)
+    await store.data.release_claims("main", trainer_generation=2)
     await store.data.claim([a, b], SECOND)
     assert await store.data.commit_step("main", FIRST, max_trained_count=1) == []
     assert len(await store.data.commit_step("main", SECOND, max_trained_count=1)) == 2
@@ -174,7 +174,7 @@ async def test_a_group_written_again_keeps_its_marks(store: Store) -> None:
 # ---------------------------------------------------------------------- run, weights
 
 
-async def test_each_start_of_a_trainer_is_a_new_incarnation(store: Store) -> None:
+async def test_each_start_of_a_trainer_is_a_new_trainer_generation(store: Store) -> None:
     admission = Admission(groups_per_step=2, max_staleness=1)
     assert [await store.runs.start_trainer("main", admission) for _ in range(2)] == [1, 2]
     assert not await store.runs.is_current_trainer("main", 1)
@@ -191,7 +191,7 @@ async def test_versions_are_numbered_without_end_and_a_resume_withdraws_the_late
     again = await store.versions.announce("main", 2, "/w/2b", {})
     assert again.version == 4
     withdrawn = await store.versions.get("main", 3)
-    assert withdrawn.lag(2) == 3  # two steps back to the fork at 1, one forward
+    assert withdrawn.staleness(2) == 3  # two steps back to the fork at 1, one forward
     with pytest.raises(DataError, match="no version 9"):
         await store.versions.get("main", 9)
 

@@ -36,7 +36,7 @@ async def test_of_very_many_workers_the_last_stay(store: Store) -> None:
 
 async def test_what_a_step_logged_is_stored_with_it_and_bounded(store: Store) -> None:
     identity = step_id("main", 1, 1)
-    await store.steps.add(TrainedStep(id=identity, policy="main", step=1, incarnation=1, groups=[("t", 2)]))
+    await store.steps.add(TrainedStep(id=identity, policy="main", step=1, trainer_generation=1, groups=[("t", 2)]))
     logged = {"loss/loss": 0.5, "reward_by_source/openai/gsm8k.v1": 1.0, "loss/ratio": math.nan}
     await store.steps.note_metrics(identity, logged)
     await store.steps.note_metrics(identity, {"loss/loss": 7.0})
@@ -45,6 +45,6 @@ async def test_what_a_step_logged_is_stored_with_it_and_bounded(store: Store) ->
     (step,) = await store.steps.surviving("main", [0])
     assert (step.groups, step.metrics) == ([("t", 2)], {}), "the audit reads no metrics"
     many = step_id("main", 2, 1)
-    await store.steps.add(TrainedStep(id=many, policy="main", step=2, incarnation=1, groups=[]))
+    await store.steps.add(TrainedStep(id=many, policy="main", step=2, trainer_generation=1, groups=[]))
     await store.steps.note_metrics(many, {f"m/{n:05}": 1.0 for n in range(3 * MOST_METRICS)})
     assert list(await store.steps.metrics_of("main", 2, [0])) == [f"m/{n:05}" for n in range(MOST_METRICS)]

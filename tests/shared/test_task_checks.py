@@ -8,10 +8,10 @@ import pytest
 from sampler.scorers import registry
 from shared.documents import TaskPayload
 from shared.store import Store
-from shared.store.questions import Asked
+from shared.store.questions import TaskDemand
 from shared.tasks import scorer_names
 from shared.tasks.checks import MAX_WARNINGS, Samplers, TaskCheck
-from shared.tasks.files import Target, check_playable, import_task_file
+from shared.tasks.files import ImportTarget, check_playable, import_task_file
 from shared.tasks.lines import TaskFileError
 
 ALL = Samplers(knows_scorers=True, has_judge=False, has_tools=False)
@@ -73,7 +73,7 @@ def test_what_only_samplers_know_is_a_warning_with_the_number_of_tasks_and_warni
     assert (mine.startswith('"scorer" is "mine"; expected one of '), count) == (True, 2)
     assert "The samplers need a module that registers it (scorer_modules)" in mine
     assert (judged.startswith('"scorer" is "agentcpm", which needs a judge'), one) == (True, 1)
-    assert check.asked == [Asked(None, None, (), 3), Asked(None, ("x",), (), 2)]
+    assert check.asked == [TaskDemand(None, None, (), 3), TaskDemand(None, ("x",), (), 2)]
     for n in range(100):
         list(check.problems(payload(scorer=f"mine{n}")))
     assert len(check.warnings) == MAX_WARNINGS
@@ -92,12 +92,12 @@ async def test_nothing_of_a_file_with_a_problem_is_imported_and_each_line_of_it_
     path.write_text(
         "".join(f'{{"id": "{n}", "query": "q", "scorer": "{"maths" if n else "math"}"}}\n' for n in range(3000))
     )
-    target = Target(check=TaskCheck(ALL))
+    target = ImportTarget(check=TaskCheck(ALL))
     with pytest.raises(TaskFileError) as caught:
         await import_task_file(store, path, target)
     assert [error.number for error in caught.value.errors] == list(range(2, 22))
     assert await store.tasks.count_by_status() == {}
     with pytest.raises(TaskFileError, match=rf'{path}:2: "scorer" is "maths"; expected "math"'):
         check_playable(path, target)
-    replaced = Target(settings={"scorer": "math"}, check=TaskCheck(ALL))
+    replaced = ImportTarget(settings={"scorer": "math"}, check=TaskCheck(ALL))
     check_playable(path, replaced)

@@ -9,7 +9,7 @@ from pydantic import BaseModel, Field
 
 from shared.errors import ConfigError
 from shared.store import Store
-from shared.tasks.files import Target, import_task_file
+from shared.tasks.files import ImportTarget, import_task_file
 from shared.tasks.lines import TaskFileError, check_task_file, check_unique_ids, lines_of
 from tests.shared.lines_of_tasks import line, write
 
@@ -67,14 +67,14 @@ async def test_metadata_that_does_not_fit_the_samplers_own_model_is_refused_by_l
     mazes: list[dict[str, Any]] = [{"size": 3, "start": [0, 1]}, {"size": 1, "start": [0, "east"]}, {"start": [0, 0]}]
     path = write(tmp_path / "mazes.jsonl", [line(k, metadata=maze) for k, maze in enumerate(mazes)])
     with pytest.raises(TaskFileError) as caught:
-        await import_task_file(store, path, Target(payload_model=Maze))
+        await import_task_file(store, path, ImportTarget(payload_model=Maze))
     assert [str(e).removeprefix(f"{path}:") for e in caught.value.errors] == [
         '2: "metadata.size" is 1; Input should be greater than or equal to 2',
         '2: "metadata.start.1" is "east"; Input should be a valid integer, unable to parse string as an integer',
         '3: "metadata.size" is missing; Maze expects it',
     ]
     assert await store.tasks.get("main:train:0:t0") is None
-    assert (await import_task_file(store, path, Target())).inserted == 3  # nobody said whose they are
+    assert (await import_task_file(store, path, ImportTarget())).inserted == 3  # nobody said whose they are
 
 
 @pytest.mark.parametrize("what", WRONG)
@@ -172,9 +172,9 @@ def test_a_byte_order_mark_and_a_last_line_without_its_end_are_read(tmp_path: Pa
 
 def test_names_that_would_break_ids_are_refused() -> None:
     with pytest.raises(ConfigError, match="split name 'a:b'"):
-        Target(split="a:b")
+        ImportTarget(split="a:b")
     with pytest.raises(ConfigError, match="num_generations is 0"):
-        Target(num_generations=0)
+        ImportTarget(num_generations=0)
 
 
 def test_an_id_in_two_files_of_one_set_is_told_with_both_places(tmp_path: Path) -> None:

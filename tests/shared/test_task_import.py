@@ -12,7 +12,7 @@ import pytest
 
 from shared.processes.mongod import Mongod
 from shared.store import Store
-from shared.tasks.files import ImportResult, Target, import_task_file
+from shared.tasks.files import ImportResult, ImportTarget, import_task_file
 from shared.tasks.lines import TaskFileError
 from tests.conftest import ROOT
 from tests.shared.lines_of_tasks import line, write
@@ -33,7 +33,7 @@ async def test_every_field_of_a_line_arrives(store: Store, tmp_path: Path) -> No
         metadata={"$level": [1, {"a.b": 2}]},
     )
     path = write(tmp_path / "set.jsonl", [full, {"id": "bare", "query": "q"}])
-    await import_task_file(store, path, Target("eval", "main", (2,), num_generations=3, at_version=5))
+    await import_task_file(store, path, ImportTarget("eval", "main", (2,), num_generations=3, at_version=5))
     task = await store.tasks.get("main:eval:2:t0")
     bare = await store.tasks.get("main:eval:2:bare")
     assert task is not None
@@ -47,18 +47,18 @@ async def test_every_field_of_a_line_arrives(store: Store, tmp_path: Path) -> No
 async def test_nothing_is_written_when_the_last_line_is_wrong(store: Store, tmp_path: Path) -> None:
     path = write(tmp_path / "t.jsonl", [*(line(k) for k in range(2500)), line(0)])
     with pytest.raises(TaskFileError):
-        await import_task_file(store, path, Target())
+        await import_task_file(store, path, ImportTarget())
     assert await store.tasks.count_by_status() == {}
 
 
 async def test_importing_again_changes_nothing_and_more_lines_follow_in_order(store: Store, tmp_path: Path) -> None:
     path = write(tmp_path / "t.jsonl", [line(k) for k in range(3)])
-    assert await import_task_file(store, path, Target()) == ImportResult(3, 0)
+    assert await import_task_file(store, path, ImportTarget()) == ImportResult(3, 0)
     before = await store.database["tasks"].find().to_list()
-    assert await import_task_file(store, path, Target()) == ImportResult(0, 3)
+    assert await import_task_file(store, path, ImportTarget()) == ImportResult(0, 3)
     assert await store.database["tasks"].find().to_list() == before
     write(path, [line(k) for k in (5, 1, 4)])
-    assert await import_task_file(store, path, Target()) == ImportResult(2, 1)
+    assert await import_task_file(store, path, ImportTarget()) == ImportResult(2, 1)
     assert await order(store) == ["t0", "t1", "t2", "t5", "t4"]
 
 
@@ -66,10 +66,10 @@ async def test_a_task_stored_with_another_payload_is_an_error_and_nothing_is_ove
     store: Store, tmp_path: Path
 ) -> None:
     path = write(tmp_path / "t.jsonl", [line(k) for k in range(3)])
-    await import_task_file(store, path, Target())
+    await import_task_file(store, path, ImportTarget())
     write(path, [line(7), line(1, answer="9", metadata={"a": 1})])
     with pytest.raises(TaskFileError) as caught:
-        await import_task_file(store, path, Target())
+        await import_task_file(store, path, ImportTarget())
     assert str(caught.value) == (
         f'{path}:2: task main:train:0:t1 is stored with another "answer", "metadata"; '
         "give it another id, or use another run"
@@ -79,7 +79,7 @@ async def test_a_task_stored_with_another_payload_is_an_error_and_nothing_is_ove
 
 async def test_epochs_are_copies_of_the_file_one_after_the_other(store: Store, tmp_path: Path) -> None:
     path = write(tmp_path / "t.jsonl", [line(0), line(1)])
-    assert await import_task_file(store, path, Target(epochs=range(3))) == ImportResult(6, 0)
+    assert await import_task_file(store, path, ImportTarget(epochs=range(3))) == ImportResult(6, 0)
     tasks = await store.database["tasks"].find({}, {"epoch": 1, "tid": 1}).sort("seq", 1).to_list()
     assert [(t["epoch"], t["tid"]) for t in tasks] == [(e, t) for e in range(3) for t in ("t0", "t1")]
 
@@ -87,7 +87,7 @@ async def test_epochs_are_copies_of_the_file_one_after_the_other(store: Store, t
 async def test_progress_goes_by_bytes_to_the_end(store: Store, tmp_path: Path) -> None:
     path = write(tmp_path / "t.jsonl", [line(k) for k in range(1500)])
     seen: list[tuple[str, int, int]] = []
-    await import_task_file(store, path, Target(epochs=range(2)), lambda *now: seen.append(now))
+    await import_task_file(store, path, ImportTarget(epochs=range(2)), lambda *now: seen.append(now))
     total = 2 * path.stat().st_size
     assert {t for _, _, t in seen} == {total}
     for phase in ("checking", "importing"):
@@ -99,7 +99,7 @@ async def test_progress_goes_by_bytes_to_the_end(store: Store, tmp_path: Path) -
 async def test_imports_at_the_same_time_leave_no_hole_and_no_double(store: Store, tmp_path: Path) -> None:
     same = write(tmp_path / "same.jsonl", [line(k) for k in range(1500)])
     other = write(tmp_path / "other.jsonl", [line(k) for k in range(5000, 6200)])
-    results = await asyncio.gather(*(import_task_file(store, p, Target()) for p in (same, same, other)))
+    results = await asyncio.gather(*(import_task_file(store, p, ImportTarget()) for p in (same, same, other)))
     assert sum(r.inserted for r in results) == 2700
     tasks = await store.database["tasks"].find({}, {"seq": 1, "tid": 1}).sort("seq", 1).to_list()
     assert [t["seq"] for t in tasks] == list(range(2700))
@@ -116,7 +116,7 @@ async def test_an_import_overtaken_by_another_of_some_of_its_tasks_leaves_no_hol
     ]
     many = write(tmp_path / "many.jsonl", mixed)
     for split in ("a", "b", "c"):
-        await asyncio.gather(*(import_task_file(store, p, Target(split)) for p in (few, many)))
+        await asyncio.gather(*(import_task_file(store, p, ImportTarget(split)) for p in (few, many)))
         tasks = await store.database["tasks"].find({"split": split}, {"seq": 1}).sort("seq", 1).to_list()
         assert [t["seq"] for t in tasks] == list(range(30))
 
@@ -126,7 +126,7 @@ async def test_a_killed_import_is_continued_by_running_it_again(mongod: Mongod, 
     await asyncio.to_thread(kill_an_import, mongod.connection_string, store.run, path)
     stored = await store.database["tasks"].count_documents({})
     assert 1_000 < stored < 6_000
-    assert await import_task_file(store, path, Target(num_generations=2)) == ImportResult(6_000 - stored, stored)
+    assert await import_task_file(store, path, ImportTarget(num_generations=2)) == ImportResult(6_000 - stored, stored)
     assert await order(store) == [f"t{k}" for k in range(6_000)]
 
 

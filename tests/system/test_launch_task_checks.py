@@ -12,7 +12,7 @@ import pytest
 from scripts.launch.settings import ROOT, LaunchConfig
 from scripts.launch.task_checks import check_tasks, check_tools
 from shared.errors import ConfigError
-from shared.store.questions import Asked
+from shared.store.questions import TaskDemand
 from shared.tasks import scorer_names
 from tests.sampler.boxes import start_box
 
@@ -124,7 +124,7 @@ def test_what_samplers_elsewhere_have_is_not_known_here(launch: Launch) -> None:
 
 async def test_tools_that_no_server_offers_end_it_and_a_server_that_does_not_answer_does_not() -> None:
     config, lines = LaunchConfig.load(["demo"]), list[str]()
-    asked = [Asked(None, ("ehco",), (), 3), Asked(None, ("echo",), (), 2), Asked(None, None, (), 1)]
+    asked = [TaskDemand(None, ("ehco",), (), 3), TaskDemand(None, ("echo",), (), 2), TaskDemand(None, None, (), 1)]
     box = start_box()
     try:
         url = f"http://127.0.0.1:{box.port}/mcp"

@@ -10,7 +10,7 @@ import pytest
 
 from shared.audit.run import audit
 from shared.store import Store
-from shared.tasks.files import Target, import_task_file
+from shared.tasks.files import ImportTarget, import_task_file
 from tests.system.processes import PATIENCE_S, ROOT, TRAIN_FILE, Run
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
@@ -20,7 +20,7 @@ async def queue_tasks(run: Run, num_generations: int = 4, first: int | None = No
     """The bundled tasks, or the `first` of them; the rest may follow by another call."""
     path = TRAIN_FILE if first is None else copy_of(TRAIN_FILE, run.folder, lines=first)
     async with Store.open(run.mongod.connection_string, run.name) as store:
-        await import_task_file(store, path, Target(num_generations=num_generations))
+        await import_task_file(store, path, ImportTarget(num_generations=num_generations))
 
 
 def copy_of(file: Path, folder: Path, *, lines: int) -> Path:

@@ -11,7 +11,7 @@ from shared.audit.run import audit
 from shared.documents import record_id, task_id
 from shared.documents.states import RecordStatus, SlotStatus
 from shared.store import Store
-from shared.tasks.files import Target, import_task_file
+from shared.tasks.files import ImportTarget, import_task_file
 from tests.system.debate import JUDGE, OWNER, Round
 from tests.system.processes import MODEL, Run, part
 from tests.system.test_kills import nothing_open
@@ -29,7 +29,7 @@ async def queue(run: Run, hold: Path, numbers: range) -> None:
     lines = [{"id": f"t{n}", "query": "?", "metadata": {} if n else {"hold": str(hold)}} for n in numbers]
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
     async with Store.open(run.mongod.connection_string, run.name) as store:
-        await import_task_file(store, path, Target(policy=OWNER, num_generations=4, payload_model=Round))
+        await import_task_file(store, path, ImportTarget(policy=OWNER, num_generations=4, payload_model=Round))
 
 
 async def holder(store: Store) -> str | None:

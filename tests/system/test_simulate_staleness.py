@@ -9,7 +9,7 @@ import pytest
 from scripts.bench.simulate_staleness import Row, Setting, simulate
 from shared.processes.mongod import Mongod
 from trainer.config import TrainerConfig
-from trainer.trees.ages import StaleData
+from trainer.trees.staleness import StaleData
 
 STEPS, GROUPS_PER_STEP, MAX_STALENESS = 16, 4, 1
 DEFAULT = str(TrainerConfig.model_fields["stale_data"].default)
@@ -37,7 +37,7 @@ def test_by_default_and_where_steps_wait_the_trained_groups_are_as_slow_as_all(
     assert (row["set aside %"], row["of slowest %"]) == (0.0, 0.0)
     assert abs(row["apart %"]) < 1e-9
     assert (row["oldest"] > MAX_STALENESS) == (mode == DEFAULT)
-    assert row["age"] < MAX_STALENESS
+    assert row["staleness"] < MAX_STALENESS
 
 
 def test_dropping_groups_for_their_age_selects_against_slow_ones(mongod: Mongod, run: str) -> None:

@@ -13,11 +13,11 @@ from torch.utils._pytree import tree_leaves
 from transformers import PreTrainedModel, Qwen3Config, Qwen3ForCausalLM, Qwen3MoeConfig, Qwen3MoeForCausalLM
 
 from shared.tokens.trees import RecordTree, TreeDispatch
-from trainer.trees.ages import Ages
+from trainer.trees.staleness import Staleness
 
 VOCABULARY = 37
 NUM_VERSIONS = 5
-AGES = Ages({version: NUM_VERSIONS - 1 - version for version in range(NUM_VERSIONS)})
+STALENESS = Staleness({version: NUM_VERSIONS - 1 - version for version in range(NUM_VERSIONS)})
 
 
 @dataclass
@@ -213,7 +213,7 @@ class Token:
     entropy: Tensor | None = None
     proximal: float | None = None
     reference: float | None = None
-    age: float = 0.0
+    staleness: float = 0.0
 
 
 def logprobs_one_by_one(
@@ -221,7 +221,7 @@ def logprobs_one_by_one(
 ) -> list[list[Token]]:
     """Each root-to-leaf sequence of each record forwarded on its own; a token of several branches is read from the first.
 
-    Ages are `AGES`.
+    Their staleness is `STALENESS`.
     """
     found = [_record_one_by_one(model, record) for record in records]
     if reference is not None:
@@ -248,8 +248,8 @@ def _record_one_by_one(model: nn.Module, record: RecordTree) -> list[Token]:
             distribution = torch.log_softmax(logits[place - 1] / float(np.float32(dispatch.temperature)), dim=-1)
             old, advantage = float(record.logprobs_N[node]), float(np.float32(dispatch.advantage))
             entropy = -(distribution.exp() * distribution).sum()
-            age = AGES.of(int(record.versions_N[node]))
-            found[node] = Token(distribution[ids[place]], old, advantage, dispatch.turn, entropy, age=age)
+            staleness = STALENESS.of(int(record.versions_N[node]))
+            found[node] = Token(distribution[ids[place]], old, advantage, dispatch.turn, entropy, staleness=staleness)
     return [found[node] for node in sorted(found)]
 
 

@@ -25,7 +25,7 @@ from torch.distributed.tensor import DTensor
 from transformers import PreTrainedModel
 
 from shared.tokens.trees import RecordTree
-from tests.trainer.builders import AGES, Token, logprobs_one_by_one, random_group, relative_difference, tiny_model
+from tests.trainer.builders import STALENESS, Token, logprobs_one_by_one, random_group, relative_difference, tiny_model
 from tests.trainer.conftest import launch
 from tests.trainer.formulas import reference_loss
 from tests.trainer.loss_cases import LOSSES
@@ -139,7 +139,7 @@ def found(cases: Mapping[str, LossConfig], parallel: Parallel) -> dict[str, dict
 
 
 def _step(lm: TreeLM, frozen: TreeLM, config: LossConfig, merging: Merging, count: int, parallel: Parallel) -> Step:
-    trees = [merge(records, merging=merging).at(AGES) for records in step_groups()]
+    trees = [merge(records, merging=merging).at(STALENESS) for records in step_groups()]
     own, everything = trees[parallel.data.rank :: parallel.data.size], counts(trees)
     rows = rows_in(own, count)
     totals = Denominators(everything.num_tokens, everything.num_trajectories, counts(own).tokens_T)

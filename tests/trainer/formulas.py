@@ -57,8 +57,8 @@ def anchor(token: Token, config: LossConfig) -> float:
 
 
 def proximal(token: Token, config: LossConfig) -> float:
-    if config.proximal_logprobs == "loglinear":  # the versions are v, v + age and v + age + 1
-        alpha = ((token.age + 1) - 1) / (token.age + 1)
+    if config.proximal_logprobs == "loglinear":  # the versions are v, v + staleness and v + staleness + 1
+        alpha = ((token.staleness + 1) - 1) / (token.staleness + 1)
         return (1 - alpha) * token.old + alpha * token.new.item()
     return token.new.item() if token.proximal is None else token.proximal
 
@@ -71,7 +71,7 @@ def mismatch(token: Token, config: LossConfig) -> float:
 
 
 def bounds(token: Token, config: LossConfig) -> tuple[float, float]:
-    width = math.exp(-config.out_of_date_decay * token.age)
+    width = math.exp(-config.out_of_date_decay * token.staleness)
     if not config.strict_in_bound:
         width *= config.importance_weight_cap_ratio
     return 1.0 - config.epsilon * width, 1.0 + config.epsilon_higher * width

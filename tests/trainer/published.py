@@ -53,10 +53,10 @@ class Publishing:
 
     def start(self) -> None:
         admission = Admission(groups_per_step=1, max_staleness=1)
-        incarnation = self.bridge(self.bridge.store.runs.start_trainer("main", admission))
+        trainer_generation = self.bridge(self.bridge.store.runs.start_trainer("main", admission))
         self.publisher = Publisher(self.bridge, self.config, self.parallel, self.learner)
         self.publisher.check()
-        self.publisher.begin(incarnation)
+        self.publisher.begin(trainer_generation)
 
     def nudge(self, step: int, change: Callable[[torch.Tensor], object]) -> None:
         """`change` every trained parameter in place, by the random numbers of this step."""

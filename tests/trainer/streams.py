@@ -21,8 +21,8 @@ def make_config(**fields: object) -> TrainerConfig:
 def start(bridge: StoreBridge, parallel: Parallel, **fields: object) -> RecordStream:
     config = make_config(**fields)
     admission = Admission(groups_per_step=config.groups_per_step, max_staleness=config.max_staleness)
-    incarnation = bridge(bridge.store.runs.start_trainer("main", admission))
-    return RecordStream(bridge, config, parallel, incarnation=incarnation)
+    trainer_generation = bridge(bridge.store.runs.start_trainer("main", admission))
+    return RecordStream(bridge, config, parallel, trainer_generation=trainer_generation)
 
 
 def add_groups(bridge: StoreBridge, seqs: range, *, version: int = 0) -> None:

@@ -11,7 +11,7 @@ from transformers import PreTrainedModel
 
 from tests.trainer import exactness_table
 from tests.trainer.builders import (
-    AGES,
+    STALENESS,
     RecordBuilder,
     gradients,
     logprobs_one_by_one,
@@ -68,7 +68,7 @@ def test_the_merged_step_has_the_loss_and_gradients_of_one_forward_per_sequence(
 ) -> None:
     records = random_group(seed)
     expected_loss, expected = one_by_one(model, records, config)
-    loss, found = merged(model, [merge(records).at(AGES)], config)
+    loss, found = merged(model, [merge(records).at(STALENESS)], config)
     assert loss == pytest.approx(expected_loss, rel=TOLERANCE, abs=1e-12)
     assert_same(found, expected)
 
@@ -80,7 +80,7 @@ def test_splitting_a_tree_does_not_change_the_gradient(
     model: PreTrainedModel, config: LossConfig, seed: int, max_tokens: int
 ) -> None:
     records = random_group(seed)
-    tree = merge(records).at(AGES)
+    tree = merge(records).at(STALENESS)
     expected_loss, expected = merged(model, [tree], config)
     loss, found = merged(model, [tree], config, max_tokens=max_tokens, chunk=100)
     assert loss == pytest.approx(expected_loss, rel=TOLERANCE, abs=1e-12)
@@ -94,10 +94,10 @@ def test_neither_packing_groups_together_nor_their_order_changes_the_gradient(
     model: PreTrainedModel, config: LossConfig, seed: int
 ) -> None:
     groups = [random_group(seed + i, num_records=3) for i in range(3)]
-    trees = [merge(records).at(AGES) for records in groups]
+    trees = [merge(records).at(STALENESS) for records in groups]
     apart_loss, apart = merged(model, trees, config, max_tokens=30)
     together_loss, together = merged(model, trees, config)
-    shuffled_loss, shuffled = merged(model, [merge(records[::-1]).at(AGES) for records in groups[::-1]], config)
+    shuffled_loss, shuffled = merged(model, [merge(records[::-1]).at(STALENESS) for records in groups[::-1]], config)
     assert together_loss == pytest.approx(apart_loss, rel=TOLERANCE, abs=1e-12)
     assert shuffled_loss == pytest.approx(apart_loss, rel=TOLERANCE, abs=1e-12)
     assert_same(together, apart)
@@ -160,7 +160,7 @@ def test_an_untied_head_is_exact_too() -> None:
     with exact_norms(untied):
         records = forking_records()
         expected_loss, expected = one_by_one(untied, records, CONFIGS["grpo"])
-        loss, found = merged(untied, [merge(records).at(AGES)], CONFIGS["grpo"])
+        loss, found = merged(untied, [merge(records).at(STALENESS)], CONFIGS["grpo"])
     assert "lm_head.weight" in expected
     assert loss == pytest.approx(expected_loss, rel=TOLERANCE)
     assert relative_difference(found, expected) < TOLERANCE

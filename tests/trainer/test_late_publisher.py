@@ -77,4 +77,4 @@ def test_every_version_says_which_start_of_the_trainer_announced_it(trained: Cal
     run.learner.steps_done = 1
     run.start()
     run.step(2)
-    assert [v.incarnation for v in run.versions()] == [0, 1, 2, 2]
+    assert [v.trainer_generation for v in run.versions()] == [0, 1, 2, 2]

@@ -73,15 +73,19 @@ def test_the_report_means_what_it_says() -> None:
         "loss/masked_fraction": 0.0,
         "loss/masked_sequence_fraction": 0.0,
         "loss_by_turn/1/min_probability": new_E.exp()[whole.turn_E == 1].min(),
-        "loss_by_age/3/k3_mean": (ratio_E - 1 - log_E)[whole.staleness_E == 3].mean(),
-        "loss_by_age/3/trained_tokens": (whole.staleness_E == 3).sum(),
+        "loss_by_staleness/3/k3_mean": (ratio_E - 1 - log_E)[whole.staleness_E == 3].mean(),
+        "loss_by_staleness/3/trained_tokens": (whole.staleness_E == 3).sum(),
         "loss_by_source/search/entropy_mean_nats": whole.entropy_E[whole.trajectory_E % 2 == 1].mean().detach(),
     }
     wanted = {key: float(value) for key, value in expected.items()}
     assert {key: found[key] for key in wanted} == pytest.approx(wanted)
     p99 = float(log_E.abs().quantile(0.99, interpolation="higher"))
     assert found["loss/mismatch_p99_nats"] == pytest.approx(p99, rel=0.06)
-    for area, names in (("age", ["0", "1", "2", "3", "4"]), ("source", ["math", "search"]), ("turn", ["0", "1", "2"])):
+    for area, names in (
+        ("staleness", ["0", "1", "2", "3", "4"]),
+        ("source", ["math", "search"]),
+        ("turn", ["0", "1", "2"]),
+    ):
         tokens = [found[f"loss_by_{area}/{name}/trained_tokens"] for name in names]
         assert sum(tokens) == 60, area
 

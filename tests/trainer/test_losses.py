@@ -16,7 +16,7 @@ from tests.trainer.formulas import reference_loss
 from tests.trainer.loss_cases import LOSSES, SEQUENCE_WISE, TOKEN_WISE, config
 from trainer.losses import Aggregation, Denominators, LossBatch, LossConfig, LossName, compute
 
-AGES = [0.0, 1.0, 2.0, 3.0, 5.0]
+STALENESS = [0.0, 1.0, 2.0, 3.0, 5.0]
 every_loss = pytest.mark.parametrize("loss", LOSSES.values(), ids=LOSSES.keys())
 
 
@@ -41,8 +41,8 @@ def batch(seed: int, num_entries: int = 60, num_trajectories: int = 5) -> tuple[
         advantage_E=advantage_TU[trajectory_E, turn_E],
         trajectory_E=trajectory_E,
         turn_E=turn_E,
-        staleness_E=torch.tensor(AGES, dtype=torch.float64)[
-            torch.randint(0, len(AGES), (num_entries,), generator=generator)
+        staleness_E=torch.tensor(STALENESS, dtype=torch.float64)[
+            torch.randint(0, len(STALENESS), (num_entries,), generator=generator)
         ],
         entropy_E=torch.rand(num_entries, generator=generator, dtype=torch.float64).requires_grad_(),
         proximal_logprob_E=proximal_E,

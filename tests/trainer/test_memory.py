@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor
 
 from shared.errors import ConfigError
-from tests.trainer.builders import AGES, random_group, random_tree_record, relative_difference, tiny_model
+from tests.trainer.builders import STALENESS, random_group, random_tree_record, relative_difference, tiny_model
 from tests.trainer.exactness import CONFIGS, TOLERANCE, one_by_one
 from trainer.accumulate import Minibatch
 from trainer.config import TrainerConfig
@@ -37,7 +37,7 @@ RECORDS = random_group(21)
 def gradients_of(learner: Learner, max_tokens: int) -> dict[str, Tensor]:
     """Through the trainer, by the names of the unsharded model."""
     merging = Merging.LINEAR if learner.linear else Merging.TREE
-    tree = merge(RECORDS, merging=merging).at(AGES)
+    tree = merge(RECORDS, merging=merging).at(STALENESS)
     rows = pack([tree], max_tokens, one_sequence_per_row=learner.linear)
     denominators = Denominators.count(torch.from_numpy(tree.trained_tokens_T))
     with exact_norms(learner.causal_lm):

@@ -5,7 +5,7 @@ import dataclasses
 import torch
 from transformers import DynamicCache, PreTrainedModel
 
-from tests.trainer.builders import AGES, gradients, relative_difference, tiny_model
+from tests.trainer.builders import STALENESS, gradients, relative_difference, tiny_model
 from tests.trainer.exactness import CONFIGS, TOLERANCE, backward, forking_records, one_by_one
 from trainer.losses import Denominators, LossConfig, LossName
 from trainer.modeling.attention import dense_mask
@@ -37,7 +37,7 @@ def test_wrong_positions_a_plain_causal_mask_and_stock_norms_are_all_noticed(mod
     """Negative controls: if these passed, the equalities above would prove nothing."""
     records = forking_records()
     _, expected = one_by_one(model, records, CONFIGS["minirl"])
-    (row,) = pack([merge(records).at(AGES)], 1000)
+    (row,) = pack([merge(records).at(STALENESS)], 1000)
     n = row.num_tokens
     denominators = Denominators.count(torch.tensor([int(r.trained_N.sum()) for r in records]))
     broken = {

@@ -59,7 +59,7 @@ def bridge(mongod: Mongod) -> Iterator[StoreBridge]:
 def used(bridge: StoreBridge, parallel: Parallel, config: TrainerConfig) -> tuple[list[str], str]:
     """The task of every step until the data is used up, and what the stream says then."""
     tasks = []
-    with RecordStream(bridge, config, parallel, incarnation=0) as stream:
+    with RecordStream(bridge, config, parallel, trainer_generation=0) as stream:
         while (batch := stream.next_batch(len(tasks) + 1)) is not None:
             assert batch.metrics["data/staleness_max"] == 0.0
             tasks.append(batch.record_ids[0].split(":")[3])
@@ -73,7 +73,7 @@ def run_starts(bridge: StoreBridge) -> list[int]:
 
 
 def prepare(bridge: StoreBridge, config: TrainerConfig, parallel: Parallel) -> None:
-    bridge(bridge.store.database["runs"].update_one({"_id": "run"}, {"$set": {"incarnations.main": 0}}))
+    bridge(bridge.store.database["runs"].update_one({"_id": "run"}, {"$set": {"trainer_generations.main": 0}}))
     bridge(bridge.store.runs.save_config("trainer-main", config.snapshot()))
     bring_in(bridge, config, parallel)
 

@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.trainer.builders import AGES, RecordBuilder, random_group
+from tests.trainer.builders import STALENESS, RecordBuilder, random_group
 from trainer.modeling.attention import dense_mask, sdpa_mask
 from trainer.trees.packing import Row, empty_row, pack
 from trainer.trees.tree import Merging, TokenTree, merge
@@ -54,7 +54,7 @@ def row_entries(rows: list[Row]) -> list[tuple[object, ...]]:
 
 
 def random_trees(seed: int) -> list[TokenTree]:
-    return [merge(random_group(seed + i)).at(AGES) for i in range(3)]
+    return [merge(random_group(seed + i)).at(STALENESS) for i in range(3)]
 
 
 @settings(max_examples=60, deadline=None)

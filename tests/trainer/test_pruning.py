@@ -57,7 +57,7 @@ def test_pruning_deletes_no_folder_outside_the_output_directory(trained: Callabl
     given = run.folder / "given"
     given.mkdir()
     (given / "kept").write_text("by its owner")
-    run.bridge(run.bridge.store.versions.announce("main", 0, str(given), {}, incarnation=1))
+    run.bridge(run.bridge.store.versions.announce("main", 0, str(given), {}, trainer_generation=1))
     for step in (1, 2, 3, 4):
         run.step(step)
     assert [v.version for v in run.versions() if not v.pruned] == [0, 1, 4, 5]

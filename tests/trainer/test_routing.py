@@ -14,7 +14,7 @@ from transformers.models.qwen3_moe.modeling_qwen3_moe import load_balancing_loss
 from shared.errors import ConfigError
 from shared.tokens.trees import RecordTree
 from tests.trainer.builders import (
-    AGES,
+    STALENESS,
     gradients,
     logprobs_one_by_one,
     random_group,
@@ -95,7 +95,7 @@ def expected_balance(routed: list[list[Tensor]]) -> Tensor:
 
 def rows_of(way: str) -> tuple[list[Row], Denominators]:
     merging, max_tokens, one_sequence = WAYS[way]
-    trees = [merge(records, merging=merging).at(AGES) for records in GROUPS]
+    trees = [merge(records, merging=merging).at(STALENESS) for records in GROUPS]
     counts = Denominators.count(torch.cat([torch.from_numpy(tree.trained_tokens_T) for tree in trees]))
     return pack(trees, max_tokens, one_sequence_per_row=one_sequence, every_token=True), counts
 

@@ -132,7 +132,7 @@ def test_a_model_without_trees_gets_one_sequence_per_row(bridge: StoreBridge, al
     publish(bridge, range(1))
     add_groups(bridge, range(2))
     stream = start(bridge, alone)
-    linear = RecordStream(bridge, make_config(), alone, incarnation=stream._incarnation, linear=True)
+    linear = RecordStream(bridge, make_config(), alone, trainer_generation=stream._trainer_generation, linear=True)
     batch = linear.next_batch(1)
     assert batch is not None
     rows = batch.minibatches[0].rows
@@ -208,9 +208,9 @@ def test_what_somebody_else_has_borrowed_ends_the_step(bridge: StoreBridge, alon
     add_groups(bridge, range(1))
     stream = start(bridge, alone)
     (group,) = stream._selector.candidates(1).fresh
-    bridge(bridge.store.data.claim(group.records[:1], DataClaim(incarnation=9, step=1)))
+    bridge(bridge.store.data.claim(group.records[:1], DataClaim(trainer_generation=9, step=1)))
     with pytest.raises(LeaseLost, match="borrowed 1 of 2 records"):
-        stream._selector.borrow([group], stream._incarnation, 1)
+        stream._selector.borrow([group], stream._trainer_generation, 1)
 
 
 def test_waiting_for_tasks_that_are_still_played_means_those_of_the_same_order(

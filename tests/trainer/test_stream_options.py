@@ -45,20 +45,20 @@ def add_mixed_group(bridge: StoreBridge, seq: int, versions: list[list[int]]) ->
 
 
 def entries(batch: Batch | None) -> list[float]:
-    """The age of everything that has a loss."""
+    """The staleness of everything that has a loss."""
     assert batch is not None
-    return [age for m in batch.minibatches for row in m.rows for age in row.staleness_E.tolist()]
+    return [steps for m in batch.minibatches for row in m.rows for steps in row.staleness_E.tolist()]
 
 
-# ---------------------------------------------------------------------- age
+# ---------------------------------------------------------------------- staleness
 
 
 @pytest.mark.parametrize(
-    ("stale_data", "ages", "oldest"),
+    ("stale_data", "staleness", "oldest"),
     [("mask", [1.0] * 3, 1.0), ("keep", [4.0] + [1.0] * 3, 4.0), ("wait", [4.0] + [1.0] * 3, 4.0)],
 )
 def test_a_token_has_the_age_of_its_own_version_and_only_masking_takes_its_loss_never_its_place_in_denominators(
-    bridge: StoreBridge, alone: Parallel, stale_data: str, ages: list[float], oldest: float
+    bridge: StoreBridge, alone: Parallel, stale_data: str, staleness: list[float], oldest: float
 ) -> None:
     publish(bridge, range(5))
     add_mixed_group(bridge, 0, [[0, 3], [3, 3]])
@@ -66,12 +66,15 @@ def test_a_token_has_the_age_of_its_own_version_and_only_masking_takes_its_loss_
     batch = stream.next_batch(5)  # starts from the weights of step 4
     assert batch is not None
     (minibatch,) = batch.minibatches
-    assert entries(batch) == ages
+    assert entries(batch) == staleness
     assert (minibatch.denominators.num_tokens, minibatch.denominators.num_trajectories) == (4, 2)
     assert minibatch.denominators.tokens_T.tolist() == [2, 2]
     assert batch.metrics["data/staleness_max"] == oldest
-    assert batch.metrics["data/staleness_mean"] == sum(ages) / len(ages)
-    assert (batch.metrics["data/tokens_with_loss"], batch.metrics["data/tokens_too_old"]) == (len(ages), 4 - len(ages))
+    assert batch.metrics["data/staleness_mean"] == sum(staleness) / len(staleness)
+    assert (batch.metrics["data/tokens_with_loss"], batch.metrics["data/tokens_too_old"]) == (
+        len(staleness),
+        4 - len(staleness),
+    )
 
 
 def test_a_group_without_one_token_young_enough_is_set_aside_also_where_old_tokens_are_masked(
@@ -97,8 +100,8 @@ def test_a_withdrawn_version_between_a_records_first_and_last_counts_and_one_tha
     add_mixed_group(bridge, 0, [[2, 5, 6]])
     add_mixed_group(bridge, 1, [[2, 6, 6]])
     stream = start(bridge, alone, groups_per_step=1, max_staleness=2, stale_data=stale_data)
-    ages = [1.0, 0.0, 0.0] if stale_data == "drop" else [1.0, 0.0]  # the first group trains without its old token
-    assert entries(stream.next_batch(4)) == ages
+    staleness = [1.0, 0.0, 0.0] if stale_data == "drop" else [1.0, 0.0]  # the first group trains without its old token
+    assert entries(stream.next_batch(4)) == staleness
     set_aside = {d.task for d in bridge(bridge.store.data.find({"status": DataStatus.STALE}))}
     assert set_aside == ({"main:train:0:t0"} if stale_data == "drop" else set())
 

@@ -37,17 +37,17 @@ def bridge(mongod: Mongod) -> Iterator[StoreBridge]:
 
 
 def at_step(bridge: StoreBridge, parallel: Parallel, config: TrainerConfig, step: int, *, saved: int | None) -> int:
-    """A trainer has begun from step 0, published `step` and saved `saved`; returns its incarnation."""
-    incarnation = take_over(bridge, config, parallel, 0)
+    """A trainer has begun from step 0, published `step` and saved `saved`; returns its trainer generation."""
+    trainer_generation = take_over(bridge, config, parallel, 0)
     add_groups(bridge, range(step))
     selector = GroupSelector(bridge, config)
     for number in range(1, step + 1):
-        selector.borrow([Group(f"main:train:0:t{number - 1}", _records(number - 1), 8)], incarnation, number)
-        claim = DataClaim(incarnation=incarnation, step=number)
+        selector.borrow([Group(f"main:train:0:t{number - 1}", _records(number - 1), 8)], trainer_generation, number)
+        claim = DataClaim(trainer_generation=trainer_generation, step=number)
         bridge(bridge.store.data.commit_step("main", claim, max_trained_count=1))
     publish(bridge, range(step + 1))
-    SavedSteps(bridge, config, parallel, incarnation).note(saved)
-    return incarnation
+    SavedSteps(bridge, config, parallel, trainer_generation).note(saved)
+    return trainer_generation
 
 
 def _records(seq: int) -> tuple[str, ...]:
@@ -111,13 +111,13 @@ def test_a_person_may_undo_later_steps_by_saying_so(bridge: StoreBridge, alone: 
 def test_what_was_looked_at_is_what_is_taken_over(bridge: StoreBridge, alone: Parallel, tmp_path: Path) -> None:
     """The trainer that is to be replaced saves in between: the look was of an older run."""
     config = configured(tmp_path)
-    incarnation = at_step(bridge, alone, config, 5, saved=2)
+    trainer_generation = at_step(bridge, alone, config, 5, saved=2)
     seen = look(bridge, config, 2)
-    SavedSteps(bridge, config, alone, incarnation).note(4)
+    SavedSteps(bridge, config, alone, trainer_generation).note(4)
     late = bridge.store.runs.start_trainer("main", ADMISSION, seen=seen, checkpoint=SavedCheckpoint(step=2, folder="x"))
     with pytest.raises(LeaseLost, match="or saved a checkpoint, in the same moment"):
         bridge(late)
-    assert bridge(bridge.store.runs.is_current_trainer("main", incarnation))
+    assert bridge(bridge.store.runs.is_current_trainer("main", trainer_generation))
     with pytest.raises(ConfigError, match="its newest checkpoint is step 4"):
         take_over(bridge, config, alone, 2)
 
@@ -136,13 +136,13 @@ def test_a_trainer_that_was_replaced_borrows_announces_and_notes_nothing(
     with pytest.raises(LeaseLost, match="another trainer has started"):
         GroupSelector(bridge, config).borrow([Group("t", _records(3), 8)], old, 4)
     with pytest.raises(LeaseLost, match="start 2 of the trainer has taken over from start 1; step 4 stays unannounced"):
-        bridge(versions.announce("main", 4, "/late", {}, incarnation=old))
+        bridge(versions.announce("main", 4, "/late", {}, trainer_generation=old))
     with pytest.raises(LeaseLost, match="another trainer has started"):
         SavedSteps(bridge, config, alone, old).note(4)
     assert documents(bridge) == before
-    bridge(data.claim(_records(3), DataClaim(incarnation=old, step=4)))  # and dies before it asks
+    bridge(data.claim(_records(3), DataClaim(trainer_generation=old, step=4)))  # and dies before it asks
     GroupSelector(bridge, config).borrow([Group("t", _records(3), 8)], new, 4)
-    assert {d.claim and d.claim.incarnation for d in bridge(data.find({"seq": 3}))} == {new}
+    assert {d.claim and d.claim.trainer_generation for d in bridge(data.find({"seq": 3}))} == {new}
 
 
 @pytest.mark.slow

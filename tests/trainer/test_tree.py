@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shared.tokens.trees import RecordTree
-from tests.trainer.builders import AGES, RecordBuilder, random_group, random_tree_record
-from trainer.trees.ages import Ages
+from tests.trainer.builders import STALENESS, RecordBuilder, random_group, random_tree_record
+from trainer.trees.staleness import Staleness
 from trainer.trees.tree import Merging, TokenTree, merge
 
 seeds = st.integers(0, 2**32 - 1)
@@ -58,7 +58,7 @@ def test_the_interval_rule_is_the_ancestor_relation(seed: int) -> None:
 @given(seeds)
 def test_every_trained_token_is_one_entry_with_its_own_record_s_values(seed: int) -> None:
     records = random_group(seed)
-    tree = merge(records).at(AGES)
+    tree = merge(records).at(STALENESS)
     expected = []
     for trajectory, record in enumerate(records):
         first_dispatch = sum(len(r.dispatches) for r in records[:trajectory])
@@ -66,9 +66,9 @@ def test_every_trained_token_is_one_entry_with_its_own_record_s_values(seed: int
             number = int(record.dispatches_N[node])
             dispatch = record.dispatches[number]
             path = tuple(record.token_ids_N[record.path(int(node))].tolist())
-            age = AGES.of(int(record.versions_N[node]))
+            staleness = STALENESS.of(int(record.versions_N[node]))
             floats = (record.logprobs_N[node], np.float32(dispatch.advantage), np.float32(dispatch.temperature))
-            expected.append((path, *floats, trajectory, dispatch.turn, first_dispatch + number, age))
+            expected.append((path, *floats, trajectory, dispatch.turn, first_dispatch + number, staleness))
     e = tree.entries
     columns = (e.old_logprob_E, e.advantage_E, e.temperature_E, e.trajectory_E, e.turn_E, e.dispatch_E, e.staleness_E)
     found = [
@@ -240,11 +240,11 @@ def test_a_reply_that_weights_changed_in_has_the_age_of_each_token_and_loses_onl
     builder = RecordBuilder("a")
     builder.reply([3, 4, 5], builder.context([1]), versions=[0, 2, 4])
     tree = merge([builder.build()])
-    assert tree.at(AGES).entries.staleness_E.tolist() == [4.0, 2.0, 0.0]
-    masked = tree.at(Ages(AGES.lags, max_age=2))
+    assert tree.at(STALENESS).entries.staleness_E.tolist() == [4.0, 2.0, 0.0]
+    masked = tree.at(Staleness(STALENESS.steps_behind, limit=2))
     assert masked.entries.staleness_E.tolist() == [2.0, 0.0]
     assert (masked.entries_T.tolist(), masked.trained_tokens_T.tolist()) == ([2], [3])
-    assert tree.at(Ages(None)).entries.staleness_E.tolist() == [0.0] * 3
+    assert tree.at(Staleness(None)).entries.staleness_E.tolist() == [0.0] * 3
 
 
 def test_records_of_131k_tokens_merge_in_well_under_a_second_of_computing() -> None:

@@ -95,7 +95,7 @@ def test_a_token_outside_the_vocabulary_is_named_and_its_group_is_dropped(
     spoil_tokens(bridge, {"prompt_ids": pack_ints(ids)})
     config = make_config()
     stream = start(bridge, alone)
-    stream = RecordStream(bridge, config, alone, incarnation=stream._incarnation, vocab_size=VOCAB_SIZE)
+    stream = RecordStream(bridge, config, alone, trainer_generation=stream._trainer_generation, vocab_size=VOCAB_SIZE)
     assert oldest_of(stream, 1) == {"t1", "t2"}
     (data,) = bridge(bridge.store.data.find({"_id": FIRST}))
     assert data.status is DataStatus.DROPPED

@@ -103,6 +103,6 @@ def test_a_trainer_that_wakes_in_the_middle_of_a_write_leaves_nothing_and_its_su
     assert complete(checkpoints) == []
     assert trainers.wake(heir) == (heir, "ended 0"), trainers.log.read_text()[-3000:]
     assert [path.name for path in complete(checkpoints)] == ["step-000002", "step-000004"]
-    assert {json.loads((p / STATE_FILE).read_text())["incarnation"] for p in complete(checkpoints)} == {2}
+    assert {json.loads((p / STATE_FILE).read_text())["trainer_generation"] for p in complete(checkpoints)} == {2}
     assert sorted(checkpoints.iterdir()) == complete(checkpoints), "nothing unfinished is left"
     assert asyncio.run(marks(mongod.connection_string, run)) == unbroken

@@ -3,7 +3,7 @@
     ROOT/step-000120/   complete, by its name     ROOT/step-000130.tmp-3-k3j/   the third start is writing it, or left it so
         __0_0.distcp …  sharded tensors (torch.distributed.checkpoint): any number of ranks may load them
         rng-0.pt …      random states, one file per part of the data: ranks that share rows have them in common
-        state.json      {"step": 120, "world_size": 2, "incarnation": 3, "accounting": {...}}
+        state.json      {"step": 120, "world_size": 2, "trainer_generation": 3, "accounting": {...}}
 
     save ─▶ copy in memory ─▶ files, by a thread, while the next steps are computed ─▶ settle: on disk everywhere? then the name
 
@@ -78,7 +78,7 @@ class _Write:
 class Fence:
     """Which start of the run's trainer this is, by its number, and whether it still is the trainer; rank 0 asks."""
 
-    incarnation: int
+    trainer_generation: int
     is_current: Callable[[], bool]
 
 
@@ -190,10 +190,10 @@ class Checkpoints:
         """(a new directory, or None where an own checkpoint is there already; why there can be none)."""
         try:
             self._root.mkdir(parents=True, exist_ok=True)
-            remove_pending(self._root, self._fence.incarnation)
+            remove_pending(self._root, self._fence.trainer_generation)
             target = self._target(step)
             if not target.exists():
-                return temporary_directory(target, f"{self._fence.incarnation}-"), None
+                return temporary_directory(target, f"{self._fence.trainer_generation}-"), None
             return None, None if step in self._own else f"{target} is there already, of another start of the trainer"
         except OSError as exc:
             return None, str(exc)
@@ -202,7 +202,7 @@ class Checkpoints:
         """Returns what went wrong: all ranks learn of it together, in `settle`."""
         try:
             if self._parallel.is_main:
-                start = {"world_size": self._parallel.world_size, "incarnation": self._fence.incarnation}
+                start = {"world_size": self._parallel.world_size, "trainer_generation": self._fence.trainer_generation}
                 state = {"step": step, **start, "accounting": accounting}
                 (temporary / STATE_FILE).write_text(json.dumps(state) + "\n", encoding="utf-8")
             if self._parallel.rank % (self._parallel.world_size // self._parallel.data.size) == 0:
@@ -233,12 +233,12 @@ class Checkpoints:
         )
 
 
-def take_over(root: Path, step: int, incarnation: int) -> None:
+def take_over(root: Path, step: int, trainer_generation: int) -> None:
     """A start that has become the trainer, and begins from `step`, takes the folder: what others were writing gets no name.
 
     Before it undoes anything. Raises DataError where a checkpoint has come since this start looked for the newest one.
     """
-    remove_pending(root, incarnation)
+    remove_pending(root, trainer_generation)
     newest = latest(root)
     if newest is not None and step_of(newest) != step:
         raise DataError(
@@ -247,10 +247,10 @@ def take_over(root: Path, step: int, incarnation: int) -> None:
         )
 
 
-def remove_pending(root: Path, incarnation: int) -> None:
+def remove_pending(root: Path, trainer_generation: int) -> None:
     """What this start and those before it left unfinished; not what a later one is writing."""
     pending = ((path, PENDING.fullmatch(path.name)) for path in root.glob("step-*"))
-    discard(path for path, found in pending if found and int(found["start"]) <= incarnation)
+    discard(path for path, found in pending if found and int(found["start"]) <= trainer_generation)
 
 
 def complete(root: Path) -> list[Path]:

@@ -19,7 +19,7 @@ from shared.names import TRAIN_SPLIT
 from trainer.config import TrainerConfig
 from trainer.data.cost import group_cost
 from trainer.store_bridge import StoreBridge
-from trainer.trees.ages import Ages, StaleData
+from trainer.trees.staleness import StaleData, Staleness
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class GroupSelection:
     """Groups for one step, and how old what they hold is at its start."""
 
     groups: list[Group]
-    ages: Ages
+    staleness: Staleness
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class Candidates:
 
     fresh: list[Group]
     stale: list[tuple[Group, str]]
-    ages: Ages
+    staleness: Staleness
 
 
 class GroupSelector:
@@ -70,7 +70,7 @@ class GroupSelector:
                 least_trained_first=self._config.data_run is not None,
             )
         )
-        ages = self._ages(rows, step)
+        staleness = self._staleness(rows, step)
         fresh: list[Group] = []
         stale: list[tuple[Group, str]] = []
         for row in [row for row in rows if not _waits(row, unended)]:
@@ -81,12 +81,12 @@ class GroupSelector:
                 row["num_trained_tokens"],
                 row["duration_s"],
             )
-            behind = self._too_old(row, ages)
+            behind = self._too_stale(row, staleness)
             if behind is None:
                 fresh.append(group)
             else:
                 stale.append((group, f"{behind} steps behind step {step}; at most {self._config.max_staleness}"))
-        return Candidates(fresh, stale, ages)
+        return Candidates(fresh, stale, staleness)
 
     def _unended(self) -> dict[str, int]:
         """{policy: first of its tasks that a group behind it waits for}; nothing where nothing waits."""
@@ -94,61 +94,69 @@ class GroupSelector:
             return {}
         return self._bridge(self._store.tasks.first_unended(TRAIN_SPLIT))
 
-    def _ages(self, rows: Sequence[dict[str, Any]], step: int) -> Ages:
+    def _staleness(self, rows: Sequence[dict[str, Any]], step: int) -> Staleness:
         if self._config.data_run is not None:
-            return Ages(None)
+            return Staleness(None)
         newest = max((version for row in rows for version in row["versions"]), default=-1)
         if newest not in self._versions and newest >= 0:
             self._versions = {v.version: v for v in self._bridge(self._store.versions.all(self._config.policy))}
-        lags = {version: known.lag(step - 1) for version, known in self._versions.items()}
-        return Ages(lags, self._config.max_staleness if self._config.stale_data is StaleData.MASK else None)
+        steps_behind = {version: known.staleness(step - 1) for version, known in self._versions.items()}
+        return Staleness(
+            steps_behind, self._config.max_staleness if self._config.stale_data is StaleData.MASK else None
+        )
 
-    def _too_old(self, row: dict[str, Any], ages: Ages) -> int | None:
-        """Steps that a group which may not be trained lies behind; None for one that may. Without a loss it has no age.
+    def _too_stale(self, row: dict[str, Any], staleness: Staleness) -> int | None:
+        """Steps that a group which may not be trained lies behind; None for one that may. Without a loss it has no staleness.
 
         Of the versions that a resume withdrew the last are the farthest away: so the oldest may be any of the group's.
         """
         versions = row["versions"]
-        if not versions or ages.lags is None or self._config.stale_data not in (StaleData.MASK, StaleData.DROP):
+        if (
+            not versions
+            or staleness.steps_behind is None
+            or self._config.stale_data not in (StaleData.MASK, StaleData.DROP)
+        ):
             return None
-        oldest = max(map(ages.of, versions))
+        oldest = max(map(staleness.of, versions))
         if self._config.stale_data is StaleData.MASK:  # something in it must be young enough
-            return oldest if min(map(ages.of, versions)) > self._config.max_staleness else None
+            return oldest if min(map(staleness.of, versions)) > self._config.max_staleness else None
         return oldest if oldest > self._config.max_staleness else None
 
-    def borrow(self, groups: Sequence[Group], incarnation: int, step: int) -> None:
+    def borrow(self, groups: Sequence[Group], trainer_generation: int, step: int) -> None:
         """Raises LeaseLost when another trainer of this policy has started: before this borrows, or while it does.
 
         So the question comes after: what is borrowed once another start gave everything back is given back here, or, where this
         trainer dies in between, by `free_earlier` of the other one.
         """
         ids = [rid for group in groups for rid in group.records]
-        claim = DataClaim(incarnation=incarnation, step=step)
-        self.free_earlier(incarnation)
+        claim = DataClaim(trainer_generation=trainer_generation, step=step)
+        self.free_earlier(trainer_generation)
         borrowed = self._bridge(self._store.data.claim(ids, claim))
         try:
-            self.check_current(incarnation)
+            self.check_current(trainer_generation)
         except LeaseLost:
             self._bridge(self._store.data.give_back(self._config.policy, claim))
             raise
         if borrowed != len(ids):
             raise LeaseLost(f"step {step}: borrowed {borrowed} of {len(ids)} records; another trainer takes from them")
 
-    def give_back(self, incarnation: int, step: int) -> None:
+    def give_back(self, trainer_generation: int, step: int) -> None:
         """What was borrowed for a step that does not begin."""
-        self._bridge(self._store.data.give_back(self._config.policy, DataClaim(incarnation=incarnation, step=step)))
+        self._bridge(
+            self._store.data.give_back(self._config.policy, DataClaim(trainer_generation=trainer_generation, step=step))
+        )
 
-    def free_earlier(self, incarnation: int) -> None:
+    def free_earlier(self, trainer_generation: int) -> None:
         """What earlier starts borrow is free, also where they did so after this start."""
-        self._bridge(self._store.data.release_claims(self._config.policy, incarnation))
+        self._bridge(self._store.data.release_claims(self._config.policy, trainer_generation))
 
-    def check_current(self, incarnation: int) -> None:
-        if not self._bridge(self._store.runs.is_current_trainer(self._config.policy, incarnation)):
+    def check_current(self, trainer_generation: int) -> None:
+        if not self._bridge(self._store.runs.is_current_trainer(self._config.policy, trainer_generation)):
             raise LeaseLost(f"policy {self._config.policy}: another trainer has started; this one ends")
 
-    def drop(self, group: Group, reason: str, incarnation: int, step: int) -> None:
+    def drop(self, group: Group, reason: str, trainer_generation: int, step: int) -> None:
         """A borrowed group that cannot be trained. It stays, with its reason; a resume does not look at it again."""
-        claim = DataClaim(incarnation=incarnation, step=step)
+        claim = DataClaim(trainer_generation=trainer_generation, step=step)
         self._bridge(self._store.data.set_aside(group.records, DataStatus.DROPPED, reason, borrowed=claim))
 
     def set_aside(self, group: Group, reason: str) -> None:

@@ -3,8 +3,8 @@
     run OTHER (read only) ─▶ tasks, records, dispatches, record data: copied once, without OTHER's marks ─▶ the stream
 
 So a step's records can be traced, audited and given back as ever, and OTHER may go on or be deleted. What OTHER gets later
-is copied when the trainer starts again. Its weight versions are not this run's: every token has age 0 here, and how far the
-policy has moved from the one that sampled it is seen in the mismatch (`loss/k3_mean`), not in an age.
+is copied when the trainer starts again. Its weight versions are not this run's: every token has staleness 0 here, and how far the
+policy has moved from the one that sampled it is seen in the mismatch (`loss/k3_mean`), not in staleness.
 """
 
 import concurrent.futures

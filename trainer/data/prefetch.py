@@ -1,8 +1,9 @@
 """Prefetching: while a step is computed, a thread reads, flattens, merges and packs what the next step will probably take.
 
 It only looks. Nothing is borrowed, marked or set aside before `next_batch` is called for the step itself, which chooses anew:
-so a killed trainer loses nothing, a step takes exactly the groups that it would take without prefetching, at their true age, and
-a group that is read and not used costs time alone. It calls no collective: each rank looks by itself, and reads its own share.
+so a killed trainer loses nothing, a step takes exactly the groups that it would take without prefetching, at their true
+staleness, and a group that is read and not used costs time alone. It calls no collective: each rank looks by itself, and reads
+its own share.
 
     step 4 computes      look ─▶ t7, t9 ready: read ─▶ look ─▶ t11 too: read ─▶ all are there: pack ─▶ look …
     next_batch(5)        choose and borrow ─▶ t7, t9, t11 are in the buffer ─▶ rows
@@ -89,6 +90,6 @@ class Prefetch:
         buffer.packed = {tasks: packed for tasks, packed in buffer.packed.items() if tasks in probable}
         for share in shares:
             if tasks_of(share) not in buffer.packed:
-                buffer.packed[tasks_of(share)] = self._reader.share(loaded_of(share, buffer.groups), found.ages)
+                buffer.packed[tasks_of(share)] = self._reader.share(loaded_of(share, buffer.groups), found.staleness)
                 return True
         return False

@@ -1,10 +1,10 @@
 """Reading: from chosen groups to rows. Everything here can be done before it is certain that a step will take the groups.
 
-    record data and dispatches ─▶ tree of each record, digest checked ─▶ one tree a group ─▶ ages, masks ─▶ rows
+    record data and dispatches ─▶ tree of each record, digest checked ─▶ one tree a group ─▶ staleness, masks ─▶ rows
     └─────────────────── does not depend on the step ─────────────────────────────────┘
 
-Only what settlement has written once is read: no mark, no claim, no age. So a group that was read ahead is the same group when
-it is taken.
+Only what settlement has written once is read: no mark, no claim, no staleness. So a group that was read ahead is the same group
+when it is taken.
 """
 
 from collections.abc import Mapping, Sequence
@@ -23,8 +23,8 @@ from trainer.data.advantages import AdvantageNormalization
 from trainer.data.groups import Group
 from trainer.losses import Denominators
 from trainer.store_bridge import StoreBridge
-from trainer.trees.ages import Ages
 from trainer.trees.packing import Row, pack
+from trainer.trees.staleness import Staleness
 from trainer.trees.tree import Merging, TokenTree, merge
 
 
@@ -113,11 +113,11 @@ class Reader:
             merging=Merging.LINEAR if self._linear else Merging.TREE,
         )
 
-    def share(self, groups: Sequence[LoadedGroup], ages: Ages) -> Share:
-        """Groups with their trees as the rows of one update, at the ages of one step."""
+    def share(self, groups: Sequence[LoadedGroup], staleness: Staleness) -> Share:
+        """Groups with their trees as the rows of one update, at the staleness of one step."""
         merged = [group.tree for group in groups if group.tree is not None]
         assert len(merged) == len(groups), "a share is made of merged groups"
-        trees = [tree.at(ages) for tree in merged]
+        trees = [tree.at(staleness) for tree in merged]
         too_old = sum(len(tree.entries) for tree in merged) - sum(len(tree.entries) for tree in trees)
         rows: list[Row] = pack(
             trees,

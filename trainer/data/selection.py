@@ -1,7 +1,7 @@
 """Whom the freshness rule selects: the episodes that are trained against all that it decided on, by duration and by length.
 
-A rule that sets groups aside by age sets slow ones aside, and what only long episodes teach is never learned. The ratio of
-the means says so in one number: 1 where age sets nothing aside, 0.6 where the trained episodes are 40 % shorter than all.
+A rule that sets groups aside by staleness sets slow ones aside, and what only long episodes teach is never learned. The ratio of
+the means says so in one number: 1 where staleness sets nothing aside, 0.6 where the trained episodes are 40 % shorter than all.
 """
 
 from collections import deque

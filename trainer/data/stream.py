@@ -4,7 +4,7 @@
          rank 0 asks the database     └ each rank its own share, most of it ahead of time (prefetch) ┘
                                                      commit(step) marks them as used; a resume gives back
 
-Rank 0 chooses when the step begins, the others are told. Age is measured then, where data is consumed: for each token the
+Rank 0 chooses when the step begins, the others are told. Staleness is measured then, where data is consumed: for each token the
 optimizer steps between the weights that sampled it and the weights that the step starts from.
 """
 
@@ -59,7 +59,7 @@ class RecordStream:
         config: TrainerConfig,
         parallel: Parallel,
         *,
-        incarnation: int,
+        trainer_generation: int,
         linear: bool = False,
         vocab_size: int | None = None,
     ) -> None:
@@ -67,7 +67,7 @@ class RecordStream:
         self._store = bridge.store
         self._config = config
         self._parallel = parallel
-        self._incarnation = incarnation
+        self._trainer_generation = trainer_generation
         self._selector = GroupSelector(bridge, config)
         self._reader = Reader(bridge, config, linear=linear, vocab_size=vocab_size)
         self._prefetch: Prefetch | None = None
@@ -140,7 +140,7 @@ class RecordStream:
         """
         if not self._parallel.is_main:
             return
-        policy, claim = self._config.policy, DataClaim(incarnation=self._incarnation, step=step)
+        policy, claim = self._config.policy, DataClaim(trainer_generation=self._trainer_generation, step=step)
         marked = self._bridge(
             self._store.data.commit_step(policy, claim, max_trained_count=self._config.max_trained_count)
         )
@@ -154,10 +154,10 @@ class RecordStream:
         self._bridge(
             self._store.steps.add(
                 TrainedStep(
-                    id=step_id(policy, step, self._incarnation),
+                    id=step_id(policy, step, self._trainer_generation),
                     policy=policy,
                     step=step,
-                    incarnation=self._incarnation,
+                    trainer_generation=self._trainer_generation,
                     groups=groups,
                 )
             )
@@ -166,7 +166,7 @@ class RecordStream:
     def note_metrics(self, step: int, metrics: Mapping[str, float]) -> None:
         """What was logged of the step that was committed. Called by every rank, done by rank 0."""
         if self._parallel.is_main:
-            identity = step_id(self._config.policy, step, self._incarnation)
+            identity = step_id(self._config.policy, step, self._trainer_generation)
             self._bridge(self._store.steps.note_metrics(identity, metrics))
 
     # ------------------------------------------------------------------ choosing groups
@@ -188,19 +188,19 @@ class RecordStream:
                 chosen = found.fresh[: self._config.groups_per_step]
                 if self._prefetch is not None:
                     self._prefetch.stop()
-                self._selector.borrow(chosen, self._incarnation, step)
+                self._selector.borrow(chosen, self._trainer_generation, step)
                 if self._pause_changed():  # while this looked: the step begins with this question, or not at all
-                    self._selector.give_back(self._incarnation, step)
+                    self._selector.give_back(self._trainer_generation, step)
                     return None
                 self._borrowed = chosen
-                return GroupSelection(chosen, found.ages)
+                return GroupSelection(chosen, found.staleness)
             if self._config.data_run is not None and not enough:
                 return f"run {self._config.data_run} is used up: {len(found.fresh)} groups left of the " + (
                     f"{self._config.groups_per_step} that a step takes"
                 )
             time.sleep(POLL_S)
-        self._selector.check_current(self._incarnation)
-        self._selector.free_earlier(self._incarnation)
+        self._selector.check_current(self._trainer_generation)
+        self._selector.free_earlier(self._trainer_generation)
         why = "paused" if self.paused else "waiting for data"
         log.info("%s step=%d ready_groups=%d of %d", why, step, len(found.fresh), self._config.groups_per_step)
         return None
@@ -223,9 +223,9 @@ class RecordStream:
         if self._parallel.is_main:
             for group in choice.groups:
                 if (why := problems.get(group.task)) is not None:
-                    self._selector.drop(group, why, self._incarnation, step)
+                    self._selector.drop(group, why, self._trainer_generation, step)
                     log.error("unusable group task=%s %s", group.task, why)
-            self._selector.give_back(self._incarnation, step)
+            self._selector.give_back(self._trainer_generation, step)
             self._borrowed = []
         self._buffer = PrefetchBuffer(buffer.groups)
         return None
@@ -260,7 +260,7 @@ class RecordStream:
     def _share(
         self, groups: Sequence[Group], loaded: Sequence[LoadedGroup], choice: GroupSelection, buffer: PrefetchBuffer
     ) -> Share:
-        return buffer.packed.get(tasks_of(groups)) or self._reader.share(loaded, choice.ages)
+        return buffer.packed.get(tasks_of(groups)) or self._reader.share(loaded, choice.staleness)
 
     def _normalize(self, shares: Sequence[Sequence[LoadedGroup]]) -> tuple[list[list[LoadedGroup]], dict[str, float]]:
         """The groups of each share with final advantages, normalized over the whole batch, and what by."""

@@ -1,4 +1,4 @@
-"""What a step's data was: counts over all ranks, rewards by source, ages."""
+"""What a step's data was: counts over all ranks, rewards by source, staleness."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -32,29 +32,29 @@ def batch_metrics(shares: Sequence[Share], own: Peers, *, prefetched: int) -> di
     totals["data/prefetched_fraction"] /= totals["data/groups"]
     totals["data/merge_ratio"] = totals["data/tokens_flat"] / max(totals["data/tokens_tree"], 1.0)
     totals["data/split_overhead"] = totals["data/tokens_computed"] / max(totals["data/tokens_tree"], 1.0) - 1.0
-    found = own.gather_objects(([(d.source, d.task, d.reward, d.metrics) for d in data], _ages(trees)))
+    found = own.gather_objects(([(d.source, d.task, d.reward, d.metrics) for d in data], _tokens_by_staleness(trees)))
     totals |= _staleness([of_rank for _, of_rank in found])
     records = [row for of_rank, _ in found for row in of_rank]
     totals |= _rewards([(source, task, reward) for source, task, reward, _ in records])
     return totals | _own_metrics([(source, metrics) for source, _, _, metrics in records])
 
 
-def _ages(trees: Sequence[TokenTree]) -> dict[float, int]:
-    """{age in steps: tokens with a loss}."""
+def _tokens_by_staleness(trees: Sequence[TokenTree]) -> dict[float, int]:
+    """{staleness in steps: tokens with a loss}."""
     counts: Counter[float] = Counter()
     for tree in trees:
-        ages, tokens = np.unique(tree.entries.staleness_E, return_counts=True)
-        counts.update(dict(zip(ages.tolist(), tokens.tolist(), strict=True)))
+        staleness, tokens = np.unique(tree.entries.staleness_E, return_counts=True)
+        counts.update(dict(zip(staleness.tolist(), tokens.tolist(), strict=True)))
     return counts
 
 
 def _staleness(counts: Sequence[Mapping[float, int]]) -> dict[str, float]:
-    """Over tokens, not groups: a token has the age of its own version."""
+    """Over tokens, not groups: a token has the staleness of its own version."""
     tokens = sum(sum(of_rank.values()) for of_rank in counts)
-    total = sum(age * n for of_rank in counts for age, n in of_rank.items())
+    total = sum(steps * n for of_rank in counts for steps, n in of_rank.items())
     return {
         "data/staleness_mean": total / max(tokens, 1),
-        "data/staleness_max": max((age for of_rank in counts for age in of_rank), default=0.0),
+        "data/staleness_max": max((steps for of_rank in counts for steps in of_rank), default=0.0),
     }
 
 

@@ -75,7 +75,7 @@ def dppo(t: Terms, config: LossConfig) -> TokenLoss:
 
     DPPO-TV, arXiv 2602.04879: the trust region is on probabilities, not on their ratio, and anchored on the rollout policy.
     The gradient goes through ρ; at the cap it stays C·A·∇ℓ instead of vanishing. C = importance_weight_cap_ratio, τ =
-    log_ratio_penalty. Age and strict_in_bound widen the region as they do a ratio's.
+    log_ratio_penalty. Staleness and strict_in_bound change the region as they do a ratio's.
     """
     change_E = t.new_E.detach().exp() - t.old_E.exp()
     too_high_E = (t.advantage_E > 0) & (change_E > t.high_E - 1.0)

@@ -58,8 +58,8 @@ def proximal(batch: LossBatch, config: LossConfig) -> Tensor:
     """
     new_E = batch.new_logprob_E.detach()
     if config.proximal_logprobs is ProximalLogprobs.LOGLINEAR:
-        old_E, age_E = batch.old_logprob_E.to(new_E.dtype), batch.staleness_E.to(new_E.dtype)
-        return old_E + age_E / (age_E + 1.0) * (new_E - old_E)
+        old_E, stale_E = batch.old_logprob_E.to(new_E.dtype), batch.staleness_E.to(new_E.dtype)
+        return old_E + stale_E / (stale_E + 1.0) * (new_E - old_E)
     return new_E if batch.proximal_logprob_E is None else batch.proximal_logprob_E.to(new_E.dtype)
 
 

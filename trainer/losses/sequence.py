@@ -14,7 +14,7 @@ def gspo(t: Terms, config: LossConfig) -> TokenLoss:
 
     GSPO, arXiv 2507.18071 (epsilon 3e-4, epsilon_higher 4e-4). Every entry carries its trajectory's l, so that with
     seq-mean-token-mean the step's loss is the mean of l over trajectories. Where advantages differ between the turns of a
-    trajectory their mean is used, as AReaL does; GSPO-token keeps them apart. So is that of the bounds, where ages differ.
+    trajectory their mean is used, as AReaL does; GSPO-token keeps them apart. So is that of the bounds, where staleness differs.
     """
     return grpo(dataclasses.replace(t, log_r_E=_log_sigma(t), **_means(t, "advantage_E", "low_E", "high_E")), config)
 

@@ -33,7 +33,7 @@ class ClipAnchor(StrEnum):
 
 class ProximalLogprobs(StrEnum):
     RECOMPUTE = "recompute"  # exact; costs a forward only when a step has several updates
-    LOGLINEAR = "loglinear"  # interpolated by the token's age, A-3PO: never a forward
+    LOGLINEAR = "loglinear"  # interpolated by the token's staleness, A-3PO: never a forward
 
 
 class RolloutIs(StrEnum):
@@ -80,7 +80,7 @@ MASKS = (
 class LossConfig(BaseModel, frozen=True, extra="forbid"):
     """What a loss needs. Raises ValueError for values, and combinations of them, that no loss can mean.
 
-    The clip range of a token is [1 − epsilon·w, 1 + epsilon_higher·w] with w = exp(−out_of_date_decay · its age), times
+    The clip range of a token is [1 − epsilon·w, 1 + epsilon_higher·w] with w = exp(−out_of_date_decay · staleness), times
     `importance_weight_cap_ratio` unless `strict_in_bound`. So by default it is exactly [0.8, 1.27] for fresh and
     stale alike.
     """
@@ -95,7 +95,7 @@ class LossConfig(BaseModel, frozen=True, extra="forbid"):
     importance_weight_cap_ratio: float = Field(5.0, ge=1, description="Importance weights of MINIRL and DPPO.")
     strict_in_bound: bool = Field(True, description="False: the clip range is wider by the cap ratio.")
     out_of_date_decay: float = Field(
-        0.0, ge=0, description="Per step of a token's age its clip range narrows by exp(-this)."
+        0.0, ge=0, description="Per step of a token's staleness its clip range narrows by exp(-this)."
     )
     dual_clip: float | None = Field(
         None, gt=1, description="GRPO, ASPO: limit for negative advantages (ASPO: for all). None: no limit."

@@ -52,7 +52,7 @@ class Publisher:
         self._config = config
         self._parallel = parallel
         self._learner = learner
-        self._incarnation = 0  # from `begin` on
+        self._trainer_generation = 0  # from `begin` on
         self._first: Mapping[str, FileEntry] = {}  # the files of version 0; rank 0
         self._folder = config.folder / "versions"
         self._files = version_files(config, learner, parallel)
@@ -75,16 +75,16 @@ class Publisher:
                 self._bridge(self._store.versions.check_first(policy, str(source.resolve()), self._first))
             self._files.begin(self._first)
 
-    def begin(self, incarnation: int) -> None:
+    def begin(self, trainer_generation: int) -> None:
         """Make the surviving history's newest version the one that the learner holds."""
-        step, self._incarnation = self._learner.steps_done, incarnation
+        step, self._trainer_generation = self._learner.steps_done, trainer_generation
         if self._parallel.is_main:
             remove_leftovers(self._folder, "step-*")  # of earlier starts, whose versions had other names
             policy, source = self._config.policy, self._config.model_name_or_path
             self._bridge(self._store.versions.ensure_first(policy, str(source.resolve()), self._first))
-            self._bridge(self._store.versions.fence(policy, incarnation, step))
-            self._bridge(self._store.versions.fail_broadcasts(policy, incarnation))
-            withdrawn = self._bridge(self._store.versions.withdraw_after(policy, step, incarnation))
+            self._bridge(self._store.versions.fence(policy, trainer_generation, step))
+            self._bridge(self._store.versions.fail_broadcasts(policy, trainer_generation))
+            withdrawn = self._bridge(self._store.versions.withdraw_after(policy, step, trainer_generation))
             if withdrawn:
                 log.info("withdrew %d versions after step %d, which the resume undoes", withdrawn, step)
         newest = self._parallel.broadcast_object(
@@ -140,7 +140,7 @@ class Publisher:
         }
 
     def _new_folder(self, step: int) -> Path:
-        name = f"{step_folder(step)}-{self._incarnation}"
+        name = f"{step_folder(step)}-{self._trainer_generation}"
         again = len(list(self._folder.glob(f"{name}-again-[0-9]*"))) + 1
         return self._folder / (f"{name}-again-{again}" if (self._folder / name).exists() else name)
 
@@ -159,7 +159,7 @@ class Publisher:
                 delta=written.delta,
                 adapter=written.adapter,
                 offer=offer,
-                incarnation=self._incarnation,
+                trainer_generation=self._trainer_generation,
             )
         )
         if self._broadcaster is not None and offer is not None:

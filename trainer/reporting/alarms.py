@@ -69,7 +69,7 @@ RULES = (
         "selects_quick",
         "selection/duration_ratio",
         0.9,
-        "slow episodes are set aside for their age, so what only they teach is not learned: set stale_data keep or wait "
+        "slow episodes are set aside as stale, so what only they teach is not learned: set stale_data keep or wait "
         "(docs/staleness.md); a larger max_staleness does not help",
         below=True,
     ),
@@ -77,7 +77,7 @@ RULES = (
         "selects_short",
         "selection/tokens_ratio",
         0.9,
-        "long episodes are set aside for their age, so what only they teach is not learned: set stale_data keep or wait "
+        "long episodes are set aside as stale, so what only they teach is not learned: set stale_data keep or wait "
         "(docs/staleness.md); a larger max_staleness does not help",
         below=True,
     ),

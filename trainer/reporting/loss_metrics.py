@@ -1,8 +1,8 @@
 """What a step reports about its tokens: how far the policy is from the one that sampled, and what the loss did about it.
 
 All of it is measured over every trained token, before anything is clipped or masked, for the step as a whole (`loss/…`) and
-again by the source of the task, by age and by turn (`loss_by_source/math/…`). Each part is sums, maxima and a few values per
-trajectory, so that rows and ranks are combined before anything is divided.
+again by the source of the task, by staleness and by turn (`loss_by_source/math/…`). Each part is sums, maxima and a few values
+per trajectory, so that rows and ranks are combined before anything is divided.
 
     ρ = exp(ℓ − μ), trainer against sampler; x the same for the proximal policy where the loss has one, else ρ
     k1, k3 estimate KL(sampler ‖ trainer) from x (http://joschu.net/blog/kl-approx.html, with k3 = x − 1 − log x)
@@ -21,7 +21,7 @@ from trainer.losses.kl import kl_terms
 from trainer.losses.ratios import exp_ratio, trajectory_sum
 from trainer.losses.settings import KlEstimator
 
-BUCKETS = (0, 1, 2, 3, 4, 8, 16, 32, 64)  # of turns and of ages: a bucket is named after its first
+BUCKETS = (0, 1, 2, 3, 4, 8, 16, 32, 64)  # of turns and of staleness: a bucket is named after its first
 HISTOGRAM = torch.logspace(-7, math.log10(20.0), 400, dtype=torch.float64)  # edges of |log x|: 4.9 % apart
 
 
@@ -127,14 +127,14 @@ WEIGHTED = ("loss/loss", "loss/policy_loss", "loss/kl_loss")  # their sums over 
 
 
 def _parts(batch: LossBatch, sources_T: Sequence[str] | None) -> Iterator[tuple[str, Tensor]]:
-    """(area, which entries) by source, by age and by turn."""
+    """(area, which entries) by source, by staleness and by turn."""
     if sources_T:
         names = sorted(set(sources_T))
         number_T = torch.tensor([names.index(s) for s in sources_T], device=batch.trajectory_E.device)
         for number, name in enumerate(names):
             yield f"loss_by_source/{name}", number_T[batch.trajectory_E] == number
     starts = torch.tensor(BUCKETS, device=batch.turn_E.device)
-    for name, values_E in (("age", batch.staleness_E), ("turn", batch.turn_E)):
+    for name, values_E in (("staleness", batch.staleness_E), ("turn", batch.turn_E)):
         bucket_E = torch.bucketize(values_E, starts, right=True) - 1
         for bucket in torch.unique(bucket_E).tolist():
             yield f"loss_by_{name}/{BUCKETS[bucket]}", bucket_E == bucket

@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from shared.tokens.trees import RecordTree
-from trainer.trees.ages import Ages
+from trainer.trees.staleness import Staleness
 from trainer.trees.trie import Int32, Int64, TreeLayout, Trie, runs
 
 Bool = npt.NDArray[np.bool_]
@@ -46,7 +46,7 @@ class Entries:
     trajectory_E: Int64  # index of the record in the group (in a Row: in the optimizer step of this rank)
     turn_E: Int64
     dispatch_E: Int64  # index into `dispatch_ids`
-    staleness_E: Float32  # the token's age in steps, of its own version
+    staleness_E: Float32  # in steps, of the token's own version
     version_E: Int64  # weights that sampled the token
 
     def __len__(self) -> int:
@@ -97,14 +97,14 @@ class TokenTree:
         """Entries of each trajectory: `trained_tokens_T` less those without a loss."""
         return np.bincount(self.entries.trajectory_E, minlength=self.num_trajectories).astype(np.int64)
 
-    def at(self, ages: Ages) -> "TokenTree":
-        """The tree at these ages: every entry has that of its own version, and what is too old to have a loss is gone."""
+    def at(self, staleness: Staleness) -> "TokenTree":
+        """The tree at one step: every entry has the staleness of its version; entries too stale to have a loss are gone."""
         entries = self.entries
         versions_V, version_of_E = np.unique(entries.version_E, return_inverse=True)
-        lags_V = np.array([ages.of(v) for v in versions_V.tolist()], dtype=np.float32)
-        young_V = np.array([not ages.too_old(v) for v in versions_V.tolist()], dtype=bool)
-        aged = dataclasses.replace(entries, staleness_E=lags_V[version_of_E])
-        return dataclasses.replace(self, entries=aged.take(young_V[version_of_E]))
+        staleness_V = np.array([staleness.of(v) for v in versions_V.tolist()], dtype=np.float32)
+        young_V = np.array([not staleness.too_stale(v) for v in versions_V.tolist()], dtype=bool)
+        measured = dataclasses.replace(entries, staleness_E=staleness_V[version_of_E])
+        return dataclasses.replace(self, entries=measured.take(young_V[version_of_E]))
 
 
 def merge(
@@ -115,7 +115,7 @@ def merge(
     skip_non_positive_advantage: bool = False,
     merging: Merging = Merging.TREE,
 ) -> TokenTree:
-    """Merge the records of a group. Every entry has age 0 until `TokenTree.at` says otherwise.
+    """Merge the records of a group. Every entry has staleness 0 until `TokenTree.at` says otherwise.
 
     With another `merging` the result is a forest of chains that share nothing; a record's token is still trained once, in the
     first chain that has it.

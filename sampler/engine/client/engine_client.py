@@ -19,7 +19,7 @@ from typing import Any, Self
 import httpx
 
 from sampler.engine.client.fields import shown
-from sampler.engine.client.generation import Asked, Generation, read_generation
+from sampler.engine.client.generation import Generation, RequestBounds, read_generation
 from sampler.engine.client.refusals import error_text, refusal
 from sampler.engine.client.reports import (
     EngineLoad,
@@ -97,7 +97,9 @@ class EngineClient:
         }
         answer = await self._json(url, "POST", "/generate", timeout_s or self.timeouts.generate_s, body)
         most = sampling_params.get("max_new_tokens")
-        return read_generation(url, rid, answer, Asked(len(input_ids), None if most is None else int(most), vocabulary))
+        return read_generation(
+            url, rid, answer, RequestBounds(len(input_ids), None if most is None else int(most), vocabulary)
+        )
 
     async def abort(self, url: str, rid: str) -> None:
         """End request `rid`, and those whose id begins with it; an unknown one is no error."""

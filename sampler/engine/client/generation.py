@@ -18,7 +18,7 @@ ROUNDING_NATS = 1e-3  # how far above 0 a log-prob may lie: of half-precision lo
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class RequestBounds:
     """What a request may be answered with. None: no bound is known."""
 
     prompt_tokens: int
@@ -41,7 +41,7 @@ class Generation:
     abort_message: str = ""
 
 
-def read_generation(url: str, rid: str, answer: Mapping[str, Any], asked: Asked) -> Generation:
+def read_generation(url: str, rid: str, answer: Mapping[str, Any], asked: RequestBounds) -> Generation:
     """Raises EngineContractBroken; for an abort that carries a status EngineUnavailable or EngineRefused."""
     where = f"{url}: request {rid}"
     meta = mapping(where, "meta_info", answer.get("meta_info"))
@@ -75,7 +75,7 @@ def _refuse_failed_abort(where: str, kind: str, reason: Mapping[str, Any]) -> No
     raise EngineUnavailable(message) if status >= 500 or status in LATER else EngineRefused(message)
 
 
-def _ids(where: str, value: object, asked: Asked) -> list[int]:
+def _ids(where: str, value: object, asked: RequestBounds) -> list[int]:
     ids = listed(where, "output_ids", value)
     if asked.max_new_tokens is not None and len(ids) > asked.max_new_tokens:
         raise EngineContractBroken(f"{where}: {len(ids)} output_ids; expected at most {asked.max_new_tokens} as asked")

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from sampler.engine.client.engine_client import EngineClient
-from sampler.engine.keeper.layout import Layout, check_layout
+from sampler.engine.keeper.layout import CheckpointLayout, check_layout
 from sampler.engine.keeper.update import require_version
 from sampler.errors import EngineError, EngineRefused, EngineUnavailable
 from shared.documents.offers import BroadcastOffer, Joined
@@ -55,7 +55,9 @@ class Place:
 class Receiver:
     """One engine's part in broadcasts. `layout`: that of the weights it was started from."""
 
-    def __init__(self, store: Store, client: EngineClient, policy: str, layout: Layout, willing: bool) -> None:
+    def __init__(
+        self, store: Store, client: EngineClient, policy: str, layout: CheckpointLayout, willing: bool
+    ) -> None:
         self._store = store
         self._client = client
         self._policy = policy

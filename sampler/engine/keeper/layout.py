@@ -35,22 +35,22 @@ class TensorLayout:
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class CheckpointLayout:
     """`optional`: names that a checkpoint may hold or leave out, since the model ties them to others."""
 
     tensors: Mapping[str, TensorLayout]
     optional: frozenset[str]
 
 
-def read_layout(folder: Path) -> Layout:
+def read_layout(folder: Path) -> CheckpointLayout:
     """Every tensor that an engine would load from `folder`. Raises DataError where a file is missing, cut or no safetensors."""
     tensors: dict[str, TensorLayout] = {}
     for file in weight_files(folder):
         tensors |= read_header(file)
-    return Layout(tensors, _tied(folder))
+    return CheckpointLayout(tensors, _tied(folder))
 
 
-def check_layout(folder: Path, expected: Layout) -> None:
+def check_layout(folder: Path, expected: CheckpointLayout) -> None:
     """Return when `folder` holds the tensors of `expected`, whole and of the same shapes. Raises DataError where not."""
     found = read_layout(folder).tensors
     if missing := sorted(expected.tensors.keys() - found.keys() - expected.optional):

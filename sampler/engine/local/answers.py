@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from sampler.engine.local.batching import Decode
-from sampler.engine.local.generation import Generation
+from sampler.engine.local.generation import RunningSequence
 
 VERSION = "tandem-local-1"
 
@@ -30,7 +30,7 @@ class ServedModel:
     started_at: float
 
 
-def generation_json(g: Generation, decode: Decode, count: int | None = None) -> dict[str, Any]:
+def generation_json(g: RunningSequence, decode: Decode, count: int | None = None) -> dict[str, Any]:
     """A finished sequence; or, for an event of a stream before the last, its first `count` tokens."""
     done = count is None
     output, log_probs = g.output[:count], g.logprobs[:count]
@@ -60,7 +60,7 @@ def generation_json(g: Generation, decode: Decode, count: int | None = None) -> 
     }
 
 
-def _text(g: Generation, output: list[int], decode: Decode) -> str:
+def _text(g: RunningSequence, output: list[int], decode: Decode) -> str:
     """The decoded output, without what stopped it (unless no_stop_trim)."""
     matched = (g.finish or {}).get("matched")
     trim = matched is not None and not g.params.no_stop_trim

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from sampler.engine.local.attention import Plan
-from sampler.engine.local.generation import Generation
+from sampler.engine.local.generation import RunningSequence
 from sampler.engine.local.kv import KvSlots
 from sampler.engine.local.sampling import SamplingBatch
 
@@ -20,7 +20,7 @@ MASK_STEPS = 256  # decode steps that one mask serves: as wide as the context it
 
 
 class DecodeBatch:
-    def __init__(self, kv: KvSlots, generations: Sequence[Generation]) -> None:
+    def __init__(self, kv: KvSlots, generations: Sequence[RunningSequence]) -> None:
         """`generations[i]` lies in slot i and has at least one output token, whose KV is not yet written."""
         assert all(g.slot == row for row, g in enumerate(generations))
         self.sampling = SamplingBatch.of(generations)

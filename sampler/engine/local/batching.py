@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from sampler.engine.local.attention import Piece, prefill_plan
 from sampler.engine.local.batch import DecodeBatch
-from sampler.engine.local.generation import Generation
+from sampler.engine.local.generation import RunningSequence
 from sampler.engine.local.kv import KvSlots
 from sampler.engine.local.runner import Forward
 from sampler.engine.local.sampling import SamplingBatch, sample
@@ -32,9 +32,9 @@ Decode = Callable[[list[int], bool], str]  # (token ids, skip_special_tokens) ->
 class Batching:
     def __init__(self, forward: Forward, kv: KvSlots, decode: Decode, weight_version: str) -> None:
         self.weight_version = weight_version
-        self.waiting: deque[Generation] = deque()
-        self.prefilling: list[Generation] = []
-        self.running: list[Generation] = []
+        self.waiting: deque[RunningSequence] = deque()
+        self.prefilling: list[RunningSequence] = []
+        self.running: list[RunningSequence] = []
         self.generated_tokens = 0
         self.notices: list[Callable[[], None]] = []  # of sequences that finished, or streamed a token
         self.kv = kv
@@ -59,7 +59,7 @@ class Batching:
             self._decode()
 
     def _admit(self) -> None:
-        later: deque[Generation] = deque()
+        later: deque[RunningSequence] = deque()
         while self.waiting:
             g = self.waiting.popleft()
             g.enter_version(self.weight_version)
@@ -77,7 +77,7 @@ class Batching:
                 break
         self.waiting.extendleft(reversed(later))
 
-    def _twin_in_prefill(self, g: Generation) -> bool:
+    def _twin_in_prefill(self, g: RunningSequence) -> bool:
         """True when one now in prefill will soon offer `g` a much longer prefix than any slot does (a group's
         prompts arrive together)."""
         twin = max((_common(g.context, p.context) for p in self.prefilling), default=0)
@@ -119,10 +119,10 @@ class Batching:
         batch.advance(ids)
         self._accept(batch.sampling.generations, ids.tolist(), log_probs.tolist())
 
-    def _accept(self, generations: Sequence[Generation], ids: list[int], log_probs: list[float]) -> None:
+    def _accept(self, generations: Sequence[RunningSequence], ids: list[int], log_probs: list[float]) -> None:
         """The hot loop: a few hundred nanoseconds per token unless something ends."""
         self.generated_tokens += len(ids)
-        ended: list[tuple[Generation, dict[str, Any]]] = []
+        ended: list[tuple[RunningSequence, dict[str, Any]]] = []
         for g, token, log_prob in zip(generations, ids, log_probs, strict=True):
             g.output.append(token)
             g.logprobs.append(log_prob)
@@ -136,7 +136,7 @@ class Batching:
         for g, reason in ended:  # after all appends: leaving moves other rows, by their lengths
             self.finish(g, reason)
 
-    def _reason_to_stop(self, g: Generation, token: int) -> dict[str, Any] | None:
+    def _reason_to_stop(self, g: RunningSequence, token: int) -> dict[str, Any] | None:
         """In SGLang's order: stop string, stop token, length."""
         if g.params.stop:
             # a token is at least one byte, so the newest match lies in as many tokens as the string has bytes
@@ -151,7 +151,7 @@ class Batching:
             return {"type": "length", "length": len(g.output)}
         return None
 
-    def finish(self, g: Generation, reason: dict[str, Any]) -> None:
+    def finish(self, g: RunningSequence, reason: dict[str, Any]) -> None:
         if g.slot >= 0:
             self._leave(g)
         g.weight_version = self.weight_version
@@ -160,7 +160,7 @@ class Batching:
         if g.notify is not None:
             self.notices.append(g.notify)
 
-    def _leave(self, g: Generation) -> None:
+    def _leave(self, g: RunningSequence) -> None:
         """Take `g` out of its slot; the decode rows close the gap."""
         row = g.slot
         self.kv.release(g)

@@ -14,7 +14,7 @@ from typing import Any
 from sampler.engine.local.answers import generation_json
 from sampler.engine.local.batching import Decode
 from sampler.engine.local.errors import ApiError, bad_field, bad_value, field
-from sampler.engine.local.generation import Generation
+from sampler.engine.local.generation import RunningSequence
 from sampler.engine.local.protocol import Limits, parse_generate
 from sampler.rendering.template import ChatTemplate, Message
 from shared.errors import ConfigError
@@ -28,7 +28,7 @@ _SAMPLING = ("temperature", "top_p", "top_k", "min_p", "n", "stop", "stop_token_
              "skip_special_tokens", "frequency_penalty", "presence_penalty", "repetition_penalty")  # fmt: skip
 
 
-def parse_chat(body: dict[str, Any], template: ChatTemplate | None, limits: Limits) -> list[Generation]:
+def parse_chat(body: dict[str, Any], template: ChatTemplate | None, limits: Limits) -> list[RunningSequence]:
     """One sequence per wanted choice. Raises ApiError in the shape of the OpenAI routes."""
     try:
         return _parse(body, template, limits)
@@ -36,7 +36,7 @@ def parse_chat(body: dict[str, Any], template: ChatTemplate | None, limits: Limi
         raise _as_openai(error) from error
 
 
-def _parse(body: dict[str, Any], template: ChatTemplate | None, limits: Limits) -> list[Generation]:
+def _parse(body: dict[str, Any], template: ChatTemplate | None, limits: Limits) -> list[RunningSequence]:
     messages = _messages(body)
     for name in _REFUSED:
         if body.get(name):
@@ -88,7 +88,7 @@ def _as_openai(error: ApiError) -> ApiError:
     return ApiError(body, error.status)
 
 
-def chat_json(body: dict[str, Any], generations: Sequence[Generation], decode: Decode) -> dict[str, Any]:
+def chat_json(body: dict[str, Any], generations: Sequence[RunningSequence], decode: Decode) -> dict[str, Any]:
     """The chat completion of finished sequences."""
     first = generations[0]
     completion_tokens = sum(len(g.output) for g in generations)
@@ -110,7 +110,7 @@ def chat_json(body: dict[str, Any], generations: Sequence[Generation], decode: D
     }
 
 
-def _choice(index: int, g: Generation, decode: Decode) -> dict[str, Any]:
+def _choice(index: int, g: RunningSequence, decode: Decode) -> dict[str, Any]:
     finish = g.finish or {}
     return {
         "index": index,

@@ -21,7 +21,7 @@ from sampler.engine.local.answers import ServedModel
 from sampler.engine.local.batching import Batching
 from sampler.engine.local.distributed import Announced, GroupError, UpdateGroups, check_fit
 from sampler.engine.local.errors import bad_value, bad_weights
-from sampler.engine.local.generation import Generation
+from sampler.engine.local.generation import RunningSequence
 from sampler.engine.local.protocol import Limits
 from sampler.engine.local.runner import LoadedModel, UnsupportedModelError, load
 from sampler.engine.local.scheduler import Scheduler, UpdateRefusedError
@@ -48,7 +48,7 @@ class Engine:
         self._groups = UpdateGroups()
         self._session_open = False
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._live: dict[str, Generation] = {}
+        self._live: dict[str, RunningSequence] = {}
         self.scheduler = Scheduler(Batching(loaded.forward, loaded.kv, self.decode, weight_version), self._post)
         config = loaded.model.config
         slots = loaded.kv.num_slots
@@ -88,7 +88,7 @@ class Engine:
         moving = s.idle or time.monotonic() - s.beat < STALLED_S
         return s.alive and s.paused is None and moving
 
-    def submit(self, generations: list[Generation]) -> None:
+    def submit(self, generations: list[RunningSequence]) -> None:
         """Raises ApiError for a request id that is already being served."""
         for g in generations:
             if g.rid in self._live:
@@ -101,7 +101,7 @@ class Engine:
         if abort_all or rid in self._live:
             await asyncio.wrap_future(self.scheduler.abort(rid, abort_all=abort_all))
 
-    async def retire(self, generations: list[Generation]) -> None:
+    async def retire(self, generations: list[RunningSequence]) -> None:
         """The answer is sent, or its client is gone: forget them, and end those that still run."""
         for g in generations:
             if self._live.get(g.rid) is g:

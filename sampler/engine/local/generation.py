@@ -47,7 +47,7 @@ class SamplingParams:
 
 
 @dataclass(slots=True, eq=False)
-class Generation:
+class RunningSequence:
     """`prompt` token ids in, `output` and `logprobs` (one each per token, stop token included) out.
 
     `limit` is the number of output tokens at which the context or `max_new_tokens` ends it; `stop_ids` are the ids

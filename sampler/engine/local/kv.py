@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from sampler.engine.local.generation import Generation
+from sampler.engine.local.generation import RunningSequence
 
 KEEP_TAIL = 0.75  # a cached sequence is overwritten in place only when at least this share of it is the new prompt's
 
@@ -29,7 +29,7 @@ class KvSlots:
         self.flat = self.data.view(-1, head_dim)
         self.tokens: NDArray[np.int32] = np.zeros((num_slots, max_len), dtype=np.int32)
         self.length: NDArray[np.int64] = np.zeros(num_slots, dtype=np.int64)  # tokens that others may reuse
-        self.owner: list[Generation | None] = [None] * num_slots
+        self.owner: list[RunningSequence | None] = [None] * num_slots
         self._used: list[int] = [0] * num_slots
         self._clock = 0
         heads = torch.arange(2 * kv_heads)
@@ -48,7 +48,7 @@ class KvSlots:
         first = np.where(differs.any(axis=1), differs.argmax(axis=1), size)
         return np.minimum(first, self.length)
 
-    def take(self, generation: Generation) -> bool:
+    def take(self, generation: RunningSequence) -> bool:
         """Give an idle slot to `generation`, with as much of its context as any slot holds. False: all are busy.
 
         At least one token is left to compute: the logits of the last one are needed.
@@ -72,12 +72,12 @@ class KvSlots:
         self._touch(source)
         return True
 
-    def extend(self, generation: Generation) -> None:
+    def extend(self, generation: RunningSequence) -> None:
         """Prefill went on: share what is now computed."""
         if not generation.kv_stale:
             self.length[generation.slot] = generation.computed
 
-    def release(self, generation: Generation) -> None:
+    def release(self, generation: RunningSequence) -> None:
         """The sequence ended: its slot becomes a cache of its tokens."""
         slot, size = generation.slot, generation.kv_length
         self.tokens[slot, :size] = generation.tokens()[:size]

@@ -1,4 +1,4 @@
-"""What a client may ask of /generate: a body becomes validated `Generation`s, or a 400 (`errors`).
+"""What a client may ask of /generate: a body becomes validated `RunningSequence`s, or a 400 (`errors`).
 
 Where SGLang would die (a token id outside the vocabulary), or does what this engine does not (penalties, grammars,
 LoRA, prompt log-probs), the answer is a 400 that says so: never silently something else.
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sampler.engine.local.errors import ApiError, bad_field, bad_value
-from sampler.engine.local.generation import Generation, SamplingParams
+from sampler.engine.local.generation import RunningSequence, SamplingParams
 from sampler.engine.local.sampling_params import parse_sampling
 
 
@@ -32,7 +32,7 @@ _REFUSED = {
 }  # fmt: skip
 
 
-def parse_generate(body: dict[str, Any], limits: Limits) -> tuple[list[Generation], bool]:
+def parse_generate(body: dict[str, Any], limits: Limits) -> tuple[list[RunningSequence], bool]:
     """The sequences a /generate body asks for, and whether the answer is a list. Raises ApiError."""
     for name, shown in _REFUSED.items():
         if body.get(name):
@@ -52,7 +52,7 @@ def parse_generate(body: dict[str, Any], limits: Limits) -> tuple[list[Generatio
         stop_ids = frozenset() if params.ignore_eos else params.stop_token_ids | limits.eos_ids
         for copy in range(n):
             name = rid if rid and copy == 0 else uuid.uuid4().hex
-            generations.append(Generation(name, prompt, params, limit, stop_ids, flag, bool(body.get("stream"))))
+            generations.append(RunningSequence(name, prompt, params, limit, stop_ids, flag, bool(body.get("stream"))))
     answer_is_list = batched or len(generations) > 1
     if answer_is_list and body.get("stream"):
         raise bad_value("stream with several prompts or n > 1 is not supported by the local engine.")

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from sampler.engine.local.generation import Generation
+from sampler.engine.local.generation import RunningSequence
 
 _BELOW_ONE = 1 - 2.0**-40  # keeps uniform * total strictly below total, so that no token of probability 0 is chosen
 
@@ -22,7 +22,7 @@ _BELOW_ONE = 1 - 2.0**-40  # keeps uniform * total strictly below total, so that
 class SamplingBatch:
     """What sampling needs to know of its rows; made when the batch changes, used at every step."""
 
-    generations: Sequence[Generation]
+    generations: Sequence[RunningSequence]
     temperature: Tensor | None  # [n, 1]; None: all are 1
     greedy: Tensor | None  # [n] bool; None: no row is
     all_greedy: bool
@@ -30,7 +30,7 @@ class SamplingBatch:
     short: list[int]  # rows with min_new_tokens
 
     @classmethod
-    def of(cls, generations: Sequence[Generation]) -> SamplingBatch:
+    def of(cls, generations: Sequence[RunningSequence]) -> SamplingBatch:
         params = [g.params for g in generations]
         temperatures = [p.temperature for p in params]
         greedy = [p.greedy for p in params]

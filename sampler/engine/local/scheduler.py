@@ -22,7 +22,7 @@ from typing import Literal, TypeVar
 import torch
 
 from sampler.engine.local.batching import Batching
-from sampler.engine.local.generation import Generation
+from sampler.engine.local.generation import RunningSequence
 
 log = logging.getLogger(__name__)
 
@@ -50,7 +50,7 @@ class Scheduler:
         self._b, self._post = batching, post
         self._measured = (0.0, 0)
         self._commands: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
-        self._held: deque[Generation] = deque()  # arrived behind an update that waits for those before it
+        self._held: deque[RunningSequence] = deque()  # arrived behind an update that waits for those before it
         self._updates: deque[PendingUpdate] = deque()
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name="scheduler", daemon=True)
@@ -91,7 +91,7 @@ class Scheduler:
         self._measured = now
         return (now[1] - before[1]) / (now[0] - before[0]) if before[0] and now[0] > before[0] else 0.0
 
-    def submit(self, generations: list[Generation]) -> None:
+    def submit(self, generations: list[RunningSequence]) -> None:
         def command() -> None:
             for g in generations:
                 (self._held if self._updates else self._b.waiting).append(g)
@@ -102,7 +102,7 @@ class Scheduler:
         """Finish every sequence whose id starts with `rid`, or all, with what it has; returns how many."""
         return self._call(lambda: self._abort(lambda g: abort_all or (bool(rid) and g.rid.startswith(str(rid)))))
 
-    def abort_these(self, generations: list[Generation]) -> Future[int]:
+    def abort_these(self, generations: list[RunningSequence]) -> Future[int]:
         """The client of these hung up."""
         return self._call(lambda: self._abort(lambda g: g in generations))
 
@@ -172,7 +172,7 @@ class Scheduler:
             notices, self._b.notices = self._b.notices, []
             self._post(notices)
 
-    def _abort(self, chosen: Callable[[Generation], bool]) -> int:
+    def _abort(self, chosen: Callable[[RunningSequence], bool]) -> int:
         found = [g for g in (*self._b.running, *self._b.prefilling, *self._b.waiting, *self._held) if chosen(g)]
         for g in found:
             for line in (self._b.waiting, self._held):

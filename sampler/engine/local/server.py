@@ -22,7 +22,7 @@ from sampler.engine.local.chat import chat_json, parse_chat
 from sampler.engine.local.distributed import announced
 from sampler.engine.local.engine import Engine
 from sampler.engine.local.errors import ApiError, bad_field, bad_weights, field, parse_json
-from sampler.engine.local.generation import Generation, SamplingParams
+from sampler.engine.local.generation import RunningSequence, SamplingParams
 from sampler.engine.local.key_guard import KeyGuard
 from sampler.engine.local.protocol import parse_generate
 from sampler.engine.local.scheduler import PauseMode
@@ -95,7 +95,7 @@ async def chat_completions(engine: Engine, request: Request) -> Response:
     return JSONResponse(chat_json(body, generations, engine.decode))
 
 
-async def _complete(engine: Engine, request: Request, generations: list[Generation]) -> bool:
+async def _complete(engine: Engine, request: Request, generations: list[RunningSequence]) -> bool:
     """Generate to the end; False when the client hung up before."""
     done = asyncio.Event()
     for g in generations:
@@ -124,16 +124,16 @@ async def _disconnected(request: Request) -> None:
         pass
 
 
-async def _events(engine: Engine, g: Generation) -> AsyncIterator[str]:
+async def _events(engine: Engine, g: RunningSequence) -> AsyncIterator[str]:
     """One event per token, with all tokens so far. A hang-up cancels this iterator, whose end retires the sequence."""
-    news = asyncio.Event()
-    g.notify = news.set
+    changed = asyncio.Event()
+    g.notify = changed.set
     sent = 0
     try:
         engine.submit([g])
         while g.finish is None:
-            await news.wait()
-            news.clear()
+            await changed.wait()
+            changed.clear()
             ready = len(g.logprobs) - (1 if g.finish else 0)  # the last token goes with the finish reason
             for count in range(sent + 1, ready + 1):
                 yield _event(answers.generation_json(g, engine.decode, count))
@@ -176,13 +176,13 @@ async def pause_generation(engine: Engine, request: Request) -> Response:
             f"'in_place'\", 'input': {mode!r}}}"
         )
     await asyncio.wait_for(asyncio.wrap_future(engine.scheduler.pause(mode)), CONTROL_S)
-    return JSONResponse({"message": "Generation paused successfully.", "status": "ok"})
+    return JSONResponse({"message": "RunningSequence paused successfully.", "status": "ok"})
 
 
 async def continue_generation(engine: Engine, request: Request) -> Response:
     await _body(request)
     await asyncio.wait_for(asyncio.wrap_future(engine.scheduler.resume()), CONTROL_S)
-    return JSONResponse({"message": "Generation continued successfully.", "status": "ok"})
+    return JSONResponse({"message": "RunningSequence continued successfully.", "status": "ok"})
 
 
 async def update_weights_from_disk(engine: Engine, request: Request) -> Response:
@@ -297,7 +297,7 @@ async def health_generate(engine: Engine, request: Request) -> Response:
         return Response(status_code=503)
     done = asyncio.Event()
     params = SamplingParams(max_new_tokens=1)
-    probe = Generation(f"HEALTH_CHECK_{time.monotonic_ns()}", [0], params, 1, frozenset(), notify=done.set)
+    probe = RunningSequence(f"HEALTH_CHECK_{time.monotonic_ns()}", [0], params, 1, frozenset(), notify=done.set)
     engine.submit([probe])
     try:
         await asyncio.wait_for(done.wait(), HEALTH_GENERATE_S)

@@ -17,7 +17,7 @@ from safetensors.torch import load as parse_safetensors
 from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
-from sampler.engine.keeper.layout import Layout, check_layout, read_layout, weight_files
+from sampler.engine.keeper.layout import CheckpointLayout, check_layout, read_layout, weight_files
 from shared.errors import DataError
 
 # config fields that change what the same weights mean; the others (dtype, use_cache, versions, …) do not
@@ -31,7 +31,7 @@ MEANINGFUL = (
 class ExpectedCheckpoint:
     """What every update must look like: read once, from the folder the engine started with."""
 
-    layout: Layout
+    layout: CheckpointLayout
     config: dict[str, Any]
 
 

@@ -90,7 +90,7 @@ class Continuation:
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
+class EngineReply:
     """A whole reply. `generation.url` is the service that finished it: the affinity of the episode's next request."""
 
     generation: Generation
@@ -162,7 +162,7 @@ class EnginePool:
         affinity: str | None = None,
         timeout_s: float | None = None,
         version: int | None = None,
-    ) -> Reply:
+    ) -> EngineReply:
         """One whole reply to `prompt_ids`. `sampling_params` must say `max_new_tokens`.
 
         `version`: only engines that serve it are asked (evaluation). `timeout_s` bounds each request, not their sum. A
@@ -243,7 +243,7 @@ class EnginePool:
             )
         await asyncio.sleep(_backoff(self._limits, progress.failures))
 
-    def _finished(self, last: Generation, progress: _Progress, prompt_tokens: int, duration_s: float) -> Reply:
+    def _finished(self, last: Generation, progress: _Progress, prompt_tokens: int, duration_s: float) -> EngineReply:
         self.stats.prompt_tokens += prompt_tokens
         self.stats.cached_tokens += last.cached_tokens
         self.stats.output_tokens += len(progress.output_ids)
@@ -256,7 +256,7 @@ class EnginePool:
             prompt_tokens=prompt_tokens,
             cached_tokens=min(last.cached_tokens, prompt_tokens),
         )
-        return Reply(whole, tuple(progress.continuations), progress.failures, duration_s)
+        return EngineReply(whole, tuple(progress.continuations), progress.failures, duration_s)
 
     async def is_up(self) -> bool:
         """Is there an engine that takes requests now?"""

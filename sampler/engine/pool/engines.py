@@ -14,10 +14,10 @@ from sampler.config import SamplerConfig
 from sampler.engine.client.engine_client import EngineClient
 from sampler.engine.pool.engine_pool import EnginePool, PoolLimits, PoolStats
 from sampler.engine.pool.engine_pool import Service as PoolService
+from sampler.engine.pool.policy_client import PolicyClient
 from sampler.engine.pool.turn_sources import LAGGING, Source, check_tokenizers
 from sampler.rendering.template import ChatTemplate
 from sampler.rendering.turn_format import turn_format
-from sampler.service.resources import Seat
 from shared.documents.run import InferenceService
 from shared.documents.states import ServiceStatus
 from shared.errors import ConfigError
@@ -26,8 +26,10 @@ from shared.store import Store
 
 
 class Engines:
-    """`seats`: by policy; `sources`: of `turn_sources`. `look` reads the list again. Raises ConfigError for a model's folder that
-    has no tokenizer, or a chat template whose turns cannot be told apart."""
+    """`policy_clients`: by policy; `sources`: of `turn_sources`. `look` reads the list again.
+
+    Raises ConfigError for a model's folder without a tokenizer, or a chat template whose turns cannot be told apart.
+    """
 
     def __init__(self, store: Store, client: EngineClient, config: SamplerConfig) -> None:
         self._store = store
@@ -38,7 +40,7 @@ class Engines:
         self._policies = list(dict.fromkeys([*config.policies, *foreign]))
         self._unchecked = set(foreign)
         models = {config.policy: config.model_name_or_path, **config.other_policies}
-        self.seats = {policy: self._seat(policy, model) for policy, model in models.items()}
+        self.policy_clients = {policy: self._policy_client(policy, model) for policy, model in models.items()}
         self.sources = [self._source(name, share) for name, share in config.turn_sources.items()]
 
     async def look(self) -> None:
@@ -82,13 +84,13 @@ class Engines:
         await self._look_at(policy)
         return [_seen(service) for service in self._asked(policy, lagging=lagging)]
 
-    def _seat(self, policy: str, model: Path) -> Seat:
+    def _policy_client(self, policy: str, model: Path) -> PolicyClient:
         template = ChatTemplate.from_dir(model, self._config.chat_template_kwargs)
         try:
             turn_format(template)  # learned now, so that a template that cannot be used stops the start
         except ConfigError as exc:
             raise ConfigError(f"{model}: {exc}") from exc
-        return Seat(template, self._pool(policy, model, lagging=False))
+        return PolicyClient(template, self._pool(policy, model, lagging=False))
 
     def _source(self, name: str, share: float) -> Source:
         """Its turns are trained by the process's own policy: so the tokens of any source must be of its vocabulary."""
@@ -102,7 +104,7 @@ class Engines:
         return EnginePool(self._client, services, limits, vocabulary=vocabulary_of(model))
 
     def _pools(self) -> list[EnginePool]:
-        return [seat.pool for seat in self.seats.values()] + [source.pool for source in self.sources]
+        return [client.pool for client in self.policy_clients.values()] + [source.pool for source in self.sources]
 
 
 def vocabulary_of(model: Path) -> int | None:

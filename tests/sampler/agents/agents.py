@@ -34,7 +34,7 @@ def judge(*services: Service, **config: Any) -> Judge:
 
 
 def words(text: str) -> list[tuple[int, int]]:
-    """Borders of a tokenizer for which a character is a token."""
+    """OffsetsOf of a tokenizer for which a character is a token."""
     return [(at, at + 1) for at in range(len(text))]
 
 

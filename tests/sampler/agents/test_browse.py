@@ -9,33 +9,33 @@ from sampler.agents.config import BrowseAgentConfig
 from tests.sampler.agents.agents import QUICK, models
 from tests.sampler.agents.endpoints import Service, endpoint
 
-Borders = list[tuple[int, int]]
+OffsetsOf = list[tuple[int, int]]
 
 
-def halves(text: str) -> Borders:
+def halves(text: str) -> OffsetsOf:
     """A character is two tokens."""
     return [(at + half, at + 1) for at in range(len(text)) for half in (0, 1)]
 
 
-def characters(text: str) -> Borders:
+def characters(text: str) -> OffsetsOf:
     return [(at, at + 1) for at in range(len(text))]
 
 
-def fours(text: str) -> Borders:
+def fours(text: str) -> OffsetsOf:
     return [(at, min(at + 4, len(text))) for at in range(0, len(text), 4)]
 
 
-def whole(text: str) -> Borders:
+def whole(text: str) -> OffsetsOf:
     return [(0, len(text))]
 
 
-def agent(borders: Callable[[str], Borders], service: Service, **config: object) -> BrowseAgent:
+def agent(offsets: Callable[[str], OffsetsOf], service: Service, **config: object) -> BrowseAgent:
     given = QUICK | {"models": models([service]), "browse_tools": ["visit"]} | config
-    return BrowseAgent(BrowseAgentConfig.model_validate(given), borders)
+    return BrowseAgent(BrowseAgentConfig.model_validate(given), offsets)
 
 
 @pytest.mark.parametrize(
-    ("borders", "text", "is_long"),
+    ("offsets", "text", "is_long"),
     [
         (characters, "x" * 10, False),
         (characters, "x" * 11, True),
@@ -50,18 +50,18 @@ def agent(borders: Callable[[str], Borders], service: Service, **config: object)
     ],
 )
 async def test_a_result_is_long_above_min_prompt_length_tokens(
-    borders: Callable[[str], Borders], text: str, is_long: bool
+    offsets: Callable[[str], OffsetsOf], text: str, is_long: bool
 ) -> None:
-    one = agent(borders, Service([], "http://x"), min_prompt_length=10)
+    one = agent(offsets, Service([], "http://x"), min_prompt_length=10)
     assert (await one.purpose_for("visit", "p", text) is not None) is is_long
 
 
-@pytest.mark.parametrize(("borders", "most"), [(characters, 400), (fours, 1600), (whole, 3200)])
+@pytest.mark.parametrize(("offsets", "most"), [(characters, 400), (fours, 1600), (whole, 3200)])
 async def test_of_a_text_above_max_prompt_length_tokens_the_middle_is_left_out(
-    borders: Callable[[str], Borders], most: int
+    offsets: Callable[[str], OffsetsOf], most: int
 ) -> None:
     async with endpoint("says ok") as service:
-        one = agent(borders, service, min_prompt_length=10, max_prompt_length=400)
+        one = agent(offsets, service, min_prompt_length=10, max_prompt_length=400)
         for text in ("~" * most, "B" + "~" * most + "E"):
             await one.summarize(text, "Where is it?")
         await one.close()

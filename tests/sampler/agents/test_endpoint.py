@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from sampler.agents.config import ModelConfig
-from sampler.agents.endpoint import Endpoint, Reply, RequestFailed
+from sampler.agents.endpoint import AgentReply, Endpoint, RequestFailed
 from sampler.errors import AgentFailed
 from sampler.retry_after import retry_after_s
 from tests.sampler.agents.agents import judge
@@ -15,7 +15,7 @@ from tests.sampler.agents.endpoints import endpoint
 ASKED = [{"role": "user", "content": "2+2?"}]
 
 
-async def asked(*behaviors: str, **fields: Any) -> Reply:
+async def asked(*behaviors: str, **fields: Any) -> AgentReply:
     async with endpoint(*behaviors) as service:
         one = Endpoint(ModelConfig.model_validate({"model": "m", "base_url": service.url} | fields), 20.0)
         try:
@@ -104,14 +104,14 @@ async def test_what_is_quoted_is_short_and_on_one_line_and_no_part_of_the_key_is
 @pytest.mark.parametrize("finish", ["stop", "length", "eos", None])
 async def test_a_reply_ends_by_itself_or_at_its_length(finish: str | None) -> None:
     found = await asked(body({"content": "<think>5?</think>\n 4 "}, {"prompt_tokens": 3}, finish_reason=finish))
-    assert found == Reply("4", 3, None)
+    assert found == AgentReply("4", 3, None)
 
 
 @pytest.mark.parametrize(
     "usage", [None, [], "many", {"prompt_tokens": "3", "completion_tokens": 1.5}, {"prompt_tokens": 10**30}]
 )
 async def test_a_usage_that_cannot_be_read_is_not_known(usage: object) -> None:
-    assert await asked(body({"content": "4"}, usage)) == Reply("4", None, None)
+    assert await asked(body({"content": "4"}, usage)) == AgentReply("4", None, None)
 
 
 @pytest.mark.parametrize(

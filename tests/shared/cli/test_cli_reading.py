@@ -27,7 +27,7 @@ def test_status_shows_everything_of_a_run(tandem: Command, played: str) -> None:
         "UP",
         "h:7",
         "playing",
-        "ready data by lag",
+        "ready data by staleness",
     ):
         assert text in result.stdout
 
@@ -164,7 +164,9 @@ def test_the_age_of_ready_data_is_counted_in_optimizer_steps(tandem: Command, mo
         data = client[played]["record_data"]
         data.update_one({"status": "ready"}, {"$set": {"min_version": 0}})
         try:
-            assert json.loads(tandem("status", played, "--json").stdout)["policies"][0]["ready_by_lag"] == {"1": 1}
+            assert json.loads(tandem("status", played, "--json").stdout)["policies"][0]["ready_by_staleness"] == {
+                "1": 1
+            }
         finally:
             data.update_one({"status": "ready"}, {"$set": {"min_version": 3}})
 

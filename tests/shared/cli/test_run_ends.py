@@ -16,8 +16,8 @@ async def begin(store: Store, policy: str) -> int:
     return await store.runs.start_trainer(policy, ADMISSION)
 
 
-async def end(store: Store, policy: str, incarnation: int, reason: str = "all 9 steps are taken") -> None:
-    await store.runs.end_trainer(policy, TrainerEnd(incarnation=incarnation, step=9, reason=reason))
+async def end(store: Store, policy: str, trainer_generation: int, reason: str = "all 9 steps are taken") -> None:
+    await store.runs.end_trainer(policy, TrainerEnd(trainer_generation=trainer_generation, step=9, reason=reason))
 
 
 async def state(store: Store) -> RunState:
@@ -67,7 +67,7 @@ async def test_a_run_that_never_had_a_trainer_has_not_ended(store: Store) -> Non
 
 
 async def test_a_spoilt_entry_holds_neither_the_pause_nor_its_end_up(store: Store) -> None:
-    await store.database["runs"].update_one({"_id": "run"}, {"$set": {"ends": "none", "incarnations": 3}})
+    await store.database["runs"].update_one({"_id": "run"}, {"$set": {"ends": "none", "trainer_generations": 3}})
     for paused in (RunState.PAUSED, RunState.RUNNING):
         assert await store.runs.set_state(paused)
         document = await store.database["runs"].find_one({"_id": "run"})

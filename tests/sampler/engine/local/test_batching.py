@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from sampler.engine.local.batching import MAX_PREFILL_TOKENS, Batching
-from sampler.engine.local.generation import Generation, SamplingParams
+from sampler.engine.local.generation import RunningSequence, SamplingParams
 from sampler.engine.local.runner import load
 from tests.sampler.engine.local.harness import ROUNDING, VOCABULARY, Reference
 
@@ -23,8 +23,8 @@ def batching(model_paths: tuple[Path, Path]) -> Iterator[Batching]:
         yield Batching(loaded.forward, loaded.kv, lambda ids, skip: str(ids), "v0")
 
 
-def generation(prompt: list[int], limit: int) -> Generation:
-    return Generation("g", prompt, SamplingParams(), limit, frozenset())
+def generation(prompt: list[int], limit: int) -> RunningSequence:
+    return RunningSequence("g", prompt, SamplingParams(), limit, frozenset())
 
 
 def run(batching: Batching, limit: int = 500) -> int:
@@ -38,7 +38,7 @@ def run(batching: Batching, limit: int = 500) -> int:
     return steps
 
 
-def assert_exact(reference: Reference, g: Generation) -> None:
+def assert_exact(reference: Reference, g: RunningSequence) -> None:
     expected = reference.log_probs(0, g.prompt, g.output)
     assert max(abs(a - b) for a, b in zip(g.logprobs, expected, strict=True)) <= ROUNDING
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 import torch
 
-from sampler.engine.local.generation import Generation, SamplingParams
+from sampler.engine.local.generation import RunningSequence, SamplingParams
 from sampler.engine.local.kv import KvSlots
 
 
-def generation(prompt: list[int]) -> Generation:
-    return Generation("g", prompt, SamplingParams(), 100, frozenset())
+def generation(prompt: list[int]) -> RunningSequence:
+    return RunningSequence("g", prompt, SamplingParams(), 100, frozenset())
 
 
 def cached(kv: KvSlots, tokens: list[int]) -> int:

@@ -26,7 +26,7 @@ from transformers import (
 )
 
 from sampler.engine.local.batching import Batching
-from sampler.engine.local.generation import Generation, SamplingParams
+from sampler.engine.local.generation import RunningSequence, SamplingParams
 from sampler.engine.local.lean import LeanForward
 from sampler.engine.local.runner import UnsupportedModelError, load
 from sampler.engine.local.sampling import truncate
@@ -53,13 +53,13 @@ def save(folder: Path, model_class: type[PreTrainedModel], config: Any) -> PreTr
     return model.train(False)
 
 
-def generated(folder: Path) -> tuple[Generation, Any]:
+def generated(folder: Path) -> tuple[RunningSequence, Any]:
     """Two turns' worth of tokens through prefill, reuse and decode."""
     loaded = load(folder, 2, None, None, 1)
     with torch.inference_mode():
         batching = Batching(loaded.forward, loaded.kv, lambda ids, skip: "", "v0")
         for prompt in ([1, 2, 3, 4, 5, 6], [1, 2, 3, 4, 7, 8, 9]):
-            g = Generation("g", prompt, SamplingParams(), 20, frozenset())
+            g = RunningSequence("g", prompt, SamplingParams(), 20, frozenset())
             batching.waiting.append(g)
             while batching.can_step:
                 batching.step()
