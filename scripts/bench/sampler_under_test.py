@@ -119,7 +119,7 @@ class Bench:
             "model_name_or_path": EXAMPLE,  # a keeper reads the weights, of which `self.model` has none
             "engine_url": self.engine_url,
         }
-        with self.child("sampler.engine.keeper.keeper", flags):
+        with self.child("sampler.engine.keeper", flags):
             yield
 
     @contextmanager

@@ -42,7 +42,7 @@ def keeper(config: LaunchConfig, engine_url: str | None) -> Command:
     return [
         sys.executable,
         "-m",
-        "sampler.engine.keeper.keeper",
+        "sampler.engine.keeper",
         *_common(config),
         *engine,
         *_given(config, "keeper"),

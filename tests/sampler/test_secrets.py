@@ -106,7 +106,7 @@ def test_a_sandbox_that_does_not_work_here_stops_the_start(monkeypatch: pytest.M
     assert isolated(remote, "no-such-user", "bubblewrap") == remote, "what runs elsewhere needs no sandbox here"
 
 
-@pytest.mark.parametrize("module", ["sampler", "sampler.engine.keeper.keeper"])
+@pytest.mark.parametrize("module", ["sampler", "sampler.engine.keeper"])
 def test_services_show_neither_their_connection_string_nor_their_environment(
     module: str, mongod: Mongod, tmp_path: Path
 ) -> None:

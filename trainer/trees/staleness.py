@@ -12,7 +12,9 @@ from enum import StrEnum
 
 class StaleData(StrEnum):
     KEEP = "keep"  # everything trains, with its importance weights; nothing is set aside and nothing waits for another
-    WAIT = "wait"  # a step takes the oldest tasks' groups and waits for those still played: bounds staleness, costs time
+    WAIT = (
+        "wait"  # a step takes the oldest tasks' groups and waits for those still played: bounds staleness, costs time
+    )
     MASK = "mask"  # tokens beyond max_staleness have no loss: slow episodes lose their first turns, or everything
     DROP = "drop"  # a group with one token beyond max_staleness is set aside: slow groups are never trained
 
