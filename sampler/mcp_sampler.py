@@ -15,7 +15,7 @@ from urllib.parse import quote
 
 from sampler.errors import AgentFailed, ToolFailure
 from sampler.history.conversation import Conversation
-from sampler.history.reply_message import Message, make_call_id
+from sampler.messages.reply_message import Message, make_call_id
 from sampler.parsers import ParsedReply, ToolCall
 from sampler.sampler import AsyncSampler, Turn
 from sampler.service.tool_check import tool_limits

@@ -7,8 +7,8 @@ import inspect
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
+from sampler.resources import Resources
 from sampler.sampler import AsyncSampler
-from sampler.service.resources import Resources
 from shared.documents import Claim
 from shared.errors import OwnCodeFailed
 from shared.outside_text import clipped

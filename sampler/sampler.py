@@ -24,16 +24,16 @@ from pydantic import BaseModel
 
 from sampler.engine.pool.turn_sources import draw
 from sampler.episode_log import EpisodeLog
-from sampler.history.opening import opening_messages
-from sampler.history.reply_message import Message, beyond_text, message_of, with_call_ids
-from sampler.history.transcript import Transcript
+from sampler.messages.opening import opening_messages
+from sampler.messages.reply_message import Message, beyond_text, message_of, with_call_ids
+from sampler.messages.transcript import Transcript
 from sampler.parsers import ParsedReply
 from sampler.rendering.template import ToolSchema
 from sampler.rendering.view import View
 from sampler.rendering.words import reply_words
+from sampler.resources import Resources
 from sampler.scorers import Score, ScoringRequest, default_scorer, score_answer
 from sampler.scorers.answers import extract_answer
-from sampler.service.resources import Resources
 from shared.documents import Claim, DispatchedSamplingTask, SampledResponse, Task, ToolCallResult
 from shared.documents.packed import pack_floats, pack_ints
 from shared.documents.states import DispatchStatus, Termination
@@ -111,7 +111,7 @@ class AsyncSampler(ABC):
 
     @property
     def conversation(self) -> tuple[Mapping[str, Any], ...]:
-        """What the task's policy was told and what it said so far, as messages (`sampler/history/transcript.py`)."""
+        """What the task's policy was told and what it said so far, as messages (`sampler/messages/transcript.py`)."""
         return self._transcript.messages()
 
     # ------------------------------------------------------------------ what `run` uses
@@ -130,7 +130,7 @@ class AsyncSampler(ABC):
         `restart`: the messages are the whole history, as a context policy wants it from now on; a reply of this episode
         among them (`Turn.message`, a copy of it, or `Turn.text` as content) keeps its sampled ids. `policy`: one of
         `other_policies` instead of the task's own; each has its own view, and they take turns one at a time. Raises
-        EngineError, and ConfigError for messages that are not new (`sampler/history/new_messages.py`).
+        EngineError, and ConfigError for messages that are not new (`sampler/rendering/new_messages.py`).
         """
         view = self._view(policy or self.task.policy, tools)
         dispatch, prompt = self._next_dispatch(view, new_messages, restart)

@@ -45,7 +45,7 @@ MUTANTS = (
     ),
     Mutant(
         "the conversation that a scorer reads is bounded",
-        "sampler/history/transcript.py",
+        "sampler/messages/transcript.py",
         "while self._chars > self._max_chars and",
         "while False and",
         "tests/sampler/test_transcript.py::"

@@ -1,4 +1,4 @@
-"""Every definition that docs/glossary.md names is where it says."""
+"""Every definition that docs/glossary.md names is where it says, and so is every file that a page names."""
 
 import re
 from pathlib import Path
@@ -22,3 +22,35 @@ def test_every_row_is_read_and_every_file_is_there() -> None:
     assert len(ROWS) == len(re.findall(r"^\| (?!term|-)", tables, re.MULTILINE))
     assert len({term for term, _, _ in ROWS}) == len(ROWS)
     assert [file for file in FILES if not (ROOT / file).is_file()] == []
+
+
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+NAMED = re.compile(r"`((?:\w+/)+(?:[\w.]+\.(?:py|md|yml|sh|txt|json|jsonl))?|\w+\.py)`")
+OF_OTHERS = ("assets/fsdp2_dst.yml", "assets/agent_config.yml")  # files of AgentRL
+ROOMS = ("shared/", "sampler/", "trainer/", "scripts/", "tests/", "docs/", "assets/")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_file_that_a_page_names_is_there(page: Path) -> None:
+    """In the line "In the code" a name without a folder lies in the folder of the last name that has one."""
+    missing = []
+    for line in page.read_text(encoding="utf-8").splitlines():
+        folder = ROOT
+        for name in NAMED.findall(line):
+            if name.startswith(ROOMS) and name not in OF_OTHERS:
+                found = ROOT / name
+                folder = found.parent
+            elif line.startswith("In the code: "):
+                found = folder / name
+            else:
+                continue
+            if not found.exists():
+                missing.append(name)
+    assert missing == []
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if page.parent.name == "docs"], ids=lambda page: page.name)
+def test_a_page_about_a_part_begins_with_the_files_of_that_part(page: Path) -> None:
+    about_all = {"glossary.md", "from_agentrl.md", "writes.md", "api.md", "settings.md"}
+    third_line = page.read_text(encoding="utf-8").splitlines()[2]
+    assert page.name in about_all or third_line.startswith("In the code: ")

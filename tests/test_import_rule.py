@@ -3,6 +3,8 @@ engine, the trainer not the sampler. Checked in the source, and by importing whe
 """
 
 import ast
+import contextlib
+import graphlib
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -111,3 +113,26 @@ def test_shared_and_sampler_import_where_torch_and_the_trainer_do_not_exist() ->
         timeout=120,
     )
     assert child.returncode == 0, child.stderr
+
+
+def test_no_file_imports_itself_by_way_of_others() -> None:
+    """Imports for types alone count too: two files that know each other are one thing."""
+    modules = {
+        ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path
+        for package in FORBIDDEN
+        for path in sources(package)
+    }
+    imports = {
+        module: {
+            target
+            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+            if isinstance(node, ast.ImportFrom) and node.module
+            for name in (f"{node.module}.{alias.name}" for alias in node.names)
+            if (target := name if name in modules else node.module) in modules and target != module
+        }
+        for module, path in modules.items()
+    }
+    with contextlib.suppress(graphlib.CycleError):
+        graphlib.TopologicalSorter({**imports, "shared.a": {"shared.b"}, "shared.b": {"shared.a"}}).prepare()
+        pytest.fail("a circle was not seen")
+    graphlib.TopologicalSorter(imports).prepare()

@@ -30,7 +30,7 @@ from shared.names import DEFAULT_POLICY, PolicyName, RunName
 from shared.processes.interrupt import run_command
 from shared.store import Store
 from shared.tokens.flatten import tree_of
-from shared.tokens.trees import RecordTree
+from shared.tokens.record_tree import RecordTree
 from shared.weights.assembly import Assembly
 from trainer.modeling.forward import TreeLM, row_logprobs
 from trainer.modeling.measuring import choose_way

@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_validator, model_validator
 
-from sampler.environment import VARIABLE, expand
+from sampler.environment_variables import VARIABLE, expand
 from shared.errors import ConfigError
 from shared.files.yaml_file import read_yaml_file
 from shared.redaction import HIDDEN, redacted_values

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal
 
-from sampler.history.known_replies import KnownReplies
+from sampler.rendering.known_replies import KnownReplies
 from sampler.rendering.marks import MARK_END
 from sampler.rendering.sampled_reply import SampledReply
 from sampler.rendering.template import ChatTemplate, Message, ToolSchema

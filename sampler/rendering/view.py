@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from copy import copy
 from typing import Any
 
-from sampler.history.new_messages import SentMessages
 from sampler.rendering.context import Context, Prompt, Rewrites
+from sampler.rendering.new_messages import SentMessages
 from sampler.rendering.template import ChatTemplate, ToolSchema
 from sampler.rendering.words import Words
 from shared.documents.tool_schemas import hash_of

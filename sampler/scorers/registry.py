@@ -34,7 +34,7 @@ class ScoringRequest:
     """`answer`: extracted, None when there was none; `accepted`: any of these is right; `reply`: the last reply's text.
 
     `payload` is the task's own, `judge` the scorer agent, where one is configured. `messages`: the whole conversation,
-    what the policy was told and what it said, with reasoning and tool calls (`sampler/history/transcript.py`: bounded).
+    what the policy was told and what it said, with reasoning and tool calls (`sampler/messages/transcript.py`: bounded).
     """
 
     answer: str | None

@@ -30,6 +30,7 @@ from sampler.engine.pool.token_rate import TokenRate
 from sampler.episode import play
 from sampler.own_calls import new_episode
 from sampler.parsers import get_parser
+from sampler.resources import Resources
 from sampler.sampler import AsyncSampler
 from sampler.scorers import import_scorers
 from sampler.service.admission import seq_limit
@@ -37,7 +38,6 @@ from sampler.service.concurrency import Concurrency, LoadReport
 from sampler.service.first_episodes import FirstEpisodes
 from sampler.service.loops import every, wait_for
 from sampler.service.playable import Playable
-from sampler.service.resources import Resources
 from sampler.service.tool_check import tell_missing_tools
 from sampler.settlement.settle import settle_next
 from sampler.tools import TokenOffsets, ToolCatalog, Traffic, parse_servers

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from sampler.config import SamplerConfig
 from sampler.errors import ToolFailure
-from sampler.service.resources import Resources
+from sampler.resources import Resources
 from sampler.tools import ToolCatalog, ToolLimits, ToolServer, ToolSession, Traffic
 from shared.errors import ConfigError
 from shared.store.questions import TaskDemand

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from shared.documents import DispatchedSamplingTask, Record
+from shared.documents.passing import is_pass
 from shared.documents.states import Termination
-from shared.evaluation.pass_rates import is_pass
 from shared.tokens.flatten import answered
 
 OVER_LONG = {Termination.LENGTH_LIMIT.value, Termination.TURNS_LIMIT.value}

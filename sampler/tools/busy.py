@@ -9,14 +9,11 @@ call, so it is a failure.
 import asyncio
 import contextlib
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import httpx2
 
 from sampler.retry_after import retry_after_s
-
-if TYPE_CHECKING:
-    from sampler.tools.traffic import ServerTraffic
 
 _BUSY, _LATER, _NO_STREAM = 429, 503, 405
 MAX_BUSY_S = 300.0  # of one request; who asks for more loses the episode, without blame
@@ -32,10 +29,18 @@ class ServerBusy(httpx2.HTTPError):
         self.wait_s = wait_s
 
 
-class Line:
-    """What the HTTP client and the session over it tell each other."""
+class ListeningStreams(Protocol):
+    """Counts the streams on which sessions of one server only listen (`traffic.ServerTraffic`)."""
 
-    def __init__(self, traffic: "ServerTraffic") -> None:
+    def listen(self) -> bool: ...
+
+    def stop_listening(self) -> None: ...
+
+
+class Line:
+    """State that the HTTP client and the session over it share."""
+
+    def __init__(self, traffic: ListeningStreams) -> None:
         self.traffic = traffic
         self.is_open = False  # the handshake is over, the tools are listed
         self._listens = False

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 from urllib.parse import urlsplit
 
-from sampler.environment import expand
+from sampler.environment_variables import expand
 from sampler.tools.auth import ClientCredentials, Method
 from sampler.tools.revision import Revision
 from shared.errors import ConfigError

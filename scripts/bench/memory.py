@@ -25,7 +25,7 @@ from scripts.bench.process_memory import peak_bytes, reset_peak
 from scripts.bench.results import add_computing, show, write_json
 from scripts.bench.synthetic import VOCABULARY, growing, rewritten
 from shared.processes.interrupt import run_command
-from shared.tokens.trees import RecordTree
+from shared.tokens.record_tree import RecordTree
 from trainer.learner import Learner, OptimizerConfig, open_learner
 from trainer.losses import Denominators, LossConfig, compute
 from trainer.modeling.forward import loss_batch, row_logprobs

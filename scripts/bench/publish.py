@@ -38,7 +38,7 @@ from shared.documents.states import ServiceStatus
 from shared.processes.interrupt import run_command
 from shared.processes.mongod import Mongod
 from shared.store import Store
-from shared.tokens.trees import RecordTree, TreeDispatch
+from shared.tokens.record_tree import RecordTree, TreeDispatch
 from trainer.config import TrainerConfig
 from trainer.learner import Learner, OptimizerConfig, open_learner
 from trainer.losses import Denominators, LossConfig, LossName

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from shared.tokens.trees import RecordTree, TreeDispatch
+from shared.tokens.record_tree import RecordTree, TreeDispatch
 
 VOCABULARY = 1024
 

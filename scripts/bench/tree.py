@@ -36,7 +36,7 @@ from scripts.bench.process_memory import peak_bytes, reset_peak
 from scripts.bench.results import add_computing, write_json
 from scripts.bench.synthetic import VOCABULARY, group, growing, rewritten
 from shared.processes.interrupt import run_command
-from shared.tokens.trees import RecordTree
+from shared.tokens.record_tree import RecordTree
 from trainer.learner import OptimizerConfig, open_learner
 from trainer.losses import Denominators, LossConfig
 from trainer.parallel import parallel_session

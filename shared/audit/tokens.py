@@ -20,7 +20,7 @@ from shared.documents import DBRecordData, DispatchedSamplingTask
 from shared.documents.packed import unpack_floats, unpack_ints
 from shared.errors import DataError
 from shared.tokens.flatten import data_fields, tree_of
-from shared.tokens.trees import Float32, Int32, RecordTree
+from shared.tokens.record_tree import Float32, Int32, RecordTree
 
 NOT_SAMPLED = -1  # in `sources` and `versions`: not sampled, but prompt, template or tool result
 

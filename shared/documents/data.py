@@ -252,7 +252,7 @@ class DispatchTokens(Document):
 
 
 class DataDispatch(Document):
-    """One entry of `DBRecordData.dispatches`; see `shared.tokens.trees.TreeDispatch`."""
+    """One entry of `DBRecordData.dispatches`; see `shared.tokens.record_tree.TreeDispatch`."""
 
     id: str
     turn: int

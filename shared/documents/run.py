@@ -5,14 +5,21 @@ from datetime import datetime
 from typing import Any, ClassVar, Literal
 
 from pydantic import Field
+from typing_extensions import TypedDict  # pydantic needs this one below Python 3.12
 
 from shared.documents.base import SCHEMA_VERSION, Document
 from shared.documents.offers import BroadcastOffer
 from shared.documents.states import RunState, ServiceStatus
-from shared.weights.files import FileEntry
 
 HEARTBEAT_S = 2.0  # of a process, unless it says otherwise
 VersionKind = Literal["full", "delta", "adapter"]
+
+
+class FileEntry(TypedDict):
+    """One file of a manifest."""
+
+    sha256: str
+    bytes: int
 
 
 class PolicyVersion(Document):

@@ -1,7 +1,6 @@
-"""What it is to pass, and the estimates that an evaluation reports. Pure functions; each says where its formula is from.
+"""The estimates that an evaluation reports. Pure functions; each gives the source of its formula.
 
-An episode passes, and is correct, when its score is at least `PASS_SCORE`: to settlement, to the curriculum and in
-pass@k. Tasks are the unit of every interval: the episodes of one task are not independent of each other.
+Tasks are the unit of every interval: the episodes of one task are not independent of each other.
 """
 
 import math
@@ -10,8 +9,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-PASS_SCORE = 1.0
-ROUNDING = 1e-9  # a score that was added up of parts, such as 0.7 + 0.2 + 0.1, may be so much below what is meant
 Z_95 = 1.959964
 RESAMPLES = 2_000
 
@@ -26,14 +23,6 @@ class Estimate:
 
     def __str__(self) -> str:
         return f"{self.value:.3f} [{self.low:.3f}, {self.high:.3f}]"
-
-
-def is_pass(score: float) -> bool:
-    return score >= PASS_SCORE - ROUNDING
-
-
-def num_passed(scores: Sequence[float]) -> int:
-    return sum(map(is_pass, scores))
 
 
 def pass_at_k(n: int, passed: int, k: int) -> float:

@@ -16,9 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from shared.documents import Task
+from shared.documents.passing import num_passed
 from shared.documents.run import PolicyVersion
 from shared.documents.states import SlotStatus, TaskStatus
-from shared.evaluation.pass_rates import Estimate, bootstrap, num_passed, pass_at_k, wilson
+from shared.evaluation.pass_rates import Estimate, bootstrap, pass_at_k, wilson
 from shared.store import Store
 
 MAX_CAUSE_CHARS = 200

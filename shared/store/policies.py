@@ -8,14 +8,13 @@ from pymongo.asynchronous.database import AsyncDatabase
 from pymongo.errors import DuplicateKeyError
 
 from shared.documents.offers import BroadcastOffer, Joined
-from shared.documents.run import InferenceService, PolicyVersion, VersionKind
+from shared.documents.run import FileEntry, InferenceService, PolicyVersion, VersionKind
 from shared.documents.states import OfferState, ServiceStatus
 from shared.errors import DataError, LeaseLost
 from shared.store.liveness import heard_of
 from shared.store.malformed import read_or_tell, readable
 from shared.store.pipelines import NOW, insert_once, literals
 from shared.store.retry import survives_outages
-from shared.weights.files import FileEntry
 
 Document = dict[str, Any]
 

@@ -13,9 +13,9 @@ from pymongo.asynchronous.database import AsyncDatabase
 from pymongo.errors import BulkWriteError
 
 from shared.documents import Claim, Task, task_id
+from shared.documents.passing import num_passed
 from shared.documents.states import NEVER_OPENED, PLAYED, UNENDED, SlotStatus, TaskStatus
 from shared.errors import LeaseLost
-from shared.evaluation.pass_rates import num_passed
 from shared.store.malformed import MalformedVerbs, readable
 from shared.store.pipelines import (
     LEAST_FREE_AT,

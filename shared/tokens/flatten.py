@@ -21,7 +21,7 @@ from shared.documents import DataDispatch, DBRecordData, DispatchedSamplingTask,
 from shared.documents.packed import unpack_floats, unpack_ints
 from shared.documents.states import DispatchStatus
 from shared.errors import DataError
-from shared.tokens.trees import RecordTree, TreeDispatch
+from shared.tokens.record_tree import RecordTree, TreeDispatch
 
 AnyDispatch = DispatchedSamplingTask | DispatchTokens
 DispatchT = TypeVar("DispatchT", bound=AnyDispatch)

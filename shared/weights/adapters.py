@@ -24,8 +24,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from shared.documents.run import FileEntry
 from shared.errors import DataError
-from shared.weights.files import FileEntry
 from shared.weights.tensor_file import FileTensor, tensors_of
 
 ADAPTER_FOLDER = "adapter"  # next to a version's complete files, if it has those

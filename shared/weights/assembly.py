@@ -19,11 +19,11 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from shared.documents.run import PolicyVersion
+from shared.documents.run import FileEntry, PolicyVersion
 from shared.errors import DataError
 from shared.weights.adapters import ADAPTER_FOLDER, Adapter, merge_into
 from shared.weights.deltas import apply_delta
-from shared.weights.files import DELTA_FILE, WEIGHTS_FILE, FileEntry, verify_files
+from shared.weights.files import DELTA_FILE, WEIGHTS_FILE, verify_files
 
 TEMPORARY = "unfinished"
 Change = Callable[[Path], None]  # makes a folder with the files of one version into the next one's

@@ -7,20 +7,12 @@ import hashlib
 from collections.abc import Mapping
 from pathlib import Path
 
-from typing_extensions import TypedDict  # pydantic needs this one below Python 3.12
-
+from shared.documents.run import FileEntry
 from shared.errors import DataError
 
 CHUNK_BYTES = 1 << 20
 WEIGHTS_FILE = "model.safetensors"  # as the trainer writes it
 DELTA_FILE = "weights.delta"  # its changes since the version before
-
-
-class FileEntry(TypedDict):
-    """One file of a manifest."""
-
-    sha256: str
-    bytes: int
 
 
 def entry_of(path: Path) -> FileEntry:

@@ -18,14 +18,14 @@ from sampler.mcp_sampler import MCPSampler
 from sampler.parsers import get_parser
 from sampler.rendering.template import ChatTemplate
 from sampler.rendering.turn_format import turn_format
-from sampler.service.resources import Resources
+from sampler.resources import Resources
 from sampler.settlement.settle import settle_next
 from sampler.tools import ToolCatalog, ToolServer
 from shared.documents import DBRecordData, DispatchedSamplingTask, Record, TaskPayload
 from shared.documents.packed import unpack_ints
 from shared.store import Store
 from shared.tokens.flatten import tree_of
-from shared.tokens.trees import RecordTree
+from shared.tokens.record_tree import RecordTree
 from tests.sampler.agents.agents import browser
 from tests.sampler.agents.endpoints import endpoint
 from tests.sampler.chats import chat

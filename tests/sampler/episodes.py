@@ -14,8 +14,8 @@ from sampler.engine.client.engine_client import EngineClient, EngineTimeouts
 from sampler.engine.pool.engine_pool import EnginePool, PoolLimits
 from sampler.parsers import get_parser
 from sampler.rendering.template import ChatTemplate
+from sampler.resources import Resources
 from sampler.sampler import AsyncSampler
-from sampler.service.resources import Resources
 from sampler.tools import ToolCatalog, parse_servers
 from shared.documents import DispatchedSamplingTask, Record, Slot
 from shared.store import Store

@@ -8,7 +8,7 @@ import httpx
 
 from sampler.engine.client.engine_client import EngineClient
 from sampler.engine.pool.engine_pool import EnginePool
-from sampler.service.resources import Resources
+from sampler.resources import Resources
 from tests.sampler.engines import Engines, Up
 from tests.sampler.episodes import LIMITS, says
 

@@ -16,11 +16,11 @@ from sampler.config import SamplerConfig
 from sampler.engine.client.engine_client import EngineClient
 from sampler.engine.pool.engine_pool import EnginePool, PoolLimits, Service
 from sampler.episode import play
-from sampler.history.opening import INSTRUCTIONS
 from sampler.mcp_sampler import MCPSampler
+from sampler.messages.opening import INSTRUCTIONS
 from sampler.parsers import get_parser
+from sampler.resources import Resources
 from sampler.scorers import Score
-from sampler.service.resources import Resources
 from sampler.tools import ToolCatalog, ToolServer
 from shared.audit.report import Check
 from shared.audit.run import audit

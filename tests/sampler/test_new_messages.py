@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sampler.episode import play
-from sampler.history.new_messages import SentMessages
-from sampler.history.reply_message import message_of, with_call_ids
+from sampler.messages.reply_message import message_of, with_call_ids
 from sampler.parsers import get_parser
+from sampler.rendering.new_messages import SentMessages
 from sampler.rendering.words import reply_words
 from sampler.sampler import AsyncSampler
 from sampler.scorers import Score

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from sampler.history.opening import INSTRUCTIONS, opening_messages
+from sampler.messages.opening import INSTRUCTIONS, opening_messages
 from sampler.scorers import Score, ScoringRequest, register_scorer
 from sampler.scorers.answers import extract_answer
 from shared.documents import TaskPayload

@@ -9,9 +9,9 @@ import httpx
 
 from sampler.episode import MAX_SLOT_ERROR_CHARS, play
 from sampler.mcp_sampler import MCPSampler
+from sampler.resources import Resources
 from sampler.sampler import AsyncSampler
 from sampler.scorers import Score, ScoringRequest, register_scorer
-from sampler.service.resources import Resources
 from shared.documents import Record, Slot, TaskPayload, ToolCallResult
 from shared.documents.states import DispatchStatus, RecordStatus, SlotStatus, Termination
 from shared.outside_text import MAX_ERROR_CHARS

@@ -16,9 +16,9 @@ from sampler.mcp_sampler import MCPSampler
 from sampler.parsers import get_parser
 from sampler.rendering.template import ChatTemplate
 from sampler.rendering.turn_format import turn_format
+from sampler.resources import Resources
 from sampler.sampler import AsyncSampler
 from sampler.scorers import Score
-from sampler.service.resources import Resources
 from sampler.settlement.settle import settle_next
 from sampler.tools import ToolCatalog
 from shared.audit.run import audit

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sampler.episode import play
-from sampler.history.transcript import Transcript
+from sampler.messages.transcript import Transcript
 from sampler.rendering.words import reply_words
 from sampler.sampler import AsyncSampler
 from sampler.scorers import Score, ScoringRequest, register_scorer

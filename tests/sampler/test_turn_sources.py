@@ -8,16 +8,16 @@ from sampler.engine.client.engine_client import EngineClient
 from sampler.engine.pool.engine_pool import EnginePool
 from sampler.engine.pool.turn_sources import Source, check_tokenizers
 from sampler.episode import play
+from sampler.resources import Resources
 from sampler.sampler import AsyncSampler
 from sampler.scorers import Score
-from sampler.service.resources import Resources
 from sampler.settlement.settle import settle_next
 from shared.audit.run import audit
+from shared.documents.run import FileEntry
 from shared.documents.states import Termination
 from shared.errors import ConfigError
 from shared.store import Store
 from shared.tokens.flatten import tree_of
-from shared.weights.files import FileEntry
 from tests.sampler.engines import Up
 from tests.sampler.episodes import LIMITS, ended, resources, says
 from tests.sampler.pools import fields_of, pools

@@ -12,9 +12,9 @@ from sampler.engine.client.engine_client import EngineClient
 from sampler.engine.pool.engines import Engines as SamplerEngines
 from sampler.engine.pool.policy_client import PolicyClient
 from sampler.episode import play
+from sampler.resources import Resources
 from sampler.sampler import AsyncSampler
 from sampler.scorers import Score
-from sampler.service.resources import Resources
 from sampler.service.service import SamplerService
 from sampler.settlement.settle import settle_next
 from shared.audit.run import Check, audit

@@ -14,7 +14,7 @@ from shared.documents.states import RecordStatus, Termination
 from shared.documents.tool_schemas import ToolSchemas
 from shared.store import Store
 from shared.tokens.flatten import data_fields
-from shared.tokens.trees import RecordTree, TreeDispatch
+from shared.tokens.record_tree import RecordTree, TreeDispatch
 from tests.shared.builders import claim, import_tasks
 
 ADVANTAGES = (1.0, -1.0)

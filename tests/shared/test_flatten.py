@@ -10,7 +10,7 @@ from shared.documents.packed import pack_ints, unpack_floats, unpack_ints
 from shared.documents.states import DispatchStatus
 from shared.errors import DataError
 from shared.tokens.flatten import data_fields, flatten, tree_of
-from shared.tokens.trees import RecordTree
+from shared.tokens.record_tree import RecordTree
 from tests.sampler.builders import make_dispatch
 
 ADVANTAGES = {f"r:{turn}": turn / 2 for turn in range(10)}

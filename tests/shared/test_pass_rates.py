@@ -6,7 +6,8 @@ import random
 
 import pytest
 
-from shared.evaluation.pass_rates import PASS_SCORE, bootstrap, num_passed, pass_at_k, wilson
+from shared.documents.passing import PASS_SCORE, num_passed
+from shared.evaluation.pass_rates import bootstrap, pass_at_k, wilson
 
 
 @pytest.mark.parametrize(("n", "passed"), [(1, 0), (1, 1), (4, 0), (4, 1), (5, 3), (6, 6)])

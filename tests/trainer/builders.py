@@ -12,7 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from transformers import PreTrainedModel, Qwen3Config, Qwen3ForCausalLM, Qwen3MoeConfig, Qwen3MoeForCausalLM
 
-from shared.tokens.trees import RecordTree, TreeDispatch
+from shared.tokens.record_tree import RecordTree, TreeDispatch
 from trainer.trees.staleness import Staleness
 
 VOCABULARY = 37

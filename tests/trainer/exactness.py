@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from shared.tokens.trees import RecordTree
+from shared.tokens.record_tree import RecordTree
 from tests.trainer.builders import RecordBuilder, gradients, logprobs_one_by_one, relative_difference
 from tests.trainer.formulas import reference_loss
 from trainer.losses import Denominators, LossConfig, LossName, compute

@@ -24,7 +24,7 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor
 from transformers import PreTrainedModel
 
-from shared.tokens.trees import RecordTree
+from shared.tokens.record_tree import RecordTree
 from tests.trainer.builders import STALENESS, Token, logprobs_one_by_one, random_group, relative_difference, tiny_model
 from tests.trainer.conftest import launch
 from tests.trainer.formulas import reference_loss

@@ -12,7 +12,7 @@ from pydantic import ConfigDict
 
 from shared.documents import DBRecordData
 from shared.tokens.flatten import data_fields
-from shared.tokens.trees import RecordTree, TreeDispatch
+from shared.tokens.record_tree import RecordTree, TreeDispatch
 from tests.shared.builders import make_task
 from trainer.data.advantages import AdvantageNormalization, normalize
 

@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from shared.tokens.trees import RecordTree
+from shared.tokens.record_tree import RecordTree
 from tests.trainer.builders import gradients, random_group, tiny_model
 from trainer.modeling.attention import choose
 from trainer.modeling.forward import TreeLM, row_logprobs

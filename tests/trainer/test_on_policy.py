@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from shared.tokens.trees import RecordTree
+from shared.tokens.record_tree import RecordTree
 from tests.sampler.engine.local.harness import Server, run_engine, write_model
 from tests.trainer.builders import RecordBuilder
 from tests.trainer.exactness_table import counts

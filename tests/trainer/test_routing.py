@@ -12,7 +12,7 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 from transformers.models.qwen3_moe.modeling_qwen3_moe import load_balancing_loss_func
 
 from shared.errors import ConfigError
-from shared.tokens.trees import RecordTree
+from shared.tokens.record_tree import RecordTree
 from tests.trainer.builders import (
     STALENESS,
     gradients,

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shared.tokens.trees import RecordTree
+from shared.tokens.record_tree import RecordTree
 from tests.trainer.builders import STALENESS, RecordBuilder, random_group, random_tree_record
 from trainer.trees.staleness import Staleness
 from trainer.trees.tree import Merging, TokenTree, merge

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from shared.documents import DBRecordData
-from shared.tokens.trees import RecordTree
+from shared.tokens.record_tree import RecordTree
 
 EPSILON = 1e-6
 ALIKE = 1e-12  # advantages this close are equal: their spread is rounding

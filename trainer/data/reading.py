@@ -16,7 +16,7 @@ import torch
 from shared.documents import DBRecordData
 from shared.errors import DataError
 from shared.tokens.flatten import tree_of
-from shared.tokens.trees import RecordTree
+from shared.tokens.record_tree import RecordTree
 from trainer.accumulate import Minibatch
 from trainer.config import TrainerConfig
 from trainer.data.advantages import AdvantageNormalization

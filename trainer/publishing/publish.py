@@ -22,10 +22,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from shared.documents.offers import BroadcastOffer
-from shared.documents.run import PolicyVersion
+from shared.documents.run import FileEntry, PolicyVersion
 from shared.files.output_names import step_folder
 from shared.weights.assembly import ancestors
-from shared.weights.files import FileEntry, manifest_of
+from shared.weights.files import manifest_of
 from trainer.checkpoints.atomic_directories import remove_leftovers
 from trainer.config import TrainerConfig
 from trainer.learner import Learner

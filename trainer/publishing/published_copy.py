@@ -15,8 +15,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from shared.documents.run import FileEntry
 from shared.weights.deltas import DeltaSize, Region, write_delta
-from shared.weights.files import FileEntry
 
 State = Mapping[str, torch.Tensor]
 

@@ -15,11 +15,11 @@ from typing import Protocol
 
 import torch
 
-from shared.documents.run import PolicyVersion, VersionKind
+from shared.documents.run import FileEntry, PolicyVersion, VersionKind
 from shared.errors import ConfigError, DataError
 from shared.weights.adapters import ADAPTER_FOLDER, base_matrices, merge_into, merged_files
 from shared.weights.deltas import DeltaSize
-from shared.weights.files import DELTA_FILE, WEIGHTS_FILE, FileEntry, manifest_of
+from shared.weights.files import DELTA_FILE, WEIGHTS_FILE, manifest_of
 from trainer.checkpoints.atomic_directories import write_directory_atomically
 from trainer.config import TrainerConfig
 from trainer.learner import Learner

@@ -21,7 +21,8 @@ from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_
 from transformers import PreTrainedModel
 from transformers.core_model_loading import revert_weight_conversion
 
-from shared.weights.files import WEIGHTS_FILE, FileEntry, manifest_of
+from shared.documents.run import FileEntry
+from shared.weights.files import WEIGHTS_FILE, manifest_of
 from trainer.checkpoints.atomic_directories import write_directory_atomically
 from trainer.modeling.model import DTYPES
 from trainer.modeling.trainable import merged, scaling_of

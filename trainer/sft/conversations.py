@@ -24,7 +24,7 @@ from transformers import PreTrainedTokenizerBase
 from shared.errors import ConfigError
 from shared.files.json_file import GivenTwice, load_json
 from shared.files.text_file import read_text_file
-from shared.tokens.trees import RecordTree, TreeDispatch
+from shared.tokens.record_tree import RecordTree, TreeDispatch
 from trainer.parallel import Parallel
 
 log = logging.getLogger(__name__)

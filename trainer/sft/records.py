@@ -22,7 +22,7 @@ from shared.errors import ConfigError, DataError
 from shared.files.written_file import write_text_whole
 from shared.names import DEFAULT_POLICY, PolicyName, RunName
 from shared.tokens.flatten import tree_of
-from shared.tokens.trees import RecordTree
+from shared.tokens.record_tree import RecordTree
 from trainer.parallel import Parallel
 from trainer.store_bridge import StoreBridge
 

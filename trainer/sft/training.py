@@ -31,7 +31,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from shared.errors import ConfigError, TandemError
 from shared.files.output_names import CHECKPOINTS, METRICS_FILE
 from shared.processes.interrupt import INTERRUPTED
-from shared.tokens.trees import RecordTree
+from shared.tokens.record_tree import RecordTree
 from trainer.checkpoints import checkpoint
 from trainer.graceful_stop import stops_at_signals
 from trainer.ineffective_settings import warn_of_unused

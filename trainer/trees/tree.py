@@ -21,7 +21,7 @@ from enum import StrEnum
 import numpy as np
 import numpy.typing as npt
 
-from shared.tokens.trees import RecordTree
+from shared.tokens.record_tree import RecordTree
 from trainer.trees.staleness import Staleness
 from trainer.trees.trie import Int32, Int64, TreeLayout, Trie, runs
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from shared.tokens.trees import RecordTree
+from shared.tokens.record_tree import RecordTree
 
 Int32 = npt.NDArray[np.int32]
 Int64 = npt.NDArray[np.int64]

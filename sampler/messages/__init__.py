@@ -1,0 +1,1 @@
+"""Messages of an episode: the first ones, a parsed reply as a message, the transcript for its scorer."""
