@@ -1,1 +1,1 @@
-"""The sampler: claims slots, plays tool-calling episodes, scores them, settles groups. Needs no torch."""
+"""The sampler: claims slots, plays tool-calling episodes, scores them and settles groups. Needs no torch."""

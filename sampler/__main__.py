@@ -1,9 +1,9 @@
-"""Play episodes of a run until told to stop.
+"""Play a run's episodes until stopped.
 
 python -m sampler --run RUN --db_connection_string URI --model_name_or_path DIR --mcp_manager_url URL
 
-Start as many as you like, on any machine that reaches the database, the engines and the tools; stop or kill any of them at
-any time.
+Start any number of samplers, on any machine that reaches the database, the engines and the tools. Any of them may be stopped
+or killed at any time.
 """
 
 import asyncio
@@ -20,12 +20,12 @@ from shared.logs import begin_logging
 from shared.processes.concealment import conceal
 from shared.processes.interrupt import run_command
 
-REFUSED = 2  # exit status: a setting is wrong, and would be again; the launcher does not start this sampler once more
+REFUSED = 2  # exit status: a setting is wrong; the launcher does not restart this sampler
 
 
 def main() -> None:
     config = SamplerConfig.load_or_exit()
-    conceal(config.secrets())  # tools over stdio are this process's children
+    conceal(config.secrets())  # stdio tool servers are children of this process
     begin_logging(config.log_level)
     collect_seldom()
     try:
@@ -35,7 +35,7 @@ def main() -> None:
         errors = one_by_one(group)
         for text in dict.fromkeys(
             f"{type(exc).__name__}: {exc}" for exc in errors
-        ):  # many episodes may end by one mistake
+        ):  # many episodes may end with the same error
             logging.getLogger("sampler").error("%s", text)
         sys.exit(REFUSED if any(isinstance(exc, ConfigError) for exc in errors) else 1)
 

@@ -19,7 +19,7 @@ Seconds = Annotated[float, Field(gt=0)]
 
 
 class EvalSampling(BaseModel, frozen=True, extra="forbid"):
-    """How evaluation episodes are sampled, beyond their temperature, in SGLang's names and ranges. None: as in training."""
+    """Sampling of evaluation episodes, except their temperature, in SGLang's names and ranges. None: as in training."""
 
     top_p: float | None = Field(None, gt=0, le=1)
     top_k: int | None = Field(None, gt=0)
@@ -30,24 +30,24 @@ class EvalSampling(BaseModel, frozen=True, extra="forbid"):
 
 
 class SamplerConfig(ServiceConfig, ContextConfig, GroupConfig, EngineAccess):
-    """Long contexts are set by the fields of `ContextConfig`, completed groups by those of `GroupConfig`, by the same names."""
+    """The sampler's settings, including those of `ContextConfig` (long contexts) and `GroupConfig` (completed groups)."""
 
     section: ClassVar[str] = "sampler"
     program: ClassVar[str] = "python -m sampler"
 
     # the run
-    run: RunName = Field(description="Run name: the database that samplers and trainers of this run share.")
-    db_connection_string: str = secret_field(description="MongoDB to use.")
-    policy: PolicyName = Field(DEFAULT_POLICY, description="Which policy this process samples.")
-    model_name_or_path: Path = Field(description="Hugging Face directory: tokenizer and chat template are read.")
+    run: RunName = Field(description="Name of the run, and of the database that its samplers and trainers share.")
+    db_connection_string: str = secret_field(description="Connection string of the MongoDB server.")
+    policy: PolicyName = Field(DEFAULT_POLICY, description="The policy that this process samples.")
+    model_name_or_path: Path = Field(description="Hugging Face directory with tokenizer and chat template.")
     other_policies: dict[PolicyName, Path] = Field(
         {},
-        description="Policies that take turns in the episodes too, each trained by a job of its own, and their Hugging Face "
+        description="Other policies that take turns in the episodes, each trained by its own job, and their Hugging Face "
         'directories: {"judge": "/models/judge"}. See docs/two_policies.md.',
     )
     frozen_policies: list[str] = Field(
         [],
-        description="Those of other_policies that no trainer trains: they play with the weights that their engines have.",
+        description="Members of other_policies without a trainer: they keep the weights that their engines loaded.",
     )
     sampler: str = Field(
         "sampler.mcp_sampler:MCPSampler", description="The AsyncSampler subclass that plays episodes, as module:Class."
@@ -56,104 +56,123 @@ class SamplerConfig(ServiceConfig, ContextConfig, GroupConfig, EngineAccess):
     # episodes
     mcp_manager_url: str | None = Field(
         None,
-        description="Tools: a URL (streamable HTTP; ending in /sse or /mcpapi: those), or an mcpServers JSON. None: no tools.",
+        description="Tool servers: a URL (streamable HTTP; or ending in /sse or /mcpapi), or an mcpServers JSON. None: no tools.",
     )
-    max_turns: Positive = Field(8, description="Replies of the model per episode.")
-    max_new_tokens: Positive = Field(512, description="Tokens of one reply.")
+    max_turns: Positive = Field(8, description="Maximum replies of the model per episode.")
+    max_new_tokens: Positive = Field(512, description="Maximum tokens of one reply.")
     max_prompt_tokens: Positive = Field(
-        8192, description="Tokens of the first prompt; a longer one ends the episode: length_limit."
+        8192, description="Maximum tokens of the first prompt; a longer one ends the episode with length_limit."
     )
-    max_tokens: Positive = Field(32768, description="Tokens of the whole context of an episode.")
+    max_tokens: Positive = Field(32768, description="Maximum tokens of an episode's context.")
     turn_sources: dict[PolicyName, Share] = Field(
         {},
-        description="Cross-policy sampling: shares of the training turns that are drawn from elsewhere, turn by turn: from "
+        description="Cross-policy sampling: shares of the training turns that are drawn from another source: "
         '"lagging" (the policy\'s engines with follow_every > 1) or from another policy: {"lagging": 0.3}.',
     )
-    temperature: float = Field(1.0, ge=0, description="Of training episodes; log-probs are taken at it.")
-    eval_temperature: float | None = Field(None, ge=0, description="Of evaluation episodes. None: the same.")
+    temperature: float = Field(1.0, ge=0, description="Temperature of training episodes; log-probs are computed at it.")
+    eval_temperature: float | None = Field(
+        None, ge=0, description="Temperature of evaluation episodes. None: as in training."
+    )
     eval_sampling: EvalSampling = Field(
         EvalSampling(),
-        description="Of evaluation episodes: top_p, top_k, min_p, presence_penalty, frequency_penalty, repetition_penalty. "
-        "Training samples from the policy itself: with any of these the stored log-probs would be another distribution's.",
+        description="Evaluation only: top_p, top_k, min_p, presence_penalty, frequency_penalty, repetition_penalty. Training "
+        "samples from the policy itself: any of these would make the stored log-probs belong to another distribution.",
     )
-    system_prompt: str | None = Field(None, description="Put before every task that brings none of its own.")
+    system_prompt: str | None = Field(None, description="System prompt of tasks that have none of their own.")
     answer_instruction: str = Field(
         "auto",
-        description="End of the system prompt: how to write the answer, so that the scorer finds it. auto: the sentence for "
-        "the task's answer_schema, unless the task says it (docs/scorers.md); none: nothing; else: this text.",
+        description="Instruction for the answer's form, appended to the system prompt for the scorer. auto: the sentence for "
+        "the task's answer_schema, unless the task contains it (docs/scorers.md); none: nothing; else: this text.",
     )
     tool_call_parser: str = Field(
         "hermes",
-        description="How the model writes tool calls: hermes (or qwen, qwen25), qwen3_coder, mistral, llama3, deepseekv3, "
+        description="Format of the model's tool calls: hermes (or qwen, qwen25), qwen3_coder, mistral, llama3, deepseekv3, "
         "pythonic, kimi_k2, glm45, minicpm.",
     )
     template_rewrites: Literal["branch", "keep"] = Field(
         "branch",
-        description="Where the chat template shows older turns differently later (drops their reasoning, say): begin a "
-        "branch with what the model would see at inference, or keep the history as it was sampled.",
+        description="If the chat template later renders older turns differently (without their reasoning, say): start a "
+        "branch with the text that the model would see at inference, or keep the history as it was sampled.",
     )
     chat_template_kwargs: dict[str, Any] = Field(
-        {}, description='Variables for the chat template, such as {"enable_thinking": false}.'
+        {}, description='Variables of the chat template, such as {"enable_thinking": false}.'
     )
     default_scorer: str | None = Field(
         None,
-        description="Scorer of tasks that name none. None: agentcpm where agent_config_path has a scorer_agent, "
+        description="Scorer of tasks that name none. None: agentcpm if agent_config_path has a scorer_agent, "
         "else exact_match.",
     )
-    scorer_modules: list[str] = Field([], description="Modules to import, whose scorers are registered by that.")
+    scorer_modules: list[str] = Field([], description="Modules to import; importing them registers their scorers.")
     agent_config_path: Path | None = Field(
         None,
         description="YAML file of the agents that summarize long tool results (browse) and judge answers (scorer).",
     )
-    exclude_tools: list[str] = Field([], description="Tools that no task may use: names or patterns (`files.write_*`).")
+    exclude_tools: list[str] = Field(
+        [], description="Tools that no task may use, as names or patterns (`files.write_*`)."
+    )
     tool_user: str | None = Field(
-        None, description="Run tool servers over stdio as this user (needs root). None: as the user of this process."
+        None, description="Run tool servers over stdio as this user (needs root). None: this process's user."
     )
     tool_sandbox: Sandbox = Field(
         "off",
-        description="bubblewrap: tool servers over stdio see no other process, and have no capabilities. Files and network stay.",
+        description="bubblewrap: isolate stdio tool servers from other processes and drop capabilities. Files and network stay.",
     )
     tool_timeout_s: Seconds = Field(
         60.0, description="One tool call without progress; then it is an infrastructure failure."
     )
     tool_open_s: Seconds = Field(
         30.0,
-        description="Opening one session with a tool server, its list of tools included. Longer: the server is away for a while.",
+        description="Time-out for opening a session and listing its tools; then the server counts as unavailable for a while.",
     )
     tool_wait_s: Seconds = Field(
         30.0,
-        description="An episode waits so long for a tool server that is away, then gives its slot back without blame.",
+        description="Time an episode waits for an unavailable tool server; then its slot is released, and no failure is counted.",
     )
     max_opening_sessions: Positive = Field(
-        64, description="Sessions with remote tool servers that this process opens at once; further ones wait."
+        64, description="Maximum sessions with remote tool servers that are being opened at once; further ones wait."
     )
     max_starting_servers: Positive | None = Field(
-        None, description="Processes of stdio tool servers that start at once. None: two per core."
+        None, description="Maximum stdio tool servers that start at once. None: two per core."
     )
-    max_tool_result_tokens: Positive = Field(4096, description="A longer result is cut in the middle, visibly.")
-    max_tool_result_chars: Positive = Field(64_000, description="The same by characters, before tokens are counted.")
-    max_raw_result_chars: Positive = Field(16_000, description="Kept of an answer that the model did not read whole.")
-    episode_timeout_s: Seconds = Field(3600.0, description="One episode; longer is an infrastructure failure.")
+    max_tool_result_tokens: Positive = Field(
+        4096, description="Maximum tokens of a tool result; the middle of a longer one is cut, visibly."
+    )
+    max_tool_result_chars: Positive = Field(
+        64_000, description="The same in characters, applied before tokens are counted."
+    )
+    max_raw_result_chars: Positive = Field(
+        16_000, description="Characters stored of a result that the model did not read whole."
+    )
+    episode_timeout_s: Seconds = Field(
+        3600.0, description="Time-out of one episode; then it is an infrastructure failure."
+    )
 
     # the queue
-    max_concurrent_episodes: Positive = Field(256, description="Episodes this process plays at once, at most.")
+    max_concurrent_episodes: Positive = Field(256, description="Maximum episodes that this process plays at once.")
     adaptive_concurrency: bool = Field(
         True,
-        description="Play as many at once as the engines take without a queue, a full cache or slow tokens. "
+        description="Play as many episodes at once as the engines take without a queue, a full cache or slow tokens. "
         "False: always max_concurrent_episodes.",
     )
-    lease_s: Seconds = Field(60.0, description="A slot whose worker is silent for so long is given to another.")
-    renew_s: Seconds = Field(15.0, description="Leases are renewed this often.")
-    max_failures: Positive = Field(8, description="Infrastructure failures after which a slot is failed for good.")
-    retry_delay_s: Seconds = Field(2.0, description="A failed slot waits this long, doubled with every failure.")
-    grace_s: Seconds = Field(30.0, description="On SIGTERM episodes may end within this time; the rest is released.")
-    poll_s: Seconds = Field(0.3, description="How often an idle process looks for work and for the trainer's progress.")
-    heartbeat_s: Seconds = Field(HEARTBEAT_S, description="How often this process says that it lives.")
-    engine_timeout_s: Seconds = Field(900.0, description="One request to an engine.")
-    open_all_tasks: bool = Field(
-        False, description="Open every task at once, without waiting for a trainer: evaluation or data generation only."
+    lease_s: Seconds = Field(
+        60.0, description="A slot goes to another worker when its lease was not renewed for this long."
     )
-    log_level: LogLevel = Field("INFO", description="From which severity on messages are logged.")
+    renew_s: Seconds = Field(15.0, description="Interval of lease renewals.")
+    max_failures: Positive = Field(8, description="Infrastructure failures after which a slot fails for good.")
+    retry_delay_s: Seconds = Field(
+        2.0, description="Delay before a failed slot is retried; doubles with every failure."
+    )
+    grace_s: Seconds = Field(30.0, description="Time for running episodes to end after SIGTERM; the rest is released.")
+    poll_s: Seconds = Field(
+        0.3, description="Interval at which an idle process polls for work and for the trainer's progress."
+    )
+    heartbeat_s: Seconds = Field(HEARTBEAT_S, description="Interval of this process's heartbeats.")
+    engine_timeout_s: Seconds = Field(900.0, description="Time-out of one request to an engine.")
+    open_all_tasks: bool = Field(
+        False,
+        description="Open all tasks at once, without waiting for a trainer: for evaluation or data generation only.",
+    )
+    log_level: LogLevel = Field("INFO", description="Lowest severity that is logged.")
 
     @property
     def budget_tokens(self) -> int:
@@ -178,30 +197,30 @@ class SamplerConfig(ServiceConfig, ContextConfig, GroupConfig, EngineAccess):
     @model_validator(mode="after")
     def other_policies_are_others(self) -> "SamplerConfig":
         if self.policy in self.other_policies:
-            raise ValueError(f"other_policies names {self.policy!r}, which is this process's own policy")
+            raise ValueError(f"other_policies names {self.policy!r}, this process's own policy")
         return self
 
     @model_validator(mode="after")
     def frozen_policies_take_turns(self) -> "SamplerConfig":
         if strange := [policy for policy in self.frozen_policies if policy not in self.other_policies]:
             known = ", ".join(self.other_policies) or "none"
-            raise ValueError(f"frozen_policies names {strange[0]!r}; expected some of other_policies: {known}")
+            raise ValueError(f"frozen_policies names {strange[0]!r}; expected members of other_policies: {known}")
         return self
 
     @model_validator(mode="after")
     def shares_of_turns_leave_the_rest_to_the_policy(self) -> "SamplerConfig":
         if self.policy in self.turn_sources:
-            raise ValueError(f"turn_sources names {self.policy!r}: the policy itself has what the others leave")
+            raise ValueError(f"turn_sources names {self.policy!r}: the policy itself gets the remaining share")
         if sum(self.turn_sources.values()) > 1:
             raise ValueError(f"turn_sources add up to {sum(self.turn_sources.values()):g}; expected at most 1")
         return self
 
     @property
     def policies(self) -> list[str]:
-        """Who takes turns in the episodes; the first owns the tasks."""
+        """The policies that take turns in the episodes; the first owns the tasks."""
         return [self.policy, *self.other_policies]
 
     @property
     def trained_policies(self) -> list[str]:
-        """Those of `policies` that have a trainer: admission waits for these alone, and only they get training data."""
+        """Members of `policies` that have a trainer: admission waits only for these, and only these get training data."""
         return [policy for policy in self.policies if policy not in self.frozen_policies]

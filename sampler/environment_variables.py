@@ -1,4 +1,4 @@
-"""Values that a configuration file takes from the environment, so that no secret stands in the file: `${NAME}`."""
+"""Replaces `${NAME}` in a configuration file by an environment variable, so that the file contains no secret."""
 
 import os
 import re
@@ -10,7 +10,7 @@ VARIABLE = re.compile(r"\$\{(\w+)\}")
 
 
 def expand(text: str, where: str, defaults: Mapping[str, str] | None = None) -> str:
-    """`text` with every `${NAME}` replaced. Raises ConfigError, which begins with `where`, for an unset variable."""
+    """`text` with every `${NAME}` replaced. Raises ConfigError, prefixed with `where`, for an unset variable."""
 
     def value_of(match: re.Match[str]) -> str:
         name = match.group(1)

@@ -1,15 +1,15 @@
-"""One claim, played to one of its ends. Every end is written once, fenced by the claim's attempt.
+"""Plays one claim to one of its outcomes. Each outcome is written once, fenced by the claim's attempt.
 
-run ─▶ evaluate ─▶ record scored ─▶ slot scored                         the episode's own end
+run ─▶ evaluate ─▶ record scored ─▶ slot scored                         the episode ended normally
   ├── infrastructure: engine, tools, agents, scorer, time,
   │   a document that does not fit into MongoDB ─▶ record failed ─▶ slot open again, later (or failed for good)
   ├── a setting or the task is wrong ─▶ record failed ─▶ slot failed for good, at once
-  ├── a tool server is away or busy ─▶ record abandoned ─▶ slot open again, at once, without blame
+  ├── a tool server is unavailable or busy ─▶ record abandoned ─▶ slot open again, at once, no failure counted
   ├── cancelled (draining) ─▶ record abandoned ─▶ slot open again, at once
   └── the lease was lost ─▶ record abandoned; another worker has the slot, and may have ended its group already
 
-A mistake in a user's own class (`OwnCodeFailed`) gives the slot back too, and ends the process: it is a bug.
-A lost lease ends this episode and no other: it is told by LeaseLost, or by IllegalMove where settlement has closed the record.
+A mistake in a user's own class (`OwnCodeFailed`) releases the slot and ends the process: it is a bug.
+A lost lease ends only this episode. It appears as LeaseLost, or as IllegalMove if settlement has already closed the record.
 """
 
 import asyncio
@@ -31,19 +31,19 @@ log = logging.getLogger(__name__)
 
 CLEANUP_S = 10.0
 MAX_RETRY_DELAY_S = 300.0
-MAX_SLOT_ERROR_CHARS = 500  # a task's document holds one for each of its slots; the whole one stands in the record
-OF_A_PERSON = (  # a line of the launcher's display: a person has to look at it
+MAX_SLOT_ERROR_CHARS = 500  # a task document stores one per slot; the record stores the whole error
+OF_A_PERSON = (  # shown by the launcher: a person has to act
     *(Termination.MISCONFIGURED, Termination.SCORER_FAILURE, Termination.AGENT_FAILURE, Termination.NOT_STORABLE),
 )
 LOST = (LeaseLost, IllegalMove)
 
 
 class WrongVersion(EngineError):
-    """An evaluation episode was sampled by other weights than those it is meant to judge."""
+    """An evaluation episode was sampled by other weights than the version it evaluates."""
 
 
 async def play(sampler: AsyncSampler) -> float | None:
-    """Play, score, finish. Returns the score, None when the episode ended without one. Errors of our own rise."""
+    """Play, score, finish. Returns the score, or None if the episode ended without one. Bugs propagate."""
     try:
         await sampler.resources.store.records.start(sampler.claim, sampler.resources.worker)
         async with asyncio.timeout(sampler.config.episode_timeout_s):
@@ -58,7 +58,7 @@ async def play(sampler: AsyncSampler) -> float | None:
         await _release(sampler, exc, Termination.TOOL_SERVER_AWAY)
     except (EngineError, ToolFailure, AgentFailed, ScorerFailed, ConfigError, DoesNotFit, TimeoutError) as exc:
         await _fail(sampler, exc)
-    except BaseException as exc:  # cancelled, or a bug: give the slot back, then let it rise
+    except BaseException as exc:  # cancelled, or a bug: release the slot, then re-raise
         fault = own_fault(exc, type(sampler))
         await asyncio.shield(_release_in_time(sampler, fault or exc))
         if fault is None:
@@ -104,7 +104,7 @@ async def _finish(sampler: AsyncSampler, termination: Termination, score: Score)
 
 
 def _details(sampler: AsyncSampler, score: Score) -> dict[str, Any]:
-    """A sampler's own `evaluate_record` that names no scorer is the one that gave the score."""
+    """The score's details. A user's own `evaluate_record` that names no scorer is itself named as the scorer."""
     own = type(sampler).evaluate_record
     return {"scorer": f"{own.__module__}:{own.__qualname__}", **score.details}
 
@@ -121,7 +121,7 @@ async def _fail(sampler: AsyncSampler, exc: Exception) -> None:
     await sampler.finish_turn(failed=True)
     delay_s = retry_delay_s(config, claim.task.slots[claim.traj_id].failures)
     may_pass = cause is not Termination.MISCONFIGURED or isinstance(exc, ToolNotOffered)
-    most = config.max_failures if may_pass else 1  # time mends no setting and no task
+    most = config.max_failures if may_pass else 1  # retrying cannot fix a setting or a task
     try:
         await _move(sampler, RecordStatus.FAILED, {"termination": cause.value, "error": error})
         sampler.episode.status, sampler.episode.misconfigured = RecordStatus.FAILED, None if may_pass else error
@@ -132,7 +132,7 @@ async def _fail(sampler: AsyncSampler, exc: Exception) -> None:
 
 
 async def _release_in_time(sampler: AsyncSampler, exc: BaseException) -> None:
-    """What is not given back within `CLEANUP_S` comes back when its lease ends."""
+    """Release the slot. If that takes longer than `CLEANUP_S`, the slot returns when its lease ends."""
     try:
         await asyncio.wait_for(_release(sampler, exc), CLEANUP_S)
     except TimeoutError:
@@ -157,7 +157,7 @@ async def _abandon(sampler: AsyncSampler, error: str, termination: Termination =
 
 
 async def _move(sampler: AsyncSampler, to: RecordStatus, how: dict[str, Any]) -> None:
-    """To an end without a score: with what the episode's log says, or without it where that does not fit."""
+    """Move the record to an unscored end, with the episode's log if it fits into the document."""
     records, record = sampler.resources.store.records, sampler.claim.record_id
     try:
         await records.move(record, to, {**sampler.episode.values(), **how})

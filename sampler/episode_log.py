@@ -1,4 +1,4 @@
-"""What an episode's record will say of it, gathered while it is played."""
+"""Collects the fields of an episode's record while the episode is played."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -8,18 +8,18 @@ from shared.documents.states import RecordStatus
 
 @dataclass(slots=True)
 class EpisodeLog:
-    """What the episode's record will say, and once it has ended, its status."""
+    """Fields of the episode's record, and its status once it has ended."""
 
     status: RecordStatus = RecordStatus.RUNNING
     dispatches: list[str] = field(default_factory=list)
     num_tokens: int = 0
     versions: set[int] = field(default_factory=set)  # of the task's own policy
-    other_versions: dict[str, set[int]] = field(default_factory=dict)  # of others that took part
+    other_versions: dict[str, set[int]] = field(default_factory=dict)  # of the other policies that took turns
     last_reply: str = ""
     answer: str | None = None
     turn_scores: dict[str, float] = field(default_factory=dict)  # by dispatch
     metrics: dict[str, float] = field(default_factory=dict)
-    misconfigured: str | None = None  # why it failed, where time mends nothing
+    misconfigured: str | None = None  # the error, if retrying cannot fix it
 
     def values(self) -> dict[str, Any]:
         return {

@@ -1,21 +1,21 @@
-"""What can go wrong outside the sampler, as one tree. Every member is an infrastructure failure: never a reward.
+"""The tree of external errors. Each is an infrastructure failure, and never becomes a reward.
 
 TandemError
 ├── EngineError
-│   ├── EngineUnavailable      no usable answer: transport, time-out, 5xx. Another service may answer
-│   │   └── EngineContractBroken   it answered, but not with what training needs. Another service may do better
-│   └── EngineRefused          4xx: the request itself is wrong. No service will take it
-│       ├── KeyRefused         401 or 403: the engine demands a key, or another one
+│   ├── EngineUnavailable      no usable reply: transport, time-out, 5xx. Another service may answer
+│   │   └── EngineContractBroken   the reply lacks what training needs. Another service may do better
+│   └── EngineRefused          4xx: the request itself is wrong. Every service would refuse it
+│       ├── KeyRefused         401 or 403: the API key is missing or wrong
 │       ├── ContextTooLong     prompt plus new tokens exceed the model's context
 │       └── CacheNotFlushed    new weights ARE live, but stale cache entries may be used: pause, then flush
-├── ToolFailure                a tool server failed. A tool that *answers* with an error is no failure
+├── ToolFailure                a tool server failed. A tool that *answers* with an error is not a failure
 │   ├── ToolServerDied         the connection ended, or the server lost the session
-│   ├── ToolTimeout            it did not answer in time
-│   └── ToolServerUnavailable  it is away or busy: the slot is given back, and no attempt is lost
+│   ├── ToolTimeout            no answer in time
+│   └── ToolServerUnavailable  the server is unavailable or busy: the slot is released, and no failure is counted
 ├── AgentFailed                no model of a helper agent (browse, judge) gave a usable answer
-├── ScorerFailed               the scorer crashed, or gave something that is no score
+├── ScorerFailed               the scorer crashed, or returned something that is not a score
 └── ConfigError
-    └── ToolNotOffered         the settings or a task name a tool that no server has in its list: it may come with one
+    └── ToolNotOffered         no server lists a tool that the settings or a task name; a server that starts later may
 """
 
 from shared.documents.agent_use import AgentUse
@@ -23,7 +23,7 @@ from shared.errors import ConfigError, TandemError
 
 
 class EngineError(TandemError):
-    """An inference engine gave no usable answer. The message names the service."""
+    """An inference engine gave no usable reply. The message names the service."""
 
 
 class EngineUnavailable(EngineError):
@@ -31,15 +31,15 @@ class EngineUnavailable(EngineError):
 
 
 class EngineContractBroken(EngineUnavailable):
-    """An answer that contradicts itself, or lacks what training needs (log-probs, integer weight versions)."""
+    """A reply that contradicts itself, or lacks what training needs (log-probs, integer weight versions)."""
 
 
 class EngineRefused(EngineError):
-    """The engine calls the request itself wrong (4xx); sending it again cannot help."""
+    """The engine rejects the request itself (4xx); retrying cannot help."""
 
 
 class KeyRefused(EngineRefused):
-    """The engine demands a key, or another one than it was shown."""
+    """The engine requires an API key, or rejects the one it received."""
 
 
 class ContextTooLong(EngineRefused):
@@ -51,7 +51,7 @@ class CacheNotFlushed(EngineRefused):
 
 
 class ToolFailure(TandemError):
-    """A tool server failed; the episode cannot go on, and its slot is retried."""
+    """A tool server failed. The episode ends, and its slot is retried."""
 
 
 class ToolServerDied(ToolFailure):
@@ -63,11 +63,11 @@ class ToolTimeout(ToolFailure):
 
 
 class ToolServerUnavailable(ToolFailure):
-    """No session, or no call, with a tool server now, for reasons that lie outside the episode: its slot waits without blame."""
+    """No session or call is possible now, for reasons outside the episode: its slot waits without counting a failure."""
 
 
 class AgentFailed(TandemError):
-    """Every model of a helper agent failed or is left alone after failures. `use` says what each of them did."""
+    """Every model of a helper agent failed, or is paused after failures. `use` lists the outcome of each."""
 
     def __init__(self, message: str, use: AgentUse) -> None:
         super().__init__(message)
@@ -75,8 +75,8 @@ class AgentFailed(TandemError):
 
 
 class ScorerFailed(TandemError):
-    """A scorer crashed, ran out of time, or returned something that is no finite number."""
+    """A scorer crashed, timed out, or returned something that is not a finite number."""
 
 
 class ToolNotOffered(ConfigError):
-    """A tool that the settings or a task name is in no server's list, which may change: a manager's servers start one by one."""
+    """No server lists a tool that the settings or a task name. The list may grow: a manager's servers start one by one."""

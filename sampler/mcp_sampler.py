@@ -1,12 +1,12 @@
 """The standard sampler: multi-turn episodes with MCP tools.
 
     question ─▶ [ reply ─▶ tool calls over MCP ─▶ their results ]* ─▶ a reply without a tool call: the answer
-                                                    └─▶ summarized by the browse agent, where it is configured and they are long
-                  ▲ a context policy may show it another history: docs/context.md
+                                                    └─▶ summarized by the browse agent, if configured and they are long
+                  ▲ a context policy may rewrite the history: docs/context.md
 
-A tool that answers with an error, an unknown tool and a call that cannot be parsed are told to the model and are part of the
-episode. A tool server that dies or hangs is an infrastructure failure: the slot is retried; so is a summary that no model wrote.
-While a tool server is away, slots wait without blame.
+A tool's error result, an unknown tool and an unparsable call are reported to the model and are part of the episode. A tool server
+that crashes or hangs is an infrastructure failure: the slot is retried. The same holds for a summary that no model wrote. While a
+tool server is unavailable, slots wait without counting a failure.
 """
 
 from collections.abc import Sequence
@@ -65,7 +65,7 @@ class MCPSampler(AsyncSampler):
         return Termination.TURNS_LIMIT
 
     async def _call_tools(self, tools: ToolSession, turn: Turn) -> list[Message]:
-        """Call them one after the other (they may depend on each other's effects); returns the messages for the model."""
+        """Run the calls in order (they may depend on each other's effects). Returns the messages for the model."""
         results: list[ToolCallResult] = []
         for call in turn.parsed.tool_calls:
             try:
@@ -86,7 +86,7 @@ class MCPSampler(AsyncSampler):
     async def _summarized(
         self, tools: ToolSession, call: ToolCall, result: ToolResult
     ) -> tuple[ToolResult, AgentUse | None]:
-        """What the model reads of the result, and the agent that wrote it: None where it reads the result itself."""
+        """The summary that the model reads and the agent that wrote it. None if the model reads the result itself."""
         agent = self.resources.agents.browse
         if agent is None or result.is_error:
             return result, None

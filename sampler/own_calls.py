@@ -1,4 +1,4 @@
-"""How a user's own sampler class is called: what it returns is checked, and a mistake of it names its line.
+"""Calls a user's own sampler class: checks the return values, and names the source line of a mistake.
 
 my_pkg.samplers:Walker.run returned 'done'; expected a Termination; at my_pkg/samplers.py:9: async def run(self):
 """
@@ -16,11 +16,11 @@ from shared.user_code.frames import cause_of, definition_of, name_of, own_fault
 
 T = TypeVar("T")
 
-MAX_SHOWN_CHARS = 200  # of what it returned
+MAX_SHOWN_CHARS = 200  # shown of a wrong return value
 
 
 def new_episode(kind: type[AsyncSampler], resources: Resources, claim: Claim) -> AsyncSampler:
-    """Raises OwnCodeFailed where the class's own `__init__` does not work."""
+    """Raises OwnCodeFailed if the class's own `__init__` fails."""
     try:
         return kind(resources, claim)
     except (Exception, SystemExit) as exc:
@@ -31,13 +31,13 @@ def new_episode(kind: type[AsyncSampler], resources: Resources, claim: Claim) ->
 
 
 async def call_own(method: Callable[[], Awaitable[T]], kind: type[T], expected: str) -> T:
-    """What a method of the class returns, which is a `kind`. Raises OwnCodeFailed; of an exception group what it is about."""
+    """Return the method's result, checked to be a `kind`. Raises OwnCodeFailed; unwraps an exception group first."""
     try:
         answer = method()
         if not inspect.isawaitable(answer):
-            raise OwnCodeFailed(f"{name_of(method)} is no async function: write async def{definition_of(method)}")
+            raise OwnCodeFailed(f"{name_of(method)} is not an async function: write async def{definition_of(method)}")
         found = await answer
-    except BaseExceptionGroup as group:  # of a TaskGroup of the user's: the one mistake in it is what to tell
+    except BaseExceptionGroup as group:  # from the user's TaskGroup: report the single mistake in it
         raise cause_of(group) from group
     if not isinstance(found, kind):
         shown = clipped(repr(found), MAX_SHOWN_CHARS)

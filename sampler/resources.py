@@ -1,4 +1,4 @@
-"""What the episodes of one sampler process share: the database, engines, tools, agents."""
+"""Resources that the episodes of one sampler process share: database, engines, tools, agents."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -16,12 +16,12 @@ from shared.documents.tool_schemas import Tools, ToolSchemas
 from shared.errors import ConfigError
 from shared.store import Store
 
-MOST_KEPT_TOOLS = 10_000  # hashes that are remembered: every task may have a list of its own
+MOST_KEPT_TOOLS = 10_000  # bound on remembered hashes: every task may have its own list
 
 
 @dataclass(frozen=True, slots=True)
 class Resources:
-    """What the episodes of one process share. `template` and `pool` are those of the process's own policy."""
+    """Shared by the episodes of one process. `template` and `pool` belong to the process's own policy."""
 
     store: Store
     config: SamplerConfig
@@ -33,13 +33,13 @@ class Resources:
     parser: Parser
     agents: Agents = field(default_factory=Agents)
     tool_traffic: Traffic = field(default_factory=Traffic)
-    others: Mapping[str, PolicyClient] = field(default_factory=dict)  # by policy: those that take turns too
-    sources: Sequence[Source] = ()  # where turns of the process's own policy may be drawn from instead
-    kept_tools: set[str] = field(default_factory=set)  # hashes of lists of tools that this process has stored
+    others: Mapping[str, PolicyClient] = field(default_factory=dict)  # by policy: the others that take turns
+    sources: Sequence[Source] = ()  # alternative sources for turns of the process's own policy
+    kept_tools: set[str] = field(default_factory=set)  # hashes of the tool lists that this process has stored
     branch_causes: Counter[str] = field(default_factory=Counter)  # requests by `BranchCause`, for the worker's stats
 
     async def keep_tools(self, tools_hash: str, tools: Tools) -> None:
-        """The list that requests name is stored before the first of them, once in the life of the process."""
+        """Store the tool list that requests name, before the first of them and once per process."""
         if tools_hash and tools_hash not in self.kept_tools:
             await self.store.tool_schemas.keep(ToolSchemas.of(tools))
             if len(self.kept_tools) >= MOST_KEPT_TOOLS:
@@ -47,10 +47,10 @@ class Resources:
             self.kept_tools.add(tools_hash)
 
     def policy_client(self, policy: str) -> PolicyClient:
-        """Raises ConfigError for a policy that takes no part."""
+        """Raises ConfigError for a policy that is not configured."""
         if policy == self.config.policy:
             return PolicyClient(self.template, self.pool)
         if policy not in self.others:
             known = ", ".join([self.config.policy, *self.others])
-            raise ConfigError(f"policy {policy!r} takes no part; those that do: {known} (see other_policies)")
+            raise ConfigError(f"policy {policy!r} is not configured; expected one of: {known} (see other_policies)")
         return self.others[policy]

@@ -1,4 +1,4 @@
-"""The public base class of everything that plays episodes, and the token-exact record that it keeps.
+"""`AsyncSampler`: the public base class for playing episodes. It keeps a token-exact record of each one.
 
     class Greeter(AsyncSampler):
         async def run(self) -> Termination:
@@ -7,10 +7,10 @@
 
     python -m sampler --sampler my.module:Greeter ...
 
-`create_chat_completions` takes only the messages that are new; it builds the prompt (previous ids + what the template adds),
-asks an engine, and writes request and answer to the database. `run` plays, `evaluate_record` scores; leases, retries,
-settlement and shutdown are the service's business. Infrastructure errors (`EngineError`, `ToolFailure`, `AgentFailed`,
-`ScorerFailed`) are left to rise: the slot is retried, and they never become a reward.
+`create_chat_completions` takes only the new messages. It builds the prompt (previous ids + what the template adds), sends it
+to an engine, and writes request and reply to the database. `run` plays and `evaluate_record` scores; the service handles
+leases, retries, settlement and shutdown. Do not catch infrastructure errors (`EngineError`, `ToolFailure`, `AgentFailed`,
+`ScorerFailed`): the service retries the slot, and the error never becomes a reward.
 """
 
 import math
@@ -48,7 +48,7 @@ METRIC_NAME = re.compile(r"[A-Za-z0-9_-]+")
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """One reply of the model. `parsed.tool_calls` are what it asked for, `parsed.errors` what could not be read."""
+    """One reply of the model. `parsed.tool_calls`: the calls it made. `parsed.errors`: the calls that could not be parsed."""
 
     dispatch_id: str
     text: str
@@ -58,9 +58,9 @@ class Turn:
 
 
 class AsyncSampler(ABC):
-    """One object plays one episode: the slot that `claim` holds."""
+    """Plays one episode: the slot that `claim` holds. One object per episode."""
 
-    uses_tools: ClassVar[bool] = False  # does it open a session with the tools that a task names?
+    uses_tools: ClassVar[bool] = False  # True: `run` opens a session with the tools that the task names
 
     def __init__(self, resources: Resources, claim: Claim) -> None:
         self.resources = resources
@@ -69,7 +69,7 @@ class AsyncSampler(ABC):
         self.episode = EpisodeLog()
         self._views: dict[str, View] = {}  # by policy
         self._transcript = Transcript()
-        self._unwritten: list[DispatchedSamplingTask] = []  # requests as they ended; written with the next one
+        self._unwritten: list[DispatchedSamplingTask] = []  # requests that ended; written together with the next one
 
     @property
     def task(self) -> Task:
@@ -77,10 +77,10 @@ class AsyncSampler(ABC):
 
     @abstractmethod
     async def run(self) -> Termination:
-        """Play the episode to its end and say how it ended."""
+        """Play the episode to its end and return how it ended."""
 
     async def evaluate_record(self) -> Score:
-        """Score the episode: the task's scorer over the answer in the last reply."""
+        """Score the episode: apply the task's scorer to the answer in the last reply."""
         payload, judge = self.task.payload, self.resources.agents.judge
         reply = self.episode.last_reply
         request = ScoringRequest(
@@ -96,7 +96,7 @@ class AsyncSampler(ABC):
         return await score_answer(self.scorer_name, request)
 
     def opening_messages(self) -> list[Message]:
-        """The system prompt, with how the answer is to be written (`answer_instruction`), and the task's query."""
+        """The system prompt, including the answer's form (`answer_instruction`), and the task's query."""
         return opening_messages(
             self.task.payload,
             scorer=self.scorer_name,
@@ -106,12 +106,12 @@ class AsyncSampler(ABC):
 
     @property
     def scorer_name(self) -> str:
-        """The scorer of the task."""
+        """The scorer that the task names, or the default scorer."""
         return self.task.payload.scorer or default_scorer(self.config.default_scorer, self.resources.agents.judge)
 
     @property
     def conversation(self) -> tuple[Mapping[str, Any], ...]:
-        """What the task's policy was told and what it said so far, as messages (`sampler/messages/transcript.py`)."""
+        """The messages that the task's policy has received and written so far (`sampler/messages/transcript.py`)."""
         return self._transcript.messages()
 
     # ------------------------------------------------------------------ what `run` uses
@@ -124,13 +124,13 @@ class AsyncSampler(ABC):
         restart: bool = False,
         policy: str | None = None,
     ) -> Turn | None:
-        """Ask the policy for its next reply, after the messages that are new since its last one.
+        """Return the policy's next reply to the messages that are new since its last one.
 
-        None when its context has no room for another token (`Termination.LENGTH_LIMIT`). `tools` counts with its first call.
-        `restart`: the messages are the whole history, as a context policy wants it from now on; a reply of this episode
-        among them (`Turn.message`, a copy of it, or `Turn.text` as content) keeps its sampled ids. `policy`: one of
-        `other_policies` instead of the task's own; each has its own view, and they take turns one at a time. Raises
-        EngineError, and ConfigError for messages that are not new (`sampler/rendering/new_messages.py`).
+        Returns None when the context has no room for another token (`Termination.LENGTH_LIMIT`). Only the first call's
+        `tools` count. `restart`: the messages are the whole history from now on, as rewritten by a context policy. Replies of
+        this episode among them (`Turn.message`, a copy of it, or `Turn.text` as content) keep their sampled ids. `policy`:
+        one of `other_policies` instead of the task's own; each has its own view, and they take turns one at a time. Raises
+        EngineError, and ConfigError for messages that were already sent (`sampler/rendering/new_messages.py`).
         """
         view = self._view(policy or self.task.policy, tools)
         dispatch, prompt = self._next_dispatch(view, new_messages, restart)
@@ -154,44 +154,47 @@ class AsyncSampler(ABC):
     def prompt_tokens(
         self, messages: Sequence[Message], *, tools: Sequence[ToolSchema] | None = None, restart: bool = False
     ) -> int:
-        """How long the prompt of `create_chat_completions` with these messages would be; nothing is asked or changed."""
+        """Length of the prompt that `create_chat_completions` would send for these messages. Sends and changes nothing."""
         policy = self.task.policy
         fork = (self._views.get(policy) or self._new_view(policy, tools)).fork()
         fork.next_prompt(messages, restart=restart)
         return len(fork.context.ids)
 
     def mark(self, status: DispatchStatus) -> None:
-        """What the last reply is; written as its tool calls are."""
+        """Set the status of the last reply. It is written together with its tool calls."""
         self._unwritten[-1] = self._unwritten[-1].model_copy(update={"status": status})
 
     def add_tool_calls(self, tool_calls: Sequence[ToolCallResult], *, status: DispatchStatus | None = None) -> None:
-        """What came of the last reply. It is written with the next request, or at the end of the episode."""
+        """Attach tool results to the last reply. They are written with the next request, or at the end of the episode."""
         update = {"tool_calls": list(tool_calls), **({} if status is None else {"status": status})}
         self._unwritten[-1] = self._unwritten[-1].model_copy(update=update)
 
     def score_turn(self, turn: Turn, score: float) -> None:
-        """Say that `turn` earned `score`, which is a part of the episode's score; said again, it is replaced.
+        """Assign `score` to `turn`, as a part of the episode's score. A second call replaces the first.
 
-        `run` may say it, or `evaluate_record`. The episode's score stays the whole: what is left of it is earned by the last
-        turn. Only advantages by turn look at it (`reward_to_go`, `gigpo`). Raises ValueError for another episode's turn
-        and for what is no number.
+        Call it from `run` or `evaluate_record`. The episode's score is the total: the last turn receives the remainder.
+        Only per-turn advantages use it (`reward_to_go`, `gigpo`). Raises ValueError for a turn of another episode
+        and for a score that is not finite.
         """
         if turn.dispatch_id not in self.episode.dispatches or not math.isfinite(score):
-            raise ValueError(f"score {score} of turn {turn.dispatch_id}: expected a number, for a turn of this episode")
+            raise ValueError(
+                f"score {score} of turn {turn.dispatch_id}: expected a finite number for a turn of this episode"
+            )
         self.episode.turn_scores[turn.dispatch_id] = float(score)
 
     def add_metric(self, name: str, value: float) -> None:
-        """A number about this episode; said again, it is replaced. `tandem show` prints it with the record, `tandem status` its
-        mean by source, and the trainer logs `metric/NAME` and `metric_by_source/SOURCE/NAME`. Raises ValueError.
+        """Record a number about this episode; a second call replaces the first. `tandem show` prints it with the record,
+        `tandem status` its mean by source, and the trainer logs `metric/NAME` and `metric_by_source/SOURCE/NAME`. Raises
+        ValueError.
         """
         if not METRIC_NAME.fullmatch(name) or not math.isfinite(value):
             raise ValueError(f"metric {name!r} is {value}: expected letters, digits, - and _, and a finite number")
         self.episode.metrics[name] = float(value)
 
     def own_payload(self, model: type[PayloadT]) -> PayloadT:
-        """The task's `metadata` as `model`, which is yours. Raises ConfigError naming the task and the field.
+        """The task's `metadata` validated as your `model`. Raises ConfigError naming the task and the field.
 
-        `tandem tasks import --payload_model` checks the same before anything is stored.
+        `tandem tasks import --payload_model` runs the same check before it stores tasks.
         """
         problems = list(own_payload_problems(model, self.task.payload.metadata))
         if problems:
@@ -199,9 +202,9 @@ class AsyncSampler(ABC):
         return model.model_validate(self.task.payload.metadata)
 
     async def finish_turn(self, unanswered: DispatchStatus = DispatchStatus.FAILED, *, failed: bool = False) -> None:
-        """Write what came of the last reply, if that has not been done; `unanswered`: what a request without a reply is.
+        """Write the last reply and its tool results unless already written. `unanswered`: status of a request without a reply.
 
-        Raises DoesNotFit; not where the episode has `failed`: then the request says so in place of what it cannot hold.
+        Raises DoesNotFit; with `failed`, stores the error in place of the contents instead.
         """
         ended = [
             d.model_copy(update={"status": unanswered}) if d.status is DispatchStatus.RUNNING else d
@@ -221,7 +224,7 @@ class AsyncSampler(ABC):
         self._unwritten.clear()
 
     def ended_by(self, turn: Turn | None) -> Termination | None:
-        """The termination that follows from the reply alone: no room, or cut by the token budget."""
+        """The termination that follows from the reply alone: no room for one, or cut off by the token budget."""
         if turn is None or turn.finish_reason == "length":
             return Termination.LENGTH_LIMIT
         return None
@@ -237,7 +240,7 @@ class AsyncSampler(ABC):
     def _next_dispatch(
         self, view: View, messages: Sequence[Message], restart: bool
     ) -> tuple[DispatchedSamplingTask, list[int]]:
-        """The document of the next request, and the whole prompt that it sends."""
+        """The document of the next request, and the whole prompt to send."""
         turn = len(self.episode.dispatches)
         prompt = view.next_prompt(messages, restart=restart)
         dispatch = DispatchedSamplingTask(
@@ -256,7 +259,7 @@ class AsyncSampler(ABC):
         return dispatch, list(view.context.ids)
 
     def _sampling_params(self, view: View) -> dict[str, Any]:
-        """In training only what leaves log-probs meaning the policy's own: no top-p, no top-k, no penalties."""
+        """Training uses no top-p, top-k or penalties, so that the stored log-probs are the policy's own."""
         config, is_training = self.config, self.task.split == TRAIN_SPLIT
         temperature = config.temperature
         if not is_training and config.eval_temperature is not None:
@@ -326,6 +329,6 @@ class AsyncSampler(ABC):
 
 
 def _without_contents(dispatch: DispatchedSamplingTask, exc: DoesNotFit) -> DispatchedSamplingTask:
-    """What can be stored of a request whose answer or tool results do not fit. Its episode failed and is never trained."""
+    """The storable part of a request whose reply or tool results do not fit. Its episode failed and is never trained."""
     status = DispatchStatus.FAILED if dispatch.status is DispatchStatus.COMPLETED else dispatch.status
     return dispatch.model_copy(update={"response": None, "tool_calls": [], "status": status, "error": str(exc)})

@@ -1,11 +1,11 @@
-"""Helper agents of the sampler: language models that summarize long tool results and judge answers. None of them is trained.
+"""Helper agents of the sampler: language models that summarize long tool results and judge answers. They are not trained.
 
 config (the YAML file) ─▶ browse  ┐
                        └▶ judge   ┴─▶ pool (failover, retries) ─▶ breaker, endpoint (one request)
                             └─▶ verdict
 
-Promise: who answered, what failed before and how long it took is part of every answer, and goes into the documents; when
-no model answered that is `AgentFailed`, an infrastructure failure.
+Promise: every answer includes its model, earlier failures and its duration, and these are stored. If no model answers, that is
+`AgentFailed`, an infrastructure failure.
 """
 
 from collections.abc import Mapping
@@ -24,15 +24,15 @@ __all__ = ["Agents", "BrowseAgent", "Judge"]
 
 @dataclass(frozen=True)
 class Agents:
-    """Those of one process; None where the file configures none."""
+    """The agents of one process; None: not configured."""
 
     browse: BrowseAgent | None = None
     judge: Judge | None = None
-    settings: Mapping[str, Any] = field(default_factory=dict)  # of the file, without keys: what may be stored
+    settings: Mapping[str, Any] = field(default_factory=dict)  # the file's settings without keys: safe to store
 
     @classmethod
     def from_file(cls, path: Path | None, offsets: OffsetsOf) -> Self:
-        """Those that the file configures; None of both without a file. Raises ConfigError."""
+        """The agents that the file configures; both None without a file. Raises ConfigError."""
         if path is None:
             return cls()
         config = read_agents_config(path)
@@ -43,9 +43,11 @@ class Agents:
         )
 
     def require(self, context_summary: str) -> None:
-        """Raises ConfigError where summaries of contexts are to be written by a browse agent that is not configured."""
+        """Raises ConfigError if a browse agent shall summarize contexts but is not configured."""
         if context_summary == "browse_agent" and self.browse is None:
-            raise ConfigError("context_summary is browse_agent; expected one in the file that agent_config_path names")
+            raise ConfigError(
+                "context_summary is browse_agent; expected a browse_agent in the file that agent_config_path names"
+            )
 
     async def close(self) -> None:
         for agent in (self.browse, self.judge):

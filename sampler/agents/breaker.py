@@ -1,4 +1,4 @@
-"""A circuit breaker: a model that failed so often in a row is left alone for a while, then asked once, by one caller."""
+"""A circuit breaker: after repeated failures a model is paused, then one caller tries it again."""
 
 import time
 from collections.abc import Callable
@@ -10,16 +10,16 @@ class Breaker:
         self._pause_s = pause_s
         self._clock = clock
         self._failures = 0
-        self._closed_at = 0.0  # when it may be asked again
+        self._closed_at = 0.0  # time of the next permitted request
 
     def enter(self) -> float:
-        """0.0: ask. Otherwise the seconds for which it is left alone. After a pause one caller gets 0.0, as a trial."""
+        """0.0: send the request. Otherwise the seconds of pause left. After a pause one caller gets 0.0, as a trial."""
         if self._failures < self._max_failures:
             return 0.0
         now = self._clock()
         if now < self._closed_at:
             return self._closed_at - now
-        self._closed_at = now + self._pause_s  # the others wait for what comes of this caller's trial
+        self._closed_at = now + self._pause_s  # the others wait for the trial's result
         return 0.0
 
     def succeeded(self) -> None:
@@ -31,6 +31,6 @@ class Breaker:
             self._closed_at = self._clock() + self._pause_s
 
     def rest(self, seconds: float) -> None:
-        """It asked to be left alone for so long."""
+        """Pause as long as the endpoint requested."""
         self._failures = self._max_failures
         self._closed_at = self._clock() + seconds

@@ -1,4 +1,4 @@
-"""The browse agent: a language model that reads a long text and tells what it says about a purpose."""
+"""The browse agent: a language model that reads a long text and reports what it says about a purpose."""
 
 import asyncio
 from dataclasses import dataclass
@@ -37,7 +37,7 @@ class Summary:
 
 
 class BrowseAgent:
-    """`offsets`: where the tokens of a text end; lengths are counted in the policy's tokens."""
+    """`offsets`: the end offsets of a text's tokens; lengths are counted in the policy's tokens."""
 
     def __init__(self, config: BrowseAgentConfig, offsets: OffsetsOf) -> None:
         self.config = config
@@ -49,14 +49,14 @@ class BrowseAgent:
         return (await self.summary_of(text, purpose)).text
 
     async def summary_of(self, text: str, purpose: str) -> Summary:
-        """The same, with who said it. The middle of a text above `max_prompt_length` is left out. Raises AgentFailed."""
+        """The same, with the model that wrote it. The middle of a text above `max_prompt_length` is cut. Raises AgentFailed."""
         shown = await asyncio.to_thread(self._bounded, text)
         prompt = _PROMPT.format(text=shown, purpose=purpose)
         answer = await self._pool.ask([{"role": "user", "content": prompt}], str)
         return Summary(answer.text, answer.use)
 
     async def purpose_for(self, tool: str, purpose: object, text: str) -> str | None:
-        """For what the result `text` of `tool` is to be summarized; None: not at all. `purpose`: the call's argument."""
+        """The purpose for summarizing `text`, a result of `tool`; None: do not summarize. `purpose`: the call's argument."""
         entry = next((entry for entry in self.config.browse_tools if fnmatchcase(tool, entry)), None)
         if entry is None or not self.config.status or not await asyncio.to_thread(self._is_long, text):
             return None
@@ -68,7 +68,7 @@ class BrowseAgent:
 
     def _is_long(self, text: str) -> bool:
         least = self.config.min_prompt_length
-        if len(text.encode()) <= least:  # no token is shorter than a byte
+        if len(text.encode()) <= least:  # every token has at least one byte
             return False
         return (
             len(self._offsets(text[: least * _MAX_CHARS_PER_TOKEN + 1])) > least

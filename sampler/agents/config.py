@@ -1,11 +1,11 @@
-"""The agent config file: which models summarize and judge, and how long each is tried. `docs/agents.md` is the guide.
+"""The agent config file: models that summarize and judge, and their retries. Guide: `docs/agents.md`.
 
     browse_agent: {models: [...], browse_tools: [fetch_url], ...}
     scorer_agent: {models: [...], judge_prompt_template: ..., ...}
 
-Names are those that users of AgentCPM's AgentRL know. What its files have and has no effect here is left out, with a line in the
-log (`WITHOUT_EFFECT`); other unknown keys are refused. An API key is never in the file: `api_key: ${NAME}` names the environment
-variable that holds it. Every error names the file, the line and the field.
+Keys have the names known from AgentCPM's AgentRL. Keys of its files that have no effect here are ignored, with a log line
+(`WITHOUT_EFFECT`); other unknown keys are refused. The file never contains an API key: `api_key: ${NAME}` names the environment
+variable that contains it. Every error names the file, the line and the field.
 """
 
 import logging
@@ -65,20 +65,18 @@ class ModelConfig(_Section):
 
     model: Text
     base_url: str
-    api_key: SecretStr | None = None  # None: the endpoint asks for none
+    api_key: SecretStr | None = None  # None: the endpoint needs none
     temperature: Annotated[float, Field(ge=0)] | None = 0.0  # None: left to the endpoint
     max_tokens: Count | None = None  # None: left to the endpoint
     timeout: Seconds | None = None  # seconds of one request; None: the agent's
-    extra_body: dict[str, Any] = {}  # further keys of the request
+    extra_body: dict[str, Any] = {}  # additional keys of the request
 
     @field_validator("base_url")
     @classmethod
     def _is_plain_url(cls, value: str) -> str:
         value = expand(value, value)
         parts = urlsplit(value)
-        if (
-            parts.scheme not in ("http", "https") or not parts.hostname or parts.port == 0
-        ):  # raises where it is no number
+        if parts.scheme not in ("http", "https") or not parts.hostname or parts.port == 0:  # raises if not a number
             raise ValueError("expected http://… or https://…, such as https://api.openai.com/v1")
         if parts.username or parts.password or parts.query:
             raise ValueError("expected a URL without user name, password and query: it is stored with every record")
@@ -97,15 +95,15 @@ class ModelConfig(_Section):
 
 
 class AgentConfig(_Section):
-    """What every agent has: models in the order in which they are asked, and the patience with each."""
+    """Settings common to all agents: models in order of preference, time-outs and retries."""
 
     models: Annotated[list[ModelConfig], Field(min_length=1)]
-    max_retries: Annotated[int, Field(ge=0, le=20)] = 2  # further requests to a model after one that may pass
-    retry_delay: Annotated[float, Field(ge=0)] = 1.0  # seconds before the first of them
-    backoff_factor: Annotated[float, Field(ge=1)] = 2.0  # each further one waits so many times longer
-    timeout: Seconds = 60.0  # of one request
-    breaker_failures: Count = 5  # failures in a row after which a model is left alone ...
-    breaker_pause_s: Seconds = 30.0  # ... for so long
+    max_retries: Annotated[int, Field(ge=0, le=20)] = 2  # further requests to a model after a transient failure
+    retry_delay: Annotated[float, Field(ge=0)] = 1.0  # seconds before the first retry
+    backoff_factor: Annotated[float, Field(ge=1)] = 2.0  # factor of each further delay
+    timeout: Seconds = 60.0  # seconds, one request
+    breaker_failures: Count = 5  # consecutive failures after which a model is paused ...
+    breaker_pause_s: Seconds = 30.0  # ... for this long
 
     def timeout_of(self, model: ModelConfig) -> float:
         return model.timeout or self.timeout
@@ -113,11 +111,11 @@ class AgentConfig(_Section):
 
 class BrowseAgentConfig(AgentConfig):
     timeout: Seconds = 120.0
-    browse_tools: list[Text] = []  # names or patterns of tools whose long results it summarizes
+    browse_tools: list[Text] = []  # names or patterns of tools whose long results are summarized
     default_purpose: dict[str, Text] = {}  # by entry of browse_tools; for calls without an argument `purpose`
-    min_prompt_length: Annotated[int, Field(ge=0)] = 1500  # tokens; shorter results stay as they are
-    max_prompt_length: Count = 60_000  # tokens; of longer ones the middle is left out
-    status: bool = True  # False: results of tools are not summarized
+    min_prompt_length: Annotated[int, Field(ge=0)] = 1500  # tokens; shorter results stay unchanged
+    max_prompt_length: Count = 60_000  # tokens; the middle of longer results is cut
+    status: bool = True  # False: tool results are not summarized
 
     @model_validator(mode="after")
     def _lengths_are_in_order(self) -> Self:
@@ -153,7 +151,7 @@ class ScorerAgentConfig(AgentConfig):
         if any(spec or how for _, spec, how in fields):
             raise ValueError("a placeholder is a name alone, such as {question}")
         if missing := [name for name in _PLACEHOLDERS[1:] if name not in found]:
-            raise ValueError(f"placeholder {{{missing[0]}}} is missing; without it the judge cannot see it")
+            raise ValueError(f"placeholder {{{missing[0]}}} is missing; the judge needs it")
         return value
 
 
@@ -162,7 +160,7 @@ class AgentsConfig(_Section):
     scorer_agent: ScorerAgentConfig | None = None
 
     def snapshot(self) -> dict[str, Any]:
-        """Plain values for the run's documents: without any key, and of `extra_body` without what may be one."""
+        """Plain values for the run's documents: without keys, and without entries of `extra_body` that may be keys."""
         values = self.model_dump(mode="json", exclude_none=True)
         for agent in values.values():
             for model in agent["models"]:
@@ -178,7 +176,7 @@ def _without_secrets(value: Any) -> Any:
 
 
 def read_agents_config(path: Path) -> AgentsConfig:
-    """Raises ConfigError with one line per error: `FILE:LINE: FIELD: what is wrong`."""
+    """Raises ConfigError with one line per error: `FILE:LINE: FIELD: PROBLEM`."""
     values, root = read_yaml_file(path)
     if not isinstance(values, dict) or not values:
         raise ConfigError(f"{path}: expected browse_agent, scorer_agent, or both")
@@ -193,13 +191,13 @@ def read_agents_config(path: Path) -> AgentsConfig:
 
 
 def _without_effect(values: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Agent and key of each."""
+    """(agent, key) of each ignored entry."""
     agents = [name for name in AgentsConfig.model_fields if isinstance(values.get(name), dict)]
     return [(agent, name) for agent in agents for name in WITHOUT_EFFECT if name in values[agent]]
 
 
 def _line(node: Any, loc: Sequence[int | str]) -> int:
-    """Where the field is, or the last part of its path that is there."""
+    """The line of the field, or of the deepest existing part of its path."""
     line = node.start_mark.line
     for part in loc:
         if isinstance(node, yaml.MappingNode):
@@ -215,7 +213,7 @@ def _line(node: Any, loc: Sequence[int | str]) -> int:
 
 
 def _told(error: Mapping[str, Any]) -> str:
-    """The input is not shown: it may be a key."""
+    """The input is not shown: it may be an API key."""
     field = ".".join(map(str, error["loc"]))
     if error["type"] == "extra_forbidden":
         if len(error["loc"]) == 2 and error["loc"][1] in ModelConfig.model_fields:

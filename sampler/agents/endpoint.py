@@ -1,7 +1,7 @@
-"""One model behind an OpenAI-compatible endpoint: one request, one reply, or `RequestFailed` with what to do about it.
+"""One model behind an OpenAI-compatible endpoint: one request yields one reply or `RequestFailed`.
 
-Foreign errors are translated here and nowhere else. The client's own retries are off: patience is the pool's business. The API
-key goes into the request's header only: an endpoint that repeats it in an error message is quoted without it.
+Errors of the client library are translated only here. Its own retries are disabled: the pool retries. The API key is sent only
+in the request's header; if an endpoint repeats it in an error message, it is removed.
 """
 
 import asyncio
@@ -21,19 +21,19 @@ if TYPE_CHECKING:
 
 Message = Mapping[str, Any]
 
-# Statuses after which the same request may succeed; above 499 all of them.
+# Statuses after which the same request may succeed; also all above 499.
 _PASSING = frozenset({408, 409, 425, 429})
-# The request itself is refused: another may be taken, so they say nothing about the model's health.
+# The request itself is rejected: another one may succeed, so these do not count against the model's health.
 _REQUESTS_OWN = frozenset({400, 413, 422})
 _MAX_TOLD_CHARS = 300
-NO_KEY = "none"  # the client insists on one; a service that asks for none ignores it
+NO_KEY = "none"  # the client requires a key; a service without keys ignores it
 _VERSION = re.compile(r"/v\d+(?:/|$)")  # in the path of nearly every OpenAI-compatible endpoint
 _THOUGHT = re.compile(r"\A.*</think>", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
 class AgentReply:
-    """`text` is without the reasoning before it, and not blank. Token counts: None where the endpoint does not say."""
+    """`text`: nonblank, without the reasoning before it. Token counts: None if the endpoint reports none."""
 
     text: str
     prompt_tokens: int | None
@@ -41,7 +41,7 @@ class AgentReply:
 
 
 class RequestFailed(Exception):
-    """Nothing usable came. `may_pass`: the same request may succeed later. `is_own`: the request is to blame."""
+    """No usable reply. `may_pass`: the same request may succeed later. `is_own`: the request is at fault."""
 
     def __init__(self, told: str, *, may_pass: bool, is_own: bool = False, retry_after_s: float | None = None) -> None:
         super().__init__(told)
@@ -58,12 +58,12 @@ class Endpoint:
 
     async def ask(self, messages: Sequence[Message]) -> AgentReply:
         """Raises RequestFailed."""
-        import openai  # half a second, which only a sampler that asks an agent pays
+        import openai  # takes 0.5 s; only samplers that use an agent pay it
 
         if self._client is None:
             self._client = self.new_client(max_retries=0)
         try:
-            # The client's own time-out starts anew with every byte; this one does not.
+            # The client's own time-out restarts with every byte; this one does not.
             async with asyncio.timeout(self._timeout_s):
                 response = await self._client.chat.completions.with_raw_response.create(**self._request(messages))
         except (openai.APITimeoutError, TimeoutError) as exc:
@@ -72,12 +72,12 @@ class Endpoint:
             raise self._refused(exc) from exc
         except openai.APIConnectionError as exc:
             raise RequestFailed(self._quoted(f"connection failed: {exc.__cause__ or exc}"), may_pass=True) from exc
-        except (LookupError, TypeError, ValueError) as exc:  # a `charset` such as "hex" is no encoding of texts
+        except (LookupError, TypeError, ValueError) as exc:  # a `charset` such as "hex" is not a text encoding
             raise RequestFailed(self._quoted(f"the answer cannot be read: {exc}"), may_pass=True) from exc
         return self._read(text_of(response.http_response.content))
 
     def new_client(self, max_retries: int) -> "AsyncOpenAI":
-        """One that shows the endpoint its key."""
+        """A client that sends the endpoint its API key."""
         import openai
 
         return openai.AsyncOpenAI(
@@ -120,7 +120,7 @@ class Endpoint:
         return f"; base_url {base_url} has no /v1: try {base_url}/v1"
 
     def _read(self, body: str) -> AgentReply:
-        """Everything that an answer with status 200 may lack is checked here: the client checks nothing of it."""
+        """Check everything that a reply with status 200 may lack: the client library checks nothing."""
         try:
             found = json.loads(body)
         except (ValueError, RecursionError) as exc:
@@ -133,7 +133,7 @@ class Endpoint:
                 self._quoted(f"the answer has no choices[0].message.content: {body}"), may_pass=True
             ) from exc
         text = storable(_THOUGHT.sub("", text).strip()) if isinstance(text, str) else ""
-        if finish not in ("stop", "length", "eos", None):  # aborted, filtered: what came is no answer
+        if finish not in ("stop", "length", "eos", None):  # aborted or filtered: the text is incomplete
             raise RequestFailed(self._quoted(f"the answer ended by {finish!r}"), may_pass=True)
         if not text:
             raise RequestFailed(f"the answer has no text (it ended by {finish!r})", may_pass=True)
@@ -141,7 +141,7 @@ class Endpoint:
         return AgentReply(text, _count(usage, "prompt_tokens"), _count(usage, "completion_tokens"))
 
     def _quoted(self, text: str) -> str:
-        """Short, on one line, without the key."""
+        """The text shortened, on one line, without the API key."""
         clean = text.replace(self.key, "***") if self.key else text
         line = " ".join(clean.split())
         return line if len(line) <= _MAX_TOLD_CHARS else line[: _MAX_TOLD_CHARS - 1] + "…"
@@ -151,4 +151,4 @@ def _count(usage: Any, name: str) -> int | None:
     value = usage.get(name) if isinstance(usage, dict) else None
     return (
         value if type(value) is int and 0 <= value < 2**53 else None
-    )  # it is stored: MongoDB holds no more than 64 bits
+    )  # stored in MongoDB, which is limited to 64 bits

@@ -1,6 +1,6 @@
-"""The scorer agent: a language model that says whether an answer is right.
+"""The scorer agent: a language model that decides whether an answer is right.
 
-A scorer with a question of its own puts it by `ask`, which fails over from model to model, or by a `client` of one of them.
+A scorer with its own question uses `ask`, which fails over from model to model, or a `client` of one of them.
 """
 
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 SHORTEST_KEY = 8
 CLIENT_RETRIES = 2  # the client's own default
-# A policy that writes for ever has a wrong answer, not a judge that refuses the length.
+# A policy that writes without end has a wrong answer; the judge must not fail on its length.
 MAX_ANSWER_CHARS = 16_000
 AGAIN = 'That is no verdict. Reply with one word, "Correct" or "Incorrect", and nothing else.'
 
@@ -37,7 +37,7 @@ class Judge:
         self._clients: dict[int, AsyncOpenAI] = {}
 
     async def verdict(self, question: str, labeled_answer: str, pred_answer: str) -> Verdict:
-        """Raises AgentFailed when no model gave a verdict."""
+        """Raises AgentFailed if no model gave a verdict."""
         prompt = self.config.judge_prompt_template.format(
             question=question, labeled_answer=labeled_answer, pred_answer=_shortened(pred_answer)
         )
@@ -45,11 +45,11 @@ class Judge:
         return Verdict(answer.value, answer.text, answer.use)
 
     async def ask(self, messages: Sequence[Message]) -> str:
-        """The reply to messages of your own, of the first model that gives one. Raises AgentFailed."""
+        """The first model's usable reply to your own messages. Raises AgentFailed."""
         return (await self._pool.ask(messages, str)).text
 
     def client(self, index: int = 0) -> "AsyncOpenAI":
-        """A client of `config.models[index]`, authenticated and with its time-out. It is shared, and closed with the sampler."""
+        """An authenticated client of `config.models[index]` with its time-out. Shared; closed with the sampler."""
         client = self._clients.get(index)
         if client is None or client.is_closed():
             model = self.config.models[index]
@@ -58,14 +58,14 @@ class Judge:
         return client
 
     def plain_config(self) -> dict[str, Any]:
-        """The section of the file as AgentRL's scorers read it, keys included: they make clients of their own."""
+        """The file's section as AgentRL's scorers read it, including API keys, since they create their own clients."""
         plain = self.config.model_dump(mode="json")
         for section, model in zip(plain["models"], self.config.models, strict=True):
             section["api_key"] = HiddenKey(model.api_key.get_secret_value() if model.api_key else NO_KEY)
         return plain
 
     def keys(self) -> list[str]:
-        """What no text for people may hold. A shorter one is a placeholder, such as `none`, and may be a part of any text."""
+        """API keys to remove from texts for people. Shorter ones are placeholders such as `none`, which may occur in any text."""
         keys = [model.api_key.get_secret_value() for model in self.config.models if model.api_key]
         return [key for key in keys if len(key) >= SHORTEST_KEY]
 
@@ -76,7 +76,7 @@ class Judge:
 
 
 class HiddenKey(str):
-    """A key in a dict that is printed or logged as a whole is not shown."""
+    """An API key that is not shown when its dict is printed or logged."""
 
     __slots__ = ()
 
@@ -92,7 +92,7 @@ def _read(text: str) -> bool:
 
 
 def _shortened(answer: str) -> str:
-    """Beginning and end of an answer beyond the bound."""
+    """Beginning and end of an over-long answer."""
     if len(answer) <= MAX_ANSWER_CHARS:
         return answer
     half = MAX_ANSWER_CHARS // 2

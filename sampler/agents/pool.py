@@ -1,11 +1,11 @@
-"""The models of one agent, asked in order until one gives a usable reply.
+"""The models of one agent, tried in order until one gives a usable reply.
 
     model 1: ask ─▶ retry after a back-off, at most max_retries times ─▶ model 2: … ─▶ AgentFailed
-             └── left alone by its breaker: skipped
+             └── paused by its breaker: skipped
 
-A failure that cannot pass (a wrong key, an unknown model) leads to the next model at once; so does a `Retry-After` beyond the
-time-out, and the model is left alone for that long. A reply that the agent cannot read is a failure like any other, and the
-model is told so before it is asked again. That no model answers is an infrastructure failure, never a score.
+A permanent failure (a wrong key, an unknown model) moves on to the next model at once; so does a `Retry-After` beyond the
+time-out, which also pauses the model for that long. A reply that the agent cannot read is a failure like any other; the retry
+reports the problem to the model. If no model answers, that is an infrastructure failure, never a score.
 """
 
 import asyncio
@@ -26,13 +26,13 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-MAX_REST_S = 600.0  # also where Retry-After says more
+MAX_REST_S = 600.0  # upper bound, even if Retry-After is longer
 _MAX_ERROR_CHARS = 2000
-_MAX_REPEATED_CHARS = 300  # of an unusable reply, which the model is shown again: the prompt must not grow too long
+_MAX_REPEATED_CHARS = 300  # quoted from an unusable reply in the retry: the prompt must not grow too long
 
 
 class Unreadable(Exception):
-    """The reply is not what the agent asked for; the message says what it asks for, and goes to the model."""
+    """The reply has the wrong form; the message names the expected form, and goes to the model."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class _Member:
 
 @dataclass(slots=True)
 class _Log:
-    """What one question went through."""
+    """The failures and attempts of one question."""
 
     began: float = field(default_factory=time.monotonic)
     failures: list[FailedRequest] = field(default_factory=list)
@@ -71,7 +71,7 @@ class ModelPool:
         ]
 
     async def ask(self, messages: Sequence[Message], read: Callable[[str], T]) -> Answer[T]:
-        """The first reply that `read` takes; it raises Unreadable for others. Raises AgentFailed."""
+        """The first reply that `read` accepts; it raises Unreadable for others. Raises AgentFailed."""
         told = _Log()
         for member in self._members:
             found = await self._ask_one(member, messages, read, told)
@@ -89,14 +89,14 @@ class ModelPool:
     async def _ask_one(
         self, member: _Member, messages: Sequence[Message], read: Callable[[str], T], told: _Log
     ) -> tuple[T, AgentReply] | None:
-        """None when the next model has to be asked; `told` says why."""
+        """None: try the next model; `told` has the reason."""
         endpoint, breaker = member.endpoint, member.breaker
         asked: list[Message] = list(messages)
         for attempt in range(self._config.max_retries + 1):
             if (left_s := breaker.enter()) > 0:
                 told.add(
                     endpoint,
-                    f"left alone for {left_s:.1f} s more, after {self._config.breaker_failures} failures in a row",
+                    f"paused for {left_s:.1f} s more, after {self._config.breaker_failures} failures in a row",
                 )
                 return None
             try:
@@ -122,7 +122,7 @@ class ModelPool:
         return None
 
     def _after_failure(self, member: _Member, exc: RequestFailed, attempt: int) -> float | None:
-        """Seconds until the same model is asked again; None: it is not."""
+        """Seconds until the next attempt with the same model; None: no further attempt."""
         if not exc.is_own:
             member.breaker.failed()
         wait_s = max(self._backoff_s(attempt), exc.retry_after_s or 0.0)
@@ -132,7 +132,7 @@ class ModelPool:
         return wait_s if exc.may_pass else None
 
     def _backoff_s(self, attempt: int) -> float:
-        """Random within its upper half, so that the episodes of a process do not all ask again at once."""
+        """Random within its upper half, so that a process's episodes do not retry all at once."""
         config = self._config
         return float(config.retry_delay * config.backoff_factor**attempt * random.uniform(0.5, 1.0))
 

@@ -1,11 +1,11 @@
-"""The verdict in a judge's reply. What leaves a doubt is no verdict: the judge is asked again.
+"""Reads the verdict from a judge's reply. An ambiguous reply is not a verdict: the judge is asked again.
 
 In this order:
   a label and its value       `correct: yes`, `"verdict": "Incorrect"`, `**Final decision:** correct`
   a first or last line        of one word, with or without "Answer:" before it: `**Correct**`
   a first word and a stop     `Incorrect, because …`
   a last line                 `The predicted answer is not correct.`
-Labels that disagree, a first and a last line that disagree, and a first word that the rest contradicts are no verdict.
+Labels that disagree, a first and a last line that disagree, and a first word that the rest contradicts give no verdict.
 """
 
 import re
@@ -30,7 +30,7 @@ _MAX_CHARS, _MAX_LINE_CHARS = 20_000, 200
 
 
 def read_verdict(text: str) -> bool | None:
-    """None where there is no verdict, or more than one. In time linear in the length of `text`."""
+    """None if there is no verdict, or more than one. Linear in the length of `text`."""
     text = text.strip()[-_MAX_CHARS:]
     if labeled := {_verdict(word) for word in _LABELED.findall(text)}:
         return labeled.pop() if len(labeled) == 1 else None

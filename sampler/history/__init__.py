@@ -1,1 +1,1 @@
-"""Context policies: another history when the context grows too long or goes round in circles. docs/context.md is the guide."""
+"""Context policies rewrite the history when the context grows too long or the model loops. Guide: docs/context.md."""

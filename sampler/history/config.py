@@ -1,4 +1,4 @@
-"""What happens when an episode's context grows too long or goes round in circles: the settings. docs/context.md is the guide.
+"""Settings for an episode whose context grows too long or whose model loops. Guide: docs/context.md.
 
 They are fields of the sampler's configuration.
 """
@@ -11,34 +11,34 @@ from pydantic import BaseModel, Field, model_validator
 
 class NewContext(StrEnum):
     DISABLED = "disabled"  # the episode goes on until `max_tokens`
-    DISCARD_ALL_TOOLS = "discard_all_tools"  # replies stay, tool results become one line
+    DISCARD_ALL_TOOLS = "discard_all_tools"  # replies stay, each tool result becomes one line
     DISCARD_ALL = "discard_all"  # everything after the question becomes a summary
 
 
 class ContextConfig(BaseModel):
-    """Settings of context policies. Raises ValueError for combinations that mean nothing."""
+    """Settings of context policies. Raises ValueError for meaningless combinations."""
 
     new_context: NewContext = Field(
         NewContext.DISABLED,
-        description="When the next prompt would exceed context_budget_tokens: let it grow to max_tokens (disabled), replace "
-        "old tool results by one line each (discard_all_tools), or all that came after the question by a summary (discard_all).",
+        description="If the next prompt would exceed context_budget_tokens: let it grow to max_tokens (disabled), replace "
+        "each old tool result by one line (discard_all_tools), or everything after the question by a summary (discard_all).",
     )
     context_budget_tokens: int | None = Field(
         None, gt=0, description="The longest prompt before new_context acts. None: max_tokens - max_new_tokens."
     )
     context_summary: Literal["policy", "browse_agent"] = Field(
         "policy",
-        description="Who writes the summary of discard_all: the policy itself, in a reply that is trained like any other, or "
+        description="Writer of the summary of discard_all: the policy itself, in a reply that is trained like any other, or "
         "the browse agent.",
     )
     repetition_early_stop_times: int = Field(
         0,
         ge=-1,
-        description="The episode ends when a reply was said this often, or was cut while its end repeated itself this often. "
+        description="End the episode when a reply occurred this often, or was cut off while its tail repeated this often. "
         "0 or -1: never.",
     )
     enable_repetition_compress: bool = Field(
-        False, description="Do not end then: leave the repetitions out, apply new_context, and go on."
+        False, description="Instead of ending, drop the repetitions, apply new_context, and continue."
     )
 
     @model_validator(mode="after")

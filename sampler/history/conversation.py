@@ -1,12 +1,12 @@
-"""One episode's conversation: what was said, and what the next request shows of it.
+"""One episode's conversation, and the part of it that the next request shows.
 
     reply ─▶ would the next prompt exceed the budget, or must it be compressed? ─no─▶ request: the new messages
                      │ yes
                      └─▶ another history ─▶ request with `restart`: a branch of the token tree, cause `context_policy`
 
-What the model said stays in the record, trained like everything else; only what it *sees* from here on is another history. A
-summary that the policy writes itself is a request of its own: its tokens are sampled, stored and trained like those of any
-other reply, and stand as prompt text in the history that follows.
+The record keeps every reply, trained like any other; only the history that the model *sees* changes. A summary that the policy
+writes is a request of its own: its tokens are sampled, stored and trained like any other reply's, and appear as prompt text
+in the history that follows.
 """
 
 from collections.abc import Sequence
@@ -31,7 +31,7 @@ from shared.documents.states import DispatchStatus
 
 
 class Conversation:
-    """`sampler` asks and records; its configuration says which policy there is. `tools` count with the first request."""
+    """`sampler` sends and records; its configuration selects the context policy. Only the first request's `tools` count."""
 
     def __init__(
         self,
@@ -49,7 +49,7 @@ class Conversation:
         self._in_circles = False
 
     async def reply(self) -> Turn | None:
-        """The policy's next reply; None when the context has no room for one, also after the context policy."""
+        """The policy's next reply; None if the context has no room for one even after the context policy."""
         restart = self._in_circles or self._exceeds_budget()
         if restart:
             history = await self._rewritten()
@@ -59,12 +59,12 @@ class Conversation:
         return await self._sampler.create_chat_completions(self._new, tools=self._tools, restart=restart)
 
     def answer(self, turn: Turn, messages: Sequence[Message]) -> None:
-        """What the tools or the user say to the last reply."""
+        """Add the messages of tools or user that answer the last reply."""
         self._history = self._history.then(Round(turn.message, tuple(messages), said(turn)))
         self._new = list(messages)
 
     def is_repetition(self, turn: Turn) -> bool:
-        """Whether the last reply repeats itself or earlier ones as often as ends an episode; said twice, it is marked so."""
+        """Whether the last reply repeats often enough to end the episode. A repeated reply is marked as such."""
         limit = self._config.repetition_early_stop_times
         times = times_said(self._history, turn) if limit > 0 else 1
         if times > 1:
@@ -72,7 +72,7 @@ class Conversation:
         return 0 < limit <= times
 
     def compress(self) -> None:
-        """Leave the last reply and all repetitions out of what the next request shows."""
+        """Drop the last reply and all repetitions from the next request."""
         self._in_circles = True
 
     # ------------------------------------------------------------------ inside
@@ -83,7 +83,7 @@ class Conversation:
         return self._sampler.prompt_tokens(self._new) > self._config.budget_tokens
 
     async def _rewritten(self) -> History | None:
-        """None: there is no room to ask for a summary."""
+        """None: no room to request a summary."""
         history = without_repeats(self._history) if self._in_circles else self._history
         if not history.rounds:
             return history
@@ -95,7 +95,7 @@ class Conversation:
         return await self._summarized_by_the_policy(history)
 
     async def _summarized_by_the_policy(self, history: History) -> History | None:
-        """Asked behind the newest results; where there is no room for a whole reply behind them, they are left out."""
+        """Request it after the newest results; if a whole reply does not fit after them, drop them first."""
         sampler, restart = self._sampler, self._in_circles
         last = history.rounds[-1]
         for newest in (last, last.cleared()):
@@ -105,7 +105,7 @@ class Conversation:
                 break
         answer_so_far = sampler.episode.last_reply
         turn = await sampler.create_chat_completions(request, restart=restart)
-        sampler.episode.last_reply = answer_so_far  # a summary is no answer
+        sampler.episode.last_reply = answer_so_far  # a summary is not an answer
         return None if turn is None else discard_all(history, turn.parsed.content.strip() or turn.text.strip())
 
     def _tokens_of(self, history: History) -> int:

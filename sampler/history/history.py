@@ -1,12 +1,12 @@
-"""What was said in an episode, as the next request shows it, and the pure functions that make another history of it.
+"""An episode's history as the next request shows it, and pure functions that rewrite it.
 
     opening          rounds                                                          notes
-    system, query    reply, its tools' results | reply, its tools' results | …       a summary of what is no longer there
+    system, query    reply, its tools' results | reply, its tools' results | …       a summary of the removed part
 
-Promise: replies are kept or left out whole. A kept reply is the very message of its turn, by which `Context.restart` knows the
-ids that were sampled. What answers a reply's calls stays behind it, with the same call ids, so that every template that takes
-the history takes the rewritten one. The notes stand at the end of the query, for the same reason: two messages of a user in a
-row are refused by some templates.
+Promise: replies are kept or removed whole. A kept reply is the same message object as in its turn, which lets
+`Context.restart` find its sampled ids. The answers to a reply's calls stay after it, with the same call ids, so every
+template that accepts the history accepts the rewritten one. The notes are appended to the query for the same reason: some
+templates reject two consecutive user messages.
 """
 
 from bisect import bisect_left
@@ -28,14 +28,14 @@ SUMMARY_REQUEST = (
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """One reply and the messages that answered it. `said`: equal for replies that say and call the same."""
+    """One reply and the messages that answer it. `said` is equal for replies with the same text and calls."""
 
     reply: Message
     answers: tuple[Message, ...]
     said: str
 
     def cleared(self) -> "Round":
-        """Without what tools said."""
+        """A copy without tool results."""
         return replace(
             self, answers=tuple({**m, "content": CLEARED} if m["role"] == "tool" else m for m in self.answers)
         )
@@ -62,7 +62,7 @@ def with_text(message: Message, text: str) -> Message:
 
 
 def without_repeats(history: History) -> History:
-    """Of rounds that say the same, the first."""
+    """Keep the first of several rounds that say the same."""
     first: dict[str, Round] = {}
     for one in history.rounds:
         first.setdefault(one.said, one)
@@ -70,11 +70,11 @@ def without_repeats(history: History) -> History:
 
 
 def discard_all_tools(history: History, tokens: Callable[[History], int], budget: int) -> History:
-    """Tool results become one line each, except the newest, which the model has not read yet.
+    """Replace each tool result by one line, except the newest, which the model has not read yet.
 
     The prompt should take half of the `budget`, so that the next rewriting, and the prefill it costs, are some turns away:
-    the oldest rounds are left out for that, as few as possible. Where the newest results are too long for it they may take
-    all of the budget; where they do not fit at all they are removed too. What cannot be made to fit comes back without rounds.
+    as few of the oldest rounds as possible are dropped for that. If the newest results are too long for half, they may take
+    all of the budget; if they do not fit even then, they are removed too. If nothing fits, all rounds are dropped.
     """
     cleared = [one.cleared() for one in history.rounds]
     for newest, most in ((history.rounds[-1], budget // 2), (history.rounds[-1], budget), (cleared[-1], budget // 2)):
@@ -90,17 +90,17 @@ def _fits(tokens: Callable[[History], int], most: int, history: History) -> bool
 
 
 def discard_all(history: History, summary: str) -> History:
-    """The opening and a summary. It replaces earlier notes, which its writer has read."""
+    """The opening and a summary. It replaces earlier notes, which the summary's writer has read."""
     return History(history.opening, (), summary)
 
 
 def asking_for_a_summary(messages: Sequence[Message]) -> list[Message]:
-    """`messages` with the request at the end of the last one."""
+    """`messages` with the request for a summary appended to the last one."""
     return [*messages[:-1], with_text(messages[-1], SUMMARY_REQUEST)]
 
 
 def transcript(history: History) -> str:
-    """For a reader who is not the policy: notes, replies with their calls, results."""
+    """Text for readers other than the policy: notes, replies with their calls, results."""
     lines = [f"[Notes on earlier steps]: {history.notes}"] if history.notes else []
     for one in history.rounds:
         calls = [call["function"] for call in one.reply.get("tool_calls", ())]

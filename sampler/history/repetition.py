@@ -1,17 +1,17 @@
-"""When a model goes round in circles: it says what it has said before, or a reply never ends because its end repeats itself."""
+"""Detects a looping model: a reply that repeats an earlier one, or that never ends because its tail repeats."""
 
 import json
 
 from sampler.history.history import History
 from sampler.sampler import Turn
 
-# Shorter tails repeat in honest texts too: rulers, rows of zeros, a table's border.
+# Shorter tails also repeat in normal text: rulers, rows of zeros, table borders.
 MIN_LOOP_CHARS = 200
 
 
 def times_said(history: History, turn: Turn) -> int:
-    """How often the reply was said, this time included, as far as `history` shows; or how often its end repeats itself, for a
-    reply that was cut by its token budget. 1: there is no repetition."""
+    """How often the reply occurred in `history`, including this time; for a reply that was cut off by its token budget,
+    how often its tail repeats. 1: no repetition."""
     if turn.finish_reason == "length":
         return tail_repeats(turn.text)
     words = said(turn)
@@ -19,7 +19,7 @@ def times_said(history: History, turn: Turn) -> int:
 
 
 def said(turn: Turn) -> str:
-    """What the reply says and calls, without reasoning, blanks around it and ids of calls."""
+    """The reply's text and calls, without reasoning, surrounding blanks and call ids."""
     parsed = turn.parsed
     if parsed.errors:
         return turn.text.strip()
@@ -28,12 +28,12 @@ def said(turn: Turn) -> str:
 
 
 def tail_repeats(text: str) -> int:
-    """The most times that some piece stands one after the other at the end of `text`, over MIN_LOOP_CHARS at least; else 1.
+    """The highest number of consecutive copies of a piece at the end of `text` that span at least MIN_LOOP_CHARS; else 1.
 
-    A last piece that is cut counts with the whole ones before it. Linear in the text: the Z-function (Gusfield, Algorithms on
-    Strings, 1.3) of the reversed text gives, per period, how far back it holds.
+    A partial last copy counts together with the whole copies before it. Linear in the text: the Z-function (Gusfield,
+    Algorithms on Strings, 1.3) of the reversed text gives, per period, how far back it holds.
     """
-    reversed_text = text.rstrip("\ufffd")[::-1]  # a character of which only some bytes were sampled
+    reversed_text = text.rstrip("\ufffd")[::-1]  # the replacement character of a partly sampled character
     most = 1
     for period, length in enumerate(_z_function(reversed_text)):
         if period and period + length >= MIN_LOOP_CHARS:

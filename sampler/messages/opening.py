@@ -1,7 +1,7 @@
-"""The first messages of an episode: the system prompt, with how the answer is to be written, and the question.
+"""The first messages of an episode: the system prompt with the answer's form, and the question.
 
-A scorer reads the answer out of the last reply by the task's `answer_schema`; a model that was never told the form scores 0.
-So the form is part of the system prompt, by the setting `answer_instruction`:
+A scorer extracts the answer from the last reply by the task's `answer_schema`; a model that does not know the form scores 0.
+So the setting `answer_instruction` adds the form to the system prompt:
 
     auto           the sentence of `INSTRUCTIONS` for the task's schema
     none           nothing: for models that were trained without one
@@ -17,7 +17,7 @@ INSTRUCTIONS = {
     "answer": "When you know the answer, write it between <answer> and </answer>, like this: <answer>your answer</answer>",
     "boxed": "When you know the answer, write it inside \\boxed{}, like this: \\boxed{your answer}",
 }
-MARKS = {"answer": ("<answer>",), "boxed": ("\\boxed", "\\fbox")}  # of a task that says by itself how to answer
+MARKS = {"answer": ("<answer>",), "boxed": ("\\boxed", "\\fbox")}  # marks of a query that already specifies the form
 
 AUTO, NONE = "auto", "none"
 
@@ -25,7 +25,7 @@ AUTO, NONE = "auto", "none"
 def opening_messages(
     payload: TaskPayload, *, scorer: str, system_prompt: str | None, answer_instruction: str
 ) -> list[dict[str, Any]]:
-    """The task's own `system`, or else `system_prompt`, then the answer's form; and the query as the user's message."""
+    """The task's own `system` or else `system_prompt`, then the answer's form; and the query as the user's message."""
     system = payload.system or system_prompt or ""
     instruction = _instruction(payload, scorer, system, answer_instruction)
     parts = [part for part in (system, instruction) if part]
@@ -34,7 +34,7 @@ def opening_messages(
 
 
 def _instruction(payload: TaskPayload, scorer: str, system: str, setting: str) -> str:
-    """Empty where it is switched off, where the scorer reads the whole reply, and where the task says the form itself."""
+    """Empty if disabled, if the scorer reads the whole reply, or if the task already specifies the form."""
     if setting == NONE or not scorer_needs_answer(scorer):
         return ""
     if setting != AUTO:

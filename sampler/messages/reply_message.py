@@ -1,4 +1,4 @@
-"""A parsed reply as the message that the chat template takes, and the ids of its calls."""
+"""Converts a parsed reply to the message that the chat template takes, and gives its calls ids."""
 
 from dataclasses import replace
 from typing import Any
@@ -10,12 +10,12 @@ PROSE = ("content", "reasoning_content")
 
 
 def make_call_id(kind: str, number: int) -> str:
-    """Nine letters and digits: what the strictest templates take."""
+    """Nine letters and digits, as the strictest templates require."""
     return f"{kind}{number % 10**8:08d}"
 
 
 def with_call_ids(parsed: ParsedReply, turn: int) -> ParsedReply:
-    """Every call has an id: the model's own, or one that is unique in the episode."""
+    """Give every call an id: the model's own, or one that is unique in the episode."""
     calls = [
         call if call.id else replace(call, id=make_call_id("c", turn * MAX_CALLS + index))
         for index, call in enumerate(parsed.tool_calls)
@@ -36,5 +36,5 @@ def message_of(parsed: ParsedReply) -> Message:
 
 
 def beyond_text(text: str, message: Message) -> Message:
-    """The message without those of its texts that stand in `text` word for word: stored once is enough."""
+    """The message without the texts that occur verbatim in `text`, which is stored already."""
     return {name: value for name, value in message.items() if name not in PROSE or value not in text}

@@ -1,12 +1,12 @@
-"""The conversation of an episode, for its scorer: what the task's own policy was told and what it said, each once.
+"""The conversation of an episode for its scorer: all messages that the task's own policy received and wrote, each once.
 
-    told      S Q          r1    t1          r2    restart: S Q r1 [removed] r2 t2          r3
+    sent       S Q          r1    t1          r2    restart: S Q r1 [removed] r2 t2          r3
     here      S Q          r1    t1          r2                                t2           r3
 
-A restart shows a history again, and often a shorter one. Of it those messages are new that stand behind its last reply
-(all of them, where it holds none, as with a summary in place of everything) and were not said before. It removes nothing.
+A restart shows a history again, often a shorter one. Messages in it are new if they follow its last reply (any message, if it
+contains no reply, as after a summary) and did not occur before. A restart removes nothing.
 
-Bounded: beyond `MAX_CHARS` the oldest messages behind the opening are left out, and one message says how many.
+Bounded: beyond `MAX_CHARS` the oldest messages after the opening are dropped, and one message gives their number.
 """
 
 import copy
@@ -18,9 +18,9 @@ from typing import Any
 from sampler.rendering.words import Words, words_of
 
 Message = Mapping[str, Any]
-Said = tuple[str, Words]  # role, and what one message says
+Said = tuple[str, Words]  # role, and the words of one message
 
-# A context of 128k tokens takes some 500,000. Only context policies make an episode longer than its context.
+# A context of 128k tokens is about 500,000 characters. Only context policies make an episode longer than its context.
 MAX_CHARS = 2_000_000
 
 
@@ -28,15 +28,15 @@ class Transcript:
     def __init__(self, max_chars: int = MAX_CHARS) -> None:
         self._max_chars = max_chars
         self._opening: list[Message] = []
-        self._rest: deque[tuple[Message, int]] = deque()  # with their characters
+        self._rest: deque[tuple[Message, int]] = deque()  # with their lengths in characters
         self._chars = 0
         self._left_out = 0
-        self._times: Counter[Said] = Counter()  # that the policy was told a message
-        self._replies: dict[Said, list[int]] = {}  # their numbers, by the forms in which samplers keep them
+        self._times: Counter[Said] = Counter()  # how often the policy received a message
+        self._replies: dict[Said, list[int]] = {}  # reply numbers, by the forms in which samplers keep them
         self._count = 0
 
     def told(self, messages: Sequence[Message], *, restart: bool) -> None:
-        """`restart`: they are a whole history."""
+        """`restart`: the messages are a whole history."""
         names = [_name(message) for message in messages]
         told, replies = self._known(names) if restart else (set[int](), set[int]())
         is_opening = not self._times
@@ -50,7 +50,7 @@ class Transcript:
                 self._add(message)
 
     def replied(self, message: Message, words: frozenset[Words]) -> None:
-        """`words`: by `reply_words`."""
+        """`words`: as returned by `reply_words`."""
         for one in words:
             self._replies.setdefault(("assistant", one), []).append(self._count)
         self._count += 1
@@ -61,7 +61,7 @@ class Transcript:
         return (*self._opening, *[gap] * (self._left_out > 0), *(message for message, _ in self._rest))
 
     def _known(self, names: Sequence[Said]) -> tuple[set[int], set[int]]:
-        """Places of what was told, as often as it was, and of replies, each once."""
+        """Positions of received messages, counted as often as they occur, and of replies, each once."""
         left, used = Counter(self._times), set[int]()
         told, replies = set[int](), set[int]()
         for at, name in enumerate(names):

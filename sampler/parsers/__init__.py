@@ -1,7 +1,7 @@
-"""From a reply's text to its tool calls: one file per family of models, one name each in the configuration.
+"""Parses tool calls out of a reply's text: one file per model family, each with its name in the configuration.
 
-`get_parser(name)` gives a function from text (and the tools' schemas) to a `ParsedReply`; see `reply.py` for what all of
-them promise.
+`get_parser(name)` returns a function from text (and the tools' schemas) to a `ParsedReply`; `reply.py` states the promises of
+all parsers.
 """
 
 from sampler.parsers.deepseekv3 import parse_deepseekv3

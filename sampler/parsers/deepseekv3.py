@@ -1,4 +1,4 @@
-"""DeepSeek's forms, with full-width bars and low blocks as in its tokens (name `deepseekv3`; V3, R1 and V3.1):
+"""DeepSeek's formats, with full-width bars and low blocks as in its tokens (name `deepseekv3`; V3, R1 and V3.1):
 
 <｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>box_owner
 ```json
@@ -29,7 +29,7 @@ def _read_call(text: str, start: int, reply: ReplyBuilder) -> int:
     name, body_at = found
     close = CLOSE
     head, fenced, _ = text[body_at : body_at + _MAX_KIND].partition(_FENCE)
-    if fenced and "{" not in head and CLOSE not in head:  # the older form: a kind, then name and fenced JSON
+    if fenced and "{" not in head and CLOSE not in head:  # the older format: a kind, then name and fenced JSON
         name, body_at = head.strip(), body_at + len(head) + len(_FENCE)
         body_at += len("json") if text.startswith("json", body_at) else 0
         close = _FENCE

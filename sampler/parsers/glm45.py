@@ -1,4 +1,4 @@
-"""GLM-4.5's form; values of strings are bare text, all else is JSON, so the tool's schema decides (name `glm45`):
+"""GLM-4.5's format; string values are bare text, others JSON, so the tool's schema decides (name `glm45`):
 
 <tool_call>box_owner
 <arg_key>box</arg_key>
@@ -32,7 +32,7 @@ def parse_glm45(text: str, tools: ToolSchemas = ()) -> ParsedReply:
 
 
 def _read_call(text: str, start: int, tools: ToolSchemas, reply: ReplyBuilder) -> int | None:
-    """Where the text goes on; None after an error."""
+    """Index where parsing resumes; None after an error."""
     match = _NAME.match(text, start + len(OPEN))
     assert match is not None, "blanks and a name may be empty"
     name, at = match.group(1), match.end()
@@ -53,7 +53,7 @@ def _read_call(text: str, start: int, tools: ToolSchemas, reply: ReplyBuilder) -
 
 
 def _tagged(text: str, at: int, opening: str, closing: str) -> tuple[str | None, int]:
-    """What stands between two tags, and where the next tag may begin."""
+    """The text between two tags, and where the next tag may begin."""
     if not text.startswith(opening, at):
         return None, at
     end = text.find(closing, at)

@@ -1,4 +1,4 @@
-"""Hermes form, as Qwen2.5, Qwen3 and others write it (names `hermes`, `qwen`, `qwen25`):
+"""The Hermes format of Qwen2.5, Qwen3 and others (names `hermes`, `qwen`, `qwen25`):
 
 I look it up.
 <tool_call>

@@ -1,4 +1,4 @@
-"""Kimi-K2's form; the id names the function and counts (name `kimi_k2`):
+"""Kimi-K2's format; the id contains the function's name and a counter (name `kimi_k2`):
 
 <|tool_calls_section_begin|><|tool_call_begin|>functions.box_owner:0<|tool_call_argument_begin|>{"box": "A"}<|tool_call_end|>
 <|tool_calls_section_end|>

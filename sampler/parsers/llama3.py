@@ -1,9 +1,9 @@
-"""Llama 3.1's form: the reply is nothing but calls, or they follow <|python_tag|> (name `llama3`):
+"""Llama 3.1's format: the reply consists of calls, or they follow <|python_tag|> (name `llama3`):
 
 {"name": "box_owner", "parameters": {"box": "A"}}
 <|python_tag|>{"name": "box_owner", "parameters": {"box": "A"}}; {"name": "clock", "parameters": {}}
 
-Without the tag, a reply that begins with an object without "name" is an answer in JSON and no call.
+Without the tag, a reply that begins with an object without "name" is a JSON answer, not a call.
 """
 
 import re

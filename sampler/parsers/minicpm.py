@@ -1,4 +1,4 @@
-"""MiniCPM's form (3, 4, 4-MCP): lines of Python calls between two tokens, its own tokens around reasoning (name `minicpm`):
+"""MiniCPM's format (3, 4, 4-MCP): lines of Python calls between two tokens, special tokens around reasoning (name `minicpm`):
 
 <|thought_start|>
 I should look it up.
@@ -34,7 +34,7 @@ def parse_minicpm(text: str, tools: ToolSchemas = ()) -> ParsedReply:
 
 
 def _read_section(text: str, start: int, reply: ReplyBuilder) -> int:
-    """A closing token inside a text of an argument does not end the section: calls are read until the token stands bare."""
+    """A closing token inside a string argument does not end the section: calls are read up to a token outside of strings."""
     reader = PythonReader(text, start)
     found = 0
     try:

@@ -1,4 +1,4 @@
-"""Mistral's forms, both behind the token [TOOL_CALLS] (name `mistral`):
+"""Mistral's formats, both after the token [TOOL_CALLS] (name `mistral`):
 
 [TOOL_CALLS][{"name": "box_owner", "arguments": {"box": "A"}, "id": "aB3dE6gH9"}]
 [TOOL_CALLS]box_owner[CALL_ID]aB3dE6gH9[ARGS]{"box": "A"}          newer; [CALL_ID]… and [ARGS] may be missing
@@ -15,7 +15,7 @@ OPEN = "[TOOL_CALLS]"
 FORM = f'{OPEN}[{{"name": "…", "arguments": {{…}}}}]'
 _BLANKS = re.compile(r"\s*")
 _NAMED = re.compile(r"\s*([^\s\[\]{}]{1,256})(?:\[CALL_ID\]([A-Za-z0-9]{0,64}))?(?:\[ARGS\])?\s*(?=\{)")
-# The template takes ids of exactly nine letters or digits; others are replaced by one of ours.
+# The template takes ids of exactly nine letters or digits; other ids are replaced.
 _ID = re.compile(r"[A-Za-z0-9]{9}")
 
 

@@ -1,7 +1,7 @@
-"""Calls written as Python, `box_owner(box="A", deep=[1, {"x": None}])`: read by hand, never by Python's own compiler.
+"""Calls written as Python, `box_owner(box="A", deep=[1, {"x": None}])`. Python's own compiler is never used.
 
-Python's parser takes seconds over some malformed texts and can exhaust the C stack on others; this one looks at each character a
-bounded number of times and at no more than MAX_DEPTH levels. Literals may be Python's or JSON's (`None`, `null`, 'a', "\\u00e9").
+Python's parser takes seconds for some malformed texts and can exhaust the C stack on others; this one visits each character a
+bounded number of times, and at most MAX_DEPTH levels. Literals may be Python's or JSON's (`None`, `null`, 'a', "\\u00e9").
 """
 
 import re
@@ -25,11 +25,11 @@ _CLOSING = {"[": "]", "(": ")", "{": "}"}
 
 
 class NotPython(ValueError):
-    """The text is no call; the message says why and where."""
+    """The text is not a call; the message gives the reason and position."""
 
 
 class PythonReader:
-    """Reads calls and values of `text` from `at` on; `at` moves along."""
+    """Reads calls and values of `text` from `at` on, advancing `at`."""
 
     def __init__(self, text: str, at: int = 0) -> None:
         self.text = text
@@ -62,7 +62,7 @@ class PythonReader:
         self.at = match.end()
 
     def takes(self, wanted: str) -> bool:
-        """Skip blanks and, if it is there, `wanted` and the blanks behind it."""
+        """Skip blanks and, if present, `wanted` and the blanks after it."""
         self.blanks()
         if not self.text.startswith(wanted, self.at):
             return False
@@ -111,7 +111,7 @@ class PythonReader:
         return pairs if opening == "{" else items
 
     def _strings(self) -> str:
-        """One text, or several side by side."""
+        """One string, or several adjacent ones."""
         parts = []
         while self.text.startswith(('"', "'"), self.at):
             quote = self.text[self.at : self.at + 3]
@@ -139,7 +139,7 @@ def _unescaped(text: str) -> str:
     if "\\" not in text:
         return text
     whole = _ESCAPE.sub(_character, text)
-    if any("\ud800" <= c <= "\udfff" for c in whole):  # JSON writes characters beyond 16 bits as pairs
+    if any("\ud800" <= c <= "\udfff" for c in whole):  # JSON writes characters beyond 16 bits as surrogate pairs
         whole = whole.encode("utf-16", "surrogatepass").decode("utf-16", "surrogatepass")
     return whole
 

@@ -1,4 +1,4 @@
-"""A list of Python calls, as Llama 3.2 and 4, ToolACE and others write it (name `pythonic`):
+"""A list of Python calls, the format of Llama 3.2 and 4, ToolACE and others (name `pythonic`):
 
 [box_owner(box="A"), clock()]
 """

@@ -1,4 +1,4 @@
-"""Qwen3-Coder's form; arguments are bare text, typed by the tool's schema (name `qwen3_coder`):
+"""Qwen3-Coder's format; arguments are bare text, typed by the tool's schema (name `qwen3_coder`):
 
 <tool_call>
 <function=box_owner>
@@ -31,7 +31,7 @@ def parse_qwen3_coder(text: str, tools: ToolSchemas = ()) -> ParsedReply:
 
 
 def _next_call(text: str, at: int) -> int:
-    """Models forget the outer tag now and then; the inner one is enough."""
+    """Models sometimes omit the outer tag; the inner one is enough."""
     starts = [start for tag in (OPEN, _FUNCTION) if (start := text.find(tag, at)) >= 0]
     return min(starts, default=-1)
 
@@ -74,7 +74,7 @@ def _after(text: str, start: int, tag: str) -> int:
 
 
 def _resume(text: str, at: int) -> int:
-    """Behind the end of the malformed call, and not beyond the beginning of the next."""
+    """Index after the end of the malformed call, but not beyond the start of the next."""
     end = text.find(CLOSE, at)
     following = _next_call(text, at)
     if end >= 0 and (following < 0 or end < following):
@@ -83,5 +83,5 @@ def _resume(text: str, at: int) -> int:
 
 
 def _unwrapped(value: str) -> str:
-    """Without the one line break that the form puts around a value."""
+    """The value without the one line break that the format puts around it."""
     return value.removeprefix("\n").removesuffix("\n")

@@ -1,11 +1,11 @@
-"""What every parser gives, and the bench it is put together on. A reply that is malformed is data, never an exception.
+"""The result of every parser, and its builder. A malformed reply is data, never an exception.
 
-Promises that hold for all families
-  * What is wrong with a call becomes a text that is told to the model (the turn is a `formaterror`); calls that are right
-    are kept with it. Nothing is lost and nothing is fatal.
-  * Arguments can be stored and sent: no more than 64 levels, whole numbers of 64 bits, finite floats, whole characters.
-  * Reasoning is set apart and never searched for calls.
-  * Time is linear in the length of any reply: at most MAX_CALLS calls are read.
+Promises of all families
+  * An error in a call becomes a message to the model (the turn is a `formaterror`); the correct calls are kept. Nothing is
+    lost and nothing is fatal.
+  * Arguments can be stored and sent: at most 64 levels, whole numbers of 64 bits, finite floats, valid characters.
+  * Reasoning is separated and never searched for calls.
+  * Time is linear in the length of the reply: at most MAX_CALLS calls are read.
 """
 
 import math
@@ -32,7 +32,7 @@ class ToolCall:
 
 @dataclass(frozen=True, slots=True)
 class ParsedReply:
-    """`content`: the text without reasoning and calls. `errors`: one text per malformed call, to be told to the model."""
+    """`content`: the text without reasoning and calls. `errors`: one message to the model per malformed call."""
 
     content: str
     tool_calls: list[ToolCall] = field(default_factory=list)
@@ -40,12 +40,12 @@ class ParsedReply:
     reasoning: str = ""
 
 
-# Takes the reply's text without its end-of-turn token, and the tools, whose schemas give types to untyped arguments.
+# Takes the reply's text without its end-of-turn token, and the tools, whose schemas type the untyped arguments.
 Parser = Callable[[str, ToolSchemas], ParsedReply]
 
 
 class ReplyBuilder:
-    """`form`: how a call should look, which every error quotes."""
+    """`form`: the expected format of a call, quoted in every error."""
 
     def __init__(self, reasoning: str, form: str) -> None:
         self._reasoning = reasoning
@@ -56,11 +56,11 @@ class ReplyBuilder:
 
     @property
     def number(self) -> int:
-        """Of the next call, as people count."""
+        """Number of the next call, counted from 1."""
         return len(self._calls) + len(self._errors) + 1
 
     def is_full(self) -> bool:
-        """Says so to the model, once, when no further call will be read: the caller stops."""
+        """Whether MAX_CALLS is reached: the caller stops. Adds one error for the model."""
         if self.number <= MAX_CALLS:
             return False
         self._errors.append(f"more than {MAX_CALLS} tool calls in one reply; the rest were not read")
@@ -74,7 +74,7 @@ class ReplyBuilder:
         self._errors.append(f"tool call {self.number} {problem}; expected {self._form}")
 
     def call(self, name: Any, arguments: Any, call_id: str = "") -> None:
-        """A call, or the error that it is."""
+        """Add a call, or an error if it is malformed."""
         if not isinstance(name, str) or not name:
             self.error('has no "name"')
         elif not isinstance(arguments, dict):
@@ -89,17 +89,17 @@ class ReplyBuilder:
 
 
 def split_reasoning(text: str, think: str = THINK, end_think: str = END_THINK) -> tuple[str, str]:
-    """The reasoning and the rest. A prompt may have opened the reasoning, so that the reply only closes it."""
+    """The reasoning and the rest. If the prompt opened the reasoning, the reply only closes it."""
     before, found, after = text.partition(end_think)
     if found:
         return before.replace(think, "", 1).strip(), after
-    if text.lstrip().startswith(think):  # cut off while still thinking
+    if text.lstrip().startswith(think):  # cut off during reasoning
         return text.replace(think, "", 1).strip(), ""
     return "", text
 
 
 def problem_of(arguments: dict[str, Any]) -> str:
-    """Why this cannot be stored and sent; empty when it can."""
+    """Why the arguments cannot be stored and sent; empty if they can."""
     level: list[Any] = [arguments]
     for _ in range(MAX_DEPTH + 1):
         if not level:

@@ -1,4 +1,4 @@
-"""The walk through a reply from one tool call to the next, which most families share."""
+"""Walks through a reply from one tool call to the next, as most families need."""
 
 from collections.abc import Callable
 
@@ -6,8 +6,8 @@ from sampler.parsers.reply import ParsedReply, ReplyBuilder
 
 
 def scan(text: str, reply: ReplyBuilder, find: Callable[[int], int], read: Callable[[int], int]) -> ParsedReply:
-    """`find` gives the start of the next call from an index on, or -1; `read` takes the call that begins there into `reply` and
-    returns where the text goes on. What stands between calls is the reply's text."""
+    """`find` returns the start of the next call from an index on, or -1; `read` adds the call that begins there to `reply` and
+    returns where parsing resumes. The text between calls is the reply's text."""
     at = 0
     while (start := find(at)) >= 0:
         reply.text(text[at:start])

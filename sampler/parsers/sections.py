@@ -1,4 +1,4 @@
-"""Calls between tokens, several of them in a section with tokens of its own: DeepSeek's and Kimi's way."""
+"""Calls between tokens, several of them in a section between further tokens: the format of DeepSeek and Kimi."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from sampler.parsers.reply import ParsedReply, ReplyBuilder, split_reasoning
 
 @dataclass(frozen=True, slots=True)
 class SectionTokens:
-    """The tokens around a section, and the one that opens a call inside."""
+    """The tokens around a section, and the token that opens a call inside."""
 
     begin: str
     end: str
@@ -18,7 +18,7 @@ class SectionTokens:
 def parse_sections(
     text: str, form: str, tokens: SectionTokens, read_call: Callable[[str, int, ReplyBuilder], int]
 ) -> ParsedReply:
-    """`read_call` reads the call whose body begins at an index into the reply, and returns where the text goes on."""
+    """`read_call` adds the call whose body begins at an index to the reply, and returns where parsing resumes."""
     reasoning, rest = split_reasoning(text)
     reply = ReplyBuilder(reasoning, form)
     at = 0

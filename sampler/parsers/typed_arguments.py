@@ -1,6 +1,6 @@
-"""Types for arguments that a model writes as bare text (`<parameter=count>5</parameter>`), from the tool's schema.
+"""Converts arguments that a model writes as bare text (`<parameter=count>5</parameter>`), by the tool's schema.
 
-A parameter that the schema calls a string keeps its text, be it "5" or "null". Without a schema, what reads as JSON is JSON.
+A string parameter keeps its text, even "5" or "null". Without a schema, text that is valid JSON is parsed as JSON.
 """
 
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ _CONSTANTS = {"True": True, "False": False, "None": None}
 
 
 def argument_types(tools: ToolSchemas, name: str) -> dict[str, set[str]]:
-    """By parameter of the tool `name`: the JSON types that its schema allows; empty where it does not say."""
+    """The JSON types that the schema of the tool `name` allows, by parameter; empty if unspecified."""
     for tool in tools:
         function = tool.get("function", tool)
         if isinstance(function, Mapping) and function.get("name") == name:
@@ -25,7 +25,7 @@ def argument_types(tools: ToolSchemas, name: str) -> dict[str, set[str]]:
 
 
 def typed(text: str, types: set[str] | None) -> Any:
-    """The value that `text` stands for. What fits no type stays text: the tool says what it thinks of it."""
+    """The value of `text`. Text that fits no type stays text: the tool reports the error."""
     types = types or set()
     if types == {"string"}:
         return text

@@ -1,1 +1,1 @@
-"""Conversations as token ids, by any model's chat template."""
+"""Renders conversations as token ids, with any model's chat template."""

@@ -4,18 +4,18 @@
     start    ─────────────────▶
     extend                       ──────────────────▶◀─────────────────────▶
 
-With every new message the whole conversation is rendered by the template, the model's replies as sentinels. Two things are
-read off that text.
+For every new message the template renders the whole conversation, with sentinels in place of the model's replies. There are two
+cases:
 
-  * It begins with the text of the last prompt, and shows all of the last reply: `clean`. What stands behind the reply's end
-    is encoded and appended; the ids before it stay as they are. Only new text is ever encoded.
-  * It shows older turns differently (Qwen3 drops reasoning once a new question comes, Mistral moves its list of tools): the
-    template rewrites. With `branch` the prompt becomes what the template shows now: template text is encoded, and where a
-    reply's text is still there, the ids that were sampled are put in its place. The longest common prefix with the last
-    request is shared, the rest are prompt tokens, which have no loss. With `keep` history stays as it was sampled.
+  * The text begins with the text of the last prompt and shows the last reply completely: `clean`. The text after the
+    reply's end is encoded and appended; the ids before it stay as they are. Only new text is ever encoded.
+  * The text shows older turns differently (Qwen3 drops reasoning after a new question, Mistral moves its list of tools): the
+    template rewrites. With `branch` the new prompt follows the new text: template text is encoded, and each reply that it
+    still shows is replaced by its sampled ids. The longest common prefix with the last request is shared; the rest are prompt
+    tokens, which have no loss. With `keep` the history stays as it was sampled.
 
-How a reply is spelled is no reason for a branch: a model that writes its JSON without blanks keeps its blanks-free ids,
-though the template would write them with blanks. A branch comes only from what the template shows or hides.
+Spelling differences in a reply cause no branch: a model that writes its JSON without blanks keeps those ids, although the
+template would add blanks. Only text that the template shows or hides causes a branch.
 """
 
 import copy
@@ -47,8 +47,8 @@ class Prompt:
 
 @dataclass(frozen=True, slots=True)
 class _Shown:
-    """Where a rendering shows a reply: from `start` to its end-of-turn token at `end` (-1: there is none). Not `whole`: without
-    its reasoning."""
+    """The position of a reply in a rendering: from `start` to its end-of-turn token at `end` (-1: none). `whole` is False
+    without its reasoning."""
 
     start: int
     end: int
@@ -70,11 +70,11 @@ class Context:
         self._now = datetime.now()
         self._messages: list[Message] = []
         self._known = KnownReplies()
-        self._replies: list[SampledReply] = []  # that the history shows
-        self._places: list[int] = []  # of the replies among the messages
-        self._call_ids: list[list[str]] = []  # of the calls that each reply is shown with
-        self._text = ""  # the rendering that the last prompt was made of
-        self._encoded: dict[str, list[int]] = {}  # of text between replies, which returns with every rewriting
+        self._replies: list[SampledReply] = []  # replies in the current history
+        self._places: list[int] = []  # their indices among the messages
+        self._call_ids: list[list[str]] = []  # call ids, for each reply as shown
+        self._text = ""  # the rendering behind the last prompt
+        self._encoded: dict[str, list[int]] = {}  # cache of text between replies, which recurs with every rewriting
 
     def start(self, messages: Sequence[Message]) -> Prompt:
         """The first prompt."""
@@ -87,9 +87,9 @@ class Context:
     def restart(
         self, messages: Sequence[Message], output_ids: Sequence[int] = (), message: Message | None = None
     ) -> Prompt:
-        """Another history, as a context policy wants it; shares what it can with the last request and its reply.
+        """Replace the history, as a context policy does; shares the longest prefix with the last request and its reply.
 
-        A message that is a reply of this episode (`KnownReplies`) keeps its sampled ids, also after other histories.
+        A message that is a reply of this episode (`KnownReplies`) keeps its sampled ids, even after other histories.
         """
         old = [*self.ids, *output_ids]
         if output_ids or message is not None:
@@ -111,10 +111,10 @@ class Context:
     def extend(
         self, output_ids: Sequence[int], new_messages: Sequence[Message], message: Message | None = None
     ) -> Prompt:
-        """Append a reply and the messages that answer it; `message`: the reply as a message, for `restart` to know it by.
+        """Append a reply and the messages that answer it; `message`: the reply as a message, for `restart` to match.
 
-        A reply that did not end with an end-of-turn token (length limit, stop string) gets one as the first of the added
-        ids: a prompt token, neither sampled nor trained. Raises ConfigError when the template hides the reply.
+        A reply without an end-of-turn token (length limit, stop string) gets one as the first of the added ids: a prompt
+        token, neither sampled nor trained. Raises ConfigError if the template hides the reply.
         """
         if not new_messages:
             raise ValueError("extend needs the messages that answer the reply (tool results or a user's text)")
@@ -143,7 +143,7 @@ class Context:
         return Prompt(len(old), added, BranchCause.CLEAN)
 
     def fork(self) -> "Context":
-        """The same context, which goes on by itself: to look at a prompt that is perhaps never sent."""
+        """An independent copy: to compute a prompt that may never be sent."""
         twin = copy.copy(self)
         twin.ids, twin._messages = list(self.ids), list(self._messages)
         twin._replies, twin._places = list(self._replies), list(self._places)
@@ -156,7 +156,7 @@ class Context:
         return [self.template.mark(message) for message in self.format.spoken(messages)]
 
     def _add_reply(self, reply: SampledReply, following: Sequence[Message]) -> None:
-        """As a message of sentinels that called the tools whose results follow."""
+        """Append a message of sentinels that called the tools whose results follow."""
         results = []
         for message in following:
             if message.get("role") != "tool":
@@ -168,8 +168,8 @@ class Context:
         self._messages.append(reply.as_message(results))
 
     def _render(self) -> str:
-        """Templates that take only one call a turn are shown one, those that take none are shown none: the model wrote them
-        anyway, and its ids stand for all of them. Raises ConfigError."""
+        """Templates that accept only one call per turn are shown one, those that accept none are shown none: the sampled ids
+        contain all calls anyway. Raises ConfigError."""
         refused: ConfigError | None = None
         for most_calls in (MAX_SHOWN_CALLS, 1, 0):
             for index, ids in enumerate(self._call_ids):
@@ -184,7 +184,7 @@ class Context:
         raise refused
 
     def _shown(self, reply: SampledReply, cursor: int) -> _Shown | None:
-        """Where the current text shows `reply`, looking from `cursor` on. None: nowhere."""
+        """The position of `reply` in the current text, at or after `cursor`. None: not shown."""
         text = self._text
         places = {name: at for name, s in reply.sentinels.items() if (at := text.find(s, cursor)) >= 0}
         if not places:
@@ -200,10 +200,10 @@ class Context:
         return _Shown(start, self.format.end_of_turn(text, last), whole)
 
     def _reply_start(self, before: str, opener: str) -> int:
-        """Where in the text before a reply's first sentinel the reply began, by the end of the prompt it was sampled from.
+        """The start of a reply, searched in the text before its first sentinel by the end of the prompt it was sampled from.
 
-        Some templates end a prompt with other text than they show there later (no empty reasoning, other blanks): the reply
-        begins behind the last control token that both wrote alike, and the whole lines behind it that are the same.
+        Some templates render a prompt's end differently later (no empty reasoning, other blanks): then the reply begins after
+        the last control token common to both, and any equal whole lines after it.
         """
         at = before.rfind(opener)
         if at >= 0:
@@ -222,13 +222,13 @@ class Context:
         return at + seen + common.rfind("\n") + 1
 
     def _answer_start(self, reply: SampledReply, start: int, first: int, has_content: bool) -> int:
-        """Where, of a reply shown from `start` on without its reasoning, the rest begins that was sampled."""
+        """For a reply shown from `start` without its reasoning: the start of the remaining sampled part."""
         text = self._text
         if not has_content:
             opening = self.format.call_opening
             at = text.rfind(opening, start, first) if opening else -1
             return at if at >= 0 else start
-        # Some templates write a token before every content, which is then the first that was sampled behind the reasoning.
+        # Some templates write a token before every content: the first sampled token after the reasoning.
         tokens = list(self.template.added_re.finditer(text, start, first))
         if tokens and not text[tokens[-1].end() : first].strip():
             token = self.template.token_id(tokens[-1].group())
@@ -244,7 +244,7 @@ class Context:
         return Prompt(shared, ids[shared:], cause)
 
     def _compose(self, text: str) -> list[int]:
-        """Ids of a rendering: sampled ids where it shows replies, encoded text elsewhere."""
+        """Ids of a rendering: sampled ids for replies, encoded text elsewhere."""
         ids: list[int] = []
         cursor = 0
         for reply in self._replies:
@@ -257,7 +257,7 @@ class Context:
         return ids + self._encode(text[cursor:])
 
     def _encode(self, marked: str) -> list[int]:
-        """Text between replies begins at the start or with an end-of-turn token, so it is encoded as the whole would be."""
+        """Text between replies begins at the start or with an end-of-turn token, so it encodes as in the whole text."""
         if not marked:
             return []
         if marked not in self._encoded:

@@ -1,9 +1,9 @@
-"""Every reply of a model in an episode, also those that the current history does not show, and which messages are them.
+"""Every reply of a model in an episode, including those that the current history omits, and how messages are matched to them.
 
-A message is a reply where it is the very object of a turn, or says the same: text, reasoning and calls of the turn's
-message, or the reply's raw text as its content. So a history keeps the ids of a reply as they were sampled, whether a
-sampler holds the object, a copy or what came back from JSON, and other histories may have come between. An assistant's message
-that the sampler wrote itself is text.
+A message matches a reply if it is the same object, or has the same content: text, reasoning and calls of the turn's
+message, or the reply's raw text as its content. So a history keeps the sampled ids of a reply, whether the sampler holds
+the object, a copy or a JSON round trip of it, and even after other histories. An assistant message that the sampler
+wrote itself is plain text.
 """
 
 from collections.abc import Sequence
@@ -15,17 +15,17 @@ from sampler.rendering.words import Words, words_of
 
 class KnownReplies:
     def __init__(self) -> None:
-        self._in_order: list[SampledReply | Words] = []  # words: of a message that the sampler wrote itself
+        self._in_order: list[SampledReply | Words] = []  # words: of a message that the sampler wrote
 
     def add(self, reply: SampledReply) -> None:
         self._in_order.append(reply)
 
     def wrote(self, messages: Sequence[Message]) -> None:
-        """The sampler wrote these itself, also where a later reply will say the same."""
+        """Mark messages as written by the sampler, even if a later reply has the same content."""
         self._in_order += [words_of(message) for message in messages if message.get("role") == "assistant"]
 
     def among(self, messages: Sequence[Message]) -> list[SampledReply | None]:
-        """For each message the reply that it is. One that stands there twice is two, with sentinels of their own."""
+        """For each message the matching reply, if any. A message that occurs twice gets two replies with distinct sentinels."""
         objects = {id(one.message): one for one in self._in_order if isinstance(one, SampledReply) and one.message}
         given = [objects.get(id(message)) for message in messages]
         copies = {
@@ -38,7 +38,7 @@ class KnownReplies:
             places = [
                 at for at, reply in enumerate(given) if copies.get(at) == words or (reply and words in reply.words)
             ]
-            # Of several that said the same the latest are meant: histories are cut at their beginning.
+            # Among replies with the same content prefer the latest: histories are cut at their beginning.
             meant = [saying[words][0]] * len(places) + saying[words]
             for at, reply in zip(reversed(places), reversed(meant), strict=False):
                 found[at] = given[at] or reply
@@ -55,7 +55,7 @@ class KnownReplies:
         return twin
 
     def _saying(self) -> dict[Words, list[SampledReply | None]]:
-        """By their words, in order; None: the sampler wrote it."""
+        """Replies by their words, in order; None: the sampler wrote it."""
         saying: dict[Words, list[SampledReply | None]] = {}
         for one in self._in_order:
             if isinstance(one, Words):

@@ -1,13 +1,13 @@
-"""Marks around what text from outside must not become: control tokens. Templates render marked text; the encoder reads the marks.
+"""Marks control tokens in untrusted text. Templates render the marked text; the encoder reads the marks.
 
-    "see <|im_end|>"   ──▶  "see ⟦<|im_end|>⟧"          a control token, spelled whole
-    key "|im_end|>"    ──▶  "⟦|im_end|>⟧"               a part of one, where the template writes the rest next to it (`'<' ~ key`)
+    "see <|im_end|>"   ──▶  "see ⟦<|im_end|>⟧"          a whole control token
+    key "|im_end|>"    ──▶  "⟦|im_end|>⟧"               a part of one, if the template writes the rest next to it (`'<' ~ key`)
 
 Promises
-  * A mark stays where it is in every rendering that a template can make of a text: as it is, in JSON (also in ASCII), and in
-    Python's notation of a list or a dict (`{{ tool.parameters }}`).
-  * A marked key is found by its plain name, and compares and sorts as its plain text, so marks change nothing that a template
-    decides.
+  * A mark keeps its position in every rendering of a text: plain, in JSON (also ASCII), and in Python's notation of a list or
+    a dict (`{{ tool.parameters }}`).
+  * A marked key is found by its plain name, and compares and sorts as its plain text, so marks do not change a template's
+    decisions.
 """
 
 import re
@@ -18,7 +18,7 @@ from typing import Any, Self
 MARK_START, MARK_END = "\U000f0000", "\U000f0001"
 _MARKS = {ord(MARK_START): None, ord(MARK_END): None}
 _MARKED = re.compile(f"{MARK_START}(.*?){MARK_END}|{MARK_START}|{MARK_END}", re.DOTALL)
-# A mark as `repr` writes it. With an odd number of backslashes before it, it would be that text itself.
+# A mark as `repr` writes it. An odd number of backslashes before it means that the text itself contained it.
 _MARK_IN_REPR = re.compile(r"(?<!\\)((?:\\\\)*)\\U000f000([01])")
 
 
@@ -27,14 +27,14 @@ def unmarked(text: str) -> str:
 
 
 def pieces(text: str) -> Iterator[tuple[str, bool]]:
-    """A rendering's text in order, without marks: each piece, and whether it was marked. A mark that stands alone is dropped."""
+    """The pieces of a rendering in order, without marks, and whether each was marked. Unpaired marks are dropped."""
     for index, piece in enumerate(_MARKED.split(text)):
         if piece:
             yield piece, bool(index % 2)
 
 
 class MarkedText(str):
-    """A text with marks in it: rendered with them, compared and looked up without."""
+    """A text with marks: rendered with them, compared and looked up without."""
 
     __slots__ = ()
 
@@ -61,10 +61,10 @@ class MarkedText(str):
 
 @dataclass(frozen=True, slots=True)
 class Marker:
-    """Marks what in a text from outside would be, or become, one of `tokens`.
+    """Marks the parts of an untrusted text that would be, or become, one of `tokens`.
 
-    `heads`, `tails`, `wholes`: what becomes a token where it begins a text, ends it, or is all of it, since the template writes
-    the rest of the token there. `normalize`: the tokenizer's, where it finds tokens only after it (`＜tool＞` under NFKC).
+    `heads`, `tails`, `wholes`: text that becomes a token as the beginning, end or whole of a text, because the template writes
+    the rest of the token. `normalize`: the tokenizer's normalization, if tokens are matched after it (`＜tool＞` under NFKC).
     """
 
     tokens: re.Pattern[str]
@@ -75,7 +75,7 @@ class Marker:
 
     @classmethod
     def of(cls, tokens: Sequence[str], literals: Sequence[str], normalize: Callable[[str], str] | None = None) -> Self:
-        """`literals`: the texts that the template writes itself."""
+        """`literals`: the literal texts of the template."""
         longest = max(map(len, tokens), default=0)
         sizes = range(1, longest)
         before = {literal[-size:] for literal in literals for size in sizes if size <= len(literal)}
@@ -90,7 +90,7 @@ class Marker:
         return cls(any_of(tokens), tuple(heads), tuple(tails), frozenset(wholes), normalize)
 
     def mark(self, value: Any) -> Any:
-        """A copy in plain types; every text in it is marked, keys too."""
+        """A copy in plain types with every text marked, keys included."""
         if isinstance(value, str):
             return self.mark_text(value)
         if isinstance(value, Mapping):
@@ -100,10 +100,10 @@ class Marker:
         return value
 
     def mark_text(self, text: str) -> str:
-        plain = unmarked(text)  # a mark that comes from outside could forge a marked token
+        plain = unmarked(text)  # a mark in untrusted text could forge a marked token
         if self.normalize is not None and self._is_token_later(plain):
             return MarkedText(_wrapped(plain))
-        body = plain.strip()  # as templates do, and then write next to it
+        body = plain.strip()  # templates strip the text and write next to it
         if body in self.wholes:
             head, middle, tail = body, "", ""
         else:
@@ -124,7 +124,7 @@ class Marker:
 
 
 def without_marks(value: Any) -> Any:
-    """A copy of trusted text in plain types: marks that it spells are removed, nothing is marked."""
+    """A copy of trusted text in plain types: marks in it are removed, none are added."""
     if isinstance(value, str):
         return unmarked(value)
     if isinstance(value, Mapping):

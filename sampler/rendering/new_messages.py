@@ -1,18 +1,18 @@
-"""Refuses a list that should hold the messages that are new, and holds the conversation so far: it would be sent twice.
+"""Refuses a list of new messages that repeats the conversation so far, which would be sent twice.
 
     sent      system, question | reply 1 | result | reply 2
-    refused   system, question, reply 1, result, reply 2, result     the whole history, as most chat APIs want it
-              reply 2, result                                        the reply with its answer
-    passes    result                                               what is new
+    refused   system, question, reply 1, result, reply 2, result     the whole history, as most chat APIs expect it
+              reply 2, result                                        the reply and its result
+    passes    result                                               only the new message
 
-A list is refused, from the second request on, where
-  * a message is a reply of this episode: the object, or an assistant's message that says the same and begins the list
-    or stands behind the message that this reply answered;
+From the second request on, a list is refused if
+  * a message is a reply of this episode: the same object, or an assistant message with the same content that begins the
+    list or follows the message that this reply answered;
   * it begins with a system message that began a history;
-  * it begins with a whole opening (`start`, or a restart), and goes on with an assistant's message or a tool's result.
+  * it begins with a whole opening (`start`, or a restart), followed by an assistant message or a tool result.
 
-What users say passes, also word for word what they said before: an environment may show the same thing twice. So does
-an assistant's message that happens to say what a reply said (an example, behind another question).
+User messages always pass, even verbatim repetitions: an environment may show the same thing twice. So does an
+assistant message whose content happens to equal a reply (an example after another question).
 """
 
 import copy
@@ -24,7 +24,7 @@ from sampler.rendering.words import Words, words_of
 from shared.errors import ConfigError
 
 Message = Mapping[str, Any]
-Said = tuple[str, Words]  # role, and what one message says
+Said = tuple[str, Words]  # role, and the words of one message
 
 REMEDY = "send only what is new since the last reply, or restart=True with the whole history"
 SYSTEM = ("system", "developer")
@@ -39,7 +39,7 @@ class _Reply:
 
 
 class SentMessages:
-    """What one policy was sent and replied in one episode."""
+    """The messages that one policy received and wrote in one episode."""
 
     def __init__(self, policy: str) -> None:
         self._policy = policy
@@ -48,7 +48,7 @@ class SentMessages:
         self._last: Said | None = None
 
     def send(self, messages: Sequence[Message], *, restart: bool) -> None:
-        """Raises ConfigError for a list that repeats what was sent; nothing is remembered of it then."""
+        """Raises ConfigError for a list that repeats earlier messages; such a list is not recorded."""
         said = [_said(message) for message in messages]
         if restart or not self._openings:
             self._openings.append(said)
@@ -57,7 +57,7 @@ class SentMessages:
         self._last = said[-1] if said else None
 
     def replied(self, message: Message, words: frozenset[Words]) -> None:
-        """`words`: by `reply_words`."""
+        """`words`: as returned by `reply_words`."""
         self._replies.append(_Reply(message, words, self._last, len(self._replies) + 1))
 
     def copy(self) -> "SentMessages":
@@ -76,10 +76,10 @@ class SentMessages:
     def _beginning(self, said: Sequence[Said]) -> str | None:
         for opening in self._openings:
             if said[:1] == opening[:1] and said and said[0][0] in SYSTEM:
-                return f"message 1 of {len(said)} is the system message of before"
+                return f"message 1 of {len(said)} is the earlier system message"
             size = len(opening)
             if 0 < size < len(said) and said[:size] == opening and said[size][0] in ("assistant", "tool"):
-                return f"the first {size} of {len(said)} are the beginning"
+                return f"the first {size} of {len(said)} are the episode's opening"
         return None
 
 

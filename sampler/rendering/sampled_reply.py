@@ -1,7 +1,7 @@
-"""One reply as the engine sampled it, and as the sentinels that stand for it when the conversation is rendered again.
+"""One reply as sampled by the engine, and the sentinels that represent it in later renderings.
 
-Promise: ids are cut, never made. What is kept of a reply is a part of the sampled ids; only a token that holds both the blanks
-that a template trims and text that it keeps is encoded anew, alone.
+Promise: ids are cut, never created. The kept part of a reply is a part of the sampled ids; only a token that contains both
+blanks that a template trims and text that it keeps is encoded anew, alone.
 """
 
 import copy
@@ -15,8 +15,8 @@ from sampler.rendering.words import Words, words_of
 
 
 class SampledReply:
-    """`body_ids`: without the token that ended it, which is `end_id` (None: cut). `opener`: how the prompt ended.
-    `says_nothing`: it is known to have no text besides its reasoning and calls."""
+    """`body_ids`: without the final token, which is `end_id` (None: cut off). `opener`: the prompt's ending.
+    `says_nothing`: the reply has no text besides its reasoning and calls."""
 
     def __init__(
         self,
@@ -43,12 +43,12 @@ class SampledReply:
 
     @cached_property
     def words(self) -> frozenset[Words]:
-        """`words_of` its message, and of the text as it was sampled: reasoning and calls in the model's spelling."""
+        """`words_of` its message, and of the text as sampled, with reasoning and calls in the model's spelling."""
         raw = {"content": self._template.decode(self.body_ids)}
         return frozenset(map(words_of, (self.message or raw, raw)))
 
     def again(self) -> "SampledReply":
-        """The same reply for another place of a history, where other sentinels stand for it."""
+        """The same reply for another position in a history, with new sentinels."""
         twin = copy.copy(self)
         twin.sentinels = {name: make_sentinel() for name in self.sentinels}
         return twin
@@ -56,7 +56,7 @@ class SampledReply:
     def as_message(self, call_ids: Sequence[str]) -> Message:
         """`call_ids`: of the results that follow. Only the first call's name is a sentinel: calls stay or go together.
 
-        A reply of calls alone has no content here either: templates put other blanks, or other turns, around an empty one.
+        A reply that only calls has no content here either: templates put other blanks, or other turns, around an empty one.
         """
         names = [self.sentinels["call"], *["tool"] * len(call_ids)]
         calls = list(zip(call_ids, names, strict=False))
@@ -64,7 +64,7 @@ class SampledReply:
         return self._turn.message(self.sentinels.get("reasoning"), "" if alone else self.sentinels["content"], calls)
 
     def ids_without_reasoning(self) -> list[int]:
-        """What follows the reasoning, without the blanks before it."""
+        """The ids after the reasoning, without the blanks before them."""
         rest = self.body_ids[self._answer_at or 0 :]
         text = self._template.decode(rest)
         blanks = len(text) - len(text.lstrip())
@@ -78,7 +78,7 @@ class SampledReply:
 
 
 def _find_text(template: ChatTemplate, ids: Sequence[int], wanted: str) -> int | None:
-    """Index behind the first token that completes `wanted`; None when it is not there."""
+    """Index after the first token that completes `wanted`; None if absent."""
     token = template.token_id(wanted)
     if token is not None:
         return ids.index(token) + 1 if token in ids else None
@@ -92,11 +92,11 @@ def _find_text(template: ChatTemplate, ids: Sequence[int], wanted: str) -> int |
 
 
 def _opener(turn: TurnFormat, template: ChatTemplate, text: str) -> str:
-    """How a prompt ended: with the header of the reply, or all from the last special token that the template wrote."""
-    tail = text[text.rfind(MARK_END) + 1 :]  # behind the last marked token of untrusted text
+    """The ending of a prompt: the header of the reply, or everything from the template's last special token."""
+    tail = text[text.rfind(MARK_END) + 1 :]  # after the last marked token of untrusted text
     places = [match.start() for match in template.special.tokens.finditer(tail)]
     head = template.special.tokens.match(turn.header)
     at = tail.rfind(head.group()) if head else -1
-    if at >= 0 and turn.end_of_turn(tail, at) < 0:  # an older reply's header would have that reply's end behind it
+    if at >= 0 and turn.end_of_turn(tail, at) < 0:  # an older reply's header would be followed by that reply's end
         return tail[at:]
     return tail[places[-1] :] if places else tail

@@ -3,19 +3,19 @@
 Promises
   * `render` gives the text that `transformers`' `apply_chat_template` gives, byte for byte: the same sandboxed jinja2
     environment, filters and globals.
-  * Only the template may write control tokens. Text that comes from outside (a query, a tool's result, a tool's
-    description) and spells `<|im_end|>` is encoded as the ordinary characters it consists of, so a web page cannot end
-    the model's turn or forge a tool's answer.
+  * Only the template may write control tokens. Untrusted text (a query, a tool's result, a tool's description) that
+    contains `<|im_end|>` is encoded as ordinary characters, so a web page cannot end the model's turn or forge a tool
+    result.
 
-How the second promise is kept: before rendering, each control token spelled in an untrusted string, keys of schemas included,
-is wrapped in two private-use characters (`marks`). The rendered text is split at these marks: what stands between them is
-encoded as plain text, all else as usual. The borders of BPE merges are therefore cut exactly where the tokenizer would
-have cut them anyway, at the spelled token; text that spells none is encoded in one piece and gives the usual ids.
-(transformers 5 has the same construction, for values, behind `sanitize_control_tokens=True`.)
+The second promise is kept as follows: before rendering, each control token in an untrusted string, keys of schemas included,
+is wrapped in two private-use characters (`marks`). The rendered text is split at these marks: the text between them is
+encoded as plain text, the rest as usual. BPE merges are therefore cut exactly where the tokenizer would cut them anyway, at
+the control token; text without one is encoded in one piece and gives the usual ids.
+(transformers 5 does the same for values, with `sanitize_control_tokens=True`.)
 
-Control tokens are the tokenizer's special tokens and, in `user` and `tool` messages and in tool descriptions, also those
+Control tokens are the tokenizer's special tokens and, in `user` and `tool` messages and in tool descriptions, also the
 added tokens that the template itself writes (`<tool_response>`, `<tool_call>`, …). System messages are trusted; assistant
-messages may spell non-special added tokens, since that is how the model calls tools.
+messages may contain non-special added tokens, because models write tool calls with them.
 """
 
 import json
@@ -43,20 +43,20 @@ _NAMED_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token"
 _TRUSTED_ROLES = ("system", "developer")
 _BEYOND_ASCII = re.compile(r"[^\x00-\x7e]")
 
-# What a template's own Python can raise on a conversation that it was not written for.
+# Exceptions that a template may raise on a conversation it was not written for.
 _TEMPLATE_FAULTS = (jinja2.TemplateError, TypeError, ValueError, LookupError, AttributeError, ArithmeticError)
 
 
 @dataclass(frozen=True, eq=False)
 class ChatTemplate:
-    """The template sees as variables: `special_tokens`, the named ones (`eos_token`, …), and `variables`, those of the
-    settings (`enable_thinking: false`)."""
+    """The template's variables: `special_tokens`, the named ones (`eos_token`, …), and `variables`, those of the settings
+    (`enable_thinking: false`)."""
 
     tokenizer: Tokenizer
     template: jinja2.Template
     special_tokens: Mapping[str, str]
-    special: Marker  # of what the assistant's messages may not spell
-    control: Marker  # of what all other untrusted text may not spell
+    special: Marker  # tokens that assistant messages may not contain
+    control: Marker  # tokens that all other untrusted text may not contain
     added_re: re.Pattern[str]
     variables: Mapping[str, Any]
 
@@ -67,11 +67,11 @@ class ChatTemplate:
         config = _read_json(folder / "tokenizer_config.json")
         tokenizer_file = folder / "tokenizer.json"
         if not tokenizer_file.is_file():
-            raise ConfigError(f"{tokenizer_file} is missing; save the model's fast tokenizer with its weights")
+            raise ConfigError(f"{tokenizer_file} is missing; save the model's fast tokenizer next to its weights")
         try:
             tokenizer = Tokenizer.from_file(str(tokenizer_file))
-        except Exception as exc:  # tokenizers raises bare Exceptions, and nothing else
-            raise ConfigError(f"{tokenizer_file}: no tokenizer: {exc}") from exc
+        except Exception as exc:  # tokenizers raises only bare Exceptions
+            raise ConfigError(f"{tokenizer_file}: not a tokenizer: {exc}") from exc
         return cls.build(tokenizer, _template_text(folder, config), _named(config), variables)
 
     @classmethod
@@ -82,10 +82,10 @@ class ChatTemplate:
         special_tokens: Mapping[str, str],
         variables: Mapping[str, Any] | None = None,
     ) -> Self:
-        """`special_tokens` maps `eos_token` and the like to their text."""
+        """`special_tokens` maps `eos_token` and similar names to their text."""
         environment = _environment()
         literals = _literals(environment, template_text)
-        written = "\0".join(literals)  # which cannot be part of a token
+        written = "\0".join(literals)  # a separator that cannot be part of a token
         added = list(tokenizer.get_added_tokens_decoder().values())
         special = [token.content for token in added if token.special]
         control = special + [t.content for t in added if t.content in written and not t.content.isspace()]
@@ -104,13 +104,13 @@ class ChatTemplate:
     def render(
         self, messages: Sequence[Message], tools: Sequence[ToolSchema] | None, add_generation_prompt: bool = False
     ) -> str:
-        """The conversation as text, as people read it. To get ids use `render_ids`, which is safe against injection."""
+        """The conversation as text for people. For ids use `render_ids`, which is safe against injection."""
         return unmarked(self.render_marked(messages, tools, add_generation_prompt))
 
     def render_ids(
         self, messages: Sequence[Message], tools: Sequence[ToolSchema] | None, add_generation_prompt: bool = False
     ) -> list[int]:
-        """The conversation as token ids; control tokens spelled by untrusted text are plain text."""
+        """The conversation as token ids; control tokens in untrusted text are encoded as plain text."""
         return self.encode_marked(self.render_marked(messages, tools, add_generation_prompt))
 
     def render_marked(
@@ -127,8 +127,8 @@ class ChatTemplate:
         add_generation_prompt: bool = False,
         now: datetime | None = None,
     ) -> str:
-        """`render_marked` of what `mark` and `mark_tools` gave. `now`: the date for templates that write it, which must
-        not change in the middle of an episode."""
+        """`render_marked` for the results of `mark` and `mark_tools`. `now`: the date for templates that write it, which must
+        not change during an episode."""
         given = {**self.variables, **self.special_tokens}
         if now is not None:
             given["strftime_now"] = now.strftime
@@ -143,7 +143,7 @@ class ChatTemplate:
             raise ConfigError(f"chat template refused messages with roles [{roles}]: {exc}") from exc
 
     def mark(self, message: Message) -> Message:
-        """A copy whose untrusted strings have their control tokens marked. The role is ours: templates make tokens of it."""
+        """A copy with the control tokens in untrusted strings marked. The role is trusted: templates make tokens of it."""
         role = message.get("role")
         if role in _TRUSTED_ROLES:
             trusted: Message = without_marks(message)
@@ -167,7 +167,7 @@ class ChatTemplate:
         return ids
 
     def encode_plain(self, text: str) -> list[int]:
-        """Ids of `text` as ordinary characters: no added token is recognized in it, special or not."""
+        """Ids of `text` as ordinary characters: no added token in it is recognized, special or not."""
         tokenizer = self.tokenizer
         if tokenizer.normalizer is not None:
             text = tokenizer.normalizer.normalize_str(text)
@@ -181,12 +181,12 @@ class ChatTemplate:
         return self.tokenizer.decode(list(ids), skip_special_tokens=False)
 
     def token_id(self, text: str) -> int | None:
-        """Id of the token spelled exactly `text`; None where there is none."""
+        """Id of the token with exactly this text; None if there is none."""
         return self.tokenizer.token_to_id(text)
 
 
 class _GenerationBlock(jinja2.ext.Extension):
-    """`{% generation %}…{% endgeneration %}` marks what the model wrote, for masks that we do not need: plain content."""
+    """`{% generation %}…{% endgeneration %}` marks the model's text for masks, which are not needed here: plain content."""
 
     tags = {"generation"}  # noqa: RUF012 - jinja2 declares it as an instance attribute
 
@@ -212,13 +212,13 @@ def _tojson(
     separators: tuple[str, str] | None = None,
     sort_keys: bool = False,
 ) -> str:
-    """jinja2's own filter escapes HTML characters, which models were not trained on."""
+    """jinja2's own filter escapes HTML characters, which does not match the models' training data."""
     text = json.dumps(value, ensure_ascii=False, indent=indent, separators=separators, sort_keys=sort_keys)
     return _BEYOND_ASCII.sub(_escaped, text) if ensure_ascii else text
 
 
 def _escaped(found: re.Match[str]) -> str:
-    """As `json.dumps` escapes a character; a mark stays a mark."""
+    """Escapes a character as `json.dumps` does, but keeps marks."""
     return found.group() if found.group() in (MARK_START, MARK_END) else json.dumps(found.group())[1:-1]
 
 
@@ -231,7 +231,7 @@ def _strftime_now(pattern: str) -> str:
 
 
 def _literals(environment: jinja2.Environment, template_text: str) -> list[str]:
-    """Every text that the template writes literally."""
+    """All literal texts of the template."""
     try:
         tree = environment.parse(template_text)
     except jinja2.TemplateSyntaxError as exc:
@@ -246,7 +246,7 @@ def _template_text(folder: Path, config: Mapping[str, Any]) -> str:
     if file.is_file():
         return file.read_text(encoding="utf-8")
     found = config.get("chat_template")
-    if isinstance(found, list):  # several named ones
+    if isinstance(found, list):  # several named templates
         found = {entry["name"]: entry["template"] for entry in found}.get("default")
     if not isinstance(found, str):
         raise ConfigError(

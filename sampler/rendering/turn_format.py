@@ -1,15 +1,15 @@
-"""How a chat template writes a turn of the model: learned once per template, by rendering small conversations with sentinels.
+"""Learns how a chat template writes a turn of the model, once per template, by rendering small conversations with sentinels.
 
     <|im_start|>assistant\n  <think>\n R \n</think>\n\n C <tool_call> … </tool_call>  <|im_end|>\n<|im_start|>user …
                              reasoning                 content, calls                 end of the turn
 
-What is learned
-  * which tokens end a turn. Usually one; GLM ends a turn with the token that opens the next role, so there are two, and a
-    model is stopped at either.
-  * where the template takes reasoning: under a key of the message; in the content, if it knows nothing of reasoning; or
-    nowhere, if it cuts out of a content what stands before the closing tag.
+Learned properties
+  * the tokens that end a turn. Usually one; GLM ends a turn with the token that opens the next role, so there are two, and
+    the model stops at either.
+  * the place of reasoning: a key of the message; the content, if the template does not handle reasoning; or none, if it
+    removes the part of a content before the closing tag.
   * whether a call's arguments are an object or, for templates that concatenate texts, a JSON text.
-  * whether it shows results of tools at all. Where it does not, the user says them.
+  * whether it shows tool results. If not, they are sent as user messages.
 """
 
 import contextlib
@@ -28,10 +28,10 @@ from shared.errors import ConfigError
 THINK, END_THINK = "<think>", "</think>"
 IN_CONTENT = "content"
 REASONING_KEYS = ("reasoning_content", "reasoning", "thinking", "thought")
-# Some templates want an id of exactly nine letters or digits.
+# Some templates require an id of exactly nine letters or digits.
 CALL_ID = "call00000"
 
-# Llama 3.1 ends a message that calls a tool with it; its template writes it for built-in tools only.
+# Ends a message with a tool call in Llama 3.1; its template writes it for built-in tools only.
 _OTHER_ENDS = ("<|eom_id|>",)
 _USER: Message = {"role": "user", "content": "."}
 _TOOL: Message = {"role": "tool", "name": "tool", "tool_call_id": CALL_ID, "content": "."}
@@ -44,17 +44,17 @@ _TOOLS = [
 
 
 def make_sentinel() -> str:
-    """Private-use characters, which no template trims or splits at; random digits, so that no tool result can spell it."""
+    """Private-use characters, which no template trims or splits at; random digits, so that no tool result can contain it."""
     return f"\U000f0002{secrets.randbelow(10**16):016}\U000f0002"
 
 
 @dataclass(frozen=True, slots=True)
 class TurnFormat:
-    """`ends_re` finds, in a marked text, what ends a turn (group 1); `end_ids`: every token that an engine should stop at.
+    """`ends_re` finds the end of a turn (group 1) in a marked text; `end_ids`: all tokens that an engine must stop at.
 
-    `reasoning_key`: IN_CONTENT where reasoning is content like any other, None where the template never shows it.
-    `call_opening`: what stands before the name of a turn's first call, without blanks; None where no call is shown that has
-    no text besides it. `header`: what a prompt ends with for a reply to begin; empty where templates do not say.
+    `reasoning_key`: IN_CONTENT if reasoning is part of the content, None if the template never shows it.
+    `call_opening`: the text before the name of a turn's first call, without blanks; None if a call without text is not
+    shown. `header`: the end of a prompt, before the reply; empty for templates without one.
     """
 
     ends_re: re.Pattern[str]
@@ -68,7 +68,7 @@ class TurnFormat:
     header: str
 
     def spoken(self, messages: Sequence[Message]) -> Sequence[Message]:
-        """As the template can show them: results of tools in a row are one message of the user where it shows none."""
+        """As the template can show them: if it shows no tool results, consecutive ones become one user message."""
         if self.shows_results:
             return messages
         spoken: list[Message] = []
@@ -81,7 +81,7 @@ class TurnFormat:
         return spoken
 
     def message(self, reasoning: str | None, content: str, calls: Sequence[tuple[str, str]]) -> Message:
-        """An assistant's message for the template; `calls`: (id, name) of each, without arguments."""
+        """An assistant message for the template; `calls`: (id, name) of each, without arguments."""
         message: dict[str, Any] = {"role": "assistant", "content": content}
         if reasoning is not None and self.reasoning_key == IN_CONTENT:
             message["content"] = f"{self.think}\n{reasoning}\n{self.end_think}\n\n{content}"
@@ -95,7 +95,7 @@ class TurnFormat:
         return message
 
     def end_of_turn(self, text: str, start: int) -> int:
-        """Where in a marked text the turn ends that `start` lies in: the place of its end token; -1 without one."""
+        """The position of the end token of the turn that contains `start`, in a marked text; -1 without one."""
         for match in self.ends_re.finditer(text, start):
             if match.group(1):
                 return match.start()
@@ -104,13 +104,13 @@ class TurnFormat:
 
 @lru_cache(maxsize=16)
 def turn_format(template: ChatTemplate) -> TurnFormat:
-    """Raises ConfigError for a template whose turns have no end, or one in their middle."""
+    """Raises ConfigError for a template whose turns have no end token, or one in their middle."""
     found = {text for text in _ends(template) if template.token_id(text) is not None}
     ends = sorted(found, key=lambda text: (-len(text), text))
     if not ends:
         template.render_marked(
             [_USER, {"role": "assistant", "content": "."}], _TOOLS
-        )  # a template that refuses this says why
+        )  # a template that rejects this explains why
         raise ConfigError(
             "chat template: no special token follows an assistant's message, so a turn has no end the engine can stop at; "
             'expected one such as "<|im_end|>" or eos_token'
@@ -139,7 +139,7 @@ def turn_format(template: ChatTemplate) -> TurnFormat:
 
 
 def common_length(a: Sequence[object], b: Sequence[object]) -> int:
-    """Of two lists or texts; by halves, since comparing slices is fast."""
+    """Length of the common prefix of two lists or texts; by bisection, since comparing slices is fast."""
     low, high = 0, min(len(a), len(b))
     while low < high:
         middle = (low + high + 1) // 2
@@ -161,7 +161,7 @@ def _called(content: str, name: str = "tool", as_text: bool = False) -> Message:
 
 
 def _render(template: ChatTemplate, messages: Sequence[Message], add_generation_prompt: bool = True) -> str | None:
-    """None where the template refuses the messages. Some (Phi-4-mini's) refuse messages without tools."""
+    """None if the template rejects the messages. Some (Phi-4-mini's) reject messages without tools."""
     for tools in (None, _TOOLS):
         with contextlib.suppress(ConfigError):
             return template.render_marked(messages, tools, add_generation_prompt)
@@ -169,7 +169,7 @@ def _render(template: ChatTemplate, messages: Sequence[Message], add_generation_
 
 
 def _ends(template: ChatTemplate) -> Iterator[str]:
-    """The special tokens that stand first behind a plain reply with any continuation, and the one behind a turn's last call."""
+    """The first special token after a plain reply with any continuation, and the one after a turn's last call."""
     header = _header(template)
     reply = make_sentinel()
     plain: Message = {"role": "assistant", "content": reply}
@@ -178,20 +178,20 @@ def _ends(template: ChatTemplate) -> Iterator[str]:
         text = _render(template, [_USER, plain, *rest], bool(rest))
         _, found, tail = (text or "").rpartition(reply)
         tails.append(template.special.tokens.findall(tail) if found else [])
-        # Where it shows no result behind a plain reply, the next reply's header is no end of this one.
+        # If it shows no result after a plain reply, the next reply's header does not end this one.
         if tails[-1] and not (rest and header.startswith(tails[-1][0])):
             yield tails[-1][0]
     yield from _end_of_calls(template, () if header else tails[0])
 
 
 def _header(template: ChatTemplate) -> str:
-    """What a template writes, when asked to, for the next reply to begin with."""
+    """The generation prompt: the text that a template adds for the next reply."""
     prompt, without = (_render(template, [_USER], asked) or "" for asked in (True, False))
     return prompt.removeprefix(without) if prompt.startswith(without) else ""
 
 
 def _constant_header(template: ChatTemplate, ends: Sequence[str]) -> str:
-    """The same of one that always writes it: what every conversation ends with, behind the last message's end."""
+    """The header of a template that always writes it: the common end of all conversations after the last message's end."""
     plain: Message = {"role": "assistant", "content": "."}
     texts = [_render(template, messages, False) or "" for messages in ([_USER], [_USER, plain])]
     same = _common_ending(*texts)
@@ -200,8 +200,8 @@ def _constant_header(template: ChatTemplate, ends: Sequence[str]) -> str:
 
 
 def _end_of_calls(template: ChatTemplate, always: Sequence[str]) -> Iterator[str]:
-    """Of Cohere, gpt-oss and others, which end a turn of calls otherwise than a plain reply. `always`: what stands behind a
-    reply too, in a template that begins the next one whether it is asked to or not."""
+    """End tokens of calls in Cohere, gpt-oss and others, which differ from a plain reply's. `always`: the text after every
+    reply, in a template that always begins the next one."""
     for as_text, count in product((False, True), (2, 1)):
         name = make_sentinel()
         turn = dict(_called("", name, as_text))
@@ -231,7 +231,7 @@ def _shows_results(template: ChatTemplate) -> bool:
 
 
 def _call_opening(template: ChatTemplate, as_text: bool) -> str | None:
-    """What a call without text and one with text have in common before the name; behind the prompt, if no text is shown."""
+    """The common text before the name, of a call with and without text; after the prompt, if no text is shown."""
     name, text = make_sentinel(), make_sentinel()
     alone, beside = (_render(template, [_USER, _called(content, name, as_text), _TOOL]) or "" for content in ("", text))
     before, found, _ = alone.partition(name)
@@ -246,7 +246,7 @@ def _call_opening(template: ChatTemplate, as_text: bool) -> str | None:
 
 
 def _reasoning(template: ChatTemplate) -> tuple[str | None, str, str]:
-    """The key that makes reasoning show, in the last message or in one that called a tool, and what stands around it."""
+    """The key that shows reasoning, in the last message or in one with a tool call, and the text around it."""
     for key in REASONING_KEYS:
         thought, content = make_sentinel(), make_sentinel()
         plain: Message = {"role": "assistant", "content": content, key: thought}
@@ -255,7 +255,7 @@ def _reasoning(template: ChatTemplate) -> tuple[str | None, str, str]:
             before, found, tail = text.partition(thought)
             if found:
                 opened, closed = before.split(), tail.partition(content)[0].split()
-                # Of what stands there without blanks between, the tokens next to the reasoning.
+                # The tokens next to the reasoning, in the text there without blanks.
                 starts = [match.start() for match in template.added_re.finditer(opened[-1])] if opened else []
                 ended = template.added_re.match(closed[0]) if closed else None
                 if not closed or not opened or (content not in tail and not (starts and ended)):

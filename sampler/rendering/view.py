@@ -1,7 +1,7 @@
-"""One policy's view of an episode: the tokens that it was shown and that it sampled, and which engine it was that did.
+"""One policy's view of an episode: its prompt and sampled tokens, and the engine that sampled them.
 
-An episode of one policy has one view. Where several policies take turns, each has its own, by its own
-chat template: what another policy said is part of it only as far as the sampler puts it into messages.
+An episode of one policy has one view. If several policies take turns, each has its own view with its own chat template:
+another policy's replies are part of it only if the sampler puts them into messages.
 """
 
 from collections.abc import Sequence
@@ -18,8 +18,8 @@ Message = dict[str, Any]
 
 
 class View:
-    """`last_dispatch`: the request that the next one continues. `affinity`: the engine that holds the episode's cache, by the
-    name of its turn source."""
+    """`last_dispatch`: the request that the next one continues. `affinity`: the engine that holds the episode's KV cache, by
+    turn source."""
 
     def __init__(
         self, policy: str, template: ChatTemplate, tools: Sequence[ToolSchema] | None, rewrites: Rewrites
@@ -36,9 +36,10 @@ class View:
         self._message: Message | None = None
 
     def next_prompt(self, messages: Sequence[Message], *, restart: bool) -> Prompt:
-        """What the next request adds; `context.ids` is all of it. `restart`: the messages are the whole history.
+        """The tokens that the next request adds; `context.ids` is the whole prompt. `restart`: the messages are the whole
+        history.
 
-        Raises ConfigError for a list that is not new, or that the template refuses.
+        Raises ConfigError for a list that repeats earlier messages, or that the template rejects.
         """
         self._sent.send(messages, restart=restart)
         output, reply = self._output, self._message
@@ -51,20 +52,20 @@ class View:
         )
 
     def fork(self) -> "View":
-        """Another one with the same past: what it is told is not told to this one."""
+        """An independent copy."""
         fork = copy(self)
         fork.context, fork._sent = self.context.fork(), self._sent.copy()
         return fork
 
     def add_reply(self, output_ids: Sequence[int], message: Message, words: frozenset[Words]) -> None:
-        """`words`: by `reply_words`."""
+        """`words`: as returned by `reply_words`."""
         self._output, self._message = list(output_ids), message
         self._sent.replied(message, words)
 
     def text_of(self, output_ids: Sequence[int]) -> str:
-        """For people and parsers, without the token that ended the turn; what is trained and continued are the ids.
+        """The text for people and parsers, without the end-of-turn token. Training and later prompts use the ids.
 
-        Every other special token stays: several families write their tool calls with them.
+        Other special tokens stay: several families write their tool calls with them.
         """
         ended = bool(output_ids) and output_ids[-1] in self.context.format.end_ids
         return self.context.template.decode(output_ids[:-1] if ended else output_ids)

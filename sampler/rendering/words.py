@@ -1,21 +1,21 @@
-"""What an assistant's message says and calls, as a number that is equal for copies of it."""
+"""The content of an assistant message (text, reasoning, calls) as a number that is equal for copies."""
 
 import json
 from collections.abc import Mapping
 from typing import Any
 
-Words = int  # within one process; Python keeps the hash of a text, so a history that comes again costs next to nothing
+Words = int  # a hash, valid within one process; Python caches the hash of a text, so a repeated history is cheap
 
 
 def words_of(message: Mapping[str, Any]) -> Words:
-    """Text, reasoning and calls. Blanks around a text and ids of calls do not count; arguments may be JSON."""
+    """Hash of text, reasoning and calls. Surrounding blanks and call ids are ignored; arguments may be JSON."""
     calls = [_call(call) for call in message.get("tool_calls") or ()]
     return hash((_text(message.get("content")), _text(message.get("reasoning_content")), _json(calls) if calls else ""))
 
 
 def reply_words(message: Mapping[str, Any], text: str, end_of_reasoning: str) -> frozenset[Words]:
-    """Of the forms in which samplers keep a reply: the message, its `text` as it was sampled, that without the reasoning,
-    and the message's text alone."""
+    """The forms in which samplers keep a reply: the message, its `text` as sampled, that text without the reasoning, and the
+    message's text alone."""
     texts = (text, text.rpartition(end_of_reasoning)[2], message.get("content"))
     return frozenset(map(words_of, (message, *({"content": text} for text in texts))))
 

@@ -1,14 +1,14 @@
-"""Scorers by name: a task names its scorer, the scorer turns an answer into a number. `docs/scorers.md` is the guide.
+"""Scorers by name: a task names its scorer, which turns an answer into a number. Guide: `docs/scorers.md`.
 
     @register_scorer("close_enough")
     async def close_enough(request: ScoringRequest) -> Score: ...
 
     score = await score_answer("close_enough", request, timeout_s=60)
 
-registry     names, and how a scorer is called                text          exact_match, includes, f1
+registry     names and calls of scorers                      text          exact_match, includes, f1
 factory      scorers with AgentRL's signature                 mathematics   math
 llm_judge    agentcpm                                         structured    json_schema
-details      what is stored with a score
+details      details stored with a score
 """
 
 from sampler.scorers import llm_judge, mathematics, structured, text

@@ -1,4 +1,4 @@
-"""The answer in a reply's text, by the task's `answer_schema`: the last one that is not blank, or None.
+"""Extracts the answer from a reply's text by the task's `answer_schema`: the last nonblank one, or None.
 
 answer    <answer>…</answer>
 boxed     \\boxed{…} or \\fbox{…}, braces nested
@@ -14,7 +14,7 @@ _BOX_PARTS = re.compile(r"\\(?:boxed|fbox)\s*\{|\\.|[{}]", re.DOTALL)
 
 
 def extract_answer(text: str, schema: str) -> str | None:
-    """None when there is no answer, or blank ones only. Linear in the length of `text`. Raises ConfigError."""
+    """None if there is no answer, or only blank ones. Linear in the length of `text`. Raises ConfigError."""
     if schema not in ANSWER_SCHEMAS:
         raise ConfigError(f"answer_schema is {schema!r}; expected {' or '.join(map(repr, ANSWER_SCHEMAS))}")
     found = ANSWER_SCHEMAS[schema](text)
@@ -30,8 +30,8 @@ def _tagged(text: str) -> str | None:
 
 
 def _boxed(text: str) -> str | None:
-    """The box that opens last among those whose braces balance, and that are not blank."""
-    open_braces: list[tuple[int, bool]] = []  # where the content begins, and whether a box opened it
+    """The box that opens last among the nonblank ones whose braces balance."""
+    open_braces: list[tuple[int, bool]] = []  # start of the content, and whether a box opened it
     best: tuple[int, int] | None = None
     for match in _BOX_PARTS.finditer(text):
         token = match.group()

@@ -1,10 +1,10 @@
-"""What is stored with a score (`reward_details` of the record), for people who ask why it is that:
+"""The explanation stored with a score (`reward_details` of the record):
 
-scorer      who gave it, also where the task names none
-extracted   the answer that was found in the reply; None: there was none
-expected    the answers that are right, the first of very many
-reason      why: every scorer here says it
-…           what else the scorer says: its own word wins over these
+scorer      its name, even if the task names none
+extracted   the answer found in the reply; None: none
+expected    the accepted answers; only the first of very many
+reason      why: given by every scorer here
+…           further details of the scorer, which take precedence over these
 """
 
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ from typing import Any
 from shared.outside_text import clipped
 
 MOST_EXPECTED = 20
-LONGEST_EXPECTED = 500  # characters of one
+LONGEST_EXPECTED = 500  # characters of one answer
 LONGEST_EXTRACTED = 2_000
 LONGEST_REASON = 300
 FORMS = {"answer": "<answer>…</answer>", "boxed": "\\boxed{…}"}
@@ -28,13 +28,13 @@ def explained(scorer: str, answer: str | None, accepted: tuple[str, ...], detail
 
 
 def no_answer(payload: Mapping[str, Any]) -> str:
-    """The reason, in the form that the task's answer should have had."""
+    """The reason, with the expected form of the task's answer."""
     form = FORMS.get(str(payload.get("answer_schema")))
     return f"no answer: the last reply has no {form} with something in it" if form else "no answer"
 
 
 def accepted_ones(accepted: tuple[str, ...]) -> str:
-    """As a reason calls them: 'Paris', "each of the 3 accepted answers"."""
+    """Accepted answers as worded in a reason: 'Paris', "each of the 3 accepted answers"."""
     if not accepted:
         return "what is right: the task has no answer"
     return quoted(accepted[0]) if len(accepted) == 1 else f"each of the {len(accepted)} accepted answers"

@@ -1,10 +1,10 @@
-"""Scorers as users of AgentCPM's AgentRL write them: registered at a factory, called with the answer and the truth.
+"""AgentRL-style scorers (AgentCPM): registered with a factory, called with the answer and the ground truth.
 
     async def mine(model_answer: str, ground_truth: dict, scorer_agent_config: dict) -> float: ...
 
     MCPScorerFactory.register_scorer("mine", mine)
 
-The third parameter may be left out. A function of one parameter takes a `ScoringRequest`, like those of `@register_scorer`.
+The third parameter is optional. A function of one parameter takes a `ScoringRequest`, as with `@register_scorer`.
 """
 
 import functools
@@ -23,7 +23,7 @@ class MCPScorerFactory:
 
     @classmethod
     def register_scorer(cls, name: str, scorer_func: Wanted) -> None:
-        """Raises ConfigError for a known name, and for what is no async function of one to three parameters."""
+        """Raises ConfigError for a name in use, and for anything but an async function of one to three parameters."""
         wrapped = cls._wrapped.get((name, scorer_func)) or _as_scorer(name, scorer_func)
         register_scorer(name)(wrapped)
         cls._wrapped[name, scorer_func] = wrapped
@@ -42,13 +42,13 @@ def _as_scorer(name: str, wanted: Wanted) -> Scorer:
         found: Any = await wanted(*_arguments(request, len(parameters)))
         return (
             Score(found) if is_finite_number(found) else cast(Score, found)
-        )  # what is no score is refused by its caller
+        )  # the caller rejects a result that is not a score
 
     return scorer
 
 
 def _arguments(request: ScoringRequest, count: int) -> tuple[Any, ...]:
-    """`scorer_agent_config` is the file's section, with the keys of its models; empty without one."""
+    """`scorer_agent_config` is the file's section, including its models' API keys; empty without one."""
     if count == 1:
         return (request,)
     truth = {"query": request.query, "answer": request.accepted[0] if request.accepted else ""}

@@ -1,4 +1,4 @@
-"""The scorer `agentcpm`: the scorer agent says whether the answer is right."""
+"""The scorer `agentcpm`: the scorer agent decides whether the answer is right."""
 
 from sampler.errors import ScorerFailed
 from sampler.scorers.registry import Score, ScoringRequest, register_scorer
@@ -9,7 +9,7 @@ _MAX_SHOWN_CHARS = 2000
 @register_scorer("asearcher", needs_judge=True)  # AgentRL's older name
 @register_scorer("agentcpm", needs_judge=True)
 async def agentcpm(request: ScoringRequest) -> Score:
-    """1 when the judge calls the answer correct, else 0. Who judged, and what failed before, is in the details."""
+    """1 if the judge calls the answer correct, else 0. The details name the judge and earlier failures."""
     assert request.judge is not None, "needs_judge"
     if not any(one.strip() for one in request.accepted):
         raise ScorerFailed("agentcpm: the task has no answer to compare with; give it one, or another scorer")

@@ -1,7 +1,7 @@
-"""The sampler's side of `sampler.scorers.math_worker`: one child process, one request at a time, replaced when it dies.
+"""Client of `sampler.scorers.math_worker`: one child process, one request at a time, restarted when it exits.
 
-Promise: `equal` returns in bounded time. An answer that uses up its processor time or its memory is not equal (that is
-the answer's doing, the same on every machine); a worker that ends or stalls for another reason is `ScorerFailed`.
+Promise: `equal` returns in bounded time. An answer that exceeds its processor time or memory is not equal (the answer
+causes that, the same on every machine); a worker that exits or stalls for another reason is `ScorerFailed`.
 """
 
 import asyncio
@@ -13,16 +13,16 @@ import sys
 from sampler.errors import ScorerFailed
 from shared.processes.child import end_child
 
-# Processor time is the real bound, this one is for a stalled machine: sympy's own import takes 1–3 s of a core, and there may be
-# a tenth of one.
+# Processor time is the real bound; this one covers a stalled machine: sympy's import alone takes 1–3 s of a core, and there may
+# be only a tenth of one.
 _WALL_S = 60.0
 _WALL_FACTOR = 12
-# No secret of the sampler: others can read the environment of a process. The last one is the launcher's mark.
+# Contains no secret: others can read a process's environment. The last one marks children of the launcher.
 _INHERITED = ("PATH", "HOME", "LANG", "PYTHONPATH", "LD_LIBRARY_PATH", "OMP_NUM_THREADS", "TMPDIR", "TANDEM_CHILD_OF")
 
 
 class MathChecker:
-    """The child is started by the first question, and ends with this process: its standard input closes."""
+    """The first request starts the child. It ends with this process, when its standard input closes."""
 
     def __init__(self, cpu_s: float = 5.0) -> None:
         self._cpu_s = cpu_s
@@ -32,7 +32,7 @@ class MathChecker:
         self._turn: asyncio.Lock | None = None
 
     async def equal(self, answer: str, accepted: list[str]) -> tuple[bool, str]:
-        """Whether `answer` equals one of `accepted`, and why that could not be decided ("" when it was)."""
+        """Whether `answer` equals one of `accepted`, and why that could not be decided ("" if it was)."""
         request = json.dumps({"answer": answer, "expected": accepted, "cpu_s": self._cpu_s}) + "\n"
         async with self._lock():
             process = await self._running()
@@ -48,12 +48,12 @@ class MathChecker:
                 await self.close()
                 raise ScorerFailed(f"math worker: no answer within {self._wall_s:g} s") from exc
             except asyncio.CancelledError:
-                await self.close()  # its answer would be taken for the next question's
+                await self.close()  # its late reply would be taken for the next request's
                 raise
         return self._outcome(line, code)
 
     async def close(self) -> None:
-        """End the child. The next question starts another."""
+        """End the child. The next request starts another."""
         process, self._process = self._process, None
         await end_child(process)
 
@@ -79,7 +79,7 @@ class MathChecker:
         return self._process
 
     def _lock(self) -> asyncio.Lock:
-        """Locks and processes belong to a loop; a second `asyncio.run` in one process begins anew."""
+        """Locks and processes belong to a loop; a second `asyncio.run` in one process needs new ones."""
         loop = asyncio.get_running_loop()
         if self._loop is not loop or self._turn is None:
             self._loop, self._turn, self._process = loop, asyncio.Lock(), None

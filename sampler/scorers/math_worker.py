@@ -1,12 +1,12 @@
-"""Compares mathematical expressions with math-verify, in a process of its own: `python -m sampler.scorers.math_worker`.
+"""Compares mathematical expressions with math-verify, in a separate process: `python -m sampler.scorers.math_worker`.
 
-sympy may compute for hours, or fill the memory, on an answer such as `9^{9^{9^9}}`, and a thread cannot be stopped. So
-this program reads one JSON request per line and answers one JSON line:
+sympy may run for hours, or fill the memory, on an answer such as `9^{9^{9^9}}`, and a thread cannot be stopped. So this
+program reads one JSON request per line and writes one JSON line per reply:
 
     {"expected": ["\\\\frac{1}{2}"], "answer": "0.5", "cpu_s": 10}   ->   {"equal": true}   or   {"undecided": "…"}
 
-`cpu_s` is *processor* time, so that a loaded machine does not decide scores: when it is used up in Python code the
-answer is "undecided", and when it is used up inside a single long computation the kernel ends the process (SIGXCPU).
+`cpu_s` is *processor* time, so that the machine's load does not change scores. If Python code exceeds it, the reply is
+"undecided"; if a single long computation exceeds it, the kernel ends the process (SIGXCPU).
 """
 
 import contextlib
@@ -25,12 +25,12 @@ _EXTRACTION = (LatexExtractionConfig(), ExprExtractionConfig())
 
 
 class OutOfTime(BaseException):
-    """No `Exception`: math-verify and sympy catch those."""
+    """Not an `Exception`: math-verify and sympy catch those."""
 
 
 def main() -> None:
-    logging.disable(logging.CRITICAL)  # math-verify warns about the missing time-out, which is ours
-    with contextlib.suppress(ValueError, OSError):  # macOS knows no such limit; processor time still bounds it
+    logging.disable(logging.CRITICAL)  # math-verify warns about its missing time-out; this program has one
+    with contextlib.suppress(ValueError, OSError):  # macOS does not support the limit; processor time still bounds it
         resource.setrlimit(resource.RLIMIT_AS, (MAX_MEMORY_BYTES, MAX_MEMORY_BYTES))
     signal.signal(signal.SIGVTALRM, _out_of_time)
     for line in sys.stdin:
@@ -59,7 +59,7 @@ def answer(request: dict[str, object]) -> dict[str, object]:
 
 
 def _parsed(text: str) -> object:
-    """math-verify looks for math in prose; an answer is all math, and LaTeX needs its dollars to be seen."""
+    """math-verify searches prose for math; an answer is all math, and LaTeX is only recognized between dollars."""
     found = parse(f"${text}$", _EXTRACTION, parsing_timeout=None) if "$" not in text else None
     return found or parse(text, _EXTRACTION, parsing_timeout=None)
 

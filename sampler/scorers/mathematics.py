@@ -1,4 +1,4 @@
-"""The scorer `math`: numbers are compared exactly, everything else by math-verify in a process of its own."""
+"""The scorer `math`: numbers are compared exactly, everything else by math-verify in a separate process."""
 
 import re
 from fractions import Fraction
@@ -10,7 +10,7 @@ from sampler.scorers.registry import Score, ScoringRequest, register_scorer
 
 @register_scorer("math")
 async def math_equal(request: ScoringRequest) -> Score:
-    """1 when the answer is mathematically equal to an accepted one (math-verify); numbers are compared exactly first."""
+    """1 if the answer is mathematically equal to an accepted one (math-verify); numbers are compared exactly first."""
     answer = request.answer or ""
     quick = [_numerically_equal(answer, one) for one in request.accepted]
     if True in quick:
@@ -30,7 +30,7 @@ _RATIO = re.compile(r"([+-]?\d{1,60})\s*/\s*(\d{1,60})")
 
 
 def _numerically_equal(left: str, right: str) -> bool | None:
-    """None when this cannot decide: unequal decimals may still be a rounding, which math-verify allows."""
+    """None if undecided: unequal decimals may still be a rounding, which math-verify allows."""
     a, b = _number(left), _number(right)
     if a is None or b is None:
         return None

@@ -1,8 +1,8 @@
-"""Scorers by name, and how one is called: the outcome of every call is a number, or `ScorerFailed`.
+"""Registers scorers by name and calls them: every call yields a number or `ScorerFailed`.
 
-Promise: every score says who gave it, what was found and expected (`details`), and every one of our own scorers why; a missing
-answer is score 0 with the reason "no answer"; a scorer that crashes, hangs or returns no finite number is
-`ScorerFailed`, a judge that gives no verdict `AgentFailed`: infrastructure failures, and never score 0.
+Promise: `details` of a score names the scorer, the found and the expected answer, and for our own scorers the reason. A missing
+answer is score 0 with the reason "no answer". A scorer that crashes, hangs or returns no finite number is `ScorerFailed`, a
+judge without a verdict `AgentFailed`: infrastructure failures, never score 0.
 """
 
 import asyncio
@@ -22,19 +22,19 @@ from shared.tasks import scorer_names as known_names
 from shared.user_code.frames import cause_of, definition_of, told
 from shared.user_code.loading import import_own
 
-# Programming mistakes, which another episode would only repeat. Some of them may come from one task's data (KeyError is a
-# LookupError): so it takes MAX_MISTAKES of them, and not one score before.
+# Programming mistakes, which every episode would repeat. One task's data may cause some of them (KeyError is a LookupError), so
+# MAX_MISTAKES of them are needed, before the first score.
 MISTAKES = (AttributeError, ImportError, LookupError, NameError, NotImplementedError, TypeError)
-MAX_MISTAKES = 5  # of a scorer that has not given one score
-MAX_SHOWN_CHARS = 300  # of what a scorer returned in place of a score
+MAX_MISTAKES = 5  # before the scorer's first score
+MAX_SHOWN_CHARS = 300  # shown of a scorer's invalid result
 
 
 @dataclass(frozen=True)
 class ScoringRequest:
-    """`answer`: extracted, None when there was none; `accepted`: any of these is right; `reply`: the last reply's text.
+    """`answer`: extracted, or None; `accepted`: the right answers; `reply`: the last reply's text.
 
-    `payload` is the task's own, `judge` the scorer agent, where one is configured. `messages`: the whole conversation,
-    what the policy was told and what it said, with reasoning and tool calls (`sampler/messages/transcript.py`: bounded).
+    `payload` is the task's; `judge` the scorer agent, if configured. `messages`: the policy's whole conversation, with
+    reasoning and tool calls (`sampler/messages/transcript.py`: bounded).
     """
 
     answer: str | None
@@ -48,8 +48,8 @@ class ScoringRequest:
 
 @dataclass(frozen=True)
 class Score:
-    """`details` is stored with the record, for people. `others`: scores of other policies that took part; one that is not in
-    it has the same as the task's own policy."""
+    """`details` are stored with the record, for people. `others`: scores of other policies that took turns; a policy missing
+    there gets the score of the task's own policy."""
 
     value: float
     details: Mapping[str, Any] = field(default_factory=dict)
@@ -65,11 +65,11 @@ class _Registered:
     needs_answer: bool
     needs_judge: bool
     home: Callable[..., Any]  # the function as its author wrote it
-    has_worked: bool = False  # it gave a score, in this process
-    mistakes: int = 0  # before that
+    has_worked: bool = False  # gave a score, in this process
+    mistakes: int = 0  # before its first score
 
     def failure(self, text: str, *, is_mistake: bool) -> ScorerFailed | OwnCodeFailed:
-        """The error to raise: a scorer that has never worked and goes on making mistakes is no failure that passes."""
+        """The error to raise: repeated mistakes of a scorer that never worked are not an infrastructure failure."""
         self.mistakes += is_mistake
         if self.has_worked or self.mistakes < MAX_MISTAKES:
             return ScorerFailed(text)
@@ -80,10 +80,10 @@ _SCORERS: dict[str, _Registered] = {}
 
 
 def register_scorer(name: str, *, needs_answer: bool = True, needs_judge: bool = False) -> Callable[[Scorer], Scorer]:
-    """Decorator. `needs_answer=False` for scorers that judge the whole reply even where no answer was found.
+    """Decorator. `needs_answer=False` for scorers that judge the whole reply, even without an extracted answer.
 
-    `needs_judge`: `request.judge` is never None; such a scorer has no time-out but the judge's own. Registering the same
-    function again is harmless; another one under a known name is a ConfigError.
+    `needs_judge`: `request.judge` is never None; the only time-out of such a scorer is the judge's. Registering the same
+    function again is harmless; another function under a known name is a ConfigError.
     """
 
     def register(scorer: Scorer) -> Scorer:
@@ -108,31 +108,31 @@ def scorer_names() -> list[str]:
 
 
 def default_scorer(configured: str | None, judge: Judge | None) -> str:
-    """Of tasks that name none: the configured one, else the judge, where there is one, else an exact comparison."""
+    """Default scorer: the configured one, else the judge if there is one, else an exact comparison."""
     return configured or ("exact_match" if judge is None else "agentcpm")
 
 
 def require_scorer(name: str, judge: Judge | None = None) -> None:
-    """Raises ConfigError for an unknown name, and for a scorer that needs a judge where there is none."""
+    """Raises ConfigError for an unknown name, and for a scorer whose required judge is not configured."""
     if name not in _SCORERS:
         raise ConfigError(
             f"scorer {name!r} is unknown; expected one of {', '.join(scorer_names())}, "
             "or register it with @register_scorer in a module that scorer_modules names"
         )
     if judge is None and _SCORERS[name].needs_judge:
-        raise ConfigError(f"scorer {name!r} needs a judge; give --agent_config_path a file with a scorer_agent")
+        raise ConfigError(f"scorer {name!r} needs a judge; set --agent_config_path to a file with a scorer_agent")
 
 
 def scorer_needs_answer(name: str) -> bool:
-    """False for a scorer that judges the whole reply. True for an unknown name: a sampler of its own may score by it."""
+    """False for a scorer that judges the whole reply. True for an unknown name: a user's own sampler may score by it."""
     return name not in _SCORERS or _SCORERS[name].needs_answer
 
 
 async def score_answer(name: str, request: ScoringRequest, timeout_s: float = 120.0) -> Score:
-    """Raises ConfigError for an unknown scorer, AgentFailed when no judge answered, ScorerFailed for one that fails, and
-    OwnCodeFailed for one that is no async function, or has made nothing but mistakes.
+    """Raises ConfigError for an unknown scorer, AgentFailed if no judge answered, ScorerFailed if the scorer fails, and
+    OwnCodeFailed if it is not an async function, or makes only mistakes.
 
-    The keys of the judge's models are in no message and no details.
+    Messages and details never contain the API keys of the judge's models.
     """
     require_scorer(name, request.judge)
     registered = _SCORERS[name]
@@ -144,7 +144,7 @@ async def score_answer(name: str, request: ScoringRequest, timeout_s: float = 12
             score = await _called(name, registered, request)
     except TimeoutError as exc:
         raise ScorerFailed(f"scorer {name!r} gave no score within {timeout_s:g} s") from exc
-    except (Exception, SystemExit) as exc:  # a scorer is the user's code: what it raises is a failure, and no score
+    except (Exception, SystemExit) as exc:  # user code: any exception is a failure, not a score
         cause = cause_of(exc)
         if isinstance(cause, ScorerFailed | AgentFailed | OwnCodeFailed):
             raise cause from None
@@ -163,12 +163,14 @@ async def score_answer(name: str, request: ScoringRequest, timeout_s: float = 12
 async def _called(name: str, registered: _Registered, request: ScoringRequest) -> Score:
     found = registered.scorer(request)
     if not inspect.isawaitable(found):
-        raise OwnCodeFailed(f"scorer {name!r} is no async function: write async def{definition_of(registered.home)}")
+        raise OwnCodeFailed(
+            f"scorer {name!r} is not an async function: write async def{definition_of(registered.home)}"
+        )
     return await found
 
 
 def is_finite_number(value: object) -> bool:
-    """True for what a double can hold."""
+    """True for a number that fits into a double."""
     try:
         return isinstance(value, int | float) and math.isfinite(value)
     except OverflowError:

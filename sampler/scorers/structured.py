@@ -1,4 +1,4 @@
-"""The scorer `json_schema`: is the answer JSON, and does it satisfy the task's schema?"""
+"""The scorer `json_schema`: whether the answer is JSON that satisfies the task's schema."""
 
 import json
 import re
@@ -15,9 +15,10 @@ _FENCE = re.compile(r"\A```\w*\s*\n(.*)\n\s*```\Z", re.DOTALL)
 
 @register_scorer("json_schema")
 async def json_schema(request: ScoringRequest) -> Score:
-    """1 when the answer, without a code fence around it, is JSON that satisfies `metadata.json_schema`; else 0, with the reason.
+    """1 if the answer, without a surrounding code fence, is JSON that satisfies `metadata.json_schema`; else 0, with the
+    reason.
 
-    Drafts 3 to 2020-12, by `$schema`; without one the newest. A missing or invalid schema is the task's fault: ScorerFailed.
+    Drafts 3 to 2020-12, by `$schema`; default: the newest. A missing or invalid schema is the task's mistake: ScorerFailed.
     """
     validator = _validator(request)
     sought = {"expected": f"JSON that satisfies metadata.{SCHEMA_KEY}"}
@@ -35,7 +36,7 @@ async def json_schema(request: ScoringRequest) -> Score:
 
 
 def _validator(request: ScoringRequest) -> Any:
-    import jsonschema  # a quarter of a second, which only tasks of this scorer pay
+    import jsonschema  # takes 0.25 s; only tasks with this scorer pay it
     import referencing
 
     schema = (request.payload.get("metadata") or {}).get(SCHEMA_KEY)
@@ -45,8 +46,10 @@ def _validator(request: ScoringRequest) -> Any:
     try:
         kind.check_schema(schema)
     except jsonschema.SchemaError as exc:
-        raise ScorerFailed(f"json_schema: metadata.{SCHEMA_KEY} is no schema: {exc.json_path}: {exc.message}") from exc
-    return kind(schema, registry=referencing.Registry())  # an own registry: nothing is fetched from the network
+        raise ScorerFailed(
+            f"json_schema: metadata.{SCHEMA_KEY} is not a schema: {exc.json_path}: {exc.message}"
+        ) from exc
+    return kind(schema, registry=referencing.Registry())  # a separate registry: nothing is fetched from the network
 
 
 def _bare(answer: str) -> str:

@@ -1,4 +1,4 @@
-"""Scorers that compare texts: exact_match, includes, f1. Letter case, white space and Unicode compatibility forms never count."""
+"""Scorers that compare texts: exact_match, includes, f1. Letter case, white space and Unicode compatibility forms are ignored."""
 
 import re
 import unicodedata
@@ -8,7 +8,7 @@ from sampler.scorers.details import LONGEST_EXPECTED, accepted_ones, quoted
 from sampler.scorers.registry import Score, ScoringRequest, register_scorer
 from shared.outside_text import clipped
 
-# Scripts that are written without spaces between words: each character counts as a word.
+# Scripts without spaces between words: each character counts as a word.
 _SPACELESS = "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
 _LETTER = rf"[^\W{_SPACELESS}]"
 _WORD = re.compile(rf"[{_SPACELESS}]|{_LETTER}+")
@@ -17,7 +17,7 @@ _ARTICLE = re.compile(r"\b(?:a|an|the)\b")
 
 @register_scorer("exact_match")
 async def exact_match(request: ScoringRequest) -> Score:
-    """1 when the answer equals an accepted one."""
+    """1 if the answer equals an accepted one."""
     given = _normalized(request.answer or "")
     for one in request.accepted:
         if given == _normalized(one):
@@ -27,7 +27,7 @@ async def exact_match(request: ScoringRequest) -> Score:
 
 @register_scorer("includes")
 async def includes(request: ScoringRequest) -> Score:
-    """1 when an accepted answer stands in the answer as whole words; a number not as a part of another number."""
+    """1 if the answer contains an accepted one as whole words; a number must not be part of another number."""
     given = _normalized(request.answer or "")
     for one in request.accepted:
         if (wanted := _normalized(one)) and re.search(_as_whole(wanted), given):
@@ -36,11 +36,11 @@ async def includes(request: ScoringRequest) -> Score:
 
 
 def _as_whole(wanted: str) -> str:
-    """A pattern for `wanted` between borders of words."""
+    """A pattern for `wanted` between word boundaries."""
     before = rf"(?<!{_LETTER})" if re.match(_LETTER, wanted[0]) else ""
     after = rf"(?!{_LETTER})" if re.match(_LETTER, wanted[-1]) else ""
     if wanted[0].isdigit():
-        before += r"(?<!\d[.,])(?:(?<![-\u2212])|(?<=\w[-\u2212]))"  # 5 is neither in 1.5 nor in -5, but in 3-5
+        before += r"(?<!\d[.,])(?:(?<![-\u2212])|(?<=\w[-\u2212]))"  # 5 is not in 1.5 or -5, but in 3-5
     if wanted[-1].isdigit():
         after += r"(?![.,]\d)"
     return before + re.escape(wanted) + after
@@ -48,10 +48,10 @@ def _as_whole(wanted: str) -> str:
 
 @register_scorer("f1")
 async def f1(request: ScoringRequest) -> Score:
-    """Harmonic mean of precision and recall over the words that answer and accepted answer share, the best accepted one.
+    """Harmonic mean of precision and recall over the words shared by the answer and the best accepted one.
 
-    The evaluation of SQuAD (Rajpurkar et al. 2016, section 6): without punctuation and articles. A character of a script
-    without spaces counts as a word.
+    The evaluation of SQuAD (Rajpurkar et al. 2016, section 6), without punctuation and articles. In a script without
+    spaces, each character counts as a word.
     """
     given = _words(request.answer or "")
     if not request.accepted:

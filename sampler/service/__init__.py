@@ -1,1 +1,1 @@
-"""The sampler process: what to claim, how much at once, and what all of its episodes share."""
+"""The sampler process: which slots to claim, how many episodes to run at once, and what all episodes share."""

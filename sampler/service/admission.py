@@ -1,16 +1,15 @@
-"""How far ahead tasks may be opened: the gate on a claim, from what the documents say.
+"""The admission gate on claims: how far ahead of the trainers tasks may be opened, computed from the documents.
 
-A task belongs to one policy, in whose order it is opened; the data of its episodes is every policy's that took turns
-in them. So it may be opened while *each* of them wants it:
+A task belongs to one policy, which determines its order. Its episodes yield data for every policy that took turns in them.
+So a task may be opened while *each* of these policies wants data:
 
     groups opened and not trained yet  <  (1 + max_staleness) · groups_per_step
 
-for every policy that still has steps to take, with its own budget. Not trained yet is a group that is played, that
-waits for its settlement or has untrained data of the policy, and one whose weights the policy's trainer has not
-published yet. What gave a policy nothing, was set aside by its trainer or skipped by the curriculum uses up no
-budget. Of the policy that has least room there is enough data for its next step when everything opened is settled,
-so the policies cannot wait for each other. A policy whose trainer has taken its last step limits no other, and goes on
-playing as it is.
+for every policy that still has steps to take, with its own budget. A group counts as not trained yet while it is being played,
+waits for settlement, or has untrained data of the policy, and until the policy's trainer has published weights trained on it.
+Groups that yielded a policy nothing, were set aside by its trainer or were skipped by the curriculum use no budget. Once
+everything opened is settled, the policy with the least room has enough data for its next step, so the policies cannot
+deadlock. A policy whose trainer has taken its last step limits no other; it keeps playing with its final weights.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,9 +20,9 @@ from shared.store.admission import OffPolicyBudget
 
 
 async def seq_limit(store: Store, policies: Sequence[str], admissions: Mapping[str, Admission]) -> tuple[int, str]:
-    """The limit, and what to say about it. The first of `policies` owns the tasks; the others take turns in their episodes.
+    """The limit, and its reason in words. The first of `policies` owns the tasks; the others take turns in their episodes.
 
-    All have a trainer: a frozen policy takes turns and wants no data.
+    All of them have a trainer: frozen policies take turns but need no data.
     """
     owner, *_ = policies
     if missing := [policy for policy in policies if policy not in admissions]:

@@ -1,28 +1,28 @@
 """How many episodes this process plays at once: additive increase, multiplicative decrease on the engines' load reports.
 
-    free places, nothing waits      ─▶ grow by half of them (the others are for other processes), at most to the double
-    full, nothing to complain of    ─▶ grow by one
-    queue, KV cache or latency high ─▶ shrink by the share that is too much, between 5 and 50 %
+    free places, empty queue        ─▶ grow by half of the places (the others are for other processes), at most double
+    full, no overload               ─▶ grow by one
+    queue, KV cache or latency high ─▶ shrink by the excess share, between 5 and 50 %
 
-Promise: pure; the same reports give the same numbers. A decision is taken only on a new report, and only when the last one
-has had its effect: nothing grows that is not used, nothing shrinks again before the episodes beyond the last cut have
-ended. The queue at an engine stays about `queue_slack` of what it runs.
+Promise: pure; the same reports give the same numbers. Each decision needs a new report, and waits for the last decision's
+effect: the limit grows only while it is fully used, and shrinks again only after the episodes beyond the last cut have
+ended. The queue at an engine stays about `queue_slack` of its running requests.
 """
 
 import math
 from collections.abc import Hashable
 from dataclasses import dataclass
 
-FIRST = 8  # to begin with, until the engines have said something
+FIRST = 8  # the initial limit, until the first report
 LEAST_CUT, LARGEST_CUT = 0.05, 0.5
 
 
 @dataclass(frozen=True, slots=True)
 class LoadReport:
-    """What the engines of a policy report, added up; `stamp` changes with every report.
+    """The summed reports of a policy's engines; `stamp` changes with every report.
 
-    `token_usage`: share of the KV cache in use at the fullest engine. `token_latency_s`: what our own requests took per
-    output token since the last report; None: none has ended.
+    `token_usage`: share of the KV cache in use at the fullest engine. `token_latency_s`: seconds per output token of our own
+    requests since the last report; None: none has ended.
     """
 
     stamp: Hashable
@@ -35,18 +35,18 @@ class LoadReport:
 
 @dataclass(frozen=True, slots=True)
 class Comfort:
-    """Where overload begins. A full batch takes a few times as long per token as a lone request: that is not yet overload."""
+    """Where overload begins. A full batch needs a few times as long per token as a single request: that is not overload yet."""
 
-    queue_slack: float = 0.25  # of what runs: so many may wait, to fill the places that become free
-    token_usage: float = 0.9  # SGLang begins to retract requests a little above
-    latency_factor: float = 8.0  # of the lowest latency per token seen lately
+    queue_slack: float = 0.25  # waiting requests per running request; they fill the places that become free
+    token_usage: float = 0.9  # SGLang starts to retract requests slightly above
+    latency_factor: float = 8.0  # times the lowest recent latency per token
     latency_memory: float = (
-        1.05  # the lowest one is forgotten by so much a report: replies may become short, prompts long
+        1.05  # the lowest latency decays by this factor per report: replies may become short, prompts long
     )
 
 
 class Concurrency:
-    """`limit` is how many episodes may run; `ceiling` is never passed, and is the limit itself where `adaptive` is off."""
+    """`limit`: episodes that may run. `ceiling`: its upper bound, and the limit itself if not `adaptive`."""
 
     def __init__(self, ceiling: int, *, adaptive: bool, comfort: Comfort | None = None) -> None:
         self.limit = min(FIRST, ceiling) if adaptive else ceiling
@@ -57,7 +57,7 @@ class Concurrency:
         self._lowest_latency_s = math.inf
 
     def update(self, report: LoadReport, busy: int) -> int:
-        """The limit, given a report and how many episodes are running now."""
+        """The new limit, given a report and the number of episodes running now."""
         if not self._adaptive or report.stamp == self._last_stamp or not report.capacity:
             return self.limit
         self._last_stamp = report.stamp
@@ -73,7 +73,7 @@ class Concurrency:
         return self.limit
 
     def _excess(self, report: LoadReport) -> float:
-        """The share of the load that is too much; 0 or less: none is."""
+        """The share of the load that is excess; 0 or less: none."""
         comfort = self._comfort
         load = report.running + report.waiting
         may_wait = math.ceil(comfort.queue_slack * report.running)
@@ -85,7 +85,7 @@ class Concurrency:
         return max(queue, cache, latency)
 
     def _step(self, report: LoadReport) -> int:
-        """Into free places quickly, as far as the cache reaches; beyond them one by one."""
+        """Fill free places quickly, as far as the cache allows; beyond them grow one by one."""
         free = report.capacity - report.running - report.waiting
         if report.token_usage:
             free = min(free, math.floor(self.limit * (self._comfort.token_usage / report.token_usage - 1)))

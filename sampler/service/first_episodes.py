@@ -1,16 +1,16 @@
-"""Until an episode of this process is scored, a mistake is rather one of the settings than of a task: the process ends by it.
+"""Before this process has scored an episode, a configuration error of several tasks ends the process.
 
-Else each task would fail by it in turn, and a run whose tasks have all failed has nothing left to play once it is mended.
+Otherwise each task would fail in turn, and once the setting is fixed the run would have no tasks left to play.
 """
 
 from shared.errors import ConfigError
 
-MAX_TASKS = 3  # one task's metadata may be wrong by itself
+MAX_TASKS = 3  # one task's metadata may be wrong
 
 
 class FirstEpisodes:
     def __init__(self) -> None:
-        self.are_over = False  # one was scored
+        self.are_over = False  # an episode was scored
         self._wrong: dict[str, str] = {}  # by task
 
     def scored(self) -> None:
@@ -22,7 +22,7 @@ class FirstEpisodes:
             self._wrong[task] = error
 
     def check(self) -> None:
-        """Raises ConfigError where several tasks have failed by settings, and no episode was scored."""
+        """Raises ConfigError if several tasks failed with configuration errors and no episode was scored."""
         if len(self._wrong) >= MAX_TASKS:
             task, error = next(iter(self._wrong.items()))
-            raise ConfigError(f"{len(self._wrong)} tasks failed, and no episode was scored before; {task}: {error}")
+            raise ConfigError(f"{len(self._wrong)} tasks failed before any episode was scored; {task}: {error}")

@@ -1,9 +1,9 @@
-"""Which tasks this process can play. Those whose scorer, judge or tools it does not have are left to other samplers.
+"""Decides which tasks this process can play. Tasks whose scorer, judge or tools it lacks are left to other samplers.
 
-    at the start     what the open tasks ask for is looked at once; where none of them can be played here, that is a ConfigError
-    at a claim       a task that came later and asks for what is not here is given back, and its like are not claimed again
+    at the start     checks the demands of the open tasks once; if none can be played here, raises ConfigError
+    at a claim       releases a later task that demands something missing here, and claims no more of its kind
 
-So nothing is retried that time does not mend, samplers with different settings share a run, and `alarms` say what waits for whom.
+So nothing is retried that time cannot fix, samplers with different settings share a run, and `alarms` report which tasks wait.
 """
 
 import logging
@@ -24,7 +24,7 @@ MAX_TOLD = 20
 
 
 def scores_itself(kind: type[AsyncSampler]) -> bool:
-    """Does the class score its episodes, or choose their scorer, so that the tasks' scorers are its own business?"""
+    """Whether the class scores its episodes or chooses their scorer, so that it may ignore the tasks' scorers."""
     ours = AsyncSampler
     return kind.evaluate_record is not ours.evaluate_record or kind.scorer_name is not ours.scorer_name
 
@@ -37,26 +37,26 @@ class Playable:
         self._default_scorer = config.default_scorer
         self._judge = judge
         self.lacks_tools = kind.uses_tools and not servers
-        self._told: dict[str, str] = {}  # by what is asked for: what is wrong with it
+        self._told: dict[str, str] = {}  # by demand: the problem
         self.unusable_scorers: list[str] = []
         if not self._scores_itself:
             require_scorer(default_scorer(config.default_scorer, judge), judge)
 
     def check(self, asked: Sequence[TaskDemand]) -> None:
-        """What the open tasks ask for. Raises ConfigError where there are some, and none can be played here."""
+        """Check the demands of the open tasks. Raises ConfigError if there are some and none can be played here."""
         bad = [(one, text) for one in asked if (text := self._problem(one.scorer, one.tools))]
         waiting, total = sum(one.num_tasks for one, _ in bad), sum(one.num_tasks for one in asked)
         if bad and waiting == total:
             reasons = dict.fromkeys(text for _, text in bad)
-            raise ConfigError(f"none of the {total} open tasks can be played here: {'; '.join(reasons)}")
+            raise ConfigError(f"this sampler can play none of the {total} open tasks: {'; '.join(reasons)}")
         for one, text in bad:
             self._leave(text, one.scorer, f"{one.num_tasks} open tasks")
 
     def is_left(self, task: str, payload: TaskPayload) -> bool:
-        """Is it left to others? The first of its kind is told."""
+        """Whether the task is left to other samplers. Logs the first of its kind."""
         text = self._problem(payload.scorer, payload.tools)
         if text is not None:
-            self._leave(text, payload.scorer, f"task {task} and its like")
+            self._leave(text, payload.scorer, f"task {task} and others like it")
         return text is not None
 
     def alarms(self) -> list[str]:
@@ -67,7 +67,7 @@ class Playable:
 
     def _tools_problem(self, tools: Sequence[str] | None) -> str | None:
         if self.lacks_tools and tools:
-            return f"tool {tools[0]!r} is asked for, and this sampler has no tool servers; give --mcp_manager_url"
+            return f"the task needs tool {tools[0]!r}, but this sampler has no tool servers; set --mcp_manager_url"
         return None
 
     def _scorer_problem(self, scorer: str | None) -> str | None:

@@ -1,13 +1,13 @@
 """The sampler process: named loops around one store and one engine pool.
 
-    view     what the database says: run state, admission limit, versions served, engines
+    view     read the database's state: run, admission limit, served versions, engines
     claim    a free place ─▶ claim a slot ─▶ an episode task
-    renew    all leases of this process in one bulk update; a lost lease cancels its episode
-    settle   groups that this or any other sampler completed
-    beat     heartbeat and counters
+    renew    renew all leases of this process in one bulk update; a lost lease cancels its episode
+    settle   settle groups that this or any other sampler completed
+    beat     write heartbeat and counters
 
-The first loop to fail ends the process: leases expire and others go on. SIGTERM drains: nothing new is claimed, episodes may
-end within the grace time, the rest is released at once.
+The first loop to fail ends the process; its leases expire and other samplers continue. SIGTERM drains: no new claims; episodes
+may end within the grace time; the rest is released at once.
 """
 
 import asyncio
@@ -54,13 +54,13 @@ from shared.user_code.loading import load_class
 
 log = logging.getLogger(__name__)
 
-SETTLE_IDLE_S = 2.0  # orphans of a settler that died are looked for this often
+SETTLE_IDLE_S = 2.0  # how often to look for groups whose settler has exited
 RELEASE_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
 class DatabaseState:
-    """What the database said last. `seq_limit` None: no gate; 0: nothing may be opened yet."""
+    """The database's last known state. `seq_limit` None: no gate; 0: nothing may be opened yet."""
 
     paused: bool = False
     seq_limit: int | None = 0
@@ -78,7 +78,7 @@ async def run_service(config: SamplerConfig) -> None:
         EngineClient(
             EngineTimeouts(generate_s=config.engine_timeout_s),
             config.engine_api_key,
-            # No request waits here for a connection: it would reach its engine later than the pool thinks.
+            # No request waits here for a connection: it would reach its engine later than the pool assumes.
             max_connections=max(1024, 2 * config.max_concurrent_episodes),
         ) as client,
     ):
@@ -105,7 +105,7 @@ class SamplerService:
         self._place_free = asyncio.Event()
         self._counts: Counter[str] = Counter()
         self._concurrency = Concurrency(config.max_concurrent_episodes, adaptive=config.adaptive_concurrency)
-        self._engine_mark = (0.0, 0)  # seconds and tokens of our requests at the last look
+        self._engine_mark = (0.0, 0)  # seconds and tokens of our requests at the last report
         self._first = FirstEpisodes()
         self._rewards: deque[float] = deque(maxlen=256)
         self._token_rate = TokenRate()
@@ -157,14 +157,14 @@ class SamplerService:
         except* OwnCodeFailed as group:
             if self._first.are_over:
                 raise
-            raise ConfigError(f"{cause_of(group)} (no episode was played to its end before)") from group
+            raise ConfigError(f"{cause_of(group)} (before any episode was played to its end)") from group
         finally:
             await self._engines.close()
             await self._resources.agents.close()
             await self._store.workers.leave(self._worker)
 
     async def _keep_settings(self) -> None:
-        """What this process runs with, the agents' settings among it, for those who ask later."""
+        """Store this process's settings, including the agents', for later inspection."""
         settings, agents = self._config.snapshot(), self._resources.agents.settings
         await self._store.runs.save_config("sampler", settings)
         await self._store.settings.keep(
@@ -176,9 +176,9 @@ class SamplerService:
     async def _look(self) -> None:
         try:
             run = await self._store.runs.get()
-        except MalformedDocument as exc:  # it may say that the run is paused: nothing is claimed until it is mended
+        except MalformedDocument as exc:  # the run may be paused: claim nothing until the document is repaired
             tell(str(exc))
-            self._view = DatabaseState(paused=True, doing=f"waiting for the run's document to be mended: {exc}")
+            self._view = DatabaseState(paused=True, doing=f"waiting for the run's document to be repaired: {exc}")
             return
         await self._engines.look()
         limit, doing = await self._seq_limit(run)
@@ -191,7 +191,7 @@ class SamplerService:
             self._place_free.set()
 
     def _load_report(self) -> LoadReport:
-        """What the engines that are up reported last, and how long our own requests took since the last look."""
+        """The latest reports of the engines that are up, and how long our own requests took since the last call."""
         up, stats = self._engines.up(), self._engines.stats()
         seconds, tokens = stats.engine_s - self._engine_mark[0], stats.output_tokens - self._engine_mark[1]
         self._engine_mark = (stats.engine_s, stats.output_tokens)
@@ -205,7 +205,7 @@ class SamplerService:
         )
 
     async def _seq_limit(self, run: Run | None) -> tuple[int | None, str]:
-        """The admission gate, and what to say about it."""
+        """The admission limit, and its reason in words."""
         if self._config.open_all_tasks:
             return None, "sampling without a gate"
         return await seq_limit(self._store, self._config.trained_policies, run.admission if run else {})
@@ -226,7 +226,7 @@ class SamplerService:
                 await self._start(group, claim)
 
     async def _claim(self) -> Claim | None:
-        """Evaluation first: it is small, and its version waits for it."""
+        """Claim evaluation first: it is small, and publishing results for its version waits for it."""
         if self._view.paused or not self._engines.ready() or not self._resources.tool_traffic.has_room():
             return None
         if time.monotonic() - self._eval_looked_at > self._config.poll_s:
@@ -256,7 +256,7 @@ class SamplerService:
     async def _start(self, group: asyncio.TaskGroup, claim: Claim) -> None:
         try:
             sampler = new_episode(self._sampler_class, self._resources, claim)
-        except BaseException:  # a mistake of the user's or a bug of ours: the slot goes to another sampler either way
+        except BaseException:  # a user's mistake or our bug: either way release the slot to another sampler
             await self._give_back(claim)
             raise
         task = group.create_task(play(sampler), name=f"episode {claim.record_id}")
@@ -279,7 +279,7 @@ class SamplerService:
             self._rewards.append(score)
 
     async def _drain(self) -> None:
-        """Episodes in flight may end within the grace time; then they are cancelled, and give their slots back."""
+        """Let episodes in flight end within the grace time; then cancel them, which releases their slots."""
         log.info("draining episodes=%d grace_s=%g", len(self._episodes), self._config.grace_s)
         if self._episodes:
             await asyncio.wait(self._episodes, timeout=self._config.grace_s)
@@ -288,14 +288,14 @@ class SamplerService:
             task.cancel()
         if late:
             await asyncio.wait(late, timeout=RELEASE_S)
-        for claim in late.values():  # again: a task that had not begun to run could release nothing
+        for claim in late.values():  # again: a task that had not started could not release its slot
             await self._give_back(claim)
         while await settle_next(self._store, self._worker, self._config) is not None:
             self._counts["settled"] += 1
         log.info("drained released=%d", len(late))
 
     async def _give_back(self, claim: Claim) -> None:
-        """Of an episode that has not begun."""
+        """Release the slot of an episode that has not started."""
         with contextlib.suppress(LeaseLost):
             await self._store.tasks.release_slot(claim)
 

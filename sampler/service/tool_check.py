@@ -1,6 +1,6 @@
-"""Do the tool servers offer what tasks ask for? Looked at once, with one session, before episodes find it out one by one.
+"""Checks once, with one session, whether the tool servers offer the tools that tasks name, before each episode fails on it.
 
-A list may still grow (a manager's servers start one after the other), so a sampler's start only tells, and episodes retry.
+A list may still grow (a manager's servers start one after the other): a sampler's start only logs, and episodes retry.
 """
 
 import logging
@@ -27,7 +27,7 @@ def tool_limits(config: SamplerConfig) -> ToolLimits:
 
 
 async def tell_missing_tools(resources: Resources, asked: Sequence[TaskDemand]) -> None:
-    """Log tools that open tasks name and no server offers. A server that does not answer is reported by its traffic, not here."""
+    """Log tools that open tasks name and no server offers. A server that does not answer is reported by its traffic instead."""
     try:
         problems = await missing_tools(
             resources.config, resources.tool_servers, asked, resources.tool_catalog, resources.tool_traffic
@@ -46,7 +46,7 @@ async def missing_tools(
     catalog: ToolCatalog | None = None,
     traffic: Traffic | None = None,
 ) -> dict[str, int]:
-    """{what is wrong: for how many tasks}. Raises ToolFailure."""
+    """{problem: number of tasks}. Raises ToolFailure."""
     naming = [one for one in asked if one.tools or one.exclude_tools or config.exclude_tools]
     problems: dict[str, int] = {}
     if not servers or not naming:

@@ -1,1 +1,1 @@
-"""A completed group becomes training data."""
+"""Turns a completed group into training data."""

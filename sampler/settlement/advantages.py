@@ -1,10 +1,10 @@
-"""Advantages of one group's episodes from their rewards: pure functions. docs/groups.md has the formulas side by side.
+"""Computes the advantages of one group's episodes from their rewards. Pure functions; docs/groups.md lists the formulas.
 
-Only episodes that are trained on, or kept for the baseline, come here: infrastructure failures have no reward and are no part
-of the statistics. One episode alone has advantage 0.
+The input holds only episodes that are trained on or kept for the baseline: infrastructure failures have no reward and are not
+part of the statistics. A single episode has advantage 0.
 
-    by episode   rewards of the group ─▶ one value each, the same for all its turns
-    by turn      what each turn earned, and what it saw ─▶ a value for each turn
+    by episode   rewards of the group ─▶ one value per episode, the same for all its turns
+    by turn      rewards and observations of the turns ─▶ one value per turn
 """
 
 import math
@@ -15,7 +15,7 @@ from sampler.settlement.config import Advantage, GigpoMode, GroupConfig
 from sampler.settlement.groups import ScoredEpisode, turn_rewards
 
 ZSCORE_EPSILON = 1e-6
-ALIKE = 1e-12  # rewards this close are equal: their spread is rounding
+ALIKE = 1e-12  # rewards this close count as equal: the difference is rounding
 Key = TypeVar("Key")
 Norm = Callable[[Sequence[float]], list[float]]
 
@@ -23,7 +23,7 @@ Norm = Callable[[Sequence[float]], list[float]]
 def group_advantages(
     episodes: Sequence[ScoredEpisode], rewards: Sequence[float], config: GroupConfig
 ) -> list[tuple[float, ...]]:
-    """Of each episode, one value per turn, `adv_scaling` included."""
+    """One value per turn for each episode, `adv_scaling` included."""
     if config.advantage is Advantage.REWARD_TO_GO:
         found = reward_to_go(episodes, rewards, config.turn_discount)
     elif config.advantage is Advantage.GIGPO:
@@ -53,14 +53,14 @@ def zscore(rewards: Sequence[float]) -> list[float]:
 
 
 def leave_one_out(rewards: Sequence[float]) -> list[float]:
-    """A_i = R_i − mean of the others = K/(K−1) · (R_i − mean(R)): RLOO, arXiv 2402.14740. One episode alone: 0."""
+    """A_i = R_i − mean of the others = K/(K−1) · (R_i − mean(R)): RLOO, arXiv 2402.14740. Single episode: 0."""
     k = len(rewards)
     scale = k / (k - 1) if k > 1 else 1.0
     return [scale * a for a in mean_baseline(rewards)]
 
 
 def maxrl(rewards: Sequence[float]) -> list[float]:
-    """A_i = (R_i − mean(R)) / mean(R), for rewards of 0 and 1: MaxRL, arXiv 2602.02710. A mean that is not positive: 0."""
+    """A_i = (R_i − mean(R)) / mean(R), for rewards of 0 and 1: MaxRL, arXiv 2602.02710. 0 if the mean is not positive."""
     mean = math.fsum(rewards) / len(rewards)
     return [a / mean for a in mean_baseline(rewards)] if mean > ALIKE else [0.0] * len(rewards)
 
@@ -81,7 +81,7 @@ def _zero_if_tiny(value: float) -> float:
 
 
 def returns(episode: ScoredEpisode, reward: float, discount: float) -> list[float]:
-    """G_t = Σ_k≥t γ^(k−t) r_k: what the episode earns from turn t on."""
+    """G_t = Σ_k≥t γ^(k−t) r_k: the return from turn t on."""
     total, found = 0.0, []
     for earned in reversed(turn_rewards(episode, reward)):
         total = earned + discount * total
@@ -90,7 +90,7 @@ def returns(episode: ScoredEpisode, reward: float, discount: float) -> list[floa
 
 
 def reward_to_go(episodes: Sequence[ScoredEpisode], rewards: Sequence[float], discount: float) -> list[list[float]]:
-    """A_t = G_t − mean of G_t over the episodes that have a turn t (as PipelineRL's groups by step). Alone there: 0."""
+    """A_t = G_t − mean of G_t over the episodes that have a turn t (as PipelineRL's groups by step). Single such episode: 0."""
     gains = [returns(e, r, discount) for e, r in zip(episodes, rewards, strict=True)]
     return _within(gains, [list(range(len(of_episode))) for of_episode in gains], mean_baseline)
 
@@ -98,7 +98,8 @@ def reward_to_go(episodes: Sequence[ScoredEpisode], rewards: Sequence[float], di
 def gigpo(episodes: Sequence[ScoredEpisode], rewards: Sequence[float], config: GroupConfig) -> list[list[float]]:
     """A = A_E + ω·A_S: GiGPO, arXiv 2505.10978.
 
-    A_E: the episode's reward among the group's. A_S: G_t among all turns of the group that saw the same; alone: 0.
+    A_E: the episode's reward relative to the group. A_S: G_t relative to all turns of the group with the same observation;
+    0 if there is no other.
     """
     norm = zscore if config.gigpo_mode is GigpoMode.MEAN_STD_NORM else mean_baseline
     lengths = [len(e.turns) for e in episodes]
@@ -116,7 +117,7 @@ def gigpo(episodes: Sequence[ScoredEpisode], rewards: Sequence[float], config: G
 
 
 def _within(values: Sequence[Sequence[float]], keys: Sequence[Sequence[Key]], norm: Norm) -> list[list[float]]:
-    """`norm` among the values of the same key; both arguments and the result are per episode, per turn."""
+    """Apply `norm` to the values that share a key; both arguments and the result are per episode, per turn."""
     places: dict[Key, list[tuple[int, int]]] = {}
     for i, of_episode in enumerate(keys):
         for t, key in enumerate(of_episode):

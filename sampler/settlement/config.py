@@ -1,7 +1,7 @@
-"""What happens to a completed group: the settings, each with its meaning; docs/groups.md tells the whole story.
+"""Settings for completed groups. Guide: docs/groups.md.
 
-They are fields of the sampler's configuration. Every sampler of a policy should have the same ones: whichever of them settles
-a group, settles it by its own.
+They are fields of the sampler's configuration. All samplers of a policy should use the same values: each settles groups by its
+own settings.
 """
 
 from enum import StrEnum
@@ -12,52 +12,53 @@ from pydantic import BaseModel, Field, model_validator
 
 class Advantage(StrEnum):
     MEAN = "mean"  # reward minus the group's mean: Dr. GRPO, MiniRL
-    ZSCORE = "zscore"  # and divided by its standard deviation: GRPO
+    ZSCORE = "zscore"  # the same, divided by the group's standard deviation: GRPO
     LEAVE_ONE_OUT = "leave_one_out"  # reward minus the mean of the others: RLOO
     MAXRL = "maxrl"  # reward minus the mean, divided by the mean: MaxRL
-    REWARD_TO_GO = "reward_to_go"  # by turn: what is earned from this turn on, minus its mean at this turn of the group
-    GIGPO = "gigpo"  # by turn: of the episode, plus of the turn among all turns that saw the same
+    REWARD_TO_GO = "reward_to_go"  # by turn: return from this turn on, minus the group's mean return at this turn
+    GIGPO = "gigpo"  # by turn: the episode's advantage plus the turn's, among all turns with the same observation
 
 
 class GigpoMode(StrEnum):
     MEAN_NORM = "mean_norm"  # differences from the mean
-    MEAN_STD_NORM = "mean_std_norm"  # and divided by the standard deviation
+    MEAN_STD_NORM = "mean_std_norm"  # the same, divided by the standard deviation
 
 
 class GroupConfig(BaseModel):
-    """Settings of settlement. Raises ValueError for combinations that mean nothing."""
+    """Settings of settlement. Raises ValueError for meaningless combinations."""
 
-    min_group_size: int = Field(2, gt=0, description="A group with fewer episodes to train on is abandoned.")
+    min_group_size: int = Field(2, gt=0, description="Groups with fewer trainable episodes are abandoned.")
     min_turns: int = Field(0, ge=0, description="Correct episodes with fewer replies are dropped.")
     reserve_context_error_count: int | None = Field(
-        None, ge=0, description="Over-long episodes to keep, by lot, of each group. None: all."
+        None, ge=0, description="Maximum over-long episodes kept per group, chosen at random. None: all."
     )
-    mask_overlong: bool = Field(
-        False, description="Over-long episodes count in the group's baseline and have no loss themselves."
-    )
+    mask_overlong: bool = Field(False, description="Over-long episodes count in the group's baseline but have no loss.")
     balance_sample: bool = Field(
-        False, description="As many correct as wrong episodes: of the more numerous, some are dropped by lot."
+        False, description="Keep as many correct as wrong episodes: drop the surplus at random."
     )
     zero_variance_tolerance: float | None = Field(
         None,
         gt=0,
-        description="A group whose scores differ by less is dropped, and another task opened for it. None: kept.",
+        description="Groups whose scores differ by less are dropped, and another task is opened instead. None: kept.",
     )
     efficient_rewarding: bool = Field(
-        False, description="Fewer turns earn more among the correct, more turns among the wrong; adds up to 0 in each."
+        False,
+        description="Reward fewer turns among correct episodes, and more turns among wrong ones; sums to 0 in each.",
     )
-    efficient_rewarding_magnitude: float = Field(0.1, gt=0, description="The most that adds or takes.")
+    efficient_rewarding_magnitude: float = Field(0.1, gt=0, description="Largest reward change by efficient_rewarding.")
     advantage: Advantage = Field(Advantage.MEAN, description=", ".join(Advantage) + ".")
-    adv_scaling: float = Field(1.0, gt=0, description="Every advantage is multiplied by this.")
-    turn_discount: float = Field(1.0, ge=0, le=1, description="reward_to_go, gigpo: per turn of what comes later.")
-    gigpo_weight: float = Field(1.0, ge=0, description="gigpo: of the turn's part; the episode's has weight 1.")
+    adv_scaling: float = Field(1.0, gt=0, description="Factor of all advantages.")
+    turn_discount: float = Field(1.0, ge=0, le=1, description="reward_to_go, gigpo: discount per turn.")
+    gigpo_weight: float = Field(
+        1.0, ge=0, description="gigpo: weight of the turn's advantage; the episode's has weight 1."
+    )
     gigpo_mode: GigpoMode = Field(GigpoMode.MEAN_NORM, description=", ".join(GigpoMode) + ".")
     gigpo_cross_steps: bool = Field(
-        False, description="gigpo: the episodes' mean is over all their turns, so that long ones count more."
+        False, description="gigpo: average the episodes' rewards over turns, so that long episodes count more."
     )
 
     @model_validator(mode="after")
     def over_long_episodes_are_kept_to_be_masked(self) -> Self:
         if self.mask_overlong and self.reserve_context_error_count == 0:
-            raise ValueError("mask_overlong keeps over-long episodes, reserve_context_error_count=0 drops them all")
+            raise ValueError("mask_overlong keeps over-long episodes, but reserve_context_error_count=0 drops them all")
         return self

@@ -1,4 +1,4 @@
-"""A completed group as plain values: what the rules and the estimators look at, read once from its documents.
+"""A completed group as plain values, read once from its documents: the input of rules and estimators.
 
 A turn here is an answered request to the engine, as in the token tree; requests without an answer have no advantage.
 """
@@ -19,7 +19,7 @@ OVER_LONG = {Termination.LENGTH_LIMIT.value, Termination.TURNS_LIMIT.value}
 
 @dataclass(frozen=True, slots=True)
 class ScoredTurn:
-    """`score` is what the sampler says this turn earned, None where it says nothing. `observation` names what the model saw."""
+    """`score`: the turn's own score from the sampler, or None. `observation`: a hash of the model's input."""
 
     dispatch: str
     score: float | None
@@ -28,7 +28,7 @@ class ScoredTurn:
 
 @dataclass(frozen=True, slots=True)
 class ScoredEpisode:
-    """One scored episode. Without a turn (its first prompt was too long, say) there is nothing to train on."""
+    """One scored episode. An episode without turns (its first prompt was too long, say) is not trained on."""
 
     record: str
     score: float
@@ -37,7 +37,7 @@ class ScoredEpisode:
 
     @property
     def num_turns(self) -> int:
-        """The policy's own."""
+        """Turns of the policy itself."""
         return len(self.turns)
 
     @property
@@ -48,13 +48,13 @@ class ScoredEpisode:
 def read_episode(
     record: Record, score: float, dispatches: Sequence[DispatchedSamplingTask], *, observations: bool
 ) -> ScoredEpisode:
-    """`observations`: whether anybody will look at them (hashing them takes 2 ms for 160 turns)."""
+    """`observations`: compute their hashes only when needed (2 ms for 160 turns)."""
     turns = tuple(ScoredTurn(d.id, d.score, observation(d) if observations else "") for d in answered(dispatches))
     return ScoredEpisode(record.id, score, record.termination in OVER_LONG, turns)
 
 
 def observation(dispatch: DispatchedSamplingTask) -> str:
-    """A hash of what the model was told since its last reply: roles, names and contents, no ids of calls."""
+    """A hash of the messages since the model's last reply: roles, names and contents, without call ids."""
     replies = [k for k, message in enumerate(dispatch.messages) if message.get("role") == "assistant"]
     told = dispatch.messages[replies[-1] + 1 :] if replies else dispatch.messages
     seen = [[message.get(name) for name in ("role", "name", "content")] for message in told]
@@ -62,7 +62,7 @@ def observation(dispatch: DispatchedSamplingTask) -> str:
 
 
 def turn_rewards(episode: ScoredEpisode, reward: float) -> list[float]:
-    """What each turn earned: its own score, and the last turn what is left of `reward`. They add up to `reward`."""
+    """Reward of each turn: its own score; the last turn gets the remainder, so that they sum to `reward`."""
     earned = [turn.score or 0.0 for turn in episode.turns]
     earned[-1] += reward - math.fsum(earned)
     return earned

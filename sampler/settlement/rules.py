@@ -1,10 +1,10 @@
-"""The rules of settlement: which episodes of a group are trained on, and with which rewards. Pure functions.
+"""The settlement rules select the episodes of a group to train on, and their rewards. Pure functions.
 
     has replies ─▶ min_turns ─▶ reserve_context_error_count ─▶ balance_sample ─▶ enough left? any variance? ─▶ efficient_rewarding
 
-A rule does not see what an earlier one dropped. A rule that chooses draws lots by the hash of the record's id, so that every
-sampler that settles the group, however often, chooses the same. A reason names no episode, so that equal ones add up in
-`tandem status`.
+A rule does not see episodes that an earlier rule dropped. Random choices order episodes by the hash of the record's id, so that
+every sampler that settles the group chooses the same ones, every time. A reason contains no episode id, so that `tandem
+status` can count equal reasons.
 """
 
 import hashlib
@@ -17,9 +17,9 @@ from sampler.settlement.groups import ScoredEpisode
 
 @dataclass(slots=True)
 class RuleResult:
-    """`kept` in the order of the group, each with what is added to its score in `shaping`; `dropped` is {record: reason}.
+    """`kept` is in group order; `shaping` is added to each kept score; `dropped` is {record: reason}.
 
-    With a `refusal` nothing is kept: it says why the group is dropped as a whole.
+    `refusal`: the reason for dropping the whole group; then nothing is kept.
     """
 
     kept: list[ScoredEpisode]
@@ -37,7 +37,7 @@ class RuleResult:
 
 
 def judge(episodes: Sequence[ScoredEpisode], num_generations: int, config: GroupConfig) -> RuleResult:
-    """Apply every rule to the scored episodes of a group that was to have `num_generations`."""
+    """Apply every rule to the scored episodes of a group of planned size `num_generations`."""
     verdict = RuleResult(list(episodes))
     verdict.drop([e for e in episodes if not e.turns], "the model never replied")
     _drop_short_successes(verdict, config)
@@ -69,7 +69,7 @@ def _drop_over_long(verdict: RuleResult, config: GroupConfig) -> None:
 
 
 def _balance(verdict: RuleResult, config: GroupConfig) -> None:
-    """A group of one side only is left to the zero-variance rule: there is nothing to balance it with."""
+    """A group that is all correct or all wrong is left to the zero-variance rule."""
     if not config.balance_sample:
         return
     correct = by_lot([e for e in verdict.kept if e.correct])
@@ -81,7 +81,7 @@ def _balance(verdict: RuleResult, config: GroupConfig) -> None:
 
 
 def by_lot(episodes: Sequence[ScoredEpisode]) -> list[ScoredEpisode]:
-    """A random order that is always the same for the same records."""
+    """A random order that depends only on the record ids."""
     return sorted(episodes, key=lambda e: hashlib.sha256(e.record.encode()).hexdigest())
 
 
@@ -110,9 +110,9 @@ def _shaping(kept: Sequence[ScoredEpisode], config: GroupConfig) -> list[float]:
 
 
 def rank_shaping(episodes: Sequence[ScoredEpisode], magnitude: float) -> dict[str, float]:
-    """{record: what is added}: from −magnitude for the fewest turns to +magnitude for the most, by rank; the sum is 0.
+    """{record: reward change}: from −magnitude for the fewest turns to +magnitude for the most, by rank; the sum is 0.
 
-    Equal numbers of turns share the mean of their ranks; one episode alone gets 0. As in AgentCPM-Explore's AgentRL.
+    Episodes with equally many turns share their mean rank; a single episode gets 0. As in AgentCPM-Explore's AgentRL.
     """
     n = len(episodes)
     turns = [e.num_turns for e in episodes]

@@ -1,14 +1,15 @@
-"""Settlement: a completed group becomes training data. docs/groups.md tells what happens to a group, rule by rule.
+"""Settlement: a completed group becomes training data. docs/groups.md describes the rules one by one.
 
     slots' records ─▶ each policy's share ─▶ rules ─▶ advantages ─▶ token trees ─▶ dispatches, record_data, records
                                                                                         ─▶ task settled | abandoned
 
-A policy's share of a group are the turns that it took, with its own scores; there are several only where policies take turns.
-What settlement says on a record is what it says of the share of the record's own policy.
+A policy's share of a group consists of the turns that it took, with its own scores; only runs where policies take turns have
+several shares. A record stores the outcome of the share of its own policy.
 
-Idempotent: everything is computed from what the group's documents say, and every id is derived. A settler that dies is
-replaced when its lease ends, and the work is done again, with the same result. What is dropped is written too, with its reason.
-A record whose documents cannot be read is left out of its group (and noted, for `tandem status`): no other record waits for it.
+Idempotent: everything is computed from the group's documents, and every id is derived. If a settler exits early, another
+takes over when the lease ends and repeats the work with the same result. Dropped episodes are stored too, with the reason. A
+record with unreadable documents is excluded from its group (and noted for `tandem status`), so that other records need not
+wait.
 """
 
 import logging
@@ -36,7 +37,7 @@ MASKED = "over-long: in the group's baseline, without a loss"
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """What one policy did in one record: its answered turns, and the score that it has for them."""
+    """One policy's part of one record: its answered turns, and its score."""
 
     record: Record
     score: float
@@ -45,7 +46,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Settlement:
-    """What the rules say of a group, and the advantages of what they keep, per dispatch."""
+    """The outcome of the rules for a group, and the advantages of the kept episodes, per dispatch."""
 
     verdict: RuleResult
     advantages: Mapping[str, Mapping[str, float]]  # {record: {dispatch: advantage}}
@@ -61,7 +62,7 @@ async def settle_next(store: Store, worker: str, config: SamplerConfig) -> Task 
 
 
 async def settle(store: Store, task: Task, config: SamplerConfig) -> None:
-    """Settle a completed group; doing it again changes nothing. Records that cannot be read are left out, and noted."""
+    """Settle a completed group; repeating it changes nothing. Unreadable records are excluded and noted."""
     spoilt: set[str] = set()
     while True:
         try:
@@ -106,9 +107,9 @@ async def _settle(store: Store, task: Task, config: SamplerConfig, spoilt: Set[s
 
 
 async def _parts(store: Store, task: Task, scored: Mapping[str, float]) -> dict[str, list[Part]]:
-    """{policy: its part in each record}; of another policy than the task's only where it has one.
+    """{policy: its part of each record}; for policies other than the task's only if it has one.
 
-    A part in which every turn was drawn from another policy's engine holds nothing of the policy's own: it counts as none.
+    A part whose turns were all drawn from another policy's engine contains no samples of the policy itself: it is omitted.
     """
     try:
         records = await store.records.get_many(list(scored))
@@ -137,7 +138,7 @@ def _read(part: Part, config: SamplerConfig) -> ScoredEpisode:
 
 
 def decide(episodes: Sequence[ScoredEpisode], num_generations: int, config: SamplerConfig) -> Settlement:
-    """The rules and the estimator on one group: a pure function."""
+    """Apply the rules and the estimator to one group: a pure function."""
     verdict = judge(episodes, num_generations, config)
     advantages = group_advantages(verdict.kept, verdict.rewards, config) if verdict.kept else []
     return Settlement(
@@ -151,15 +152,17 @@ def decide(episodes: Sequence[ScoredEpisode], num_generations: int, config: Samp
 
 
 def _data(task: Task, policy: str, part: Part, episode: ScoredEpisode, settlement: Settlement) -> DBRecordData:
-    """The policy's tree. What is dropped is of no group: its `group_size` is 0, and its advantages are."""
+    """The policy's token tree. A dropped episode belongs to no group: `group_size` and advantages are 0."""
     verdict, rid = settlement.verdict, episode.record
     reason = verdict.dropped.get(rid)
     advantages = settlement.advantages.get(rid) or {turn.dispatch: 0.0 for turn in episode.turns}
     identity = data_id(rid, policy, task.policy)
     try:
         tree = flatten(identity, part.dispatches, advantages, trained=rid not in settlement.masked)
-    except (DataError, ValueError, LookupError, TypeError, OverflowError) as exc:  # of what its documents hold
-        problem = MalformedDocument(Record.collection, rid, f"its dispatches make no token tree: {str(exc)[:300]}")
+    except (DataError, ValueError, LookupError, TypeError, OverflowError) as exc:  # caused by the documents' contents
+        problem = MalformedDocument(
+            Record.collection, rid, f"its dispatches do not form a token tree: {str(exc)[:300]}"
+        )
         raise SpoiltRecord(rid, problem) from exc
     shaping = dict(zip((e.record for e in verdict.kept), verdict.shaping, strict=True))
     return DBRecordData(
@@ -182,7 +185,7 @@ def _data(task: Task, policy: str, part: Part, episode: ScoredEpisode, settlemen
 
 
 def _duration_s(record: Record) -> float:
-    """On the server's clock; 0 for a record that did not write its times."""
+    """On the server's clock; 0 for a record without times."""
     if record.created_at is None or record.finished_at is None:
         return 0.0
     return (record.finished_at - record.created_at).total_seconds()
@@ -198,13 +201,13 @@ async def _write_records(store: Store, task: Task, settlement: Settlement) -> No
 
 
 def _mean(advantages: Sequence[float]) -> float:
-    """Exactly the advantage of every turn where they are equal."""
+    """The mean; exactly the common value if all turns have the same advantage."""
     alike = min(advantages) == max(advantages)
     return advantages[0] if alike else math.fsum(advantages) / len(advantages)
 
 
 def _outcome(task: Task, settlements: Mapping[str, Settlement], parts: Mapping[str, Sequence[Part]]) -> str:
-    """Of each policy's share, named where they differ."""
+    """The outcome of each policy's share; named by policy if they differ."""
     told = {policy: _outcome_of(settlement, len(parts[policy])) for policy, settlement in settlements.items()}
     if len(set(told.values())) == 1:
         return told[task.policy]
@@ -222,7 +225,7 @@ def _outcome_of(settlement: Settlement, num_scored: int) -> str:
 
 
 async def _finish(store: Store, task: Task, outcome: str, *, abandoned: bool, data_of: Sequence[str] = ()) -> None:
-    await store.tasks.skip_next_epoch(task)  # before the end: a settler that dies here is replaced
+    await store.tasks.skip_next_epoch(task)  # before the end, so that a takeover repeats it if this settler exits here
     await store.tasks.finish_settlement(task, outcome, abandoned=abandoned, data_of=data_of)
     log.info("settled task=%s outcome=%s scores=%s", task.id, outcome, [slot.score for slot in task.slots])
 

@@ -55,7 +55,7 @@ async def test_agentcpm_without_a_verdict_without_a_judge_or_without_a_truth_is_
         with pytest.raises(ScorerFailed, match="no answer to compare with"):
             await score_answer("agentcpm", ScoringRequest("4", (" ",), judge=own))
         await own.close()
-    with pytest.raises(ConfigError, match="'agentcpm' needs a judge; give --agent_config_path"):
+    with pytest.raises(ConfigError, match="'agentcpm' needs a judge; set --agent_config_path"):
         await score_answer("agentcpm", ScoringRequest("4", ("4",)))
 
 

@@ -167,9 +167,9 @@ def test_a_history_whose_replies_were_rewritten_is_refused_by_its_beginning(
 @pytest.mark.parametrize(
     ("opening", "new", "found"),
     [
-        ([system(), user("q")], [system(), user("q2")], "message 1 of 2 is the system message of before"),
-        ([user("q")], [user("q"), assistant("other"), user("q2")], "the first 1 of 3 are the beginning"),
-        ([user("q")], [user("q"), {"role": "tool", "content": "5"}], "the first 1 of 2 are the beginning"),
+        ([system(), user("q")], [system(), user("q2")], "message 1 of 2 is the earlier system message"),
+        ([user("q")], [user("q"), assistant("other"), user("q2")], "the first 1 of 3 are the episode's opening"),
+        ([user("q")], [user("q"), {"role": "tool", "content": "5"}], "the first 1 of 2 are the episode's opening"),
         ([user("q")], [assistant("Yes."), user("q2")], "message 1 of 2 is the model's own reply 1"),
         ([user("q")], [user("q"), assistant("Yes."), user("q2")], "message 2 of 3 is the model's own reply 1"),
         ([system(), user("q")], [user("q"), assistant("Yes.")], "message 2 of 2 is the model's own reply 1"),

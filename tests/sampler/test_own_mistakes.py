@@ -75,7 +75,7 @@ class Exiting(AsyncSampler):
 MISTAKES = {
     "an exception": (Buggy, "Buggy: RuntimeError: a bug of ours", 'in run: raise RuntimeError("a bug of ours")'),
     "a wrong return type": (Forgetful, "Forgetful.evaluate_record returned 1.0; expected Score(", "async def evaluate_record("),
-    "no async function": (Blocking, "Blocking.run is no async function: write async def", "def run(self) -> Termination:"),
+    "no async function": (Blocking, "Blocking.run is not an async function: write async def", "def run(self) -> Termination:"),
     "a call of ours with nonsense": (Scorekeeper, "ValueError: score nan of turn", "in run: self.score_turn("),
     "an exception in a task group": (Grouping, "Grouping: KeyError: 'gone'", 'in fails: raise KeyError("gone")'),
     "the end of the process": (Exiting, "Exiting: SystemExit: 3", "in run: sys.exit(3)"),

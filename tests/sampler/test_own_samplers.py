@@ -72,7 +72,8 @@ async def test_a_process_with_a_mistaken_sampler_says_so_in_one_line_and_asks_no
     (line,) = [line for line in ended.stderr.splitlines() if "ERROR" in line]
     said = f"{mine}:Mine: AttributeError: 'TaskPayload' object has no attribute 'qurey'"
     assert (
-        f"{said}; at {mine}:7, in run: return self.task.payload.qurey (no episode was played to its end before)" in line
+        f"{said}; at {mine}:7, in run: return self.task.payload.qurey (before any episode was played to its end)"
+        in line
     )
     assert "Traceback" not in ended.stderr
     assert len(ended.stderr.splitlines()) < 5, ended.stderr
@@ -114,7 +115,7 @@ async def test_settings_that_fit_no_task_end_the_process_before_they_fail_every_
     (error,) = one_by_one(caught.value)
     assert isinstance(error, ConfigError)
     assert str(error).startswith(
-        "3 tasks failed, and no episode was scored before; main:train:0:t0: ConfigError: task main:"
+        "3 tasks failed before any episode was scored; main:train:0:t0: ConfigError: task main:"
     )
     assert (await store.tasks.count_slots())["failed"] <= 6
 

@@ -49,7 +49,7 @@ async def test_a_mistake_in_a_scorer_is_told_with_its_line() -> None:
         ("crashes", ScorerFailed, f"scorer 'crashes' crashed: KeyError: 'anwser'{here}", 'in crashes: return float('),
         ("groups", ScorerFailed, f"scorer 'groups' crashed: KeyError: 'anwser'{here}", 'in crashes: return float('),
         ("words", ScorerFailed, "scorer 'words' returned 'yes'; expected Score(value=<finite number>", "async def words("),
-        ("plain", OwnCodeFailed, f"scorer 'plain' is no async function: write async def{here}", "def plain("),
+        ("plain", OwnCodeFailed, f"scorer 'plain' is not an async function: write async def{here}", "def plain("),
     ):  # fmt: skip
         with pytest.raises(error) as caught:
             await score_answer(name, request("4", "4"))

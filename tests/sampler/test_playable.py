@@ -57,10 +57,10 @@ async def scored(store: Store) -> int:
     ("payloads", "reasons"),
     [
         ([{"scorer": "maths"}, {"scorer": "maths"}], ["scorer 'maths' is unknown; expected one of agentcpm"]),
-        ([{"scorer": "agentcpm"}], ["scorer 'agentcpm' needs a judge; give --agent_config_path"]),
+        ([{"scorer": "agentcpm"}], ["scorer 'agentcpm' needs a judge; set --agent_config_path"]),
         (
             [{"tools": ["search"]}, {"scorer": "x"}],
-            ["tool 'search' is asked for, and this sampler has no", "scorer 'x'"],
+            ["the task needs tool 'search', but this sampler has no", "scorer 'x'"],
         ),
     ],
 )
@@ -68,7 +68,7 @@ async def test_a_sampler_that_can_play_none_of_the_open_tasks_ends_at_its_start_
     store: Store, payloads: list[dict[str, Any]], reasons: list[str]
 ) -> None:
     await insert(store, *payloads)
-    with pytest.raises(ConfigError, match=f"none of the {len(payloads)} open tasks can be played here: ") as caught:
+    with pytest.raises(ConfigError, match=f"this sampler can play none of the {len(payloads)} open tasks: ") as caught:
         async with running_sampler(store, **OPTIONS) as service:
             await until(lambda: _is_over(service), bool)
     assert all(reason in str(caught.value) for reason in reasons)
@@ -87,8 +87,8 @@ async def test_tasks_that_cannot_be_played_here_are_left_to_a_sampler_that_can_w
         seen = await until(lambda: look(store), lambda seen: len(seen.workers[0]["alarms"]) == 3)
     told = [
         "1 open tasks wait for another sampler: scorer 'maths' is unknown",
-        "1 open tasks wait for another sampler: tool 'search' is asked for",
-        "task main:train:0:t3 and its like wait for another sampler: scorer 'agentcpm' needs a judge",
+        "1 open tasks wait for another sampler: the task needs tool 'search'",
+        "task main:train:0:t3 and others like it wait for another sampler: scorer 'agentcpm' needs a judge",
     ]
     errors = [record.message for record in caplog.records if record.levelno == logging.ERROR]
     for found in (errors, seen.workers[0]["alarms"]):

@@ -167,7 +167,7 @@ def test_a_folder_without_tokenizer_or_template_says_what_is_missing(tmp_path: P
     with pytest.raises(ConfigError, match="chat template, line 1"):
         ChatTemplate.from_dir(folder)
     (folder / "tokenizer.json").write_text('{"version": "1.0"')
-    with pytest.raises(ConfigError, match=r"tokenizer\.json: no tokenizer: EOF"):
+    with pytest.raises(ConfigError, match=r"tokenizer\.json: not a tokenizer: EOF"):
         ChatTemplate.from_dir(folder)
 
 

@@ -100,7 +100,7 @@ def scoring(name: str, **others: float) -> type[AsyncSampler]:
 @pytest.mark.parametrize(
     ("sampler", "text", "status"),
     [
-        (Stranger, "policy 'stranger' takes no part; those that do: main, judge", SlotStatus.FAILED),
+        (Stranger, "policy 'stranger' is not configured; expected one of: main, judge", SlotStatus.FAILED),
         (scoring("Unknown", ref=1.0), "scored policies ['ref']", SlotStatus.OPEN),
         (scoring("Nan", judge=float("nan")), "finite numbers", SlotStatus.OPEN),
     ],
@@ -233,7 +233,7 @@ async def test_a_template_that_cannot_be_used_stops_the_start_and_names_the_mode
     ("options", "text"),
     [
         ({"turn_sources": {"lagging": 0.7, "b": 0.4}}, "add up to 1.1"),
-        ({"turn_sources": {"main": 0.5}}, "has what the others leave"),
+        ({"turn_sources": {"main": 0.5}}, "gets the remaining share"),
         ({"other_policies": {"main": "."}}, "this process's own policy"),
         ({"lease_s": 10, "renew_s": 15}, "renew_s is 15; expected less than lease_s = 10"),
     ],

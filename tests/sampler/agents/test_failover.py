@@ -131,7 +131,7 @@ async def test_a_short_retry_after_is_waited_for_and_a_long_one_leads_to_the_nex
         await agent.close()
     assert [v.use.model for v in verdicts] == ["m2", "m2"]
     assert len(long.requests) == 1, "it asked to be left alone"
-    assert "left alone for" in verdicts[1].use.failures[0].error
+    assert "paused for" in verdicts[1].use.failures[0].error
 
 
 async def test_a_model_that_failed_n_times_in_a_row_is_skipped() -> None:
@@ -141,7 +141,7 @@ async def test_a_model_that_failed_n_times_in_a_row_is_skipped() -> None:
         await agent.close()
     assert all(v.is_correct and v.use.model == "m2" for v in verdicts)
     assert len(bad.requests) == 3
-    assert re.search("left alone for [0-9.]+ s more, after 3 failures", verdicts[5].use.failures[0].error)
+    assert re.search("paused for [0-9.]+ s more, after 3 failures", verdicts[5].use.failures[0].error)
 
 
 async def test_a_model_that_is_well_again_is_asked_again_after_its_pause() -> None:
@@ -320,7 +320,7 @@ async def test_a_success_in_between_lets_a_model_fail_as_often_again() -> None:
 async def test_no_service_is_left_alone_for_more_than_ten_minutes_whatever_it_asks_for() -> None:
     async with endpoint("status 429 retry-after 100000") as service:
         agent = judge(service)
-        for said in ("status 429", r"left alone for (600\.0|5\d\d\.\d) s"):
+        for said in ("status 429", r"paused for (600\.0|5\d\d\.\d) s"):
             with pytest.raises(AgentFailed, match=said):
                 await agent.verdict("2+2?", "4", "4")
         await agent.close()
