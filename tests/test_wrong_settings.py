@@ -170,7 +170,7 @@ def test_a_file_that_cannot_be_opened_is_refused_in_a_sentence(path: str) -> Non
             kind.load([*given, "--config", path])
 
 
-@pytest.mark.parametrize("module", ["sampler", "sampler.engine.keeper.keeper", "scripts.launch", "shared.cli"])
+@pytest.mark.parametrize("module", ["sampler", "sampler.engine.keeper", "scripts.launch", "shared.cli"])
 def test_a_program_says_it_in_a_line_and_exits_with_2(module: str) -> None:
     wrong = (
         ["status", "../x"] if module == "shared.cli" else ["a.b"] if module == "scripts.launch" else ["--run", "../x"]

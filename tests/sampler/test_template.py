@@ -172,7 +172,7 @@ def test_a_folder_without_tokenizer_or_template_says_what_is_missing(tmp_path: P
 
 
 def test_the_sampler_needs_neither_torch_nor_transformers() -> None:
-    modules = "rendering.template, context, engine.client, engine.pool, tools, parsers, scorers.answers, scorers"
+    modules = "rendering.context, engine.client.engine_client, engine.pool.engine_pool, tools, parsers, scorers"
     imports = "; ".join(f"import sampler.{name.strip()}" for name in modules.split(","))
     code = f"import sys; {imports}; print([m for m in ('torch', 'transformers', 'numpy') if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)

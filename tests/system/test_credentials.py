@@ -159,10 +159,8 @@ def test_a_password_is_in_no_argument_log_file_or_document_of_a_launched_run(gua
         documents = str([list(database[name].find()) for name in database.list_collection_names()])
         client.drop_database(run)
     assert {
-        kind
-        for kind in ("scripts.launch", "sampler", "sampler.engine.keeper.keeper", "trainer")
-        if _started(arguments, kind)
-    } == {"sampler", "sampler.engine.keeper.keeper", "trainer"}
+        kind for kind in ("scripts.launch", "sampler", "sampler.engine.keeper", "trainer") if _started(arguments, kind)
+    } == {"sampler", "sampler.engine.keeper", "trainer"}
     assert PASSWORD not in str(arguments)
     assert PASSWORD not in output
     assert PASSWORD not in documents

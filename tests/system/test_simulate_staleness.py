@@ -36,7 +36,7 @@ def test_by_default_and_where_steps_wait_the_trained_groups_are_as_slow_as_all(
     assert row["groups"] == STEPS * GROUPS_PER_STEP
     assert (row["set aside %"], row["of slowest %"]) == (0.0, 0.0)
     assert abs(row["apart %"]) < 1e-9
-    assert (row["oldest"] > MAX_STALENESS) == (mode == DEFAULT)
+    assert (row["largest"] > MAX_STALENESS) == (mode == DEFAULT)
     assert row["staleness"] < MAX_STALENESS
 
 
@@ -45,4 +45,4 @@ def test_dropping_groups_for_their_age_selects_against_slow_ones(mongod: Mongod,
     row = simulated(mongod, run, "drop")
     assert row["of slowest %"] > 60.0
     assert row["apart %"] < -20.0
-    assert row["oldest"] <= MAX_STALENESS
+    assert row["largest"] <= MAX_STALENESS
