@@ -17,6 +17,8 @@ from shared.tasks.checks import Samplers, TaskCheck
 from shared.tasks.files import NUM_GENERATIONS, ImportResult, ImportTarget, import_task_file
 from shared.tasks.files import Progress as Report
 from shared.tasks.mix import TasksConfig, import_mix
+from shared.tasks.tables import Converted, Mapped
+from shared.tasks.tables import convert as convert_table
 from shared.user_code.loading import import_own
 from shared.user_code.payload import load_payload_model
 
@@ -31,6 +33,15 @@ EXAMPLES = """Examples:
 `tandem tasks import demo eval.jsonl --split eval --num_generations 1`  what evaluation plays
 
 `tandem tasks import demo --config mix.yml`  several files, interleaved by weight: the section `tasks` of the YAML
+"""
+
+CONVERT_EXAMPLES = """Examples:
+
+`tandem tasks convert train.csv tasks.jsonl --map query=question --map answer=label`
+
+`tandem tasks convert hub:openai/gsm8k/main/train-00000-of-00001.parquet gsm8k.jsonl --take answer='#### (.+)'`
+
+`tandem tasks convert verl.parquet tasks.jsonl --map query=prompt.0.content --map answer=reward_model.ground_truth`
 """
 
 app = typer.Typer(help="The tasks of a run.", no_args_is_help=True, rich_markup_mode="markdown")
@@ -138,6 +149,69 @@ def _samplers(config: Path | None, modules: Sequence[str] | None) -> Samplers:
             is_known = False
     knows_scorers = bool(named) and is_known and "sampler" not in settings  # a class of one's own may score by itself
     return Samplers(knows_scorers=knows_scorers, has_judge=True if settings.get("agent_config_path") else None)
+
+
+@app.command(epilog=CONVERT_EXAMPLES)
+def convert(
+    source: Annotated[
+        str,
+        typer.Argument(
+            metavar="SOURCE", help="FILE.csv, .tsv, .parquet, .json or .jsonl, or hub:OWNER/DATASET/PATH/FILE.parquet."
+        ),
+    ],
+    output: Annotated[Path, typer.Argument(metavar="FILE.jsonl", help="The task file to write, whole or not at all.")],
+    columns: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--map", metavar="FIELD=COLUMN", help="The column of a field; may be repeated. a.0.b reaches inside."
+        ),
+    ] = None,
+    take: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--take", metavar="FIELD=REGEX", help="Keep of a field's text what the first group of REGEX matches."
+        ),
+    ] = None,
+    metadata: Annotated[
+        list[str] | None,
+        typer.Option("--metadata", metavar="COLUMN", help="Keep a column under metadata; may be repeated."),
+    ] = None,
+) -> None:
+    """Make a task file of a table.
+
+    Columns with the name of a field (**id**, **query** or **question**, **answer**, …) need no --map. Without a column **id**
+    rows are numbered. The result is checked as an import would check it.
+    """
+
+    async def work() -> Converted:
+        mapped = Mapped(_pairs("--map", columns), _pairs("--take", take), metadata or ())
+        with _rows() as progress:
+            bar = progress.add_task("converting", total=None)
+            return convert_table(source, output, mapped, lambda count: progress.update(bar, completed=count))
+
+    result = answer(work())
+    if result.left_out:
+        warn(
+            f"columns that no field takes: {', '.join(result.left_out)}; --map FIELD=COLUMN or --metadata COLUMN keeps one"
+        )
+    console().print(f"{output}: {result.tasks} tasks", soft_wrap=True)
+
+
+def _pairs(option: str, given: Sequence[str] | None) -> dict[str, str]:
+    pairs: dict[str, str] = {}
+    for text in given or ():
+        name, separator, value = text.partition("=")
+        if not separator or not name or not value:
+            raise ConfigError(f"{option} {text}: expected FIELD=VALUE")
+        if name in pairs:
+            raise ConfigError(f"{option} {text}: {name!r} is given twice")
+        pairs[name] = value
+    return pairs
+
+
+def _rows() -> Progress:
+    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.completed} rows"))
+    return Progress(*columns, console=console())
 
 
 async def _refuse(text: str) -> None:

@@ -68,6 +68,8 @@ def check_task_file(path: Path) -> int:
 def read_task_file(path: Path) -> Iterator[TaskLine | LineError]:
     """Every line in order, blank ones skipped: what it holds, or what is wrong with it. Raises ConfigError without a file."""
     size_of(path)
+    if path.suffix in (".csv", ".tsv", ".parquet"):
+        raise ConfigError(f"{path}: a table; make JSONL of it by `tandem tasks convert {path} {path.stem}.jsonl`")
     end = 0
     with path.open("rb") as file:
         if is_array(file):

@@ -1,0 +1,245 @@
+"""Tables as task files: CSV, TSV, Parquet, JSON and JSONL, on disk or in a dataset of the Hugging Face Hub, become JSONL.
+
+    columns of a row ──map──▶ fields of a task line ──take──▶ part of a text ──▶ one line
+
+A path such as `reward_model.ground_truth` or `prompt.0.content` reaches into a column that holds an object or a list.
+"""
+
+import csv
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import date, datetime, time
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+from shared.errors import ConfigError, DataError
+from shared.files.written_file import written_whole
+from shared.tasks.lines import FIELDS, MAX_LINE_BYTES, SAME, TaskFileError, checked_lines
+
+HUB = "hub:"
+SUFFIXES = (".csv", ".tsv", ".parquet", ".json", ".jsonl")
+ROWS_AT_ONCE = 1_000
+Row = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Mapped:
+    """How a row becomes a task line. Columns that bear the name of a field need no mapping.
+
+    `columns`: {field: column or path}. `take`: {field: regular expression}; the first group of the first match replaces the text.
+    `metadata`: columns that are kept under "metadata".
+    """
+
+    columns: Mapping[str, str] = field(default_factory=dict)
+    take: Mapping[str, str] = field(default_factory=dict)
+    metadata: Sequence[str] = ()
+
+    def __post_init__(self) -> None:
+        for name in (*self.columns, *self.take):
+            if name not in FIELDS:
+                raise ConfigError(f"{name!r} is no field of a task; expected one of {', '.join(FIELDS)}")
+        for name, pattern in self.take.items():
+            try:
+                groups = re.compile(pattern).groups
+            except re.error as exc:
+                raise ConfigError(f"--take {name}={pattern}: no regular expression: {exc}") from exc
+            if groups < 1:
+                raise ConfigError(f"--take {name}={pattern}: expected a group in parentheses: the part to keep")
+
+
+@dataclass(frozen=True, slots=True)
+class Converted:
+    tasks: int
+    left_out: tuple[str, ...]  # columns of the first row that no field takes
+
+
+def convert(source: str, target: Path, mapped: Mapped, progress: Callable[[int], None] | None = None) -> Converted:
+    """Write `target` whole, or not at all, and check it as an import would.
+
+    `progress` receives the number of rows. Raises ConfigError or DataError that name file, row and column.
+    """
+    path = from_hub(source.removeprefix(HUB)) if source.startswith(HUB) else Path(source)
+    left_out: tuple[str, ...] = ()
+    count = 0
+    with written_whole(target) as temporary:
+        with temporary.open("w", encoding="utf-8") as file:
+            for count, row in enumerate(read_rows(path), start=1):
+                if count == 1:
+                    left_out = tuple(sorted(set(row) - _used(row, mapped)))
+                file.write(_text(path, count, _line(path, count, row, mapped)) + "\n")
+                if progress and count % ROWS_AT_ONCE == 0:
+                    progress(count)
+        if not count:
+            raise ConfigError(f"{path}: no row in it")
+        try:
+            for _ in checked_lines(temporary):
+                pass
+        except TaskFileError as exc:
+            problems = "\n".join(f"{path}: row {error.number}: {error.text}" for error in exc.errors)
+            raise ConfigError(
+                f"{problems}\nMap columns by --map FIELD=COLUMN; those of the file: {_names(path)}"
+            ) from exc
+    return Converted(count, left_out)
+
+
+# ---------------------------------------------------------------------- rows
+
+
+def read_rows(path: Path) -> Iterator[Row]:
+    """Rows in order, as mappings from column to value. Raises ConfigError or DataError."""
+    if path.suffix not in SUFFIXES:
+        raise ConfigError(f"{path}: expected a file that ends in {', '.join(SUFFIXES)}")
+    if not path.is_file():
+        raise ConfigError(f"{path}: no such file")
+    try:
+        if path.suffix in (".csv", ".tsv"):
+            yield from _csv_rows(path)
+        elif path.suffix == ".parquet":
+            yield from _parquet_rows(path)
+        else:
+            yield from _json_rows(path)
+    except UnicodeDecodeError as exc:
+        raise DataError(f"{path}: byte {exc.start} is not UTF-8; expected a UTF-8 file") from exc
+    except OSError as exc:
+        raise DataError(f"{path}: cannot be read ({exc.strerror or exc})") from exc
+
+
+def _csv_rows(path: Path) -> Iterator[Row]:
+    csv.field_size_limit(MAX_LINE_BYTES)
+    with path.open(encoding="utf-8-sig", newline="") as file:
+        reader = csv.DictReader(file, delimiter="\t" if path.suffix == ".tsv" else ",", strict=True)
+        try:
+            for row in reader:
+                if None in row or None in row.values():
+                    raise DataError(
+                        f"{path}:{reader.line_num}: expected {len(reader.fieldnames or ())} columns, as the first line"
+                    )
+                yield row
+        except csv.Error as exc:
+            raise DataError(f"{path}:{reader.line_num}: {exc}") from exc
+
+
+def _parquet_rows(path: Path) -> Iterator[Row]:
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ModuleNotFoundError as exc:
+        raise ConfigError(f"{path}: Parquet needs pyarrow; run pip install 'tandem[data]'") from exc
+    try:
+        with pyarrow.parquet.ParquetFile(path) as file:
+            for batch in file.iter_batches(batch_size=ROWS_AT_ONCE):
+                yield from batch.to_pylist()
+    except pyarrow.ArrowException as exc:
+        raise DataError(f"{path}: no Parquet file that can be read: {exc}") from exc
+
+
+def _json_rows(path: Path) -> Iterator[Row]:
+    with path.open(encoding="utf-8-sig") as file:
+        first = file.read(1)
+        file.seek(0)
+        if first == "[":
+            yield from _objects(path, enumerate(_loaded(path, 1, file.read()), start=1))
+        else:
+            lines = ((number, line) for number, line in enumerate(file, start=1) if line.strip())
+            yield from _objects(path, ((number, _loaded(path, number, line)) for number, line in lines))
+
+
+def _loaded(path: Path, number: int, text: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as exc:
+        raise DataError(f"{path}:{number}: not JSON: {exc}") from exc
+
+
+def _objects(path: Path, values: Iterator[tuple[int, Any]]) -> Iterator[Row]:
+    for number, value in values:
+        if not isinstance(value, dict):
+            raise DataError(f"{path}: row {number}: expected an object with columns as keys")
+        yield value
+
+
+def _names(path: Path) -> str:
+    return ", ".join(next(iter(read_rows(path)), {}))
+
+
+# ---------------------------------------------------------------------- one row
+
+
+def _line(path: Path, number: int, row: Row, mapped: Mapped) -> dict[str, Any]:
+    line = {
+        SAME.get(name, name): row[name]
+        for name in row
+        if SAME.get(name, name) in FIELDS and row[name] not in (None, "")
+    }
+    for name, column in mapped.columns.items():
+        line[name] = _reached(path, number, row, column)
+    for name, pattern in mapped.take.items():
+        found = re.search(pattern, str(line.get(name, "")))
+        if found is None:
+            raise DataError(
+                f"{path}: row {number}: {name!r} holds nothing that fits {pattern!r}: {str(line.get(name))[:200]!r}"
+            )
+        line[name] = found.group(1).strip()
+    if mapped.metadata:
+        line["metadata"] = {name: _reached(path, number, row, name) for name in mapped.metadata}
+    return {"id": f"{path.stem}-{number:06d}"} | line
+
+
+def _text(path: Path, number: int, line: Mapping[str, Any]) -> str:
+    """As JSON; dates in ISO 8601, decimal numbers as text."""
+    try:
+        return json.dumps(line, ensure_ascii=False, default=_plain)
+    except TypeError as exc:
+        raise DataError(f"{path}: row {number}: {exc}; expected texts, numbers, dates, lists and objects") from exc
+
+
+def _plain(value: Any) -> str:
+    if isinstance(value, datetime | date | time):
+        return value.isoformat()
+    if isinstance(value, Decimal):
+        return str(value)
+    raise TypeError(f"found a value of type {type(value).__name__}")
+
+
+def _reached(path: Path, number: int, row: Row, column: str) -> Any:
+    """The value of a column, or of a part of it. A column's own name may hold dots."""
+    if column in row:
+        return row[column]
+    value: Any = row
+    for part in column.split("."):
+        if isinstance(value, list) and part.isdigit() and int(part) < len(value):
+            value = value[int(part)]
+        elif isinstance(value, Mapping) and part in value:
+            value = value[part]
+        else:
+            raise DataError(f"{path}: row {number}: no {part!r} of {column!r}; its columns: {', '.join(map(str, row))}")
+    return value
+
+
+def _used(row: Row, mapped: Mapped) -> set[str]:
+    own = {name for name in row if SAME.get(name, name) in FIELDS}
+    return own | {
+        column if column in row else column.split(".")[0] for column in (*mapped.columns.values(), *mapped.metadata)
+    }
+
+
+# ---------------------------------------------------------------------- the Hub
+
+
+def from_hub(name: str) -> Path:
+    """`OWNER/DATASET/PATH/FILE.parquet`, from the cache or downloaded into it; `HF_HUB_OFFLINE=1` looks into the cache alone."""
+    try:
+        import huggingface_hub
+        from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
+    except ModuleNotFoundError as exc:
+        raise ConfigError(f"{HUB}{name}: needs huggingface_hub; run pip install huggingface_hub") from exc
+    parts = name.split("/")
+    if len(parts) < 3 or not all(parts):
+        raise ConfigError(f"{HUB}{name}: expected {HUB}OWNER/DATASET/PATH/FILE.parquet")
+    try:
+        return Path(huggingface_hub.hf_hub_download("/".join(parts[:2]), "/".join(parts[2:]), repo_type="dataset"))
+    except (HfHubHTTPError, LocalEntryNotFoundError, OSError, ValueError) as exc:
+        raise DataError(f"{HUB}{name}: {type(exc).__name__}: {str(exc).splitlines()[0]}") from exc
