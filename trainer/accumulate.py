@@ -25,7 +25,7 @@ from torch.distributed.fsdp import FSDPModule
 from trainer.losses import ClipAnchor, Denominators, LossBatch, LossConfig, Outcome, compute
 from trainer.losses.settings import ProximalLogprobs
 from trainer.modeling.attention import MaskBuilder
-from trainer.modeling.forward import Forwarded, TreeLM, forward_row, loss_batch, row_logprobs
+from trainer.modeling.forward import Forwarded, TreeLM, forward_row, row_logprobs
 from trainer.modeling.routing import Routing, router_aux_loss, total
 from trainer.modeling.trainable import adapters_off
 from trainer.parallel import Parallel
@@ -174,8 +174,12 @@ class Accumulator:
         row = row.to(self.parallel.device)
         reference_E = self._reference_logprobs(row)
         found = self._forward(row)
-        batch = loss_batch(
-            row, found.logprob_E, found.entropy_E, proximal_logprob_E=proximal_E, reference_logprob_E=reference_E
+        batch = LossBatch.of(
+            row,
+            found.logprob_E,
+            entropy_E=found.entropy_E,
+            proximal_logprob_E=proximal_E,
+            reference_logprob_E=reference_E,
         )
         return batch, found.routing
 

@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 
 from shared.configuration.loading import LogLevel, ServiceConfig, secret_field
 from shared.names import DEFAULT_POLICY, PolicyName, RunName, shortened
-from trainer.data.advantages import AdvantageNormalization
+from trainer.data.advantages import AdvantageNormalization, require_normalization
 from trainer.ineffective_settings import unused
 from trainer.learner import OptimizerConfig
 from trainer.losses import LossConfig, LossName
@@ -93,10 +93,10 @@ class TrainerConfig(ServiceConfig, LossConfig, Trainable, ComputeSettings):
     skip_non_positive_advantage: bool = Field(
         False, description="The same for dispatches with an advantage of 0 or less: learn from what went well only."
     )
-    advantage_normalization: AdvantageNormalization = Field(
+    advantage_normalization: str = Field(
         AdvantageNormalization.NONE,
-        description="Over the step's batch: none, batch_std (divide by the rewards' standard deviation), or source (mean 0 "
-        "and standard deviation 1 over the trained tokens of each source).",
+        description="Over the step's batch: none, batch_std (divide by the rewards' standard deviation), source (mean 0 and "
+        "standard deviation 1 over the trained tokens of each source), or one of your own that loss_modules registers.",
     )
     max_tokens_per_row: Positive = Field(1024, description="Token budget of one forward (micro-batch).")
 
@@ -203,6 +203,11 @@ class TrainerConfig(ServiceConfig, LossConfig, Trainable, ComputeSettings):
             raise ValueError(
                 f"{terms[0]} gives records without advantage a gradient too: set drop_zero_advantage to false"
             )
+        return self
+
+    @model_validator(mode="after")
+    def a_normalization_is_registered(self) -> "TrainerConfig":
+        require_normalization(self.advantage_normalization)
         return self
 
     @model_validator(mode="after")

@@ -27,8 +27,8 @@ from scripts.bench.synthetic import VOCABULARY, growing, rewritten
 from shared.processes.interrupt import run_command
 from shared.tokens.record_tree import RecordTree
 from trainer.learner import Learner, OptimizerConfig, open_learner
-from trainer.losses import Denominators, LossConfig, compute
-from trainer.modeling.forward import loss_batch, row_logprobs
+from trainer.losses import Denominators, LossBatch, LossConfig, compute
+from trainer.modeling.forward import row_logprobs
 from trainer.modeling.memory import MemorySettings
 from trainer.parallel import parallel_session
 from trainer.trees.packing import Row, pack
@@ -111,7 +111,7 @@ def _forward_backward(learner: Learner, row: Row) -> tuple[float, float, float]:
     started, cpu_started = _now(device), time.process_time()
     logprob_E, _ = row_logprobs(learner.lm, row, attn=mask)
     forward_done = _now(device)
-    loss, _ = compute(loss_batch(row, logprob_E), denominators, LossConfig())
+    loss, _ = compute(LossBatch.of(row, logprob_E), denominators, LossConfig())
     loss.backward()
     return forward_done - started, _now(device) - forward_done, time.process_time() - cpu_started
 

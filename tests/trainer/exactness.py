@@ -11,8 +11,8 @@ from transformers import PreTrainedModel
 from shared.tokens.record_tree import RecordTree
 from tests.trainer.builders import RecordBuilder, gradients, logprobs_one_by_one, relative_difference
 from tests.trainer.formulas import reference_loss
-from trainer.losses import Denominators, LossConfig, LossName, compute
-from trainer.modeling.forward import TreeLM, loss_batch, row_logprobs
+from trainer.losses import Denominators, LossBatch, LossConfig, LossName, compute
+from trainer.modeling.forward import TreeLM, row_logprobs
 from trainer.trees.packing import Row, pack
 from trainer.trees.tree import TokenTree
 
@@ -52,7 +52,7 @@ def merged(
 
 def backward(model: PreTrainedModel, row: Row, denominators: Denominators, config: LossConfig, chunk: int = 7) -> float:
     logprob_E, _ = row_logprobs(TreeLM(model), row, chunk=chunk)
-    loss, _ = compute(loss_batch(row, logprob_E), denominators, config)
+    loss, _ = compute(LossBatch.of(row, logprob_E), denominators, config)
     loss.backward()
     return loss.item()
 

@@ -16,9 +16,9 @@ from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor
 
 from tests.trainer.builders import random_group, tiny_model
-from trainer.losses import Denominators, LossConfig, compute
+from trainer.losses import Denominators, LossBatch, LossConfig, compute
 from trainer.modeling.float64_norms import exact_norms
-from trainer.modeling.forward import TreeLM, loss_batch, row_logprobs
+from trainer.modeling.forward import TreeLM, row_logprobs
 from trainer.parallel import end_process
 from trainer.trees.packing import empty_row, pack
 from trainer.trees.tree import TokenTree, merge
@@ -76,7 +76,7 @@ def backward(sharded: FSDPModule, lm: TreeLM, rank: int, world_size: int) -> Non
         sharded.set_requires_gradient_sync(i == rounds - 1)
         row = per_rank[rank][i] if i < len(per_rank[rank]) else empty_row()
         logprob_E, _ = row_logprobs(lm, row, chunk=5)
-        loss, _ = compute(loss_batch(row, logprob_E), denominators, LossConfig())
+        loss, _ = compute(LossBatch.of(row, logprob_E), denominators, LossConfig())
         (loss * world_size).backward()
 
 

@@ -27,17 +27,14 @@ def path_ids(ids: np.ndarray, parents: np.ndarray, node: int) -> tuple[int, ...]
 
 def tree_entries(trees: list[TokenTree]) -> list[tuple[object, ...]]:
     found: list[tuple[object, ...]] = []
-    trajectories = dispatches = 0
+    trajectories = 0
     for tree in trees:
         e = tree.entries
         for i in range(len(e)):
             path = path_ids(tree.ids_N, tree.parents_N, int(e.node_E[i]))
             values = (e.old_logprob_E[i], e.advantage_E[i], e.temperature_E[i], e.turn_E[i], e.staleness_E[i])
-            found.append(
-                (path, int(e.trajectory_E[i]) + trajectories, int(e.dispatch_E[i]) + dispatches, *map(float, values))
-            )
+            found.append((path, int(e.trajectory_E[i]) + trajectories, *map(float, values)))
         trajectories += tree.num_trajectories
-        dispatches += len(tree.dispatch_ids)
     return sorted(found)
 
 
@@ -49,7 +46,7 @@ def row_entries(rows: list[Row]) -> list[tuple[object, ...]]:
         for i in range(row.num_entries):
             values = (row.old_logprob_E[i], row.advantage_E[i], temperature_E[i], row.turn_E[i], row.staleness_E[i])
             path = path_ids(ids, parents, int(row.node_E[i]))
-            found.append((path, int(row.trajectory_E[i]), int(row.dispatch_E[i]), *map(float, values)))
+            found.append((path, int(row.trajectory_E[i]), *map(float, values)))
     return sorted(found)
 
 

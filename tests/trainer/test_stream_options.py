@@ -19,7 +19,7 @@ from tests.trainer.builders import RecordBuilder, gradients, relative_difference
 from tests.trainer.streams import add_groups, publish, start, write
 from trainer.data.stream import Batch
 from trainer.losses import Denominators, LossBatch, LossConfig, LossName, compute
-from trainer.modeling.forward import TreeLM, loss_batch, row_logprobs
+from trainer.modeling.forward import TreeLM, row_logprobs
 from trainer.parallel import Parallel
 from trainer.reporting.alarms import Alarms
 from trainer.store_bridge import StoreBridge
@@ -228,7 +228,14 @@ def test_a_trajectorys_ratio_is_over_the_tokens_that_have_a_loss_and_its_weight_
     new_E, old_E = torch.tensor([-0.5, -1.0, -0.3], dtype=torch.float64), torch.tensor([-0.6, -0.7, -0.9]).double()
     advantage_E = torch.tensor([1.0, 1.0, -1.0], dtype=torch.float64)
     zeros = torch.zeros(3, dtype=torch.int64)
-    batch = LossBatch(new_E, old_E, advantage_E, torch.tensor([0, 0, 1]), zeros, zeros)
+    batch = LossBatch(
+        new_logprob_E=new_E,
+        old_logprob_E=old_E,
+        advantage_E=advantage_E,
+        trajectory_E=torch.tensor([0, 0, 1]),
+        turn_E=zeros,
+        staleness_E=zeros,
+    )
     tokens_T, entries_T = torch.tensor([4, 1]), torch.tensor([2, 1])  # two of the first one's tokens have no loss
     config = LossConfig(loss_calculater=LossName.GSPO, epsilon=1.0, epsilon_higher=10.0)
     loss, _ = compute(batch, Denominators.count(tokens_T, entries_T), config)
@@ -294,7 +301,7 @@ def step(model: PreTrainedModel, tree: TokenTree, name: LossName) -> tuple[float
     total = 0.0
     for row in pack([tree], 1000):
         logprob_E, entropy_E = row_logprobs(TreeLM(model), row)
-        loss, _ = compute(loss_batch(row, logprob_E, entropy_E), denominators, config)
+        loss, _ = compute(LossBatch.of(row, logprob_E, entropy_E=entropy_E), denominators, config)
         loss.backward()
         total += float(loss.detach())
     return total, gradients(model)

@@ -61,16 +61,14 @@ def test_every_trained_token_is_one_entry_with_its_own_record_s_values(seed: int
     tree = merge(records).at(STALENESS)
     expected = []
     for trajectory, record in enumerate(records):
-        first_dispatch = sum(len(r.dispatches) for r in records[:trajectory])
         for node in np.flatnonzero(record.trained_N):
-            number = int(record.dispatches_N[node])
-            dispatch = record.dispatches[number]
+            dispatch = record.dispatches[int(record.dispatches_N[node])]
             path = tuple(record.token_ids_N[record.path(int(node))].tolist())
             staleness = STALENESS.of(int(record.versions_N[node]))
             floats = (record.logprobs_N[node], np.float32(dispatch.advantage), np.float32(dispatch.temperature))
-            expected.append((path, *floats, trajectory, dispatch.turn, first_dispatch + number, staleness))
+            expected.append((path, *floats, trajectory, dispatch.turn, staleness))
     e = tree.entries
-    columns = (e.old_logprob_E, e.advantage_E, e.temperature_E, e.trajectory_E, e.turn_E, e.dispatch_E, e.staleness_E)
+    columns = (e.old_logprob_E, e.advantage_E, e.temperature_E, e.trajectory_E, e.turn_E, e.staleness_E)
     found = [
         (tree_path(tree.parents_N, tree.ids_N, int(node)), *values)
         for node, *values in zip(e.node_E, *columns, strict=True)
@@ -108,7 +106,6 @@ def test_equal_siblings_inside_a_record_become_one_node_with_two_entries() -> No
     tree = merge([builder.build()])
     assert tree.ids_N.tolist() == [1, 2, 5, 6, 7]
     assert tree.entries.node_E.tolist() == [2, 3, 2, 4]
-    assert tree.entries.dispatch_E.tolist() == [0, 0, 1, 1]
 
 
 def test_a_record_in_any_topological_order_merges_to_the_same_prefixes() -> None:
@@ -205,7 +202,6 @@ def test_records_without_any_advantage_leave_the_tree_and_stay_in_the_denominato
     assert kept.trained_tokens_T.tolist() == everything.trained_tokens_T.tolist() == [4, 4]
     alone = merge(records[:1])
     assert (kept.num_flat, kept.num_linear, kept.num_tree) == (alone.num_flat, alone.num_linear, alone.num_tree)
-    assert kept.dispatch_ids == everything.dispatch_ids
     assert merge(records[1:], drop_zero_advantage=True).num_tree == 0
 
 
@@ -221,7 +217,7 @@ def test_without_a_tree_the_same_entries_stand_on_chains_that_share_nothing(merg
     assert chains.num_tree == (tree.num_linear if merging is Merging.LINEAR else tree.num_flat)
     assert all(
         np.array_equal(getattr(tree.entries, name), getattr(chains.entries, name))
-        for name in ("old_logprob_E", "advantage_E", "trajectory_E", "turn_E", "dispatch_E", "temperature_E")
+        for name in ("old_logprob_E", "advantage_E", "trajectory_E", "turn_E", "temperature_E")
     )
     for each in range(len(tree.entries)):
         paths = [t.ids_N[path_to(t.parents_N, int(t.entries.node_E[each]))].tolist() for t in (tree, chains)]

@@ -6,18 +6,23 @@ the stored advantages stay those of the dispatches, and a step that is taken aga
     batch_std   A / (std of the rewards of the batch's records + 1e-6): Lite PPO, arXiv 2508.08221; ScaleRL, arXiv 2510.13786
     source      (A − mean) / (std + 1e-6) over all trained tokens of the batch that are of the record's source: AgentRL,
                 arXiv 2510.04206, eq. 1
+    your own    a function of all turns of the batch, which a module of `loss_modules` registers: `@register_normalization(name)`
 """
 
 import dataclasses
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 import numpy as np
 
 from shared.documents import DBRecordData
+from shared.names import shortened
 from shared.tokens.record_tree import RecordTree
+from shared.user_code.registry import FunctionRegistry
 
 EPSILON = 1e-6
 ALIKE = 1e-12  # advantages this close are equal: their spread is rounding
@@ -30,15 +35,53 @@ class AdvantageNormalization(StrEnum):
     SOURCE = "source"  # mean 0 and standard deviation 1 for the tokens of each source
 
 
+@dataclass(frozen=True, slots=True)
+class BatchTurn:
+    """One turn of the batch, of any rank: what a normalization of a user's own is a function of.
+
+    `advantage` as settlement stored it; `reward` of its record, what was added included; `tokens` that are trained.
+    """
+
+    dispatch: str
+    record: str
+    task: str
+    source: str
+    reward: float
+    advantage: float
+    tokens: int
+
+
+Normalization = Callable[[Sequence[BatchTurn]], Sequence[float]]
+F = TypeVar("F", bound=Normalization)
+NORMALIZATIONS: FunctionRegistry[Normalization] = FunctionRegistry(
+    "advantage_normalization", modules="loss_modules", decorator="register_normalization"
+)
+
+
+def register_normalization(name: str) -> Callable[[F], F]:
+    """Decorator, for a function of all turns of the batch, in the order of their ids, that gives each its advantage."""
+
+    def register(function: F) -> F:
+        NORMALIZATIONS.add(name, function)
+        return function
+
+    return register
+
+
+def require_normalization(name: str) -> None:
+    """Raises ConfigError for an unknown name."""
+    NORMALIZATIONS.require(name, list(AdvantageNormalization))
+
+
 def normalize(
-    data: Sequence[DBRecordData], trees: Sequence[RecordTree], kind: AdvantageNormalization, gather: Gather
+    data: Sequence[DBRecordData], trees: Sequence[RecordTree], kind: str, gather: Gather
 ) -> tuple[list[RecordTree], dict[str, float]]:
     """This rank's trees with their advantages normalized, and what they were normalized by. Every rank must call it."""
-    if kind is AdvantageNormalization.BATCH_STD:
+    if kind == AdvantageNormalization.BATCH_STD:
         std = _sample_std([r for rank in gather([d.reward + d.shaping for d in data]) for r in rank])
         changed = [_with_advantages(tree, 0.0, std + EPSILON) for tree in trees]
         return changed, {"advantage/batch_reward_std": std}
-    if kind is AdvantageNormalization.SOURCE:
+    if kind == AdvantageNormalization.SOURCE:
         own = [row for d, tree in zip(data, trees, strict=True) for row in _token_advantages(d.source, tree)]
         by_source = token_statistics([row for rank in gather(own) for row in rank])
         changed = [_by_source(tree, d.source, by_source) for d, tree in zip(data, trees, strict=True)]
@@ -47,7 +90,37 @@ def normalize(
             for source, (mean, std) in by_source.items()
             for name, value in (("mean", mean), ("std", std))
         }
-    return list(trees), {}
+    if kind == AdvantageNormalization.NONE:
+        return list(trees), {}
+    own_turns = [turn for d, tree in zip(data, trees, strict=True) for turn in _turns(d, tree)]
+    turns = sorted((turn for rank in gather(own_turns) for turn in rank), key=lambda turn: turn.dispatch)
+    found: Sequence[float] = NORMALIZATIONS.call(kind, partial(_problem, turns), turns)
+    advantages = {turn.dispatch: advantage for turn, advantage in zip(turns, found, strict=True)}
+    return [_given(tree, advantages) for tree in trees], {}
+
+
+def _turns(d: DBRecordData, tree: RecordTree) -> list[BatchTurn]:
+    tokens_D = np.bincount(tree.dispatches_N[tree.trained_N], minlength=len(tree.dispatches)).tolist()
+    reward = d.reward + d.shaping
+    return [
+        BatchTurn(dispatch.id, d.record, d.task, d.source, reward, dispatch.advantage, tokens)
+        for dispatch, tokens in zip(tree.dispatches, tokens_D, strict=True)
+    ]
+
+
+def _problem(turns: Sequence[BatchTurn], found: object) -> str:
+    """What is wrong with the result of a user's normalization; empty where nothing is."""
+    if not isinstance(found, Sequence) or len(found) != len(turns):
+        return f"returned {shortened(found)}; expected a list of {len(turns)} numbers, one for each turn"
+    for turn, value in zip(turns, found, strict=True):
+        if not isinstance(value, int | float) or not math.isfinite(value):
+            return f"gave turn {turn.dispatch} {shortened(value)}; expected finite numbers"
+    return ""
+
+
+def _given(tree: RecordTree, advantages: Mapping[str, float]) -> RecordTree:
+    changed = (dataclasses.replace(d, advantage=float(advantages[d.id])) for d in tree.dispatches)
+    return dataclasses.replace(tree, dispatches=tuple(changed))
 
 
 def _sample_std(values: Sequence[float]) -> float:

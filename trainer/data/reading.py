@@ -72,7 +72,7 @@ class Reader:
         self._bridge = bridge
         self._config = config
         self._linear = linear
-        self.advantages_are_final = config.advantage_normalization is AdvantageNormalization.NONE
+        self.advantages_are_final = config.advantage_normalization == AdvantageNormalization.NONE
 
     def read(self, groups: Sequence[Group]) -> tuple[dict[str, LoadedGroup], dict[str, str]]:
         """{task: its group}, and {task: why it cannot be trained}, which names the record: a document is spoilt or missing, or

@@ -1,6 +1,6 @@
 """Losses: pure functions of flat 1-D tensors, one entry per (trajectory, trained token). No padding, no model, no rank.
 
-    types ▸ settings ▸ aggregation ω ▸ ratios ρ r x ▸ policy l (and sequence l) ▸ corrections ▸ kl ▸ compute: the sum of all
+    compute ▸ ratios ρ r x ▸ aggregation ω ▸ corrections ▸ registry: policy l, sequence l, or a user's own l ▸ kl ▸ the sum of all
 
 Every loss is L = Σ_e ω_e · M_e · l_e, to be minimized. ω_e comes from `Denominators`, which are counted over the
 whole optimizer step (all ranks, all rows) before the first backward, so splitting a step into rows changes nothing:
@@ -16,9 +16,12 @@ tokens of one record.
 FSDP averages gradients over ranks: who calls backward multiplies the loss by the number of ranks.
 """
 
+from trainer.losses import policy, sequence  # noqa: F401  # they register their losses
 from trainer.losses.compute import compute
+from trainer.losses.ratios import Terms
+from trainer.losses.registry import register_loss
 from trainer.losses.settings import Aggregation, ClipAnchor, KlEstimator, LossConfig, LossName, RolloutIs
-from trainer.losses.types import Denominators, LossBatch, Outcome
+from trainer.losses.types import Denominators, LossBatch, Outcome, TokenLoss, TrainedTokens
 
 __all__ = [
     "Aggregation",
@@ -30,5 +33,9 @@ __all__ = [
     "LossName",
     "Outcome",
     "RolloutIs",
+    "Terms",
+    "TokenLoss",
+    "TrainedTokens",
     "compute",
+    "register_loss",
 ]

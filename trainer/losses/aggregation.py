@@ -3,13 +3,13 @@
 import torch
 from torch import Tensor
 
+from trainer.losses.ratios import Terms
 from trainer.losses.settings import Aggregation, LossConfig
-from trainer.losses.types import Denominators, LossBatch
 
 
-def entry_weights(batch: LossBatch, denominators: Denominators, config: LossConfig) -> Tensor:
+def entry_weights(t: Terms, config: LossConfig) -> Tensor:
     """ω_E, by `config.aggregation`; no gradient."""
-    like = batch.new_logprob_E.detach()
+    like, denominators = t.new_logprob_E.detach(), t.denominators
     if config.aggregation is Aggregation.TOKEN_SUM:
         return torch.ones_like(like)
     if config.aggregation is Aggregation.TOKEN_MEAN:
@@ -17,4 +17,4 @@ def entry_weights(batch: LossBatch, denominators: Denominators, config: LossConf
     per_sequence = 1.0 / max(denominators.num_trajectories, 1)
     if config.aggregation is Aggregation.SEQUENCE_SUM:
         return torch.full_like(like, per_sequence / config.length_scale)
-    return per_sequence / denominators.tokens_T[batch.trajectory_E].to(like.dtype)
+    return per_sequence / denominators.tokens_T[t.trajectory_E].to(like.dtype)

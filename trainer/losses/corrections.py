@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from trainer.losses.ratios import Terms, exp_ratio, trajectory_mean, trajectory_sum
+from trainer.losses.ratios import Terms, exp_ratio
 from trainer.losses.settings import LossConfig, RolloutIs
 
 
@@ -35,32 +35,32 @@ class Correction:
         return self.weight_E * (~(self.dropped_token_E | self.dropped_sequence_E)).to(self.weight_E.dtype)
 
 
-def correction(t: Terms, log_x_E: Tensor, config: LossConfig) -> Correction:
-    """Of every entry. `log_x_E` without gradient; whole trajectories unless only token-wise corrections are on."""
-    sum_T = trajectory_sum(log_x_E, t.trajectory_E, len(t.entries_T))
+def correction(t: Terms, config: LossConfig) -> Correction:
+    """Of every entry; whole trajectories unless only token-wise corrections are on."""
+    sum_T = t.trajectory_sum(t.log_x_E)
     return Correction(
-        weight_E=_weight(t, log_x_E, sum_T, config),
-        dropped_token_E=_outside(log_x_E, config.token_mask_low, config.token_mask_high),
-        dropped_sequence_E=_dropped_sequences(t, log_x_E, sum_T, config)[t.trajectory_E] | _opsm(t, config),
+        weight_E=_weight(t, sum_T, config),
+        dropped_token_E=_outside(t.log_x_E, config.token_mask_low, config.token_mask_high),
+        dropped_sequence_E=_dropped_sequences(t, sum_T, config)[t.trajectory_E] | _opsm(t, config),
     )
 
 
-def _weight(t: Terms, log_x_E: Tensor, sum_T: Tensor, config: LossConfig) -> Tensor:
+def _weight(t: Terms, sum_T: Tensor, config: LossConfig) -> Tensor:
     if config.rollout_is is RolloutIs.NONE:
-        return torch.ones_like(log_x_E)
-    log_weight_E = log_x_E if config.rollout_is is RolloutIs.TOKEN else sum_T[t.trajectory_E]
+        return torch.ones_like(t.log_x_E)
+    log_weight_E = t.log_x_E if config.rollout_is is RolloutIs.TOKEN else sum_T[t.trajectory_E]
     return exp_ratio(log_weight_E).clamp(max=config.rollout_is_cap)
 
 
-def _dropped_sequences(t: Terms, log_x_E: Tensor, sum_T: Tensor, config: LossConfig) -> Tensor:
-    mean_T = sum_T / t.entries_T.to(sum_T.dtype).clamp(min=1)
+def _dropped_sequences(t: Terms, sum_T: Tensor, config: LossConfig) -> Tensor:
+    mean_T = sum_T / t.denominators.whole_T.to(sum_T.dtype).clamp(min=1)
     dropped_T = _outside(sum_T, config.sequence_mask_low, config.sequence_mask_high)
     dropped_T = dropped_T | _outside(mean_T, config.geometric_mask_low, config.geometric_mask_high)
     if config.k3_mask_high is not None:
-        k3_T = trajectory_mean(exp_ratio(log_x_E) - 1.0 - log_x_E, t.trajectory_E, t.entries_T)
+        k3_T = t.trajectory_mean(exp_ratio(t.log_x_E) - 1.0 - t.log_x_E)
         dropped_T = dropped_T | (k3_T > config.k3_mask_high)
     if config.veto_low is not None:
-        vetoes_T = trajectory_sum(_outside(log_x_E, config.veto_low, None).to(sum_T.dtype), t.trajectory_E, len(sum_T))
+        vetoes_T = t.trajectory_sum(_outside(t.log_x_E, config.veto_low, None).to(sum_T.dtype))
         dropped_T = dropped_T | (vetoes_T > 0)
     return dropped_T
 
@@ -68,7 +68,7 @@ def _dropped_sequences(t: Terms, log_x_E: Tensor, sum_T: Tensor, config: LossCon
 def _opsm(t: Terms, config: LossConfig) -> Tensor:
     if config.opsm_threshold is None:
         return torch.zeros_like(t.trajectory_E, dtype=torch.bool)
-    drift_T = trajectory_mean(-t.log_rho_E.detach(), t.trajectory_E, t.entries_T)
+    drift_T = t.trajectory_mean(-t.log_rho_E.detach())
     return (t.advantage_E < 0) & (drift_T[t.trajectory_E] > config.opsm_threshold)
 
 

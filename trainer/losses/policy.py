@@ -4,22 +4,16 @@ clipping a sum of advantages would be another loss.
 Symbols as in the package's docstring; A advantage, low and high the clip range, C a cap.
 """
 
-from typing import NamedTuple
-
 import torch
 from torch import Tensor
 
 from trainer.losses.ratios import Terms, exp_ratio
-from trainer.losses.settings import LossConfig
+from trainer.losses.registry import register_loss
+from trainer.losses.settings import LossConfig, LossName
+from trainer.losses.types import TokenLoss
 
 
-class TokenLoss(NamedTuple):
-    loss_E: Tensor
-    too_high_E: Tensor
-    too_low_E: Tensor
-    clip_advantage_E: Tensor  # whose sign says which bound holds: the entry's own, or for GSPO its trajectory's mean
-
-
+@register_loss(LossName.MINIRL)
 def minirl(t: Terms, config: LossConfig) -> TokenLoss:
     """l = −M · sg(min(ρ, C)) · A · ℓ;  M = 0 where (A > 0 and r > high) or (A < 0 and r < low), else 1.
 
@@ -27,11 +21,12 @@ def minirl(t: Terms, config: LossConfig) -> TokenLoss:
     proximal); DPPO, arXiv 2602.04879, advises rollout, the default here, which also saves a forward.
     """
     too_high_E, too_low_E, _ = _beyond(exp_ratio(t.log_r_E.detach()), t)
-    kept_E = (~(too_high_E | too_low_E)).to(t.new_E.dtype)
+    kept_E = (~(too_high_E | too_low_E)).to(t.new_logprob_E.dtype)
     weight_E = exp_ratio(t.log_rho_E.detach()).clamp(max=config.importance_weight_cap_ratio)
-    return TokenLoss(-kept_E * weight_E * t.advantage_E * t.new_E, too_high_E, too_low_E, t.advantage_E)
+    return TokenLoss(-kept_E * weight_E * t.advantage_E * t.new_logprob_E, too_high_E, too_low_E, t.advantage_E)
 
 
+@register_loss(LossName.GRPO)
 def grpo(t: Terms, config: LossConfig) -> TokenLoss:
     """l = −min(rA, clip(r, low, high)·A); with `dual_clip` c, l = min(l, −cA) where A < 0.
 
@@ -50,6 +45,7 @@ def _surrogate(ratio_E: Tensor, t: Terms, dual_clip: float | None) -> TokenLoss:
     return TokenLoss(loss_E, *_beyond(ratio_E.detach(), t))
 
 
+@register_loss(LossName.CISPO)
 def cispo(t: Terms, config: LossConfig) -> TokenLoss:
     """l = −sg(clip(r, low, high)) · A · ℓ. MiniMax-M1, arXiv 2506.13585; epsilon 1 means no lower bound.
 
@@ -57,19 +53,20 @@ def cispo(t: Terms, config: LossConfig) -> TokenLoss:
     """
     ratio_E = exp_ratio(t.log_r_E.detach())
     weight_E = torch.minimum(torch.maximum(ratio_E, t.low_E), t.high_E)
-    return TokenLoss(-weight_E * t.advantage_E * t.new_E, *_beyond(ratio_E, t))
+    return TokenLoss(-weight_E * t.advantage_E * t.new_logprob_E, *_beyond(ratio_E, t))
 
 
-def reinforce(t: Terms, config: LossConfig) -> TokenLoss:
+@register_loss(LossName.REINFORCE)
+def reinforce(t: Terms, config: LossConfig) -> Tensor:
     """l = −A · ℓ. The correction min(ρ, C) of truncated importance sampling comes from `rollout_is`: l = −sg(min(ρ, C))·A·ℓ.
 
     Williams 1992; TIS: https://fengyao.notion.site/off-policy-rl. The stop-gradient matters: without it the product's derivative
     adds ℓ·∇ρ.
     """
-    nowhere_E = torch.zeros_like(t.new_E, dtype=torch.bool)
-    return TokenLoss(-t.advantage_E * t.new_E, nowhere_E, nowhere_E, t.advantage_E)
+    return -t.advantage_E * t.new_logprob_E
 
 
+@register_loss(LossName.DPPO)
 def dppo(t: Terms, config: LossConfig) -> TokenLoss:
     """l = −M · min(ρ, C) · A + τ (log ρ)²;  M = 0 where A > 0 and π − μ > epsilon_higher, or A < 0 and π − μ < −epsilon.
 
@@ -77,16 +74,17 @@ def dppo(t: Terms, config: LossConfig) -> TokenLoss:
     The gradient goes through ρ; at the cap it stays C·A·∇ℓ instead of vanishing. C = importance_weight_cap_ratio, τ =
     log_ratio_penalty. Staleness and strict_in_bound change the region as they do a ratio's.
     """
-    change_E = t.new_E.detach().exp() - t.old_E.exp()
+    change_E = t.new_logprob_E.detach().exp() - t.old_logprob_E.exp()
     too_high_E = (t.advantage_E > 0) & (change_E > t.high_E - 1.0)
     too_low_E = (t.advantage_E < 0) & (change_E < t.low_E - 1.0)
-    kept_E = (~(too_high_E | too_low_E)).to(t.new_E.dtype)
+    kept_E = (~(too_high_E | too_low_E)).to(t.new_logprob_E.dtype)
     weight_E = exp_ratio(t.log_rho_E.detach()).clamp(max=config.importance_weight_cap_ratio)
-    loss_E = -kept_E * weight_E * (t.new_E - t.new_E.detach()).exp() * t.advantage_E
+    loss_E = -kept_E * weight_E * (t.new_logprob_E - t.new_logprob_E.detach()).exp() * t.advantage_E
     penalty_E = config.log_ratio_penalty * t.log_rho_E.square()
     return TokenLoss(loss_E + penalty_E, too_high_E, too_low_E, t.advantage_E)
 
 
+@register_loss(LossName.SAPO)
 def sapo(t: Terms, config: LossConfig) -> TokenLoss:
     """l = −A · (4/τ) · σ(τ(r − 1)), τ by the sign of A: a gate of weight r·sech²(τ(r − 1)/2), 1 at r = 1 and soft to both sides.
 
@@ -99,6 +97,7 @@ def sapo(t: Terms, config: LossConfig) -> TokenLoss:
     return TokenLoss(loss_E, *_beyond(ratio_E.detach(), t))
 
 
+@register_loss(LossName.ASPO)
 def aspo(t: Terms, config: LossConfig) -> TokenLoss:
     """A > 0: l = −A · sg(1/r) · exp(ℓ − sg ℓ) where r ≤ high, without gradient above: unlikely tokens are raised more, not less.
     A ≤ 0: l = −A · max(r, low). With `dual_clip` c (3 in the source): l = −c·A·ℓ where the weight (1/r or r) exceeds c.
@@ -108,21 +107,21 @@ def aspo(t: Terms, config: LossConfig) -> TokenLoss:
     ratio_E = exp_ratio(t.log_r_E)
     fixed_E = ratio_E.detach()
     inverse_E = 1.0 / fixed_E
-    raised_E = -t.advantage_E * inverse_E * (t.new_E - t.new_E.detach()).exp()
+    raised_E = -t.advantage_E * inverse_E * (t.new_logprob_E - t.new_logprob_E.detach()).exp()
     raised_E = torch.where(fixed_E > t.high_E, raised_E.detach(), raised_E)
     lowered_E = -t.advantage_E * torch.maximum(ratio_E, t.low_E)
     positive_E = t.advantage_E > 0
     loss_E = torch.where(positive_E, raised_E, lowered_E)
     if config.dual_clip is not None:
         weight_E = torch.where(positive_E, inverse_E, fixed_E)
-        loss_E = torch.where(weight_E > config.dual_clip, -config.dual_clip * t.advantage_E * t.new_E, loss_E)
+        loss_E = torch.where(weight_E > config.dual_clip, -config.dual_clip * t.advantage_E * t.new_logprob_E, loss_E)
     return TokenLoss(loss_E, *_beyond(fixed_E, t))
 
 
-def cross_entropy(t: Terms, config: LossConfig) -> TokenLoss:
+@register_loss(LossName.CROSS_ENTROPY)
+def cross_entropy(t: Terms, config: LossConfig) -> Tensor:
     """l = −ℓ: maximum likelihood of the trained tokens; advantages are ignored."""
-    nowhere_E = torch.zeros_like(t.new_E, dtype=torch.bool)
-    return TokenLoss(-t.new_E, nowhere_E, nowhere_E, t.advantage_E)
+    return -t.new_logprob_E
 
 
 def _beyond(ratio_E: Tensor, t: Terms) -> tuple[Tensor, Tensor, Tensor]:

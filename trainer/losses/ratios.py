@@ -15,59 +15,63 @@ from trainer.losses.types import Denominators, LossBatch
 MAX_LOG_RATIO = 20.0
 
 
-@dataclass(frozen=True, slots=True)
-class Terms:
-    """What the policy losses are functions of; everything in the type of the new log-probs."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Terms(LossBatch):
+    """What a loss is a function of: the entries, all floats in the type of the new log-probs, their ratios and clip range."""
 
-    new_E: Tensor
-    old_E: Tensor
-    advantage_E: Tensor
     log_rho_E: Tensor  # ℓ − μ, with gradient
     log_r_E: Tensor  # ℓ − anchor, with gradient
+    log_x_E: Tensor  # ℓp − μ or ℓ − μ, without gradient
     low_E: Tensor
     high_E: Tensor
-    trajectory_E: Tensor
-    entries_T: Tensor
+    denominators: Denominators
+
+    def trajectory_sum(self, values_E: Tensor) -> Tensor:
+        """Sums over the entries of each trajectory, with gradient."""
+        return trajectory_sum(values_E, self.trajectory_E, len(self.denominators.whole_T))
+
+    def trajectory_mean(self, values_E: Tensor) -> Tensor:
+        """Means over the entries of each trajectory, with gradient; 0 where there is none.
+
+        `values_E` must hold whole trajectories: the divisor is the trajectory's own count.
+        """
+        return self.trajectory_sum(values_E) / self.denominators.whole_T.to(values_E.dtype).clamp(min=1)
 
 
 def terms(batch: LossBatch, denominators: Denominators, config: LossConfig) -> Terms:
-    """Everything that is a function of single entries."""
+    """What single entries say. Raises ValueError where the loss needs more of a trajectory than is here."""
+    if config.needs_whole_trajectories:
+        _check_whole_trajectories(batch, denominators)
     new_E = batch.new_logprob_E
-    old_E = batch.old_logprob_E.to(new_E.dtype)
-    anchor_E = old_E if config.clip_anchor is ClipAnchor.ROLLOUT else proximal(batch, config)
-    low_E, high_E = bounds(batch.staleness_E.to(new_E.dtype), config)
+    columns = batch.columns() | {
+        name: getattr(batch, name).to(new_E.dtype) for name in ("old_logprob_E", "advantage_E", "staleness_E")
+    }
+    old_E, fixed_E = columns["old_logprob_E"], new_E.detach()
+    proximal_E = proximal(fixed_E, old_E, columns["staleness_E"], batch.proximal_logprob_E, config)
+    on_rollout = config.clip_anchor is ClipAnchor.ROLLOUT
+    two_policies = on_rollout or config.loss_calculater is LossName.REINFORCE
+    low_E, high_E = bounds(columns["staleness_E"], config)
     return Terms(
-        new_E=new_E,
-        old_E=old_E,
-        advantage_E=batch.advantage_E.to(new_E.dtype),
+        **columns,
         log_rho_E=new_E - old_E,
-        log_r_E=new_E - anchor_E,
+        log_r_E=new_E - (old_E if on_rollout else proximal_E),
+        log_x_E=(fixed_E if two_policies else proximal_E) - old_E,
         low_E=low_E,
         high_E=high_E,
-        trajectory_E=batch.trajectory_E,
-        entries_T=denominators.whole_T,
+        denominators=denominators,
     )
 
 
-def proximal(batch: LossBatch, config: LossConfig) -> Tensor:
+def proximal(new_E: Tensor, old_E: Tensor, stale_E: Tensor, recomputed_E: Tensor | None, config: LossConfig) -> Tensor:
     """ℓp. Recomputed by the trainer, or sg(ℓ) in the first update of a batch, where both are the same number.
 
     loglinear: ℓp ≈ μ + α (sg(ℓ) − μ), α = s / (s + 1) for a token that was sampled s steps ago: log-probs move evenly from
     version to version, and the new policy is one version after the proximal one. A-3PO, arXiv 2512.06547; AReaL's
     `prox_logp_method=loglinear` (v_θ = v_prox + 1).
     """
-    new_E = batch.new_logprob_E.detach()
     if config.proximal_logprobs is ProximalLogprobs.LOGLINEAR:
-        old_E, stale_E = batch.old_logprob_E.to(new_E.dtype), batch.staleness_E.to(new_E.dtype)
         return old_E + stale_E / (stale_E + 1.0) * (new_E - old_E)
-    return new_E if batch.proximal_logprob_E is None else batch.proximal_logprob_E.to(new_E.dtype)
-
-
-def log_mismatch(batch: LossBatch, config: LossConfig) -> Tensor:
-    """log x without gradient: ℓp − μ where the loss has three policies, else ℓ − μ (clip anchor rollout; plain REINFORCE)."""
-    new_E = batch.new_logprob_E.detach()
-    two_policies = config.clip_anchor is ClipAnchor.ROLLOUT or config.loss_calculater is LossName.REINFORCE
-    return (new_E if two_policies else proximal(batch, config)) - batch.old_logprob_E.to(new_E.dtype)
+    return new_E if recomputed_E is None else recomputed_E.to(new_E.dtype)
 
 
 def bounds(staleness_E: Tensor, config: LossConfig) -> tuple[Tensor, Tensor]:
@@ -87,16 +91,7 @@ def trajectory_sum(values_E: Tensor, trajectory_E: Tensor, num_trajectories: int
     return values_E.new_zeros(num_trajectories).index_add(0, trajectory_E, values_E)
 
 
-def trajectory_mean(values_E: Tensor, trajectory_E: Tensor, entries_T: Tensor) -> Tensor:
-    """Means over the entries of each trajectory, with gradient; 0 where there is none.
-
-    `values_E` must hold whole trajectories: the divisor is the trajectory's own count.
-    """
-    total_T = trajectory_sum(values_E, trajectory_E, len(entries_T))
-    return total_T / entries_T.to(values_E.dtype).clamp(min=1)
-
-
-def check_whole_trajectories(batch: LossBatch, denominators: Denominators) -> None:
+def _check_whole_trajectories(batch: LossBatch, denominators: Denominators) -> None:
     """Raises ValueError where a trajectory is present in part only: its ratio would be another number."""
     whole_T = denominators.whole_T
     found_T = torch.bincount(batch.trajectory_E, minlength=len(whole_T))

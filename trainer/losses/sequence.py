@@ -1,14 +1,17 @@
-"""Losses on the ratio of a whole trajectory. They need all of its entries in one batch (`check_whole_trajectories`)."""
+"""Losses on the ratio of a whole trajectory. They need all of its entries in one batch (`whole_trajectories`)."""
 
 import dataclasses
 
 from torch import Tensor
 
-from trainer.losses.policy import TokenLoss, grpo
-from trainer.losses.ratios import Terms, trajectory_mean
-from trainer.losses.settings import LossConfig
+from trainer.losses.policy import grpo
+from trainer.losses.ratios import Terms
+from trainer.losses.registry import register_loss
+from trainer.losses.settings import LossConfig, LossName
+from trainer.losses.types import TokenLoss
 
 
+@register_loss(LossName.GSPO, whole_trajectories=True)
 def gspo(t: Terms, config: LossConfig) -> TokenLoss:
     """σ = exp(mean over the trajectory of (ℓ − anchor));  l = −min(σA, clip(σ, low, high)·A) with A its mean advantage.
 
@@ -16,23 +19,20 @@ def gspo(t: Terms, config: LossConfig) -> TokenLoss:
     seq-mean-token-mean the step's loss is the mean of l over trajectories. Where advantages differ between the turns of a
     trajectory their mean is used, as AReaL does; GSPO-token keeps them apart. So is that of the bounds, where staleness differs.
     """
-    return grpo(dataclasses.replace(t, log_r_E=_log_sigma(t), **_means(t, "advantage_E", "low_E", "high_E")), config)
+    means_E = {name: _mean_of_trajectory(t, getattr(t, name)) for name in ("advantage_E", "low_E", "high_E", "log_r_E")}
+    return grpo(dataclasses.replace(t, **means_E), config)  # type: ignore[arg-type]  # tensors, all of them
 
 
-def _means(t: Terms, *names: str) -> dict[str, Tensor]:
-    """Columns with the mean of the trajectory in the place of each entry's value."""
-    of_T = {name: trajectory_mean(getattr(t, name), t.trajectory_E, t.entries_T) for name in names}
-    return {name: mean_T[t.trajectory_E] for name, mean_T in of_T.items()}
-
-
+@register_loss(LossName.GSPO_TOKEN, whole_trajectories=True)
 def gspo_token(t: Terms, config: LossConfig) -> TokenLoss:
     """σ_e = sg(σ) · exp(ℓ − sg ℓ);  l = −min(σ_e A, clip(σ_e, low, high)·A) with the entry's own A.
 
     GSPO-token of the same paper. Equal to GSPO in value and gradient where all advantages of a trajectory are equal.
     """
-    log_sigma_E = _log_sigma(t).detach() + (t.new_E - t.new_E.detach())
+    log_sigma_E = _mean_of_trajectory(t, t.log_r_E).detach() + (t.new_logprob_E - t.new_logprob_E.detach())
     return grpo(dataclasses.replace(t, log_r_E=log_sigma_E), config)
 
 
-def _log_sigma(t: Terms) -> Tensor:
-    return trajectory_mean(t.log_r_E, t.trajectory_E, t.entries_T)[t.trajectory_E]
+def _mean_of_trajectory(t: Terms, values_E: Tensor) -> Tensor:
+    """In the place of each entry's value."""
+    return t.trajectory_mean(values_E)[t.trajectory_E]

@@ -1,9 +1,16 @@
 """The settings of a loss, each with its meaning: the text of `python -m trainer --help`. Presets are sets of these values."""
 
+from collections.abc import Callable
 from enum import StrEnum
-from typing import Self
+from typing import Any, Self
 
-from pydantic import BaseModel, Field, model_validator
+from pydantic import BaseModel, Field, ValidationInfo, field_validator, model_validator
+
+from shared.user_code.registry import FunctionRegistry
+
+LOSSES: FunctionRegistry[Callable[..., Any]] = FunctionRegistry(
+    "loss", modules="loss_modules", decorator="register_loss"
+)
 
 
 class LossName(StrEnum):
@@ -51,7 +58,8 @@ class KlEstimator(StrEnum):
 
 
 WEIGHTED_ALREADY = {LossName.MINIRL, LossName.DPPO}  # by ρ, at either anchor
-CLIPPING = set(LossName) - {LossName.REINFORCE, LossName.CROSS_ENTROPY}
+BUNDLED = set(LossName)
+CLIPPING = BUNDLED - {LossName.REINFORCE, LossName.CROSS_ENTROPY}
 USED_BY = {  # settings that only some losses look at
     "epsilon": CLIPPING,
     "epsilon_higher": CLIPPING,
@@ -85,7 +93,12 @@ class LossConfig(BaseModel, frozen=True, extra="forbid"):
     stale alike.
     """
 
-    loss_calculater: LossName = Field(LossName.MINIRL, description=", ".join(LossName) + ".")
+    loss_modules: list[str] = Field(
+        [], description="Modules to import: their losses and normalizations are registered by that (docs/api.md)."
+    )
+    loss_calculater: str = Field(
+        LossName.MINIRL, description=f"{', '.join(LossName)}, or a loss of your own that loss_modules registers."
+    )
     epsilon: float = Field(0.2, gt=0, description="Lower clip: the bound is 1 - epsilon (DPPO: of probabilities).")
     epsilon_higher: float = Field(0.27, gt=0, description="Upper clip: the bound is 1 + epsilon_higher.")
     clip_anchor: ClipAnchor = Field(ClipAnchor.ROLLOUT, description="What the clipped ratio is against.")
@@ -139,6 +152,19 @@ class LossConfig(BaseModel, frozen=True, extra="forbid"):
         0.0, ge=0, description="Times the load-balancing loss of a mixture of experts (docs/training.md)."
     )
 
+    @field_validator("loss_modules")
+    @classmethod
+    def modules_can_be_imported(cls, modules: list[str]) -> list[str]:
+        LOSSES.import_modules(modules)
+        return modules
+
+    @field_validator("loss_calculater")
+    @classmethod
+    def a_loss_is_registered(cls, name: str, given: ValidationInfo) -> str:
+        if "loss_modules" in given.data:  # else they are refused, which says enough
+            LOSSES.require(name, list(LossName))
+        return LossName(name) if name in BUNDLED else name
+
     @model_validator(mode="after")
     def epsilon_is_a_part_of_one(self) -> Self:
         if self.epsilon > 1.0:
@@ -148,7 +174,7 @@ class LossConfig(BaseModel, frozen=True, extra="forbid"):
     @model_validator(mode="after")
     def a_ratio_is_used_once(self) -> Self:
         name, on_rollout = self.loss_calculater, self.clip_anchor is ClipAnchor.ROLLOUT
-        weighted = name in WEIGHTED_ALREADY or (on_rollout and name is not LossName.REINFORCE)
+        weighted = name in WEIGHTED_ALREADY or (on_rollout and name in CLIPPING | {LossName.CROSS_ENTROPY})
         if self.rollout_is is not RolloutIs.NONE and weighted:
             raise ValueError(
                 f"rollout_is is {self.rollout_is}, but {name} with clip_anchor {self.clip_anchor} has that ratio in it "
@@ -195,22 +221,19 @@ class LossConfig(BaseModel, frozen=True, extra="forbid"):
 
     @property
     def weighs_what_others_sampled(self) -> bool:
-        """A token counts by how likely the trained policy makes it against the one that sampled it, however old it is."""
-        if self.loss_calculater in WEIGHTED_ALREADY or self.loss_calculater is LossName.CROSS_ENTROPY:
+        """A token counts by how likely the trained policy makes it against the one that sampled it, however old it is.
+
+        A loss of a user's own is taken to do so.
+        """
+        name, on_rollout = self.loss_calculater, self.clip_anchor is ClipAnchor.ROLLOUT
+        if name in WEIGHTED_ALREADY or name not in CLIPPING | {LossName.REINFORCE}:
             return True
-        by_ratio = self.clip_anchor is ClipAnchor.ROLLOUT and self.loss_calculater is not LossName.REINFORCE
+        by_ratio = on_rollout and name is not LossName.REINFORCE
         return by_ratio or self.rollout_is is not RolloutIs.NONE
 
     def without_effect(self) -> dict[str, str]:
         """{setting: why it has no effect}, of those that have another value than their default."""
-        name = self.loss_calculater
-        found = {
-            s: f"loss_calculater {name} does not look at it" for s, losses in USED_BY.items() if name not in losses
-        }
-        if name not in WEIGHTED_ALREADY and self.strict_in_bound:
-            found["importance_weight_cap_ratio"] = f"loss_calculater {name} with strict_in_bound true has no such cap"
-        if name not in CLIPPING:
-            found["clip_anchor"] = f"loss_calculater {name} clips no ratio"
+        found = self._not_used_by_loss() if self.loss_calculater in BUNDLED else {}
         if self.clip_anchor is not ClipAnchor.PROXIMAL:
             found["proximal_logprobs"] = f"clip_anchor is {self.clip_anchor}: it needs proximal"
         if self.loss_aggregation is not None:
@@ -226,12 +249,24 @@ class LossConfig(BaseModel, frozen=True, extra="forbid"):
             found |= dict.fromkeys(("kl_estimator", "kl_off_policy"), "kl_coefficient is 0")
         return {s: why for s, why in found.items() if getattr(self, s) != LossConfig.model_fields[s].default}
 
+    def _not_used_by_loss(self) -> dict[str, str]:
+        """Of a bundled loss; one of a user's own may look at everything."""
+        name = self.loss_calculater
+        found = {
+            s: f"loss_calculater {name} does not look at it" for s, losses in USED_BY.items() if name not in losses
+        }
+        if name not in WEIGHTED_ALREADY and self.strict_in_bound:
+            found["importance_weight_cap_ratio"] = f"loss_calculater {name} with strict_in_bound true has no such cap"
+        if name not in CLIPPING:
+            found["clip_anchor"] = f"loss_calculater {name} clips no ratio"
+        return found
+
     @property
     def needs_whole_trajectories(self) -> bool:
         """Something in this loss is a function of all trained tokens of a trajectory at once."""
         by_sequence = [getattr(self, name) for name in MASKS if not name.startswith("token_mask")]
         return (
-            self.loss_calculater in (LossName.GSPO, LossName.GSPO_TOKEN)
+            LOSSES.has(self.loss_calculater, "whole_trajectories")
             or self.rollout_is is RolloutIs.SEQUENCE
             or any(value is not None for value in by_sequence)
         )

@@ -1,9 +1,14 @@
-"""Inputs and outputs of a loss: entries, denominators, and what became of each entry."""
+"""Inputs and outputs of a loss: entries, denominators, and what became of each entry.
+
+TrainedTokens   known before the forward: in a Row, on the model's device
+LossBatch       the same columns, and the log-probs that the forward gave
+Terms           the same columns, and the ratios that the losses are functions of (ratios.py)
+"""
 
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import torch
 from torch import Tensor
@@ -15,15 +20,30 @@ class Flat:
     @classmethod
     def concatenate(cls, parts: Sequence[Self]) -> Self:
         """One after the other; at least one part."""
-        columns = {}
-        for field in dataclasses.fields(cls):  # type: ignore[arg-type]  # every subclass is a dataclass
-            values = [getattr(part, field.name) for part in parts]
-            columns[field.name] = None if values[0] is None else torch.cat(values)
-        return cls(**columns)
+        found = [part.columns() for part in parts]
+        return cls(
+            **{name: None if c is None else torch.cat([of[name] for of in found]) for name, c in found[0].items()}
+        )
+
+    def columns(self) -> dict[str, Any]:
+        """{name: tensor or None}"""
+        names = [field.name for field in dataclasses.fields(self)]  # type: ignore[arg-type]  # every subclass is a dataclass
+        return {name: getattr(self, name) for name in names}
 
 
 @dataclass(frozen=True, slots=True)
-class LossBatch(Flat):
+class TrainedTokens(Flat):
+    """What is known of trained tokens before they are forwarded. `old_logprob_E`: of the policy that sampled the token."""
+
+    old_logprob_E: Tensor
+    advantage_E: Tensor
+    trajectory_E: Tensor
+    turn_E: Tensor
+    staleness_E: Tensor
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LossBatch(TrainedTokens):
     """The entries of one row, or of any part of a step; all tensors have the same length.
 
     None: an entropy that was not computed, a reference model that is not used. Without proximal log-probs, those of
@@ -31,20 +51,22 @@ class LossBatch(Flat):
     """
 
     new_logprob_E: Tensor
-    old_logprob_E: Tensor
-    advantage_E: Tensor
-    trajectory_E: Tensor
-    turn_E: Tensor
-    staleness_E: Tensor
     entropy_E: Tensor | None = None
     proximal_logprob_E: Tensor | None = None
     reference_logprob_E: Tensor | None = None
 
-    def detached(self) -> "LossBatch":
+    @classmethod
+    def of(cls, trained: TrainedTokens, new_logprob_E: Tensor, **more: Any) -> Self:
+        """The entries of a row, and what the forward found for each: `more` are the other fields of this class."""
+        columns: dict[str, Any] = {
+            field.name: getattr(trained, field.name) for field in dataclasses.fields(TrainedTokens)
+        }
+        return cls(**columns, new_logprob_E=new_logprob_E, **more)
+
+    def detached(self) -> Self:
         """The same numbers without their graph, to be kept until the step is measured."""
-        columns = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-        detached: dict[str, Any] = {name: None if c is None else c.detach() for name, c in columns.items()}
-        return LossBatch(**detached)
+        columns: dict[str, Any] = {name: None if c is None else c.detach() for name, c in self.columns().items()}
+        return type(self)(**columns)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,3 +109,12 @@ class Outcome(Flat):
     dropped_token_E: Tensor  # bool: by a token mask
     dropped_sequence_E: Tensor  # bool: by a mask on its trajectory
     log_mismatch_E: Tensor  # log x, not clamped
+
+
+class TokenLoss(NamedTuple):
+    """l of each entry, and which of them a trust region clipped."""
+
+    loss_E: Tensor
+    too_high_E: Tensor
+    too_low_E: Tensor
+    clip_advantage_E: Tensor  # whose sign says which bound holds: the entry's own, or for GSPO its trajectory's mean

@@ -16,7 +16,6 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from trainer.losses import LossBatch
 from trainer.modeling.attention import BLOCK, Mask, MaskBuilder, choose, dense_mask, interval_block_mask
 from trainer.modeling.context_parallel import of_all, own_part, plain_name
 from trainer.modeling.logprobs import logits_logprobs, token_logprobs
@@ -152,25 +151,3 @@ def row_logprobs(
     """The log-probabilities and the entropies of `forward_row`."""
     forwarded = forward_row(lm, row, chunk=chunk, attn=attn, with_entropy=with_entropy)
     return forwarded.logprob_E, forwarded.entropy_E
-
-
-def loss_batch(
-    row: Row,
-    logprob_E: Tensor,
-    entropy_E: Tensor | None = None,
-    *,
-    proximal_logprob_E: Tensor | None = None,
-    reference_logprob_E: Tensor | None = None,
-) -> LossBatch:
-    """What the losses need of a row and its log-probabilities."""
-    return LossBatch(
-        new_logprob_E=logprob_E,
-        old_logprob_E=row.old_logprob_E,
-        advantage_E=row.advantage_E,
-        trajectory_E=row.trajectory_E,
-        turn_E=row.turn_E,
-        staleness_E=row.staleness_E,
-        entropy_E=entropy_E,
-        proximal_logprob_E=proximal_logprob_E,
-        reference_logprob_E=reference_logprob_E,
-    )

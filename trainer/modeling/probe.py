@@ -159,6 +159,5 @@ def _row(ids_N: Any, parents_N: Any, positions_N: Any, entries: Sequence[int] | 
         advantage_E=torch.zeros(count),
         trajectory_E=zeros_E,
         turn_E=zeros_E,
-        dispatch_E=zeros_E,
         staleness_E=torch.zeros(count),
     )

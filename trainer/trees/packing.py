@@ -19,18 +19,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from trainer.losses.types import TrainedTokens
 from trainer.trees.tree import Entries, Float32, TokenTree, concatenate
 from trainer.trees.trie import Int64
 
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row(TrainedTokens):
     """One forward: a forest of tokens in depth-first pre-order, and what is trained on it. All tensors on one device.
 
-    `trajectory_E` and `dispatch_E` number the trajectories and dispatches of all `trees` given to `pack`, one tree
-    after the other.
+    `trajectory_E` numbers the trajectories of all `trees` given to `pack`, one tree after the other.
     """
 
     ids_N: Tensor
@@ -41,12 +41,6 @@ class Row:
     node_U: Tensor  # the predicted token; its predictor is parents_N[node_U]
     temperature_U: Tensor
     edge_E: Tensor  # which of the _U log-probs an entry reads
-    old_logprob_E: Tensor
-    advantage_E: Tensor
-    trajectory_E: Tensor
-    turn_E: Tensor
-    dispatch_E: Tensor
-    staleness_E: Tensor
 
     @property
     def num_tokens(self) -> int:
@@ -62,12 +56,12 @@ class Row:
 
     def without_entries(self) -> "Row":
         """The same tokens with nothing to train."""
-        empty = {f.name: getattr(self, f.name)[:0] for f in dataclasses.fields(self) if f.name.endswith(("_U", "_E"))}
+        empty = {name: column[:0] for name, column in self.columns().items() if name.endswith(("_U", "_E"))}
         return dataclasses.replace(self, **empty)
 
     def to(self, device: torch.device | str) -> "Row":
         """The same row on another device."""
-        return Row(*(getattr(self, f.name).to(device, non_blocking=True) for f in dataclasses.fields(self)))
+        return Row(**{name: column.to(device, non_blocking=True) for name, column in self.columns().items()})
 
     def padded(self, multiple: int) -> "Row":
         """With tokens appended up to a multiple of `multiple`, which continue the last sequence: nothing sees or reads them.
@@ -146,17 +140,12 @@ def _matters(part: _Part, every_token: bool) -> bool:
 
 
 def _numbered(trees: Sequence[TokenTree]) -> Iterator[_Part]:
-    """The trees with their trajectories and dispatches numbered through."""
-    trajectories = dispatches = 0
+    """The trees with their trajectories numbered through."""
+    trajectories = 0
     for tree in trees:
-        entries = dataclasses.replace(
-            tree.entries,
-            trajectory_E=tree.entries.trajectory_E + trajectories,
-            dispatch_E=tree.entries.dispatch_E + dispatches,
-        )
+        entries = dataclasses.replace(tree.entries, trajectory_E=tree.entries.trajectory_E + trajectories)
         yield _Part(tree.ids_N, tree.parents_N, tree.positions_N, tree.ends_N, tree.copies_N, entries)
         trajectories += tree.num_trajectories
-        dispatches += len(tree.dispatch_ids)
 
 
 def _split(tree: _Part, max_tokens: int) -> Iterator[_Part]:
@@ -231,8 +220,7 @@ def _row(parts: Sequence[_Part]) -> Row:
         "temperature_U": temperature_U,
         "edge_E": edge_E,
     }
-    same = ("old_logprob_E", "advantage_E", "trajectory_E", "turn_E", "dispatch_E", "staleness_E")
-    arrays |= {name: getattr(entries, name) for name in same}
+    arrays |= {field.name: getattr(entries, field.name) for field in dataclasses.fields(TrainedTokens)}
     return Row(**{name: torch.from_numpy(np.ascontiguousarray(array)) for name, array in arrays.items()})
 
 

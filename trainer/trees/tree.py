@@ -45,7 +45,6 @@ class Entries:
     temperature_E: Float32
     trajectory_E: Int64  # index of the record in the group (in a Row: in the optimizer step of this rank)
     turn_E: Int64
-    dispatch_E: Int64  # index into `dispatch_ids`
     staleness_E: Float32  # in steps, of the token's own version
     version_E: Int64  # weights that sampled the token
 
@@ -78,7 +77,6 @@ class TokenTree:
     copies_N: Int64  # of how many records' tokens this is the place; 0 where a chain repeats what an earlier one has
     entries: Entries
     record_ids: tuple[str, ...]
-    dispatch_ids: tuple[str, ...]
     trained_tokens_T: Int64
     num_flat: int
     num_linear: int
@@ -132,8 +130,7 @@ def merge(
         if not (drop_zero_advantage and _adds_nothing(record)) and (loss_mask[t].any() or not record.trained_N.any())
     ]
     layout, node_of_token = _tree(records, kept) if merging is Merging.TREE else _chains(records, kept, merging)
-    offsets = np.cumsum([0, *(len(record.dispatches) for record in records)])
-    parts = [_entries(records[t], loss_mask[t], node_of_token[t], t, int(offsets[t])) for t in kept]
+    parts = [_entries(records[t], loss_mask[t], node_of_token[t], t) for t in kept]
     counts = [_sequence_counts(records[t]) for t in kept]
     copies_N = np.zeros(len(layout.ids_N), dtype=np.int64)
     for t in kept:
@@ -146,7 +143,6 @@ def merge(
         copies_N=copies_N,
         entries=concatenate(parts),
         record_ids=tuple(record.record_id for record in records),
-        dispatch_ids=tuple(dispatch.id for record in records for dispatch in record.dispatches),
         trained_tokens_T=np.array([int(record.trained_N.sum()) for record in records], dtype=np.int64),
         num_flat=sum(flat for flat, _ in counts),
         num_linear=sum(linear for _, linear in counts),
@@ -156,7 +152,7 @@ def merge(
 def concatenate(parts: Sequence[Entries]) -> Entries:
     """All entries, one part after the other; no part gives no entry."""
     ints, floats = np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.float32)
-    none = Entries(ints, floats, floats, floats, ints, ints, ints, floats, ints)
+    none = Entries(ints, floats, floats, floats, ints, ints, floats, ints)
     return Entries(
         *(np.concatenate([getattr(p, name) for p in (none, *parts)]) for name in Entries.__dataclass_fields__)
     )
@@ -209,11 +205,9 @@ def _has_loss(record: RecordTree, minimal: float, only_positive: bool) -> Bool:
     return record.trained_N & passes_N
 
 
-def _entries(
-    record: RecordTree, loss_mask_N: Bool, node_of_token: Int64, trajectory: int, first_dispatch: int
-) -> Entries:
+def _entries(record: RecordTree, loss_mask_N: Bool, node_of_token: Int64, trajectory: int) -> Entries:
     trained = np.flatnonzero(loss_mask_N)
-    dispatch_E = record.dispatches_N[trained].astype(np.int64)
+    dispatch_E = record.dispatches_N[trained]
     advantage_D = np.array([d.advantage for d in record.dispatches], dtype=np.float32)
     temperature_D = np.array([d.temperature for d in record.dispatches], dtype=np.float32)
     turn_D = np.array([d.turn for d in record.dispatches], dtype=np.int64)
@@ -224,7 +218,6 @@ def _entries(
         temperature_E=temperature_D[dispatch_E],
         trajectory_E=np.full(len(trained), trajectory, dtype=np.int64),
         turn_E=turn_D[dispatch_E],
-        dispatch_E=dispatch_E + first_dispatch,
         staleness_E=np.zeros(len(trained), dtype=np.float32),
         version_E=record.versions_N[trained].astype(np.int64),
     )
