@@ -1,1 +1,37 @@
-"""The sampler: claims slots, plays tool-calling episodes, scores them and settles groups. Needs no torch."""
+"""The sampler: claims slots, plays tool-calling episodes, scores them and settles groups. Needs no torch.
+
+`__all__` is what a sampler of your own imports; docs/api.md has an example. It is loaded when it is first used.
+"""
+
+from typing import TYPE_CHECKING
+
+from shared.lazy_names import lazy_names
+
+if TYPE_CHECKING:
+    from sampler.errors import AgentFailed, EngineError, ScorerFailed, ToolFailure
+    from sampler.mcp_sampler import MCPSampler
+    from sampler.sampler import AsyncSampler, Turn
+    from sampler.scorers.registry import Score
+    from shared.documents.states import Termination
+
+__all__ = [
+    "AgentFailed",
+    "AsyncSampler",
+    "EngineError",
+    "MCPSampler",
+    "Score",
+    "ScorerFailed",
+    "Termination",
+    "ToolFailure",
+    "Turn",
+]
+__getattr__ = lazy_names(
+    __name__,
+    {
+        **dict.fromkeys(("AgentFailed", "EngineError", "ScorerFailed", "ToolFailure"), "sampler.errors"),
+        **dict.fromkeys(("AsyncSampler", "Turn"), "sampler.sampler"),
+        "MCPSampler": "sampler.mcp_sampler",
+        "Score": "sampler.scorers.registry",
+        "Termination": "shared.documents.states",
+    },
+)

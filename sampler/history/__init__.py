@@ -1,1 +1,19 @@
-"""Context policies rewrite the history when the context grows too long or the model loops. Guide: docs/context.md."""
+"""Context policies rewrite the history when the context grows too long or the model loops. Guide: docs/context.md.
+
+`__all__` is what a context policy of your own imports; docs/api.md has an example.
+"""
+
+from typing import TYPE_CHECKING
+
+from shared.lazy_names import lazy_names
+
+if TYPE_CHECKING:
+    from sampler.history.conversation import Conversation
+    from sampler.history.history import History, Round, discard_all, discard_all_tools, without_repeats
+
+_PURE = ("History", "Round", "discard_all", "discard_all_tools", "without_repeats")
+__all__ = ["Conversation", "History", "Round", "discard_all", "discard_all_tools", "without_repeats"]
+__getattr__ = lazy_names(
+    __name__,
+    {**dict.fromkeys(_PURE, "sampler.history.history"), "Conversation": "sampler.history.conversation"},
+)

@@ -1,1 +1,24 @@
-"""Turns a completed group into training data."""
+"""Turns a completed group into training data. Guide: docs/groups.md.
+
+`__all__` is what an advantage estimator of your own imports; docs/api.md has an example.
+"""
+
+from typing import TYPE_CHECKING
+
+from shared.lazy_names import lazy_names
+
+if TYPE_CHECKING:
+    from sampler.settlement.config import GroupConfig
+    from sampler.settlement.groups import ScoredEpisode, ScoredTurn
+    from sampler.settlement.registry import register_advantage
+
+__all__ = ["GroupConfig", "ScoredEpisode", "ScoredTurn", "register_advantage"]
+__getattr__ = lazy_names(
+    __name__,
+    {
+        "GroupConfig": "sampler.settlement.config",
+        "ScoredEpisode": "sampler.settlement.groups",
+        "ScoredTurn": "sampler.settlement.groups",
+        "register_advantage": "sampler.settlement.registry",
+    },
+)

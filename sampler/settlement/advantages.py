@@ -13,6 +13,7 @@ from typing import TypeVar
 
 from sampler.settlement.config import Advantage, GigpoMode, GroupConfig
 from sampler.settlement.groups import ScoredEpisode, turn_rewards
+from sampler.settlement.registry import estimate, register_advantage
 
 ZSCORE_EPSILON = 1e-6
 ALIKE = 1e-12  # rewards this close count as equal: the difference is rounding
@@ -24,14 +25,7 @@ def group_advantages(
     episodes: Sequence[ScoredEpisode], rewards: Sequence[float], config: GroupConfig
 ) -> list[tuple[float, ...]]:
     """One value per turn for each episode, `adv_scaling` included."""
-    if config.advantage is Advantage.REWARD_TO_GO:
-        found = reward_to_go(episodes, rewards, config.turn_discount)
-    elif config.advantage is Advantage.GIGPO:
-        found = gigpo(episodes, rewards, config)
-    else:
-        values = ESTIMATORS[config.advantage](rewards)
-        found = [[value] * len(e.turns) for e, value in zip(episodes, values, strict=True)]
-    return [tuple(config.adv_scaling * a for a in of_episode) for of_episode in found]
+    return [tuple(config.adv_scaling * a for a in of_episode) for of_episode in estimate(episodes, rewards, config)]
 
 
 # ---------------------------------------------------------------------- by episode
@@ -65,12 +59,22 @@ def maxrl(rewards: Sequence[float]) -> list[float]:
     return [a / mean for a in mean_baseline(rewards)] if mean > ALIKE else [0.0] * len(rewards)
 
 
-ESTIMATORS: dict[Advantage, Norm] = {
+NORMS: dict[Advantage, Norm] = {
     Advantage.MEAN: mean_baseline,
     Advantage.ZSCORE: zscore,
     Advantage.LEAVE_ONE_OUT: leave_one_out,
     Advantage.MAXRL: maxrl,
 }
+
+
+def _register_by_episode(name: Advantage, norm: Norm) -> None:
+    @register_advantage(name)
+    def estimator(episodes: Sequence[ScoredEpisode], rewards: Sequence[float], config: GroupConfig) -> list[float]:
+        return norm(rewards)
+
+
+for _name, _norm in NORMS.items():
+    _register_by_episode(_name, _norm)
 
 
 def _zero_if_tiny(value: float) -> float:
@@ -89,12 +93,14 @@ def returns(episode: ScoredEpisode, reward: float, discount: float) -> list[floa
     return found[::-1]
 
 
-def reward_to_go(episodes: Sequence[ScoredEpisode], rewards: Sequence[float], discount: float) -> list[list[float]]:
+@register_advantage(Advantage.REWARD_TO_GO)
+def reward_to_go(episodes: Sequence[ScoredEpisode], rewards: Sequence[float], config: GroupConfig) -> list[list[float]]:
     """A_t = G_t − mean of G_t over the episodes that have a turn t (as PipelineRL's groups by step). Single such episode: 0."""
-    gains = [returns(e, r, discount) for e, r in zip(episodes, rewards, strict=True)]
+    gains = [returns(e, r, config.turn_discount) for e, r in zip(episodes, rewards, strict=True)]
     return _within(gains, [list(range(len(of_episode))) for of_episode in gains], mean_baseline)
 
 
+@register_advantage(Advantage.GIGPO, observations=True)
 def gigpo(episodes: Sequence[ScoredEpisode], rewards: Sequence[float], config: GroupConfig) -> list[list[float]]:
     """A = A_E + ω·A_S: GiGPO, arXiv 2505.10978.
 

@@ -4,10 +4,17 @@ They are fields of the sampler's configuration. All samplers of a policy should 
 own settings.
 """
 
+from collections.abc import Callable
 from enum import StrEnum
-from typing import Self
+from typing import Any, Self
 
-from pydantic import BaseModel, Field, model_validator
+from pydantic import BaseModel, Field, ValidationInfo, field_validator, model_validator
+
+from shared.user_code.registry import FunctionRegistry
+
+ESTIMATORS: FunctionRegistry[Callable[..., Any]] = FunctionRegistry(
+    "advantage", modules="advantage_modules", decorator="register_advantage"
+)
 
 
 class Advantage(StrEnum):
@@ -46,7 +53,12 @@ class GroupConfig(BaseModel):
         description="Reward fewer turns among correct episodes, and more turns among wrong ones; sums to 0 in each.",
     )
     efficient_rewarding_magnitude: float = Field(0.1, gt=0, description="Largest reward change by efficient_rewarding.")
-    advantage: Advantage = Field(Advantage.MEAN, description=", ".join(Advantage) + ".")
+    advantage_modules: list[str] = Field(
+        [], description="Modules to import; they register advantage estimators (docs/api.md)."
+    )
+    advantage: str = Field(
+        Advantage.MEAN, description=f"{', '.join(Advantage)}, or one of your own that advantage_modules registers."
+    )
     adv_scaling: float = Field(1.0, gt=0, description="Factor of all advantages.")
     turn_discount: float = Field(1.0, ge=0, le=1, description="reward_to_go, gigpo: discount per turn.")
     gigpo_weight: float = Field(
@@ -56,6 +68,19 @@ class GroupConfig(BaseModel):
     gigpo_cross_steps: bool = Field(
         False, description="gigpo: average the episodes' rewards over turns, so that long episodes count more."
     )
+
+    @field_validator("advantage_modules")
+    @classmethod
+    def modules_can_be_imported(cls, modules: list[str]) -> list[str]:
+        ESTIMATORS.import_modules(modules)
+        return modules
+
+    @field_validator("advantage")
+    @classmethod
+    def an_estimator_is_registered(cls, name: str, given: ValidationInfo) -> str:
+        if "advantage_modules" in given.data:  # else they are refused, which says enough
+            ESTIMATORS.require(name, list(Advantage))
+        return name
 
     @model_validator(mode="after")
     def over_long_episodes_are_kept_to_be_masked(self) -> Self:

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 from sampler.config import SamplerConfig
 from sampler.settlement.advantages import group_advantages
-from sampler.settlement.config import Advantage
+from sampler.settlement.config import ESTIMATORS
 from sampler.settlement.groups import ScoredEpisode, read_episode
 from sampler.settlement.rules import RuleResult, judge
 from shared.documents import DBRecordData, DispatchedSamplingTask, Record, Slot, Task, data_id
@@ -133,8 +133,8 @@ async def _parts(store: Store, task: Task, scored: Mapping[str, float]) -> dict[
 
 
 def _read(part: Part, config: SamplerConfig) -> ScoredEpisode:
-    by_observation = config.advantage is Advantage.GIGPO
-    return read_episode(part.record, part.score, part.dispatches, observations=by_observation)
+    observations = ESTIMATORS.has(config.advantage, "observations")
+    return read_episode(part.record, part.score, part.dispatches, observations=observations)
 
 
 def decide(episodes: Sequence[ScoredEpisode], num_generations: int, config: SamplerConfig) -> Settlement:

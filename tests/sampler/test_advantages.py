@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sampler.settlement.advantages import ESTIMATORS, leave_one_out, maxrl, mean_baseline, returns, zscore
+from sampler.settlement.advantages import NORMS, leave_one_out, maxrl, mean_baseline, returns, zscore
 from sampler.settlement.config import Advantage
 from sampler.settlement.groups import ScoredEpisode, ScoredTurn, turn_rewards
 
@@ -57,17 +57,17 @@ def test_a_return_is_the_discounted_sum_of_what_comes() -> None:
     assert returns(episode([1.0, None, None]), 3.0, 1.0) == [3.0, 2.0, 2.0]
 
 
-@pytest.mark.parametrize("name", sorted(ESTIMATORS))
+@pytest.mark.parametrize("name", sorted(NORMS))
 def test_one_episode_alone_has_no_advantage(name: Advantage) -> None:
-    assert ESTIMATORS[name]([0.7]) == [0.0]
+    assert NORMS[name]([0.7]) == [0.0]
 
 
-@pytest.mark.parametrize("name", sorted(ESTIMATORS))
+@pytest.mark.parametrize("name", sorted(NORMS))
 def test_equal_rewards_give_exactly_zero(name: Advantage) -> None:
-    assert ESTIMATORS[name]([0.1] * 7) == [0.0] * 7
+    assert NORMS[name]([0.1] * 7) == [0.0] * 7
 
 
-@pytest.mark.parametrize("name", sorted(ESTIMATORS))
+@pytest.mark.parametrize("name", sorted(NORMS))
 @given(rewards=SCORES)
 def test_advantages_of_a_group_sum_to_zero(name: Advantage, rewards: list[float]) -> None:
-    assert math.fsum(ESTIMATORS[name](rewards)) == pytest.approx(0.0, abs=1e-6)
+    assert math.fsum(NORMS[name](rewards)) == pytest.approx(0.0, abs=1e-6)
