@@ -11,6 +11,7 @@ from sampler.settlement.config import GroupConfig
 from sampler.tools.isolation import Sandbox
 from shared.configuration.loading import LogLevel, ServiceConfig, secret_field
 from shared.documents.run import HEARTBEAT_S
+from shared.files.hub import TokenizerFolder
 from shared.names import DEFAULT_POLICY, PolicyName, RunName
 
 Positive = Annotated[int, Field(gt=0)]
@@ -39,8 +40,10 @@ class SamplerConfig(ServiceConfig, ContextConfig, GroupConfig, EngineAccess):
     run: RunName = Field(description="Name of the run, and of the database that its samplers and trainers share.")
     db_connection_string: str = secret_field(description="Connection string of the MongoDB server.")
     policy: PolicyName = Field(DEFAULT_POLICY, description="The policy that this process samples.")
-    model_name_or_path: Path = Field(description="Hugging Face directory with tokenizer and chat template.")
-    other_policies: dict[PolicyName, Path] = Field(
+    model_name_or_path: TokenizerFolder = Field(
+        description="Hugging Face directory with tokenizer and chat template, or a name of the Hub: Qwen/Qwen3-4B."
+    )
+    other_policies: dict[PolicyName, TokenizerFolder] = Field(
         {},
         description="Other policies that take turns in the episodes, each trained by its own job, and their Hugging Face "
         'directories: {"judge": "/models/judge"}. See docs/two_policies.md.',

@@ -21,6 +21,7 @@ ROOT = Path(__file__).parents[1]
 # One thread for each of the processes side by side: of two that wait for each other on one core, most of the time is spent
 # waiting (38 s of computing instead of 16 s for five files of tests). Read when torch is imported, here and in every child.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ["HF_HUB_OFFLINE"] = "1"  # a name of the Hub in a test, of any process of it, is looked for in caches alone
 # Started in the background by a shell, tests would hand on an ignored Ctrl-C, and no child could be interrupted.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 # A time-out of CI ends a run with it: as after Ctrl-C, fixtures end what they started (a mongod, an SGLang).

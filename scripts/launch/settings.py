@@ -23,6 +23,7 @@ from shared.configuration.loading import (
     secret_field,
 )
 from shared.errors import ConfigError
+from shared.files.hub import ModelFolder
 from shared.names import DEFAULT_POLICY, EVAL_SPLIT, TRAIN_SPLIT, PolicyName, RunName, shortened
 from shared.tasks.files import NUM_GENERATIONS
 from shared.tasks.mix import TasksConfig
@@ -79,7 +80,10 @@ class LaunchConfig(ServiceConfig):
         description="Settings where `config` names none: assets/example/METHOD.yml for the bundled model, assets/METHOD.yml for "
         "your own. None: every service's defaults.",
     )
-    model: Path = Field(EXAMPLE / "model", description="Hugging Face directory with the weights to start from.")
+    model: ModelFolder = Field(
+        EXAMPLE / "model",
+        description="Hugging Face directory with the weights to start from, or a name of the Hub: Qwen/Qwen3-4B.",
+    )
     train_file: Path = Field(EXAMPLE / "train.jsonl", description="Tasks to train on, JSONL.")
     eval_file: Annotated[list[Path] | None, NoDecode] = Field(
         None,

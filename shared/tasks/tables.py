@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from shared.errors import ConfigError, DataError
+from shared.files.hub import dataset_file
 from shared.files.written_file import written_whole
 from shared.tasks.lines import FIELDS, MAX_LINE_BYTES, SAME, TaskFileError, checked_lines
 
@@ -61,7 +62,7 @@ def convert(source: str, target: Path, mapped: Mapped, progress: Callable[[int],
 
     `progress` receives the number of rows. Raises ConfigError or DataError that name file, row and column.
     """
-    path = from_hub(source.removeprefix(HUB)) if source.startswith(HUB) else Path(source)
+    path = dataset_file(source.removeprefix(HUB)) if source.startswith(HUB) else Path(source)
     left_out: tuple[str, ...] = ()
     count = 0
     with written_whole(target) as temporary:
@@ -224,22 +225,3 @@ def _used(row: Row, mapped: Mapped) -> set[str]:
     return own | {
         column if column in row else column.split(".")[0] for column in (*mapped.columns.values(), *mapped.metadata)
     }
-
-
-# ---------------------------------------------------------------------- the Hub
-
-
-def from_hub(name: str) -> Path:
-    """`OWNER/DATASET/PATH/FILE.parquet`, from the cache or downloaded into it; `HF_HUB_OFFLINE=1` looks into the cache alone."""
-    try:
-        import huggingface_hub
-        from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
-    except ModuleNotFoundError as exc:
-        raise ConfigError(f"{HUB}{name}: needs huggingface_hub; run pip install huggingface_hub") from exc
-    parts = name.split("/")
-    if len(parts) < 3 or not all(parts):
-        raise ConfigError(f"{HUB}{name}: expected {HUB}OWNER/DATASET/PATH/FILE.parquet")
-    try:
-        return Path(huggingface_hub.hf_hub_download("/".join(parts[:2]), "/".join(parts[2:]), repo_type="dataset"))
-    except (HfHubHTTPError, LocalEntryNotFoundError, OSError, ValueError) as exc:
-        raise DataError(f"{HUB}{name}: {type(exc).__name__}: {str(exc).splitlines()[0]}") from exc

@@ -84,7 +84,7 @@ def test_a_data_set_of_the_hub_is_read_from_its_cache(tmp_path: Path, monkeypatc
     assert tasks(target) == [{"id": "train-000001", "query": "2+2?", "answer": "4"}]
     with pytest.raises(TandemError, match=r"hub:openai/gsm8k/main/test\.parquet: \w+"):
         convert("hub:openai/gsm8k/main/test.parquet", target, Mapped())
-    with pytest.raises(ConfigError, match=r"expected hub:OWNER/DATASET/PATH/FILE\.parquet"):
+    with pytest.raises(TandemError, match=r"expected hub:OWNER/DATASET/PATH/FILE\.parquet"):
         convert("hub:gsm8k", target, Mapped())
 
 

@@ -7,6 +7,7 @@ from pydantic import Field, model_validator
 
 from sampler.engine.client.access import EngineAccess
 from shared.configuration.loading import LogLevel, ServiceConfig, secret_field
+from shared.files.hub import ModelFolder
 from shared.names import DEFAULT_POLICY, PolicyName, RunName
 
 
@@ -19,8 +20,8 @@ class KeeperConfig(ServiceConfig, EngineAccess):
     run: RunName = Field(description="Run name: the database.")
     db_connection_string: str = secret_field(description="MongoDB to use.")
     policy: PolicyName = Field(DEFAULT_POLICY, description="Which policy's weights the engine serves.")
-    model_name_or_path: Path = Field(
-        description="Hugging Face directory of version 0, the weights the run starts from."
+    model_name_or_path: ModelFolder = Field(
+        description="Hugging Face directory of version 0, the weights the run starts from, or a name of the Hub."
     )
     engine_url: str | None = Field(
         None, description="A running SGLang-compatible engine, also on another host. None: start one here."
