@@ -5,7 +5,7 @@ import logging
 from shared.configuration.loading import LogLevel
 from shared.redaction import redacted
 
-QUIET = ("httpx", "httpx2", "httpcore", "mcp", "pymongo")  # one line per request would hide ours
+QUIET = ("httpx", "httpx2", "httpcore", "httpcore2", "mcp", "pymongo")  # one line per request would hide ours
 
 
 def begin_logging(level: LogLevel, where: str = "") -> None:

@@ -1,7 +1,7 @@
 """Asynchronous against synchronous, and what is done with old data: the bundled example once per setting, with the same steps.
 
     python -m scripts.bench.compare_staleness NAME [--staleness 0,1,2,4,8] [--stale_data keep] [--slow_s 0] [--repeats 1]
-                                             [--json FILE] [--png FILE]
+                                             [--json FILE] [--png FILE] [--quick]
 
 0 is synchronous: the samplers open the groups of a step only once the weights of the step before are published. Each
 setting is one launch, `output/NAME_<stale_data><staleness>_<repeat>` (the same name continues, finished launches are not run
@@ -32,8 +32,8 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from scripts.bench.results import add_json, write_json
-from scripts.bench.slow_tasks import slow_tasks
+from scripts.bench.results import add_json, parsed, write_json
+from scripts.bench.slow_tasks import EVAL_FILE, slow_tasks
 from scripts.launch.figures import StepMetrics, mean, moving_average
 from shared.errors import DataError
 from shared.files.output_names import METRICS_FILE
@@ -43,6 +43,8 @@ from shared.processes.interrupt import run_command
 ROOT = Path(__file__).resolve().parents[2]
 CONFIG = "assets/example/minirl.yml"
 TABLE_WIDTH = 190  # in a file or a pipe
+QUICK_TRAINER = {"TANDEM_TRAINER_MAX_STEPS": "2", "TANDEM_TRAINER_GROUPS_PER_STEP": "2"}
+QUICK_EVAL_TASKS = 8
 
 
 @dataclass(frozen=True)
@@ -79,10 +81,12 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=1, help="launches per value (default: %(default)s)")
     add_json(parser)
     parser.add_argument("--png", type=Path, help="draw the curves into this file")
-    args = parser.parse_args()
+    args = parsed(parser, staleness="1")
     settings = [(rule, int(value)) for rule in args.stale_data.split(",") for value in args.staleness.split(",")]
     outcomes: list[LaunchFigures] = []
     with tempfile.TemporaryDirectory() as folder, slow_tasks(Path(folder), args.slow_s) as changed:
+        if args.quick:
+            changed |= QUICK_TRAINER | {"EVAL_FILE": str(_few_eval_tasks(Path(folder)))}
         for repeat in range(args.repeats):
             for rule, value in settings if repeat % 2 == 0 else reversed(settings):  # a slow drift hits all alike
                 outcomes.append(play(args.name, rule, value, repeat, changed))
@@ -90,6 +94,13 @@ def main() -> None:
     write_json(args.json, outcomes)
     if args.png:
         draw(outcomes, args.png)
+
+
+def _few_eval_tasks(folder: Path) -> Path:
+    lines = EVAL_FILE.read_text(encoding="utf-8").splitlines(keepends=True)
+    path = folder / "eval.jsonl"
+    path.write_text("".join(lines[:QUICK_EVAL_TASKS]), encoding="utf-8")
+    return path
 
 
 def play(name: str, stale_data: str, max_staleness: int, repeat: int, changed: Mapping[str, str]) -> LaunchFigures:

@@ -1,6 +1,7 @@
 """What compiled layers (`compile_layers`) cost and win: optimizer steps of two learners over the same rows, in turns.
 
     python -m scripts.bench.compile                       layers as those of the bundled model, and 512 wide
+    python -m scripts.bench.compile --quick               a tiny model and short rows: mostly the compiler's half a minute
     python -m scripts.bench.compile --hidden 512 --steps 20 --json bench.json
     python -m scripts.bench.compile --device cuda --hidden 2048 --layers 16 --scale 16
 
@@ -26,7 +27,7 @@ from torch._dynamo.utils import counters
 from torch._inductor import config as inductor_config
 from transformers import AutoModelForCausalLM
 
-from scripts.bench.results import add_computing, show, write_json
+from scripts.bench.results import add_computing, parsed, show, write_json
 from scripts.bench.synthetic import VOCABULARY, group
 from shared.processes.interrupt import run_command
 from trainer.learner import Learner, OptimizerConfig, open_learner
@@ -136,7 +137,7 @@ def main() -> None:
     parser.add_argument("--max-tokens-per-row", type=int, default=2048, help="budget of one forward")
     parser.add_argument("--checkpointing", action="store_true", help="with activation_checkpointing")
     add_computing(parser)
-    arguments = parser.parse_args()
+    arguments = parsed(parser, hidden=[64], layers=1, steps=1, max_tokens_per_row=1024)
     inductor_config.compile_threads = 1  # in this process: what another has used is known when it ends
     results = []
     for hidden in arguments.hidden:

@@ -1,6 +1,6 @@
 """Speed of the local engine: starts one as a child process and measures it over HTTP, as a sampler uses it.
 
-    python -m scripts.bench.engine [--model-path DIR] [--concurrency 1,4,16,64] [--seconds 5] [--json FILE]
+    python -m scripts.bench.engine [--model-path DIR] [--concurrency 1,4,16,64] [--seconds 5] [--json FILE] [--quick]
 
 Without --model-path: a random model of the shape of the bundled one (4 layers, hidden 128, vocabulary 400). Each
 request has ~60 prompt tokens, all different, and 60 new ones with log-probs. CPU is the engine's own, user + system.
@@ -22,7 +22,7 @@ from typing import Any
 import httpx
 import psutil
 
-from scripts.bench.results import add_json, show, write_json
+from scripts.bench.results import add_json, parsed, show, write_json
 from shared.processes.interrupt import run_command
 
 PROMPT_TOKENS, NEW_TOKENS, VOCABULARY = 60, 60, 400
@@ -35,7 +35,7 @@ def main() -> None:
     parser.add_argument("--concurrency", default="1,4,16,64")
     parser.add_argument("--seconds", type=float, default=5.0, help="per row (default: %(default)s)")
     add_json(parser)
-    args = parser.parse_args()
+    args = parsed(parser, concurrency="2", seconds=0.2)
     with tempfile.TemporaryDirectory() as folder:
         model_path = args.model_path or make_model(Path(folder))
         rows = asyncio.run(measure(model_path, [int(c) for c in args.concurrency.split(",")], args.seconds))

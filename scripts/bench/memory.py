@@ -2,6 +2,7 @@
 
     python -m scripts.bench.memory                                  a chain and a tree of 8K, 32K and 131K tokens
     python -m scripts.bench.memory --tokens 8192 --shape tree --checkpointing --json bench.json
+    python -m scripts.bench.memory --quick                          one small tree, in seconds
 
 Each row of the table is a process of its own, so that the peak is its own: on a CPU the largest resident set less what was
 resident before the row (VmHWM, VmRSS), on a GPU what PyTorch allocated at most. The model is small (random weights, two
@@ -22,7 +23,7 @@ import torch
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from scripts.bench.process_memory import peak_bytes, reset_peak
-from scripts.bench.results import add_computing, show, write_json
+from scripts.bench.results import add_computing, parsed, show, write_json
 from scripts.bench.synthetic import VOCABULARY, growing, rewritten
 from shared.processes.interrupt import run_command
 from shared.tokens.record_tree import RecordTree
@@ -129,7 +130,7 @@ def main() -> None:
     parser.add_argument("--checkpointing", action="store_true", help="with activation_checkpointing")
     add_computing(parser)
     parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
-    arguments = parser.parse_args()
+    arguments = parsed(parser, tokens=[512], shape=["tree"])
     if arguments.child:
         result = measure(
             arguments.shape[0], arguments.tokens[0], arguments.checkpointing, arguments.device, arguments.threads

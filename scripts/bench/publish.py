@@ -1,7 +1,7 @@
 """Weights from the trainer to an engine, complete, as changes, as an adapter: bytes, seconds, and whether the engine has the
 same bits.
 
-    python -m scripts.bench.publish [--model DIR] [--steps 4] [--cases float32:2e-4,lora:2e-3] [--json FILE]
+    python -m scripts.bench.publish [--model DIR] [--steps 4] [--cases float32:2e-4,lora:2e-3] [--json FILE] [--quick]
 
 An embedded MongoDB, the trainer's learner and publisher in this process, a keeper with its local engine as child processes;
 every row is a start of the trainer. A step is one AdamW update of the model (float32) by cross-entropy on bundled tasks; a case
@@ -28,11 +28,9 @@ from typing import Any
 import httpx
 import numpy as np
 import torch
-from rich.console import Console
-from rich.table import Table
 from tokenizers import Tokenizer
 
-from scripts.bench.results import add_json, write_json
+from scripts.bench.results import add_json, parsed, show, write_json
 from shared.documents.run import Admission, InferenceService
 from shared.documents.states import ServiceStatus
 from shared.processes.interrupt import run_command
@@ -64,7 +62,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=4, help="counted ones, of each run (default: %(default)s)")
     parser.add_argument("--cases", default=CASES, help="type:learning rate, … (default: %(default)s)")
     add_json(parser)
-    args = parser.parse_args()
+    args = parsed(parser, steps=1, cases="lora:2e-3")
     rows = []
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -92,7 +90,7 @@ def main() -> None:
                 for row in of_case[1:]:
                     row["ratio"] = of_case[0]["bytes"] / row["bytes"]
                 rows += of_case
-    show(rows)
+    show([{name: _cell(name, value) for name, value in row.items()} for row in rows], width=160)
     write_json(args.json, rows)
 
 
@@ -208,13 +206,6 @@ def summary(config: TrainerConfig, steps: list[dict[str, float]], equal: bool) -
         **{phase: of(f"update_{phase}_s") for phase in ("read", "copy", "apply", "verify", "engine")},
         "same bits": equal,
     }
-
-
-def show(rows: list[dict[str, Any]]) -> None:
-    table = Table(*rows[0])
-    for row in rows:
-        table.add_row(*(_cell(name, value) for name, value in row.items()))
-    Console().print(table)
 
 
 def _cell(name: str, value: Any) -> str:

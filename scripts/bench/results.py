@@ -1,4 +1,4 @@
-"""What every measurement ends with: a table in the terminal, and its numbers in a file."""
+"""What every measurement begins and ends with: its command line; a table in the terminal, and its numbers in a file."""
 
 import argparse
 import json
@@ -24,6 +24,14 @@ def add_computing(parser: argparse.ArgumentParser) -> None:
 
 def add_json(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", type=Path, help="also write the results to this file")
+
+
+def parsed(parser: argparse.ArgumentParser, **quick: object) -> argparse.Namespace:
+    """The command line. With `--quick` the defaults are `quick`, the smallest sizes; an option that is given counts."""
+    parser.add_argument("--quick", action="store_true", help="the smallest sizes, to see that it runs: no measurement")
+    if parser.parse_args().quick:
+        parser.set_defaults(**quick)
+    return parser.parse_args()
 
 
 def show(rows: Sequence[Mapping[str, Any]], title: str | None = None, *, decimals: int = 1, width: int = 120) -> None:

@@ -1,7 +1,8 @@
 """One sampler process against an engine that answers at once: what a turn costs the client and the database.
 
     python -m scripts.bench.sampler [--parts load,turns,many,adaptive] [--at-once 1,8,64,256] [--tokens 20,500]
-                                    [--tools chat,mcp] [--seconds 6] [--json FILE]
+                                    [--tools chat,mcp] [--turns 10,30,60] [--many 1000] [--places 16] [--seconds 6]
+                                    [--json FILE] [--quick]
 
 Everything is real but the engine (`scripts.bench.stub_engine`, a process of its own): a `python -m sampler` process, an embedded
 mongod, groups of 8; `mcp` episodes call a tool on the bundled MCP server in every turn, `chat` episodes have as many turns
@@ -12,8 +13,8 @@ without tools. Parts:
               ("B/token": bytes of BSON as stored, before the server compresses them, of tasks, records, dispatches and
               record_data, less the texts of replies and of messages, each counted once; by sampled tokens.
               "B/token on disk": what these collections take on disk, the texts included, as the server compressed them)
-    many      1,000 episodes at once in one process: peak memory
-    adaptive  an engine with 16 places: fixed numbers of episodes against adaptive concurrency
+    many      `--many` episodes at once in one process: peak memory
+    adaptive  an engine with `--places` places: fixed numbers of episodes against adaptive concurrency
 """
 
 import argparse
@@ -30,11 +31,10 @@ from typing import Any
 import numpy as np
 import psutil
 
+from scripts.bench.counted_sampler import COLLECTIONS
 from scripts.bench.replies import make_tokenizer
-from scripts.bench.results import add_json, show, write_json
+from scripts.bench.results import add_json, parsed, show, write_json
 from scripts.bench.sampler_under_test import (
-    COLLECTIONS,
-    EPISODE_COMMANDS,
     EXAMPLE,
     GROUP,
     Bench,
@@ -90,9 +90,6 @@ async def _at_least(bench: Bench, turns: int) -> bool:
 async def to_the_end(bench: Bench, groups: int, at_once: int) -> Row:
     """Play `groups` groups until they are settled, and say what they took."""
     await bench.fill(groups)
-    log = bench.folder / "sampler.log"
-    log.unlink(missing_ok=True)
-    bench.sampler_flags |= {"log_level": "DEBUG"}  # the driver logs its commands
     with bench.engine():
         await bench.register()
         with bench.sampler(at_once) as sampler:
@@ -106,14 +103,13 @@ async def to_the_end(bench: Bench, groups: int, at_once: int) -> Row:
     stored = {name: found["size"] for name, found in sizes.items()}
     text = await _text_bytes(bench.store)
     records = groups * GROUP
-    commands = len(EPISODE_COMMANDS.findall(log.read_text()))
     tokens = bench.tokens * bench.turns * records
     return {
         "episodes": bench.kind,
         "tokens": bench.tokens,
         "turns": bench.turns,
         "records": records,
-        "commands/record": commands / records,
+        "commands/record": bench.commands() / records,
         "KB/record": sum(stored.values()) / records / 1e3,
         "KB dispatches": stored["dispatched_sampling_tasks"] / records / 1e3,
         "KB record_data": stored["record_data"] / records / 1e3,
@@ -151,14 +147,14 @@ def per_turn_and_record(rows: list[Row]) -> Row:
     return {"commands/turn": float(slope), "commands/record": float(rest)}
 
 
-async def adaptive(bench: Bench, at_once: int, is_adaptive: bool, seconds: float) -> Row:
-    """An engine with 16 places, looked after by a real keeper."""
-    bench.engine_flags = {"slots": "16", "token-ms": "25"}
+async def adaptive(bench: Bench, places: int, at_once: int, is_adaptive: bool, seconds: float) -> Row:
+    """An engine with so many places, looked after by a real keeper."""
+    bench.engine_flags = {"slots": str(places), "token-ms": "25"}
     bench.sampler_flags = {"adaptive_concurrency": str(is_adaptive)}
     await bench.fill(2000)
     await bench.store.database.drop_collection("policy_versions")
     with bench.engine(), bench.keeper(), bench.sampler(at_once):
-        await bench.until(lambda: _at_least(bench, 16))
+        await bench.until(lambda: _at_least(bench, places))
         await asyncio.sleep(seconds)  # to find its number
         before, began = await bench.stats(), time.monotonic()
         waiting = []
@@ -178,7 +174,7 @@ async def adaptive(bench: Bench, at_once: int, is_adaptive: bool, seconds: float
 
 
 async def run(options: argparse.Namespace) -> dict[str, list[Row]]:
-    numbers = {name: [int(n) for n in getattr(options, name).split(",")] for name in ("at_once", "tokens")}
+    numbers = {name: [int(n) for n in getattr(options, name).split(",")] for name in ("at_once", "tokens", "turns")}
     rows: dict[str, list[Row]] = {}
     async with AsyncExitStack() as stack:
         folder = options.keep or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bench_sampler")))
@@ -199,15 +195,20 @@ async def run(options: argparse.Namespace) -> dict[str, list[Row]]:
             rows["load"] = [await load(bench(kind=k, tokens=t), n, options.seconds) for k, t, n in cases]
         if "turns" in parts:
             for kind, n in product(options.tools.split(","), numbers["tokens"]):
-                found = [await to_the_end(bench(kind=kind, tokens=n, turns=t), 2, 16) for t in (10, 30, 60)]
+                found = [await to_the_end(bench(kind=kind, tokens=n, turns=t), 2, 16) for t in numbers["turns"]]
                 rows[f"turns {kind} {n}"] = found
                 rows[f"commands {kind} {n}"] = [per_turn_and_record(found)]
         if "many" in parts:
-            slow = {"token-ms": "20"}  # 10 s a turn: all are in flight at once
-            rows["many"] = [await to_the_end(bench(tokens=500, engine_flags=slow), 125, 1000)]
+            slow, longest = {"token-ms": "20"}, max(numbers["tokens"])  # 500 tokens are 10 s: all are in flight at once
+            rows["many"] = [
+                await to_the_end(bench(tokens=longest, engine_flags=slow), options.many // GROUP, options.many)
+            ]
         if "adaptive" in parts:
-            cases_a = [(16, False), (24, False), (256, False), (256, True)]
-            rows["adaptive"] = [await adaptive(bench(), n, on, 3 * options.seconds) for n, on in cases_a]
+            few = options.places
+            cases_a = [(few, False), (few * 3 // 2, False), (few * 16, False), (few * 16, True)][
+                -1 if options.quick else 0 :
+            ]
+            rows["adaptive"] = [await adaptive(bench(), few, n, on, 3 * options.seconds) for n, on in cases_a]
     return rows
 
 
@@ -217,10 +218,13 @@ def main() -> None:
     parser.add_argument("--at-once", default="1,8,64,256", help="episodes at once, of `load`")
     parser.add_argument("--tokens", default="20,500", help="of a reply, of `load` and `turns`")
     parser.add_argument("--tools", default="chat,mcp", help="kinds of episodes, of `load` and `turns`")
+    parser.add_argument("--turns", default="10,30,60", help="of a record, of `turns` (default: %(default)s)")
+    parser.add_argument("--many", type=int, default=1000, help="episodes at once, of `many` (default: %(default)s)")
+    parser.add_argument("--places", type=int, default=16, help="of the engine of `adaptive` (default: %(default)s)")
     parser.add_argument("--seconds", type=float, default=6.0, help="of one row of `load` (default: %(default)s)")
     add_json(parser)
     parser.add_argument("--keep", type=Path, help="folder for database and logs, which are kept then")
-    options = parser.parse_args()
+    options = parsed(parser, at_once="8", tokens="20", tools="mcp", turns="2,4", many=16, places=2, seconds=0.3)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that what was started is ended
     rows = asyncio.run(run(options))
     for part, found in rows.items():

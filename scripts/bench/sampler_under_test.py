@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-import re
 import socket
 import subprocess
 import sys
@@ -16,6 +15,7 @@ from typing import Any
 import httpx
 import psutil
 
+from scripts.bench.counted_sampler import COLLECTIONS, COMMANDS_FILE
 from shared.documents import Slot, Task, TaskPayload, task_id
 from shared.documents.run import InferenceService
 from shared.documents.states import ServiceStatus
@@ -26,14 +26,8 @@ from shared.store.pipelines import EPOCH
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "assets" / "example" / "model"
-COLLECTIONS = ("tasks", "records", "dispatched_sampling_tasks", "record_data")
 TOOL_CALL = '<tool_call>\n{"name": "calculator", "arguments": {"expression": "1+1"}}\n</tool_call>'
 GROUP = 8
-# What the clock sends (workers, engines, the run's state) is not counted: it does not depend on the work.
-EPISODE_COMMANDS = re.compile(
-    r'"Command started".*?"command": "\{\\"(?:find|update|findAndModify|insert|aggregate)\\": '
-    r'\\"(?:tasks|records|dispatched_sampling_tasks|record_data)\\"'
-)
 OWN_COMMANDS = {"serverStatus", "hello", "ping", "isMaster"}  # ours, and the drivers' heartbeats
 Row = dict[str, Any]
 
@@ -107,8 +101,16 @@ class Bench:
             flags["mcp_manager_url"] = self.tools_url
         else:
             flags["sampler"] = "scripts.bench.sampler_chat:Chat"
-        with self.child("sampler", flags | self.sampler_flags) as process:
+        with self.child("scripts.bench.counted_sampler", flags | self.sampler_flags) as process:
             yield psutil.Process(process.pid)
+
+    def commands(self) -> int:
+        """Of the last sampler, which has ended, to the collections of episodes."""
+        return int(self._commands_file.read_text())
+
+    @property
+    def _commands_file(self) -> Path:
+        return self.folder / "commands"
 
     @contextmanager
     def keeper(self) -> Iterator[None]:
@@ -124,7 +126,7 @@ class Bench:
 
     @contextmanager
     def child(self, module: str, flags: dict[str, object]) -> Iterator[subprocess.Popen[bytes]]:
-        with child(module, flags, self.folder) as process:
+        with child(module, flags, self.folder, {COMMANDS_FILE: str(self._commands_file)}) as process:
             self.running[module] = process
             try:
                 yield process
@@ -180,7 +182,10 @@ def _task(seq: int) -> Task:
 
 
 @contextmanager
-def child(module: str, flags: dict[str, object], folder: Path) -> Iterator[subprocess.Popen[bytes]]:
+def child(
+    module: str, flags: dict[str, object], folder: Path, added: dict[str, str]
+) -> Iterator[subprocess.Popen[bytes]]:
+    environment = os.environ | {"OMP_NUM_THREADS": "1"} | added
     command = [
         sys.executable,
         "-m",
@@ -188,7 +193,7 @@ def child(module: str, flags: dict[str, object], folder: Path) -> Iterator[subpr
         *(part for name, value in flags.items() for part in (f"--{name}", str(value))),
     ]
     with (folder / f"{module}.log").open("ab") as log:
-        process = subprocess.Popen(command, cwd=ROOT, stdout=log, stderr=log, env=os.environ | {"OMP_NUM_THREADS": "1"})
+        process = subprocess.Popen(command, cwd=ROOT, stdout=log, stderr=log, env=environment)
         try:
             yield process
         finally:
@@ -219,6 +224,7 @@ def tool_server(port: int, folder: Path) -> Iterator[None]:
     with (folder / "tools.log").open("ab") as log:
         process = subprocess.Popen(command, stdout=log, stderr=log)
         try:
+            _wait_for_port(port)
             yield
         finally:
             process.terminate()

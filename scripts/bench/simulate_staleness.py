@@ -1,6 +1,7 @@
 """Which groups a freshness rule trains where durations have a long tail: a simulation on a virtual clock.
 
-    python -m scripts.bench.simulate_staleness [--modes keep,wait,mask,drop] [--staleness 1,2,4] [--steps 150] [--json FILE]
+    python -m scripts.bench.simulate_staleness [--modes keep,wait,mask,drop] [--staleness 1,2,4] [--steps 150]
+                                                [--json FILE] [--quick]
 
 Everything but time is real: a database (embedded, its own process) with its verbs, the samplers' admission and the trainer's
 choice of groups. A group takes exp(σ·N(0, 1)) units of virtual time, so 1 in the median, and its tokens are sampled evenly over
@@ -31,7 +32,7 @@ from typing import Any
 import numpy as np
 
 from sampler.service.admission import seq_limit
-from scripts.bench.results import add_json, show, write_json
+from scripts.bench.results import add_json, parsed, show, write_json
 from shared.documents import Claim, DataClaim, DBRecordData, Slot, Task, TaskPayload, task_id
 from shared.documents.run import Admission
 from shared.names import DEFAULT_POLICY, TRAIN_SPLIT
@@ -88,7 +89,7 @@ def main() -> None:
     parser.add_argument("--train", type=float, default=0.3, help="a step's training, in medians (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=0)
     add_json(parser)
-    args = parser.parse_args()
+    args = parsed(parser, modes="keep,drop", staleness="1", steps=8, groups_per_step=4)
     settings = [
         Setting(StaleData(mode), int(allowed), args.steps, args.groups_per_step, args.sigma, args.train, args.seed)
         for mode in args.modes.split(",")

@@ -1,6 +1,6 @@
 """How fast the trainer's stream is: from the database to a packed batch, and where its time goes.
 
-    python -m scripts.bench.stream [--workloads demo,agent] [--ranks 1,4] [--steps 4] [--json FILE]
+    python -m scripts.bench.stream [--workloads demo,agent] [--ranks 1,4] [--steps 4] [--json FILE] [--quick]
 
 A real mongod (embedded, its own process), filled with settled groups of 8 records; no model is computed. Workloads:
 
@@ -30,7 +30,7 @@ from typing import Any
 import numpy as np
 import psutil
 
-from scripts.bench.results import add_json, show, write_json
+from scripts.bench.results import add_json, parsed, show, write_json
 from shared.documents import DBRecordData, DispatchedSamplingTask, SampledResponse, record_id, task_id
 from shared.documents.packed import pack_floats, pack_ints
 from shared.documents.run import Admission
@@ -286,7 +286,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=3, help="of each stage (default: %(default)s)")
     add_json(parser)
     parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
-    args = parser.parse_args()
+    args = parsed(parser, workloads="demo", ranks="1", steps=1, step_s=0.0, repeats=1)
     if args.child:
         child()
     answer: dict[str, list[Row]] = {"stages": [], "ranks": []}

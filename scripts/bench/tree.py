@@ -1,6 +1,7 @@
 """What a prefix tree saves in a real training step: one learner, three ways to merge the same episodes, one after the other.
 
     python -m scripts.bench.tree                                    all kinds; about ten minutes on one core
+    python -m scripts.bench.tree --quick                            one kind and a tiny model, in seconds
     python -m scripts.bench.tree --kind rewritten30 --repeats 3 --json bench.json
     python -m scripts.bench.tree --device cuda --hidden 2048 --layers 16 --scale 16
 
@@ -33,7 +34,7 @@ from rich.table import Table
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from scripts.bench.process_memory import peak_bytes, reset_peak
-from scripts.bench.results import add_computing, write_json
+from scripts.bench.results import add_computing, parsed, write_json
 from scripts.bench.synthetic import VOCABULARY, group, growing, rewritten
 from shared.processes.interrupt import run_command
 from shared.tokens.record_tree import RecordTree
@@ -172,7 +173,7 @@ def main() -> None:
     parser.add_argument("--hidden", type=int, default=256, help="hidden width of the model (random weights)")
     parser.add_argument("--layers", type=int, default=2, help="its layers")
     add_computing(parser)
-    arguments = parser.parse_args()
+    arguments = parsed(parser, kind=["growing10"], repeats=1, hidden=64, layers=1)
     with tempfile.TemporaryDirectory() as directory:
         _write_model(Path(directory), arguments.hidden, arguments.layers)
         settings = TreeSettings(

@@ -1,0 +1,142 @@
+"""Every benchmark runs with `--quick`, ends with 0, shows a table and writes the figures that its first lines promise. No timing
+is looked at: what a benchmark measures is another matter."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PROGRAMS = {
+    path.stem
+    for path in (ROOT / "scripts" / "bench").glob("*.py")
+    if "parsed(parser" in path.read_text(encoding="utf-8") and path.stem != "results"
+}
+TIMEOUT_S = 600  # a busy machine is no failure
+pytestmark = [pytest.mark.timeout(2 * TIMEOUT_S), pytest.mark.slow]
+
+
+def figures(folder: Path, name: str, *arguments: str) -> Any:
+    """What `python -m scripts.bench.NAME --quick` writes with `--json`."""
+    path = folder / f"{name}.json"
+    command = [sys.executable, "-m", f"scripts.bench.{name}", *arguments, "--quick", "--json", str(path)]
+    environment = os.environ | {"TMPDIR": str(folder), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        command,
+        cwd=ROOT,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=TIMEOUT_S,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout
+    assert "┃" in done.stdout, "a table is shown"
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+def rows(name: str, *columns: str) -> Callable[[Path], None]:
+    def run(folder: Path) -> None:
+        found = figures(folder, name)
+        assert found
+        for row in found:
+            assert set(columns) <= row.keys(), row
+
+    return run
+
+
+def tree(folder: Path) -> None:
+    (found,) = figures(folder, "tree")
+    assert {"kind", "ways", "fixed_s", "share", "bound"} <= found.keys()
+    tokens = {way: figure["tokens"] for way, figure in found["ways"].items()}
+    assert tokens["none"] > tokens["linear"] >= tokens["tree"]
+
+
+def publish(folder: Path) -> None:
+    found = figures(folder, "publish")
+    assert [row["mode"] for row in found] == ["full", "delta", "adapter"]
+    assert all(row["same bits"] for row in found)
+    assert found[2]["ratio"] > 1
+
+
+def stream(folder: Path) -> None:
+    found = figures(folder, "stream")
+    stages = [row["stage"] for row in found["stages"]]
+    assert stages[0] == "query ready groups"
+    assert stages[-1] == "all"
+    assert [row["prefetch"] for row in found["ranks"]] == [False, True]
+
+
+def sampler(folder: Path) -> None:
+    counted_and_adaptive(figures(folder, "sampler", "--parts", "turns,adaptive"))
+
+
+def counted_and_adaptive(found: dict[str, Any]) -> None:
+    few, more = found["turns mcp 20"]
+    assert 0 < few["commands/record"] < more["commands/record"], "a turn costs commands, and they are counted"
+    assert found["adaptive"][0]["turns/s"] > 0
+
+
+def compare_staleness(folder: Path) -> None:
+    name = f"test-compare-{uuid.uuid4().hex[:8]}"
+    try:
+        (found,) = figures(folder, "compare_staleness", name)
+    finally:
+        for path in [*(ROOT / "output").glob(f"{name}_*"), *(ROOT / "logs").glob(f"{name}_*")]:
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+    assert (found["stale_data"], found["max_staleness"], found["steps"]) == ("keep", 1, 2)
+    assert found["by_source"].keys() == {"arithmetic", "lookup"}
+    assert len(found["curve"]) == len(found["elapsed_s"]) == found["steps"]
+
+
+CHECKS: dict[str, Callable[[Path], None]] = {
+    "compare_staleness": compare_staleness,
+    "compile": rows("compile", "hidden", "plain_s", "compiled_s", "ratio", "compiling_s", "graphs"),
+    "engine": rows("engine", "requests at once", "tokens/s", "median request ms", "engine CPU us/token"),
+    "memory": rows("memory", "shape", "tokens", "peak_mib", "bytes_per_token", "forward_s", "backward_s", "cpu_s"),
+    "publish": publish,
+    "sampler": sampler,
+    "sessions": rows("sessions", "thresholds", "ms/call", "looks", "% in collector"),
+    "simulate_staleness": rows(
+        "simulate_staleness",
+        *("set aside %", "of slowest %", "all", "trained", "apart %", "midway %", "staleness", "step"),
+    ),
+    "stream": stream,
+    "tree": tree,
+}
+
+
+# A minute of computing: `compile` is PyTorch's compiler, which tests/trainer/test_compiling.py runs too, `compare_staleness` a
+# whole launch, as those of tests/system/test_launch_*.py.
+LONG = {"compile", "compare_staleness"}
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.thorough if name in LONG else ()) for name in sorted(CHECKS)]
+)
+def test_a_benchmark_runs_to_its_end_and_writes_its_figures(name: str, tmp_path: Path) -> None:
+    CHECKS[name](tmp_path)
+
+
+@pytest.mark.thorough
+def test_the_sampler_is_measured_in_all_its_parts(tmp_path: Path) -> None:
+    found = figures(tmp_path, "sampler")
+    assert found.keys() == {"load", "turns mcp 20", "commands mcp 20", "many", "adaptive"}
+    counted_and_adaptive(found)
+
+
+def test_every_program_of_the_benchmarks_is_run_here() -> None:
+    assert CHECKS.keys() == PROGRAMS
+    for name in PROGRAMS:
+        text = (ROOT / "scripts" / "bench" / f"{name}.py").read_text(encoding="utf-8")
+        assert re.search(r"--quick", text.partition('"""\n')[0]), f"{name}'s first lines do not name --quick"
