@@ -61,13 +61,12 @@ def generation_json(g: RunningSequence, decode: Decode, count: int | None = None
 
 
 def _text(g: RunningSequence, output: list[int], decode: Decode) -> str:
-    """The decoded output, without what stopped it (unless no_stop_trim)."""
+    """The decoded output, without what stopped it."""
     matched = (g.finish or {}).get("matched")
-    trim = matched is not None and not g.params.no_stop_trim
-    if trim and isinstance(matched, int):
+    if isinstance(matched, int):
         output = output[:-1]
     text = decode(output, g.params.skip_special_tokens)
-    if trim and isinstance(matched, str):
+    if isinstance(matched, str):
         text = text.partition(matched)[0]
     return text
 

@@ -20,11 +20,10 @@ from sampler.rendering.template import ChatTemplate, Message
 from shared.errors import ConfigError
 
 _ROLES = ("system", "developer", "user", "assistant", "tool")
-_REFUSED = ("stream", "logprobs", "top_logprobs", "tools", "functions", "logit_bias", "regex", "ebnf")
+_REFUSED = ("stream", "logprobs", "top_logprobs", "tools", "functions", "logit_bias", "regex", "ebnf", "min_tokens")
 # OpenAI's names of sampling parameters that /generate calls otherwise; the rest are called alike.
-_RENAMED = {"max_tokens": "max_new_tokens", "max_completion_tokens": "max_new_tokens", "seed": "sampling_seed",
-            "min_tokens": "min_new_tokens"}  # fmt: skip
-_SAMPLING = ("temperature", "top_p", "top_k", "min_p", "n", "stop", "stop_token_ids", "ignore_eos", "no_stop_trim",
+_RENAMED = {"max_tokens": "max_new_tokens", "max_completion_tokens": "max_new_tokens", "seed": "sampling_seed"}
+_SAMPLING = ("temperature", "top_p", "top_k", "min_p", "n", "stop", "stop_token_ids", "ignore_eos",
              "skip_special_tokens", "frequency_penalty", "presence_penalty", "repetition_penalty")  # fmt: skip
 
 

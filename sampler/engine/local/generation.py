@@ -24,7 +24,6 @@ class SamplingParams:
     """Validated sampling parameters. `max_new_tokens` None: up to the context length. `top_k` 1: greedy."""
 
     max_new_tokens: int | None = 128
-    min_new_tokens: int = 0
     temperature: float = 1.0
     top_p: float = 1.0
     top_k: int = NO_TOP_K
@@ -33,7 +32,6 @@ class SamplingParams:
     stop_token_ids: frozenset[int] = frozenset()
     ignore_eos: bool = False
     skip_special_tokens: bool = True
-    no_stop_trim: bool = False
     sampling_seed: int | None = None
 
     @property

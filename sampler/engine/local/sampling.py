@@ -27,7 +27,6 @@ class SamplingBatch:
     greedy: Tensor | None  # [n] bool; None: no row is
     all_greedy: bool
     filtered: list[int]  # rows with top-p, top-k or min-p
-    short: list[int]  # rows with min_new_tokens
 
     @classmethod
     def of(cls, generations: Sequence[RunningSequence]) -> SamplingBatch:
@@ -40,16 +39,11 @@ class SamplingBatch:
             greedy=torch.tensor(greedy) if any(greedy) else None,
             all_greedy=all(greedy),
             filtered=[row for row, p in enumerate(params) if p.filtered],
-            short=[row for row, p in enumerate(params) if p.min_new_tokens > 0],
         )
 
 
 def sample(logits: Tensor, batch: SamplingBatch) -> tuple[Tensor, Tensor]:
-    """`logits` [n, vocabulary] float32 (may be changed) -> token ids [n] int64 and their log-probs [n]."""
-    for row in batch.short:
-        generation = batch.generations[row]
-        if len(generation.output) < generation.params.min_new_tokens and generation.stop_ids:
-            logits[row, list(generation.stop_ids)] = -torch.inf
+    """`logits` [n, vocabulary] float32 -> token ids [n] int64 and their log-probs [n]."""
     if batch.temperature is not None:
         logits = logits / batch.temperature
     log_probs = torch.log_softmax(logits, -1)

@@ -20,7 +20,11 @@ _FIELDS: dict[str, str] = {
     "no_stop_trim": "bool", "stream_interval": "i64", "logit_bias": "-", "sampling_seed": "i64", "custom_params": "-",
     "beam_width": "-", "watermark": "-", "choice": "-",
 }  # fmt: skip
-_NEUTRAL = {"frequency_penalty": 0, "presence_penalty": 0, "repetition_penalty": 1}
+# Not supported: with these values alone, by which a client that sends every field changes nothing.
+_NEUTRAL: dict[str, object] = {
+    "frequency_penalty": 0, "presence_penalty": 0, "repetition_penalty": 1, "min_new_tokens": 0, "no_stop_trim": False,
+    "spaces_between_special_tokens": True, "stream_interval": 1,
+}  # fmt: skip
 
 
 def parse_sampling(raw: object) -> tuple[SamplingParams, int]:
@@ -34,23 +38,17 @@ def parse_sampling(raw: object) -> tuple[SamplingParams, int]:
         _check_type(name, value)
     for name, neutral in _NEUTRAL.items():
         if given.get(name, neutral) != neutral:
-            raise bad_value(f"{name} is not supported by the local engine (it changes what log-probs mean); "
-                            f"leave it at {neutral}, got {given[name]}.")  # fmt: skip
+            raise bad_value(f"{name} is not supported by the local engine; leave it at {neutral}, got {given[name]}.")
     stop = given.get("stop", ())
     params = SamplingParams(
         max_new_tokens=given.get("max_new_tokens", None if "max_new_tokens" in raw else 128),
-        min_new_tokens=given.get("min_new_tokens", 0),
         temperature=float(given.get("temperature", 1.0)),
         top_p=float(given.get("top_p", 1.0)),
         top_k=given.get("top_k", -1),
         min_p=float(given.get("min_p", 0.0)),
         stop=(stop,) if isinstance(stop, str) else tuple(stop),
         stop_token_ids=frozenset(given.get("stop_token_ids", ())),
-        **{
-            key: given[key]
-            for key in ("ignore_eos", "skip_special_tokens", "no_stop_trim", "sampling_seed")
-            if key in given
-        },
+        **{key: given[key] for key in ("ignore_eos", "skip_special_tokens", "sampling_seed") if key in given},
     )
     n = given.get("n", 1)
     if not 1 <= n <= MAX_N:
@@ -101,12 +99,9 @@ def _normalized(p: SamplingParams, given: dict[str, Any]) -> SamplingParams:
         raise bad_value(f"top_k must be -1 (disable) or at least 1, got {p.top_k}.")
     if p.max_new_tokens is not None and p.max_new_tokens < 0:
         raise bad_value(f"max_new_tokens must be at least 0, got {p.max_new_tokens}.")
-    if p.min_new_tokens < 0 or (p.max_new_tokens is not None and p.min_new_tokens > p.max_new_tokens):
-        raise bad_value(f"min_new_tokens must be in [0, max_new_tokens], got {p.min_new_tokens}.")
     greedy = p.temperature < 1e-6
     top_k = 1 if greedy else (NO_TOP_K if p.top_k == -1 else p.top_k)
     return SamplingParams(
-        p.max_new_tokens, p.min_new_tokens, 1.0 if greedy else p.temperature, p.top_p, top_k, p.min_p,
-        tuple(s for s in p.stop if s), p.stop_token_ids, p.ignore_eos, p.skip_special_tokens, p.no_stop_trim,
-        p.sampling_seed,
+        p.max_new_tokens, 1.0 if greedy else p.temperature, p.top_p, top_k, p.min_p, tuple(s for s in p.stop if s),
+        p.stop_token_ids, p.ignore_eos, p.skip_special_tokens, p.sampling_seed,
     )  # fmt: skip

@@ -333,10 +333,7 @@ class EnginePool:
 def _remaining(params: Mapping[str, Any], done: int, budget: int) -> Mapping[str, Any]:
     if not done:
         return params
-    rest = {**params, "max_new_tokens": budget - done}
-    if "min_new_tokens" in params:
-        rest["min_new_tokens"] = max(0, int(params["min_new_tokens"]) - done)
-    return rest
+    return {**params, "max_new_tokens": budget - done}
 
 
 def _backoff(limits: PoolLimits, failures: int) -> float:
