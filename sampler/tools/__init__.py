@@ -1,7 +1,7 @@
 """Tools of an episode.
 
 servers ──▶ transports ──▶ connection (MCP) ┐
-        └─────────────────▶ manager (mcpapi) ┴─▶ link ──▶ session ──▶ results ──▶ what the model reads
+        └─────────────────▶ manager (mcpapi) ┴─▶ link ──▶ session ──▶ results ──▶ text for the model
              catalog (lists), traffic (who may open; circuit, busy), per process   names (what it may call)   tokens (bounds)
 """
 

@@ -1,8 +1,8 @@
-"""OAuth for tool servers: a token got with client credentials (RFC 6749, 4.4), by a secret or by a signed assertion (RFC 7523).
+"""OAuth for tool servers: a token by client credentials (RFC 6749, 4.4), with a secret or a signed assertion (RFC 7523).
 
-The SDK finds the token endpoint as MCP says (the server's 401, its protected-resource metadata, the authorization server's
-metadata); the credentials are sent to no other issuer than the configured one. All sessions of a process with a server share one
-token, and requests go out side by side while it is valid; one of them gets the next.
+The SDK finds the token endpoint as MCP specifies (the server's 401, its protected-resource metadata, the authorization
+server's metadata); the credentials are sent only to the configured issuer. All sessions of a process with a server share one
+token. While it is valid, requests run in parallel; when it expires, one of them requests the next.
 """
 
 import asyncio
@@ -21,12 +21,12 @@ from mcp.client.auth.extensions.client_credentials import (
 from mcp.shared.auth import OAuthClientInformationFull, OAuthToken
 
 Method = Literal["client_secret_basic", "client_secret_post"]
-_UNAUTHORIZED = (401, 403)  # 403: the token's scope does not suffice, and another may be had
+_UNAUTHORIZED = (401, 403)  # 403: the token's scope is insufficient; a new token may have a wider one
 
 
 @dataclass(frozen=True)
 class ClientCredentials:
-    """Either `client_secret` or `private_key` (PEM), with which assertions are signed by `algorithm`."""
+    """Either `client_secret` or `private_key` (PEM), which signs assertions with `algorithm`."""
 
     issuer: str
     client_id: str
@@ -38,7 +38,7 @@ class ClientCredentials:
 
 
 class SharedToken(httpx2.Auth):
-    """The provider holds a lock from a request to its answer. So it is asked only where there is no valid token."""
+    """The provider holds a lock from a request to its response, so it is used only when there is no valid token."""
 
     def __init__(self, provider: OAuthClientProvider) -> None:
         self._provider = provider
@@ -77,7 +77,7 @@ class _InMemory(TokenStorage):
         return None
 
     async def set_client_info(self, client_info: OAuthClientInformationFull) -> None:
-        """They are configured."""
+        """Not stored: the client is configured."""
 
 
 _Shared = dict[tuple[str, ClientCredentials], SharedToken]
@@ -85,7 +85,7 @@ _shared: "weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Shared]" = weakr
 
 
 def shared_token(url: str, credentials: ClientCredentials) -> SharedToken:
-    """The one of this process (of this event loop, to which its lock belongs) for a server."""
+    """The shared token for a server, one per process (and event loop, to which its lock belongs)."""
     known = _shared.setdefault(asyncio.get_running_loop(), {})
     key = (url, credentials)
     if key not in known:

@@ -1,9 +1,9 @@
-"""The HTTP of one session with a tool server: what a server says of its load is heard, and idle streams are few.
+"""The HTTP client of one session with a tool server: obeys the server's load signals and limits idle streams.
 
-A server that is too busy says so with 429, or with 503 and `Retry-After`: it has not taken the request. While a session is being
-opened that is `ServerBusy` at once, and `traffic` decides who tries again, and when. In an episode the request waits here, and is
-sent again; the call's time-out does not run meanwhile. 503 alone also comes from gateways whose server died in the middle of a
-call, so it is a failure.
+A server that is too busy responds with 429, or with 503 and `Retry-After`: it did not accept the request. While a session is
+being opened, this raises `ServerBusy`, and `traffic` decides who retries when. During an episode the request waits here and
+is sent again; the call's time-out is paused meanwhile. 503 alone also comes from gateways whose server crashed during a call,
+so it is a failure.
 """
 
 import asyncio
@@ -16,16 +16,16 @@ import httpx2
 from sampler.retry_after import retry_after_s
 
 _BUSY, _LATER, _NO_STREAM = 429, 503, 405
-MAX_BUSY_S = 300.0  # of one request; who asks for more loses the episode, without blame
-_FIRST_WAIT_S = 1.0  # after a 429 without Retry-After; doubled with each
+MAX_BUSY_S = 300.0  # one request; with a longer wait the episode ends, and no failure is counted
+_FIRST_WAIT_S = 1.0  # after a 429 without Retry-After; doubles with each
 _MAX_WAIT_S = 30.0
 
 
 class ServerBusy(httpx2.HTTPError):
-    """The server takes no requests for `wait_s`."""
+    """The server accepts no requests for `wait_s`."""
 
     def __init__(self, status: int, wait_s: float) -> None:
-        super().__init__(f"HTTP {status}: busy, asks to be left alone for {wait_s:g} s")
+        super().__init__(f"HTTP {status}: busy, retry after {wait_s:g} s")
         self.wait_s = wait_s
 
 
@@ -48,7 +48,7 @@ class Line:
 
     @contextlib.contextmanager
     def clock(self, postpone: Callable[[float], None]) -> Iterator[None]:
-        """`postpone(seconds)` is called when a request begins to wait for so long."""
+        """`postpone(seconds)` is called when a request starts a wait of that length."""
         self._clocks.add(postpone)
         try:
             yield
@@ -70,7 +70,7 @@ class Line:
 
 
 class PatientClient(httpx2.AsyncClient):
-    """`send` is what every request of the SDK goes through; the client's proxies, redirects and authentication stay below it."""
+    """Every request of the SDK passes through `send`; the client's proxies, redirects and authentication are below it."""
 
     def __init__(self, line: Line, **options: Any) -> None:
         super().__init__(**options)
@@ -95,12 +95,12 @@ class PatientClient(httpx2.AsyncClient):
 
 
 def _only_listens(request: httpx2.Request) -> bool:
-    """The stream of events of a session over streamable HTTP. (Over SSE the stream is what carries the session.)"""
+    """Whether this is the event stream of a session over streamable HTTP. (Over SSE, the stream carries the session itself.)"""
     return request.method == "GET" and "mcp-session-id" in request.headers
 
 
 def _asked_for_s(response: httpx2.Response, tries: int) -> float | None:
-    """How long the server wants to be left alone; None: it took the request."""
+    """The wait that the server requests; None: it accepted the request."""
     asked_s = retry_after_s(response.headers)
     if response.status_code == _BUSY and asked_s is None:
         return float(min(_MAX_WAIT_S, _FIRST_WAIT_S * 2.0**tries))

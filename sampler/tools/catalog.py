@@ -1,8 +1,8 @@
-"""Tool lists by server, shared by the episodes of a process, so that not each one asks again.
+"""Tool lists by server, shared by the episodes of a process, so that each list is requested once.
 
-For servers whose list does not depend on the session. A list is forgotten after `max_age_s` (0: at once), and when a
-session's server says that it has changed: episodes that start later see the new one. What was ever listed is remembered: a
-denied tool that its server withdrew is no spelling mistake.
+For servers whose list does not depend on the session. A list expires after `max_age_s` (0: at once), and when a session's
+server reports a change: later episodes see the new list. All tools ever listed are remembered: a denied tool that its server
+withdrew is not a spelling mistake.
 """
 
 import logging
@@ -24,12 +24,12 @@ class ToolCatalog:
         self.ever_listed: set[tuple[str, str]] = set()
 
     async def tools_of(self, connection: ToolConnection) -> list[OfferedTool]:
-        """From memory, or from the server. Raises ToolFailure."""
+        """The cached list, or the server's. Raises ToolFailure."""
         key = connection.server.key
         known = self._lists.get(key)
         if known and time.monotonic() - known[0] < self._max_age_s:
             return known[1]
-        for _ in range(_MAX_LISTINGS):  # a server may register tools just after the handshake, and say so
+        for _ in range(_MAX_LISTINGS):  # a server may register tools just after the handshake, and report the change
             changes = connection.num_list_changes
             tools = await connection.list_tools()
             if connection.num_list_changes == changes:
@@ -46,6 +46,6 @@ class ToolCatalog:
         return tools
 
     def forget(self, connection: ToolConnection) -> None:
-        """The next episode asks again."""
+        """Drop the list; the next episode requests it again."""
         if self._lists.pop(connection.server.key, None) is not None:
             log.info("tool list changed server=%s", connection.server.name)

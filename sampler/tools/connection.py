@@ -1,10 +1,10 @@
-"""One MCP session with one server over stdio, HTTP+SSE or streamable HTTP, in a task of its own.
+"""One MCP session with one server over stdio, HTTP+SSE or streamable HTTP, in a separate task.
 
-The SDK tears a broken transport down by cancelling the task that opened it. If that were the episode's task, a dying
-server would look like a cancelled episode. So the session lives in a task here; callers wait for it from outside, and a
-death reaches them as `ToolServerDied` with its cause.
+The SDK tears a broken transport down by cancelling the task that opened it. In the episode's task, a server crash would look
+like a cancelled episode. So the session lives in a separate task; callers wait for it from outside, and a crash reaches them
+as `ToolServerDied` with its cause.
 
-Which revision of the protocol it speaks, `revision` says.
+`revision` states which revision of the protocol the session uses.
 """
 
 import asyncio
@@ -49,26 +49,26 @@ from sampler.tools.transports import open_transport
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 
-# An abandoned request still sends a courtesy cancellation; this is how long we let it.
+# Time for an abandoned request to send its courtesy cancellation.
 _GRACE_S = 5.0
-# A request over HTTP hears that the connection is closed a moment before the session's task ends with the cause.
+# Over HTTP a request learns of the closed connection slightly before the session's task ends with the cause.
 _CAUSE_S = 1.0
 _MAX_TOOL_PAGES = 100
-# JSON-RPC reserves these codes for the protocol; any other is the tool's own answer.
+# JSON-RPC reserves these codes for the protocol; all others are answers of the tool.
 _PROTOCOL_CODES = range(-32768, -31999)
-# Of the protocol's, these two also say what a tool did: wrong arguments; an error that it raised (older SDKs).
+# Among the protocol's codes, these two may also be answers: wrong arguments; an error raised by the tool (older SDKs).
 _ANSWER_CODES = (INVALID_PARAMS, INTERNAL_ERROR)
-# …unless an HTTP status was all there was: the first is the SDK's wording for it, the second its servers'.
+# …unless there was only an HTTP status: the first is the SDK's wording for it, the second its servers'.
 _STATUS_MESSAGES = ("Server returned an error response", "Internal server error")
-# The tool's answer where the session lives on: a refused request, an unknown method, a server's own kind of error.
+# Answers if the session still works: a refused request, an unknown method, a server-specific error.
 _SERVER_CODES = frozenset({INVALID_REQUEST, METHOD_NOT_FOUND, *range(-32099, -31999)})
-# How the SDK itself says that no answer can come, with a code that a server may use as well.
+# The SDK's own messages for a lost connection, with a code that a server may also use.
 _CLOSED_MESSAGES = ("Connection closed", "SSE stream")
 _PING_S = 10.0
 
 
 class _Silence:
-    """How long a request may still be silent. A report of progress is a sign of life."""
+    """Time-out of a request, counted from the last progress report."""
 
     def __init__(self, silence_s: float, whole_s: float) -> None:
         now = time.monotonic()
@@ -77,7 +77,7 @@ class _Silence:
         self._end = now + whole_s
 
     def postpone(self, seconds: float) -> None:
-        """The request waits for so long before it is sent again: its server is busy."""
+        """The request waits this long before it is sent again: its server is busy."""
         self._heard_at = time.monotonic() + seconds
         self._end += seconds
 
@@ -103,13 +103,13 @@ class Connection:
         self._opened = asyncio.Event()
         self._cause: BaseException | None = None
         self._opening = HttpAnswer()
-        self._end = ""  # why the server's side of the transport ended, where the transport knows
+        self._end = ""  # why the server's side of the transport ended, if known
         self._has_listed = False
         self._slots = asyncio.Semaphore(limits.max_parallel_calls)
         self._task: asyncio.Task[None] | None = None
 
     async def open(self) -> None:
-        """Connect and shake hands. Raises ToolServerDied or ToolTimeout; nothing stays open then."""
+        """Connect and do the handshake. Raises ToolServerDied or ToolTimeout, and then leaves nothing open."""
         self._task = asyncio.create_task(self._live(), name=f"mcp session {self.server.name}")
         opened = asyncio.create_task(self._opened.wait())
         try:
@@ -133,13 +133,13 @@ class Connection:
             page = await self._list_page(cursor)
             tools += page.tools
             cursor = page.next_cursor
-            if not cursor:  # some servers end their list with an empty one
+            if not cursor:  # some servers end their list with an empty cursor
                 self._has_listed = True
                 return [OfferedTool.from_mcp(self.server, tool) for tool in tools if _is_callable(tool)]
         raise ToolServerDied(f"tool server {self._where}: its list of tools has more than {_MAX_TOOL_PAGES} pages")
 
     async def call(self, tool: OfferedTool, arguments: Mapping[str, Any], timeout_s: float) -> CallToolResult:
-        """One call; `timeout_s` counts from the last sign of life. Raises ToolFailure where the server does not answer."""
+        """One call; `timeout_s` counts from the last progress report. Raises ToolFailure if the server does not answer."""
         whole_s = self._limits.max_call_s
         if not self._has_listed and self._session is not None and needs_listing(self._session, tool.parameters):
             await self.list_tools()
@@ -157,21 +157,21 @@ class Connection:
                 return await self._answer(exc, tool.name, seen)
 
     async def close(self) -> None:
-        """End the session; returns within twice `close_s`. Never raises for what the server does."""
+        """End the session within twice `close_s`. Never raises for server errors."""
         if self._task is None:
             return
         self._leave.set()
         _, pending = await asyncio.wait({self._task}, timeout=self._limits.close_s)
-        # The end of a child process (stdin closed, SIGTERM, SIGKILL: 7 s) must not be interrupted, or it would stay.
+        # The end of a child process (stdin closed, SIGTERM, SIGKILL: 7 s) must not be interrupted, or the process would remain.
         if pending and (self.server.url is not None or not self._opened.is_set()):
             self._task.cancel()
             await asyncio.wait({self._task}, timeout=self._limits.close_s)
 
     async def _answer(self, exc: MCPError, tool: str, seen: HttpAnswer) -> CallToolResult:
-        """A protocol error as what the tool said, if that is what it is."""
+        """Convert a protocol error into the tool's answer, if it is one."""
         told = exc.code not in _PROTOCOL_CODES or (exc.code in _ANSWER_CODES and exc.message not in _STATUS_MESSAGES)
         if not told and exc.code in _SERVER_CODES and not seen.is_refusal:
-            told = await self._lives()  # servers tell the model its mistakes that way too
+            told = await self._lives()  # servers also report the model's mistakes this way
         if not told:
             raise ToolServerDied(
                 f"tool server {self._where}, tool {tool}: {self.server.quoted(seen.seen_in(str(exc)))}"
@@ -179,7 +179,7 @@ class Connection:
         return CallToolResult(content=[TextContent(type="text", text=str(exc))], is_error=True)
 
     async def _lives(self) -> bool:
-        """Whether the session answers a ping: with anything that is not about the session itself."""
+        """Whether the session answers a ping with anything but a session error."""
         bound_s = min(_PING_S, self._limits.open_s)
         try:
             await self._ask(lambda session: session.send_ping(), _Silence(bound_s, bound_s))
@@ -207,7 +207,7 @@ class Connection:
         silence: _Silence,
         seen: HttpAnswer | None = None,
     ) -> T:
-        """Run one request against the session, but outlive neither the session's task nor the time-out."""
+        """Run one request on the session, bounded by the session's task and the time-out."""
         if self._session is None or self._task is None or self._task.done():
             raise self._died()
         context = contextvars.copy_context()
@@ -241,12 +241,12 @@ class Connection:
             raise exc
         if isinstance(exc, ValidationError):
             raise ToolServerDied(f"tool server {self._where}: its answer breaks the protocol: {fault_of(exc)}") from exc
-        if exc is not None:  # of any kind: the SDK could not send the request, or read its answer
+        if exc is not None:  # of any kind: the SDK could not send the request, or read the answer
             raise self._died(exc, seen)
         return request.result()
 
     async def _live(self) -> None:
-        """The session's whole life. Ends when told to, or when the transport dies; then `_cause` says why."""
+        """The session's whole lifetime. Ends on request, or when the transport breaks; then `_cause` has the reason."""
         http_answer.set(self._opening)
         try:
             async with contextlib.AsyncExitStack() as stack:
@@ -261,7 +261,7 @@ class Connection:
             self._cause = exc
             task = asyncio.current_task()
             if task is not None and task.cancelling():
-                raise  # from `close` or the end of the loop, not from the transport
+                raise  # raised by `close` or the end of the loop, not by the transport
         except (MCPError, httpx2.HTTPError, httpx2.InvalidURL, OSError, ValueError, BaseExceptionGroup) as exc:
             self._cause = exc
             log.debug("tool session ended server=%s cause=%s", self._where, _innermost(exc))
@@ -281,7 +281,7 @@ class Connection:
         return f"{self.server.name} ({self.server.address})"
 
     def _died(self, raised: BaseException | None = None, seen: HttpAnswer | None = None) -> ToolServerDied:
-        """With the cause that ended the session's task, else what a request has raised; and what HTTP said."""
+        """The error with its cause: the end of the session's task, else the request's exception, and the HTTP status."""
         task = self._task
         if self._cause is None and task is not None and task.done() and not task.cancelled():
             self._cause = task.exception()
@@ -289,7 +289,7 @@ class Connection:
         cause = _innermost(known) if known is not None else None
         why = f"{type(cause).__name__}: {cause}" if cause is not None else "the session is closed"
         if not isinstance(cause, MCPError) or cause.code == CONNECTION_CLOSED:
-            why = self._end or why  # the SDK says "Connection closed"
+            why = self._end or why  # the SDK's message is only "Connection closed"
         why = (seen or self._opening).seen_in(why)
         died = ToolServerDied(f"tool server {self._where}: {self.server.quoted(why)}")
         died.__cause__ = cause
@@ -304,7 +304,7 @@ def _lost_connection(request: "asyncio.Task[Any]") -> bool:
 
 
 def _innermost(exc: BaseException) -> BaseException:
-    """The first real cause in a group: task groups wrap what a person wants to read."""
+    """The first real cause in an exception group, which task groups wrap."""
     while isinstance(exc, BaseExceptionGroup):
         real = [inner for inner in exc.exceptions if not isinstance(inner, asyncio.CancelledError)]
         exc = (real or list(exc.exceptions))[0]
@@ -312,5 +312,5 @@ def _innermost(exc: BaseException) -> BaseException:
 
 
 def _is_callable(tool: Tool) -> bool:
-    """Tools that run only as background tasks answer an ordinary call with a refusal: they are not offered."""
+    """Tools that run only as background tasks reject ordinary calls, so they are not offered."""
     return tool.execution is None or tool.execution.task_support != "required"

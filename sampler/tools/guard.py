@@ -1,14 +1,15 @@
-"""Runs one stdio tool server and ends all that it started: `python -I -S guard.py LIFELINE COMMAND ARGUMENT...`
+"""Runs one stdio tool server and ends all its processes: `python -I -S guard.py LIFELINE COMMAND ARGUMENT...`
 
-    sampler ──lifeline──▶ guard ──▶ server ──▶ what its tools start, in any group or session, with living parents or without
+    sampler ──lifeline──▶ guard ──▶ server ──▶ all descendants, in any process group or session, orphaned or not
        └──────────────stdin, stdout, stderr──────▶┘
 
-The guard is a subreaper: a process below it that loses its parent becomes its child, so that neither `setsid`, `nohup` nor a
-double fork leaves it. It ends them when the server has ended, when it is told to (SIGTERM), and when the lifeline is closed, a
-pipe that only the sampler holds: that shows the sampler's own death, also by SIGKILL. Then it ends as the server did.
+The guard is a subreaper: a descendant that loses its parent becomes the guard's child, so `setsid`, `nohup` and a double fork
+do not escape it. It ends all of them when the server has ended, on SIGTERM, and when the lifeline closes. The lifeline is a
+pipe held only by the sampler: it closes even if the sampler is killed by SIGKILL. Then the guard ends with the server's
+status.
 
-It reaps its own children, and so disturbs none of the sampler's. Standard library only, and few modules: there is one for each
-session (20 ms of processor time, 4.4 MB).
+It reaps only its own children, never the sampler's. Standard library only, and few modules: there is one guard per session
+(20 ms of processor time, 4.4 MB).
 """
 
 import contextlib
@@ -21,24 +22,24 @@ import sys
 import time
 from types import FrameType
 
-LEAVE_S = 2.0  # from SIGTERM to SIGKILL, for a server
-LEFTOVERS_LEAVE_S = 0.3  # the same, for what a server left behind
-KILL_S = 10.0  # a tool that starts processes faster than they are killed is given up then
+LEAVE_S = 2.0  # from SIGTERM to SIGKILL, for the server
+LEFTOVERS_LEAVE_S = 0.3  # the same, for the server's remaining processes
+KILL_S = 10.0  # limit for tools that start processes faster than they are killed
 CANNOT_RUN = 127
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 _POLL_S = 0.01
 
 
 class ServerProcesses:
-    """The server and what was left to the guard: every child of this process."""
+    """The server and its orphaned descendants: all children of this process."""
 
     def __init__(self, server: int) -> None:
         self.server = server
-        self.status: int | None = None  # of the server, once it has ended
+        self.status: int | None = None  # the server's, once it has ended
         self.any_left = True
 
     def reap(self) -> None:
-        """Take note of all that have ended."""
+        """Collect all ended children."""
         with contextlib.suppress(ChildProcessError):
             while True:
                 pid, status = os.waitpid(-1, os.WNOHANG)
@@ -49,7 +50,7 @@ class ServerProcesses:
         self.any_left = False
 
     def signal(self, number: int, told: set[int]) -> None:
-        """To every child that is not in `told`; the server's whole group, as long as the server lives."""
+        """Signal every child not in `told`; the server's whole process group while the server lives."""
         for pid in _children():
             if pid not in told:
                 told.add(pid)
@@ -75,7 +76,7 @@ def main() -> None:
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
     children = ServerProcesses(_start(command, lifeline))
     null = os.open(os.devnull, os.O_RDWR)
-    for own in (0, 1):  # the server's ends are its own: when it closes its stdout, the sampler sees that
+    for own in (0, 1):  # only the server holds its pipes, so the sampler sees when it closes its stdout
         os.dup2(null, own)
     while children.status is None and not asked:
         ready, _, _ = select.select([lifeline, told], [], [])
@@ -88,7 +89,7 @@ def main() -> None:
 
 
 def _start(command: list[str], lifeline: int) -> int:
-    """The server's pid. It leads a session of its own, and ends when the guard is killed."""
+    """Return the server's pid. It leads its own session, and ends when the guard is killed."""
     guard = os.getpid()
     pid = os.fork()
     if pid:
@@ -109,7 +110,7 @@ def _start(command: list[str], lifeline: int) -> int:
 
 
 def _end(children: ServerProcesses, grace_s: float) -> None:
-    """Until no child is left: SIGTERM, then SIGKILL. The children of those that end become the guard's, and are ended too."""
+    """Send SIGTERM, then SIGKILL, until no child is left. Orphaned descendants become the guard's children, and are ended too."""
     told: set[int] = set()
     end = time.monotonic() + grace_s
     while True:
@@ -117,11 +118,11 @@ def _end(children: ServerProcesses, grace_s: float) -> None:
         if not children.any_left or time.monotonic() > end:
             break
         children.signal(signal.SIGTERM, told)
-        time.sleep(_POLL_S)  # orphans arrive one by one: no single wait tells that all have ended
+        time.sleep(_POLL_S)  # orphans arrive one by one: no single wait covers all
     end = time.monotonic() + KILL_S
     while children.any_left and time.monotonic() < end:
         children.signal(signal.SIGKILL, set())
-        time.sleep(_POLL_S)  # a killed child's own children become the guard's only after it ended
+        time.sleep(_POLL_S)  # a killed child's children become the guard's only after it ended
         children.reap()
 
 
@@ -152,7 +153,7 @@ def _parent(pid: int) -> int | None:
 
 
 def _prctl(option: int, value: int) -> None:
-    """Elsewhere than on Linux there is no such call: then only the server itself is ended."""
+    """Other systems than Linux lack the call: then only the server itself is ended."""
     if sys.platform == "linux" and ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0) != 0:
         os.write(2, f"prctl({option}): {os.strerror(ctypes.get_errno())}\n".encode())
 

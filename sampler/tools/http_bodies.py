@@ -1,7 +1,7 @@
-"""What HTTP brings from a tool server: bounded, decompressed within the bound, mended; and the status, which the SDK drops.
+"""Bounds, decompresses and repairs HTTP bodies of a tool server, and keeps the status, which the SDK drops.
 
-A gzip of 300 KB may hold 300 MB, so decompression is done here, in pieces. A body, or a line of an event stream, above the bound
-becomes an error that answers its request (see `messages`); where there is no request it is `BodyTooLong`.
+A gzip body of 300 KB may expand to 300 MB, so decompression happens here, in pieces. A body, or a line of an event stream,
+above the bound becomes an error response to its request (see `messages`), or `BodyTooLong` if there is no request.
 """
 
 import contextvars
@@ -23,16 +23,16 @@ _ERROR = 400
 
 
 class BodyTooLong(httpx2.DecodingError):
-    """A body above the bound, in answer to no JSON-RPC request."""
+    """A body above the bound that answers no JSON-RPC request."""
 
 
 @dataclass(slots=True)
 class HttpAnswer:
-    """The last answer to one request of the session: what the SDK's error leaves out. `status=0`: there was none."""
+    """The last HTTP response to one request of the session, which the SDK's error omits. `status=0`: none."""
 
     status: int = 0
-    told: str = ""  # of a refusal: status, reason, and the beginning of its body
-    carries_messages: bool = True  # a 200 of JSON or events: an error in it is the server's own word
+    told: str = ""  # of an error response: status, reason, and the start of its body
+    carries_messages: bool = True  # a 200 with JSON or events: an error in it comes from the server itself
 
     @property
     def is_refusal(self) -> bool:
@@ -47,10 +47,10 @@ http_answer: contextvars.ContextVar[HttpAnswer | None] = contextvars.ContextVar(
 
 
 async def note_answer(response: httpx2.Response) -> None:
-    """Hook of the client: what was answered, for the task that sent the request."""
+    """Hook of the client: record the response for the task that sent the request."""
     seen = http_answer.get()
     of_session = response.request.method != "POST" and "mcp-session-id" in response.request.headers
-    if seen is None or of_session:  # the session's stream of events, or its end: of no request
+    if seen is None or of_session:  # the session's event stream, or its end: belongs to no request
         return
     kind = _kind(response)
     seen.status = response.status_code
@@ -62,7 +62,7 @@ async def note_answer(response: httpx2.Response) -> None:
 
 
 class BoundedTransport(httpx2.AsyncBaseTransport):
-    """`inner`, with bodies of at most `max_bytes`, and lines of event streams of at most `max_line_bytes`."""
+    """Wraps `inner`, with bodies of at most `max_bytes`, and event-stream lines of at most `max_line_bytes`."""
 
     def __init__(self, inner: httpx2.AsyncBaseTransport, max_bytes: int, max_line_bytes: int) -> None:
         self._inner = inner
@@ -103,7 +103,7 @@ class _Stream(httpx2.AsyncByteStream):
 
 
 async def _decompressed(response: httpx2.Response) -> AsyncIterator[bytes]:
-    """In pieces of a bounded size, however small what they come from is. Raises DecodingError."""
+    """The body in pieces of bounded size, whatever the compression ratio. Raises DecodingError."""
     assert isinstance(response.stream, httpx2.AsyncByteStream)
     encoding = response.headers.get("content-encoding", "").strip().lower()
     if encoding not in ("", "identity", "gzip", "x-gzip", "deflate"):
@@ -119,13 +119,13 @@ async def _decompressed(response: httpx2.Response) -> AsyncIterator[bytes]:
                     yield found
                 piece = inflate.unconsumed_tail
         except zlib.error as exc:
-            raise _undecoded(f"its body is no {encoding}: {exc}") from exc
+            raise _undecoded(f"its body is not valid {encoding}: {exc}") from exc
     if inflate is not None and not inflate.eof:
-        raise _undecoded(f"its body is no {encoding}: it ends early")
+        raise _undecoded(f"its body is not valid {encoding}: it ends early")
 
 
 def _undecoded(why: str) -> httpx2.DecodingError:
-    """The SDK loses the error on its way, so it is noted for the task that sent the request."""
+    """The SDK loses this error, so it is recorded for the task that sent the request."""
     if (seen := http_answer.get()) is not None:
         seen.told = why
     return httpx2.DecodingError(why)
@@ -149,12 +149,12 @@ async def _lines(pieces: AsyncIterator[bytes], lines: MessageLines) -> AsyncIter
     async for piece in pieces:
         if whole := lines.feed(piece):
             yield b"".join(mended(line) + b"\n" for line in whole)
-    if (rest := lines.feed(b"\n")) != [b""]:  # an empty line would end an event that the server has not ended
+    if (rest := lines.feed(b"\n")) != [b""]:  # an empty line would end an event that the server has not finished
         yield b"".join(mended(line) + b"\n" for line in rest)
 
 
 def _request_id(request: httpx2.Request) -> int | str | None:
-    """Of the JSON-RPC request that was sent; None for anything else."""
+    """The id of the JSON-RPC request that was sent; None for anything else."""
     try:
         sent = json.loads(request.content) if request.method == "POST" else None
     except (ValueError, httpx2.RequestNotRead):

@@ -1,10 +1,10 @@
-"""What a tool server answers, made plain enough for the SDK's own checks, over every transport.
+"""Simplifies a tool server's messages for the SDK's validation, over every transport.
 
-Those checks write down every fault of every item: 600 blocks of an unknown kind are an error of 300,000 characters, and a million
-are the end of the process. So here
-  * a block of content that the SDK does not know becomes a text that says so, and the result is an answer like any other;
-  * of more than `MAX_BLOCKS` blocks the first are kept, with a text that counts the others;
-  * a list of tools with an entry that is none, or with more than `MAX_TOOLS`, is an error that names the entry.
+That validation reports every error of every item: 600 blocks of an unknown kind yield an error of 300,000 characters, and a
+million kill the process. So here
+  * a content block that the SDK does not know becomes a text that names it, and the result stays a normal answer;
+  * only the first `MAX_BLOCKS` blocks are kept, followed by a text with the number of the others;
+  * a list of tools with a malformed entry, or with more than `MAX_TOOLS`, is an error that names the entry.
 """
 
 import contextlib
@@ -28,13 +28,13 @@ _block: TypeAdapter[ContentBlock] = TypeAdapter(ContentBlock)
 
 @contextlib.asynccontextmanager
 async def checked(transport: Any) -> AsyncIterator[tuple[Any, Any]]:
-    """`transport`, as `mcp.Client` takes it, with every message of the server's made plain."""
+    """`transport`, as `mcp.Client` takes it, with every incoming message simplified."""
     async with transport as (read_stream, write_stream):
         yield _PlainStream(read_stream), write_stream
 
 
 def plain(message: JSONRPCMessage) -> JSONRPCMessage:
-    """`message`, if the SDK can check it as it is; else what stands for it."""
+    """`message` if the SDK can validate it, else its replacement."""
     if not isinstance(message, JSONRPCResponse):
         return message
     content, tools = message.result.get("content"), message.result.get("tools")
@@ -70,7 +70,7 @@ def _text(text: str) -> dict[str, str]:
 
 
 def _problem_of(tools: list[Any]) -> str:
-    """Why this is no list of tools; empty where it is one."""
+    """Why this is not a list of tools; empty if it is one."""
     if len(tools) > MAX_TOOLS:
         return f"it lists {len(tools)} tools on one page; expected at most {MAX_TOOLS}"
     for index, tool in enumerate(tools):
@@ -82,14 +82,14 @@ def _problem_of(tools: list[Any]) -> str:
 
 
 class _PlainStream:
-    """The SDK's stream of incoming messages, each of them `plain`."""
+    """The SDK's stream of incoming messages, each simplified by `plain`."""
 
     def __init__(self, stream: Any) -> None:
         self._stream = stream
 
     @property
     def last_context(self) -> Any:
-        """Of the sender, which the SDK hands on where a transport knows it."""
+        """The sender's context, which the SDK passes on if a transport has one."""
         return getattr(self._stream, "last_context", None)
 
     async def receive(self) -> SessionMessage | Exception:

@@ -1,9 +1,9 @@
-"""Tool servers over stdio as another user, or where they see no other process: their commands, with a wrapper in front.
+"""Runs stdio tool servers as another user, or isolated from other processes, by a wrapper around their commands.
 
-A tool of the sampler's own user cannot read this process (`shared.processes.concealment`), but it can read the user's files, end
+A tool with the sampler's user cannot read this process (`shared.processes.concealment`), but it can read the user's files, end
 the user's processes, and, as root, read everything. `tool_user` needs a sampler that may change users (root, or CAP_SETUID and
-CAP_SETGID); `bubblewrap` gives a tool its own process ids, /proc and /dev, and no capabilities, and leaves files
-and network as they are.
+CAP_SETGID). `bubblewrap` gives a tool its own process ids, /proc and /dev, and no capabilities; files and network stay
+accessible.
 """
 
 import logging
@@ -29,7 +29,7 @@ _BUBBLEWRAP = (
 
 
 def isolated(servers: Sequence[ToolServer], user: str | None, sandbox: Sandbox) -> list[ToolServer]:
-    """`servers`, those over stdio with the wrapper. Raises ConfigError where it does not work on this machine."""
+    """`servers`, with the wrapper around stdio ones. Raises ConfigError if it does not work on this machine."""
     if not any(server.url is None for server in servers):
         return list(servers)
     if user is None and sandbox == "off" and os.geteuid() == 0:
@@ -66,7 +66,7 @@ def _as_user(user: str | None) -> list[str]:
 
 
 def _try(wrapper: Sequence[str]) -> None:
-    """Run the wrapper around nothing, so that what it lacks is said at the start, not by every episode."""
+    """Run the wrapper with an empty command, so that missing privileges are reported at the start, not by every episode."""
     if shutil.which(wrapper[0]) is None:
         package = {"bwrap": "bubblewrap", "setpriv": "util-linux"}[wrapper[0]]
         raise ConfigError(f"tool_user, tool_sandbox: {wrapper[0]} is not on the PATH; install {package}")

@@ -1,11 +1,11 @@
-"""One server's place in an episode: its connection, and another one after a transport failure where that changes nothing.
+"""An episode's connection to one server, replaced after a transport failure if that is safe.
 
-A call is repeated only if its tool is declared idempotent and its transport failed (a time-out is no such failure), and only
-while nothing but read-only tools has been called in this session: then a new session is as good as the lost one. In every
-other case the death of a server is the end of the attempt at the episode.
+A call is repeated only if its tool is declared idempotent, its transport failed (a time-out does not count), and this session
+has called only read-only tools: then a new session equals the lost one. In all other cases a server failure ends the attempt
+at the episode.
 
-Whose doing it is: that no session can be opened, that a remote server cannot be reached, or says that it is busy, is never the
-episode's (`ToolServerUnavailable`). A call that was on its way when the server died may have been the cause.
+Blame: if no session can be opened, or a remote server is unreachable or busy, the episode is not at fault
+(`ToolServerUnavailable`). A call in progress during a server crash may have caused it.
 """
 
 import asyncio
@@ -39,26 +39,26 @@ class Link:
         self._traffic = traffic.of(server)
         self._generation = 0  # of the server's circuit, when the connection was opened
         self._failed = False
-        self._place = contextlib.AsyncExitStack()  # among the server's sessions
+        self._place = contextlib.AsyncExitStack()  # the link's place among the server's sessions
         self._connection = self._new_connection()
         self._reopening: asyncio.Task[None] | None = None
         self._num_writes = 0  # calls of tools that are not read-only
         self._closed = False
 
     async def open(self) -> list[OfferedTool]:
-        """Connect; the server's tools. Raises ToolServerUnavailable."""
+        """Connect and return the server's tools. Raises ToolServerUnavailable."""
         await self._place.enter_async_context(self._traffic.session())
         return await self._traffic.open(self._open)
 
     async def list_anew(self) -> list[OfferedTool]:
-        """The tools of the open connection's server, as it says now. Raises ToolFailure."""
+        """The current tools of the connected server. Raises ToolFailure."""
         self._catalog.forget(self._connection)
         return await self._catalog.tools_of(self._connection)
 
     async def call(
         self, tool: OfferedTool, arguments: Mapping[str, Any], timeout_s: float | None = None
     ) -> tuple[CallToolResult, int]:
-        """The answer, and how often the call was repeated. Raises ToolFailure."""
+        """The answer, and the number of repetitions. Raises ToolFailure."""
         bound_s = (
             timeout_s or self.server.call_timeout_s(f"{tool.server}.{tool.name}", tool.name) or self._limits.call_s
         )
@@ -97,7 +97,7 @@ class Link:
         await self._place.aclose()
 
     async def _replace(self, failed: ToolConnection, *, last: bool) -> None:
-        """Open another connection in place of `failed`; calls that failed together share one. A refusal counts if `last`."""
+        """Open another connection in place of `failed`, shared by calls that failed together. A refusal counts if `last`."""
         if self._connection is not failed or self._closed:
             return
         if self._reopening is None:
@@ -116,12 +116,12 @@ class Link:
         await self._traffic.open(self._open)
 
     async def _open(self) -> list[OfferedTool]:
-        """One try. Raises ToolFailure; nothing stays open then."""
+        """One attempt. Raises ToolFailure, and then leaves nothing open."""
         generation, connection = self._traffic.circuit.generation, self._new_connection()
         try:
             await connection.open()
             tools = await self._catalog.tools_of(connection)
-        except BaseException:  # cancelled too: nothing half-open is left behind
+        except BaseException:  # cancelled too: leave nothing half-open
             await asyncio.shield(connection.close())
             raise
         connection.line.is_open = True
@@ -136,5 +136,5 @@ class Link:
 
 
 def _never_arrived(exc: ToolServerDied) -> bool:
-    """The server was not there to take the request, or said that it does not."""
+    """The server was unreachable, or rejected the request unprocessed."""
     return isinstance(exc.__cause__, httpx2.ConnectError | httpx2.ConnectTimeout | ServerBusy)

@@ -1,4 +1,4 @@
-"""One manager of tool servers over the older HTTP protocol (`…/mcpapi`), as AgentDock's node serves it.
+"""Client of a manager of tool servers over the older HTTP protocol (`…/mcpapi`) of AgentDock's node.
 
     GET  /servers             {"servers": ["search", …]}
     GET  /server/{id}/tools   {"server": id, "tools": [{"type": "function", "function": {"name", "description", "parameters"}}]}
@@ -6,11 +6,11 @@
     POST /tool/{id}.{tool}    body: the arguments; {"content": text or JSON, or a list of {"type": "text", "text": …} and
                               {"type": "image_url", "image_url": {"url": "data:image/…;base64,…"}}}
 
-What the protocol cannot say, and what is made of it
-  * The manager's sessions with its servers are shared by all its clients: no state per episode.
-  * `isError` is dropped by the manager; the text of the error arrives as ordinary content.
-  * Every error inside the manager comes as {"status_code": 500, "detail": "…"}, mostly with HTTP status 200. A
-    detail that tells of a lost session is an infrastructure failure; any other (wrong arguments, an unknown tool) is an answer.
+Limits of the protocol, and their handling
+  * All clients of the manager share its sessions with its servers: there is no state per episode.
+  * The manager drops `isError`; the text of the error arrives as ordinary content.
+  * Every error inside the manager comes as {"status_code": 500, "detail": "…"}, mostly with HTTP status 200. A detail that
+    reports a lost session is an infrastructure failure; others (wrong arguments, an unknown tool) are answers.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ from urllib.parse import quote
 
 import httpx2
 from mcp_types import CallToolResult, ContentBlock, ImageContent, TextContent
-from pydantic_core import from_json  # refuses more than 200 levels, which json would take and fail on later
+from pydantic_core import from_json  # rejects more than 200 levels, which json would accept and fail on later
 
 from sampler.errors import ToolServerDied, ToolTimeout
 from sampler.tools.busy import Line
@@ -38,7 +38,7 @@ from shared.outside_text import clipped, text_of
 
 log = logging.getLogger(__name__)
 
-# An anyio.ClosedResourceError has no message at all.
+# anyio.ClosedResourceError has an empty message.
 _LOST_SESSION = re.compile(
     r"^$|connection closed|closedresource|broken ?pipe|session terminated|^session for server|timed out while waiting",
     re.IGNORECASE,
@@ -48,12 +48,12 @@ _HTTP_ERROR = 400
 
 
 class ManagerConnection:
-    """`open`, `list_tools`, `call`, `close`, as `ToolConnection` promises. There is no session: it cannot die, only fail."""
+    """`open`, `list_tools`, `call`, `close`, as `ToolConnection` promises. There is no session, only single requests."""
 
     def __init__(self, server: ToolServer, limits: ToolLimits, line: Line | None = None) -> None:
         self.server = server
         self.line = line or Line(Traffic().of(server))
-        self.num_list_changes = 0  # the protocol has no notifications
+        self.num_list_changes = 0  # always 0: the protocol has no notifications
         self.on_list_changed: Callable[[], None] = lambda: None
         self._limits = limits
         self._base, mark, query = (server.url or "").partition("?")
@@ -63,17 +63,17 @@ class ManagerConnection:
         self._slots = asyncio.Semaphore(limits.max_parallel_calls)
 
     async def open(self) -> None:
-        """Ask for the manager's servers. Raises ToolFailure."""
+        """Request the manager's list of servers. Raises ToolFailure."""
         self._http = http_client(self.server, self._limits, httpx2.Timeout(self._limits.open_s), self.line)
         try:
             found = await self._get("servers", "servers")
-        except BaseException:  # cancelled too: nothing half-open is left behind
+        except BaseException:  # cancelled too: leave nothing half-open
             await self.close()
             raise
         self._servers = [str(name) for name in found]
 
     async def list_tools(self) -> list[OfferedTool]:
-        """Every tool of every server. Raises ToolFailure."""
+        """All tools of all servers. Raises ToolFailure."""
         tools: list[OfferedTool] = []
         for name in self._servers:
             listed = await self._get(f"server/{quote(name, safe='')}/tools", "tools")
@@ -81,7 +81,7 @@ class ManagerConnection:
         return tools
 
     async def call(self, tool: OfferedTool, arguments: Mapping[str, Any], timeout_s: float) -> CallToolResult:
-        """One call. Raises ToolFailure where the manager does not answer, or lost the session with the tool's server."""
+        """One call. Raises ToolFailure if the manager does not answer, or lost the session with the tool's server."""
         path = f"tool/{quote(f'{tool.server}.{tool.name}', safe='')}"
         timeout_s = min(timeout_s, self._limits.max_call_s)
         try:
@@ -126,7 +126,9 @@ class ManagerConnection:
         if self._http is None:
             raise self._died(path, "the session is closed")
         try:
-            async with asyncio.timeout(timeout_s) as clock:  # the whole request: httpx2's own bounds each read
+            async with asyncio.timeout(
+                timeout_s
+            ) as clock:  # for the whole request: httpx2's time-outs apply to each read
                 with self.line.clock(lambda seconds: clock.reschedule((clock.when() or 0.0) + seconds)):
                     return await self._http.request(
                         method, f"{self._base.rstrip('/')}/{path}{self._query}", timeout=None, **content
@@ -167,7 +169,7 @@ def _to_result(body: Mapping[str, Any]) -> CallToolResult:
 
 
 def _is_parts(content: Any) -> bool:
-    """A list of content parts, rather than a tool's own JSON list."""
+    """Whether this is a list of content parts, and not a tool's own JSON list."""
     return isinstance(content, list) and all(
         isinstance(part, dict) and part.get("type") in ("text", "image_url") for part in content
     )
@@ -185,5 +187,5 @@ def _block(part: Mapping[str, Any]) -> ContentBlock:
 
 
 def _text(value: Any) -> TextContent:
-    """The manager parses a text that happens to be JSON: written out again."""
+    """The manager parses texts that happen to be JSON: serialize them again."""
     return TextContent(type="text", text=value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))

@@ -1,11 +1,11 @@
-"""JSON-RPC messages as a tool server sends them: bounded before they are held in memory, mended before they are parsed.
+"""JSON-RPC messages from a tool server: bounded before they fill the memory, repaired before they are parsed.
 
-    bytes, in pieces ─▶ MessageLines ─▶ lines of at most `max_bytes` ─▶ mended ─▶ the SDK's parser
+    bytes, in pieces ─▶ MessageLines ─▶ lines of at most `max_bytes` ─▶ repaired ─▶ the SDK's parser
 
 Promises
-  * Time is linear in the number of bytes, and no more than `max_bytes` of one message are held.
-  * A message that is too long becomes an error that answers its request (`TOO_LONG`): the model is told to ask for less.
-  * Half of a surrogate pair (`\\ud83d`, as Node writes a text that was cut inside an emoji) and a byte that is no UTF-8
+  * Time is linear in the number of bytes, and at most `max_bytes` of one message are held in memory.
+  * A message that is too long becomes an error response to its request (`TOO_LONG`), which advises the model to ask for less.
+  * Half of a surrogate pair (`\\ud83d`, as Node writes a text that was cut inside an emoji) and bytes that are not UTF-8
     become U+FFFD.
 """
 
@@ -17,9 +17,9 @@ from pydantic import ValidationError
 
 log = logging.getLogger(__name__)
 
-# Outside the codes that JSON-RPC reserves: what the tool said, not what happened to it.
+# Outside JSON-RPC's reserved codes: an answer of the tool, not a transport error.
 TOO_LONG = 413
-_KEPT_BYTES = 1024  # of both ends of a message that is too long: its id stands in one of them
+_KEPT_BYTES = 1024  # kept of both ends of an over-long message: one of them contains its id
 
 _ID = rb'"id"\s*:\s*(\d{1,18}|"[^"\\]{1,64}")'
 _VERSION = rb'"jsonrpc"\s*:\s*"2\.0"'
@@ -27,7 +27,7 @@ _ID_AT_HEAD = re.compile(rb"\s*\{\s*(?:" + _VERSION + rb"\s*,\s*)?" + _ID + rb"\
 _ID_AT_TAIL = re.compile(_ID + rb"\s*(?:,\s*" + _VERSION + rb"\s*)?\}\s*$")
 _METHOD = re.compile(rb"\s*\{\s*(?:(?:" + _VERSION + rb"|" + _ID + rb')\s*,\s*)*"method"\s*:')
 
-# Half of a pair, or the text of an escaped backslash that looks like one: `_ESCAPE` then tells them apart.
+# Half of a surrogate pair, or an escaped backslash that looks like one: `_ESCAPE` distinguishes them.
 _MAYBE_HALF = re.compile(
     rb"\\u[dD](?:[89abAB][0-9a-fA-F]{2}(?!\\u[dD][c-fC-F])"
     rb"|(?<!\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD])[c-fC-F][0-9a-fA-F]{2})"
@@ -38,14 +38,14 @@ _ESCAPE = re.compile(
 
 
 class MessageTooLong(ValueError):
-    """A message above the bound that names no request it could answer: the session cannot go on."""
+    """A message above the bound that names no request: the session cannot continue."""
 
 
 class MessageLines:
-    """Cuts a stream of bytes into lines. A line above `max_bytes` is replaced by an error for its request, and skipped."""
+    """Splits a byte stream into lines. A line above `max_bytes` is replaced by an error for its request, and skipped."""
 
     def __init__(self, max_bytes: int, prefix: bytes = b"", request: int | str | None = None) -> None:
-        """`prefix`: of lines that hold messages (`data: ` of an event stream). `request`: what they answer, if that is known."""
+        """`prefix`: of lines with messages (`data: ` in an event stream). `request`: the request they answer, if known."""
         self._max_bytes = max_bytes
         self._prefix = prefix
         self._request = request
@@ -56,7 +56,7 @@ class MessageLines:
         self._answered = False
 
     def feed(self, piece: bytes) -> list[bytes]:
-        """The lines that end in `piece`, without their line breaks. Raises MessageTooLong."""
+        """The lines completed by `piece`, without line breaks. Raises MessageTooLong."""
         lines: list[bytes] = []
         *ends, rest = piece.split(b"\n")
         for end in ends:
@@ -75,10 +75,10 @@ class MessageLines:
             self._parts.append(part)
             self._head = b"".join(self._parts)[:_KEPT_BYTES].removeprefix(self._prefix.strip())
             self._parts = []
-            if is_call(self._head):  # a server's notice or question, which nothing waits for
-                log.warning("tool server sent a message above %d bytes: left out", self._max_bytes)
+            if is_call(self._head):  # a notification or request of the server, which nothing waits for
+                log.warning("tool server sent a message above %d bytes: dropped", self._max_bytes)
                 self._answered = True
-            elif (request := self._answered_by(self._head, b"")) is not None:  # at once: the rest may never end
+            elif (request := self._answered_by(self._head, b"")) is not None:  # answer at once: the rest may never end
                 self._answer(request, lines)
                 self._answered = True
         self._tail = (self._tail + part)[-_KEPT_BYTES:]
@@ -104,7 +104,7 @@ class MessageLines:
 
 
 def mended(message: bytes) -> bytes:
-    """The same message, with U+FFFD for what no text may hold."""
+    """The message with U+FFFD in place of invalid characters."""
     if not message.isascii():
         try:
             message.decode()
@@ -116,7 +116,7 @@ def mended(message: bytes) -> bytes:
 
 
 def fault_of(exc: ValidationError) -> str:
-    """The first fault, on one line, and how many there are."""
+    """The first error, on one line, and the number of others."""
     first = exc.errors(include_url=False, include_context=False, include_input=False)[0]
     place = ".".join(map(str, first["loc"]))
     others = f" (and {exc.error_count() - 1} more)" if exc.error_count() > 1 else ""
@@ -124,7 +124,7 @@ def fault_of(exc: ValidationError) -> str:
 
 
 def answered_request(head: bytes, tail: bytes) -> int | str | None:
-    """The id of the request that a message answers, read from the two ends of its text; None where it does not show."""
+    """The id of the request that a message answers, read from the two ends of its text; None if not found."""
     if is_call(head):
         return None
     found = _ID_AT_HEAD.match(head) or (_ID_AT_TAIL.search(tail) if head.lstrip()[:1] == b"{" else None)
@@ -138,11 +138,11 @@ def answered_request(head: bytes, tail: bytes) -> int | str | None:
 
 
 def is_call(head: bytes) -> bool:
-    """True for a request or a notification of the server's."""
+    """True for a request or a notification from the server."""
     return _METHOD.match(head) is not None
 
 
 def too_long_answer(request: int | str, max_bytes: int) -> bytes:
-    """What answers `request` in place of a message that is too long."""
+    """An error response to `request` that replaces an over-long message."""
     why = f"the tool's answer has more than {max_bytes} bytes and was not read; ask for less"
     return json.dumps({"jsonrpc": "2.0", "id": request, "error": {"code": TOO_LONG, "message": why}}).encode()

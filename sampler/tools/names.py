@@ -1,17 +1,17 @@
-"""What the model may call, under which names.
+"""Names under which the model may call tools, and allow and deny lists.
 
-A tool is shown by its own name; names that several servers use get `server_` in front. Entries of allow and deny lists:
+A tool keeps its own name; a name used by several servers is prefixed with `server_`. Entries of allow and deny lists:
 
     read_file  write_*         the tool's own name
-    left_read_file  left_*     the name with the whole of its server in front, shown so or not
-    files.read_file  files.*   server and tool, each matched alone: `files.*` is never a tool `files.delete` of another server
+    left_read_file  left_*     the name prefixed with its server, shown so or not
+    files.read_file  files.*   server and tool, matched separately: `files.*` is never a tool `files.delete` of another server
 
-`*` and `?` stand for any text and any character; every other character is itself. Deny wins, and reads an entry more widely: with
-a dot in it as a tool's own name too, and, where there are several servers, a pattern as one of names with their server in front.
+`*` and `?` stand for any text and any character; every other character stands for itself. Deny wins, and matches more widely:
+an entry with a dot also matches a tool's own name, and, with several servers, a pattern also matches prefixed names.
 
-Promise: no entry is without effect in silence. An allowed entry that fits no tool is an error, and so is a denied name, unless
-its tool was offered before in this process. A denied pattern that fits no tool is a warning, and so is an allowed entry whose
-tools are all denied. Each says what is nearest.
+Promise: entries without effect are reported. An allowed entry without a matching tool is an error; so is a denied name,
+unless its tool was offered earlier in this process. A denied pattern without a match is a warning; so is an allowed entry
+whose tools are all denied. Each message names the nearest tools.
 """
 
 import difflib
@@ -32,7 +32,7 @@ _WILDCARDS = {"*": ".*", "?": "."}
 
 
 def unique_names(tools: Sequence[OfferedTool]) -> dict[str, OfferedTool]:
-    """By shown name, in the servers' order. Raises ConfigError where prefixes do not tell two tools apart."""
+    """Tools by shown name, in the servers' order. Raises ConfigError if prefixes do not make two names distinct."""
     once: dict[Identity, OfferedTool] = {}
     for tool in tools:
         once.setdefault(tool.identity, tool)  # some servers list a tool twice
@@ -55,7 +55,7 @@ def chosen(
     several_servers: bool = True,
     offered_before: Collection[Identity] = (),
 ) -> dict[str, OfferedTool]:
-    """Those that are allowed (None: all) and not excluded. Raises ConfigError for an entry that can have no effect."""
+    """The tools that are allowed (None: all) and not excluded. Raises ConfigError for an entry that can have no effect."""
     offered = [tool.identity for tool in named.values()]
 
     def is_denied(identity: Identity) -> bool:
@@ -70,9 +70,7 @@ def chosen(
             raise ToolNotOffered(f"tool {entry!r} is allowed, but not offered; {_nearest(entry, offered)}")
         _require_one_meaning(entry, fitting)
         if all(map(is_denied, fitting)):
-            _warn_once(
-                f"tool {entry!r} is allowed, but everything that it fits is denied by {', '.join(sorted(exclude))}"
-            )
+            _warn_once(f"tool {entry!r} is allowed, but all of its matches are denied by {', '.join(sorted(exclude))}")
     return {
         name: tool
         for name, tool in named.items()
@@ -81,7 +79,7 @@ def chosen(
 
 
 def tell_useless_settings(key: str, entries: Collection[str], server: str, offered: Sequence[Identity]) -> None:
-    """Warn of the entries of a server's `key` (time-outs, idempotent tools) that name no tool of it."""
+    """Warn of entries of a server's `key` (time-outs, idempotent tools) that match none of its tools."""
     names = {name for _, name in offered} | {_dotted(identity) for identity in offered}
     for entry in sorted(set(entries) - names):
         _warn_once(f"server {server!r}: {key} names {entry!r}, which it does not offer; {_nearest(entry, offered)}")
@@ -101,7 +99,7 @@ def _denies(entry: str, identity: Identity, several_servers: bool) -> bool:
 
 
 def _parts(entry: str) -> Iterator[tuple[str, str]]:
-    """Server and tool: both may have dots in their names."""
+    """Possible splits into server and tool: both may contain dots."""
     for match in re.finditer(r"\.", entry):
         yield entry[: match.start()], entry[match.end() :]
 
@@ -116,7 +114,7 @@ def _pattern(entry: str) -> re.Pattern[str]:
 
 
 def _require_one_meaning(entry: str, fitting: Sequence[Identity]) -> None:
-    """`left_read` may be the tool `read` of `left`, and a tool that another server calls so to be allowed with it."""
+    """`left_read` may be the tool `read` of `left` or a tool `left_read` of another server, which must not be allowed with it."""
     if {True, False} == {tool == entry for _, tool in fitting} and not _WILDCARDS.keys() & set(entry):
         both = " or ".join(map(_dotted, fitting))
         raise ConfigError(f"tool {entry!r} is allowed, and may be {both}; write which one")
@@ -125,13 +123,13 @@ def _require_one_meaning(entry: str, fitting: Sequence[Identity]) -> None:
 def _tell_useless_denial(entry: str, offered: Sequence[Identity]) -> None:
     found = f"tool {entry!r} is denied, but not offered; {_nearest(entry, offered)}"
     if not _WILDCARDS.keys() & set(entry):
-        raise ToolNotOffered(f"{found}. Correct or remove it; a pattern (`{entry}*`) may fit nothing")
+        raise ToolNotOffered(f"{found}. Correct or remove it; a pattern (`{entry}*`) may match nothing")
     _warn_once(found)
 
 
 @lru_cache(maxsize=1024)
 def _warn_once(message: str) -> None:
-    """Once in a process, not once in an episode."""
+    """Once per process, not per episode."""
     log.warning(message)
 
 

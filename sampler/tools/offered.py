@@ -1,4 +1,4 @@
-"""A tool as the rest of the sampler sees it, of any protocol, and what a connection must do."""
+"""A tool of any protocol as the sampler uses it, and the interface of a connection."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from sampler.tools.servers import ToolServer
 
 @dataclass(frozen=True, slots=True)
 class OfferedTool:
-    """`server`: its name in the mcpServers JSON, or the manager's name of it. `idempotent`: a repeated call does no harm."""
+    """`server`: its name in the mcpServers JSON or the manager. `idempotent`: repeating a call is harmless."""
 
     server: str
     name: str
@@ -23,12 +23,12 @@ class OfferedTool:
 
     @property
     def identity(self) -> tuple[str, str]:
-        """Server and own name: what identifies a tool; other servers' tools do not change it."""
+        """Server and own name: identifies a tool independently of other servers' tools."""
         return self.server, self.name
 
     @classmethod
     def from_mcp(cls, server: ToolServer, tool: Tool) -> "OfferedTool":
-        """The hints are the server's word; `idempotent_tools` of the configuration is the user's."""
+        """Hints come from the server; `idempotent_tools` comes from the user's configuration."""
         hints = tool.annotations
         read_only = hints is not None and hints.read_only_hint is True
         repeatable = hints is not None and hints.idempotent_hint is True
@@ -43,10 +43,10 @@ class OfferedTool:
 
 
 class ToolConnection(Protocol):
-    """One session with one server. After a death every call raises ToolServerDied at once.
+    """One session with one server. After the session is lost, every call raises ToolServerDied at once.
 
-    `on_list_changed` is called whenever the server says that its list of tools is another one now; `num_list_changes`
-    counts that.
+    `on_list_changed` is called whenever the server reports a changed list of tools; `num_list_changes` counts these
+    reports.
     """
 
     server: ToolServer
@@ -55,13 +55,13 @@ class ToolConnection(Protocol):
     on_list_changed: Callable[[], None]
 
     async def open(self) -> None:
-        """Connect. Raises ToolFailure; nothing stays open then."""
+        """Connect. Raises ToolFailure, and then leaves nothing open."""
 
     async def list_tools(self) -> list[OfferedTool]:
-        """Every tool, all pages. Raises ToolFailure."""
+        """All tools, from all pages. Raises ToolFailure."""
 
     async def call(self, tool: OfferedTool, arguments: Mapping[str, Any], timeout_s: float) -> CallToolResult:
-        """One call. What the tool or the server answers, errors included, is a result; else ToolFailure."""
+        """One call. Answers of the tool or the server, errors included, are results; all else is a ToolFailure."""
 
     async def close(self) -> None:
-        """End the session, within the limits. Never raises for what the server does."""
+        """End the session, within the limits. Never raises for server errors."""

@@ -1,10 +1,11 @@
-"""What the model reads of a tool's answer: one bounded text, from blocks of any kind; and what is kept with it.
+"""Converts a tool's answer into one bounded text for the model, from blocks of any kind, and the raw answer that is stored
+with it.
 
-Text is taken as it is. Structured content is shown as JSON where there is no text. Images and other data become a marker with
-their size. A text beyond the bounds keeps its beginning and its end; the marker in between says how much is missing. Where the
-text says less than the answer did, `raw` keeps the answer, bounded, unless the bound leaves it nothing that the text lacks.
+Text stays as it is. Structured content is shown as JSON if there is no text. Images and other data become a marker with their
+size. A text beyond the bounds keeps its beginning and end, with a marker for the cut length in between. If the text contains
+less than the answer, `raw` stores the answer, bounded, unless the bound removes everything that the text lacks.
 
-Many servers send a result twice, as text and as structured content that says the same; it is kept once.
+Many servers send a result twice, as text and as equal structured content; it is stored once.
 """
 
 import json
@@ -29,16 +30,16 @@ from shared.outside_text import storable
 # Character ranges of a text's tokens, in order.
 OffsetsOf = Callable[[str], Sequence[tuple[int, int]]]
 
-# Of one text within a raw answer whose whole is too long: its structure matters more than a picture's bytes.
+# Bound of one text within an over-long raw answer: its structure matters more than a picture's bytes.
 _MAX_RAW_TEXT_CHARS = 2000
 
 
 @dataclass(frozen=True, slots=True)
 class ToolResult:
-    """`is_error`: the tool answered, with an error; that is part of the episode. `cut_chars`: how much was left out.
+    """`is_error`: the tool answered with an error, which is part of the episode. `cut_chars`: number of removed characters.
 
-    `raw`: the answer as JSON text, where `text` does not say all of it. `whole`: the text before it was bounded, and `answer`
-    what it was made of; they are not stored.
+    `raw`: the answer as JSON text, if `text` lacks a part of it. `whole`: the text before bounding, and `answer` its source;
+    both are not stored.
     """
 
     text: str
@@ -66,12 +67,12 @@ def to_result(
     kept, cut_chars = bounded(whole, limits, offsets)
     raw = None if plain and not cut_chars else raw_text(answer, limits.max_raw_chars)
     if plain and raw is not None and len(raw) <= len(kept) and _has_beginnings(kept, answer):
-        raw = None  # bounded more tightly than the text was
+        raw = None  # bounded more tightly than the text
     return ToolResult(kept, bool(answer.is_error), duration_s, cut_chars, raw, retries, whole, answer)
 
 
 def with_summary(result: ToolResult, summary: str, limits: ToolLimits, offsets: OffsetsOf | None = None) -> ToolResult:
-    """The same result, of which the model reads `summary`; so `raw` keeps the answer."""
+    """The result with `summary` as the model's text; `raw` stores the answer."""
     kept, _ = bounded(storable(summary), limits, offsets)
     raw = result.raw
     if raw is None and result.answer is not None:
@@ -80,22 +81,22 @@ def with_summary(result: ToolResult, summary: str, limits: ToolLimits, offsets: 
 
 
 def bounded(text: str, limits: ToolLimits, offsets: OffsetsOf | None = None) -> tuple[str, int]:
-    """The text within the limits, and how many characters it lost. Never above `max_result_chars` and `max_result_tokens`."""
+    """The text within the limits, and the number of removed characters. At most `max_result_chars` and `max_result_tokens`."""
     head, tail = _ends_within_chars(text, limits.max_result_chars)
     kept = _joined(text, head, tail)
     max_tokens = limits.max_result_tokens
-    # No token is shorter than a byte, so a short text needs no tokenizer; one more for a tokenizer that adds a space.
+    # Every token has at least one byte, so a short text needs no tokenizer; one extra for a tokenizer that adds a space.
     if offsets is not None and max_tokens is not None and len(kept.encode()) >= max_tokens:
         head, tail = _ends_within_tokens(text, head, tail, limits, offsets)
     return _joined(text, head, tail), len(text) - len(head) - len(tail)
 
 
 def raw_text(answer: CallToolResult, max_chars: int) -> str:
-    """The answer as JSON text, without what it says twice. Where that is too long its long texts are clipped, then its end."""
+    """The answer as JSON text, without duplicates. If it is too long, its long texts are clipped, then its end."""
     twice = _says_it_twice(answer)
     whole = _dumped(answer, structured_content=None) if twice else _dumped(answer)
     text = json.dumps(whole, ensure_ascii=False)
-    if len(text) > max_chars and twice:  # its texts are clipped one by one, while a text that is JSON loses its end
+    if len(text) > max_chars and twice:  # structured content is clipped text by text, while a JSON text loses its end
         whole = _dumped(answer, content=[block for block in answer.content if not isinstance(block, TextContent)])
         text = json.dumps(whole, ensure_ascii=False)
     if len(text) > max_chars:
@@ -108,15 +109,15 @@ def _dumped(answer: CallToolResult, **update: Any) -> dict[str, Any]:
 
 
 def _has_beginnings(kept: str, answer: CallToolResult) -> bool:
-    """Whether `kept` has what a clipped answer has of its texts."""
+    """Whether `kept` contains everything that a clipped answer has of its texts."""
     texts = [block.text for block in answer.content if isinstance(block, TextContent)]
     return all(storable(text[:_MAX_RAW_TEXT_CHARS]) in kept for text in texts)
 
 
 def _says_it_twice(answer: CallToolResult) -> bool:
-    """Whether its texts say all of its structured content: one of them is its JSON, or they are the text or the list in it.
+    """Whether its texts contain all structured content: one of them is its JSON, or they are the text or list in it.
 
-    Servers wrap a result that is no object: `{"result": …}`.
+    Servers wrap a result that is not an object: `{"result": …}`.
     """
     structured = answer.structured_content
     texts = [block.text for block in answer.content if isinstance(block, TextContent)]
@@ -136,25 +137,25 @@ def _says_it_twice(answer: CallToolResult) -> bool:
 
 
 def _canonical_of(text: str) -> str | None:
-    """None: no JSON."""
+    """None: not JSON."""
     try:
         return _canonical(json.loads(text))
-    except (ValueError, RecursionError):  # a number of very many digits, very deep nesting: not compared
+    except (ValueError, RecursionError):  # a number with very many digits, or very deep nesting: not compared
         return None
 
 
 def _canonical(value: Any) -> str:
-    """The same text for the same JSON value, which `==` is not: for it 1, 1.0 and true are one."""
+    """Equal texts for equal JSON values, unlike `==`, which equates 1, 1.0 and true."""
     return json.dumps(value, sort_keys=True)
 
 
 def _joined(text: str, head: str, tail: str) -> str:
-    """Beginning and end with the marker between them; no marker where only a beginning is kept, or nothing is cut."""
+    """Beginning and end with the marker between them; no marker if only a beginning is kept, or nothing is cut."""
     return head + _marker(len(text) - len(head) - len(tail)) + tail if tail else head
 
 
 def _ends_within_chars(text: str, max_chars: int) -> tuple[str, str]:
-    """What is kept of the beginning and of the end; the end is empty where nothing is cut, or there is no room for a marker."""
+    """The kept beginning and end; the end is empty if nothing is cut, or if there is no room for a marker."""
     if len(text) <= max_chars:
         return text, ""
     room = max_chars - len(_marker(len(text)))
@@ -163,7 +164,7 @@ def _ends_within_chars(text: str, max_chars: int) -> tuple[str, str]:
 
 
 def _ends_within_tokens(text: str, head: str, tail: str, limits: ToolLimits, offsets: OffsetsOf) -> tuple[str, str]:
-    """The same by tokens, of ends that are within their characters. Cuts lie between tokens; nothing is decoded."""
+    """The same by tokens, for ends within the character bound. Cuts lie between tokens; nothing is decoded."""
     max_tokens = limits.max_result_tokens or 0
     kept = _joined(text, head, tail)
     if len(offsets(kept)) <= max_tokens:
@@ -181,7 +182,7 @@ def _ends_within_tokens(text: str, head: str, tail: str, limits: ToolLimits, off
         if excess <= 0 and len(short) <= limits.max_result_chars:
             return ends
         room -= max(excess, 1)
-    room = min(max_tokens, len(head_tokens))  # too little for a marker
+    room = min(max_tokens, len(head_tokens))  # too small for a marker
     while room > 0:
         short = head[: head_tokens[room - 1][1]]
         excess = len(offsets(short)) - max_tokens  # the last token may be a part of a character

@@ -1,13 +1,13 @@
-"""Which revision of MCP a session speaks.
+"""Selects the revision of MCP for a session.
 
-    handshake (to 2025-11-25)   `initialize`; over HTTP the server keeps state by the session id that it gave
-    2026-07-28                  `server/discover`; no sessions: state is kept by the episode id that every call carries
+    handshake (to 2025-11-25)   `initialize`; over HTTP the server keeps state by session id
+    2026-07-28                  `server/discover`; no sessions: state is kept by the episode id in every call
 
-Of a server that speaks both, the handshake is taken: its tools keep their state by session. With `auto` a server that refuses
-the handshake is asked for what it speaks instead.
+With a server that supports both, the handshake is used: its tools keep their state per session. With `auto`, a server that
+rejects the handshake is asked for its revisions instead.
 
-The episode id goes with every HTTP request as the header `Tandem-Episode-Id`, and with every call of a tool at 2026-07-28 as
-`_meta["tandem/episode-id"]`. It stays the same when a connection is replaced by another.
+Every HTTP request carries the episode id as the header `Tandem-Episode-Id`, and every tool call at 2026-07-28 as
+`_meta["tandem/episode-id"]`. It stays the same when a connection is replaced.
 """
 
 import contextlib
@@ -51,7 +51,7 @@ async def session_over(
     read_timeout_s: float,
     on_message: MessageHandlerFnT,
 ) -> AsyncIterator[ClientSession]:
-    """A session that is ready for requests. Raises MCPError, or RuntimeError, for a server that speaks no common revision."""
+    """A session that is ready for requests. Raises MCPError, or RuntimeError if the server supports no common revision."""
     async with (
         transport as (read_stream, write_stream),
         ClientSession(
@@ -68,7 +68,7 @@ def _has_no_sessions(session: ClientSession) -> bool:
 
 
 def needs_listing(session: ClientSession, parameters: Mapping[str, Any]) -> bool:
-    """Whether a tool's arguments go into headers too. The SDK writes these for the tools that its session has listed."""
+    """Whether a tool's arguments also go into headers. The SDK writes these only for tools that its session has listed."""
     return _has_no_sessions(session) and HEADER_KEY in json.dumps(parameters)
 
 
@@ -80,13 +80,13 @@ async def call_tool(
     timeout_s: float,
     on_progress: ProgressFnT,
 ) -> CallToolResult:
-    """One call. At 2026-07-28 a server may ask to be called again with a state of its own, or for input, which is refused."""
+    """One call. At 2026-07-28 a server may request a repeated call with its state, or user input, which is refused."""
     state: str | None = None
     for _ in range(_MAX_ROUNDS):
         params = CallToolRequestParams(name=name, arguments=dict(arguments), request_state=state)
         if episode and _has_no_sessions(session):
             params.meta = cast(RequestParamsMeta, {EPISODE_KEY: episode})
-        # Not the session's `call_tool`: it lists the tools again, and validates what the model will read as text anyway.
+        # Not the session's `call_tool`: it lists the tools again, and validates content that the model reads as text anyway.
         result = await session.send_request(
             CallToolRequest(params=params), _RESULT, timeout_s, progress_callback=on_progress
         )
@@ -115,11 +115,11 @@ async def _negotiate(session: ClientSession, revision: Revision, timeout_s: floa
         try:
             await _discover(session, timeout_s)
         except (MCPError, RuntimeError):
-            raise refusal from None  # it is the first that says why: a wrong token, a wrong path
+            raise refusal from None  # the first error has the reason: a wrong token, a wrong path
 
 
 async def _discover(session: ClientSession, timeout_s: float) -> None:
-    """The SDK waits 10 s for this answer, and ignores the session's time-out; a server that is just starting may need longer."""
+    """The SDK waits 10 s for this answer, regardless of the session's time-out; a server that is starting may need longer."""
     for _ in range(math.floor(timeout_s / DISCOVER_TIMEOUT_SECONDS)):
         try:
             await session.discover()

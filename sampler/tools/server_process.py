@@ -1,7 +1,8 @@
-"""The child process of a stdio tool server: how it is started, and how it and all that it started are ended.
+"""The child process of a stdio tool server: starting it, and ending it with all its descendants.
 
-A guard stands between the sampler and the server (`sampler.tools.guard`): it ends what the server's tools leave behind, also when
-the sampler is killed. If the guard itself is killed, the server dies with it, and the rest is found by a mark in the environment.
+A guard process (`sampler.tools.guard`) runs between the sampler and the server: it ends the descendants of the server, even
+if the sampler is killed. If the guard itself is killed, the server ends with it, and the rest is found by a mark in the
+environment.
 """
 
 import asyncio
@@ -23,17 +24,17 @@ from sampler.tools.servers import ToolServer
 
 log = logging.getLogger(__name__)
 
-MARK = "TANDEM_TOOL_SESSION"  # environment variable of a server and what it starts
-_READ_AHEAD_BYTES = 256 * 1024  # asyncio holds up to twice as much of each pipe
-_LEAVE_S = 2.0  # to end by itself once its stdin is closed
-_KILL_S = 2.0  # beyond what the guard takes
+MARK = "TANDEM_TOOL_SESSION"  # environment variable of a server and its descendants
+_READ_AHEAD_BYTES = 256 * 1024  # asyncio buffers up to twice as much per pipe
+_LEAVE_S = 2.0  # to exit after its stdin is closed
+_KILL_S = 2.0  # on top of the guard's time
 _POLL_S = 0.01
 _SWEEPS = 100
 
 
 @dataclass(frozen=True, slots=True)
 class ServerProcess:
-    """`process` is the guard: its pipes and its exit status are the server's. It ends all when `lifeline` is closed."""
+    """`process` is the guard: it has the server's pipes and exit status, and ends all when `lifeline` is closed."""
 
     process: Process
     lifeline: int
@@ -41,7 +42,7 @@ class ServerProcess:
 
 
 async def start_process(server: ToolServer) -> ServerProcess:
-    """Raises OSError and ValueError. A command that cannot be run is told on stderr, and by status 127."""
+    """Raises OSError and ValueError. A command that cannot be run is reported on stderr, with status 127."""
     mark = uuid.uuid4().hex
     guards_end, lifeline = os.pipe()
     try:
@@ -64,7 +65,7 @@ async def start_process(server: ToolServer) -> ServerProcess:
             pass_fds=(guards_end,),
             limit=_READ_AHEAD_BYTES,
         )
-    except BaseException:  # cancelled too: a guard that was started ends when the lifeline does
+    except BaseException:  # cancelled too: a started guard ends when the lifeline closes
         os.close(lifeline)
         raise
     finally:
@@ -73,7 +74,7 @@ async def start_process(server: ToolServer) -> ServerProcess:
 
 
 async def end_process(server: ServerProcess) -> None:
-    """Close stdin and wait; then SIGTERM, and what that leaves is killed, the descendants too. Returns when none is left."""
+    """Close stdin and wait; then SIGTERM, then SIGKILL, descendants included. Returns when none is left."""
     process = server.process
     if process.stdin is not None:
         process.stdin.close()
@@ -82,12 +83,12 @@ async def end_process(server: ServerProcess) -> None:
         if not await has_ended(process, guard.LEAVE_S + _KILL_S):
             _signal(process, signal.SIGKILL)
             if not await has_ended(process, _KILL_S):
-                log.warning("tool server process %d is still there after SIGKILL", process.pid)
+                log.warning("tool server process %d still runs after SIGKILL", process.pid)
     os.close(server.lifeline)
     if process.returncode == -signal.SIGKILL:
         await asyncio.to_thread(_sweep, server.mark)
     transport = getattr(process, "_transport", None)
-    if transport is not None:  # else a pipe that another process holds would keep it open
+    if transport is not None:  # otherwise a pipe held by another process would keep it open
         with contextlib.suppress(PermissionError):
             transport.close()
 
@@ -108,7 +109,7 @@ def _signal(process: Process, number: signal.Signals) -> None:
 
 
 def _sweep(mark: str) -> None:
-    """Kill what a killed guard has left, as long as there is any."""
+    """Kill the remaining processes of a killed guard until none is left."""
     wanted = f"{MARK}={mark}".encode()
     for _ in range(_SWEEPS):
         found = [pid for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if wanted in _environment(pid)]
@@ -117,8 +118,8 @@ def _sweep(mark: str) -> None:
         for pid in found:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
-        time.sleep(_POLL_S)  # they are not our children, so there is nothing to wait on
-    log.warning("tool server: processes that it left cannot be ended: %s", found)
+        time.sleep(_POLL_S)  # not our children, so there is nothing to wait on
+    log.warning("tool server: its remaining processes cannot be ended: %s", found)
 
 
 def _environment(pid: int) -> list[bytes]:

@@ -1,4 +1,4 @@
-"""Which tool servers an episode connects to: from one URL, or from a standard `mcpServers` JSON.
+"""Reads the tool servers of an episode: from one URL, or from a standard `mcpServers` JSON.
 
     "http://gateway:8000/mcp"                                     one streamable-HTTP server, named "manager"
     "http://gateway:8000/sse"                                     one HTTP+SSE server: the URL's path ends in /sse
@@ -7,14 +7,14 @@
     {"mcpServers": {"search": {"url": "http://search:9000/mcp", "headers": {"Authorization": "Bearer ${SEARCH_KEY}"}},
                     "files":  {"command": "${PYTHON}", "args": ["files.py"], "env": {"ROOT": "/data"}, "cwd": "tools"}}}
 
-`${NAME}` is read from the environment, so that secrets stay out of files; `${PYTHON}` is this interpreter unless set. A server
-given by its URL alone gets the bearer token in MCP_BEARER_TOKEN, where that is set; that URL is stored with the run, so it may
-hold no user name, password or query. What is told of a server, in logs and in records, is what the file says: `${NAME}`.
+`${NAME}` is read from the environment, so that secrets stay out of files; `${PYTHON}` is this interpreter unless set. A
+server given only by its URL gets the bearer token in MCP_BEARER_TOKEN, if set; that URL is stored with the run, so it must
+not contain a user name, password or query. Logs and records show a server as the file writes it: `${NAME}`.
 
-Besides the standard keys an entry may have `timeout_s` (of its tools), `tool_timeouts_s` ({tool: seconds}) and
-`idempotent_tools` (those that may be called again after a transport failure, though the server does not say so), `open_s`
-(seconds in which a session must be open) and `max_connections` (that one process holds to a server given by its URL).
-`docs/tools.md` is the guide.
+Besides the standard keys an entry may have `timeout_s` (of its tools), `tool_timeouts_s` ({tool: seconds}),
+`idempotent_tools` (tools that may be repeated after a transport failure, even if the server does not declare it), `open_s`
+(time-out for opening a session) and `max_connections` (of one process to a server given by its URL).
+Guide: `docs/tools.md`.
 """
 
 import math
@@ -38,7 +38,7 @@ Remote = Literal["http", "sse", "mcpapi"]
 _COMMON = {"timeout_s", "tool_timeouts_s", "idempotent_tools", "open_s", "revision"}
 _REMOTE = {"url", "headers", "transport", "max_connections", "auth"}
 _LOCAL = {"command", "args", "env", "cwd"}
-# Written by other MCP clients into the same files; they mean nothing here. (`timeout` has no agreed unit.)
+# Keys that other MCP clients write into the same files; ignored here. (`timeout` has no agreed unit.)
 _IGNORED = {"type", "transport", "disabled", "description", "autoApprove", "alwaysAllow", "timeout"}
 _REMOTE_TRANSPORTS: Mapping[str, Remote] = {
     "http": "http",
@@ -48,18 +48,18 @@ _REMOTE_TRANSPORTS: Mapping[str, Remote] = {
     "sse": "sse",
     "mcpapi": "mcpapi",
 }
-_LEAST_CONNECTIONS = 4  # for a call, an opening, and a stream that listens
-_LEAST_SECRET_CHARS = 6  # shorter ones would be found in ordinary words
+_LEAST_CONNECTIONS = 4  # for a call, an opening, and a listening stream
+_LEAST_SECRET_CHARS = 6  # shorter ones would match ordinary words
 _CREDENTIALS = {"issuer", "client_id", "client_secret", "private_key", "algorithm", "method", "scope"}
 _TOKEN_VARIABLE = "MCP_BEARER_TOKEN"
 
 
 @dataclass(frozen=True)
 class ToolServer:
-    """Either `url` or `command` (stdio: one process per episode). Both, headers and env may hold secrets.
+    """Either `url` or `command` (stdio: one process per episode). Both, headers and env may contain secrets.
 
-    `shown`: where it is, for people: the URL without query and user, or the command line, before `${NAME}` was replaced.
-    `timeout_s=None`: the sampler's `tool_timeout_s`; `open_s=None`: its `tool_open_s`. `max_connections`: that one process holds.
+    `shown`: the address for people: the URL without query and user, or the command line, before `${NAME}` was replaced.
+    `timeout_s=None`: the sampler's `tool_timeout_s`; `open_s=None`: its `tool_open_s`. `max_connections`: per process.
     """
 
     name: str
@@ -69,7 +69,7 @@ class ToolServer:
     args: tuple[str, ...] = field(default=(), repr=False)
     env: Mapping[str, str] = field(default_factory=dict, repr=False)
     cwd: str | None = None
-    remote: Remote = "http"  # how `url` is spoken to
+    remote: Remote = "http"  # protocol of `url`
     timeout_s: float | None = None
     tool_timeouts_s: Mapping[str, float] = field(default_factory=dict)
     idempotent_tools: frozenset[str] = frozenset()
@@ -78,7 +78,7 @@ class ToolServer:
     revision: Revision = "auto"
     auth: ClientCredentials | None = None
     shown: str | None = field(default=None, compare=False)
-    episode: str = field(default="", compare=False)  # the id of the episode that speaks to it
+    episode: str = field(default="", compare=False)  # id of the episode that uses it
 
     @property
     def transport(self) -> Transport:
@@ -94,25 +94,25 @@ class ToolServer:
 
     @property
     def address(self) -> str:
-        """Where it is, without secrets, if the server was read by `parse_servers`."""
+        """The address without secrets, if the server was read by `parse_servers`."""
         return self.shown or self.url or " ".join([self.command or "", *self.args])
 
     def quoted(self, text: str) -> str:
-        """What others wrote about this server (an HTTP client, its process), with the address where they have the URL, and
-        without what its headers, `env` and `auth` hold."""
-        if self.url is not None:  # first: it may hold the same secrets
+        """Foreign text about this server (from an HTTP client, or its process), with its URL replaced by the address, and
+        without the contents of its headers, `env` and `auth`."""
+        if self.url is not None:  # first: it may contain the same secrets
             query = urlsplit(self.url).query
             text = text.replace(self.url, self.address)
             text = text.replace(query, "…") if query else text
         told = (self.auth.client_secret, self.auth.private_key) if self.auth is not None else ()
         for value in (*self.headers.values(), *self.env.values(), *told):
-            for secret in (value, value.rpartition(" ")[2]):  # "Bearer TOKEN": the token alone too
+            for secret in (value, value.rpartition(" ")[2]):  # "Bearer TOKEN": also the token alone
                 if len(secret) >= _LEAST_SECRET_CHARS:
                     text = text.replace(secret, "…")
         return text
 
     def call_timeout_s(self, *names: str) -> float | None:
-        """The time-out of a tool that goes by these names; None where the configuration names none."""
+        """The time-out of a tool with these names; None if none is configured."""
         named = (self.tool_timeouts_s[name] for name in names if name in self.tool_timeouts_s)
         return next(named, self.timeout_s)
 
@@ -121,15 +121,15 @@ class ToolServer:
 
 
 def parse_servers(source: str | Path | Mapping[str, Any] | None) -> list[ToolServer]:
-    """URL, path of a JSON file, or its parsed contents; None or "" is no server at all. Raises ConfigError."""
+    """URL, path of a JSON file, or its parsed contents; None or "" means no server. Raises ConfigError."""
     if not source:
         return []
     if isinstance(source, str) and "://" in source:
         address = _address_of(source, source, "mcp_manager_url")
         if address != source:
             raise ConfigError(
-                f"mcp_manager_url: {address} has a user name, password or query, and is stored with the run; put a token into "
-                f"{_TOKEN_VARIABLE}, or the URL into an mcpServers JSON, with ${{NAME}} for what is secret"
+                f"mcp_manager_url: {address} has a user name, password or query, but is stored with the run; put a token into  "
+                f"{_TOKEN_VARIABLE}, or the URL into an mcpServers JSON, with ${{NAME}} for secrets"
             )
         token = os.environ.get(_TOKEN_VARIABLE)
         headers = {"Authorization": f"Bearer {token}"} if token else {}
@@ -153,7 +153,7 @@ def _is_disabled(entry: Any) -> bool:
 
 
 def _address_of(url: str, raw: str, where: str) -> str:
-    """The URL without user and query. Raises ConfigError, which quotes `raw`, where it has no host, or no port that can be."""
+    """The URL without user and query. Raises ConfigError, quoting `raw`, if it has no host or an invalid port."""
     try:
         parts = urlsplit(url)
         host, port = parts.hostname, parts.port
@@ -237,7 +237,7 @@ def _one_of(value: Any, known: tuple[str, ...], key: str, where: str) -> Any:
 
 
 def _shown(raw: str) -> str:
-    """A URL of the file, in which `${NAME}` stands yet, without user and query."""
+    """A URL of the file, still with `${NAME}`, without user and query."""
     scheme, _, rest = raw.partition("://")
     place, slash, path = rest.partition("/")
     return f"{scheme}://{place.rpartition('@')[2]}{slash}{path}".partition("?")[0]
@@ -283,7 +283,7 @@ def _list(entry: Mapping[str, Any], key: str, where: str) -> list[str]:
 
 
 def _plain(value: Any, key: str, where: str) -> str:
-    """A text, or a number as one."""
+    """A text, or a number converted to one."""
     if isinstance(value, bool) or not isinstance(value, str | int | float):
         raise ConfigError(f"{where}: {key} is {value!r}; expected a text")
     return str(value)

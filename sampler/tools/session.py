@@ -1,16 +1,16 @@
 """The tools of one episode: one session per server, names made unique, allow and deny lists, bounded results.
 
     session = ToolSession(servers, allow=["search", "files.*"], exclude=["files.write_*"])
-    await session.open()                        # all servers, as `traffic` lets them; the first failure closes the rest
+    await session.open()                        # all servers, when `traffic` permits; the first failure closes the rest
     schemas = session.list_tools()              # OpenAI function schemas, in a fixed order
     result = await session.call("search", {"query": "…"})
     await session.close()
 
-Promise: what a tool *says*, errors included, is a `ToolResult`; what happens *to* a tool (its server dies, hangs, loses
-the session) is a `ToolFailure`, which is never scored. One kind of it, `ToolServerUnavailable`, is not the episode's doing.
+Promise: an answer of a tool, errors included, is a `ToolResult`; a fault of a tool server (it crashes, hangs, loses the
+session) is a `ToolFailure`, which is never scored. One kind of it, `ToolServerUnavailable`, counts no failure for the slot.
 
-The list is that of the opening: the tools stand at the beginning of the prompt, whose tokens are never rewritten. When a
-server announces another list, the catalogue forgets the old one, and episodes that start later see the new tools.
+The tool list is fixed at the opening: the tools stand at the beginning of the prompt, whose tokens are never rewritten. When a
+server announces a new list, the catalogue drops the old one, and later episodes see the new tools.
 """
 
 import asyncio
@@ -35,8 +35,8 @@ T = TypeVar("T")
 
 
 class ToolSession:
-    """`allow`: names or patterns that this episode may use; None allows all. `exclude` wins over it. `episode`: what servers
-    are told to know it by; None: a random id. `offsets`: see `results`."""
+    """`allow`: names or patterns that this episode may use; None allows all. `exclude` takes precedence. `episode`: the id sent
+    to servers; None: a random id. `offsets`: see `results`."""
 
     def __init__(
         self,
@@ -59,10 +59,10 @@ class ToolSession:
         episode = episode or uuid.uuid4().hex
         known_as = [replace(server, episode=episode) for server in servers]
         self._links = [Link(server, self._limits, self._catalog, shared) for server in known_as]
-        self._named: dict[str, OfferedTool] = {}  # everything that is offered
+        self._named: dict[str, OfferedTool] = {}  # all offered tools
         self._several = False
         self._tools: dict[str, OfferedTool] = {}
-        self._owners: dict[str, Link] = {}  # by the server's name
+        self._owners: dict[str, Link] = {}  # by server name
 
     async def __aenter__(self) -> Self:
         await self.open()
@@ -77,19 +77,19 @@ class ToolSession:
         """Connect to every server and list its tools. Raises ToolFailure, or ConfigError for an unknown allowed name."""
         try:
             await self._offer(await _all(link.open() for link in self._links))
-        except BaseException:  # cancelled too: nothing half-open is left behind
+        except BaseException:  # cancelled too: leave nothing half-open
             await self.close()
             raise
 
     async def _offer(self, listed: Sequence[list[OfferedTool]]) -> None:
-        """Choose among `listed`; where that lacks an allowed name, the servers themselves are asked once more."""
+        """Choose among `listed`; if an allowed name is missing, query the servers themselves once more."""
         try:
             self._choose(listed)
         except ConfigError:
             self._choose(await _all(link.list_anew() for link in self._links))
 
     def require(self, allow: Collection[str] | None, exclude: Collection[str]) -> None:
-        """Would a session with these lists open? Raises ConfigError as its opening would."""
+        """Check whether a session with these lists would open. Raises ConfigError like the opening itself."""
         chosen(self._named, allow, exclude, several_servers=self._several, offered_before=self._catalog.ever_listed)
 
     def _choose(self, listed: Sequence[list[OfferedTool]]) -> None:
@@ -118,7 +118,7 @@ class ToolSession:
         ]
 
     async def call(self, name: str, arguments: Mapping[str, Any], timeout_s: float | None = None) -> ToolResult:
-        """Call a tool. Unknown names and refused arguments are answers (`is_error`); ToolFailure is an infrastructure failure.
+        """Call a tool. Unknown names and rejected arguments are answers (`is_error`); ToolFailure is an infrastructure failure.
 
         `timeout_s=None`: the tool's own, else its server's, else the limits'.
         """
@@ -132,22 +132,22 @@ class ToolSession:
         return to_result(answer, time.monotonic() - began, self._limits, self._offsets, retries)
 
     def with_summary(self, result: ToolResult, summary: str) -> ToolResult:
-        """`result` as an agent summarized it, within the limits."""
+        """`result` with an agent's summary, within the limits."""
         return with_summary(result, summary, self._limits, self._offsets)
 
 
 def _owners(offered: Sequence[tuple[Link, OfferedTool]]) -> dict[str, Link]:
-    """By server. Raises ConfigError where a manager's server has the name of another one: `files.*` would mean both."""
+    """By server. Raises ConfigError if a manager's server shares its name with another: `files.*` would be ambiguous."""
     owners: dict[str, Link] = {}
     for link, tool in offered:
         if owners.setdefault(tool.server, link) is not link:
             both = " and ".join(repr(each.server.name) for each in (owners[tool.server], link))
-            raise ConfigError(f"both {both} offer a server {tool.server!r}; rename or leave out one of them")
+            raise ConfigError(f"both {both} offer a server {tool.server!r}; rename or remove one of them")
     return owners
 
 
 async def _all(answers: Iterable[Awaitable[T]]) -> list[T]:
-    """Every answer, in order, once all are there; then the first failure rises."""
+    """All results in order, once all are done; then raises the first failure."""
     outcomes = await asyncio.gather(*answers, return_exceptions=True)
     if failures := [outcome for outcome in outcomes if isinstance(outcome, BaseException)]:
         raise failures[0]

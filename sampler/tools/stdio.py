@@ -1,7 +1,7 @@
-"""The streams of an MCP session with a server in a child process: one JSON-RPC message a line, on its stdin and stdout.
+"""Streams of an MCP session with a server in a child process: one JSON-RPC message per line, on its stdin and stdout.
 
-In place of the SDK's `stdio_client`, which joins what it has with every piece it reads (50 MB: 18 s), bounds nothing, and
-ends the session at a byte that is no UTF-8.
+Replaces the SDK's `stdio_client`, which copies its buffer with every piece it reads (50 MB: 18 s), has no bounds, and ends
+the session at a byte that is not UTF-8.
 """
 
 import asyncio
@@ -25,16 +25,16 @@ from sampler.tools.servers import ToolServer
 log = logging.getLogger(__name__)
 
 _PIECE_BYTES = 256 * 1024
-_FLUSH_S = 0.5  # for messages that the session has handed over already
-_EXIT_S = 0.5  # between the end of stdout and that of its process, whose status is the cause
-_KEPT_CHARS = 2000  # of the last that a server wrote to stderr
+_FLUSH_S = 0.5  # for messages that the session has already handed over
+_EXIT_S = 0.5  # between the end of stdout and of its process, whose status is the cause
+_KEPT_CHARS = 2000  # of the end of a server's stderr
 
 Incoming = MemoryObjectSendStream[SessionMessage | Exception]
 Outgoing = MemoryObjectReceiveStream[SessionMessage]
 
 
 class _Stderr:
-    """What a server writes to stderr goes to ours; its last words are kept, since they say why it ended."""
+    """Forwards a server's stderr to ours, and keeps its last part, which often explains why it ended."""
 
     def __init__(self) -> None:
         self.last = ""
@@ -55,7 +55,7 @@ async def stdio_transport(
 ) -> AsyncIterator[
     tuple[MemoryObjectReceiveStream[SessionMessage | Exception], MemoryObjectSendStream[SessionMessage]]
 ]:
-    """What `mcp.Client` takes as its transport. `on_end` is told why the server's side ended. Raises OSError, ValueError."""
+    """A transport for `mcp.Client`. `on_end` receives the reason when the server's side ends. Raises OSError, ValueError."""
     started = await start_process(server)
     process = started.process
     assert process.stdout is not None
@@ -71,14 +71,14 @@ async def stdio_transport(
 
     async def end() -> None:
         try:
-            read_stream.close()  # the reader goes on, but only drains: a server stuck on a full pipe reads no stdin
+            read_stream.close()  # the reader continues, but only drains: a server stuck on a full pipe reads no stdin
             write_stream.close()
             await asyncio.wait({writer}, timeout=_FLUSH_S)
             await end_process(started)
             for task in (reader, writer, errors):
                 task.cancel()
             await asyncio.wait({reader, writer, errors})
-        finally:  # also where the event loop ends while this still waits
+        finally:  # also if the event loop ends during the wait
             for stream in (incoming, outgoing):
                 stream.close()
 
@@ -91,7 +91,7 @@ async def stdio_transport(
 async def _read(
     process: Process, incoming: Incoming, lines: MessageLines, stderr: _Stderr, on_end: Callable[[str], None]
 ) -> None:
-    """Messages to the session, until the server closes its stdout; what comes after the session's end is dropped."""
+    """Pass messages to the session until the server closes its stdout; drop messages after the session's end."""
     assert process.stdout is not None
     why = ""
     with contextlib.suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):
@@ -112,19 +112,19 @@ async def _read(
 
 
 async def _write(process: Process, outgoing: Outgoing, incoming: Incoming) -> None:
-    """Messages of the session, until it ends or the server closes its stdin."""
+    """Send the session's messages until it ends or the server closes its stdin."""
     assert process.stdin is not None
     try:
         async for item in outgoing:
             text = item.message.model_dump_json(by_alias=True, exclude_unset=True)
             process.stdin.write(text.encode("utf-8", "replace") + b"\n")
             await process.stdin.drain()
-    except (ConnectionError, RuntimeError):  # RuntimeError: the pipe is closed already
+    except (ConnectionError, RuntimeError):  # RuntimeError: the pipe is already closed
         incoming.close()  # the server may live: a request must not wait for an answer that cannot come
 
 
 def _message(line: bytes) -> SessionMessage | None:
-    """None for what is no message: some servers print to their stdout."""
+    """None for anything but a message: some servers print to their stdout."""
     line = mended(line.strip())
     if not line:
         return None
@@ -133,9 +133,9 @@ def _message(line: bytes) -> SessionMessage | None:
     except ValidationError as exc:
         request = answered_request(line[:_KEPT_CHARS], line[-_KEPT_CHARS:])
         if request is None:
-            log.debug("a line of a tool server is no message: %r", line[:SHOWN_CHARS])
+            log.debug("a line of a tool server is not a message: %r", line[:SHOWN_CHARS])
             return None
-        why = f"its answer is no JSON-RPC message: {fault_of(exc)}: {line[:SHOWN_CHARS]!r}"
+        why = f"its answer is not a JSON-RPC message: {fault_of(exc)}: {line[:SHOWN_CHARS]!r}"
         error = ErrorData(code=PARSE_ERROR, message=why)
         return SessionMessage(JSONRPCError(jsonrpc="2.0", id=request, error=error))
 

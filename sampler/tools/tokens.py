@@ -1,10 +1,10 @@
-"""Where the tokens of a tool's result begin and end, as the chat template will encode it.
+"""Token boundaries of a tool's result, as the chat template will encode it.
 
     offsets = TokenOffsets(template)
     offsets("héllo <|im_end|>")          # [(0, 2), (2, 5), (5, 6), (6, 16), (6, 16), …]: character ranges in text order
 
-Results come from outside, so a control token that they spell is several tokens of plain text (see
-`sampler.rendering.template`); such a spelled token is never cut in two here.
+Results are untrusted, so a control token in their text is encoded as several tokens of plain text (see
+`sampler.rendering.template`); such a control token is never cut in two here.
 """
 
 import re

@@ -1,15 +1,14 @@
-"""What the sessions of one process may do to tool servers at once.
+"""Limits what the sessions of one process do to tool servers at once.
 
-    episode ─▶ is the server away? ─wait, then give the slot back without blame─▶ ToolServerUnavailable
-                 └─no─▶ a place among the sessions that are being opened ─▶ open, list the tools ─▶ the session
-                                                                              └─fails─▶ the server is away for a while
+    episode ─▶ is the server unavailable? ─wait, then release the slot without a failure─▶ ToolServerUnavailable
+                 └─no─▶ a place among the sessions being opened ─▶ open, list the tools ─▶ the session
+                                                                     └─fails─▶ the server is unavailable for a while
+Opening a session takes a process (stdio) or a few requests, and does not depend on the task: an episode is never at fault if it
+fails. So it is retried, at growing intervals, until it works. An episode waits for that for a while and then releases its slot,
+and no failure is counted. `away` and `has_room` make the sampler stop claiming meanwhile; `alarms` give people the reason.
 
-Opening a session takes a process (stdio) or a few requests, and depends on no task: that it fails is never an episode's doing. So
-it is tried again, less and less often, until it works; an episode waits for that for a while and then gives its slot back, which
-costs no attempt. `away` and `has_room` tell the sampler to claim nothing in the meantime, `alarms` tell people why.
-
-A server that takes a limited number of connections (`max_connections` in the servers file) has them shared out: a quarter to
-sessions that are being opened, a few to streams on which a session only listens, a few to sessions that end, the rest to calls.
+The connections of a server with a limit (`max_connections` in the servers file) are divided: a quarter for sessions being
+opened, a few for listening streams, a few for sessions that end, the rest for calls.
 """
 
 import asyncio
@@ -29,14 +28,14 @@ from shared.outside_text import clipped
 T = TypeVar("T")
 
 MAX_OPENING = 64
-# A stream on which a session listens reports another tool list, which concerns all sessions; each one is a connection.
+# A listening stream reports tool list changes, which concern all sessions; each stream is one connection.
 MAX_LISTENING = 8
 _MAX_TOLD_CHARS = 500
 
 
 class Traffic:
-    """One per process. `max_opening`: sessions with remote servers that are opened at once; `max_starting`: processes of stdio
-    servers that start at once, None: two per core. `patience_s`: how long an episode waits for a server that is away."""
+    """One per process. `max_opening`: sessions with remote servers being opened at once; `max_starting`: processes of stdio
+    servers starting at once, None: two per core. `patience_s`: how long an episode waits for an unavailable server."""
 
     def __init__(
         self, max_opening: int = MAX_OPENING, max_starting: int | None = None, patience_s: float = 0.0
@@ -57,7 +56,7 @@ class Traffic:
 
     @property
     def opening(self) -> int:
-        """Sessions that are being opened, or wait for that."""
+        """Sessions being opened, or waiting for that."""
         return sum(server.opening for server in self._servers.values())
 
     def away(self) -> "list[ServerTraffic]":
@@ -65,9 +64,9 @@ class Traffic:
         return [server for server in self._servers.values() if not server.circuit.is_closed]
 
     def has_room(self) -> bool:
-        """Whether one more episode would find all servers ready: none rests, and few sessions wait to be opened.
+        """Whether one more episode would find all servers ready: none is paused, and few sessions wait to be opened.
 
-        Of a server that is away, one episode at a time tries whether it is back.
+        One episode at a time tries an unavailable server.
         """
         away = self.away()
         if any(server.circuit.rest_s() > 0 or server.opening for server in away):
@@ -78,12 +77,12 @@ class Traffic:
         )
 
     def alarms(self) -> list[str]:
-        """A sentence for every server that is away."""
+        """A sentence for every unavailable server."""
         return [server.alarm() for server in self.away()]
 
 
 class ServerTraffic:
-    """The same for one server."""
+    """`Traffic` of one server."""
 
     def __init__(self, server: ToolServer, opening: asyncio.Semaphore, patience_s: float) -> None:
         self.server = server
@@ -95,7 +94,7 @@ class ServerTraffic:
         most = server.max_connections
         quarter = max(1, (most or 0) // 4)
         self._max_listening = min(MAX_LISTENING, quarter) if most else MAX_LISTENING
-        # Over SSE every session holds a connection for as long as it lives; its calls themselves are short requests.
+        # Over SSE every session holds a connection for its lifetime; its calls are short requests.
         held = (most // 2 if server.transport == "sse" else self._max_listening) if most else 0
         self._short = _Places(quarter if most else None)
         self._sessions = _Places(held if server.transport == "sse" and most else None)
@@ -104,9 +103,9 @@ class ServerTraffic:
     # ------------------------------------------------------------------ sessions
 
     async def open(self, attempt: Callable[[], Awaitable[T]]) -> T:
-        """What `attempt` returns once the server lets a session be opened. Raises ToolServerUnavailable.
+        """The result of `attempt`, called once the server permits a session. Raises ToolServerUnavailable.
 
-        `attempt` is called again after a failure, within the patience; what it began it has to end itself.
+        `attempt` is called again after a failure, within the patience; it must clean up after itself.
         """
         self.opening += 1
         try:
@@ -127,7 +126,7 @@ class ServerTraffic:
                 except ToolFailure as exc:
                     self._note(generation, exc)
                     patience.failed(exc)
-                except BaseException:  # cancelled too: the place of the one that tries must be free again
+                except BaseException:  # cancelled too: the trial's place must become free
                     self.circuit.left()
                     raise
                 else:
@@ -135,7 +134,7 @@ class ServerTraffic:
                     return found
 
     async def _turn(self, patience: "_Patience") -> None:
-        """Wait while the server is away. Raises ToolServerUnavailable."""
+        """Wait while the server is unavailable. Raises ToolServerUnavailable."""
         while not self.circuit.is_closed:
             rest_s, left_s = self.circuit.rest_s(), patience.left_s()
             if left_s <= 0 or rest_s > left_s:
@@ -146,7 +145,7 @@ class ServerTraffic:
 
     @contextlib.asynccontextmanager
     async def session(self) -> AsyncIterator[None]:
-        """A place for a session that holds a connection; only servers over SSE with `max_connections` have a limit."""
+        """A place for a session that holds a connection; limited only for SSE servers with `max_connections`."""
         try:
             async with asyncio.timeout(None if self._patience_s == 0 else self._patience_s) as waiting:
                 await self._sessions.take()
@@ -154,7 +153,7 @@ class ServerTraffic:
         except TimeoutError as exc:
             raise ToolServerUnavailable(
                 f"tool server {self.server.name} ({self.server.address}): all of its {self.server.max_connections} "
-                f"connections are in use, for {self._patience_s:g} s"
+                f"connections were in use for {self._patience_s:g} s"
             ) from exc
         try:
             yield
@@ -162,12 +161,12 @@ class ServerTraffic:
             self._sessions.give_back()
 
     def calling(self) -> AbstractAsyncContextManager[None]:
-        """A place for one call. The call's own time-out begins behind it."""
+        """A place for one call. The call's own time-out starts after it."""
         return self._calls.place()
 
     def failed(self, generation: int, exc: ToolFailure) -> None:
-        """A call of a session failed that was opened in `generation` of the circuit. A process of a session's own says nothing
-        about those of other sessions."""
+        """Record that a call failed in a session opened in `generation` of the circuit. A failed stdio process proves nothing
+        about other sessions."""
         if self.server.url is not None:
             self._note(generation, exc)
 
@@ -181,7 +180,7 @@ class ServerTraffic:
     # ------------------------------------------------------------------ streams
 
     def listen(self) -> bool:
-        """Whether one more session may hold a stream on which it only listens; `stop_listening` gives it back."""
+        """Whether one more session may hold a listening stream; release it with `stop_listening`."""
         if self._listening >= self._max_listening:
             return False
         self._listening += 1
@@ -198,12 +197,12 @@ class ServerTraffic:
         why = clipped(circuit.why, _MAX_TOLD_CHARS)
         return (
             f"no session with tool server {self.server.name} for {circuit.away_s():.0f} s ({why}); episodes wait, "
-            f"without blame; the next try: {next_try}"
+            f"and no failure is counted; the next try: {next_try}"
         )
 
 
 class _Patience:
-    """How long one opening still waits for a server that is away; it begins when that is first found."""
+    """How long one opening still waits for an unavailable server; starts when the server is first found unavailable."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
@@ -221,7 +220,7 @@ class _Patience:
 
 
 class _Places:
-    """So many at once; None: any number."""
+    """A bounded number of places; None: unbounded."""
 
     def __init__(self, most: int | None) -> None:
         self._free = None if most is None else asyncio.Semaphore(most)

@@ -1,4 +1,4 @@
-"""The streams under an MCP session: a child process, HTTP with a stream of events (SSE), or streamable HTTP."""
+"""Streams of an MCP session: a child process, HTTP with a stream of events (SSE), or streamable HTTP."""
 
 import contextlib
 import logging
@@ -21,17 +21,17 @@ from sampler.tools.stdio import stdio_transport
 
 log = logging.getLogger(__name__)
 
-_REFUSALS = (401, 403, 404)  # of a token, or of a path
-# Above every call's own time-out, so that it is the call that ends, not the connection.
+_REFUSALS = (401, 403, 404)  # for a wrong token, or a wrong path
+# Above every call's time-out, so that the call ends, not the connection.
 _READ_MARGIN_S = 10.0
-_SSE_EVENT_BYTES = 1024 * 1024  # the SDK's own bound for the older transport, at which it ends the session
+_SSE_EVENT_BYTES = 1024 * 1024  # the SDK's bound for the older transport, at which it ends the session
 _EVENT_MARGIN_BYTES = 4096  # for the other fields of an event
 
 
 async def open_transport(
     server: ToolServer, limits: ToolLimits, stack: contextlib.AsyncExitStack, line: Line, on_end: Callable[[str], None]
 ) -> Any:
-    """What `mcp.Client` takes as its transport. What lies below it is closed with `stack`. `on_end` is told why it ended."""
+    """A transport for `mcp.Client`. Its lower layers are closed with `stack`. `on_end` receives the reason for its end."""
     if server.url is None:
         return stdio_transport(server, limits.max_message_bytes, on_end)
     read_s = limits.max_call_s + _READ_MARGIN_S
@@ -45,15 +45,15 @@ async def open_transport(
 
 
 def http_client(server: ToolServer, limits: ToolLimits, timeout: httpx2.Timeout, line: Line) -> httpx2.AsyncClient:
-    """One per session; all share the TLS settings."""
+    """One client per session; all share the TLS settings."""
     most = limits.max_message_bytes
     most_of_line = min(most, _SSE_EVENT_BYTES - _EVENT_MARGIN_BYTES) if server.transport == "sse" else most
-    # Parallel calls, the server's own stream and the closing DELETE. uvicorn ends idle connections after 5 s.
+    # Parallel calls, the server's own stream and the closing DELETE. uvicorn closes idle connections after 5 s.
     connections = httpx2.Limits(
         max_connections=limits.max_parallel_calls + 4,
         max_keepalive_connections=0
         if server.max_connections
-        else None,  # a limited one is given back after its request
+        else None,  # a limited connection is released after its request
         keepalive_expiry=2.0,
     )
     inner = httpx2.AsyncHTTPTransport(verify=_ssl_context(), limits=connections)
@@ -69,7 +69,7 @@ def http_client(server: ToolServer, limits: ToolLimits, timeout: httpx2.Timeout,
 
 
 async def _tell_refusal(server: ToolServer, response: httpx2.Response) -> None:
-    """The SDK's error says only that there was one."""
+    """Log the HTTP status, which the SDK's error omits."""
     if response.status_code in _REFUSALS:
         log.warning("tool server %s (%s) refuses: HTTP %d", server.name, server.address, response.status_code)
 
@@ -91,5 +91,5 @@ async def _one_pair(server: ToolServer, limits: ToolLimits, read_s: float, line:
 
 @cache
 def _ssl_context() -> ssl.SSLContext:
-    """One for all sessions: building it costs 18 ms and 0.9 MB each time."""
+    """Shared by all sessions: building one costs 18 ms and 0.9 MB."""
     return ssl.create_default_context()

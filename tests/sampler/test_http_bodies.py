@@ -100,7 +100,7 @@ FAILED = {
     "elsewhere": (Answer([], status="302 Found", fields={"Location": "http://127.0.0.1:9/"}), "not followed"),
     "no answer": (Answer([b": nothing\n\n"], EVENTS), "ended without a response"),
     "no json": (Answer([b"{"]), "Failed to parse JSON response"),
-    "no gzip": (Answer([b"x"], fields={"Content-Encoding": "gzip"}), "its body is no gzip"),
+    "no gzip": (Answer([b"x"], fields={"Content-Encoding": "gzip"}), "its body is not valid gzip"),
     "another encoding": (Answer([b"x"], fields={"Content-Encoding": "br"}), "encoded as 'br'; expected gzip, deflate"),
 }
 

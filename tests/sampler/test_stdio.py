@@ -68,7 +68,7 @@ async def test_what_is_no_message_is_passed_over() -> None:
 )
 async def test_an_answer_that_breaks_the_protocol_fails_its_call_at_once_and_says_how(answer: bytes) -> None:
     async with ToolSession([stdio("raw", "raw.py")], limits=LIMITS) as session:
-        with pytest.raises(ToolServerDied, match=r"answer is no JSON-RPC message|answer breaks the protocol"):
+        with pytest.raises(ToolServerDied, match=r"answer is not a JSON-RPC message|answer breaks the protocol"):
             await said(session, answer)
         assert await said(session, text_answer("on")) == "on"
 

@@ -95,7 +95,7 @@ def test_a_pattern_admits_a_server_only_by_its_whole_name_and_denies_by_any_name
 
 def test_an_allowed_tool_that_is_denied_too_is_told(caplog: pytest.LogCaptureFixture) -> None:
     assert pick("s:a s:b", ["a", "b"], exclude=["a"]) == ["s:b"]
-    assert "tool 'a' is allowed, but everything that it fits is denied by a" in caplog.text
+    assert "tool 'a' is allowed, but all of its matches are denied by a" in caplog.text
 
 
 def test_a_tool_that_a_server_lists_twice_is_one_tool() -> None:

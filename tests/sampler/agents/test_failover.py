@@ -130,7 +130,7 @@ async def test_a_short_retry_after_is_waited_for_and_a_long_one_leads_to_the_nex
         verdicts = [await agent.verdict("2+2?", "4", "4") for _ in range(2)]
         await agent.close()
     assert [v.use.model for v in verdicts] == ["m2", "m2"]
-    assert len(long.requests) == 1, "it asked to be left alone"
+    assert len(long.requests) == 1, "it requested a pause"
     assert "paused for" in verdicts[1].use.failures[0].error
 
 
