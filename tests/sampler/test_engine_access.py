@@ -25,7 +25,7 @@ def test_the_key_is_that_of_the_named_variable_and_stays_out_of_the_stored_confi
 
 def test_a_command_that_takes_a_key_needs_one() -> None:
     command = "engine --model {model} --port {port} --api-key {api_key}"
-    with pytest.raises(ConfigError, match=r"has the place \{api_key\}; expected engine_api_key_var"):
+    with pytest.raises(ConfigError, match=r"has the placeholder \{api_key\}; expected engine_api_key_var"):
         KeeperConfig.load([*GIVEN, "--engine_command", command])
 
 
@@ -37,7 +37,7 @@ def test_a_command_that_takes_a_key_needs_one() -> None:
         ("EMPTY_HERE", "environment variable EMPTY_HERE is not set"),
         (
             "sk-very-secret",
-            "engine_api_key_var is no name of an environment variable; expected one like SGLANG_API_KEY",
+            "engine_api_key_var is not a name of an environment variable; expected one like SGLANG_API_KEY",
         ),
     ],
 )

@@ -201,7 +201,7 @@ async def test_an_engine_that_never_answers_is_given_up_in_time() -> None:
 async def test_no_input_and_no_url_are_refused_without_a_retry(client: EngineClient) -> None:
     with pytest.raises(EngineRefused, match="no input ids"):
         await client.generate(URL, [], {}, rid="r")
-    with pytest.raises(EngineRefused, match="no URL"):
+    with pytest.raises(EngineRefused, match="not a URL"):
         await client.model_info("http://[::1")
 
 

@@ -1,4 +1,4 @@
-"""How a service shows that it may use an engine. The key itself comes from the environment, and is in no file and no document."""
+"""Authentication of a service to engines. The key comes from the environment, and is in no file and no document."""
 
 import os
 import re
@@ -14,8 +14,8 @@ class EngineAccess(BaseModel):
 
     engine_api_key_var: str | None = Field(
         None,
-        description="Name of the environment variable that holds the key of engines that demand one (SGLang's --api-key). "
-        "None: they demand none.",
+        description="Name of the environment variable with the API key of engines that require one (SGLang's --api-key). "
+        "None: no key.",
     )
 
     @model_validator(mode="after")
@@ -23,7 +23,7 @@ class EngineAccess(BaseModel):
         name = self.engine_api_key_var
         if name is not None and not NAME.fullmatch(name):  # not shown: it may be the key
             raise ValueError(
-                "engine_api_key_var is no name of an environment variable; expected one like SGLANG_API_KEY"
+                "engine_api_key_var is not a name of an environment variable; expected one like SGLANG_API_KEY"
             )
         if name is not None and not os.environ.get(name):
             raise ValueError(

@@ -1,12 +1,12 @@
 """SGLang's native HTTP API: one request, one checked answer, and its four shapes of 400 in one error tree.
 
-Owns the process's connections to engines. Promise: what leaves this file was checked field by field (`generation.py`,
-`reports.py`, over `fields.py`), and any other answer of an engine is one of our `EngineError`s, with a bounded message.
+Owns the process's connections to engines. Promise: every returned reply was checked field by field (`generation.py`,
+`reports.py`, with `fields.py`), and any other reply of an engine is one of our `EngineError`s, with a bounded message.
 Nothing here retries: `sampler.engine.pool.engine_pool` does.
 
-What the engine does and a caller should know (SGLang 0.5.23, measured): log-probs are those of `log_softmax(logits / T)`
-before top-p and top-k; `output_ids` include the stop token; a client that hangs up is noticed only after about 4 s, so
-abort what you no longer want; `abort` also aborts every request whose id *begins* with the given one, if that one is known.
+Behaviour of the engine that callers should know (SGLang 0.5.23, measured): log-probs are those of `log_softmax(logits / T)`
+before top-p and top-k; `output_ids` include the stop token; the engine notices a closed connection only after about 4 s, so
+abort unwanted requests; `abort` also aborts every request whose id *begins* with the given one, if that one is known.
 """
 
 import asyncio
@@ -36,7 +36,7 @@ from shared.outside_text import text_of
 
 @dataclass(frozen=True, slots=True)
 class EngineTimeouts:
-    """Seconds. `generate_s` bounds one whole generation, since nothing is sent before it is finished."""
+    """Seconds. `generate_s` bounds one whole generation, since the reply is sent only when finished."""
 
     connect_s: float = 5.0
     generate_s: float = 900.0
@@ -45,7 +45,7 @@ class EngineTimeouts:
 
 
 class EngineClient:
-    """Any number of engines through one connection pool. `transport` is httpx's seam for tests."""
+    """Any number of engines through one connection pool. `transport`: replaced in tests."""
 
     def __init__(
         self,
@@ -55,12 +55,12 @@ class EngineClient:
         transport: httpx.AsyncBaseTransport | None = None,
     ) -> None:
         self.timeouts = timeouts or EngineTimeouts()
-        # uvicorn closes idle connections after 5 s; one reused in that instant would be a needless transport error.
+        # uvicorn closes idle connections after 5 s; reusing one at that moment would cause an unnecessary transport error.
         self._transport = transport or KeepAliveTransport(max_connections, 2.0, self.timeouts.connect_s)
         self._headers = {"Content-Type": "application/json", "Accept": "application/json"}
         if api_key:
             self._headers["Authorization"] = f"Bearer {api_key}"
-        self._urls: dict[tuple[str, str], httpx.URL] = {}  # parsing one takes longer than sending a request to it
+        self._urls: dict[tuple[str, str], httpx.URL] = {}  # parsing a URL takes longer than sending a request to it
 
     async def __aenter__(self) -> Self:
         return self
@@ -83,9 +83,9 @@ class EngineClient:
         *,
         vocabulary: int | None = None,
     ) -> Generation:
-        """One generation with log-probs. `rid` must be unique, and no prefix of another one in flight.
+        """One generation with log-probs. `rid` must be unique, and not a prefix of another one in flight.
 
-        `vocabulary`: how many tokens the model has, where that is known.
+        `vocabulary`: size of the model's vocabulary, if known.
         """
         if not input_ids:
             raise EngineRefused(f"{url}: request {rid} has no input ids")
@@ -102,7 +102,7 @@ class EngineClient:
         )
 
     async def abort(self, url: str, rid: str) -> None:
-        """End request `rid`, and those whose id begins with it; an unknown one is no error."""
+        """End request `rid`, and those whose id begins with it; an unknown id is not an error."""
         await self._send(url, "POST", "/abort_request", self.timeouts.control_s, {"rid": rid})
 
     async def model_info(self, url: str) -> ModelInfo:
@@ -114,12 +114,12 @@ class EngineClient:
         return read_server_info(url + path, await self._json(url, "GET", path, self.timeouts.control_s))
 
     async def load(self, url: str) -> EngineLoad:
-        """Requests running and waiting now."""
+        """Number of running and waiting requests."""
         path = "/v1/loads"
         return read_load(url + path, await self._json(url, "GET", path, self.timeouts.control_s))
 
     async def pause(self, url: str, mode: str = "retract") -> None:
-        """`retract` keeps requests and recomputes their cache afterwards; `abort` answers them as they are.
+        """`retract` keeps requests and recomputes their cache afterwards; `abort` ends them with their partial output.
 
         `in_place` keeps a stale KV cache: log-probs after an update are off by up to 6.7. Not for training.
         """
@@ -129,15 +129,15 @@ class EngineClient:
         await self._send(url, "POST", "/continue_generation", self.timeouts.control_s, {})
 
     async def update_weights_from_disk(self, url: str, model_path: str, weight_version: int) -> None:
-        """Load weights and label them. Raises CacheNotFlushed where they are live but the cache is stale.
+        """Load weights and label them. Raises CacheNotFlushed if they are live but the cache is stale.
 
-        Check the files first: a truncated file or a wrong shape ends the server's process.
+        Check the files first: a truncated file or a wrong shape crashes the server.
         """
         body = {"model_path": model_path, "weight_version": str(weight_version), "flush_cache": True}
         await self.change_weights(url, "/update_weights_from_disk", body)
 
     async def change_weights(self, url: str, path: str, body: Mapping[str, Any]) -> None:
-        """One of the routes that have to do with weights. Raises EngineRefused with the engine's message, CacheNotFlushed."""
+        """Call one of the weight routes. Raises EngineRefused with the engine's message, CacheNotFlushed."""
         answer = await self._json(url, "POST", path, self.timeouts.update_s, body)
         if answer.get("success") is not True:
             raise EngineRefused(f"{url}{path}: {error_text(json.dumps(answer))}")
@@ -161,7 +161,7 @@ class EngineClient:
     async def _send(
         self, url: str, method: str, path: str, timeout_s: float, body: Mapping[str, Any] | None = None
     ) -> httpx.Response:
-        """One exchange; every foreign error becomes one of ours here."""
+        """One exchange; every error of the HTTP library is translated here."""
         try:
             request = httpx.Request(method, self._url(url, path), headers=self._headers, content=_encoded(body))
             async with asyncio.timeout(timeout_s):
@@ -170,7 +170,7 @@ class EngineClient:
         except (TimeoutError, httpx.TimeoutException) as exc:
             raise EngineUnavailable(f"{url}{path}: no answer within {timeout_s:g} s ({type(exc).__name__})") from exc
         except (httpx.InvalidURL, httpx.UnsupportedProtocol) as exc:
-            raise EngineRefused(f"{url!r} is no URL: {exc}; expected something like http://host:30000") from exc
+            raise EngineRefused(f"{url!r} is not a URL: {exc}; expected something like http://host:30000") from exc
         except httpx.HTTPError as exc:
             raise EngineUnavailable(f"{url}{path}: {type(exc).__name__}: {exc}") from exc
         if response.is_success:

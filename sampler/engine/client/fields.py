@@ -1,7 +1,7 @@
-"""Values of an engine's answer, checked one by one: each is what it must be, or EngineContractBroken names the field.
+"""Checks the values of an engine's reply one by one; EngineContractBroken names an invalid field.
 
-JSON says little: `1.0`, `true`, `"1"` and a number of thirty digits all pass through `int()`, and what MongoDB or an array of the
-trainer cannot hold fails much later, in another process. `where` names the engine and the request.
+JSON types are loose: `1.0`, `true`, `"1"` and a number of thirty digits all pass through `int()`, and a value that MongoDB or a
+trainer's array cannot hold fails much later, in another process. `where` names the engine and the request.
 """
 
 from collections.abc import Mapping
@@ -11,11 +11,11 @@ from sampler.errors import EngineContractBroken
 
 MAX_SHOWN_CHARS = 120
 MAX_INT32 = 2**31 - 1
-MAX_EXACT = 2**53  # beyond it a JSON number may have lost digits on its way
+MAX_EXACT = 2**53  # beyond it a JSON number may have lost digits
 
 
 def shown(value: object) -> str:
-    """A value for a message, bounded: an engine's answer may be of any size."""
+    """A value for a message, shortened: an engine's reply may have any size."""
     text = repr(value[:MAX_SHOWN_CHARS] if isinstance(value, str | list | tuple) else value)
     return text if len(text) <= MAX_SHOWN_CHARS else text[: MAX_SHOWN_CHARS - 1] + "…"
 
@@ -25,7 +25,7 @@ def broken(where: str, field: str, value: object, expected: str) -> EngineContra
 
 
 def whole(where: str, field: str, value: object, *, least: int = 0, most: int = MAX_EXACT) -> int:
-    """A whole number, neither a float nor a truth value."""
+    """A whole number, not a float or a boolean."""
     if type(value) is not int or not least <= value <= most:
         raise broken(where, field, value, f"a whole number from {least} to {most}")
     return value

@@ -1,8 +1,8 @@
-"""One answer of an engine to `/generate`, checked once, where its numbers enter.
+"""One reply of an engine to `/generate`, checked once on arrival.
 
-Promise: a `Generation` has one log-prob for each output token; its ids are those that the log-probs belong to, within the
-vocabulary, and no more than were asked for; its log-probs are finite and none is above 0; its version runs cover its tokens in
-order. Anything else is EngineContractBroken, and names the field.
+Promise: a `Generation` has one log-prob per output token; the log-probs belong to its ids; the ids are within the vocabulary,
+and not more than requested; its log-probs are finite and at most 0; its version runs cover its tokens in order. Anything else
+is EngineContractBroken, which names the field.
 """
 
 from collections.abc import Mapping
@@ -14,12 +14,12 @@ from sampler.engine.client.refusals import LATER, MAX_MESSAGE_CHARS
 from sampler.errors import EngineContractBroken, EngineRefused, EngineUnavailable
 
 FINISH_REASONS = ("stop", "length", "abort")
-ROUNDING_NATS = 1e-3  # how far above 0 a log-prob may lie: of half-precision logits
+ROUNDING_NATS = 1e-3  # tolerance for log-probs above 0, from half-precision logits
 
 
 @dataclass(frozen=True, slots=True)
 class RequestBounds:
-    """What a request may be answered with. None: no bound is known."""
+    """Bounds of the reply to a request. None: unknown."""
 
     prompt_tokens: int
     max_new_tokens: int | None = None
@@ -28,13 +28,13 @@ class RequestBounds:
 
 @dataclass(frozen=True, slots=True)
 class Generation:
-    """One answer. `version_runs`: `[[weight version, number of tokens], …]`, in order, over all of `output_ids`."""
+    """One reply. `version_runs`: `[[weight version, number of tokens], …]`, in order, over all of `output_ids`."""
 
     url: str
     output_ids: list[int]
     logprobs: list[float]
     finish_reason: str  # "stop", "length" or "abort"
-    matched: int | str | None  # what stopped it: a token id or a stop string
+    matched: int | str | None  # the matched stop: a token id or a stop string
     version_runs: list[list[int]]
     prompt_tokens: int
     cached_tokens: int
@@ -42,7 +42,7 @@ class Generation:
 
 
 def read_generation(url: str, rid: str, answer: Mapping[str, Any], asked: RequestBounds) -> Generation:
-    """Raises EngineContractBroken; for an abort that carries a status EngineUnavailable or EngineRefused."""
+    """Raises EngineContractBroken; for an abort with a status, EngineUnavailable or EngineRefused."""
     where = f"{url}: request {rid}"
     meta = mapping(where, "meta_info", answer.get("meta_info"))
     reason = mapping(where, "finish_reason", meta.get("finish_reason"))
@@ -59,7 +59,7 @@ def read_generation(url: str, rid: str, answer: Mapping[str, Any], asked: Reques
         finish_reason=kind,
         matched=_matched(where, reason.get("matched")),
         version_runs=_version_runs(where, meta, len(output_ids)),
-        # Both are missing in a request that was aborted while it waited.
+        # Both are missing in a request that was aborted while waiting.
         prompt_tokens=whole(where, "prompt_tokens", meta.get("prompt_tokens", asked.prompt_tokens)),
         cached_tokens=whole(where, "cached_tokens", meta.get("cached_tokens") or 0),
         abort_message="" if kind != "abort" or message is None else text(where, "message", message)[:MAX_MESSAGE_CHARS],
@@ -67,7 +67,7 @@ def read_generation(url: str, rid: str, answer: Mapping[str, Any], asked: Reques
 
 
 def _refuse_failed_abort(where: str, kind: str, reason: Mapping[str, Any]) -> None:
-    """An abort that carries a status is an error in disguise (HTTP 200): a full queue, an internal fault."""
+    """An abort with a status is an error despite HTTP 200: a full queue, an internal fault."""
     if kind != "abort" or reason.get("status_code") is None:
         return
     status = whole(where, "finish_reason.status_code", reason["status_code"], most=999)
@@ -87,7 +87,7 @@ def _ids(where: str, value: object, asked: RequestBounds) -> list[int]:
 
 
 def _logprobs(where: str, value: object, output_ids: list[int]) -> list[float]:
-    """Of pairs (log-prob, id, …), one a token."""
+    """The log-probs of pairs (log-prob, id, …), one per token."""
     pairs = listed(where, "output_token_logprobs", [] if value is None and not output_ids else value)
     if len(pairs) != len(output_ids):
         raise EngineContractBroken(f"{where}: {len(pairs)} log-probs for {len(output_ids)} tokens")
@@ -132,7 +132,7 @@ def _version_runs(where: str, meta: Mapping[str, Any], n_tokens: int) -> list[li
 
 
 def append_run(runs: list[list[int]], version: int, n_tokens: int) -> None:
-    """Add a run of tokens to `[[version, n_tokens], …]`, joining it to the last one of the same version."""
+    """Append a run of tokens to `[[version, n_tokens], …]`, merging it with a last run of the same version."""
     if runs and runs[-1][0] == version:
         runs[-1][1] += n_tokens
     else:

@@ -1,4 +1,4 @@
-"""Which of our errors an engine's refusal is. SGLang says in words what its statuses do not tell apart."""
+"""Maps an engine's error response to our errors. SGLang's messages distinguish cases with equal statuses."""
 
 import json
 
@@ -7,7 +7,7 @@ import httpx
 from sampler.errors import CacheNotFlushed, ContextTooLong, EngineError, EngineRefused, EngineUnavailable, KeyRefused
 from shared.outside_text import text_of
 
-# 408 and 429 say "later", not "wrong".
+# 408 and 429 mean "retry later", not "wrong".
 LATER = (408, 425, 429)
 MAX_MESSAGE_CHARS = 500
 _TOO_LONG = ("longer than the model's context length", "exceeds the model's maximum context length")
@@ -16,7 +16,7 @@ _KEY = (401, 403)
 
 
 def refusal(where: str, response: httpx.Response) -> EngineError:
-    """What an answer other than 2xx means; `where`: the address that was asked."""
+    """The error for a response other than 2xx; `where`: the requested address."""
     message = error_text(text_of(response.content))
     status = response.status_code
     if status >= 500 or status in LATER:

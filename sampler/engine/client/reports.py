@@ -1,6 +1,6 @@
-"""What an engine says of itself, checked where it enters: its weights' label, what it was started with, its load.
+"""An engine's reports about itself, checked on arrival: its weights' label, its start settings, its load.
 
-A field that is absent has its default: engines differ. One of another type is EngineContractBroken, and names the field.
+Absent fields get defaults, since engines differ. A wrong type is EngineContractBroken, which names the field.
 """
 
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ MAX_LABEL_CHARS = 4096
 
 @dataclass(frozen=True, slots=True)
 class ModelInfo:
-    """`weight_version` is the engine's label as it stands; `default` until someone sets one."""
+    """`weight_version`: the engine's label as it is; `default` until one is set."""
 
     model_path: str
     weight_version: str
@@ -22,9 +22,9 @@ class ModelInfo:
 
 @dataclass(frozen=True, slots=True)
 class ServerInfo:
-    """None where the engine does not say. `max_running_requests`: over all data-parallel ranks.
+    """None if the engine does not report it. `max_running_requests`: over all data-parallel ranks.
 
-    `broadcast_ranks`: processes that take part in a broadcast of weights; 0: none can, as with data or pipeline parallelism.
+    `broadcast_ranks`: processes that take part in a weight broadcast; 0: not possible, as with data or pipeline parallelism.
     """
 
     max_running_requests: int | None
@@ -34,7 +34,7 @@ class ServerInfo:
 
 @dataclass(frozen=True, slots=True)
 class EngineLoad:
-    """`token_usage`: share of the KV cache in use, of the fullest data-parallel rank."""
+    """`token_usage`: share of the KV cache in use at the fullest data-parallel rank."""
 
     running: int
     waiting: int
@@ -60,7 +60,7 @@ def read_server_info(where: str, found: Mapping[str, Any]) -> ServerInfo:
 
 
 def read_load(where: str, found: Mapping[str, Any]) -> EngineLoad:
-    """Over all data-parallel ranks."""
+    """Summed over all data-parallel ranks."""
     loads = [] if found.get("loads") is None else listed(where, "loads", found["loads"])
     ranks = [mapping(where, f"loads[{at}]", rank) for at, rank in enumerate(loads)]
     usages = [number(where, "token_usage", rank.get("token_usage") or 0.0) for rank in ranks]
@@ -72,7 +72,7 @@ def read_load(where: str, found: Mapping[str, Any]) -> EngineLoad:
 
 
 def _max_running_requests(where: str, found: Mapping[str, Any]) -> int | None:
-    """What the engine was told at its start, or else what each rank made of its memory."""
+    """The engine's start setting, or else the sum of the ranks' own limits."""
     if given := _count(where, found, "max_running_requests"):
         return given
     name = "effective_max_running_requests_per_dp"
@@ -82,7 +82,7 @@ def _max_running_requests(where: str, found: Mapping[str, Any]) -> int | None:
 
 
 def _count(where: str, found: Mapping[str, Any], name: str) -> int:
-    """0 where it is absent or null."""
+    """0 if absent or null."""
     value = found.get(name)
     return 0 if value is None else whole(where, name, value, most=MAX_INT32)
 

@@ -1,10 +1,10 @@
-"""HTTP/1.1 to engines with kept connections: what one exchange needs, and nothing else.
+"""A minimal HTTP/1.1 transport with keep-alive connections to engines.
 
-httpx's own transport (httpcore, h11, anyio) and client take about 3 ms of CPU a request; this takes about 0.2. It stands at
-httpx's seam for transports: requests, responses and errors are httpx's. Promise: an exchange ends with a whole response or an
-httpx error; a connection whose exchange was cut short, by an error or a cancellation, is closed and never used again; nothing is
-sent twice. It has no time-out but that of connecting: the caller bounds the exchange. No proxies, no redirects, no compression,
-and no body beyond `MAX_BODY_BYTES`: an answer of a million tokens has 60 MB.
+httpx's own transport (httpcore, h11, anyio) and client take about 3 ms of CPU per request; this takes about 0.2. It
+implements httpx's transport interface: requests, responses and errors are httpx's. Promise: an exchange ends with a whole
+response or an httpx error; a connection whose exchange was interrupted, by an error or a cancellation, is closed and never
+reused; nothing is sent twice. Only connecting has a time-out here: the caller bounds the exchange. No proxies, no redirects,
+no compression, and no body beyond `MAX_BODY_BYTES`: a reply of a million tokens has 60 MB.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ Origin = tuple[str, str, int]  # scheme, host, port
 
 
 class KeepAliveTransport(httpx.AsyncBaseTransport):
-    """Bound to the running event loop. A connection that was idle for `idle_s` is not used again."""
+    """Bound to the running event loop. A connection that was idle for `idle_s` is not reused."""
 
     def __init__(self, max_connections: int, idle_s: float, connect_s: float) -> None:
         self._places = asyncio.Semaphore(max_connections)
@@ -38,7 +38,7 @@ class KeepAliveTransport(httpx.AsyncBaseTransport):
             connection = self._take_idle(origin) or await self._connect(origin)
             try:
                 response = await connection.exchange(request)
-            except BaseException:  # cancelled too: half an exchange makes the connection useless
+            except BaseException:  # cancelled too: half an exchange makes the connection unusable
                 connection.abort()
                 raise
             if connection.reusable:
@@ -54,7 +54,7 @@ class KeepAliveTransport(httpx.AsyncBaseTransport):
         self._idle.clear()
 
     def _take_idle(self, origin: Origin) -> "_Connection | None":
-        """The one used last; those that were idle too long, or that the server closed, go."""
+        """The most recently used connection; drops those idle too long, or closed by the server."""
         kept = self._idle[origin]
         oldest = time.monotonic() - self._idle_s
         while kept and (kept[0][0] < oldest or not kept[0][1].reusable):
@@ -107,11 +107,11 @@ class _Connection(asyncio.Protocol):
     # ------------------------------------------------------------------ what the event loop calls
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)  # uvloop's is one in all but name
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's transport, compatible but not a subclass
 
     def data_received(self, data: bytes) -> None:
         if self._answer is None or self._answer.done():
-            self.abort()  # an answer without a request
+            self.abort()  # data without a request
             return
         self._received += data
         try:
@@ -129,7 +129,7 @@ class _Connection(asyncio.Protocol):
     # ------------------------------------------------------------------ reading
 
     def _read(self, *, ended: bool) -> None:
-        """Answer when the response is whole. `ended`: no more bytes will come. Raises ValueError, LookupError."""
+        """Complete the exchange once the response is whole. `ended`: no more bytes will come. Raises ValueError, LookupError."""
         assert self._answer is not None
         if self._head is None:
             self._head = _read_head(self._received)
@@ -163,7 +163,7 @@ class _Head:
         self.fields = [(name.strip(), value.strip()) for name, _, value in (line.partition(":") for line in lines)]
         known = {name.lower(): value.lower() for name, value in self.fields}
         if known.get("content-encoding", "identity") != "identity":
-            raise ValueError(f"its body is encoded as {known['content-encoding'][:40]!r}, which was not asked for")
+            raise ValueError(f"its body is encoded as {known['content-encoding'][:40]!r}, which was not requested")
         self.start = self._at = start
         self._parts: list[bytes] = []
         self.chunked = "chunked" in known.get("transfer-encoding", "")
@@ -173,7 +173,7 @@ class _Head:
         self.keeps_alive = bounded and protocol == "HTTP/1.1" and known.get("connection") != "close"
 
     def body_of(self, received: bytearray, *, ended: bool) -> bytes | None:
-        """None while it is not whole. Raises ValueError."""
+        """The body; None until it is complete. Raises ValueError."""
         if self.chunked:
             return self._unchunked(received)
         if self.length is None:
@@ -182,7 +182,7 @@ class _Head:
         return bytes(received[self.start : end]) if len(received) >= end else None
 
     def _unchunked(self, received: bytearray) -> bytes | None:
-        """Goes on where it stopped: many small parts cost no more than one. Trailing fields are dropped."""
+        """Continues at the last position, so many small chunks stay cheap. Trailing fields are dropped."""
         while (line_end := received.find(b"\r\n", self._at)) >= 0:
             size = _size(received[self._at : line_end].partition(b";")[0].decode("latin-1"), 16)
             start = line_end + 2
@@ -197,9 +197,9 @@ class _Head:
 
 
 def _read_head(received: bytearray) -> _Head | None:
-    """The first head that is no interim (1xx) answer; None while it is not whole. Raises ValueError, LookupError.
+    """The first head that is not interim (1xx); None until it is complete. Raises ValueError, LookupError.
 
-    The bound is on all of it, interim answers included: a server could go on sending those.
+    The bound includes interim responses: a server could send those without end.
     """
     start = 0
     while (end := received.find(b"\r\n\r\n", start, MAX_HEAD_BYTES)) >= 0:
@@ -213,7 +213,7 @@ def _read_head(received: bytearray) -> _Head | None:
 
 
 def _size(digits: str, base: int) -> int:
-    """Raises ValueError: a negative one would be read for ever, and a huge one would fill the memory."""
+    """Raises ValueError: a negative size would be read without end, and a huge one would fill the memory."""
     size = int(digits, base)
     if not 0 <= size <= MAX_BODY_BYTES:
         raise ValueError(f"a body, or a part of one, of {digits[:40]} bytes; expected at most {MAX_BODY_BYTES}")

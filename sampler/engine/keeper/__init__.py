@@ -1,1 +1,1 @@
-"""The engine keeper, a program of its own: starts an engine, gives it new weights, registers it."""
+"""The engine keeper, a separate program: starts an engine, updates its weights, registers it."""

@@ -1,4 +1,4 @@
-"""Look after one inference engine of a run until told to stop.
+"""Run and update one inference engine of a run until stopped.
 
 python -m sampler.engine.keeper --run RUN --db_connection_string URI --model_name_or_path DIR [--engine_url URL]
 """

@@ -1,14 +1,14 @@
-"""Published weights over the network: an engine's place in a broadcast, from the offer in `policy_versions` to the last bucket.
+"""Receives published weights by broadcast: an engine's part in it, from the offer in `policy_versions` to the last bucket.
 
-    offered? ─▶ join ─▶ (closed: who is in, and with which rank) ─▶ pause ─▶ form the group ─▶ buckets ─▶ leave it ─▶ continue
+    offered? ─▶ join ─▶ (closed: members and ranks are fixed) ─▶ pause ─▶ form the group ─▶ buckets ─▶ leave it ─▶ continue
 
-Promise: before the engine is touched, it answers, the sender's port was reached, and the header of the published file has the
-tensors that the engine has. An engine that did not get all of it stays paused, which EngineUnavailable tells: it may hold two
-versions.
+Promise: before the engine is touched, these were checked: it answers, the sender's port is reachable, and the published file's
+header lists the engine's tensors. If the engine receives only a part, it stays paused and EngineUnavailable is raised: it may
+hold two versions.
 
-What SGLang 0.5.23 does, read in its source: a broadcast is refused outside `begin_weight_update` … `end_weight_update`; a session
-left open refuses the next one; each bucket is loaded as it comes; joining and receiving hold its scheduler, until torch's
-time-out (30 minutes for gloo, 10 for NCCL) where the other side stands still. So what waits here has limits of its own.
+SGLang 0.5.23, from its source: a broadcast is refused outside `begin_weight_update` … `end_weight_update`; a session left open
+blocks the next one; each bucket is loaded as it arrives; joining and receiving block its scheduler, until torch's time-out (30
+minutes for gloo, 10 for NCCL) if the other side stalls. So all waits here have their own limits.
 """
 
 import asyncio
@@ -33,14 +33,14 @@ from shared.weights.files import WEIGHTS_FILE
 
 log = logging.getLogger(__name__)
 
-REACH_S = 5.0  # to the sender's port
+REACH_S = 5.0  # to connect to the sender's port
 POLL_S = 0.1
-LATE_S = 5.0  # beyond `join_s`: then the trainer that made the offer is gone
+LATE_S = 5.0  # on top of `join_s`: then the offering trainer is gone
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """What an engine will receive, and as whom."""
+    """What an engine will receive, and its ranks."""
 
     version: int
     offer: BroadcastOffer
@@ -53,7 +53,7 @@ class Place:
 
 
 class Receiver:
-    """One engine's part in broadcasts. `layout`: that of the weights it was started from."""
+    """One engine's part in broadcasts. `layout`: of the weights it was started from."""
 
     def __init__(
         self, store: Store, client: EngineClient, policy: str, layout: CheckpointLayout, willing: bool
@@ -64,11 +64,11 @@ class Receiver:
         self._layout = layout
         self._willing = willing
         self._url = ""
-        self._tried = -1  # version whose offer was looked at: each is tried once
-        self.ranks = 0  # with which the engine would join
+        self._tried = -1  # last version whose offer was tried: each is tried once
+        self.ranks = 0  # number of ranks with which the engine would join
 
     def meet(self, url: str, ranks: int) -> None:
-        """The engine, once it answers."""
+        """Set the engine, once it answers."""
         self._url, self.ranks = url, ranks if self._willing else 0
 
     def is_offered(self, version: PolicyVersion) -> bool:
@@ -78,7 +78,7 @@ class Receiver:
         )
 
     async def join(self, version: PolicyVersion) -> Place | None:
-        """The engine's place once all are settled; until then it goes on as before. None: it goes without this one."""
+        """The engine's place once the members are fixed; until then it keeps serving. None: the broadcast excludes it."""
         assert version.offer is not None, "it is offered"
         self._tried = version.version
         folder = Path(version.path)
@@ -86,10 +86,14 @@ class Receiver:
             await asyncio.to_thread(check_layout, folder, self._layout)
             buckets = await asyncio.to_thread(buckets_of, folder / WEIGHTS_FILE, version.offer.bucket_bytes)
             await _reach(version.offer)
-            await self._client.model_info(self._url)  # one that has died would hold up the others
+            await self._client.model_info(self._url)  # a dead engine would delay the others
         except (DataError, OSError, EngineError) as exc:  # a time-out is an OSError
             log.warning(
-                "no part in the broadcast version=%d url=%s %s: %s", version.version, self._url, type(exc).__name__, exc
+                "not joining the broadcast version=%d url=%s %s: %s",
+                version.version,
+                self._url,
+                type(exc).__name__,
+                exc,
             )
             return None
         engine = Joined(service=self._url, ranks=self.ranks)
@@ -100,7 +104,7 @@ class Receiver:
         return Place(version.version, offer, rank, buckets) if offer and rank else None
 
     async def _settled(self, version: int, limit_s: float) -> BroadcastOffer | None:
-        """The offer once it is being sent; None where it came to nothing."""
+        """The offer once sending begins; None if it was withdrawn or expired."""
         deadline = time.monotonic() + limit_s
         while time.monotonic() < deadline:
             offer = (await self._store.versions.get(self._policy, version)).offer
@@ -113,7 +117,7 @@ class Receiver:
         return None
 
     async def receive(self, place: Place, mode: Literal["retract", "abort"]) -> None:
-        """Pause, receive, ask what it serves, continue. Raises EngineUnavailable: not all came, and the engine is paused."""
+        """Pause, receive, check the served version, continue. Raises EngineUnavailable, with the engine paused, if incomplete."""
         try:
             async with asyncio.timeout(place.offer.limit_s):
                 await self._client.pause(self._url, mode)
@@ -151,7 +155,7 @@ class Receiver:
         await self._ask("/end_weight_update", {})
 
     async def _clean_up(self, group: str, *, session: bool = True) -> None:
-        """What can be left of it in the engine. Its refusals mean that there was nothing."""
+        """Remove all traces of the broadcast from the engine. Refusals mean that there are none."""
         with contextlib.suppress(EngineError):
             if session:
                 await self._ask("/end_weight_update", {})
@@ -163,7 +167,7 @@ class Receiver:
 
 
 async def _reach(offer: BroadcastOffer) -> None:
-    """SGLang would try for half an hour. Raises OSError."""
+    """Check the connection first: SGLang would try for half an hour. Raises OSError."""
     async with asyncio.timeout(REACH_S):
         _, writer = await asyncio.open_connection(offer.address, offer.port)
     writer.close()
@@ -172,7 +176,7 @@ async def _reach(offer: BroadcastOffer) -> None:
 
 
 def _update(bucket: Bucket, place: Place, *, last: bool) -> dict[str, Any]:
-    """The label and an empty cache come with the last bucket."""
+    """The last bucket also sets the label and empties the cache."""
     body: dict[str, Any] = {
         "names": [tensor.name for tensor in bucket.tensors],
         "dtypes": [tensor.dtype for tensor in bucket.tensors],

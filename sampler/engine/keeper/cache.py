@@ -1,9 +1,9 @@
-"""A folder of this process's own among those of its neighbors, for weights that are put together here.
+"""A private folder of this process, where published changes and adapters are merged into weights.
 
-    PARENT/0, PARENT/1, …   the first that no process holds; what a killed holder left is found, and used or cleared, by the next
+    PARENT/0, PARENT/1, …   the first that no process holds; the next holder uses or clears the contents of a killed one
 
-The lock is the kernel's (`flock`), so it ends with its process. Nothing is read or written through a link that another user put
-there.
+The lock is the kernel's (`flock`), so it ends with its process. Nothing is read or written through links that another user
+created there.
 """
 
 import fcntl
@@ -19,7 +19,7 @@ from shared.files.private_folder import open_own, require_own
 
 @contextmanager
 def own_folder(parent: Path) -> Iterator[Path]:
-    """A folder that no other process is given meanwhile; removed at the end. Raises ConfigError where it is another user's."""
+    """A folder exclusive to this process; removed at the end. Raises ConfigError if it belongs to another user."""
     parent.mkdir(parents=True, exist_ok=True)
     for number in count():
         with os.fdopen(open_own(parent / f"{number}.lock"), "w") as lock:

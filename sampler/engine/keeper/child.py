@@ -1,7 +1,7 @@
 """An engine as a child process: started on a free port, stopped by pid.
 
-Which engine is one command line with the places {model} and {port}, and {api_key} where it shall demand one; without a command
-it is the local engine.
+The engine is given as a command line with the placeholders {model} and {port}, and {api_key} if it shall require one; without
+a command it is the local engine.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ LOCAL = (sys.executable, "-m", "sampler.engine.local", "--model-path", "{model}"
 
 
 def command_line(template: str | None, model: Path, port: int, api_key: str | None = None) -> list[str]:
-    """`template` cut into words as a shell would, then filled in, so that a path with blanks stays one word."""
+    """Split `template` into words as a shell would, then fill it in, so that a path with blanks stays one word."""
     words = list(LOCAL) if template is None else shlex.split(template)
     places = {"{model}": str(model), "{port}": str(port), "{api_key}": api_key or ""}
     for place, value in places.items():
@@ -28,7 +28,7 @@ def command_line(template: str | None, model: Path, port: int, api_key: str | No
 
 
 class EngineChild:
-    """One engine over `model`. What it prints goes where its parent prints; it stays in its parent's process group."""
+    """One engine over `model`. It inherits its parent's output streams and process group."""
 
     def __init__(self, model: Path, template: str | None = None, port: int = 0, api_key: str | None = None) -> None:
         self._port = port or free_port()
@@ -45,15 +45,15 @@ class EngineChild:
 
     @property
     def status(self) -> int | None:
-        """Exit status, None while it runs."""
+        """Exit status, None while running."""
         return None if self._process is None else self._process.returncode
 
     async def start(self) -> None:
-        """Raises OSError where there is no such command."""
+        """Raises OSError if the command does not exist."""
         self._process = await asyncio.create_subprocess_exec(*self._command, stdin=asyncio.subprocess.DEVNULL)
 
     async def stop(self) -> None:
-        """SIGTERM, then SIGKILL, also to what it started; returns when it has ended."""
+        """Send SIGTERM, then SIGKILL, to the engine and its descendants; returns when it has ended."""
         if self._process is None or self._process.returncode is not None:
             return
         self._process.send_signal(signal.SIGTERM)
@@ -61,7 +61,7 @@ class EngineChild:
             async with asyncio.timeout(STOP_S):
                 await self._process.wait()
         except TimeoutError:
-            # SGLang's own processes ask the kernel to end with it, but not in their first seconds.
+            # SGLang's own processes ask the kernel to end with their parent, but not in their first seconds.
             for pid in (*_descendants(self._process.pid), self._process.pid):
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
@@ -69,7 +69,7 @@ class EngineChild:
 
 
 def _descendants(pid: int) -> list[int]:
-    """Children before their parents; none where the kernel does not tell."""
+    """Children before their parents; empty if the kernel does not list them."""
     try:
         children = [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
     except OSError:

@@ -1,20 +1,19 @@
-"""The engine keeper: looks after one inference engine of a run.
+"""The engine keeper: runs and updates one inference engine of a run.
 
     start (a child, or a given URL) ─▶ register ─▶ ┌ beat: load and state into `inference_services`          ┐
-                                                   └ follow: the wanted version ─▶ put together ─▶ pause ─▶  │
-                                                     update ─▶ what does the engine report? ─▶ continue       ┘
+                                                   └ follow: the wanted version ─▶ merge ─▶ pause ─▶         │
+                                                     update ─▶ check the engine's report ─▶ continue         ┘
                                                      (or: join its broadcast ─▶ pause ─▶ receive ─▶ …)
 
     python -m sampler.engine.keeper --run RUN --db_connection_string URI --model_name_or_path DIR [--engine_url URL]
 
-Promise: an engine is UP only under the version that it reports itself (`update.py` says how it gets there). What was
-published as changes, or as an adapter, is put together here first (`shared.weights.assembly`). Files are checked before an
-engine sees them: their checksums, and the names, shapes and dtypes of their tensors. What is broadcast is what was published
-(`broadcast.py`), and where that does not work the version is loaded from disk. An engine that joins late, or was started
-again, begins with the newest version; the trainer knows nothing of it. Where a version cannot be put together, the engine
-stays at, or goes to, the newest that can, and `wants_full` in its document asks for a complete one. While evaluation tasks of
-a version are open, one engine of the policy, the one whose URL sorts first of those that do not lag, serves that version
-until the last of them has ended; the others go on.
+Promise: an engine is UP only under the version that it reports itself (`update.py` describes the steps). Versions published as
+changes or adapters are merged here first (`shared.weights.assembly`). Files are checked before an engine sees them: their
+checksums, and the names, shapes and dtypes of their tensors. A broadcast carries the published weights (`broadcast.py`); if it
+fails, the version is loaded from disk. An engine that joins late or restarts begins with the newest version, without the
+trainer's help. If a version cannot be merged, the engine stays at, or goes to, the newest one that can, and `wants_full` in its
+document requests a complete one. While evaluation tasks of a version are open, one engine of the policy serves that version
+until the last of them has ended: the one whose URL sorts first among those that do not lag. The others continue.
 """
 
 import asyncio
@@ -46,7 +45,7 @@ log = logging.getLogger(__name__)
 
 
 class Keeper:
-    """`assembly`: over a folder of this keeper's own."""
+    """`assembly`: over this keeper's own folder."""
 
     def __init__(self, store: Store, client: EngineClient, config: KeeperConfig, assembly: Assembly) -> None:
         self._store = store
@@ -57,14 +56,14 @@ class Keeper:
         self._child = None if config.engine_url else EngineChild(config.model_name_or_path, *given)
         self._layout = read_layout(config.model_name_or_path)
         self._changing = asyncio.Lock()  # held while the engine is paused, so that no other task leaves it paused
-        self._telling = asyncio.Lock()  # held from looking to writing: what is told last is what is so
+        self._telling = asyncio.Lock()  # serialises read-and-report, so that the last write is current
         self._id = f"keeper:{socket.gethostname()}:{os.getpid()}"
-        self._serving = -1  # version that the engine reported last
-        self._refused = -1  # version whose files or update failed: not tried again until a newer one comes
-        self._wants_full: int | None = None  # version that could not be put together
+        self._serving = -1  # version that the engine last reported
+        self._refused = -1  # version whose files or update failed: not retried until a newer one appears
+        self._wants_full: int | None = None  # version that could not be merged
         self._receiver = Receiver(store, client, config.policy, self._layout, config.joins_broadcasts)
-        self._torn = False  # a broadcast to the engine came to no good end: it may hold weights of two versions
-        self._update_stats: dict[str, float] = {}  # of the last update: seconds by phase, bytes that were read
+        self._torn = False  # a broadcast to the engine failed: it may hold weights of two versions
+        self._update_stats: dict[str, float] = {}  # of the last update: seconds by phase, bytes read
         self._status = ServiceStatus.DOWN
         self._error: str | None = None
         self._capacity = config.capacity
@@ -75,7 +74,7 @@ class Keeper:
         return self._config.engine_url or self._require_child().url
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Until `stop`. Raises EngineUnavailable when the engine cannot be started or kept, KeyRefused."""
+        """Run until `stop`. Raises EngineUnavailable if the engine cannot be started or kept running, KeyRefused."""
         await self._store.runs.save_config("keeper", self._config.snapshot())
         await self._store.settings.keep("keeper", self._config.snapshot(), self._id)
         await self._announce_first_version()
@@ -92,7 +91,7 @@ class Keeper:
                     for loop in loops:
                         loop.cancel()
         finally:
-            await self._store.services.set_status(self.url, ServiceStatus.DOWN, "its keeper has ended")
+            await self._store.services.set_status(self.url, ServiceStatus.DOWN, "its keeper has exited")
             await self._store.workers.leave(self._id)
             if self._child is not None:
                 await self._child.stop()
@@ -105,7 +104,7 @@ class Keeper:
     # ------------------------------------------------------------------ the engine's life
 
     async def _start_engine(self) -> None:
-        """Raises EngineUnavailable where it does not come up; one that ends while it starts is started again, and counted."""
+        """Raises EngineUnavailable if it does not start. An engine that exits during its start is restarted, and counted."""
         while True:
             if self._child is not None:
                 try:
@@ -118,7 +117,7 @@ class Keeper:
             await self._count_end()
         self._capacity = self._config.capacity or info.max_running_requests or 1
         self._receiver.meet(self.url, info.broadcast_ranks)
-        self._serving = -1  # unknown: follow sets the wanted one, and asks what it reports
+        self._serving = -1  # unknown: `_follow` sets the wanted version, and checks the report
 
     def _has_ended(self) -> bool:
         return self._child is not None and self._child.ended
@@ -129,14 +128,14 @@ class Keeper:
             await self._start_engine()
 
     async def _count_end(self) -> None:
-        """The child has ended: it is DOWN. Raises EngineUnavailable where that was once too often."""
-        assert self._child is not None, "an engine with a given URL is not this keeper's to start"
+        """The child has exited: mark it DOWN. Raises EngineUnavailable after too many exits."""
+        assert self._child is not None, "this keeper does not start an engine with a given URL"
         self._restarts += 1
         log.error("engine ended status=%s restart=%d", self._child.status, self._restarts)
         if self._restarts > self._config.max_restarts:
             raise EngineUnavailable(
                 f"the engine ended {self._restarts} times, the last with status {self._child.status}; see its log, "
-                "or allow more with --max_restarts"
+                "or raise --max_restarts"
             )
         self._status, self._error = ServiceStatus.DOWN, f"ended with status {self._child.status}; starting again"
         await self._register(EngineLoad(running=0, waiting=0, token_usage=0.0))
@@ -144,7 +143,7 @@ class Keeper:
     # ------------------------------------------------------------------ weights
 
     async def _follow(self) -> None:
-        """Bring the engine to the version that is wanted, if it is not there."""
+        """Bring the engine to the wanted version, if necessary."""
         await self._restart_if_dead()
         wanted = await self._wanted()
         if wanted is None or wanted.version in (self._serving, self._refused):
@@ -177,7 +176,7 @@ class Keeper:
         await self._beat()
 
     async def _wanted(self) -> PolicyVersion | None:
-        """The newest version, or that of the oldest open evaluation round, if this is the engine that plays those.
+        """The newest version, or that of the oldest open evaluation round if this engine serves evaluations.
 
         The newest is read first: a round is queued before the next version is announced, so it cannot be missed.
         """
@@ -194,7 +193,7 @@ class Keeper:
         return newest if evaluated.pruned or evaluated.withdrawn_to is not None else evaluated
 
     async def _by_broadcast(self, wanted: PolicyVersion) -> Reached | None:
-        """None: it is not offered, or went without this engine, which goes on as before. Raises EngineUnavailable."""
+        """None: not offered, or this engine was excluded and keeps serving. Raises EngineUnavailable."""
         started = time.monotonic()
         if not self._receiver.is_offered(wanted):
             return None
@@ -222,10 +221,10 @@ class Keeper:
         return reached
 
     async def _put_together(self, wanted: PolicyVersion) -> Reached:
-        """The files of `wanted`, or of the newest on the way to it that the engine does not serve yet. Raises DataError."""
+        """Merge the files of `wanted`, or of the newest version up to it that the engine does not serve yet. Raises DataError."""
         published = await self._store.versions.all(self._config.policy)
         self._wants_full = wanted.version
-        before = min(self._serving, wanted.version - 1)  # an evaluation takes it back
+        before = min(self._serving, wanted.version - 1)  # an evaluation goes back to an older version
         reached = await asyncio.to_thread(self._assembly.reach, wanted, published, before)
         if not reached.problems:
             self._wants_full = None
@@ -248,13 +247,13 @@ class Keeper:
 
     @property
     def _status_meanwhile(self) -> ServiceStatus:
-        """DRAINING until the engine serves the new weights: a reply that began before the pause would be of two versions."""
+        """DRAINING until the engine serves the new weights: a reply that began before the pause would mix two versions."""
         return ServiceStatus.DRAINING if self._config.weight_update_mode == "drain" else ServiceStatus.UPDATING
 
     async def _drain(self) -> None:
         if self._config.weight_update_mode == "drain":
             self._status = ServiceStatus.DRAINING
-            await self._beat()  # says so, and samplers send nothing more
+            await self._beat()  # reports DRAINING, so that samplers send nothing more
             await drain(self._client, self.url, self._config.drain_s, self._config.poll_s)
 
     # ------------------------------------------------------------------ reports
@@ -264,7 +263,7 @@ class Keeper:
         try:
             load = await self._client.load(self.url)
             if self._status is ServiceStatus.DOWN and self._serving >= 0:
-                self._serving = -1  # it is back, its version unknown: follow will set and check it
+                self._serving = -1  # it is back with an unknown version: `_follow` sets and checks it
         except EngineError as exc:
             self._status, self._error = ServiceStatus.DOWN, str(exc)
         await self._register(load)

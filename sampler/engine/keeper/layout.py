@@ -1,8 +1,8 @@
-"""What a checkpoint holds, read from the headers of its safetensors files: names, dtypes and shapes. Torch-free.
+"""Reads a checkpoint's layout from the headers of its safetensors files: names, dtypes and shapes. Torch-free.
 
-SGLang's process ends over a truncated file or a wrong shape, and takes a folder that lacks tensors, or has others, for a
-success. So the layout of weights is compared first with that of the weights that the engine was started from;
-the local engine does it too, before it touches anything.
+SGLang crashes on a truncated file or a wrong shape, and reports success for a folder with missing or additional tensors. So the
+layout of new weights is first compared with that of the engine's initial weights; the local engine also does this, before it
+changes anything.
 """
 
 import json
@@ -23,7 +23,7 @@ ITEM_BYTES = {
     **dict.fromkeys(("I32", "U32", "F32"), 4),
     **dict.fromkeys(("I64", "U64", "F64"), 8),
 }
-CONVERTIBLE = ("F64", "F32", "F16", "BF16")  # engines cast among these when they load
+CONVERTIBLE = ("F64", "F32", "F16", "BF16")  # engines cast among these on loading
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,14 +36,14 @@ class TensorLayout:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointLayout:
-    """`optional`: names that a checkpoint may hold or leave out, since the model ties them to others."""
+    """`optional`: tensors that a checkpoint may omit, because the model ties them to others."""
 
     tensors: Mapping[str, TensorLayout]
     optional: frozenset[str]
 
 
 def read_layout(folder: Path) -> CheckpointLayout:
-    """Every tensor that an engine would load from `folder`. Raises DataError where a file is missing, cut or no safetensors."""
+    """Every tensor that an engine would load from `folder`. Raises DataError for a missing, truncated or invalid file."""
     tensors: dict[str, TensorLayout] = {}
     for file in weight_files(folder):
         tensors |= read_header(file)
@@ -51,7 +51,7 @@ def read_layout(folder: Path) -> CheckpointLayout:
 
 
 def check_layout(folder: Path, expected: CheckpointLayout) -> None:
-    """Return when `folder` holds the tensors of `expected`, whole and of the same shapes. Raises DataError where not."""
+    """Check that `folder` holds exactly the tensors of `expected`, complete and with equal shapes. Raises DataError."""
     found = read_layout(folder).tensors
     if missing := sorted(expected.tensors.keys() - found.keys() - expected.optional):
         raise DataError(f"{folder} lacks {len(missing)} of {len(expected.tensors)} tensors: {_some(missing)}")
@@ -62,7 +62,7 @@ def check_layout(folder: Path, expected: CheckpointLayout) -> None:
 
 
 def weight_files(folder: Path) -> list[Path]:
-    """The files an engine would read: those that the index names, or else every safetensors file."""
+    """The files an engine would read: those named in the index, or else every safetensors file."""
     index = folder / INDEX
     if not index.is_file():
         if found := sorted(folder.glob("*.safetensors")):
@@ -79,7 +79,7 @@ def weight_files(folder: Path) -> list[Path]:
 
 
 def read_header(file: Path) -> dict[str, TensorLayout]:
-    """The tensors of one file, after its size was held against them."""
+    """The tensors of one file, after checking them against its size."""
     try:
         with file.open("rb") as opened:
             (header_bytes,) = struct.unpack("<Q", opened.read(8))
@@ -100,7 +100,7 @@ def read_header(file: Path) -> dict[str, TensorLayout]:
 
 
 def _check_tensor(what: str, found: TensorLayout, expected: TensorLayout | None) -> None:
-    if expected is None:  # an optional one that the first checkpoint left out
+    if expected is None:  # an optional one that the first checkpoint omitted
         return
     if found.shape != expected.shape:
         raise DataError(f"{what} has shape {found.shape}; expected {expected.shape}")
@@ -115,7 +115,7 @@ def _tied(folder: Path) -> frozenset[str]:
     try:
         tied = json.loads(config.read_bytes()).get("tie_word_embeddings", False)
     except (ValueError, AttributeError) as error:
-        raise DataError(f"{config} is no JSON object: {error}") from error
+        raise DataError(f"{config} is not a JSON object: {error}") from error
     return frozenset({"lm_head.weight"} if tied else ())
 
 

@@ -1,6 +1,6 @@
-"""Waiting for an engine that was just started: until it answers, or has ended instead.
+"""Waits for a starting engine until it answers or exits.
 
-`/health` is never asked: SGLang's runs a generation, and says 503 after 20 s while it is paused.
+`/health` is not used: SGLang's runs a generation, and responds 503 after 20 s while paused.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ ASK_S = 0.1
 async def first_answer(
     client: EngineClient, url: str, limit_s: float, has_ended: Callable[[], bool]
 ) -> ServerInfo | None:
-    """What the engine says of itself; None where its process has ended. Raises EngineUnavailable after `limit_s`, KeyRefused."""
+    """The engine's reports; None if its process has exited. Raises EngineUnavailable after `limit_s`, KeyRefused."""
     deadline = asyncio.get_running_loop().time() + limit_s
     while True:
         try:

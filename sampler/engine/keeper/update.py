@@ -1,12 +1,12 @@
-"""One engine from one policy version to the next: pause ─▶ load ─▶ what does it report? ─▶ continue.
+"""Updates one engine to another policy version: pause ─▶ load ─▶ check its report ─▶ continue.
 
-Promise: no token is sampled while weights, their label and the cache may disagree. Where an update fails in a way that
-leaves that open, the engine stays paused, which EngineUnavailable tells; the next update that succeeds continues it.
+Promise: no token is sampled while weights, their label and the cache may disagree. If an update fails and leaves that unknown,
+the engine stays paused and EngineUnavailable is raised; the next successful update continues it.
 
-What SGLang 0.5.23 does, measured: a 400 to an update may mean that the weights ARE live, under the old label and over the
-old cache ("Weights were updated, but the cache was not flushed"); it comes where requests hold the cache, as after a pause
-`in_place`, or right behind a request that has just ended. After a pause `retract` or `abort` nothing holds it. A pause `abort`
-on top of a pause `in_place` never returns, and holds the lock that `continue` needs.
+SGLang 0.5.23, measured: a 400 to an update may mean that the weights ARE live, under the old label and over the old cache
+("Weights were updated, but the cache was not flushed"). It occurs while requests hold the cache, as after a pause `in_place`,
+or right after a request has ended. After a pause `retract` or `abort` nothing holds it. A pause `abort` on top of a pause
+`in_place` never returns, and holds the lock that `continue` needs.
 """
 
 import asyncio
@@ -20,12 +20,12 @@ from sampler.errors import CacheNotFlushed, EngineRefused, EngineUnavailable
 
 log = logging.getLogger(__name__)
 
-# So long after a service is DRAINING no sampler sends it anything: each has read that by then, and what was sent has arrived.
+# This long after a service is DRAINING, no sampler sends to it: each has read the status, and earlier requests have arrived.
 SETTLE_S = 1.25 * LIST_AGE_S
 
 
 async def drain(client: EngineClient, url: str, limit_s: float, poll_s: float) -> None:
-    """Return when the engine has answered all that it was sent, or after `limit_s`. Its service must be DRAINING meanwhile."""
+    """Return when the engine has finished all its requests, or after `limit_s`. Its service must be DRAINING meanwhile."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + limit_s
     await asyncio.sleep(min(SETTLE_S, limit_s))
@@ -34,15 +34,15 @@ async def drain(client: EngineClient, url: str, limit_s: float, poll_s: float) -
         if load.running + load.waiting == 0:
             return
         await asyncio.sleep(poll_s)
-    log.warning("not drained limit_s=%g url=%s: what still runs is retracted", limit_s, url)
+    log.warning("not drained limit_s=%g url=%s: retracting running requests", limit_s, url)
 
 
 async def update(
     client: EngineClient, url: str, folder: Path, version: int, mode: Literal["retract", "abort"], *, torn: bool = False
 ) -> None:
-    """Serve the weights in `folder`, which were checked, as `version`. `torn`: those it has now are of two versions.
+    """Serve the checked weights in `folder` as `version`. `torn`: the current weights mix two versions.
 
-    Raises EngineRefused where nothing was changed and the engine goes on as before, EngineUnavailable where that is not known.
+    Raises EngineRefused if nothing changed and the engine keeps serving, EngineUnavailable if its state is unknown.
     """
     await client.pause(url, mode)
     try:
@@ -56,14 +56,14 @@ async def update(
 
 
 async def require_version(client: EngineClient, url: str, version: int) -> None:
-    """Raises EngineUnavailable where the engine reports another one."""
+    """Raises EngineUnavailable if the engine reports another one."""
     reported = (await client.model_info(url)).weight_version
     if reported != str(version):
         raise EngineUnavailable(f"{url} reports version {reported!r} after an update to {version}")
 
 
 async def _load(client: EngineClient, url: str, folder: Path, version: int) -> None:
-    """New weights, their label and an empty cache, in a paused engine."""
+    """Load new weights, their label and an empty cache into a paused engine."""
     try:
         await client.update_weights_from_disk(url, str(folder), version)
     except CacheNotFlushed as exc:
@@ -73,8 +73,8 @@ async def _load(client: EngineClient, url: str, folder: Path, version: int) -> N
 
 
 async def _load_over_stale_cache(client: EngineClient, url: str, folder: Path, version: int) -> None:
-    """What holds the cache is retracted; then everything again. The tokens that were being sampled when the weights changed
-    (one for each running request) keep the new label: SGLang has counted them already.
+    """Retract the requests that hold the cache, then load everything again. The tokens being sampled when the weights changed
+    (one per running request) keep the new label: SGLang has already counted them.
     """
     try:
         await client.pause(url, "retract")

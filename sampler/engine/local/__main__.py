@@ -24,7 +24,7 @@ new weights, without losing what is being generated:
   POST /pause_generation {"mode": "retract"}
   POST /update_weights_from_disk {"model_path": "my-model-v2", "weight_version": "2"}
   POST /continue_generation {}
-A folder that is not whole, or not the same architecture, is refused with a 400 that says why; the old weights stay.
+An incomplete folder, or another architecture, is refused with a 400 and the reason; the old weights stay.
 """
 
 
@@ -40,7 +40,7 @@ def main() -> int:
 
 
 def serve(args: argparse.Namespace) -> int:
-    # torch and transformers take seconds to import: not for --help, nor for a mistyped path
+    # importing torch and transformers takes seconds: not for --help, nor for a mistyped path
     import uvicorn
     from transformers.utils.logging import disable_progress_bar
 
@@ -75,7 +75,7 @@ def serve(args: argparse.Namespace) -> int:
         log_level=args.log_level,
         access_log=args.log_level == "debug",
         timeout_graceful_shutdown=SHUTDOWN_S,
-        timeout_keep_alive=75,  # clients that pool connections give theirs up first
+        timeout_keep_alive=75,  # clients with connection pools close theirs first
         lifespan="on",
     )
     return 1 if engine.scheduler.failure else 0
@@ -95,7 +95,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")
     add(
         "--api-key",
-        help="what every request but those of /health must show: Authorization: Bearer KEY (default: nothing)",
+        help="key that all requests except /health must send: Authorization: Bearer KEY (default: none)",
     )
     add("--max-running-requests", type=_positive, default=64, help="sequences at a time (default: %(default)s)")
     add("--max-total-tokens", type=_positive, help="size of the KV cache; lowers --max-running-requests to what fits "

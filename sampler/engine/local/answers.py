@@ -1,6 +1,6 @@
-"""What the engine answers: the JSON of /generate, /model_info, /server_info and /v1/loads, as SGLang writes it.
+"""The engine's responses: the JSON of /generate, /model_info, /server_info and /v1/loads, as SGLang writes it.
 
-Fields of SGLang that describe what this engine does not have are left out, but for those that its clients read.
+SGLang's fields without a meaning here are omitted, except those that its clients read.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ VERSION = "tandem-local-1"
 
 @dataclass(slots=True)
 class ServedModel:
-    """What the routes say about the model; `model_path` follows weight updates, the tokenizer stays."""
+    """The model's properties in the routes; `model_path` follows weight updates, the tokenizer stays."""
 
     model_path: str
     tokenizer_path: str
@@ -31,7 +31,7 @@ class ServedModel:
 
 
 def generation_json(g: RunningSequence, decode: Decode, count: int | None = None) -> dict[str, Any]:
-    """A finished sequence; or, for an event of a stream before the last, its first `count` tokens."""
+    """A finished sequence; for an event of a stream before the last, its first `count` tokens."""
     done = count is None
     output, log_probs = g.output[:count], g.logprobs[:count]
     meta: dict[str, Any] = {
@@ -61,7 +61,7 @@ def generation_json(g: RunningSequence, decode: Decode, count: int | None = None
 
 
 def _text(g: RunningSequence, output: list[int], decode: Decode) -> str:
-    """The decoded output, without what stopped it."""
+    """The decoded output, without the matched stop."""
     matched = (g.finish or {}).get("matched")
     if isinstance(matched, int):
         output = output[:-1]

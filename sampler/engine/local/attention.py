@@ -1,7 +1,7 @@
-"""Where each token of one forward stands, and attention over the slot cache. Shared by both forwards.
+"""Token positions of one forward pass, and attention over the slot cache. Shared by both forwards.
 
-A `Plan` is a decode step (one token for each of slots 0..n-1) or a prefill (packed pieces of several sequences,
-no padding: the linear layers see the tokens in a row, only attention goes piece by piece).
+A `Plan` is a decode step (one token for each of slots 0..n-1) or a prefill: pieces of several sequences packed without padding.
+The linear layers process all tokens together; attention runs piece by piece.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Plan:
     position_N: torch.Tensor  # int64
     write_index: torch.Tensor  # [layers, N * 2 * kv_heads], rows of kv.flat
     pieces: list[tuple[Piece, torch.Tensor | None]]  # empty: a decode step
-    logit_rows: torch.Tensor | None = None  # which tokens' logits are wanted; None: all
+    logit_rows: torch.Tensor | None = None  # tokens whose logits are needed; None: all
     longest: int = 0  # decode: the longest sequence, this token included
     mask: torch.Tensor | None = None  # decode: additive, [N, 1, 1, longest]; None when all have the same length
 
@@ -48,7 +48,7 @@ def prefill_plan(kv: KvSlots, pieces: list[Piece], tokens: torch.Tensor, wanted:
 
 
 def _causal_mask(piece: Piece) -> torch.Tensor | None:
-    """[T, past + T] additive; None when the piece starts its sequence (plain causal) or is one token (sees all)."""
+    """[T, past + T] additive; None if the piece starts its sequence (plain causal) or is one token (sees all)."""
     size = piece.end - piece.start
     if piece.past == 0 or size == 1:
         return None

@@ -1,7 +1,7 @@
 """The decode batch: tensors of the n running sequences, advanced in place from step to step.
 
-Rebuilt from the sequences only when one joins, leaves or moves; otherwise a step costs a handful of in-place adds,
-and the sampled tokens go into the next forward without leaving torch.
+It is rebuilt only when a sequence joins, leaves or moves; otherwise a step costs a few in-place additions, and the sampled
+tokens stay in torch for the next forward.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from sampler.engine.local.generation import RunningSequence
 from sampler.engine.local.kv import KvSlots
 from sampler.engine.local.sampling import SamplingBatch
 
-MASK_STEPS = 256  # decode steps that one mask serves: as wide as the context it would cost more than the steps
+MASK_STEPS = 256  # decode steps per mask: a mask as wide as the context would cost more than the steps
 
 
 class DecodeBatch:
     def __init__(self, kv: KvSlots, generations: Sequence[RunningSequence]) -> None:
-        """`generations[i]` lies in slot i and has at least one output token, whose KV is not yet written."""
+        """`generations[i]` is in slot i and has at least one output token, whose KV is not written yet."""
         assert all(g.slot == row for row, g in enumerate(generations))
         self.sampling = SamplingBatch.of(generations)
         lengths = [g.kv_length for g in generations]
@@ -43,11 +43,11 @@ class DecodeBatch:
 
     @property
     def exhausted(self) -> bool:
-        """The mask ends here: make a new batch."""
+        """The mask ends here: build a new batch."""
         return self._mask is not None and self.plan.longest > self._mask.shape[-1]
 
     def advance(self, tokens: Tensor) -> None:
-        """Every sequence got its next token."""
+        """Append each sequence's next token."""
         plan = self.plan
         plan.token_N = tokens
         plan.position_N.add_(1)

@@ -1,4 +1,4 @@
-"""Continuous batching of the sequences in flight, without threads or clocks: the caller of `step` owns all of it.
+"""Continuous batching of the sequences in flight, without threads or clocks: the caller of `step` owns all state.
 
     step:  admit waiting ─▶ one packed prefill of at most MAX_PREFILL_TOKENS ─▶ one decode of all that run
 
@@ -23,8 +23,8 @@ from sampler.engine.local.kv import KvSlots
 from sampler.engine.local.runner import Forward
 from sampler.engine.local.sampling import SamplingBatch, sample
 
-MAX_PREFILL_TOKENS = 512  # per step: bounds how long running sequences wait for a newcomer's prompt
-WORTH_WAITING = 32  # shared tokens that make a newcomer wait for the prefill of its twin, to copy instead of compute
+MAX_PREFILL_TOKENS = 512  # per step: bounds how long running sequences wait for a new prompt
+WORTH_WAITING = 32  # shared tokens for which a new sequence waits for another's prefill, to copy instead of compute
 
 Decode = Callable[[list[int], bool], str]  # (token ids, skip_special_tokens) -> text
 
@@ -36,14 +36,14 @@ class Batching:
         self.prefilling: list[RunningSequence] = []
         self.running: list[RunningSequence] = []
         self.generated_tokens = 0
-        self.notices: list[Callable[[], None]] = []  # of sequences that finished, or streamed a token
+        self.notices: list[Callable[[], None]] = []  # of sequences that finished or streamed a token
         self.kv = kv
         self._forward, self._decode_text = forward, decode
         self._batch: DecodeBatch | None = None  # None: to be rebuilt
 
     @property
     def holding(self) -> bool:
-        """Sequences own KV."""
+        """Whether any sequence owns KV."""
         return bool(self.running or self.prefilling)
 
     @property
@@ -78,8 +78,8 @@ class Batching:
         self.waiting.extendleft(reversed(later))
 
     def _twin_in_prefill(self, g: RunningSequence) -> bool:
-        """True when one now in prefill will soon offer `g` a much longer prefix than any slot does (a group's
-        prompts arrive together)."""
+        """Whether a sequence in prefill will soon offer `g` a much longer prefix than any slot does (a group's prompts arrive
+        together)."""
         twin = max((_common(g.context, p.context) for p in self.prefilling), default=0)
         return twin >= WORTH_WAITING and twin >= int(self.kv.common_prefix(g.context).max()) + WORTH_WAITING
 
@@ -120,7 +120,7 @@ class Batching:
         self._accept(batch.sampling.generations, ids.tolist(), log_probs.tolist())
 
     def _accept(self, generations: Sequence[RunningSequence], ids: list[int], log_probs: list[float]) -> None:
-        """The hot loop: a few hundred nanoseconds per token unless something ends."""
+        """The hot loop: a few hundred nanoseconds per token unless a sequence ends."""
         self.generated_tokens += len(ids)
         ended: list[tuple[RunningSequence, dict[str, Any]]] = []
         for g, token, log_prob in zip(generations, ids, log_probs, strict=True):
@@ -139,7 +139,7 @@ class Batching:
     def _reason_to_stop(self, g: RunningSequence, token: int) -> dict[str, Any] | None:
         """In SGLang's order: stop string, stop token, length."""
         if g.params.stop:
-            # a token is at least one byte, so the newest match lies in as many tokens as the string has bytes
+            # a token has at least one byte, so the newest match spans at most as many tokens as the string has bytes
             window = max(len(s.encode()) for s in g.params.stop) + 4
             tail = self._decode_text(g.output[-window:], g.params.skip_special_tokens)
             for text in g.params.stop:
@@ -161,7 +161,7 @@ class Batching:
             self.notices.append(g.notify)
 
     def _leave(self, g: RunningSequence) -> None:
-        """Take `g` out of its slot; the decode rows close the gap."""
+        """Remove `g` from its slot; the decode rows close the gap."""
         row = g.slot
         self.kv.release(g)
         if g.decoding:
@@ -174,7 +174,7 @@ class Batching:
             self.prefilling.remove(g)
 
     def retract(self) -> None:
-        """All running sequences go back to the head of the queue, to prefill their prompt and partial output again."""
+        """Return all running sequences to the head of the queue, to prefill their prompt and partial output again."""
         retracted = [*self.running, *self.prefilling]
         for g in reversed(retracted):
             self._leave(g)
@@ -184,7 +184,7 @@ class Batching:
         self.waiting.extendleft(reversed(retracted))
 
     def enter_version(self, version: str) -> None:
-        """The weights from now on are `version`; sequences that hold KV go on under it."""
+        """Set the weights' version from now on; sequences that hold KV continue under it."""
         self.weight_version = version
         for g in (*self.running, *self.prefilling):
             g.enter_version(version)

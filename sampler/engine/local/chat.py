@@ -1,7 +1,7 @@
-"""/v1/chat/completions: an OpenAI chat request becomes sequences like those of /generate, and their end a chat completion.
+"""/v1/chat/completions: converts an OpenAI chat request to sequences as in /generate, and their results to a chat completion.
 
-The prompt is the model's own chat template over the messages; control tokens that a message spells are plain text. What SGLang
-has and this engine does not (streams, tools, log-probs, grammars, images) is a 400 that says so.
+The prompt applies the model's own chat template to the messages; control tokens in a message are plain text. Features of SGLang
+that this engine lacks (streams, tools, log-probs, grammars, images) are a 400 with the reason.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from shared.errors import ConfigError
 
 _ROLES = ("system", "developer", "user", "assistant", "tool")
 _REFUSED = ("stream", "logprobs", "top_logprobs", "tools", "functions", "logit_bias", "regex", "ebnf", "min_tokens")
-# OpenAI's names of sampling parameters that /generate calls otherwise; the rest are called alike.
+# OpenAI's names of sampling parameters that differ in /generate; the others have equal names.
 _RENAMED = {"max_tokens": "max_new_tokens", "max_completion_tokens": "max_new_tokens", "seed": "sampling_seed"}
 _SAMPLING = ("temperature", "top_p", "top_k", "min_p", "n", "stop", "stop_token_ids", "ignore_eos",
              "skip_special_tokens", "frequency_penalty", "presence_penalty", "repetition_penalty")  # fmt: skip
 
 
 def parse_chat(body: dict[str, Any], template: ChatTemplate | None, limits: Limits) -> list[RunningSequence]:
-    """One sequence per wanted choice. Raises ApiError in the shape of the OpenAI routes."""
+    """One sequence per requested choice. Raises ApiError in the shape of the OpenAI routes."""
     try:
         return _parse(body, template, limits)
     except ApiError as error:

@@ -1,8 +1,8 @@
-"""Weights from a torch.distributed group: the groups that the engine has joined, and what it receives in them.
+"""Receives weights in torch.distributed groups that the engine has joined.
 
-As SGLang 0.5.23: rank 0 sends, this engine is rank `rank_offset`; a request's tensors come as one tensor of bytes
-("flattened_bucket"), or one by one. On purpose otherwise: only gloo; who stands still is waited for one minute, not thirty; and
-what does not fit the model (names, shapes, values that are not finite) is refused when it has come, with nothing changed.
+As in SGLang 0.5.23: rank 0 sends, this engine is rank `rank_offset`; a request's tensors arrive as one tensor of bytes
+("flattened_bucket"), or one by one. Differences on purpose: only gloo; a stalled peer is waited for one minute, not thirty; and
+tensors that do not fit the model (names, shapes, non-finite values) are refused after receipt, with nothing changed.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ BACKEND = "gloo"
 
 
 class GroupError(Exception):
-    """The others were not there, stood still or ended; says what was tried."""
+    """The peers were absent, stalled or ended; names the attempted operation."""
 
 
 @dataclass(frozen=True, slots=True)
 class Announced:
-    """The tensors that one request says are to come."""
+    """The tensors that a request announces."""
 
     names: list[str]
     dtypes: list[torch.dtype]
@@ -39,7 +39,7 @@ class Announced:
 
 
 def announced(names: list[Any], dtypes: list[Any], shapes: list[Any], load_format: str | None) -> Announced:
-    """Raises DataError where they do not describe tensors."""
+    """Raises DataError if they do not describe tensors."""
     if load_format not in (None, "flattened_bucket"):
         raise DataError(f"Unknown load_format={load_format}; expected flattened_bucket or none")
     found = [getattr(torch, str(dtype), None) for dtype in dtypes]
@@ -55,7 +55,7 @@ def announced(names: list[Any], dtypes: list[Any], shapes: list[Any], load_forma
 
 
 class UpdateGroups:
-    """By name. Its methods wait for other processes: call them in a worker thread."""
+    """Groups by name. Its methods wait for other processes: call them in a worker thread."""
 
     def __init__(self) -> None:
         self._groups: dict[str, dist.ProcessGroup] = {}
@@ -84,14 +84,14 @@ class UpdateGroups:
         self._groups[name] = group
 
     def leave(self, name: str) -> bool:
-        """False where there is no such group."""
+        """False if the group does not exist."""
         group = self._groups.pop(name, None)
         if group is not None:
             dist.destroy_process_group(group)
         return group is not None
 
     def receive(self, name: str, what: Announced) -> dict[str, Tensor]:
-        """The tensors as they were sent. Raises GroupError."""
+        """The tensors as sent. Raises GroupError."""
         if name not in self._groups:
             raise GroupError(
                 f"Group {name} not in {list(self._groups)}. Please call `init_weights_update_group` first."
@@ -117,7 +117,7 @@ class UpdateGroups:
 
 
 def check_fit(tensors: dict[str, Tensor], live: dict[str, Tensor]) -> None:
-    """Raises DataError where a tensor is none of the model's, has another shape, or is not finite."""
+    """Raises DataError if a tensor is not the model's, has another shape, or is not finite."""
     for name, tensor in tensors.items():
         if name not in live:
             raise DataError(f"this model has no tensor {name}")

@@ -1,7 +1,7 @@
-"""The engine behind the routes: model, tokenizer and scheduler put together, and the bridge from its thread to asyncio.
+"""The engine behind the routes: model, tokenizer and scheduler, and the bridge from its thread to asyncio.
 
-Owns the order of a weight update: read and verify the folder in a worker thread, one update at a time, and only then
-hand the verified tensors to the scheduler.
+Owns the order of a weight update: read and verify the folder in a worker thread, one update at a time, and only then pass the
+verified tensors to the scheduler.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ REFUSED = (
     "Weights were not updated: sequences that are paused in place would go on over a stale cache. Pause with mode "
     "retract or abort, or send flush_cache=false."
 )
-STALLED_S = 20.0  # a scheduler that has not turned for this long is not healthy (SGLang's health limit)
+STALLED_S = 20.0  # a scheduler without a turn for this long is unhealthy (SGLang's health limit)
 
 
 class Engine:
@@ -83,13 +83,13 @@ class Engine:
 
     @property
     def healthy(self) -> bool:
-        """Not paused, and able to step: idle, or a step was begun less than STALLED_S ago."""
+        """Not paused, and able to step: idle, or the last step began less than STALLED_S ago."""
         s = self.scheduler
         moving = s.idle or time.monotonic() - s.beat < STALLED_S
         return s.alive and s.paused is None and moving
 
     def submit(self, generations: list[RunningSequence]) -> None:
-        """Raises ApiError for a request id that is already being served."""
+        """Raises ApiError for a request id that is being served."""
         for g in generations:
             if g.rid in self._live:
                 raise bad_value(f"Duplicate request ID detected: '{g.rid}' is being served.")
@@ -97,12 +97,12 @@ class Engine:
         self.scheduler.submit(generations)
 
     async def abort(self, rid: str | None, *, abort_all: bool) -> None:
-        """End all requests; or that of `rid`, and those whose id begins with it. As in SGLang, an unknown id ends none."""
+        """End all requests, or request `rid` and those whose id begins with it. As in SGLang, an unknown id ends none."""
         if abort_all or rid in self._live:
             await asyncio.wrap_future(self.scheduler.abort(rid, abort_all=abort_all))
 
     async def retire(self, generations: list[RunningSequence]) -> None:
-        """The answer is sent, or its client is gone: forget them, and end those that still run."""
+        """Forget sequences whose reply is sent or whose client is gone, and end those still running."""
         for g in generations:
             if self._live.get(g.rid) is g:
                 del self._live[g.rid]
@@ -139,7 +139,7 @@ class Engine:
         return "Succeeded to update model weights." + suffix
 
     async def join_group(self, address: str, port: int, rank: int, size: int, name: str, backend: str) -> str:
-        """Returns SGLang's message, as all of these do. Raises ApiError in the weights' shape."""
+        """Returns SGLang's message, as do the methods below. Raises ApiError in the weights' shape."""
         try:
             await asyncio.to_thread(self._groups.join, address, port, rank, size, name, backend)
         except GroupError as error:
@@ -185,7 +185,7 @@ class Engine:
         return "Succeeded to update parameter online." + suffix
 
     def weights_by_name(self, name: str, rows: int) -> list[Any] | None:
-        """The first `rows` of a parameter as it is now; None where the model has none of that name."""
+        """The first `rows` of a parameter's current value; None if the model has no such parameter."""
         parameter = self._loaded.model.state_dict().get(name)
         found: list[Any] | None = None if parameter is None else parameter[:rows].tolist()
         return found
@@ -206,7 +206,7 @@ def create(
     num_threads: int | None,
     weight_version: str,
 ) -> Engine:
-    """Load the model and put the engine together. Raises UnsupportedModelError with a message for the operator."""
+    """Load the model and create the engine. Raises UnsupportedModelError with a message for the operator."""
     loaded = load(model_path, max_running_requests, max_total_tokens, context_length, num_threads)
     return Engine(model_path, loaded, weight_version)
 
@@ -226,13 +226,13 @@ def _tokenizer(model_path: Path) -> Tokenizer:
 def _chat_template(model_path: Path) -> ChatTemplate | None:
     try:
         return ChatTemplate.from_dir(model_path)
-    except ConfigError as error:  # it has none: all routes but the chat's do without
+    except ConfigError as error:  # without a template all routes but the chat's work
         log.info("no chat route: %s", error)
         return None
 
 
 def _eos_ids(loaded: LoadedModel, model_path: Path, tokenizer: Tokenizer) -> frozenset[int]:
-    """End-of-sequence ids of the generation config, the model's config and the tokenizer, all of them."""
+    """All end-of-sequence ids of the generation config, the model's config and the tokenizer."""
     found: set[int] = set()
     generation: GenerationConfig | None = getattr(loaded.model, "generation_config", None)
     for value in (getattr(generation, "eos_token_id", None), getattr(loaded.model.config, "eos_token_id", None)):

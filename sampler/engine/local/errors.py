@@ -1,4 +1,4 @@
-"""The 400s of this engine: SGLang's words in SGLang's four shapes, and the reading of a request's JSON.
+"""The 400s of this engine, in SGLang's words and four shapes, and the parsing of a request's JSON.
 
 {"error": {"message"}}                 a bad value, an input too long            `bad_value`
 {"error": "text"}                      a bad type or unknown sampling parameter  `bad_type`
@@ -55,7 +55,7 @@ def parse_json(raw: bytes, content_type: str) -> dict[str, Any]:
 
 
 def field(body: dict[str, Any], name: str, kind: type, default: Any = ...) -> Any:
-    """A typed field of a request; `...` as default means required."""
+    """A typed field of a request; the default `...` means required."""
     if name not in body or (body[name] is None and default is not ...):
         if default is ...:
             shown = str(body)[:200]

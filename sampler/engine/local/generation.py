@@ -1,7 +1,7 @@
-"""One sequence being generated: what was asked, what came out so far, and where its KV cache lies.
+"""One sequence being generated: its request, its output so far, and its KV cache slot.
 
-Born in `protocol` (validated), mutated only by the scheduler's thread, read by the HTTP side once `finish` is set
-(or, for a stream, up to a length that is known to be complete).
+Created in `protocol` (validated), changed only by the scheduler's thread, read by the HTTP side once `finish` is set (for a
+stream, up to a length that is known to be complete).
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class SamplingParams:
 
     @property
     def filtered(self) -> bool:
-        """True when the distribution that is sampled from is a truncated one."""
+        """True if sampling uses a truncated distribution."""
         return not self.greedy and (self.top_p < 1.0 or self.top_k < NO_TOP_K or self.min_p > 0.0)
 
 
@@ -48,9 +48,9 @@ class SamplingParams:
 class RunningSequence:
     """`prompt` token ids in, `output` and `logprobs` (one each per token, stop token included) out.
 
-    `limit` is the number of output tokens at which the context or `max_new_tokens` ends it; `stop_ids` are the ids
-    that end it (empty with `ignore_eos`, as in SGLang). `context` is what has to be in the KV cache before the next
-    token can be sampled; after a retraction it is prompt + partial output.
+    `limit`: number of output tokens at which the context or `max_new_tokens` ends it. `stop_ids`: ids that end it (empty with
+    `ignore_eos`, as in SGLang). `context`: tokens that must be in the KV cache before the next one can be sampled; after a
+    retraction it is prompt + partial output.
     """
 
     rid: str
@@ -85,7 +85,7 @@ class RunningSequence:
 
     @property
     def kv_length(self) -> int:
-        """Tokens whose KV is in the slot: the last sampled token's is written by the step that follows it."""
+        """Tokens whose KV is in the slot; the last sampled token's is written by the next step."""
         return len(self.prompt) + len(self.output) - 1 if self.decoding else self.computed
 
     def tokens(self) -> NDArray[np.int32]:

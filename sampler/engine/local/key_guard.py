@@ -1,4 +1,4 @@
-"""The key that the local engine was started with is demanded as SGLang demands its own: of all routes but those of /health."""
+"""Requires the local engine's API key as SGLang does: on all routes except /health."""
 
 import secrets
 
@@ -8,7 +8,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 
 class KeyGuard:
-    """ASGI, and not a function over a request and its response, which would hide a client's hang-up."""
+    """An ASGI class, since a function over request and response would hide a client's disconnection."""
 
     def __init__(self, app: ASGIApp, api_key: str) -> None:
         self._app = app

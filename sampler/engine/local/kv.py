@@ -1,8 +1,8 @@
-"""The KV cache: a fixed number of slots of `max_len` tokens, and the prefixes that may be reused from them.
+"""The KV cache: a fixed number of slots of `max_len` tokens, and their reusable prefixes.
 
-Slots 0..n-1 are the n sequences that decode, always, so that one decode step reads the cache as one slice without
-gathering; `swap` keeps it so. The other slots hold sequences in prefill, and finished ones whose tokens and KV stay
-as a cache until the least recently used one is needed.
+Slots 0..n-1 always hold the n decoding sequences, so that a decode step reads the cache as one slice without gathering; `swap`
+maintains this. The other slots hold sequences in prefill, and finished ones whose tokens and KV stay cached until the least
+recently used one is needed.
 
 Layout: `data` [slots, layers, 2 (key, value), kv_heads, max_len, head_dim], float32. A slot is one block, and the
 row of (slot, layer, key|value, head, position) in `flat` [-1, head_dim] has stride 1 over positions.
@@ -16,19 +16,19 @@ from numpy.typing import NDArray
 
 from sampler.engine.local.generation import RunningSequence
 
-KEEP_TAIL = 0.75  # a cached sequence is overwritten in place only when at least this share of it is the new prompt's
+KEEP_TAIL = 0.75  # a cached sequence is overwritten in place only if the new prompt shares at least this part of it
 
 
 class KvSlots:
     def __init__(self, num_slots: int, layers: int, kv_heads: int, max_len: int, head_dim: int) -> None:
         self.num_slots, self.layers, self.kv_heads, self.max_len = num_slots, layers, kv_heads, max_len
-        # Zeros, since a masked position still enters as 0 * value and an uninitialized value may be NaN; from numpy,
+        # Zeros, since a masked position still contributes 0 * value and an uninitialized value may be NaN; from numpy,
         # whose zeros take no memory until they are written.
         shape = (num_slots, layers, 2, kv_heads, max_len, head_dim)
         self.data = torch.from_numpy(np.zeros(shape, dtype=np.float32))
         self.flat = self.data.view(-1, head_dim)
         self.tokens: NDArray[np.int32] = np.zeros((num_slots, max_len), dtype=np.int32)
-        self.length: NDArray[np.int64] = np.zeros(num_slots, dtype=np.int64)  # tokens that others may reuse
+        self.length: NDArray[np.int64] = np.zeros(num_slots, dtype=np.int64)  # reusable tokens
         self.owner: list[RunningSequence | None] = [None] * num_slots
         self._used: list[int] = [0] * num_slots
         self._clock = 0
@@ -42,16 +42,16 @@ class KvSlots:
         return (base_N[None, :, None] + self._row_of_head[:, None, :]).view(self.layers, -1)
 
     def common_prefix(self, context: NDArray[np.int32]) -> NDArray[np.int64]:
-        """Per slot, how many leading tokens of `context` it holds and may share."""
+        """Per slot, the number of leading tokens of `context` that it can share."""
         size = len(context)
         differs = self.tokens[:, :size] != context
         first = np.where(differs.any(axis=1), differs.argmax(axis=1), size)
         return np.minimum(first, self.length)
 
     def take(self, generation: RunningSequence) -> bool:
-        """Give an idle slot to `generation`, with as much of its context as any slot holds. False: all are busy.
+        """Assign an idle slot to `generation`, with the longest prefix of its context that any slot holds. False: all are busy.
 
-        At least one token is left to compute: the logits of the last one are needed.
+        At least one token remains to be computed, for the logits of the last one.
         """
         idle = [slot for slot, owner in enumerate(self.owner) if owner is None]
         if not idle:
@@ -73,7 +73,7 @@ class KvSlots:
         return True
 
     def extend(self, generation: RunningSequence) -> None:
-        """Prefill went on: share what is now computed."""
+        """Share the tokens that prefill has computed so far."""
         if not generation.kv_stale:
             self.length[generation.slot] = generation.computed
 
@@ -104,7 +104,7 @@ class KvSlots:
                 owner.slot = slot
 
     def flush(self) -> None:
-        """Nothing held now is ever reused; running sequences keep their own (stale) cache."""
+        """Prevent reuse of everything cached now; running sequences keep their own (stale) cache."""
         self.length[:] = 0
         for owner in self.owner:
             if owner is not None:

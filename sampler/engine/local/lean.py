@@ -1,8 +1,8 @@
 """A compact forward for models of the Llama, Qwen2 and Qwen3 shape: transformers' weights without its module calls.
 
-The stock forward costs about 3 ms of Python per step on a tiny model; this one about 0.3 ms. Its fused matrices share
-memory with the model's own parameters, so loading new weights into the model is all that an update takes. It is
-checked against the stock forward when the model is loaded (`runner.load_runner`); on any difference it is not used.
+The stock forward costs about 3 ms of Python per step on a tiny model; this one about 0.3 ms. Its fused matrices share memory
+with the model's parameters, so an update only loads new weights into the model. It is checked against the stock forward when
+the model is loaded (`runner.load_runner`); on any difference it is not used.
 
 Shapes: N tokens, D hidden, H query heads, K kv heads, E head_dim.
 """
@@ -21,7 +21,7 @@ from sampler.engine.local.attention import Plan, attend
 
 
 class NotLeanError(Exception):
-    """The model is not of the shape this forward knows; says what it has instead."""
+    """The model's shape is not supported by this forward; names the difference."""
 
 
 @dataclass(slots=True)
@@ -126,7 +126,7 @@ def _add_linear(x: Tensor, y: Tensor, layer: nn.Linear) -> Tensor:
 
 
 def _fuse(parts: Sequence[Tensor]) -> Tensor:
-    """One matrix for several; the parts become views of it, so both stay one."""
+    """Fuse several matrices into one; the parts become views of it, so both stay equal."""
     fused = torch.cat([part.data for part in parts])
     start = 0
     for part in parts:

@@ -1,7 +1,7 @@
-"""What a client may ask of /generate: a body becomes validated `RunningSequence`s, or a 400 (`errors`).
+"""Parses a /generate body into validated `RunningSequence`s, or a 400 (`errors`).
 
-Where SGLang would die (a token id outside the vocabulary), or does what this engine does not (penalties, grammars,
-LoRA, prompt log-probs), the answer is a 400 that says so: never silently something else.
+If SGLang would crash (a token id outside the vocabulary), or supports a feature that this engine lacks (penalties, grammars,
+LoRA, prompt log-probs), the response is a 400 with the reason: never silently something else.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from sampler.engine.local.sampling_params import parse_sampling
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What the served model allows. `encode` is its tokenizer's."""
+    """Limits of the served model. `encode` is its tokenizer's."""
 
     context_length: int
     vocab_size: int
@@ -33,7 +33,7 @@ _REFUSED = {
 
 
 def parse_generate(body: dict[str, Any], limits: Limits) -> tuple[list[RunningSequence], bool]:
-    """The sequences a /generate body asks for, and whether the answer is a list. Raises ApiError."""
+    """The sequences of a /generate body, and whether the response is a list. Raises ApiError."""
     for name, shown in _REFUSED.items():
         if body.get(name):
             raise bad_value(f"{shown} is not supported by the local engine; use SGLang for it.")
@@ -60,7 +60,7 @@ def parse_generate(body: dict[str, Any], limits: Limits) -> tuple[list[RunningSe
 
 
 def _prompts(body: dict[str, Any], limits: Limits) -> tuple[list[list[int]], bool]:
-    """Token ids of each prompt, and whether the body held a list of prompts. `input_ids` goes before `text`."""
+    """Token ids of each prompt, and whether the body contains a list of prompts. `input_ids` takes precedence over `text`."""
     ids, text = body.get("input_ids"), body.get("text")
     if ids is None and text is None:
         raise bad_value("Either text, input_ids or input_embeds should be provided.")
@@ -141,8 +141,8 @@ def _refuse_prompt_logprobs(body: dict[str, Any], prompts: list[list[int]], flag
 
 
 def _limit(prompt: list[int], params: SamplingParams, limits: Limits, *, explicit: bool) -> int:
-    """Output tokens until the end. SGLang refuses an explicit max_new_tokens that exceeds the context, clamps the
-    default, and in any case stops two tokens before the context does."""
+    """Maximum output tokens. SGLang refuses an explicit max_new_tokens that exceeds the context, clamps the default, and always
+    stops two tokens before the context ends."""
     room = max(0, limits.context_length - 2 - len(prompt))
     wanted = params.max_new_tokens
     if wanted is None:

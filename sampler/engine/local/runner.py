@@ -1,7 +1,7 @@
-"""Loading a model and choosing its forward: lean where the model has the shape for it, stock otherwise.
+"""Loads a model and chooses its forward: lean if the model's shape permits, else stock.
 
-Either is accepted only after its logits over the slot cache (prefill in two chunks, then decode) equal a plain
-transformers forward; a model that neither serves correctly is refused at start, never served approximately.
+A forward is accepted only if its logits over the slot cache (prefill in two chunks, then decode) equal a plain transformers
+forward; a model that neither serves correctly is refused at start, never served approximately.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from sampler.engine.local.stock import StockForward
 log = logging.getLogger(__name__)
 
 TOLERANCE = 1e-4  # of logits, relative to their largest; a wrong mask or position is off by 1e-1
-SMALL_MODEL = 20_000_000  # parameters below which one thread is faster than several (matrices too small to share)
+SMALL_MODEL = 20_000_000  # below this many parameters one thread is faster than several (matrices too small to share)
 
 
 class UnsupportedModelError(ValueError):
-    """The model cannot be served by this engine; says why."""
+    """The model cannot be served by this engine; gives the reason."""
 
 
 class Forward(Protocol):

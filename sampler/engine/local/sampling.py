@@ -20,7 +20,7 @@ _BELOW_ONE = 1 - 2.0**-40  # keeps uniform * total strictly below total, so that
 
 @dataclass(slots=True)
 class SamplingBatch:
-    """What sampling needs to know of its rows; made when the batch changes, used at every step."""
+    """Sampling parameters of the rows; rebuilt when the batch changes, used at every step."""
 
     generations: Sequence[RunningSequence]
     temperature: Tensor | None  # [n, 1]; None: all are 1
@@ -64,8 +64,8 @@ def _draw(log_probs: Tensor, batch: SamplingBatch) -> Tensor:
 
 
 def truncate(probs: Tensor, top_k: int, top_p: float, min_p: float) -> Tensor:
-    """[vocabulary] -> the same with the tail at zero, not renormalized: the top_k most likely tokens, of these the
-    fewest whose mass reaches top_p, of these those with at least min_p times the largest probability."""
+    """[vocabulary] -> the same with the tail at zero, not renormalized: keep the top_k most likely tokens, of these the fewest
+    whose mass reaches top_p, of these those with at least min_p times the largest probability."""
     ordered, index = probs.sort(descending=True)
     before = ordered.cumsum(-1) - ordered
     ordered[before > top_p] = 0.0

@@ -1,4 +1,4 @@
-"""Sampling parameters as SGLang reads them: names, defaults, order of the checks, words of the refusals."""
+"""Sampling parameters as in SGLang: names, defaults, order of the checks, and error messages."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sampler.engine.local.generation import NO_TOP_K, SamplingParams
 
 MAX_N = 1024
 
-# SGLang's names, in the order its message lists them, with the type its message expects; "-": refused here.
+# SGLang's names, in the order of its message, with the type in its message; "-": refused here.
 _FIELDS: dict[str, str] = {
     "max_new_tokens": "i64", "stop": "stop", "stop_token_ids": "ids", "stop_regex": "-", "temperature": "f64",
     "top_p": "f64", "top_k": "i64", "min_p": "f64", "frequency_penalty": "f64", "presence_penalty": "f64",
@@ -88,7 +88,7 @@ def _describe(value: object) -> str:
 
 
 def _normalized(p: SamplingParams, given: dict[str, Any]) -> SamplingParams:
-    """Values checked in SGLang's order and words; temperature 0 becomes greedy at temperature 1, as there."""
+    """Check values in SGLang's order and words; temperature 0 becomes greedy at temperature 1, as there."""
     if not (math.isfinite(p.temperature) and p.temperature >= 0):
         raise bad_value(f"temperature must be a non-negative finite number, got {given['temperature']}.")
     if not 0 < p.top_p <= 1:

@@ -1,9 +1,9 @@
-"""The one thread that owns the model, the KV cache and every sequence in flight, and the commands it obeys.
+"""The thread that owns the model, the KV cache and every sequence in flight, and its commands.
 
     loop:  commands (submit, abort, pause, continue, update, …)  ─▶  Batching.step
 
-Everything public may be called from any thread; commands run between steps, in the order of their arrival. Finished
-sequences are announced through `post`, once per step, as a list of their `notify` callables.
+Public methods may be called from any thread; commands run between steps, in order of arrival. Finished sequences are announced
+through `post`, once per step, as a list of their `notify` callables.
 """
 
 from __future__ import annotations
@@ -46,11 +46,11 @@ class Scheduler:
     def __init__(self, batching: Batching, post: Callable[[list[Callable[[], None]]], None]) -> None:
         self.paused: PauseMode | None = None
         self.failure: BaseException | None = None
-        self.beat = time.monotonic()  # of the last turn of the loop; stale only while a step takes long
+        self.beat = time.monotonic()  # time of the loop's last turn; old only while a step takes long
         self._b, self._post = batching, post
         self._measured = (0.0, 0)
         self._commands: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
-        self._held: deque[RunningSequence] = deque()  # arrived behind an update that waits for those before it
+        self._held: deque[RunningSequence] = deque()  # arrived after an update that waits for earlier ones
         self._updates: deque[PendingUpdate] = deque()
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name="scheduler", daemon=True)
@@ -78,7 +78,7 @@ class Scheduler:
         return not (self._b.can_step or self._held)
 
     def load(self) -> dict[str, int]:
-        """A momentary reading, for /v1/loads and /server_info."""
+        """A snapshot for /v1/loads and /server_info."""
         return {
             "running": len(self._b.running) + len(self._b.prefilling),
             "waiting": len(self._b.waiting) + len(self._held),
@@ -99,11 +99,11 @@ class Scheduler:
         self._commands.put(command)
 
     def abort(self, rid: str | None = None, *, abort_all: bool = False) -> Future[int]:
-        """Finish every sequence whose id starts with `rid`, or all, with what it has; returns how many."""
+        """Finish every sequence whose id starts with `rid`, or all, with their partial output; returns their number."""
         return self._call(lambda: self._abort(lambda g: abort_all or (bool(rid) and g.rid.startswith(str(rid)))))
 
     def abort_these(self, generations: list[RunningSequence]) -> Future[int]:
-        """The client of these hung up."""
+        """End sequences whose client disconnected."""
         return self._call(lambda: self._abort(lambda g: g in generations))
 
     def pause(self, mode: PauseMode) -> Future[None]:
@@ -113,15 +113,15 @@ class Scheduler:
         return self._call(self._resume)
 
     def flush(self) -> Future[bool]:
-        """Forget cached prefixes; False, and nothing done, while sequences hold KV."""
+        """Forget cached prefixes; False, without effect, while sequences hold KV."""
         return self._call(self._flush)
 
     def set_version(self, version: str) -> Future[None]:
         return self._call(lambda: self._b.enter_version(version))
 
     def update(self, apply: Callable[[], None], version: str | None, *, flush_cache: bool) -> Future[None]:
-        """Run `apply` (which changes the weights) when no sequence would be torn: at once while paused, otherwise
-        after all that were submitted before. Raises UpdateRefusedError through the future."""
+        """Run `apply` (which changes the weights) when no sequence would mix versions: at once while paused, otherwise after
+        all earlier submissions. Raises UpdateRefusedError through the future."""
         pending = PendingUpdate(apply, version, flush_cache, Future())
         self._commands.put(lambda: self._updates.append(pending))
         return pending.done
@@ -143,9 +143,9 @@ class Scheduler:
             with torch.inference_mode():
                 while not self._stopping:
                     self._turn()
-        except BaseException as failure:  # SystemExit too: without this thread requests would wait for ever
+        except BaseException as failure:  # SystemExit too: without this thread requests would wait without end
             self.failure = failure
-            log.critical("scheduler died: the engine ends", exc_info=True)
+            log.critical("scheduler crashed: the engine exits", exc_info=True)
             signal.raise_signal(signal.SIGTERM)  # uvicorn shuts down; the process ends with status 1
             raise
         finally:

@@ -1,5 +1,5 @@
-"""The HTTP side: SGLang's routes over the engine. Every answer a client can get is made in this file, `answers`, `chat`
-or `errors`; nothing here computes.
+"""The HTTP side: SGLang's routes over the engine. All responses are created in this file, `answers`, `chat` or `errors`;
+nothing here computes.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ Handler = Callable[[Engine, Request], Awaitable[Response]]
 
 
 def build_app(engine: Engine, api_key: str | None = None) -> Starlette:
-    """`api_key`: what requests must show; None: nothing."""
+    """`api_key`: the key that requests must send; None: none."""
 
     def bound(handler: Handler) -> Callable[[Request], Awaitable[Response]]:
         async def endpoint(request: Request) -> Response:
@@ -82,7 +82,7 @@ async def generate(engine: Engine, request: Request) -> Response:
     if generations[0].stream:
         return StreamingResponse(_events(engine, generations[0]), media_type="text/event-stream")
     if not await _complete(engine, request, generations):
-        return Response(status_code=499)  # the client has gone
+        return Response(status_code=499)  # the client has disconnected
     found = [answers.generation_json(g, engine.decode) for g in generations]
     return JSONResponse(found if as_list else found[0])
 
@@ -96,7 +96,7 @@ async def chat_completions(engine: Engine, request: Request) -> Response:
 
 
 async def _complete(engine: Engine, request: Request, generations: list[RunningSequence]) -> bool:
-    """Generate to the end; False when the client hung up before."""
+    """Generate to the end; False if the client disconnected before."""
     done = asyncio.Event()
     for g in generations:
         g.notify = lambda: done.set() if all(g.finish for g in generations) else None
@@ -108,7 +108,7 @@ async def _complete(engine: Engine, request: Request, generations: list[RunningS
 
 
 async def _finished_before_hang_up(request: Request, done: asyncio.Event) -> bool:
-    """A generation has no time limit of its own: it ends by its token limit, an abort, or its client's hang-up."""
+    """A generation has no time-out of its own: its token limit, an abort, or its client's disconnection ends it."""
     finished = asyncio.ensure_future(done.wait())
     gone = asyncio.ensure_future(_disconnected(request))
     try:
@@ -125,7 +125,7 @@ async def _disconnected(request: Request) -> None:
 
 
 async def _events(engine: Engine, g: RunningSequence) -> AsyncIterator[str]:
-    """One event per token, with all tokens so far. A hang-up cancels this iterator, whose end retires the sequence."""
+    """One event per token, with all tokens so far. A disconnection cancels this iterator, whose end retires the sequence."""
     changed = asyncio.Event()
     g.notify = changed.set
     sent = 0
@@ -255,7 +255,7 @@ async def update_weight_version(engine: Engine, request: Request) -> Response:
 
 
 async def get_weights_by_name(engine: Engine, request: Request) -> Response:
-    """The first rows of one parameter, as float32. (SGLang 0.5.23 knows it for Llama-like classes only.)"""
+    """The first rows of one parameter, as float32. (SGLang 0.5.23 supports it only for Llama-like classes.)"""
     body = await _body(request)
     rows = engine.weights_by_name(field(body, "name", str), field(body, "truncate_size", int, 100))
     if rows is None:
@@ -288,7 +288,7 @@ async def list_models(engine: Engine, request: Request) -> Response:
 
 
 async def health(engine: Engine, request: Request) -> Response:
-    """Cheap, unlike SGLang's, which generates: 503 at once while paused, or when the scheduler stands still."""
+    """Cheap, unlike SGLang's, which generates: 503 at once while paused, or when the scheduler stalls."""
     return Response(status_code=200 if engine.healthy else 503)
 
 

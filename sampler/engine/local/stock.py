@@ -1,5 +1,5 @@
-"""The generic forward: transformers' own modules over our slot cache, for every model whose attention goes through
-transformers' attention interface with keys and values per head. Slower than `lean`, same `Plan`, same cache.
+"""The generic forward: transformers' own modules over our slot cache, for every model that uses transformers' attention
+interface with keys and values per head. Slower than `lean`, same `Plan`, same cache.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class StockForward:
 
 
 def _no_mask(*args: Any, **kwargs: Any) -> None:
-    """Masks are the plan's."""
+    """The plan has the masks."""
 
 
 def _attention(

@@ -1,8 +1,8 @@
-"""New weights from disk, in two parts: read and verify (any thread, nothing live touched), then copy into the model.
+"""Loads new weights from disk in two steps: read and verify (any thread, without changing the model), then copy.
 
-A checkpoint is accepted only when its files are whole, its tensors are exactly those the engine started with, of the
-same shapes, floating point and finite, and its config describes the same architecture. SGLang dies of a truncated
-file or a wrong shape, and takes missing tensors for success; here each is a message.
+A checkpoint is accepted only if its files are complete, its tensors are exactly those the engine started with, of the same
+shapes, floating point and finite, and its config describes the same architecture. SGLang crashes on a truncated file or a wrong
+shape, and reports success despite missing tensors; here each is an error message.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ MEANINGFUL = (
 
 @dataclass(frozen=True, slots=True)
 class ExpectedCheckpoint:
-    """What every update must look like: read once, from the folder the engine started with."""
+    """The required properties of every update, read once from the engine's initial folder."""
 
     layout: CheckpointLayout
     config: dict[str, Any]
@@ -40,28 +40,28 @@ def expect(model: PreTrainedModel, model_path: Path) -> ExpectedCheckpoint:
 
 
 def read_checkpoint(model_path: Path, expected: ExpectedCheckpoint) -> dict[str, Tensor]:
-    """The verified float32 tensors of the folder. Raises DataError saying what was found and what was expected."""
+    """The verified float32 tensors of the folder. Raises DataError with the found and expected values."""
     _verify_config(model_path, expected)
     check_layout(model_path, expected.layout)
     tensors: dict[str, Tensor] = {}
     for file in weight_files(model_path):
         try:
-            tensors |= parse_safetensors(file.read_bytes())  # bytes, not mmap: the file may change under us
+            tensors |= parse_safetensors(file.read_bytes())  # bytes, not mmap: the file may change meanwhile
         except (SafetensorError, OSError) as error:
             raise DataError(f"{file} is not a whole safetensors file: {error}") from error
     return {name: _finite(name, tensor.float()) for name, tensor in tensors.items()}
 
 
 def copy_into(model: PreTrainedModel, tensors: dict[str, Tensor]) -> None:
-    """In place, so that tensors that share memory with the parameters follow. Cannot fail half-way: verified before."""
+    """Copy in place, so that tensors sharing memory with the parameters follow. Cannot fail half-way: verified before."""
     live = model.state_dict()
     for name, tensor in tensors.items():
         live[name].copy_(tensor)
 
 
 def by_model_names(model: PreTrainedModel, model_path: Path, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The tensors under the names of the live model. Most architectures use the same names on disk; for those that
-    do not (fused experts), transformers loads the folder once more and says what belongs where."""
+    """The tensors under the live model's names. Most architectures use the same names on disk; for others (fused experts),
+    transformers loads the folder once more and maps the names."""
     live = model.state_dict()
     if all(name in live for name in tensors):
         return tensors
@@ -81,7 +81,7 @@ def _config(model_path: Path) -> dict[str, Any] | None:
 
 
 def _verify_config(model_path: Path, expected: ExpectedCheckpoint) -> None:
-    """A folder with tensors alone is fine; one with a config must mean the same by them."""
+    """A folder with only tensors is accepted; a config must give them the same meaning."""
     config = _config(model_path)
     if config is None:
         return
@@ -89,7 +89,7 @@ def _verify_config(model_path: Path, expected: ExpectedCheckpoint) -> None:
         if config.get(key) != expected.config.get(key):
             raise DataError(
                 f"{model_path / 'config.json'}: {key} is {config.get(key)!r}; this engine serves {key} "
-                f"{expected.config.get(key)!r}. Another architecture needs an engine of its own."
+                f"{expected.config.get(key)!r}. Another architecture needs a separate engine."
             )
 
 

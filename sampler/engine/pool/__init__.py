@@ -1,1 +1,1 @@
-"""The engines that a sampler sends requests to: choice, load, failover, and cross-policy sampling."""
+"""The engines that a sampler uses: choice, load, failover, and cross-policy sampling."""

@@ -1,13 +1,13 @@
-"""Which engine takes a request, and what happens when it fails.
+"""Chooses an engine for each request, and handles its failures.
 
         generate ─▶ choose (affinity, least loaded) ─▶ engine ─▶ stop | length ─▶ one Generation
                         ▲                                │
-                        ├── wait, then another ◀─────────┤ EngineUnavailable: the service is suspect for a few seconds
-                        └── go on from the partial ◀─────┘ abort: prompt + partial ids, the remaining budget
+                        ├── wait, try another ◀──────────┤ EngineUnavailable: the service is suspect for a few seconds
+                        └── continue the partial ◀───────┘ abort: prompt + partial ids, the remaining budget
 
-Promises: a reply that is put together from several parts is token-exact (ids, log-probs and version runs are
-concatenated, and each cut is recorded); nothing waits without a bound; a caller that is cancelled leaves no request
-running at an engine; no request is sent by a list of engines that was read longer than `LIST_AGE_S` ago.
+Promises: a reply assembled from several parts is token-exact (ids, log-probs and version runs are concatenated, and each cut is
+recorded); every wait is bounded; a cancelled caller leaves no request running at an engine; no request is sent with a list of
+engines read more than `LIST_AGE_S` ago.
 """
 
 import asyncio
@@ -26,14 +26,14 @@ from sampler.errors import EngineError, EngineUnavailable
 
 log = logging.getLogger(__name__)
 
-# The oldest list of engines that a request may be sent by, for any settings of a sampler. A keeper that drains its engine
-# relies on it: after that time every sampler knows (`sampler.engine.keeper.update.SETTLE_S`).
+# Maximum age of the list of engines when a request is sent, for any settings of a sampler. A keeper that drains its engine
+# relies on it: after that time every sampler has read the new status (`sampler.engine.keeper.update.SETTLE_S`).
 LIST_AGE_S = 2.0
 
 
 class Service(Protocol):
-    """What the pool reads of a registered engine. `running` and `capacity` are requests. `status` is "UP" when it takes
-    requests, and "DRAINING" when it will again soon: that is waited for."""
+    """The pool's view of a registered engine. `running` and `capacity` are requests. `status` is "UP" when it takes requests, and
+    "DRAINING" when it will soon do so again: the pool waits for that."""
 
     @property
     def url(self) -> str: ...
@@ -52,8 +52,9 @@ Refresh = Callable[[], Awaitable[Sequence[Service]]]
 
 @dataclass(frozen=True, slots=True)
 class PoolLimits:
-    """`refresh_s`: at most `LIST_AGE_S` counts. `wait_s`: for an engine that takes requests, after the last sign of one that
-    drains. `affinity_slack`: how much fuller (as a share of capacity) the episode's last service may be and still be kept."""
+    """`refresh_s`: capped at `LIST_AGE_S`. `wait_s`: for an engine that takes requests, counted from the last time one was
+    draining. `affinity_slack`: how much fuller (as a share of capacity) the episode's last service may be and still be
+    preferred."""
 
     refresh_s: float = LIST_AGE_S
     max_failures: int = 8
@@ -68,7 +69,7 @@ class PoolLimits:
 
 @dataclass(slots=True)
 class PoolStats:
-    """Counters since the start; the caller logs differences. `engine_s` adds up over concurrent requests."""
+    """Counters since the start; the caller logs differences. `engine_s` sums over concurrent requests."""
 
     requests: int = 0
     failures: int = 0
@@ -82,7 +83,7 @@ class PoolStats:
 
 @dataclass(frozen=True, slots=True)
 class Continuation:
-    """A cut in a reply: `n_tokens` were kept of what `url` had sampled when it aborted, for `cause`."""
+    """A cut in a reply: `n_tokens` sampled by `url` were kept when it aborted, for `cause`."""
 
     url: str
     n_tokens: int
@@ -91,7 +92,7 @@ class Continuation:
 
 @dataclass(frozen=True, slots=True)
 class EngineReply:
-    """A whole reply. `generation.url` is the service that finished it: the affinity of the episode's next request."""
+    """A whole reply. `generation.url` is the service that finished it: the affinity for the episode's next request."""
 
     generation: Generation
     continuations: tuple[Continuation, ...]
@@ -107,7 +108,7 @@ class _Suspicion:
 
 @dataclass(slots=True)
 class _Progress:
-    """One reply while it is being made."""
+    """One reply in progress."""
 
     output_ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
@@ -123,9 +124,9 @@ class _Progress:
 
 
 class EnginePool:
-    """One per process. `refresh` reads which services of the right policy there are; it is asked at most every `refresh_s`.
+    """One per process. `refresh` reads the services of the right policy; it is called at most every `refresh_s`.
 
-    `vocabulary`: how many tokens the policy's model has, where that is known; an answer with others is a failure.
+    `vocabulary`: size of the policy's vocabulary, if known; a reply with other tokens is a failure.
     """
 
     def __init__(
@@ -145,12 +146,14 @@ class EnginePool:
         self._refreshed_at = -float("inf")
         self._refreshing: asyncio.Task[None] | None = None
         self._mine: Counter[str] = Counter()  # our requests in flight, by url
-        self._mine_then: Counter[str] = Counter()  # the same when `running` was read: the rest is other processes'
+        self._mine_then: Counter[str] = (
+            Counter()
+        )  # the same when `running` was read: the rest belongs to other processes
         self._suspects: dict[str, _Suspicion] = {}
         self._aborting: set[asyncio.Task[None]] = set()
 
     async def close(self) -> None:
-        """Wait for the aborts that are under way; bounded by `abort_s`."""
+        """Wait for pending aborts; bounded by `abort_s`."""
         if self._aborting:
             await asyncio.wait(self._aborting, timeout=self._limits.abort_s)
 
@@ -163,11 +166,11 @@ class EnginePool:
         timeout_s: float | None = None,
         version: int | None = None,
     ) -> EngineReply:
-        """One whole reply to `prompt_ids`. `sampling_params` must say `max_new_tokens`.
+        """One whole reply to `prompt_ids`. `sampling_params` must contain `max_new_tokens`.
 
-        `version`: only engines that serve it are asked (evaluation). `timeout_s` bounds each request, not their sum. A
-        stop *string* that begins in one part and ends in the next is not seen; stop tokens are. Raises EngineRefused as
-        it comes, EngineUnavailable when the retries are used up.
+        `version`: use only engines that serve it (evaluation). `timeout_s` bounds each request, not their sum. A stop *string*
+        split over two parts is not detected; stop tokens are. Raises EngineRefused at once, EngineUnavailable when the retries
+        are used up.
         """
         budget = int(sampling_params["max_new_tokens"])
         progress, began = _Progress(), time.monotonic()
@@ -189,7 +192,7 @@ class EnginePool:
     async def _request(
         self, url: str, input_ids: Sequence[int], params: Mapping[str, Any], rid: str, timeout_s: float | None
     ) -> Generation:
-        # Engines abort by prefix and refuse a known id: every request gets its own, all of one length.
+        # Engines abort by prefix and refuse a known id: every request gets a unique id, all of one length.
         request_id = f"{rid}-{uuid.uuid4().hex}"
         self.stats.requests += 1
         self._mine[url] += 1
@@ -235,7 +238,7 @@ class EnginePool:
         self.stats.continuations += 1
         if part.output_ids:
             return
-        # Aborted before its first token: the engine is paused or full. That is no progress, so it counts as a failure.
+        # Aborted before its first token: the engine is paused or full. Without progress it counts as a failure.
         progress.failures += 1
         if progress.failures >= self._limits.max_failures:
             raise EngineUnavailable(
@@ -259,15 +262,15 @@ class EnginePool:
         return EngineReply(whole, tuple(progress.continuations), progress.failures, duration_s)
 
     async def is_up(self) -> bool:
-        """Is there an engine that takes requests now?"""
+        """Whether an engine takes requests now."""
         await self._refresh_if_old()
         return any(service.status == "UP" and not self._is_suspect(service.url) for service in self._services)
 
     async def _choose(self, affinity: str | None, version: int | None) -> str:
-        """The service for the next request, to be sent at once; waits, up to `wait_s`, until one is up and not suspect.
+        """The service for the next request, to be sent at once; waits up to `wait_s` until one is up and not suspect.
 
-        An engine that drains comes back within its keeper's `drain_s`, or is not listed any more: while it drains, no time
-        counts.
+        An engine that drains returns within its keeper's `drain_s`, or leaves the list: while it drains, the wait does not
+        count.
         """
         deadline = time.monotonic() + self._limits.wait_s
         while True:
@@ -277,7 +280,7 @@ class EnginePool:
                 for service in self._services
                 if service.status == "UP" and version in (None, service.version) and not self._is_suspect(service.url)
             ]
-            if live and self._list_age_s() < LIST_AGE_S:  # it may have taken long to read
+            if live and self._list_age_s() < LIST_AGE_S:  # reading the list may have taken long
                 return self._least_loaded(live, affinity)
             if any(service.status == "DRAINING" for service in self._services):
                 deadline = time.monotonic() + self._limits.wait_s
@@ -298,7 +301,7 @@ class EnginePool:
         return random.choice([url for url, load in loads.items() if load == least])
 
     def _load(self, service: Service) -> float:
-        """Share of its capacity in use: our own requests exactly, other processes' as of the last refresh."""
+        """Share of capacity in use: our own requests exactly, other processes' as of the last refresh."""
         others = max(0, service.running - self._mine_then[service.url])
         return (self._mine[service.url] + others) / max(1, service.capacity)
 
@@ -307,7 +310,7 @@ class EnginePool:
         return suspicion is not None and suspicion.until > time.monotonic()
 
     async def _refresh_if_old(self) -> None:
-        """One refresh at a time, shared by all who wait for it; a cancelled waiter does not end it."""
+        """One refresh at a time, shared by all waiters; cancelling a waiter does not cancel it."""
         if self._list_age_s() < min(self._limits.refresh_s, LIST_AGE_S):
             return
         if self._refreshing is None or self._refreshing.done():
@@ -318,7 +321,7 @@ class EnginePool:
         return time.monotonic() - self._refreshed_at
 
     async def _refresh_now(self) -> None:
-        began = time.monotonic()  # an engine may begin to drain as soon as the question is sent
+        began = time.monotonic()  # an engine may start to drain right after the query is sent
         try:
             async with asyncio.timeout(self._limits.wait_s):
                 self._services = await self._refresh()
@@ -337,6 +340,6 @@ def _remaining(params: Mapping[str, Any], done: int, budget: int) -> Mapping[str
 
 
 def _backoff(limits: PoolLimits, failures: int) -> float:
-    """Exponential, with full jitter in its upper half, so that many episodes do not come back at once."""
+    """Exponential, with jitter in the upper half, so that many episodes do not retry at once."""
     longest = min(limits.max_backoff_s, limits.backoff_s * 2.0 ** (failures - 1))
     return longest * random.uniform(0.5, 1.0)

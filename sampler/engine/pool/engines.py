@@ -1,8 +1,8 @@
-"""The engines that a sampler process may ask, as the database lists them: a pool for each policy that takes turns, and one for
-each source that turns may be drawn from instead.
+"""The engines that a sampler process uses, as listed in the database: a pool for each policy that takes turns, and one for each
+alternative source of turns.
 
-An engine under update holds its requests and answers after it: as good as up. One that drains gets none until it serves its new
-weights. One with `follow_every` above 1 is asked for the turns of the source "lagging" only.
+An engine being updated holds its requests and answers them afterwards: it counts as up. A draining engine gets no requests
+until it serves its new weights. An engine with `follow_every` above 1 serves only turns of the source "lagging".
 """
 
 from collections.abc import Iterable, Sequence
@@ -26,9 +26,9 @@ from shared.store import Store
 
 
 class Engines:
-    """`policy_clients`: by policy; `sources`: of `turn_sources`. `look` reads the list again.
+    """`policy_clients`: by policy; `sources`: of `turn_sources`. `look` rereads the list.
 
-    Raises ConfigError for a model's folder without a tokenizer, or a chat template whose turns cannot be told apart.
+    Raises ConfigError for a model's folder without a tokenizer, or a chat template whose turns have no detectable end.
     """
 
     def __init__(self, store: Store, client: EngineClient, config: SamplerConfig) -> None:
@@ -44,7 +44,7 @@ class Engines:
         self.sources = [self._source(name, share) for name, share in config.turn_sources.items()]
 
     async def look(self) -> None:
-        """Raises ConfigError where turns would be drawn from a policy with another tokenizer."""
+        """Raises ConfigError if a source of turns has another tokenizer."""
         for policy in self._policies:
             await self._look_at(policy)
         for policy in [p for p in self._unchecked if self._listed[p] and self._listed[self._config.policy]]:
@@ -52,19 +52,19 @@ class Engines:
             self._unchecked.discard(policy)
 
     def ready(self) -> bool:
-        """Has every policy that takes turns an engine?"""
+        """Whether every policy that takes turns has an engine."""
         return all(self._asked(policy, lagging=False) for policy in self._config.policies)
 
     def up(self) -> list[InferenceService]:
         return [s for services in self._listed.values() for s in services if s.status is ServiceStatus.UP]
 
     def served_versions(self) -> list[int]:
-        """Of the process's own policy."""
+        """Versions of the process's own policy."""
         own = self._asked(self._config.policy, lagging=False)
         return sorted({service.version for service in own if service.status is ServiceStatus.UP})
 
     def stats(self) -> PoolStats:
-        """Of all requests since the start."""
+        """Sum over all requests since the start."""
         return _sum(pool.stats for pool in self._pools())
 
     async def close(self) -> None:
@@ -80,20 +80,20 @@ class Engines:
         return [service for service in self._listed.get(policy, ()) if (service.follow_every > 1) is lagging]
 
     async def _services(self, policy: str, lagging: bool) -> Sequence[PoolService]:
-        """Read now: what a pool sends by is no older than it knows."""
+        """Read on demand, so that a pool's list is as fresh as the pool assumes."""
         await self._look_at(policy)
         return [_seen(service) for service in self._asked(policy, lagging=lagging)]
 
     def _policy_client(self, policy: str, model: Path) -> PolicyClient:
         template = ChatTemplate.from_dir(model, self._config.chat_template_kwargs)
         try:
-            turn_format(template)  # learned now, so that a template that cannot be used stops the start
+            turn_format(template)  # learned now, so that an unusable template stops the start
         except ConfigError as exc:
             raise ConfigError(f"{model}: {exc}") from exc
         return PolicyClient(template, self._pool(policy, model, lagging=False))
 
     def _source(self, name: str, share: float) -> Source:
-        """Its turns are trained by the process's own policy: so the tokens of any source must be of its vocabulary."""
+        """Its turns are trained by the process's own policy: so the tokens of any source must be in its vocabulary."""
         policy = self._config.policy if name == LAGGING else name
         pool = self._pool(policy, self._config.model_name_or_path, lagging=name == LAGGING)
         return Source(name, None if name == LAGGING else name, share, pool)
@@ -108,7 +108,7 @@ class Engines:
 
 
 def vocabulary_of(model: Path) -> int | None:
-    """How many tokens the model has, by the config.json of its folder; None where that does not say. Raises ConfigError."""
+    """Vocabulary size from the config.json of the model's folder; None if it contains none. Raises ConfigError."""
     if not (file := model / "config.json").is_file():
         return None
     config = read_json_file(file, "the configuration of the model", keys_once=False)
@@ -125,7 +125,7 @@ def _sum(several: Iterable[PoolStats]) -> PoolStats:
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """An engine as the pool reads it."""
+    """An engine in the form that the pool reads."""
 
     url: str
     version: int

@@ -1,4 +1,4 @@
-"""What a sampler needs to ask one policy for a turn."""
+"""Access to one policy for a sampler: template and engine pool."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""How many tokens a second, over the last while."""
+"""Token throughput over a recent window."""
 
 import time
 from collections import deque
@@ -11,7 +11,7 @@ class TokenRate:
         self._marks: deque[tuple[float, int]] = deque()
 
     def per_s(self, tokens: int) -> float:
-        """`tokens`: how many there are by now."""
+        """Tokens per second; `tokens`: the total so far."""
         now = time.monotonic()
         self._marks.append((now, tokens))
         while now - self._marks[0][0] > WINDOW_S:

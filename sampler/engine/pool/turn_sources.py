@@ -2,10 +2,10 @@
 
     the policy's engines                                1 − the shares of the others
     "lagging": its engines with follow_every > 1        a share of turn_sources: older weights of the same policy
-    another policy's engines                            likewise: context for this policy, never trained by it
+    another policy's engines                            likewise: context for this policy, which never trains them
 
-The tokens of older weights are trained like all others: their true log-probs are stored, and the importance weights of the loss
-are taken against those. Evaluation asks the policy's own engines alone.
+Tokens of older weights are trained like all others: their true log-probs are stored, and the importance ratios of the loss use
+these. Evaluation uses only the policy's own engines.
 """
 
 import random
@@ -22,7 +22,7 @@ TOKENIZER = "tokenizer.json"
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """`policy`: whose engines they are, None for the policy's own (older) ones. `share`: of the turns."""
+    """`policy`: the engines' policy, None for the policy's own (older) engines. `share`: of the turns."""
 
     name: str
     policy: str | None
@@ -31,7 +31,7 @@ class Source:
 
 
 async def draw(own: EnginePool, sources: Sequence[Source]) -> Source:
-    """The source of one turn, by chance. One without an engine that is up leaves its share to the policy's own engines."""
+    """Draw the source of one turn at random. A source without a running engine cedes its share to the policy's own engines."""
     chance = random.random()
     for source in sources:
         chance -= source.share
@@ -43,7 +43,7 @@ async def draw(own: EnginePool, sources: Sequence[Source]) -> Source:
 
 
 async def check_tokenizers(store: Store, own: str, other: str) -> None:
-    """Raises ConfigError where version 0 of two policies was announced with different tokenizers: their ids mean other texts."""
+    """Raises ConfigError if version 0 of the two policies has different tokenizers: their ids would stand for different texts."""
     ours, theirs = [(await store.versions.get(policy, 0)).files.get(TOKENIZER) for policy in (own, other)]
     if ours and theirs and ours["sha256"] != theirs["sha256"]:
         raise ConfigError(
