@@ -128,7 +128,7 @@ def parse_servers(source: str | Path | Mapping[str, Any] | None) -> list[ToolSer
         address = _address_of(source, source, "mcp_manager_url")
         if address != source:
             raise ConfigError(
-                f"mcp_manager_url: {address} has a user name, password or query, but is stored with the run; put a token into  "
+                f"mcp_manager_url: {address} has a user name, password or query, but is stored with the run; put a token into "
                 f"{_TOKEN_VARIABLE}, or the URL into an mcpServers JSON, with ${{NAME}} for secrets"
             )
         token = os.environ.get(_TOKEN_VARIABLE)
