@@ -29,7 +29,7 @@ def guarded(models: tuple[Path, Path], tmp_path: Path) -> Iterator[Engine]:
         yield Engine("local", url, models, Reference(models))
 
 
-async def test_an_engine_that_demands_a_key_is_kept_and_asked_with_it_and_refused_without_it_at_once(
+async def test_an_engine_with_an_api_key_is_used_with_it_and_refuses_requests_without_it_at_once(
     guarded: Engine, store: Store, until: Until, tmp_path: Path
 ) -> None:
     async with keeping(guarded, store, until, key=KEY) as kept:

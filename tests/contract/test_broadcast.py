@@ -113,7 +113,7 @@ async def test_the_routes_answer_as_sglang_does(engine: Engine, client: EngineCl
     await refused("/destroy_weights_update_group", "The group to be destroyed does not exist", group_name="none")
 
 
-async def test_weights_of_two_versions_are_not_continued_where_the_disk_fails_too(
+async def test_an_engine_with_weights_of_two_versions_stays_paused_if_loading_from_disk_fails_too(
     engine: Engine, tmp_path: Path
 ) -> None:
     wire = Wire()
@@ -127,7 +127,7 @@ async def test_weights_of_two_versions_are_not_continued_where_the_disk_fails_to
 
 
 @pytest.mark.usefixtures("only_local")
-async def test_those_who_join_in_time_are_sent_to_together_and_the_others_load_from_disk(
+async def test_engines_that_join_in_time_receive_one_broadcast_and_the_others_load_from_disk(
     engine: Engine, second: tuple[Engine, int], store: Store, until: Until, tmp_path: Path
 ) -> None:
     """One that does not take part, and one whose keeper starts when the offer is closed."""
@@ -155,7 +155,7 @@ async def test_those_who_join_in_time_are_sent_to_together_and_the_others_load_f
 
 
 @pytest.mark.usefixtures("only_local")
-async def test_an_engine_that_dies_in_the_middle_costs_the_others_a_load_from_disk(
+async def test_if_an_engine_is_killed_during_a_broadcast_the_others_load_from_disk(
     engine: Engine, second: tuple[Engine, int], store: Store, until: Until, tmp_path: Path
 ) -> None:
     other, pid = second
@@ -187,7 +187,7 @@ async def test_an_engine_that_dies_in_the_middle_costs_the_others_a_load_from_di
 
 
 @pytest.mark.usefixtures("only_local")
-async def test_a_sender_that_is_killed_in_the_middle_leaves_every_engine_with_the_published_bytes(
+async def test_a_sender_killed_during_a_broadcast_leaves_every_engine_with_the_published_bytes(
     engine: Engine, store: Store, until: Until, tmp_path: Path
 ) -> None:
     """As with its trainer: it ends when its parent does."""
@@ -210,7 +210,7 @@ async def test_a_sender_that_is_killed_in_the_middle_leaves_every_engine_with_th
 
 
 @pytest.mark.usefixtures("only_local")
-async def test_an_offer_whose_trainer_is_gone_holds_nobody_up(
+async def test_an_offer_of_an_exited_trainer_delays_no_engine(
     engine: Engine, store: Store, until: Until, tmp_path: Path
 ) -> None:
     """Gone before it closed the offer: its port listens (it is somebody else's), or it does not."""
@@ -227,7 +227,7 @@ async def test_an_offer_whose_trainer_is_gone_holds_nobody_up(
 
 
 @pytest.mark.usefixtures("only_local")
-async def test_an_engine_that_never_joins_does_not_hold_up_the_others_for_long(
+async def test_an_engine_that_never_joins_delays_the_others_only_briefly(
     engine: Engine, store: Store, until: Until, tmp_path: Path
 ) -> None:
     async with training(store, engine, tmp_path, join_s=2.0) as trainer, keeping(engine, store, until) as kept:
@@ -241,7 +241,7 @@ async def test_an_engine_that_never_joins_does_not_hold_up_the_others_for_long(
         await assert_holds(engine, 2)
 
 
-async def test_who_joins_twice_is_in_once_and_who_comes_late_is_not(store: Store) -> None:
+async def test_joining_twice_counts_once_and_joining_late_is_refused(store: Store) -> None:
     broadcaster = Broadcaster(store, POLICY, SETTINGS)
     offer = await broadcaster.offer()
     version = await store.versions.announce(POLICY, 1, "there", {}, offer=offer)

@@ -23,7 +23,7 @@ async def chat(engine: Engine, **body: Any) -> httpx.Response:
         return await client.post("/v1/chat/completions", json={"model": "any", "messages": QUESTION} | body)
 
 
-async def test_a_chat_is_the_models_own_template_over_the_messages(engine: Engine, client: EngineClient) -> None:
+async def test_a_chat_applies_the_models_own_template_to_the_messages(engine: Engine, client: EngineClient) -> None:
     prompt = TEMPLATE.render_ids(QUESTION, None, add_generation_prompt=True)
     greedy = {"temperature": 0, "max_new_tokens": 12, "ignore_eos": True}
     expected = await client.generate(engine.url, prompt, greedy, rid="chat")
@@ -32,7 +32,7 @@ async def test_a_chat_is_the_models_own_template_over_the_messages(engine: Engin
     assert found["usage"]["prompt_tokens"] == len(prompt)
 
 
-async def test_a_chat_completion_has_openais_fields_and_says_why_it_ended(engine: Engine) -> None:
+async def test_a_chat_completion_has_openais_fields_and_its_finish_reason(engine: Engine) -> None:
     cut = (await chat(engine, temperature=0, max_completion_tokens=3, ignore_eos=True)).json()
     assert (cut["object"], cut["model"]) == ("chat.completion", "any")
     assert cut["usage"]["completion_tokens"] == 3
@@ -72,7 +72,7 @@ async def test_a_refusal_has_the_shape_of_the_openai_routes(engine: Engine, body
     assert message in found["message"]
 
 
-async def test_agents_may_ask_an_engine(engine: Engine) -> None:
+async def test_agents_can_use_an_engine_as_their_endpoint(engine: Engine) -> None:
     """The bundled model can neither summarize nor judge; that it answers is what counts, and that its word is no verdict."""
     service = Service([], f"{engine.url}/v1")
     agent = browser(models=models([service], max_tokens=24, timeout=PATIENCE_S))
@@ -91,7 +91,7 @@ async def test_agents_may_ask_an_engine(engine: Engine) -> None:
 
 
 @pytest.mark.parametrize("name", ["stream", "logprobs", "tools"])
-async def test_the_local_engine_refuses_what_it_does_not_do(engine: Engine, name: str) -> None:
+async def test_the_local_engine_refuses_unsupported_options(engine: Engine, name: str) -> None:
     if engine.kind != "local":
         pytest.skip("a refusal of the local engine alone: SGLang can do this")
     refused = await chat(engine, **{name: [{"type": "function"}] if name == "tools" else True})

@@ -42,7 +42,7 @@ async def test_logprobs_are_those_of_the_tempered_distribution_before_any_filter
     engine.reference.assert_truthful(PROMPT, found, params.get("temperature", 1.0))
 
 
-async def test_greedy_output_is_the_one_of_transformers(engine: Engine, client: EngineClient) -> None:
+async def test_greedy_output_equals_that_of_transformers(engine: Engine, client: EngineClient) -> None:
     found = await ask(engine, client, PROMPT, 24, temperature=0)
     assert found.output_ids == engine.reference.greedy(engine.label, PROMPT, 24)
     engine.reference.assert_truthful(PROMPT, found)
@@ -77,16 +77,14 @@ async def test_a_stop_string_ends_a_reply_and_its_tokens_stay(engine: Engine, cl
     engine.reference.assert_truthful(CHAT, found)
 
 
-async def test_a_stop_token_goes_before_the_length(engine: Engine, client: EngineClient) -> None:
+async def test_a_stop_token_takes_precedence_over_the_length(engine: Engine, client: EngineClient) -> None:
     greedy = engine.reference.greedy(engine.label, CHAT, 12)
     count = greedy.index(greedy[-1]) + 1
     found = await ask(engine, client, CHAT, count, temperature=0, stop_token_ids=[greedy[-1]], ignore_eos=False)
     assert (found.finish_reason, found.matched) == ("stop", greedy[-1])
 
 
-async def test_a_prefix_that_was_computed_before_is_reported_and_changes_no_logprob(
-    engine: Engine, client: EngineClient
-) -> None:
+async def test_a_cached_prefix_is_reported_and_changes_no_logprob(engine: Engine, client: EngineClient) -> None:
     first = await ask(engine, client, PROMPT)
     prompt = [*PROMPT, *first.output_ids, *range(70, 80)]
     second = await ask(engine, client, prompt)
@@ -138,7 +136,7 @@ async def test_fifty_requests_at_once_are_each_answered_exactly(
     await until(idle)
 
 
-async def test_the_engine_tells_what_a_keeper_asks(engine: Engine, client: EngineClient) -> None:
+async def test_the_engine_reports_what_a_keeper_needs(engine: Engine, client: EngineClient) -> None:
     info = await client.model_info(engine.url)
     assert (info.weight_version, info.model_path) == (str(engine.label), str(engine.models[0]))
     server = await client.server_info(engine.url)

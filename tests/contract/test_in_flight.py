@@ -108,7 +108,9 @@ async def load_next(engine: Engine, client: EngineClient) -> int:
 # ---------------------------------------------------------------- abort
 
 
-async def test_an_aborted_request_answers_with_what_it_has(engine: Engine, client: EngineClient, until: Until) -> None:
+async def test_an_aborted_request_returns_its_partial_output(
+    engine: Engine, client: EngineClient, until: Until
+) -> None:
     asked = await held_alone(engine, client, until, "aborted-0", "in_place")
     await client.abort(engine.url, "aborted")  # nobody's id, although the beginning of one
     await client.resume(engine.url)
@@ -123,7 +125,7 @@ async def test_an_aborted_request_answers_with_what_it_has(engine: Engine, clien
     engine.reference.assert_truthful(PROMPTS[0], found)
 
 
-async def test_a_request_that_is_aborted_while_it_waits_answers_too(
+async def test_a_request_aborted_while_waiting_is_answered_too(
     engine: Engine, client: EngineClient, until: Until
 ) -> None:
     """SGLang keeps of it what it had sent on (every 50 tokens), and does not say how long its prompt was."""
@@ -170,7 +172,7 @@ async def test_a_pause_without_an_update_changes_no_reply(flight: Flight, mode: 
 
 
 @pytest.mark.parametrize("mode", ["retract", "abort"])
-async def test_a_paused_engine_holds_requests_and_still_says_what_it_is(
+async def test_a_paused_engine_holds_requests_and_still_serves_the_information_routes(
     engine: Engine, client: EngineClient, mode: str
 ) -> None:
     """`/health` is not asked: SGLang answers 503 there after 20 s, the local engine at once."""
@@ -199,7 +201,7 @@ async def test_pausing_and_continuing_may_be_repeated(engine: Engine, client: En
 # ---------------------------------------------------------------- new weights
 
 
-async def test_retracted_requests_go_on_under_the_new_weights_with_a_fresh_cache(flight: Flight) -> None:
+async def test_retracted_requests_continue_under_the_new_weights_with_a_fresh_cache(flight: Flight) -> None:
     engine, client = flight.engine, flight.client
     await flight.pause("retract", len(PROMPTS))
     label = await load_next(engine, client)
@@ -220,7 +222,7 @@ async def test_aborted_requests_are_continued_by_the_pool_under_the_new_weights(
         assert reply.generation.version_runs == [[engine.label, cut.n_tokens], [label, LENGTH - cut.n_tokens]]
 
 
-async def test_an_update_without_a_pause_waits_for_what_runs(flight: Flight) -> None:
+async def test_an_update_without_a_pause_waits_for_all_running_requests(flight: Flight) -> None:
     engine, client = flight.engine, flight.client
     await flight.take_off(2)
     try:
@@ -231,7 +233,7 @@ async def test_an_update_without_a_pause_waits_for_what_runs(flight: Flight) -> 
         assert reply.generation.version_runs == [[engine.label, LENGTH]]
 
 
-async def test_an_update_forgets_every_cached_prefix(engine: Engine, client: EngineClient) -> None:
+async def test_an_update_clears_every_cached_prefix(engine: Engine, client: EngineClient) -> None:
     prompt = PROMPTS[7]
     await client.generate(engine.url, prompt, {"max_new_tokens": 8}, rid="fills-the-cache")
     await client.pause(engine.url, "retract")
@@ -260,7 +262,7 @@ async def test_an_update_over_a_held_cache_is_a_400_after_which_the_engines_diff
         assert untrue in ([], [before] if engine.kind == "sglang" else [])
 
 
-async def test_an_update_of_an_engine_that_somebody_paused_in_place_is_truthful(flight: Flight) -> None:
+async def test_an_update_of_an_engine_paused_in_place_labels_every_token_correctly(flight: Flight) -> None:
     engine, client = flight.engine, flight.client
     await flight.pause("in_place", 3)
     await update(client, engine.url, engine.weights(engine.label + 1), engine.label + 1, "retract")
@@ -268,7 +270,7 @@ async def test_an_update_of_an_engine_that_somebody_paused_in_place_is_truthful(
         assert [version for version, _ in reply.generation.version_runs] == [engine.label, engine.label + 1]
 
 
-async def test_the_cache_is_not_flushed_under_running_requests(flight: Flight) -> None:
+async def test_the_cache_is_not_flushed_while_requests_run(flight: Flight) -> None:
     engine, client = flight.engine, flight.client
     await flight.pause("in_place", 1)
     with pytest.raises(EngineRefused, match="Flush cache failed"):

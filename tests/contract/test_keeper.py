@@ -24,7 +24,7 @@ from tests.contract.flights import LENGTH, PROMPTS, TRIES, Requests, Until, any_
 from tests.contract.kept import POLICY, SHORT, Wire, keeping, sampling
 
 
-async def test_an_engine_that_lags_on_purpose_takes_only_every_nth_version(
+async def test_an_engine_with_follow_every_n_loads_only_every_nth_version(
     engine: Engine, store: Store, until: Until
 ) -> None:
     async with keeping(engine, store, until, wire := Wire(), follow_every=2) as kept:
@@ -52,7 +52,7 @@ async def test_retract_keeps_requests_and_names_both_versions(engine: Engine, st
         assert (await kept.ask()).generation.version_runs == [[1, 8]]
 
 
-async def test_abort_cuts_requests_and_the_pool_goes_on_from_what_there_was(
+async def test_abort_cuts_requests_and_the_pool_continues_the_partial_replies(
     engine: Engine, store: Store, until: Until
 ) -> None:
     async with keeping(engine, store, until, weight_update_mode="abort") as kept:
@@ -99,14 +99,14 @@ async def test_drain_lets_requests_finish_and_samplers_send_none_meanwhile(
         assert (await late).generation.version_runs == [[1, 8]]
 
 
-async def test_an_idle_engine_drains_no_sooner_than_every_sampler_knows_of_it(engine: Engine) -> None:
+async def test_an_idle_engine_is_drained_only_once_every_sampler_knows(engine: Engine) -> None:
     began = time.monotonic()
     async with EngineClient() as client:
         await drain(client, engine.url, limit_s=60, poll_s=0.01)
     assert time.monotonic() - began > LIST_AGE_S
 
 
-async def test_what_does_not_drain_in_time_is_retracted(engine: Engine, store: Store, until: Until) -> None:
+async def test_requests_that_do_not_drain_in_time_are_retracted(engine: Engine, store: Store, until: Until) -> None:
     async with keeping(engine, store, until, weight_update_mode="drain", drain_s=0.05) as kept:
         flight = await kept.fly()
         await kept.announce(engine.weights(1))
@@ -154,7 +154,7 @@ def candidate(engine: Engine, tmp_path: Path) -> Path:
     return tmp_path / "candidate"
 
 
-async def test_files_that_would_kill_or_spoil_an_engine_never_reach_it(
+async def test_files_that_would_crash_or_corrupt_an_engine_never_reach_it(
     engine: Engine, store: Store, until: Until, tmp_path: Path
 ) -> None:
     """Their checksums are those that were announced: whoever wrote them did it wrong. Truncated and wrong-shaped ones end
@@ -202,7 +202,7 @@ async def test_a_file_that_changed_after_it_was_announced_is_not_served(
 # ---------------------------------------------------------------- an engine that is paused, or whose cache is stale
 
 
-async def test_a_400_that_changed_the_weights_ends_in_the_version_that_was_wanted(
+async def test_a_400_that_changed_the_weights_still_leads_to_the_wanted_version(
     engine: Engine, store: Store, until: Until
 ) -> None:
     """The keeper's pause for the update is turned into one that keeps the cache, as if somebody else had continued and paused
@@ -239,7 +239,7 @@ async def test_a_400_that_changed_the_weights_ends_in_the_version_that_was_wante
             assert (await kept.ask()).generation.version_runs == [[1, 8]]
 
 
-async def test_an_engine_that_reports_another_version_than_it_was_given_serves_nothing_until_it_reports_the_right_one(
+async def test_an_engine_that_reports_a_wrong_version_serves_nothing_until_it_reports_the_right_one(
     engine: Engine, store: Store, until: Until
 ) -> None:
     """It takes the update for a success both times; the first time its label is another."""
@@ -271,7 +271,7 @@ async def test_an_engine_left_paused_by_a_keeper_that_was_killed_is_continued_by
         assert (await kept.ask()).generation.version_runs == [[0, 8]]
 
 
-async def test_a_keeper_that_ends_in_mid_update_leaves_the_engine_running(
+async def test_a_keeper_that_exits_during_an_update_leaves_the_engine_running(
     engine: Engine, client: EngineClient, store: Store, until: Until
 ) -> None:
     wire = Wire()
@@ -288,7 +288,7 @@ async def test_a_keeper_that_ends_in_mid_update_leaves_the_engine_running(
     engine.reference.assert_truthful(PROMPTS[0], found)
 
 
-async def test_a_keeper_never_asks_for_health(engine: Engine, store: Store, until: Until) -> None:
+async def test_a_keeper_never_requests_health(engine: Engine, store: Store, until: Until) -> None:
     """SGLang's `/health` generates, and hangs for 20 s while it is paused."""
     wire = Wire()
     async with keeping(engine, store, until, wire) as kept:

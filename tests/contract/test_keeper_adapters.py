@@ -79,7 +79,7 @@ def published(engine: Engine, store: Store, adapters: tuple[Path, Path], tmp_pat
     return Published(engine, store, adapters, tmp_path)
 
 
-async def test_an_engine_follows_adapters_bit_for_bit_and_reads_nothing_else(
+async def test_an_engine_follows_adapters_bit_for_bit_and_reads_no_other_file(
     engine: Engine, store: Store, until: Until, published: Published
 ) -> None:
     async with keeping(engine, store, until) as kept:
@@ -91,7 +91,7 @@ async def test_an_engine_follows_adapters_bit_for_bit_and_reads_nothing_else(
             assert worker.stats["update_bytes"] == version.bytes_from_base > 0
 
 
-async def test_every_token_in_flight_is_told_with_the_adapter_that_made_it(
+async def test_every_token_in_flight_is_labelled_with_the_adapter_that_sampled_it(
     engine: Engine, store: Store, until: Until, published: Published
 ) -> None:
     async with keeping(engine, store, until) as kept:
@@ -102,7 +102,7 @@ async def test_every_token_in_flight_is_told_with_the_adapter_that_made_it(
         assert all([version for version, _ in reply.generation.version_runs] == [0, 1] for reply in replies)
 
 
-async def test_an_engine_that_joins_late_begins_with_the_newest(
+async def test_an_engine_that_joins_late_starts_with_the_newest_version(
     engine: Engine, store: Store, until: Until, published: Published
 ) -> None:
     await store.versions.ensure_first(POLICY, str(engine.models[0]), manifest_of(engine.models[0]))
@@ -141,7 +141,7 @@ DAMAGES: dict[str, Callable[[Path], Any]] = {
 }
 
 
-async def test_a_damaged_adapter_is_told_never_loaded_and_passed_by_the_next_version(
+async def test_a_damaged_adapter_is_reported_never_loaded_and_skipped_by_the_next_version(
     engine: Engine, store: Store, until: Until, published: Published
 ) -> None:
     async with keeping(engine, store, until) as kept:
@@ -153,7 +153,7 @@ async def test_a_damaged_adapter_is_told_never_loaded_and_passed_by_the_next_ver
         )
 
 
-async def test_a_late_engine_takes_the_adapter_before_a_damaged_one_and_asks(
+async def test_a_late_engine_loads_the_adapter_before_a_damaged_one_and_requests_full_weights(
     engine: Engine, store: Store, until: Until, published: Published
 ) -> None:
     await store.versions.ensure_first(POLICY, str(engine.models[0]), manifest_of(engine.models[0]))
@@ -166,7 +166,7 @@ async def test_a_late_engine_takes_the_adapter_before_a_damaged_one_and_asks(
         assert "version 0 and an adapter" in (service.error or "")
 
 
-async def test_an_adapter_whose_merge_has_not_the_announced_checksum_is_never_loaded(
+async def test_an_adapter_whose_merge_lacks_the_announced_checksum_is_never_loaded(
     engine: Engine, store: Store, until: Until, adapters: tuple[Path, Path], tmp_path: Path
 ) -> None:
     """As on a machine that adds otherwise: a complete version is asked for."""

@@ -79,7 +79,7 @@ async def test_an_engine_follows_changes_bit_for_bit(
 
 
 @pytest.mark.parametrize("damaged_full", [False, True])
-async def test_an_engine_that_joins_late_begins_with_the_newest(
+async def test_an_engine_that_joins_late_starts_with_the_newest_version(
     engine: Engine, store: Store, until: Until, published: Published, damaged_full: bool
 ) -> None:
     """From the newest complete version, or, where that is damaged, from the one before and all changes since."""
@@ -90,7 +90,7 @@ async def test_an_engine_that_joins_late_begins_with_the_newest(
         await assert_serves(kept, 5)
 
 
-async def test_an_engine_that_missed_ten_versions_goes_to_the_newest_at_once(
+async def test_an_engine_that_missed_ten_versions_loads_the_newest_at_once(
     engine: Engine, store: Store, until: Until, published: Published
 ) -> None:
     wire = Held()
@@ -124,7 +124,7 @@ DAMAGES: dict[str, Callable[[Path], Any]] = {
 }
 
 
-async def test_damaged_changes_are_told_never_loaded_and_passed_by_the_next_complete_version(
+async def test_damaged_changes_are_reported_never_loaded_and_skipped_by_the_next_complete_version(
     engine: Engine, store: Store, until: Until, published: Published
 ) -> None:
     async with keeping(engine, store, until) as kept:
@@ -136,7 +136,7 @@ async def test_damaged_changes_are_told_never_loaded_and_passed_by_the_next_comp
         )
 
 
-async def test_an_engine_that_cannot_go_all_the_way_goes_as_far_as_it_can_and_asks(
+async def test_an_engine_stops_before_damaged_changes_and_requests_full_weights(
     engine: Engine, store: Store, until: Until, published: Published
 ) -> None:
     await store.versions.ensure_first(POLICY, str(engine.models[0]), manifest_of(engine.models[0]))

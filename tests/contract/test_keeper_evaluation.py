@@ -46,7 +46,7 @@ async def test_an_engine_stays_on_the_version_of_an_open_round_until_its_last_ep
         await kept.serves(newest)
 
 
-async def test_rounds_are_served_one_after_the_other_also_those_that_the_engine_has_passed(
+async def test_rounds_are_served_in_order_including_versions_older_than_the_engines(
     engine: Engine, store: Store, until: Until
 ) -> None:
     async with keeping(engine, store, until) as kept:
@@ -60,7 +60,7 @@ async def test_rounds_are_served_one_after_the_other_also_those_that_the_engine_
         await kept.serves(2)
 
 
-async def test_of_several_engines_only_the_one_whose_url_sorts_first_stays_behind(
+async def test_only_the_engine_whose_url_sorts_first_stays_on_the_evaluated_version(
     engine: Engine, store: Store, until: Until
 ) -> None:
     async with keeping(engine, store, until) as kept:

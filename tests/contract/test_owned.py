@@ -80,7 +80,7 @@ async def assert_demands_its_key(url: str) -> None:
 
 @pytest.mark.thorough
 @pytest.mark.slow
-async def test_a_killed_sglang_is_started_again_and_nothing_of_it_outlives_its_keeper(
+async def test_a_killed_sglang_is_restarted_and_none_of_its_processes_outlives_its_keeper(
     keeper: "subprocess.Popen[bytes]", store: Store, until: Until, tmp_path: Path
 ) -> None:
     async def serves() -> bool:
@@ -107,7 +107,7 @@ async def test_a_killed_sglang_is_started_again_and_nothing_of_it_outlives_its_k
     assert keeper.wait() == 0, (tmp_path / "keeper.log").read_text()[-3000:]
 
 
-def test_the_script_says_what_it_needs() -> None:
+def test_the_script_names_its_requirements() -> None:
     script = str(ROOT / "scripts" / "sglang_cpu.sh")
     shown = subprocess.run([script, "--help"], capture_output=True, text=True, check=True).stdout
     assert {"install", "serve", "SGLANG_ROOT", "TORCH_INDEX_URL"} <= set(shown.replace(":", " ").split())

@@ -100,7 +100,7 @@ class Life:
 
 
 @pytest.mark.parametrize("seed", range(2))
-async def test_the_groups_between_being_opened_and_trained_say_what_the_formula_says_of_all(
+async def test_counting_groups_between_opened_and_trained_equals_the_formula_over_all_documents(
     store: Store, seed: int
 ) -> None:
     rng = random.Random(seed)
@@ -127,7 +127,7 @@ async def test_the_groups_between_being_opened_and_trained_say_what_the_formula_
     assert await openable(store, life.admissions) == set(), "what was taken back is trained first"
 
 
-async def test_a_group_that_moves_on_while_this_looks_is_never_missed(
+async def test_a_group_that_changes_state_during_the_count_is_never_missed(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It may count twice: the next look is right again."""
@@ -158,7 +158,7 @@ async def test_a_group_that_moves_on_while_this_looks_is_never_missed(
         await store.tasks.insert_new([make_task(99 + len(look), num_generations=1)])  # imported meanwhile
 
 
-async def test_what_is_imported_while_this_looks_is_not_opened_beyond_the_limit(
+async def test_tasks_imported_during_the_count_are_not_opened_beyond_the_limit(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     original = store.admission._waiting

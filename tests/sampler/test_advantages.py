@@ -34,7 +34,7 @@ def test_leave_one_out_subtracts_the_mean_of_the_others(rewards: list[float]) ->
 
 
 @given(SCORES)
-def test_maxrl_divides_by_the_mean_and_learns_nothing_where_nothing_succeeds(rewards: list[float]) -> None:
+def test_maxrl_divides_by_the_mean_and_is_zero_if_no_episode_succeeds(rewards: list[float]) -> None:
     mean = statistics.fmean(rewards)
     expected = [(r - mean) / mean if mean > 0 else 0.0 for r in rewards]
     assert maxrl(rewards) == pytest.approx(expected, abs=1e-9)
@@ -46,13 +46,13 @@ def episode(scores: list[float | None]) -> ScoredEpisode:
     return ScoredEpisode("r", 0.0, False, turns)
 
 
-def test_what_turns_earn_adds_up_to_the_reward_and_the_rest_is_the_last_ones() -> None:
+def test_turn_rewards_sum_to_the_reward_and_the_last_turn_gets_the_remainder() -> None:
     assert turn_rewards(episode([None, None]), 1.0) == [0.0, 1.0]
     assert turn_rewards(episode([0.25, None, 0.5]), 1.0) == [0.25, 0.0, 0.75]
     assert turn_rewards(episode([-0.5, None]), 0.5) == [-0.5, 1.0]
 
 
-def test_a_return_is_the_discounted_sum_of_what_comes() -> None:
+def test_a_return_is_the_discounted_sum_of_later_rewards() -> None:
     assert returns(episode([1.0, None, None]), 3.0, 0.5) == [1.5, 1.0, 2.0]
     assert returns(episode([1.0, None, None]), 3.0, 1.0) == [3.0, 2.0, 2.0]
 

@@ -68,7 +68,7 @@ balanced = st.recursive(
 
 @given(st.text(), balanced.filter(str.strip))
 @settings(deadline=None)
-def test_any_balanced_content_is_found_whatever_comes_before(before: str, content: str) -> None:
+def test_any_balanced_content_is_found_after_any_text(before: str, content: str) -> None:
     assert extract_answer(f"{before} \\boxed{{{content}}}", "boxed") == content.strip()
 
 

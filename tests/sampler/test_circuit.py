@@ -13,7 +13,7 @@ class Clock:
         return self.now
 
 
-def test_a_server_rests_twice_as_long_after_every_failure_up_to_a_minute_and_one_session_tries() -> None:
+def test_the_pause_doubles_with_every_failure_up_to_a_minute_and_then_one_session_tries() -> None:
     clock = Clock()
     circuit = Circuit(clock)
     rests = []
@@ -31,7 +31,7 @@ def test_a_server_rests_twice_as_long_after_every_failure_up_to_a_minute_and_one
     assert (circuit.enter(), circuit.enter()) == (True, True)
 
 
-def test_sessions_that_fail_together_count_once_and_late_news_of_them_not_at_all() -> None:
+def test_sessions_that_fail_together_count_once_and_late_reports_are_ignored() -> None:
     clock = Clock()
     circuit = Circuit(clock)
     began = circuit.generation
@@ -47,7 +47,7 @@ def test_sessions_that_fail_together_count_once_and_late_news_of_them_not_at_all
     assert circuit.is_closed
 
 
-def test_a_server_whose_sessions_open_and_then_fail_rests_longer_and_longer_until_one_is_of_use() -> None:
+def test_pauses_grow_while_sessions_open_and_then_fail_until_one_works() -> None:
     clock = Clock()
     circuit = Circuit(clock)
     rests = []
@@ -63,7 +63,7 @@ def test_a_server_whose_sessions_open_and_then_fail_rests_longer_and_longer_unti
     assert rests == [FIRST_REST_S * factor for factor in (1, 2, 4, 1, 2)]
 
 
-def test_a_busy_server_rests_for_as_long_as_it_asks_and_that_counts_as_no_failure() -> None:
+def test_a_busy_server_is_paused_as_requested_without_counting_a_failure() -> None:
     clock = Clock()
     circuit = Circuit(clock)
     circuit.busy(circuit.generation, 7.0, "HTTP 503")
@@ -73,7 +73,7 @@ def test_a_busy_server_rests_for_as_long_as_it_asks_and_that_counts_as_no_failur
     assert circuit.away_s() == 7
 
 
-async def test_those_who_wait_hear_of_the_end_of_a_trial_at_once_and_a_cancelled_trial_is_another_ones() -> None:
+async def test_waiters_wake_when_a_trial_ends_and_a_cancelled_trial_passes_to_another() -> None:
     clock = Clock()
     circuit = Circuit(clock)
     circuit.failed(circuit.generation, "refused")

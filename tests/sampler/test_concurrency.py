@@ -49,7 +49,7 @@ def test_a_large_engine_is_filled_within_seconds() -> None:
     assert reports[-1].running > 0.9 * 512
 
 
-def test_the_ceiling_is_never_passed_and_a_fixed_number_is_fixed() -> None:
+def test_the_ceiling_is_never_exceeded_and_a_fixed_limit_stays_fixed() -> None:
     for adaptive in (True, False):
         sampler = Concurrency(20, adaptive=adaptive)
         engine = Simulated(512, [sampler])
@@ -57,7 +57,7 @@ def test_the_ceiling_is_never_passed_and_a_fixed_number_is_fixed() -> None:
         assert sampler.limit == 20
 
 
-def test_without_a_new_report_or_with_places_unused_nothing_grows() -> None:
+def test_the_limit_grows_only_on_a_new_report_and_with_all_places_used() -> None:
     sampler = Concurrency(100, adaptive=True)
     idle = LoadReport(stamp=1, running=0, waiting=0, capacity=64)
     assert sampler.update(idle, busy=3) == 8  # five places are not used: more would not help
@@ -86,7 +86,7 @@ def test_a_cut_waits_for_the_effect_of_the_last_one() -> None:
     ],
     ids=["queue", "cache", "latency"],
 )
-def test_each_kind_of_overload_shrinks_the_number_and_leaves_at_least_one(report: LoadReport) -> None:
+def test_each_kind_of_overload_shrinks_the_limit_to_no_less_than_one(report: LoadReport) -> None:
     sampler = Concurrency(100, adaptive=True)
     sampler.update(LoadReport(stamp=1, running=8, waiting=0, capacity=100, token_latency_s=0.01), busy=8)
     before = sampler.limit
@@ -102,7 +102,7 @@ def test_a_cache_that_fills_up_is_approached_slowly() -> None:
     assert sampler.update(LoadReport(stamp=1, running=100, waiting=0, capacity=4096, token_usage=0.75), busy=100) == 109
 
 
-def test_latency_that_stays_high_becomes_the_new_measure() -> None:
+def test_lastingly_high_latency_becomes_the_new_baseline() -> None:
     """Replies may become short and prompts long: the process does not starve itself for ever."""
     sampler = Concurrency(64, adaptive=True)
     sampler.update(LoadReport(stamp=0, running=8, waiting=0, capacity=100, token_latency_s=0.001), busy=8)

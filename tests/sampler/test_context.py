@@ -70,7 +70,7 @@ def test_several_results_in_one_turn_are_one_message_of_the_template() -> None:
 
 
 @pytest.mark.parametrize("name", ["qwen", "llama", "strict", "example"])
-def test_a_reply_that_was_cut_gets_the_missing_end_of_turn_as_a_prompt_token(name: str) -> None:
+def test_a_reply_cut_off_gets_its_missing_end_of_turn_as_a_prompt_token(name: str) -> None:
     template = template_of(name)
     complete, cut = Context(template, TOOLS), Context(template, TOOLS)
     for context in (complete, cut):
@@ -94,7 +94,7 @@ sampled = st.lists(st.integers(0, small_tokenizer().get_vocab_size() - 1), max_s
 
 @given(st.lists(st.tuples(sampled, st.text(max_size=20), st.booleans()), min_size=1, max_size=4))
 @settings(max_examples=80, deadline=None)
-def test_every_prompt_begins_with_the_very_ids_of_the_turn_before(turns: list[tuple[list[int], str, bool]]) -> None:
+def test_every_prompt_begins_with_the_exact_ids_of_the_previous_turn(turns: list[tuple[list[int], str, bool]]) -> None:
     context = Context(chat("qwen"), TOOLS, rewrites="keep")
     ids = context.start(START).added
     for output, text, is_tool in turns:
@@ -105,7 +105,7 @@ def test_every_prompt_begins_with_the_very_ids_of_the_turn_before(turns: list[tu
         ids = list(context.ids)
 
 
-def test_what_is_appended_does_not_depend_on_the_history() -> None:
+def test_appended_ids_do_not_depend_on_the_history() -> None:
     short, long = Context(chat("qwen"), TOOLS), Context(chat("qwen"), TOOLS)
     short.start(START)
     long.start([*START, {"role": "assistant", "content": "no"}, {"role": "user", "content": "x" * 5000}])
@@ -158,7 +158,7 @@ NO_RESULTS = {
 
 
 @pytest.mark.parametrize("text", NO_RESULTS.values(), ids=NO_RESULTS.keys())
-def test_where_a_template_shows_no_results_of_tools_the_user_says_them(text: str) -> None:
+def test_tool_results_become_user_messages_if_the_template_shows_none(text: str) -> None:
     """A call that is malformed is told as a result too: it would be fatal to the episode otherwise, or never be told."""
     template = ChatTemplate.build(small_tokenizer(), text, NAMED)
     question = [{"role": "user", "content": "What is A?"}]
@@ -176,7 +176,7 @@ def test_where_a_template_shows_no_results_of_tools_the_user_says_them(text: str
     assert context.ids == template.render_ids([*question, answer, said], None, True)
 
 
-def test_a_template_that_takes_no_conversation_at_all_is_refused_in_its_own_words() -> None:
+def test_a_template_that_rejects_every_conversation_is_refused_with_its_own_message() -> None:
     with pytest.raises(ConfigError, match=r"chat template refused messages .*: only pictures"):
         Context(ChatTemplate.build(small_tokenizer(), "{{ raise_exception('only pictures') }}", NAMED))
 
@@ -188,7 +188,7 @@ def test_a_template_that_drops_old_replies_is_refused_with_a_reason() -> None:
         context.extend([5], [{"role": "user", "content": "x"}])
 
 
-def test_the_bundled_model_keeps_the_promise(tmp_path: Path) -> None:
+def test_the_bundled_models_context_equals_the_full_rendering(tmp_path: Path) -> None:
     """Its own tokenizer, where the folder is there; else the small one with its template."""
     folder = EXAMPLE / "model"
     if not (folder / "tokenizer.json").is_file():

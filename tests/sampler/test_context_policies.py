@@ -75,7 +75,7 @@ async def reading(request: ScoringRequest) -> Score:
 
 
 @pytest.mark.parametrize("policy", [{}, TOOLS, ALL, BROWSE], ids=["none", "tools", "all", "browse agent"])
-async def test_a_scorer_reads_the_whole_conversation_whatever_a_policy_removed(
+async def test_a_scorer_reads_the_whole_conversation_including_removed_parts(
     play: Play, policy: dict[str, Any]
 ) -> None:
     READ.clear()
@@ -107,7 +107,7 @@ async def test_without_a_policy_the_context_grows_to_its_end(play: Play) -> None
     check_token_exactness(episode)
 
 
-async def test_looking_at_the_next_prompt_changes_nothing_and_gives_its_very_length(play: Play) -> None:
+async def test_prompt_tokens_returns_the_exact_length_and_changes_nothing(play: Play) -> None:
     alone = await play([*PAGES[:3], ANSWER])
     watched = await play([*PAGES[:3], ANSWER], number=1, new_context="discard_all")
     assert watched.prompts == alone.prompts
@@ -118,7 +118,7 @@ async def test_looking_at_the_next_prompt_changes_nothing_and_gives_its_very_len
     assert over.prompts != alone.prompts
 
 
-async def test_discard_all_tools_keeps_replies_and_only_the_results_that_were_not_read_yet(play: Play) -> None:
+async def test_discard_all_tools_keeps_replies_and_only_unread_results(play: Play) -> None:
     episode = await play([*PAGES, ANSWER], **TOOLS)
     assert (episode.record.termination, episode.record.answer) == ("answered", "1234")
     assert all(len(prompt) <= BUDGET["context_budget_tokens"] for prompt in episode.prompts)
@@ -137,7 +137,7 @@ async def test_discard_all_tools_keeps_replies_and_only_the_results_that_were_no
     check_token_exactness(episode)
 
 
-async def test_the_summary_of_discard_all_is_a_reply_like_any_other_and_then_all_that_is_seen(play: Play) -> None:
+async def test_the_summary_of_discard_all_is_a_normal_reply_and_replaces_the_history(play: Play) -> None:
     episode = await play([*PAGES, ANSWER], **ALL)
     assert (episode.record.termination, episode.record.answer) == ("answered", "1234")
     at = next(i for i, d in enumerate(episode.dispatches) if d.branch_cause is BranchCause.CONTEXT_POLICY)
@@ -165,7 +165,7 @@ async def test_a_browse_agents_summary_costs_the_policy_no_reply(play: Play) -> 
     check_token_exactness(episode)
 
 
-async def test_a_summary_is_no_answer_and_a_history_that_does_not_fit_ends_the_episode(play: Play) -> None:
+async def test_a_summary_is_not_an_answer_and_a_history_that_does_not_fit_ends_the_episode(play: Play) -> None:
     summary = "<answer>9</answer>" + "5" * 380
     options = {"new_context": "discard_all", "context_budget_tokens": 600}
     episode = await play([*PAGES, ANSWER], summary=summary, **options)
@@ -174,7 +174,7 @@ async def test_a_summary_is_no_answer_and_a_history_that_does_not_fit_ends_the_e
     check_token_exactness(episode)
 
 
-async def test_where_no_reply_fits_behind_the_newest_results_the_summary_is_asked_without_them(play: Play) -> None:
+async def test_the_newest_results_are_dropped_if_a_summary_would_not_fit_after_them(play: Play) -> None:
     pages = [calls("big", n_chars=600), calls("big", n_chars=2000), ANSWER]
     episode = await play(pages, new_context="discard_all", max_tokens=3000)
     assert CLEARED in shown(episode.prompts[2])
@@ -184,7 +184,7 @@ async def test_where_no_reply_fits_behind_the_newest_results_the_summary_is_aske
 
 @pytest.mark.parametrize("options", [TOOLS, ALL], ids=["discard_all_tools", "discard_all"])
 @pytest.mark.parametrize("name", ["qwen3", "mistral_nemo", "deepseek_v31", "glm45", "kimi_k2", "llama31"])
-async def test_every_template_takes_the_new_history_token_for_token(
+async def test_every_template_renders_the_new_history_token_for_token(
     play: Play, name: str, options: dict[str, Any]
 ) -> None:
     family = FAMILIES[name]
@@ -207,7 +207,7 @@ async def test_every_template_takes_the_new_history_token_for_token(
 # ---------------------------------------------------------------------- in circles
 
 
-async def test_a_reply_that_is_said_too_often_ends_the_episode_and_its_tools_are_not_called(play: Play) -> None:
+async def test_a_reply_repeated_too_often_ends_the_episode_without_calling_its_tools(play: Play) -> None:
     """Whatever was thought before it."""
     replies = [SAME, OTHER, f"<think>\nOnce more?\n</think>\n\n{SAME}", SAME]
     episode = await play(replies, repetition_early_stop_times=3)
@@ -219,7 +219,7 @@ async def test_a_reply_that_is_said_too_often_ends_the_episode_and_its_tools_are
 
 
 @pytest.mark.parametrize("options", [TOOLS, ALL], ids=["discard_all_tools", "discard_all"])
-async def test_compressing_shows_no_repetition_and_goes_on(play: Play, options: dict[str, Any]) -> None:
+async def test_compression_removes_repetitions_and_the_episode_continues(play: Play, options: dict[str, Any]) -> None:
     replies = [SAME, OTHER, SAME, SAME, OTHER, ANSWER]
     episode = await play(replies, **options, **COMPRESS)
     assert (episode.record.termination, episode.record.answer) == ("answered", "1234")
@@ -256,7 +256,7 @@ async def test_a_reply_that_never_ends_because_it_repeats_itself(
 @example("x", "abc", 70, 1)
 @example("", "a", MIN_LOOP_CHARS, 0)
 @example("x", "abc" * 30, 2, 20)
-def test_repeats_at_the_end_are_those_that_a_plain_search_finds(head: str, piece: str, times: int, cut: int) -> None:
+def test_tail_repeats_equals_a_plain_search(head: str, piece: str, times: int, cut: int) -> None:
     text = head + piece * times + piece[: cut % len(piece)]
     most = 1
     for period in range(1, len(text)):
@@ -273,7 +273,7 @@ def test_repeats_at_the_end_are_those_that_a_plain_search_finds(head: str, piece
 
 
 @given(st.lists(st.integers(0, 60), min_size=1, max_size=12), st.integers(1, 300), st.integers(0, 20))
-def test_discard_all_tools_leaves_out_as_little_as_it_must(sizes: list[int], budget: int, opening: int) -> None:
+def test_discard_all_tools_removes_as_little_as_necessary(sizes: list[int], budget: int, opening: int) -> None:
     rounds = tuple(
         Round({"role": "assistant", "content": "r" * 5}, ({"role": "tool", "content": "t" * size},), str(i))
         for i, size in enumerate(sizes)
@@ -305,6 +305,6 @@ def test_discard_all_tools_leaves_out_as_little_as_it_must(sizes: list[int], bud
         (TOOLS | {"max_tokens": 1000}, "expected at most max_tokens - max_new_tokens = 488"),
     ],
 )
-def test_settings_that_mean_nothing_together_are_refused(options: dict[str, Any], message: str) -> None:
+def test_meaningless_combinations_of_settings_are_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         SamplerConfig(run="r", db_connection_string="x", model_name_or_path="m", **options)

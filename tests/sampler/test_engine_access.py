@@ -12,7 +12,7 @@ Kind = type[SamplerConfig] | type[KeeperConfig]
 
 
 @SERVICES
-def test_the_key_is_that_of_the_named_variable_and_stays_out_of_the_stored_configuration(
+def test_the_key_comes_from_the_named_variable_and_is_not_stored_with_the_configuration(
     kind: Kind, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert kind.load(GIVEN).engine_api_key is None
@@ -41,7 +41,7 @@ def test_a_command_that_takes_a_key_needs_one() -> None:
         ),
     ],
 )
-def test_a_variable_that_is_not_there_is_told_and_a_key_in_its_place_is_not_repeated(
+def test_a_missing_variable_is_reported_and_a_key_in_its_place_is_not_shown(
     kind: Kind, monkeypatch: pytest.MonkeyPatch, named: str, message: str
 ) -> None:
     monkeypatch.setenv("EMPTY_HERE", "")

@@ -120,7 +120,7 @@ async def test_each_wrong_field_of_a_generation_is_named(path: Path, value: Any,
         await ask(body, generate)
 
 
-async def test_more_tokens_than_were_asked_for_are_refused() -> None:
+async def test_more_tokens_than_requested_are_refused() -> None:
     async def ask_for_four(client: EngineClient) -> Generation:
         return await client.generate(URL, [5, 100], {"max_new_tokens": 4}, rid="r1")
 
@@ -155,7 +155,7 @@ def reply(ids: list[int]) -> Behavior:
 @pytest.mark.parametrize("status", [200, 400])
 @pytest.mark.parametrize("body", ["[" * 100_000, '{"meta_info":' * 50_000, "1" * 5000, "\x00", ""])
 @pytest.mark.parametrize("question", [generate, *OTHERS.values()])
-async def test_what_is_no_json_object_is_an_engine_error(
+async def test_a_response_that_is_not_a_json_object_is_an_engine_error(
     status: int, body: str, question: Callable[[EngineClient], Any]
 ) -> None:
     with pytest.raises(EngineError) as caught:

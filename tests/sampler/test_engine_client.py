@@ -126,7 +126,7 @@ async def test_an_answer_that_contradicts_itself_is_refused(
         await generate(client)
 
 
-async def test_a_logprob_that_is_no_number_is_refused(client: EngineClient, replay: Replay) -> None:
+async def test_a_logprob_that_is_not_a_number_is_refused(client: EngineClient, replay: Replay) -> None:
     text = labelled("generate_length", "0").text.replace("-5.871331691741943", "NaN")
     assert "NaN" in text
     replay.response = httpx.Response(200, text=text)
@@ -135,7 +135,7 @@ async def test_a_logprob_that_is_no_number_is_refused(client: EngineClient, repl
 
 
 @pytest.mark.parametrize("label", ["default", "v3", "", "-1", "3.0"])
-async def test_a_weight_label_that_is_no_whole_number_names_the_remedy(
+async def test_the_error_for_a_non_integer_weight_label_names_the_remedy(
     client: EngineClient, replay: Replay, label: str
 ) -> None:
     replay.response = labelled("generate_length", label)
@@ -182,13 +182,13 @@ async def test_transport_errors_mean_that_another_engine_may_answer(
 
 
 @pytest.mark.parametrize("text", ["", "not json", "[1]", '{"text": "x"}'])
-async def test_a_200_that_is_no_generation_is_refused(client: EngineClient, replay: Replay, text: str) -> None:
+async def test_a_200_without_a_generation_is_refused(client: EngineClient, replay: Replay, text: str) -> None:
     replay.response = httpx.Response(200, text=text)
     with pytest.raises(EngineContractBroken):
         await generate(client)
 
 
-async def test_an_engine_that_never_answers_is_given_up_in_time() -> None:
+async def test_a_request_to_a_silent_engine_times_out() -> None:
     async def never(request: httpx.Request) -> httpx.Response:
         await asyncio.sleep(60)
         return httpx.Response(200)
@@ -198,14 +198,14 @@ async def test_an_engine_that_never_answers_is_given_up_in_time() -> None:
             await generate(client)
 
 
-async def test_no_input_and_no_url_are_refused_without_a_retry(client: EngineClient) -> None:
+async def test_missing_input_and_an_invalid_url_are_refused_without_a_retry(client: EngineClient) -> None:
     with pytest.raises(EngineRefused, match="no input ids"):
         await client.generate(URL, [], {}, rid="r")
     with pytest.raises(EngineRefused, match="not a URL"):
         await client.model_info("http://[::1")
 
 
-async def test_what_the_keeper_needs(client: EngineClient, replay: Replay) -> None:
+async def test_the_client_serves_the_keepers_requests(client: EngineClient, replay: Replay) -> None:
     replay.response = recorded("model_info")
     assert (await client.model_info(URL)).weight_version == "default"
     replay.response = recorded("server_info")
@@ -239,15 +239,13 @@ async def test_the_api_key_is_sent_and_never_shown() -> None:
 
 
 @pytest.mark.parametrize("status", [401, 403])
-async def test_an_engine_that_demands_another_key_says_which_option_names_it(
-    client: EngineClient, replay: Replay, status: int
-) -> None:
+async def test_the_error_for_a_refused_key_names_the_option(client: EngineClient, replay: Replay, status: int) -> None:
     replay.response = httpx.Response(status, json={"error": "Unauthorized"})
     with pytest.raises(KeyRefused, match=f"/model_info: HTTP {status}: Unauthorized; .* engine_api_key_var"):
         await client.model_info(URL)
 
 
-def test_an_error_text_is_bounded_whatever_the_body() -> None:
+def test_an_error_message_is_bounded_for_any_body() -> None:
     long = '{"error": {"message": "' + "x" * 10_000 + '"}}'
     for body in ("", "x" * 10_000, long, '{"error": null}', "null", "[]", '{"error": []}'):
         assert len(error_text(body)) <= 500

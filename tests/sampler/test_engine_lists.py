@@ -21,7 +21,7 @@ async def tell(store: Store, status: ServiceStatus) -> None:
     await store.services.heartbeat(service)
 
 
-async def test_a_sampler_knows_in_time_that_an_engine_drains_however_rarely_it_looks(store: Store) -> None:
+async def test_a_sampler_learns_in_time_that_an_engine_drains_for_any_poll_interval(store: Store) -> None:
     """Not only by its own settings: a keeper waits for `LIST_AGE_S`, and no longer."""
     config = SamplerConfig(run=store.run, db_connection_string="(open already)", model_name_or_path=MODEL, poll_s=3600)
     await tell(store, ServiceStatus.UP)

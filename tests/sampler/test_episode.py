@@ -92,7 +92,7 @@ class Hasty(AsyncSampler):
 # ---------------------------------------------------------------------- by itself
 
 
-async def test_an_episode_that_ends_by_itself_is_scored_and_every_request_is_closed(store: Store) -> None:
+async def test_an_episode_that_ends_normally_is_scored_and_every_request_is_closed(store: Store) -> None:
     await import_tasks(store, 1, num_generations=1)
     async with resources(store, says(ANSWER)) as shared:
         sampler = Chat(shared, await claim(store))
@@ -119,7 +119,7 @@ async def test_a_turn_keeps_the_last_score_that_the_sampler_gave_it(store: Store
             first.score_turn(first.turns[0], float("nan"))
 
 
-async def test_numbers_that_a_sampler_adds_stand_in_the_record(store: Store) -> None:
+async def test_metrics_that_a_sampler_adds_are_stored_with_the_record(store: Store) -> None:
     payload = TaskPayload(query="2+2?", metadata={"level": 3})
     await store.tasks.insert_new([make_task(0, num_generations=1).model_copy(update={"payload": payload})])
     async with resources(store, says(ANSWER)) as shared:
@@ -158,7 +158,7 @@ async def test_a_request_is_visible_while_it_runs_and_the_one_before_it_is_close
     assert seen == [["running"], ["completed", "running"]]
 
 
-async def test_a_wrong_answer_is_score_0_and_no_failure(store: Store) -> None:
+async def test_a_wrong_answer_scores_0_and_is_not_a_failure(store: Store) -> None:
     await import_tasks(store, 1, num_generations=1)
     async with resources(store, says("no idea")) as shared:
         sampler = Chat(shared, await claim(store))
@@ -205,7 +205,7 @@ FAILURES = {
 
 
 @pytest.mark.parametrize("name", FAILURES)
-async def test_a_plumbing_failure_is_retried_later_then_failed_and_never_has_a_score(store: Store, name: str) -> None:
+async def test_an_infrastructure_failure_is_retried_later_then_failed_and_never_scored(store: Store, name: str) -> None:
     given, termination, message = FAILURES[name]
     payload = TaskPayload(**({"query": "2+2?", "answer": "4"} | given["payload"]))
     await store.tasks.insert_new([make_task(0, num_generations=1).model_copy(update={"payload": payload})])
@@ -244,7 +244,7 @@ async def test_a_turn_sends_a_bounded_number_of_requests_to_an_engine_that_alway
     assert asked.count("/generate") == 3
 
 
-async def test_an_evaluation_by_other_weights_than_asked_for_is_no_evaluation(store: Store) -> None:
+async def test_an_evaluation_by_other_weights_than_requested_is_not_scored(store: Store) -> None:
     await store.tasks.insert_new([make_task(0, num_generations=1, split="eval", at_version=3)])
     async with resources(store, says(ANSWER, version="4")) as shared:  # registered as version 3
         sampler = Chat(shared, await claim(store, split="eval", served_versions=[3]))
@@ -290,7 +290,7 @@ async def start(store: Store, shared: Any, got: Any) -> tuple[AsyncSampler, "asy
     return sampler, task
 
 
-async def test_a_cancelled_episode_gives_its_slot_back_at_once_and_without_blame(store: Store) -> None:
+async def test_a_cancelled_episode_releases_its_slot_at_once_without_counting_a_failure(store: Store) -> None:
     await import_tasks(store, 1, num_generations=1)
     async with resources(store, hangs) as shared:
         sampler, task = await start(store, shared, await claim(store))

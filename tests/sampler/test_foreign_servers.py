@@ -34,7 +34,7 @@ def world() -> Iterator[World]:
 @pytest.mark.parametrize(
     ("name", "transport"), [(name, t) for name, foreign in FOREIGN.items() for t in foreign.transports]
 )
-async def test_a_public_server_answers_as_it_should(name: str, transport: str) -> None:
+async def test_a_public_server_gives_the_expected_answers(name: str, transport: str) -> None:
     require(name)
     with foreign_world() as fresh:
         num_tools, answers = await play(fresh, name, transport)
@@ -42,7 +42,7 @@ async def test_a_public_server_answers_as_it_should(name: str, transport: str) -
     assert [(a.case.tool, a.text, a.is_error) for a in answers if not a.is_expected] == []
 
 
-async def test_progress_keeps_a_call_alive_and_silence_ends_it(world: World) -> None:
+async def test_progress_extends_a_calls_time_out_and_silence_ends_it(world: World) -> None:
     """Over every transport, all at once: they wait. A report is due every 0.2 s; a busy machine may be late by 24."""
     require("everything")
 
@@ -67,7 +67,7 @@ async def test_no_progress_keeps_a_call_alive_beyond_the_longest_call(world: Wor
             await session.call(LONG, {"duration": 20, "steps": 100})
 
 
-async def test_images_are_kept_beside_what_the_model_reads_and_structured_content_that_says_the_same_is_not(
+async def test_images_are_stored_with_the_text_and_duplicate_structured_content_is_not(
     world: World,
 ) -> None:
     require("everything")
@@ -84,7 +84,7 @@ async def test_images_are_kept_beside_what_the_model_reads_and_structured_conten
 
 
 @pytest.mark.parametrize("transport", ["stdio", "sse"])  # over HTTP this server speaks before anyone can listen
-async def test_a_list_that_changed_is_asked_for_again_by_the_next_episode(world: World, transport: str) -> None:
+async def test_the_next_episode_requests_a_changed_tool_list_again(world: World, transport: str) -> None:
     require("everything")
     catalog = ToolCatalog()
     with world.serve("everything", transport) as server:
@@ -109,7 +109,7 @@ async def test_a_tool_that_runs_only_as_a_background_task_is_not_offered(world: 
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
-async def test_a_server_that_dies_in_the_middle_of_a_call_is_plumbing(world: World, transport: str) -> None:
+async def test_a_server_that_exits_during_a_call_is_an_infrastructure_failure(world: World, transport: str) -> None:
     require("everything")
     with world.serve("everything", transport) as server:
         async with ToolSession([server], limits=ToolLimits(max_retries=0)) as session:

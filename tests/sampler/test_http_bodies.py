@@ -32,7 +32,7 @@ READ = {
 
 
 @pytest.mark.parametrize("kind", READ)
-async def test_an_answer_within_the_bounds_is_read_however_it_comes(kind: str) -> None:
+async def test_an_answer_within_the_bounds_is_read_in_every_encoding(kind: str) -> None:
     async with raw_http(READ) as server, ToolSession([server], limits=LIMITS) as session:
         assert (await session.call("say", {"kind": kind})).text == "read"
 
@@ -41,7 +41,7 @@ HALF = text_answer("TEXT").replace(b"TEXT", b"a \\ud83d b \xff")
 
 
 @pytest.mark.parametrize("answer", [Answer([HALF]), Answer([event(HALF)], EVENTS)], ids=["json", "events"])
-async def test_half_an_emoji_and_bytes_that_are_no_utf8_are_replaced(answer: Answer) -> None:
+async def test_half_surrogate_pairs_and_invalid_utf8_are_replaced(answer: Answer) -> None:
     async with raw_http({"half": answer}) as server, ToolSession([server], limits=LIMITS) as session:
         assert (await session.call("say", {"kind": "half"})).text == "a \ufffd b \ufffd"
 
@@ -55,7 +55,7 @@ TOO_LONG = {
 }
 
 
-async def test_an_answer_above_the_bound_is_told_to_the_model_and_costs_no_memory() -> None:
+async def test_an_answer_above_the_bound_becomes_an_error_for_the_model_and_costs_no_memory() -> None:
     async with raw_http(TOO_LONG) as server, ToolSession([server], limits=LIMITS) as session:
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         for kind in TOO_LONG:
@@ -106,7 +106,7 @@ FAILED = {
 
 
 @pytest.mark.parametrize("kind", FAILED)
-async def test_what_the_server_did_not_say_itself_is_a_failure_that_tells_its_cause(kind: str) -> None:
+async def test_an_error_that_is_not_the_servers_own_answer_is_a_failure_with_its_cause(kind: str) -> None:
     answer, words = FAILED[kind]
     async with raw_http({kind: answer}) as server, ToolSession([server], limits=LIMITS) as session:
         with pytest.raises(ToolServerDied, match=words):

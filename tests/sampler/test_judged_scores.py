@@ -26,7 +26,7 @@ def own_names(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registry, "_SCORERS", dict(registry._SCORERS))
 
 
-async def test_agentcpm_takes_the_judges_verdict_and_shows_who_gave_it() -> None:
+async def test_agentcpm_scores_by_the_judges_verdict_and_names_its_model() -> None:
     async with endpoint("status 500", "status 500", "judges") as one, endpoint("judges") as two:
         own = judge(one, two)
         scores = [
@@ -47,7 +47,7 @@ async def test_agentcpm_takes_the_judges_verdict_and_shows_who_gave_it() -> None
     assert {(score.details["scorer"], *score.details["expected"]) for score in scores} == {("agentcpm", "4")}
 
 
-async def test_agentcpm_without_a_verdict_without_a_judge_or_without_a_truth_is_no_score() -> None:
+async def test_agentcpm_gives_no_score_without_a_verdict_a_judge_or_a_truth() -> None:
     async with endpoint("status 500") as service:
         own = judge(service)
         with pytest.raises(AgentFailed, match="no model of scorer_agent"):
@@ -59,14 +59,14 @@ async def test_agentcpm_without_a_verdict_without_a_judge_or_without_a_truth_is_
         await score_answer("agentcpm", ScoringRequest("4", ("4",)))
 
 
-async def test_the_judge_is_the_default_where_there_is_one() -> None:
+async def test_the_judge_is_the_default_scorer_if_configured() -> None:
     own = judge(models=[{"model": "m", "base_url": "http://x"}])
     names = [default_scorer(None, None), default_scorer(None, own), default_scorer("math", own)]
     assert names == ["exact_match", "agentcpm", "math"]
 
 
 @pytest.mark.usefixtures("own_names")
-async def test_the_factory_takes_functions_of_the_answer_and_the_truth() -> None:
+async def test_the_factory_accepts_functions_of_the_answer_and_the_truth() -> None:
     async def two(model_answer: str, ground_truth: dict[str, str]) -> float:
         return float(model_answer == ground_truth["answer"] and ground_truth["query"] == "q")
 
@@ -89,7 +89,7 @@ async def test_the_factory_takes_functions_of_the_answer_and_the_truth() -> None
 
 
 @pytest.mark.usefixtures("own_names")
-async def test_the_factory_refuses_what_it_cannot_call_and_never_turns_a_failure_into_a_number() -> None:
+async def test_the_factory_rejects_uncallable_scorers_and_never_turns_a_failure_into_a_number() -> None:
     with pytest.raises(ConfigError, match="expected an async function of"):
         MCPScorerFactory.register_scorer("plain", lambda a, b: 1.0)
 

@@ -105,7 +105,7 @@ def check_that_histories_come_and_go(episode: Episode) -> None:
 
 
 @pytest.mark.parametrize(("family", "mode"), MODES, ids=name_of)
-def test_a_reply_keeps_its_ids_when_a_history_without_it_came_between(family: Family, mode: str) -> None:
+def test_a_reply_keeps_its_ids_after_a_history_without_it(family: Family, mode: str) -> None:
     check_that_histories_come_and_go(played(family, mode))
 
 
@@ -113,7 +113,7 @@ def test_a_reply_keeps_its_ids_with_the_template_of_the_bundled_model() -> None:
     check_that_histories_come_and_go(with_the_bundled_template())
 
 
-def test_a_reply_that_was_never_shown_again_is_known_too() -> None:
+def test_a_reply_omitted_from_the_next_history_keeps_its_ids_later() -> None:
     """Sampled, left out of the next history at once, and wanted back."""
     context = Context(FAMILIES["qwen3"].template("off"), TOOLS)
     context.start([QUESTION])
@@ -179,7 +179,7 @@ def test_a_replys_raw_text_is_the_reply(mode: str) -> None:
 CALLS = [Call("c00000000", "lookup", {"x": "A"})]
 
 
-def test_what_the_sampler_wrote_itself_stays_text_though_the_model_said_the_same() -> None:
+def test_messages_written_by_the_sampler_stay_text_even_if_equal_to_a_reply() -> None:
     context = Context(FAMILIES["qwen25"].template("off"))
     example = [QUESTION, {"role": "assistant", "content": "It is five."}]
     first = context.start([*example, OTHER]).added
@@ -194,7 +194,7 @@ def test_what_the_sampler_wrote_itself_stays_text_though_the_model_said_the_same
         assert context.ids[: len(first)] == first
 
 
-def test_a_reply_that_a_history_holds_twice_stands_there_twice_as_it_was_sampled() -> None:
+def test_a_reply_that_occurs_twice_in_a_history_keeps_its_ids_at_both_places() -> None:
     """Also where the template shows it in full at one place and without its reasoning at the other."""
     context = Context(FAMILIES["qwen3"].template("on"), TOOLS)
     context.start([QUESTION])
@@ -213,7 +213,7 @@ rounds = st.lists(st.integers(0, 2), max_size=3)
 
 @given(st.sampled_from(MODES), st.lists(rounds, max_size=4), rounds)
 @settings(max_examples=25, deadline=None)
-def test_the_way_to_a_history_makes_no_difference(
+def test_a_historys_prompt_does_not_depend_on_earlier_histories(
     chosen: tuple[Family, str], way: list[list[int]], goal: list[int]
 ) -> None:
     episode = played(*chosen)
@@ -242,7 +242,7 @@ class Wanderer(AsyncSampler):
         return Score(float(self.claim.traj_id))
 
 
-async def test_a_sampler_that_goes_back_to_a_history_sends_the_ids_that_were_sampled(store: Store) -> None:
+async def test_a_sampler_that_returns_to_a_history_sends_the_sampled_ids(store: Store) -> None:
     """With the model that comes with the project, whose tokenizer would not choose these ids."""
     output = [i for character in "It is five." for i in TEMPLATE.encode(character)]
     assert output != TEMPLATE.encode("It is five.")

@@ -49,7 +49,7 @@ async def play_and_settle_elsewhere(store: Store, shared: Any) -> None:
 
 
 @pytest.mark.parametrize("engine", [says(ANSWER), fails], ids=["its score", "its failure"])
-async def test_an_episode_whose_group_was_settled_meanwhile_ends_without_a_word_and_without_an_error(
+async def test_an_episode_whose_group_was_settled_meanwhile_ends_without_an_error_and_writes_nothing(
     store: Store, engine: Any
 ) -> None:
     await import_tasks(store, 1, num_generations=1)
@@ -62,7 +62,7 @@ async def test_an_episode_whose_group_was_settled_meanwhile_ends_without_a_word_
     assert (slot.status, slot.score, slot.attempt) == (SlotStatus.SCORED, 0.5, 2)
 
 
-async def test_the_other_episodes_of_the_process_go_on(store: Store) -> None:
+async def test_a_lost_lease_does_not_end_the_processes_other_episodes(store: Store) -> None:
     """As the service plays them: in one group of tasks, which the first error would end."""
     overtaken, healthy = [task.id for task in await import_tasks(store, 2, num_generations=1)]
     claims: dict[str, Claim] = {}
@@ -94,7 +94,7 @@ class Hangs(AsyncSampler):
         return Termination.ANSWERED
 
 
-async def test_a_slot_that_cannot_be_given_back_in_time_is_left_to_its_lease(
+async def test_a_slot_that_cannot_be_released_in_time_returns_when_its_lease_ends(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The end of a cancelled episode stays a cancellation: a time-out in its place would end the process."""

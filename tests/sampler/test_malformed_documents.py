@@ -58,7 +58,7 @@ async def task(store: Store, task_id: str) -> dict[str, Any]:
         ({"$set": {"num_generations": [2]}}, "num_generations: "),
     ],
 )
-async def test_a_spoilt_task_is_abandoned_by_name_and_the_next_one_is_claimed(
+async def test_a_malformed_task_is_abandoned_by_name_and_the_next_one_is_claimed(
     store: Store, update: Spoil, named: str
 ) -> None:
     await import_tasks(store, 2)
@@ -76,7 +76,7 @@ async def test_a_spoilt_task_is_abandoned_by_name_and_the_next_one_is_claimed(
 @pytest.mark.parametrize(
     "update", [{"$set": {"slots.1.failures": "x", "slots.1.free_at": {"a": 1}}}, {"$set": {"n": 1}}]
 )
-async def test_a_task_that_is_spoilt_while_it_is_played_ends_its_own_episodes_alone(
+async def test_a_task_that_becomes_malformed_while_played_ends_only_its_own_episodes(
     store: Store, update: Spoil
 ) -> None:
     await import_tasks(store, 2)
@@ -109,7 +109,7 @@ async def test_a_task_that_is_spoilt_while_it_is_played_ends_its_own_episodes_al
         ("records", "", None, "it is gone"),
     ],
 )
-async def test_a_record_that_cannot_be_read_is_left_out_of_its_group(
+async def test_an_unreadable_record_is_excluded_from_its_group(
     store: Store, collection: str, suffix: str, update: Spoil | None, named: str
 ) -> None:
     await import_tasks(store, 1, num_generations=3)
@@ -129,7 +129,7 @@ async def test_a_record_that_cannot_be_read_is_left_out_of_its_group(
     assert await settle_next(store, "w", config(store)) is None
 
 
-async def test_what_describes_the_present_is_passed_over_until_it_is_mended(store: Store) -> None:
+async def test_malformed_status_documents_are_skipped_until_repaired(store: Store) -> None:
     for url in ("http://a", "http://b"):
         up = {"url": url, "policy": "main", "version": 0, "status": ServiceStatus.UP, "heartbeat_s": 3600}
         await store.services.heartbeat(InferenceService(id=url, **up))
@@ -157,7 +157,7 @@ async def test_what_describes_the_present_is_passed_over_until_it_is_mended(stor
 
 
 @pytest.mark.parametrize("seed", range(3))
-async def test_random_changes_of_documents_never_end_what_a_sampler_does_all_day(store: Store, seed: int) -> None:
+async def test_random_changes_of_documents_never_end_a_samplers_regular_work(store: Store, seed: int) -> None:
     """Claim, renew, play, settle, and look at what there is, with one more document spoilt every time."""
     rng = random.Random(seed)
     await store.runs.start_trainer("main", Admission(groups_per_step=1, max_staleness=1))

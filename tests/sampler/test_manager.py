@@ -63,7 +63,7 @@ def boxes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Manager]:
         yield found
 
 
-def test_the_end_of_the_url_chooses_the_protocol() -> None:
+def test_the_urls_ending_selects_the_protocol() -> None:
     ends = {
         "/mcp": "http",
         "/mcpapi": "mcpapi",
@@ -97,7 +97,7 @@ async def test_a_manager_offers_the_tools_of_all_its_servers(boxes: Manager) -> 
     assert len(pids) == 2
 
 
-async def test_what_goes_wrong_with_arguments_is_an_answer(boxes: Manager) -> None:
+async def test_errors_about_arguments_are_answers(boxes: Manager) -> None:
     async with ToolSession([boxes.server]) as session:
         wrong = await session.call("left_add", {"a": "x", "b": 1})
         refused = await session.call("left_refuse", {"reason": "bad move"})
@@ -110,14 +110,14 @@ async def test_what_goes_wrong_with_arguments_is_an_answer(boxes: Manager) -> No
     assert unicode.text == "a/b.c?d=é"
 
 
-async def test_a_hanging_tool_is_a_time_out_and_the_manager_goes_on(boxes: Manager) -> None:
+async def test_a_hanging_tool_times_out_and_the_manager_continues(boxes: Manager) -> None:
     async with ToolSession([boxes.server]) as session:
         with pytest.raises(ToolTimeout, match=r"left\.slow: no answer within 0\.3 s"):
             await session.call("left_slow", {"seconds": 30}, timeout_s=0.3)
         assert (await session.call("left_echo", {"text": "still here"})).text == "still here"
 
 
-async def test_a_server_that_dies_behind_a_manager_is_plumbing(tmp_path: Path) -> None:
+async def test_a_server_that_exits_behind_a_manager_is_an_infrastructure_failure(tmp_path: Path) -> None:
     box = ToolServer(name="box", command=sys.executable, args=(str(SERVERS / "box.py"), "stdio"))
     with manager(tmp_path, {"box": box}) as mortal:
         limits = ToolLimits(retry_delay_s=0.05, max_retries=1)

@@ -156,7 +156,7 @@ async def test_the_tools_are_stored_once_before_the_first_request_that_names_the
     assert (report.ok, report.results[Check.TOOLS].examined) == (True, 1)
 
 
-async def test_turns_and_temperature_of_the_task_win_over_those_of_the_sampler(store: Store) -> None:
+async def test_a_tasks_turns_and_temperature_override_the_samplers(store: Store) -> None:
     payload = {"max_turns": 1, "temperature": 0.25}
     replies = [calls("add", a=2, b=3), "<answer>5</answer>"]
     score, dispatches, engines = await episode(store, replies, payload, max_turns=4, temperature=1.0)
@@ -166,7 +166,7 @@ async def test_turns_and_temperature_of_the_task_win_over_those_of_the_sampler(s
 
 
 @pytest.mark.parametrize(("split", "applies"), [("eval", True), ("train", False)])
-async def test_top_p_top_k_and_penalties_are_for_evaluation_alone(store: Store, split: str, applies: bool) -> None:
+async def test_top_p_top_k_and_penalties_apply_only_to_evaluation(store: Store, split: str, applies: bool) -> None:
     asked = {"top_p": 0.9, "top_k": 20, "presence_penalty": 1.5}
     options = {"eval_sampling": asked, "eval_temperature": 0.6}
     _, (dispatch,), engines = await episode(store, ["<answer>5</answer>"], split=split, **options)
@@ -176,7 +176,7 @@ async def test_top_p_top_k_and_penalties_are_for_evaluation_alone(store: Store, 
     assert {name: dispatch.sampling_params.get(name) for name in asked} == {name: sent.get(name) for name in asked}
 
 
-async def test_deny_lists_of_the_run_and_of_the_task_leave_tools_out_of_prompt_and_reach(store: Store) -> None:
+async def test_denied_tools_are_neither_in_the_prompt_nor_callable(store: Store) -> None:
     payload = {"tools": ["add", "echo", "big"], "exclude_tools": ["echo"]}
     replies = [calls("echo", text="x"), "<answer>5</answer>"]
     _, dispatches, engines = await episode(store, replies, payload, exclude_tools=["b*"])
@@ -190,9 +190,7 @@ async def test_deny_lists_of_the_run_and_of_the_task_leave_tools_out_of_prompt_a
 
 
 @pytest.mark.parametrize("name", ["crash", "slow"])
-async def test_a_tool_server_that_dies_or_hangs_gives_no_score_and_the_slot_is_open_again(
-    store: Store, name: str
-) -> None:
+async def test_a_tool_server_that_exits_or_hangs_gives_no_score_and_the_slot_reopens(store: Store, name: str) -> None:
     replies = [calls(name, **({"seconds": 60} if name == "slow" else {}))]
     score, (dispatch,), _ = await episode(store, replies, tool_timeout_s=0.5)
     assert score is None
@@ -211,7 +209,7 @@ async def test_a_tool_server_that_dies_or_hangs_gives_no_score_and_the_slot_is_o
     [({}, "How does it end?"), ({"purpose": "Which digit comes first?"}, "Which digit comes first?")],
     ids=["default purpose", "purpose of the call"],
 )
-async def test_a_long_result_is_summarized_for_its_purpose_and_the_call_says_by_whom(
+async def test_a_long_result_is_summarized_for_its_purpose_and_the_call_names_the_model(
     store: Store, arguments: dict[str, str], purpose: str
 ) -> None:
     replies = [calls("big", n_chars=4000, **arguments) + "\n" + calls("add", a=2, b=3), "<answer>5</answer>"]
@@ -232,7 +230,7 @@ async def test_a_long_result_is_summarized_for_its_purpose_and_the_call_says_by_
     assert dispatches[1].messages[0]["content"] == big.result
 
 
-async def test_a_result_that_no_model_summarizes_gives_no_score_and_the_call_says_what_failed(store: Store) -> None:
+async def test_a_failed_summary_gives_no_score_and_the_call_lists_the_failures(store: Store) -> None:
     async with endpoint("garbage") as bad:
         agent = browser(bad, browse_tools=["big"], min_prompt_length=50)
         agents = Agents(browse=agent)
@@ -253,7 +251,7 @@ class Own(MCPSampler):
         return Score(0.5)
 
 
-async def test_an_unknown_scorer_is_found_out_before_anything_is_sampled(store: Store) -> None:
+async def test_an_unknown_scorer_is_detected_before_sampling(store: Store) -> None:
     payload = TaskPayload(query="2+2?", answer="4", scorer="unknown")
     await store.tasks.insert_new([make_task(0, num_generations=2).model_copy(update={"payload": payload})])
     async with episodes.resources(store, episodes.says("<answer>4</answer>")) as shared:
@@ -272,7 +270,7 @@ async def test_an_unknown_scorer_is_found_out_before_anything_is_sampled(store: 
         ({"tools": ["serach"]}, "tool 'serach' is allowed, but not offered", SlotStatus.OPEN),
     ],
 )
-async def test_a_task_that_asks_for_what_is_not_there_says_so_and_is_retried_only_where_it_may_come(
+async def test_a_task_with_missing_needs_names_them_and_is_retried_only_if_they_may_appear(
     store: Store, payload: dict[str, Any], message: str, slot_status: SlotStatus
 ) -> None:
     """A tool server's list may grow; a sampler's scorers do not."""

@@ -20,7 +20,7 @@ pieces_of_text = st.lists(
 
 
 @given(st.lists(st.binary(max_size=40), max_size=20), st.integers(1, 30))
-def test_lines_are_the_same_however_the_stream_is_cut(parts: list[bytes], size: int) -> None:
+def test_lines_do_not_depend_on_how_the_stream_is_split(parts: list[bytes], size: int) -> None:
     stream = b"".join(parts)
     lines = MessageLines(1000)
     found = [line for at in range(0, len(stream), size) for line in lines.feed(stream[at : at + size])]
@@ -29,7 +29,7 @@ def test_lines_are_the_same_however_the_stream_is_cut(parts: list[bytes], size: 
 
 @given(pieces_of_text)
 @settings(max_examples=300)
-def test_a_mended_message_can_be_parsed_and_keeps_every_whole_character(text: str) -> None:
+def test_a_repaired_message_is_parsable_and_keeps_every_valid_character(text: str) -> None:
     message = b'{"jsonrpc": "2.0", "id": 1, "result": {"t": "' + text.encode() + b'"}}'
     parsed = jsonrpc_message_adapter.validate_json(mended(message), by_name=False)
     kept = json.loads(message)["result"]["t"].encode("utf-16", "surrogatepass").decode("utf-16", "replace")
@@ -38,11 +38,11 @@ def test_a_mended_message_can_be_parsed_and_keeps_every_whole_character(text: st
 
 
 @given(st.binary(max_size=200))
-def test_any_bytes_are_mended_into_text(message: bytes) -> None:
+def test_any_bytes_are_repaired_to_text(message: bytes) -> None:
     mended(message).decode()
 
 
-def test_what_is_whole_is_not_touched() -> None:
+def test_a_valid_message_is_unchanged() -> None:
     for text in ("plain", "é😀", '{"a": "\\ud83d\\ude00"}', '{"a": "\\\\ud83d"}'):
         assert mended(text.encode()) == text.encode()
     assert mended(b'{"a": "\\ud83d", "b": "\xff"}').decode() == '{"a": "\\ufffd", "b": "\ufffd"}'
@@ -74,14 +74,14 @@ def test_the_error_does_not_wait_for_the_end_of_a_line_that_never_ends() -> None
     assert [line for _ in range(100) for line in lines.feed(b"x" * 1000)] == []
 
 
-def test_a_notice_that_is_too_long_is_left_out_and_what_names_no_request_ends_the_session() -> None:
+def test_an_over_long_notification_is_dropped_and_one_without_a_request_ends_the_session() -> None:
     lines = MessageLines(1000)
     assert lines.feed(b'{"jsonrpc":"2.0","method":"log","params":"' + b"x" * 2000 + b'","id":3}\nnext\n') == [b"next"]
     with pytest.raises(MessageTooLong, match="2000 bytes; expected at most 1000"):
         lines.feed(b"x" * 2000 + b"\n")
 
 
-def test_only_what_answers_a_request_names_one() -> None:
+def test_only_a_response_yields_a_request_id() -> None:
     for head in (
         b"[1, 2]",
         b'debug {"id": 3}',
@@ -92,7 +92,7 @@ def test_only_what_answers_a_request_names_one() -> None:
         assert answered_request(head, head) is None
 
 
-def test_reading_takes_time_in_proportion_to_the_bytes() -> None:
+def test_reading_takes_time_linear_in_the_bytes() -> None:
     def seconds(num_pieces: int) -> float:
         lines, piece, began = MessageLines(1 << 30), b'"\\ud83d\\ude00' + b"x" * 65524, time.process_time()
         for _ in range(num_pieces):

@@ -104,7 +104,7 @@ def episode_of(opening: Sequence[Message], turns: Sequence[tuple[str, list[Messa
 
 @given(OPENINGS, TURNS, REPLIES, NEW, st.booleans())
 @settings(max_examples=200, deadline=None)
-def test_what_is_new_is_never_refused_however_often_the_same_is_said(
+def test_new_messages_are_never_refused_even_if_repeated(
     opening: list[Message], turns: list[tuple[str, list[Message]]], last: str, new: list[Message], restarts: bool
 ) -> None:
     episode = episode_of(opening, turns, last)
@@ -140,7 +140,7 @@ def kept(episode: Episode, form: Callable[[Message, str], Message]) -> list[Mess
 
 @given(OPENINGS, TURNS, REPLIES, NEW, st.sampled_from(sorted(FORMS)), st.integers(0, 40))
 @settings(max_examples=200, deadline=None)
-def test_the_conversation_so_far_is_refused_from_wherever_it_is_sent_on(
+def test_a_repeated_conversation_is_refused_from_any_starting_point(
     opening: list[Message], turns: list[tuple[str, list[Message]]], last: str, new: list[Message], form: str, cut: int
 ) -> None:
     """All of it, or its end, at least the last reply; the replies in any of the forms in which samplers keep them."""
@@ -153,7 +153,7 @@ def test_the_conversation_so_far_is_refused_from_wherever_it_is_sent_on(
 
 @given(OPENINGS, TURNS, REPLIES, NEW)
 @settings(max_examples=100, deadline=None)
-def test_a_history_whose_replies_were_rewritten_is_refused_by_its_beginning(
+def test_a_history_with_rewritten_replies_is_refused_because_of_its_opening(
     opening: list[Message], turns: list[tuple[str, list[Message]]], last: str, new: list[Message]
 ) -> None:
     episode = episode_of(opening, turns, last)
@@ -175,7 +175,7 @@ def test_a_history_whose_replies_were_rewritten_is_refused_by_its_beginning(
         ([system(), user("q")], [user("q"), assistant("Yes.")], "message 2 of 2 is the model's own reply 1"),
     ],
 )
-def test_the_error_says_which_message_it_was(opening: list[Message], new: list[Message], found: str) -> None:
+def test_the_error_names_the_repeated_message(opening: list[Message], new: list[Message], found: str) -> None:
     episode = Episode(opening)
     episode.hear("Yes.")
     with pytest.raises(ConfigError, match=f"^messages repeat what was sent: {found}; {REFUSED} .policy main.$"):
@@ -192,14 +192,14 @@ def test_the_error_says_which_message_it_was(opening: list[Message], new: list[M
         [system("Now be long."), user("q")],
     ],
 )
-def test_the_same_question_again_is_no_history(new: list[Message]) -> None:
+def test_repeating_a_question_is_not_a_history(new: list[Message]) -> None:
     episode = Episode([user("q")])
     for _ in range(3):
         episode.hear("Yes.")
         episode.send(new)
 
 
-def test_the_beginning_of_an_earlier_history_and_replies_that_it_left_out_are_known() -> None:
+def test_openings_and_omitted_replies_of_earlier_histories_are_recognized() -> None:
     episode = Episode([system("One."), user("q")])
     reply = episode.hear("Yes.")
     episode.send([system("Two."), user("notes")], restart=True)
@@ -259,14 +259,14 @@ class Peeker(HistoryKeeper):
         return Termination.ANSWERED
 
 
-async def test_what_was_only_looked_at_was_not_sent(store: Store) -> None:
+async def test_prompt_tokens_does_not_count_as_sending(store: Store) -> None:
     await import_tasks(store, 1, num_generations=1)
     async with resources(store, says("It is 4.")) as shared:
         assert await play(Peeker(shared, await claim(store))) == 1.0
 
 
 @pytest.mark.parametrize("sampler", [HistoryKeeper, ToTheJudge, Looker])
-async def test_an_episode_that_sends_its_history_again_fails_with_the_reason_and_is_not_tried_again(
+async def test_an_episode_that_resends_its_history_fails_with_the_reason_and_is_not_retried(
     store: Store, sampler: type[AsyncSampler]
 ) -> None:
     await import_tasks(store, 1, num_generations=1)

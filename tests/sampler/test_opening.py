@@ -23,7 +23,7 @@ def opening(
 
 
 @pytest.mark.parametrize("schema", ["answer", "boxed"])
-def test_a_model_is_told_the_form_that_the_scorer_reads(schema: Any) -> None:
+def test_the_system_prompt_specifies_the_form_that_the_scorer_reads(schema: Any) -> None:
     system, question = opening(answer_schema=schema)
     assert system == {"role": "system", "content": INSTRUCTIONS[schema]}
     assert question == {"role": "user", "content": "What is 2+2?"}
@@ -52,7 +52,7 @@ def test_one_setting_changes_the_instruction_or_switches_it_off() -> None:
         {"query": "2+2? Reply with <answer>4</answer>."},
     ],
 )
-def test_a_task_that_says_the_form_itself_is_told_nothing_more(task: dict[str, Any]) -> None:
+def test_a_task_that_specifies_the_form_gets_no_instruction(task: dict[str, Any]) -> None:
     contents = [message["content"] for message in opening(**task)]
     assert contents == [text for text in (task.get("system"), task["query"]) if text]
 

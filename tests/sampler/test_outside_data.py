@@ -109,7 +109,7 @@ async def played(
     return record, slot
 
 
-async def test_every_answer_of_a_hostile_server_is_an_answer_or_a_recorded_failure(
+async def test_every_response_of_a_hostile_server_is_an_answer_or_a_recorded_failure(
     store: Store, tmp_path: Path
 ) -> None:
     outcomes = {}
@@ -128,7 +128,7 @@ async def test_every_answer_of_a_hostile_server_is_an_answer_or_a_recorded_failu
     assert failed == {Termination.TOOL_FAILURE.value}
 
 
-async def test_every_tool_list_of_a_hostile_server_is_used_or_its_episode_is_given_back_with_the_reason(
+async def test_every_tool_list_of_a_hostile_server_is_used_or_the_slot_is_released_with_the_reason(
     store: Store, tmp_path: Path
 ) -> None:
     for seq, listing in enumerate(LISTINGS):
@@ -142,7 +142,7 @@ async def test_every_tool_list_of_a_hostile_server_is_used_or_its_episode_is_giv
                 assert "tool server hostile" in (record.error or "")
 
 
-async def test_whatever_a_scorer_gives_or_raises_is_a_score_or_a_recorded_failure(store: Store) -> None:
+async def test_any_result_or_exception_of_a_scorer_is_a_score_or_a_recorded_failure(store: Store) -> None:
     async with resources(store, says("<answer>4</answer>"), retry_delay_s=3600) as shared:
         for seq, kind in enumerate([*UNFIT, *FAULTY, "fitting"]):
             record, slot = await played(store, shared, seq, kind, scorer="outside_data")
@@ -156,7 +156,7 @@ async def test_whatever_a_scorer_gives_or_raises_is_a_score_or_a_recorded_failur
                 assert record.error
 
 
-async def test_a_turn_that_fits_into_no_document_is_a_recorded_failure_and_says_so_itself(store: Store) -> None:
+async def test_a_turn_too_large_for_a_document_is_a_recorded_failure_with_the_reason(store: Store) -> None:
     async with resources(store, says("hello"), retry_delay_s=3600) as shared:
         record, slot = await played(store, shared, 0, "x", sampler_class=Overflowing)
     assert (record.status, record.termination) == (RecordStatus.FAILED, Termination.NOT_STORABLE.value)

@@ -83,7 +83,7 @@ MISTAKES = {
 
 
 @pytest.mark.parametrize("name", MISTAKES)
-async def test_a_mistake_in_ones_own_sampler_is_one_line_with_its_place_and_the_slot_is_free_for_another_process(
+async def test_a_mistake_in_a_users_sampler_is_one_line_with_its_location_and_the_slot_is_released(
     store: Store, name: str
 ) -> None:
     kind, what, line = MISTAKES[name]
@@ -102,7 +102,7 @@ async def test_a_mistake_in_ones_own_sampler_is_one_line_with_its_place_and_the_
     assert what in (record.error or "")
 
 
-async def test_a_failure_of_the_infrastructure_in_a_task_group_of_the_samplers_is_one_like_any_other(
+async def test_an_infrastructure_failure_inside_a_users_task_group_is_handled_as_such(
     store: Store,
 ) -> None:
     await import_tasks(store, 1, num_generations=1)
@@ -113,7 +113,7 @@ async def test_a_failure_of_the_infrastructure_in_a_task_group_of_the_samplers_i
     assert (record.termination, slot.status, slot.failures) == (Termination.ENGINE_FAILURE, SlotStatus.OPEN, 1)
 
 
-async def test_a_bug_of_ours_rises_as_it_is(store: Store) -> None:
+async def test_a_bug_of_this_program_propagates_unchanged(store: Store) -> None:
     """Its whole traceback is what we need."""
     await import_tasks(store, 1, num_generations=1)
     async with resources(store, says(ANSWER)) as shared:

@@ -51,7 +51,7 @@ class Late(AsyncSampler):
         return Termination.ANSWERED
 
 
-async def test_a_process_with_a_mistaken_sampler_says_so_in_one_line_and_asks_not_to_be_started_again(
+async def test_a_faulty_sampler_class_ends_the_process_with_one_line_and_a_no_restart_status(
     mongod: Mongod, store: Store, tmp_path: Path
 ) -> None:
     await import_tasks(store, 3, num_generations=1)
@@ -79,7 +79,7 @@ async def test_a_process_with_a_mistaken_sampler_says_so_in_one_line_and_asks_no
     assert len(ended.stderr.splitlines()) < 5, ended.stderr
 
 
-async def test_a_class_that_cannot_be_made_gives_the_slot_back_and_is_named(store: Store) -> None:
+async def test_a_class_whose_init_fails_releases_the_slot_and_is_named(store: Store) -> None:
     await import_tasks(store, 1, num_generations=1)
     with pytest.raises(ConfigError, match=r"Unborn: LookupError: no world; at tests/sampler/test_own_samplers\.py:"):
         async with running_sampler(store, Unborn, **OPTIONS) as service:
@@ -89,7 +89,7 @@ async def test_a_class_that_cannot_be_made_gives_the_slot_back_and_is_named(stor
     assert [(slot.status, slot.failures) for slot in task.slots] == [(SlotStatus.OPEN, 0)]
 
 
-async def test_a_sampler_that_worked_before_may_be_started_again(store: Store) -> None:
+async def test_a_sampler_that_worked_before_ends_with_a_restart_status(store: Store) -> None:
     await import_tasks(store, 2, num_generations=1)
     with pytest.raises(ExceptionGroup) as caught:
         async with running_sampler(store, Late, **OPTIONS) as service:
@@ -107,7 +107,7 @@ class Particular(AsyncSampler):
         return Termination.ANSWERED
 
 
-async def test_settings_that_fit_no_task_end_the_process_before_they_fail_every_task(store: Store) -> None:
+async def test_settings_that_fit_no_task_end_the_process_before_all_tasks_fail(store: Store) -> None:
     await import_tasks(store, 20, num_generations=2)
     with pytest.raises(ExceptionGroup) as caught:
         async with running_sampler(store, Particular, **OPTIONS) as service:

@@ -25,7 +25,7 @@ def request(answer: str | None, *accepted: str) -> ScoringRequest:
     return ScoringRequest(answer=answer, accepted=accepted)
 
 
-async def test_a_mistake_in_a_scorer_is_told_with_its_line() -> None:
+async def test_a_mistake_in_a_scorer_is_reported_with_its_line() -> None:
     async def crashes(model_answer: str, ground_truth: dict[str, str]) -> float:
         return float(ground_truth["anwser"])
 
@@ -57,7 +57,7 @@ async def test_a_mistake_in_a_scorer_is_told_with_its_line() -> None:
         assert line in str(caught.value)
 
 
-async def test_a_scorer_that_asks_its_own_judge_shows_the_key_and_nothing_for_people_holds_it(
+async def test_a_scorers_own_judge_receives_the_key_and_no_output_contains_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("TESTS_JUDGE_KEY", "sk-tests-0123456789")
@@ -99,7 +99,7 @@ async def test_a_scorer_that_asks_its_own_judge_shows_the_key_and_nothing_for_pe
     assert shown == ["Bearer sk-tests-0123456789"] * 5
 
 
-async def test_a_scorer_that_makes_nothing_but_mistakes_is_no_failure_that_passes() -> None:
+async def test_a_scorer_that_only_makes_mistakes_is_not_a_transient_failure() -> None:
     """One that has worked, or whose errors may be the network's, is tried again like all plumbing."""
     answers: list[str] = []
 

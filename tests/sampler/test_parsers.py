@@ -43,7 +43,7 @@ def calls_of(parser: str, text: str) -> list[tuple[str, dict[str, Any]]]:
     return [(c.name, dict(c.arguments)) for c in reply.tool_calls]
 
 
-def test_text_and_several_calls_are_told_apart() -> None:
+def test_text_and_several_calls_are_separated() -> None:
     reply = parse_hermes(f"I look.\n{call('a', {'x': {'y': [1, {'z': '}'}]}})}\nand\n{call('b', {})}", ())
     assert reply.content == "I look.\n\nand"
     assert [(c.name, c.arguments) for c in reply.tool_calls] == [("a", {"x": {"y": [1, {"z": "}"}]}}), ("b", {})]
@@ -83,7 +83,7 @@ def test_a_reply_without_calls_is_all_content(parser: str) -> None:
         ('{"name": "a", "arguments": {"x": ' + "[" * 70 + "]" * 70 + "}}", "levels deep"),
     ],
 )
-def test_a_malformed_call_becomes_a_text_for_the_model_and_the_others_stand(body: str, words: str) -> None:
+def test_a_malformed_call_becomes_an_error_for_the_model_and_the_others_are_kept(body: str, words: str) -> None:
     reply = parse_hermes(f"{call('before', {})}<tool_call>{body}</tool_call>{call('after', {})} end", ())
     assert [c.name for c in reply.tool_calls] == ["before", "after"]
     assert len(reply.errors) == 1
@@ -126,7 +126,7 @@ def test_a_malformed_call_becomes_a_text_for_the_model_and_the_others_stand(body
         ("minicpm", "Wait <|tool_call_start|>\n```python\nx = 5\n```\n<|tool_call_end|>", "no '('"),
     ],
 )
-def test_every_family_says_what_is_wrong_and_how_a_call_looks(parser: str, text: str, words: str) -> None:
+def test_every_family_reports_the_error_and_the_expected_format(parser: str, text: str, words: str) -> None:
     reply = get_parser(parser)(text, TOOLS)
     assert reply.tool_calls == []
     assert len(reply.errors) == 1
@@ -136,7 +136,7 @@ def test_every_family_says_what_is_wrong_and_how_a_call_looks(parser: str, text:
     assert reply.content == ("Wait" if text.startswith("Wait") else "")
 
 
-def test_a_call_after_a_malformed_one_is_read() -> None:
+def test_a_call_after_a_malformed_one_is_parsed() -> None:
     texts = {
         "hermes": '<tool_call>{</tool_call><tool_call>{"name": "f"}</tool_call>',
         "qwen3_coder": "<tool_call><function=f><parameter=s></tool_call><tool_call><function=f></function></tool_call>",
@@ -155,7 +155,7 @@ def test_a_call_after_a_malformed_one_is_read() -> None:
         assert len(reply.errors) == 1, parser
 
 
-def test_a_value_that_is_not_closed_does_not_swallow_the_next_call() -> None:
+def test_an_unclosed_value_does_not_consume_the_next_call() -> None:
     coder = "<tool_call><function=f><parameter=s>5{}</function></tool_call>"
     reply = get_parser("qwen3_coder")(coder.format("") + coder.format("</parameter>"), TOOLS)
     assert ([c.arguments for c in reply.tool_calls], len(reply.errors)) == ([{"s": "5"}], 1)
@@ -190,7 +190,7 @@ def test_bare_arguments_get_their_types_from_the_schema(parser: str) -> None:
     ]
 
 
-def test_further_forms_of_a_family_are_read() -> None:
+def test_a_familys_other_formats_are_parsed() -> None:
     one = [("f", {"s": "A"})]
     assert calls_of("mistral", '[TOOL_CALLS]f{"s": "A"}') == one
     assert (
@@ -210,19 +210,19 @@ def test_further_forms_of_a_family_are_read() -> None:
     assert calls_of("kimi_k2", kimi) == [("a.b:c", {})]
 
 
-def test_the_models_own_ids_are_kept_where_templates_take_them() -> None:
+def test_the_models_own_call_ids_are_kept_if_templates_accept_them() -> None:
     kimi = "<|tool_call_begin|>functions.f:3<|tool_call_argument_begin|>{}<|tool_call_end|>"
     assert get_parser("kimi_k2")(kimi, ()).tool_calls[0].id == "functions.f:3"
     mistral = '[TOOL_CALLS][{"name": "f", "id": "aB3dE6gH9"}, {"name": "f", "id": "short"}, {"name": "f", "id": 5}]'
     assert [c.id for c in get_parser("mistral")(mistral, ()).tool_calls] == ["aB3dE6gH9", "", ""]
 
 
-def test_an_answer_in_json_is_no_call() -> None:
+def test_a_json_answer_is_not_a_call() -> None:
     assert get_parser("llama3")('{"answer": 5}', ()).content == '{"answer": 5}'
 
 
 @pytest.mark.parametrize("parser", ["hermes", "qwen3_coder", "deepseekv3", "kimi_k2", "glm45", "mistral"])
-def test_reasoning_is_set_apart_and_never_searched_for_calls(parser: str) -> None:
+def test_reasoning_is_separated_and_never_searched_for_calls(parser: str) -> None:
     parse, opening = get_parser(parser), {"deepseekv3": "<｜tool▁call▁begin｜>", "kimi_k2": "<|tool_call_begin|>"}
     begun = opening.get(parser, "[TOOL_CALLS]" if parser == "mistral" else "<tool_call>")
     reply = parse(f"<think>\nMaybe {begun}?\n</think>\nNo.", ())
@@ -260,7 +260,7 @@ json_values = st.recursive(
 
 @given(st.lists(st.tuples(texts.filter(bool), st.dictionaries(texts, json_values, max_size=3)), max_size=4))
 @settings(deadline=None)
-def test_what_was_written_is_read(calls: list[tuple[str, dict[str, Any]]]) -> None:
+def test_parsing_inverts_writing(calls: list[tuple[str, dict[str, Any]]]) -> None:
     text = "\n".join(call(name, arguments) for name, arguments in calls)
     if text.count("</tool_call>") != len(calls) or "</think>" in text:
         return

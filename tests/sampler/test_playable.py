@@ -64,7 +64,7 @@ async def scored(store: Store) -> int:
         ),
     ],
 )
-async def test_a_sampler_that_can_play_none_of_the_open_tasks_ends_at_its_start_with_the_reasons(
+async def test_a_sampler_that_can_play_no_open_task_exits_at_its_start_with_the_reasons(
     store: Store, payloads: list[dict[str, Any]], reasons: list[str]
 ) -> None:
     await insert(store, *payloads)
@@ -75,7 +75,7 @@ async def test_a_sampler_that_can_play_none_of_the_open_tasks_ends_at_its_start_
     assert {(slot.status, slot.attempt) for slot in await slots(store, 2)} == {(SlotStatus.OPEN, 0)}
 
 
-async def test_tasks_that_cannot_be_played_here_are_left_to_a_sampler_that_can_whenever_they_come(
+async def test_unplayable_tasks_are_left_to_other_samplers_even_if_they_arrive_later(
     store: Store, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.ERROR)
@@ -102,7 +102,7 @@ async def test_tasks_that_cannot_be_played_here_are_left_to_a_sampler_that_can_w
         await until(lambda: scored(store), lambda count: count == 6)
 
 
-def test_a_class_that_chooses_its_scorer_plays_tasks_whatever_scorer_they_name() -> None:
+def test_a_class_that_chooses_its_scorer_plays_tasks_with_any_scorer() -> None:
     class Choosing(MCPSampler):
         @property
         def scorer_name(self) -> str:
@@ -111,7 +111,7 @@ def test_a_class_that_chooses_its_scorer_plays_tasks_whatever_scorer_they_name()
     assert [scores_itself(kind) for kind in (MCPSampler, Own, Choosing)] == [False, True, True]
 
 
-async def test_tools_that_no_server_offers_are_told_at_the_start(
+async def test_tools_that_no_server_offers_are_reported_at_the_start(
     store: Store, caplog: pytest.LogCaptureFixture, tmp_path: Path
 ) -> None:
     """Their tasks are tried all the same: the list may grow."""

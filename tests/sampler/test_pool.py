@@ -75,7 +75,7 @@ async def test_the_least_loaded_live_engine_is_chosen() -> None:
     )
 
 
-async def test_concurrent_requests_spread_before_any_heartbeat_says_so() -> None:
+async def test_concurrent_requests_spread_before_the_next_heartbeat() -> None:
     async def when_all_have_asked(request: httpx.Request) -> httpx.Response:
         async with asyncio.timeout(60):
             while len(engines.bodies()) < 20:  # noqa: ASYNC110 - a list has no event
@@ -101,7 +101,7 @@ async def test_an_episode_stays_with_its_engine_unless_that_is_much_fuller_or_do
         assert (await ask(pool, affinity=A)).generation.url == B
 
 
-async def test_a_request_that_is_bound_to_a_version_goes_only_where_that_is_served() -> None:
+async def test_a_request_for_a_version_goes_only_to_engines_that_serve_it() -> None:
     engines = Engines({"a": scripted(answer([9], STOP)), "b": scripted(answer([9], STOP))})
     async with pool_of(engines, [Up(A, version=4), Up(B, running=9, version=3)], replace(QUICK, wait_s=0.1)) as pool:
         assert (await ask(pool, version=3, affinity=A)).generation.url == B
@@ -109,7 +109,7 @@ async def test_a_request_that_is_bound_to_a_version_goes_only_where_that_is_serv
             await ask(pool, version=5)
 
 
-async def test_a_failing_engine_is_left_alone_for_a_while_and_another_answers() -> None:
+async def test_a_failing_engine_is_suspect_for_a_while_and_another_answers() -> None:
     engines = Engines({"a": scripted(httpx.ConnectError("refused")), "b": scripted(answer([9], STOP))})
     async with pool_of(engines, [Up(A), Up(B, running=3)], LASTING) as pool:
         replies = [await ask(pool, affinity=A) for _ in range(3)]
@@ -119,7 +119,7 @@ async def test_a_failing_engine_is_left_alone_for_a_while_and_another_answers() 
         assert (pool.stats.requests, pool.stats.failures, pool.stats.retries) == (4, 1, 1)
 
 
-async def test_an_engine_that_was_left_alone_is_asked_again_afterwards() -> None:
+async def test_a_suspect_engine_is_used_again_afterwards() -> None:
     engines = Engines(
         {"a": scripted(httpx.ConnectError("refused"), answer([9], STOP)), "b": scripted(answer([9], STOP))}
     )
@@ -131,7 +131,7 @@ async def test_an_engine_that_was_left_alone_is_asked_again_afterwards() -> None
         assert engines.hosts().count("a") > asked
 
 
-async def test_one_engine_that_comes_back_is_waited_for() -> None:
+async def test_the_pool_waits_for_its_only_engine_to_return() -> None:
     engines = Engines({"a": scripted(httpx.ConnectError("refused"), recorded("pause_abort_health"), answer([9], STOP))})
     async with pool_of(engines, [Up(A)]) as pool:
         reply = await ask(pool)
@@ -139,7 +139,7 @@ async def test_one_engine_that_comes_back_is_waited_for() -> None:
     assert reply.generation.output_ids == [9]
 
 
-async def test_failures_are_bounded_and_the_last_one_is_told() -> None:
+async def test_failures_are_bounded_and_the_last_one_is_reported() -> None:
     engines = Engines({"a": scripted(httpx.ConnectError("refused"))})
     async with pool_of(engines, [Up(A)]) as pool:
         with pytest.raises(EngineUnavailable, match=r"gave up after 4 failures.*refused"):
@@ -161,7 +161,7 @@ async def test_a_refused_request_is_not_sent_again() -> None:
     assert len(engines.bodies()) == 1
 
 
-async def test_an_aborted_reply_goes_on_from_its_very_tokens() -> None:
+async def test_an_aborted_reply_continues_from_its_exact_tokens() -> None:
     engines = Engines(
         {"a": scripted(answer([5, 6], ABORT, "3"), answer([7], ABORT, "3"), answer([8, 9], STOP, "4", prompt_tokens=7))}
     )
@@ -221,7 +221,7 @@ async def test_a_cancelled_episode_aborts_its_request_at_the_engine() -> None:
     assert engines.bodies("/abort_request") == [{"rid": engines.bodies()[0]["rid"]}]
 
 
-async def test_a_request_that_timed_out_is_aborted_before_it_is_tried_elsewhere() -> None:
+async def test_a_request_that_timed_out_is_aborted_before_its_retry() -> None:
     async def never(request: httpx.Request) -> httpx.Response:
         await asyncio.sleep(60)
         return httpx.Response(200)
@@ -264,7 +264,7 @@ async def test_the_list_of_engines_is_read_once_for_many_waiting_requests() -> N
     assert sum(isinstance(reply, EngineReply) for reply in done) == 19
 
 
-async def test_an_engine_that_drains_gets_nothing_and_is_waited_for_longer_than_for_one_that_is_away() -> None:
+async def test_a_draining_engine_gets_no_requests_and_is_waited_for_longer_than_a_down_one() -> None:
     listed = [Up(A, status="DRAINING")]
     async with pool_of(Engines({"a": scripted(answer([9], STOP))}), listed, replace(QUICK, wait_s=0.2)) as pool:
         asking = asyncio.create_task(ask(pool))
@@ -279,7 +279,7 @@ async def test_an_engine_that_drains_gets_nothing_and_is_waited_for_longer_than_
             await ask(pool)
 
 
-async def test_a_list_of_engines_that_took_long_to_read_is_read_again_before_anything_is_sent_by_it() -> None:
+async def test_a_list_of_engines_that_took_long_to_read_is_reread_before_use() -> None:
     reads: list[float] = []
 
     async def refresh() -> Sequence[Service]:
@@ -293,7 +293,7 @@ async def test_a_list_of_engines_that_took_long_to_read_is_read_again_before_any
     assert len(reads) >= 2
 
 
-async def test_what_was_done_is_counted() -> None:
+async def test_the_pools_counters_match_its_requests() -> None:
     engines = Engines({"a": scripted(answer([5, 6], ABORT), answer([9], STOP))})
     async with pool_of(engines, [Up(A)]) as pool:
         await ask(pool)

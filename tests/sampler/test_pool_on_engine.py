@@ -59,7 +59,7 @@ async def held(client: EngineClient, pool: EnginePool, server: Server) -> "async
     pytest.fail("too fast to be caught, 20 times")
 
 
-async def test_a_reply_that_is_cut_by_new_weights_goes_on_under_the_next_version(
+async def test_a_reply_cut_by_new_weights_continues_under_the_next_version(
     client: EngineClient, engine: Server, models: list[Path]
 ) -> None:
     pool = pool_over(client, [Up(engine.url)])
@@ -99,7 +99,7 @@ async def test_another_engine_takes_over_when_one_is_killed_in_mid_reply(
     assert len(reply.generation.output_ids) == 200
 
 
-async def test_what_an_engine_refuses_is_told_apart(client: EngineClient, engine: Server) -> None:
+async def test_an_engines_refusals_are_distinguished(client: EngineClient, engine: Server) -> None:
     with pytest.raises(ContextTooLong):
         await client.generate(engine.url, [20] * (CONTEXT + 10), {"max_new_tokens": 1}, rid="too-long")
     with pytest.raises(EngineRefused):

@@ -36,14 +36,14 @@ async def test_a_server_without_sessions_keeps_the_state_of_each_episode_by_its_
     assert None not in ids
 
 
-async def test_a_server_that_speaks_both_revisions_keeps_its_sessions(shared_box: Box) -> None:
+async def test_a_server_with_both_revisions_uses_sessions(shared_box: Box) -> None:
     for server in (shared_box.server, replace(shared_box.server, revision="handshake"), stdio("box")):
         async with ToolSession([server], episode="run/c") as session:
             answer = await bump(session)
         assert (answer["n"], answer["episode"], answer["revision"]) == (1, None, "2025-11-25")
 
 
-async def test_over_stdio_the_new_revision_is_spoken_too() -> None:
+async def test_the_new_revision_works_over_stdio() -> None:
     async with ToolSession([replace(stdio("box"), revision="2026-07-28")], episode="run/d") as session:
         answer = await bump(session)
     assert (answer["n"], answer["episode"], answer["revision"]) == (1, "run/d", "2026-07-28")
@@ -66,7 +66,7 @@ async def num_tokens(box: Box) -> int:
         return int((await http.get(f"http://127.0.0.1:{box.port}/tokens")).json())
 
 
-async def test_the_sessions_of_a_process_share_one_token_and_get_one_more_when_it_is_refused(guarded: Box) -> None:
+async def test_sessions_of_a_process_share_one_token_and_renew_it_when_refused(guarded: Box) -> None:
     sessions = [ToolSession([with_secret(guarded, "s3cret-word")]) for _ in range(4)]
     await asyncio.gather(*(session.open() for session in sessions))
     assert [(await bump(session))["n"] for session in sessions] == [1, 1, 1, 1]
@@ -78,13 +78,13 @@ async def test_the_sessions_of_a_process_share_one_token_and_get_one_more_when_i
     await asyncio.gather(*(session.close() for session in sessions))
 
 
-async def test_a_wrong_secret_is_named_as_the_cause_and_not_told(guarded: Box) -> None:
+async def test_a_wrong_secret_is_named_as_the_cause_and_not_shown(guarded: Box) -> None:
     with pytest.raises(ToolFailure, match="invalid_client") as caught:
         await ToolSession([with_secret(guarded, "another-word")]).open()
     assert "another-word" not in str(caught.value)
 
 
-def test_client_credentials_are_read_and_never_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_client_credentials_are_read_and_never_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SECRET", "s3cret")
     (server,) = parse_servers({"mcpServers": {"s": {"url": "http://h/mcp", "auth": CREDENTIALS | {"scope": "tools"}}}})
     assert server.auth == ClientCredentials("https://auth", "me", "s3cret", scope="tools")
@@ -107,7 +107,7 @@ def test_client_credentials_are_read_and_never_told(monkeypatch: pytest.MonkeyPa
         (CREDENTIALS | {"issuer": "auth"}, "issuer: url is 'auth'; expected http"),
     ],
 )
-def test_wrong_credentials_of_a_file_say_what_is_wrong(
+def test_the_error_for_malformed_credentials_names_the_problem(
     auth: object, words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SECRET", "s3cret")

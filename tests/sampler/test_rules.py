@@ -23,13 +23,13 @@ def episode(k: int, score: float, *, turns: int = 2, over_long: bool = False) ->
 @pytest.mark.parametrize("case", ESTIMATORS | RULES)
 @settings(max_examples=40, deadline=None)
 @given(rng=st.randoms(use_true_random=False))
-def test_settlement_is_what_the_formulas_say(case: str, rng: Random) -> None:
+def test_settlement_equals_its_reference(case: str, rng: Random) -> None:
     group, num_generations = random_group(rng)
     assert disagreement(group, num_generations, make_config((ESTIMATORS | RULES)[case])) < 1e-9
 
 
 @pytest.mark.parametrize("case", ESTIMATORS)
-def test_equal_episodes_have_no_advantage_whatever_the_estimator(case: str) -> None:
+def test_equal_episodes_have_no_advantage_with_any_estimator(case: str) -> None:
     config = make_config(ESTIMATORS[case])
     found = decide([episode(k, 0.7) for k in range(5)], 5, config)
     assert {a for of_record in found.advantages.values() for a in of_record.values()} == {0.0}
@@ -39,7 +39,7 @@ def test_equal_episodes_have_no_advantage_whatever_the_estimator(case: str) -> N
 
 @settings(max_examples=100, deadline=None)
 @given(turns=st.lists(st.integers(1, 9), min_size=1, max_size=16))
-def test_shaping_adds_up_to_nothing_stays_in_its_bounds_and_orders_by_turns(turns: list[int]) -> None:
+def test_shaping_sums_to_zero_stays_in_its_bounds_and_orders_by_turns(turns: list[int]) -> None:
     group = [episode(k, 0.0, turns=n) for k, n in enumerate(turns)]
     added = rank_shaping(group, 0.1)
     assert sum(added.values()) == pytest.approx(0.0, abs=1e-12)
@@ -58,7 +58,7 @@ def test_short_is_better_among_the_correct_and_long_among_the_wrong() -> None:
     assert verdict.rewards == pytest.approx([1.1, 0.9, -0.1, 0.1])
 
 
-def test_settlement_calls_correct_what_the_curriculum_and_an_evaluation_call_passed() -> None:
+def test_settlement_curriculum_and_evaluation_agree_on_correctness() -> None:
     scores = [-1.0, 0.0, 0.5, 0.99, 0.7 + 0.2 + 0.1, 1.0, 1.2]
     group = [episode(k, score) for k, score in enumerate(scores)]
     assert sum(one.correct for one in group) == num_passed(scores) == 3
@@ -72,7 +72,7 @@ def test_a_group_is_balanced_to_the_size_of_its_smaller_side() -> None:
     assert set(verdict.dropped.values()) == {"balance: more wrong than correct"}
 
 
-def test_a_group_is_dropped_where_its_scores_differ_by_less_than_the_tolerance() -> None:
+def test_a_group_is_dropped_if_its_scores_differ_by_less_than_the_tolerance() -> None:
     group = [episode(0, 0.5), episode(1, 0.75)]
     assert judge(group, 2, make_config({"zero_variance_tolerance": 0.25})).refusal is None
     refused = judge(group, 2, make_config({"zero_variance_tolerance": 0.26}))
@@ -80,7 +80,7 @@ def test_a_group_is_dropped_where_its_scores_differ_by_less_than_the_tolerance()
     assert (refused.kept, set(refused.dropped)) == ([], {"t:0:1", "t:1:1"})
 
 
-def test_lots_do_not_depend_on_the_order_and_differ_from_group_to_group() -> None:
+def test_random_choices_do_not_depend_on_the_order_and_differ_between_groups() -> None:
     group = [episode(k, 0.0) for k in range(8)]
     assert by_lot(group) == by_lot(group[::-1])
     firsts = {by_lot([ScoredEpisode(f"t{n}:{k}:1", 0.0, False, ()) for k in range(8)])[0].record[-3] for n in range(40)}
@@ -97,12 +97,12 @@ def test_masked_episodes_stay_in_the_baseline_and_dropped_ones_leave_it() -> Non
     assert dropped.advantages["t:0:1"]["t:0:1:0"] == pytest.approx(1 / 2)
 
 
-def test_dropping_what_is_to_be_masked_is_refused() -> None:
+def test_dropping_episodes_that_are_to_be_masked_is_refused() -> None:
     with pytest.raises(ValidationError, match="mask_overlong keeps over-long episodes"):
         make_config({"mask_overlong": True, "reserve_context_error_count": 0})
 
 
-def test_an_observation_is_what_was_told_since_the_last_reply_without_the_ids_of_calls() -> None:
+def test_an_observation_covers_the_messages_since_the_last_reply_without_call_ids() -> None:
     told = {"role": "tool", "name": "look", "content": "a wall"}
     history = [{"role": "user", "content": "go"}, {"role": "assistant", "content": "look"}]
     first = make_dispatch("r", 1, [1], [2], messages=[told | {"tool_call_id": "c1"}])

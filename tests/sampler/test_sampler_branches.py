@@ -109,7 +109,7 @@ async def test_branches_are_stored_counted_flattened_and_audited(store: Store) -
 
 
 @pytest.mark.parametrize("name", ["mistral_nemo", "minicpm3", "deepseek_v31", "kimi_k2", "glm45", "llama31"])
-async def test_parsers_see_the_special_tokens_that_a_family_writes_its_calls_with(store: Store, name: str) -> None:
+async def test_parsers_see_a_familys_special_tokens_around_calls(store: Store, name: str) -> None:
     family = FAMILIES[name]
     written = Reply(calls=[Call(family.call_id(0, "lookup"), "lookup", {"x": "A"})])
     shown = family.written("off", [{"role": "user", "content": "What is A?"}], [], written)
@@ -125,7 +125,7 @@ async def test_parsers_see_the_special_tokens_that_a_family_writes_its_calls_wit
     assert record["answer"] is None
 
 
-async def test_a_malformed_call_is_told_to_the_model_and_recorded(store: Store) -> None:
+async def test_a_malformed_call_is_reported_to_the_model_and_recorded(store: Store) -> None:
     template = FAMILIES["qwen25"].template("off")
     texts = ('I look.\n<tool_call>\n{"name": "lookup", "arguments": {"x": }}\n</tool_call>', "It is 4.")
     await run_episodes(store, MCPSampler, template, texts, "qwen25")

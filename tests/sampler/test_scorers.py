@@ -41,7 +41,7 @@ async def test_exact_match_ignores_case_and_white_space_only(answer: str, accept
     assert (await score_answer("exact_match", request(answer, "zzz", accepted))).value == value
 
 
-async def test_a_missing_answer_scores_zero_and_says_so() -> None:
+async def test_a_missing_answer_scores_zero_with_the_reason() -> None:
     details = {"scorer": "math", "extracted": None, "expected": ["5"], "reason": "no answer"}
     assert await score_answer("math", request(None, "5")) == Score(0.0, details)
     boxed = replace(request(None, "5"), payload={"answer_schema": "boxed"})
@@ -77,7 +77,7 @@ async def test_expressions_are_compared_by_math_verify(answer: str, accepted: st
     assert (score.value, score.details["by"]) == (value, "math-verify")
 
 
-async def test_an_answer_that_computes_for_ever_is_not_equal_and_the_next_one_is_judged() -> None:
+async def test_an_answer_that_never_finishes_is_not_equal_and_the_next_one_is_judged() -> None:
     checker = MathChecker(cpu_s=1.0)
     equal, why = await checker.equal(r"9^{9^{9^{9}}}", [r"\frac{1}{2}+x"])
     assert not equal
@@ -155,7 +155,7 @@ def own_scorers() -> list[str]:
     return [name for name, known in registry._SCORERS.items() if known.home.__module__.startswith("sampler.scorers")]
 
 
-def test_every_scorer_that_comes_with_it_is_looked_at() -> None:
+def test_every_built_in_scorer_is_tested() -> None:
     assert set(own_scorers()) == {*OUTCOMES, "agentcpm", "asearcher"}
 
 
@@ -167,7 +167,7 @@ def asked(answer: str | None, *accepted: str) -> ScoringRequest:
 @pytest.mark.asyncio(loop_scope="module")
 @pytest.mark.usefixtures("math_process")
 @pytest.mark.parametrize("name", OUTCOMES)
-async def test_a_score_says_who_gave_it_what_was_found_what_was_expected_and_why(name: str) -> None:
+async def test_a_score_names_its_scorer_the_found_and_expected_answers_and_the_reason(name: str) -> None:
     right, wrong, why, why_not = OUTCOMES[name]
     expected = "JSON that satisfies metadata.json_schema" if name == "json_schema" else ["Paris"]
     for answer, value, reason in ((right, 1.0, why), (wrong, 0.0, why_not)):
@@ -182,7 +182,7 @@ async def test_a_score_says_who_gave_it_what_was_found_what_was_expected_and_why
 @pytest.mark.asyncio(loop_scope="module")
 @pytest.mark.usefixtures("math_process")
 @pytest.mark.parametrize("name", OUTCOMES)
-async def test_what_is_said_of_a_score_is_short_whatever_the_answers_are(name: str) -> None:
+async def test_a_scores_details_are_bounded_for_any_answers(name: str) -> None:
     for answer in (LONG, "x \ud800", f'{{"{LONG}": 1, "\\ud800": 2}}'):
         score = await score_answer(name, asked(answer, *[f"{n} \udfff {LONG[:1000]}" for n in range(25)]))
         assert len(encode(dict(score.details))) < 20_000
@@ -218,7 +218,7 @@ async def test_what_is_said_of_a_score_is_short_whatever_the_answers_are(name: s
         ("anything", " ", 0),
     ],
 )
-async def test_includes_finds_whole_words_and_whole_numbers(answer: str, accepted: str, value: float) -> None:
+async def test_includes_matches_whole_words_and_whole_numbers(answer: str, accepted: str, value: float) -> None:
     assert (await score_answer("includes", request(answer, "zzz", accepted))).value == value
 
 
@@ -276,7 +276,7 @@ async def test_json_schema_is_1_for_json_that_satisfies_the_tasks_schema(
 
 
 @pytest.mark.parametrize("schema", [None, "x", {"type": "objekt"}, {"$ref": "http://127.0.0.1:1/schema.json"}])
-async def test_a_schema_that_is_missing_wrong_or_elsewhere_is_no_score(schema: object) -> None:
+async def test_a_missing_invalid_or_remote_schema_gives_no_score(schema: object) -> None:
     """Nothing is fetched: a task that refers to the network is wrong."""
     with pytest.raises(ScorerFailed, match="json_schema"):
         await score_answer("json_schema", json_request("{}", schema))

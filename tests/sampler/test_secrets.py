@@ -48,7 +48,7 @@ def looks(starter: list[str], **settings: object) -> dict[str, str]:
     return dict(zip(LOOKS, json.loads(ended.stdout), strict=True))
 
 
-def test_a_tool_of_the_samplers_own_user_finds_no_secret_of_it() -> None:
+def test_a_tool_with_the_samplers_user_finds_no_secret() -> None:
     naked, found = looks(AS_A_USER, conceal=False), looks(AS_A_USER)
     assert "pa55-on" in naked["arguments"]
     assert "s3cret" in naked["environment"]
@@ -62,7 +62,7 @@ def test_a_tool_of_the_samplers_own_user_finds_no_secret_of_it() -> None:
 
 
 @needs_root
-def test_as_root_the_environment_is_empty_too_and_the_launchers_mark_stays() -> None:
+def test_as_root_the_environment_is_empty_except_for_the_launchers_mark() -> None:
     found = looks([])
     assert "s3cret" not in found["environment"]
     assert "TANDEM_CHILD_OF=run-1:sampler 1" in found["environment"]
@@ -83,7 +83,7 @@ def test_tools_of_another_user_can_read_neither_memory_nor_files_of_a_root_proce
 
 
 @needs_bubblewrap
-def test_tools_in_the_sandbox_see_no_process_but_their_own() -> None:
+def test_tools_in_the_sandbox_see_only_their_own_processes() -> None:
     found = looks([], sandbox="bubblewrap")
     assert "0000000000000000" in found["me"], "no capabilities"
     for look in ("arguments", "environment", "memory", "open files"):

@@ -42,7 +42,7 @@ async def slot_of(store: Store) -> Slot:
     return task.slots[0]
 
 
-async def test_the_lease_of_an_episode_that_takes_long_is_renewed_while_it_is_played(store: Store) -> None:
+async def test_the_lease_of_a_long_episode_is_renewed_while_it_is_played(store: Store) -> None:
     await import_tasks(store, 1, num_generations=1)
     sampler = endless()
     async with running_sampler(store, sampler, **OPTIONS):
@@ -56,7 +56,7 @@ async def test_the_lease_of_an_episode_that_takes_long_is_renewed_while_it_is_pl
         assert not sampler.cancelled.is_set()
 
 
-async def test_an_episode_whose_lease_was_lost_is_cancelled_and_the_sampler_goes_on(store: Store) -> None:
+async def test_an_episode_with_a_lost_lease_is_cancelled_and_the_sampler_continues(store: Store) -> None:
     """The tokens that it would still sample count for nothing, and its place is free for another."""
     await import_tasks(store, 1, num_generations=1)
     sampler = endless()

@@ -9,7 +9,7 @@ from tests.sampler.running import running_sampler, until
 from tests.shared.builders import import_tasks
 
 
-async def test_a_sampler_whose_tool_server_is_away_waits_without_blame_says_so_and_goes_on_when_it_is_back(
+async def test_a_sampler_waits_for_an_unavailable_tool_server_with_an_alarm_and_without_counting_failures(
     store: Store,
 ) -> None:
     await import_tasks(store, 8, num_generations=8)

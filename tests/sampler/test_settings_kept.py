@@ -35,7 +35,7 @@ async def kept(store: Store) -> list[dict[str, Any]]:
     return await store.database["settings"].find().sort([("created_at", 1)]).to_list()
 
 
-async def test_each_settings_of_samplers_are_kept_once_with_those_of_the_agents(
+async def test_each_distinct_settings_of_samplers_are_stored_once_including_their_agents(
     store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = agents_file(tmp_path, monkeypatch)

@@ -40,7 +40,7 @@ async def test_training_data_carries_the_metrics_of_its_record(store: Store) -> 
     assert [d.metrics for d in await store.data.find({})] == [{}, {"lost": 2.0}]
 
 
-async def test_a_failed_slot_is_no_part_of_the_statistics(store: Store) -> None:
+async def test_a_failed_slot_is_excluded_from_the_statistics(store: Store) -> None:
     task = await completed_group(store, [1.0, None, 0.0])
     await settle(store, task, CONFIG)
     data = await store.data.find({})
@@ -83,7 +83,7 @@ async def test_settling_twice_changes_nothing(store: Store) -> None:
     assert timeless(await everything(store)) == before
 
 
-async def test_settlement_skips_the_next_epoch_of_what_was_always_solved(store: Store) -> None:
+async def test_settlement_skips_the_next_epoch_of_always_solved_tasks(store: Store) -> None:
     payload = TaskPayload(query="2+2?", answer="4", max_pass_rate=0.9)
     tasks = [make_task(epoch, epoch=epoch, tid="t").model_copy(update={"payload": payload}) for epoch in range(2)]
     await store.tasks.insert_new(tasks)
@@ -125,7 +125,7 @@ async def test_documents_carry_the_advantages_of_the_formulas_turn_by_turn(store
     assert (await audit(store)).ok
 
 
-async def test_what_a_rule_drops_stays_with_its_reason_and_belongs_to_no_group(store: Store) -> None:
+async def test_a_dropped_episode_is_stored_with_its_reason_and_belongs_to_no_group(store: Store) -> None:
     task = await varied_group(store)
     await settle(store, task, make_config(EVERY_RULE))
     data = {d.id: d for d in await store.data.find({})}
@@ -167,7 +167,7 @@ async def test_a_masked_episode_has_an_advantage_and_no_trained_token(store: Sto
     assert (await audit(store)).ok
 
 
-async def test_an_episode_without_a_reply_is_dropped_and_its_group_goes_on(store: Store) -> None:
+async def test_an_episode_without_a_reply_is_dropped_and_its_group_is_settled(store: Store) -> None:
     await import_tasks(store, 1, num_generations=3)
     for score, turns in ((0.0, 0), (1.0, 1), (0.0, 2)):
         await play_episode(store, await claim(store), score, turns=turns, termination=Termination.LENGTH_LIMIT)
@@ -178,7 +178,7 @@ async def test_an_episode_without_a_reply_is_dropped_and_its_group_goes_on(store
     assert (record.status, record.reason) == (RecordStatus.ABANDONED, "the model never replied")
 
 
-async def test_a_dropped_group_opens_one_replacement_and_a_group_in_part_dropped_none(store: Store) -> None:
+async def test_a_dropped_group_opens_one_replacement_and_a_partly_dropped_one_none(store: Store) -> None:
     """Dynamic sampling: the gate of admission moves by exactly the groups that the trainer will not get."""
     scores = {0: (1.0, 1.0, 1.0), 1: (1.0, 0.0, 0.0), 2: (0.0, 0.0, 0.0), 3: (1.0, 0.0, 1.0)}
     await store.tasks.insert_new([make_task(seq, num_generations=3) for seq in scores])

@@ -31,7 +31,7 @@ async def train(store: Store, step: int) -> None:
 
 
 @pytest.mark.parametrize("kind", ["some are dropped", "none is dropped"])
-async def test_a_settler_held_up_at_any_command_while_its_group_is_trained_changes_nothing(
+async def test_a_settler_delayed_at_any_command_until_its_group_is_trained_changes_nothing(
     mongod: Mongod, store: Store, kind: str
 ) -> None:
     if kind == "some are dropped":

@@ -64,7 +64,7 @@ async def mortal(mongod: Mongod, store: Store) -> AsyncIterator[tuple[Store, Kil
 
 
 @pytest.mark.parametrize("kind", ["some are dropped", "all are dropped"])
-async def test_a_settler_killed_at_any_command_leaves_what_another_completes_to_the_same(
+async def test_a_settler_killed_at_any_command_is_completed_by_another_with_the_same_result(
     store: Store, mortal: tuple[Store, Killer], kind: str
 ) -> None:
     dying, killer = mortal

@@ -5,7 +5,7 @@ from pathlib import Path
 from scripts.bench.slow_tasks import EVAL_FILE, slow_tasks
 
 
-def test_their_environment_names_tasks_tools_and_an_evaluation(tmp_path: Path) -> None:
+def test_the_environment_names_tasks_tools_and_an_evaluation(tmp_path: Path) -> None:
     with slow_tasks(tmp_path, 1.0) as environment:
         assert Path(environment["TRAIN_FILE"]).is_file()
         assert environment["MCP_MANAGER_URL"].startswith("http://127.0.0.1:")

@@ -28,7 +28,7 @@ async def said(session: ToolSession, *pieces: bytes) -> str:
     return (await session.call("say", {"pieces": [in_base64(piece) for piece in pieces]})).text
 
 
-async def test_half_an_emoji_and_bytes_that_are_no_utf8_are_replaced() -> None:
+async def test_half_surrogate_pairs_and_invalid_utf8_are_replaced() -> None:
     async with ToolSession([stdio("raw", "raw.py")], limits=LIMITS) as session:
         assert await said(
             session, text_answer().replace(b"TEXT", b"cut \\ud83d, whole \\ud83d\\ude00, raw \xff\xfe")
@@ -36,7 +36,7 @@ async def test_half_an_emoji_and_bytes_that_are_no_utf8_are_replaced() -> None:
         assert await said(session, b"\xff\xfe noise\n", text_answer("on")) == "on"
 
 
-async def test_what_is_no_message_is_passed_over() -> None:
+async def test_lines_that_are_not_messages_are_skipped() -> None:
     noise = [
         b"starting...\n",
         b"\n\n",
@@ -66,14 +66,14 @@ async def test_what_is_no_message_is_passed_over() -> None:
         b'{"jsonrpc": "2.0", "id": @ID@, "result": {}}\n',
     ],
 )
-async def test_an_answer_that_breaks_the_protocol_fails_its_call_at_once_and_says_how(answer: bytes) -> None:
+async def test_an_answer_that_breaks_the_protocol_fails_its_call_at_once_with_the_reason(answer: bytes) -> None:
     async with ToolSession([stdio("raw", "raw.py")], limits=LIMITS) as session:
         with pytest.raises(ToolServerDied, match=r"answer is not a JSON-RPC message|answer breaks the protocol"):
             await said(session, answer)
         assert await said(session, text_answer("on")) == "on"
 
 
-async def test_an_answer_above_the_bound_is_told_to_the_model_and_the_session_goes_on() -> None:
+async def test_an_answer_above_the_bound_becomes_an_error_for_the_model_and_the_session_continues() -> None:
     before, after = text_answer().split(b"TEXT")
     arguments: dict[str, Any] = {
         "before": in_base64(before),
@@ -109,7 +109,7 @@ async def test_fifty_megabytes_take_a_fraction_of_what_the_sdk_needs_for_them() 
             assert (result.is_error, len(result.whole)) == ((False, found) if found else (True, len(result.text)))
 
 
-async def test_a_server_that_ends_tells_its_status_and_its_last_words_but_no_secret(tmp_path: Path) -> None:
+async def test_the_error_for_an_exited_server_has_its_status_and_last_stderr_but_no_secret(tmp_path: Path) -> None:
     async with ToolSession([stdio("raw", "raw.py")], limits=LIMITS) as session:
         with pytest.raises(
             ToolServerDied, match=r"its process ended with status 7; last on its stderr: out of memory$"

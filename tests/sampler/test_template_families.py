@@ -45,7 +45,7 @@ def test_every_prompt_has_the_ids_of_a_full_rendering(family: Family, mode: str)
 
 
 @pytest.mark.parametrize(("family", "mode"), MODES, ids=name_of)
-def test_keeping_history_appends_only(family: Family, mode: str) -> None:
+def test_keeping_the_history_only_appends(family: Family, mode: str) -> None:
     for seed in range(2):
         for check in play(family, mode, seed, rewrites="keep"):
             assert check.prompt.cause is BranchCause.CLEAN
@@ -54,7 +54,7 @@ def test_keeping_history_appends_only(family: Family, mode: str) -> None:
 
 
 @pytest.mark.parametrize(("family", "mode"), MODES, ids=name_of)
-def test_a_parser_reads_what_its_family_writes(family: Family, mode: str) -> None:
+def test_a_parser_reads_its_familys_format(family: Family, mode: str) -> None:
     rng = random.Random(1)
     parse = get_parser(family.parser)
     arguments = [{"x": 'a "b"\n</c> é🙂', "n": 5}, {}, {"deep": {"a": [1, None, True, -2.5]}, "x": "5"}, {"x": "null"}]
@@ -124,7 +124,7 @@ def as_spelled(context: Context, text: str) -> list[int]:
     return ids
 
 
-def test_a_kept_reply_is_the_sampled_ids_and_not_the_tokenizers() -> None:
+def test_a_kept_reply_consists_of_its_sampled_ids() -> None:
     """Qwen3 drops the reasoning; the answer behind it stays as it was sampled, in tokens that no tokenizer would choose."""
     context = Context(FAMILIES["qwen3"].template("on"), TOOLS)
     first = context.start(QUESTION).added
@@ -164,7 +164,7 @@ def test_reasoning_within_one_question_is_kept() -> None:
 @pytest.mark.parametrize(
     "text", ['<tool_call>{"name":"lookup","arguments":{}}</tool_call>', "<tool_call>\nbroken", " \n", ""]
 )
-def test_how_a_reply_is_spelled_is_no_reason_for_a_branch(text: str) -> None:
+def test_a_replys_spelling_causes_no_branch(text: str) -> None:
     context = Context(FAMILIES["qwen25"].template("off"), TOOLS)
     before = context.start(QUESTION).added
     output = as_spelled(context, text)
@@ -183,7 +183,7 @@ def test_an_empty_block_of_reasoning_that_a_template_drops_is_a_branch() -> None
     assert "I look.<|im_end|>" in context.template.decode(context.ids)
 
 
-def test_a_reply_that_ended_with_another_roles_token_is_cut_before_it() -> None:
+def test_a_reply_is_cut_before_another_roles_token_at_its_end() -> None:
     """GLM ends a call with <|observation|>; a model that wrote <|user|> after a call is corrected, in a branch."""
     family = FAMILIES["glm45"]
     result = {"role": "tool", "name": "lookup", "tool_call_id": "call00000", "content": "5"}
@@ -202,7 +202,7 @@ def test_a_reply_that_ended_with_another_roles_token_is_cut_before_it() -> None:
     assert kept.ids == [*before, *output, wrong, *prompt.added]
 
 
-def test_a_template_that_takes_one_call_a_turn_is_not_fatal_for_a_model_that_writes_two() -> None:
+def test_a_template_with_one_call_per_turn_works_for_a_model_that_writes_two() -> None:
     family = FAMILIES["llama31"]
     context = Context(family.template("off"), TOOLS)
     before = context.start(QUESTION).added
@@ -227,7 +227,7 @@ def test_a_date_in_the_template_does_not_change_within_an_episode() -> None:
         assert context.extend(as_spelled(context, "yes"), AGAIN).cause is BranchCause.CLEAN
 
 
-def test_a_context_policy_shares_what_it_can_and_keeps_the_ids_of_replies_it_keeps() -> None:
+def test_a_rewritten_history_shares_the_longest_prefix_and_keeps_the_ids_of_kept_replies() -> None:
     context = Context(FAMILIES["qwen3"].template("on"), TOOLS)
     context.start(QUESTION)
     reply, last = {"role": "assistant", "content": "Five."}, {"role": "assistant", "content": "Six."}
@@ -245,7 +245,7 @@ def test_a_context_policy_shares_what_it_can_and_keeps_the_ids_of_replies_it_kee
     assert "Six.<|im_end|>" in context.template.decode(context.ids)
 
 
-def test_a_fork_goes_on_by_itself_and_leaves_its_context_as_it_was() -> None:
+def test_a_fork_is_independent_of_its_context() -> None:
     alone, watched = (Context(FAMILIES["qwen3"].template("on"), TOOLS) for _ in range(2))
     for context in (alone, watched):
         context.start(QUESTION)

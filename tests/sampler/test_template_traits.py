@@ -124,7 +124,7 @@ def test_every_prompt_has_the_ids_of_a_full_rendering(family: Trait, mode: str) 
             assert shared == len(check.before) or check.prompt.cause is BranchCause.TEMPLATE_REWRITE
 
 
-def test_the_header_of_the_next_reply_ends_none() -> None:
+def test_the_header_of_the_next_reply_is_not_an_end_of_turn() -> None:
     """Apertus shows the results of tools as text of the model's turn, so that nothing ends a plain reply before them."""
     text = turns(
         "{{- m.content + ('' if not loop.last and messages[loop.index0 + 1].role == 'tool' else '<|im_end|>') }}"
@@ -136,7 +136,7 @@ def test_the_header_of_the_next_reply_ends_none() -> None:
     assert [template.tokenizer.id_to_token(i) for i in turn_format(template).end_ids] == ["<|im_end|>"]
 
 
-def test_a_turn_that_is_written_as_two_is_refused() -> None:
+def test_a_template_that_writes_one_turn_as_two_is_refused() -> None:
     """As gpt-oss: reasoning is a message of its own, which ends as every other."""
     text = turns(
         "{%- if m.reasoning_content %}{{- '<|thought|>' + m.reasoning_content + '<|im_end|><|im_start|>assistant\\n' }}"

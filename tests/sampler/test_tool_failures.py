@@ -12,7 +12,7 @@ from shared.processes.mongod import free_port
 from tests.sampler.boxes import PATIENCE_S, Box, calls_of_slow, start_box, stdio, undisturbed, until_slow
 
 
-async def test_a_server_killed_in_the_middle_of_a_call_is_an_ordinary_error(box: Box) -> None:
+async def test_a_server_killed_during_a_call_raises_tool_server_died(box: Box) -> None:
     async with undisturbed(), ToolSession([box.server]) as session, ToolSession([box.server]) as idle:
         call = asyncio.create_task(session.call("slow", {"seconds": 600}))
         await until_slow(idle, running=1)
@@ -26,13 +26,13 @@ async def test_a_server_killed_in_the_middle_of_a_call_is_an_ordinary_error(box:
                 await idle.call("echo", {"text": "again"})
 
 
-async def test_a_server_that_crashes_by_itself_is_an_ordinary_error(box: Box) -> None:
+async def test_a_server_that_crashes_raises_tool_server_died(box: Box) -> None:
     async with undisturbed(), ToolSession([box.server]) as session:
         with pytest.raises(ToolServerDied):
             await session.call("crash", {})
 
 
-async def test_a_restarted_server_no_longer_knows_the_session() -> None:
+async def test_a_restarted_server_has_lost_the_session() -> None:
     box = start_box("--port", str(free_port()))  # the kernel gives no other process this one while the server is away
     try:
         async with undisturbed(), ToolSession([box.server]) as session:
@@ -44,7 +44,7 @@ async def test_a_restarted_server_no_longer_knows_the_session() -> None:
         box.kill()
 
 
-async def test_a_stdio_server_that_dies_is_an_ordinary_error() -> None:
+async def test_a_stdio_server_that_exits_raises_tool_server_died() -> None:
     async with undisturbed(), ToolSession([stdio("box")]) as session:
         assert (await session.call("echo", {"text": "hé"})).text == "hé"
         with pytest.raises(ToolServerDied):
@@ -53,7 +53,7 @@ async def test_a_stdio_server_that_dies_is_an_ordinary_error() -> None:
             await session.call("echo", {"text": "again"})
 
 
-async def test_a_call_that_takes_too_long_is_plumbing_and_the_session_goes_on(shared_box: Box) -> None:
+async def test_a_call_that_times_out_is_an_infrastructure_failure_and_the_session_continues(shared_box: Box) -> None:
     async with ToolSession([shared_box.server]) as session:
         before = await calls_of_slow(session)
         with pytest.raises(ToolTimeout, match=r"0\.3 s"):
@@ -83,7 +83,7 @@ async def test_opening_fails_with_the_cause_when_its_port_is_closed_or_the_path_
                 await ToolSession([server]).open()
 
 
-async def test_opening_is_bounded_when_the_server_says_nothing() -> None:
+async def test_opening_times_out_if_the_server_is_silent() -> None:
     async def say_nothing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read()
         writer.close()
@@ -98,7 +98,7 @@ async def test_opening_is_bounded_when_the_server_says_nothing() -> None:
 
 
 @pytest.mark.parametrize("remote", ["http", "sse"])
-async def test_opening_is_bounded_as_a_whole_when_the_server_sends_a_little_all_the_time(remote: Remote) -> None:
+async def test_opening_times_out_as_a_whole_if_the_server_trickles_bytes(remote: Remote) -> None:
     """No read waits long: over SSE comments come, but never the address; over HTTP one header field after the other."""
     drops = {"http": b"X: y\r\n", "sse": b": still here\r\n\r\n"}
     head = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n" + (b"\r\n" if remote == "sse" else b"")

@@ -34,12 +34,12 @@ def pick(offered: str, allow: list[str] | None = None, exclude: list[str] | None
 
 @pytest.mark.parametrize("others", ["right:read_file", "right:write_file", ""])
 @pytest.mark.parametrize("entry", ["left_read_file", "left.read_file", "left.read_*", "read_file", "l*_read_file"])
-def test_a_denial_holds_whatever_other_servers_offer_or_withdraw(entry: str, others: str) -> None:
+def test_a_denial_does_not_depend_on_other_servers_tools(entry: str, others: str) -> None:
     assert "left:read_file" not in pick(f"left:read_file left:list {others}", exclude=[entry])
 
 
 @pytest.mark.parametrize("entry", ["files.*", "files.delete", "f*.d*", "files.d?lete"])
-def test_a_server_in_front_admits_no_tool_of_another_server(entry: str) -> None:
+def test_an_entry_with_a_server_admits_no_tool_of_another_server(entry: str) -> None:
     assert pick("files:delete evil:files.delete", [entry]) == ["files:delete"]
     with pytest.raises(ConfigError, match=r"is allowed, but not offered; .*evil\.files\.delete"):
         pick("evil:files.delete", [entry])
@@ -60,7 +60,7 @@ def test_only_the_star_and_the_question_mark_are_patterns() -> None:
     assert chosen(named, None, ["*"]) == {}
 
 
-def test_a_denied_name_that_fits_nothing_is_an_error_that_says_the_nearest() -> None:
+def test_a_denied_name_without_a_match_is_an_error_that_names_the_nearest() -> None:
     with pytest.raises(
         ConfigError, match=r"'delete_fiel' is denied, but not offered; the nearest offered: files\.delete_file"
     ):
@@ -70,7 +70,7 @@ def test_a_denied_name_that_fits_nothing_is_an_error_that_says_the_nearest() -> 
     assert pick("", exclude=["anything"]) == [], "where there are no tools there is nothing to deny"
 
 
-def test_a_denied_pattern_that_fits_nothing_is_a_warning_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_denied_pattern_without_a_match_is_one_warning(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
         for _ in range(3):
             assert pick("files:delete_file", exclude=["dleete_*"]) == ["files:delete_file"]
@@ -93,7 +93,7 @@ def test_a_pattern_admits_a_server_only_by_its_whole_name_and_denies_by_any_name
     assert chosen({"add": tool}, None, ["b*"], several_servers=False), "a single server is never in front of a name"
 
 
-def test_an_allowed_tool_that_is_denied_too_is_told(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_allowed_tool_that_is_also_denied_is_reported(caplog: pytest.LogCaptureFixture) -> None:
     assert pick("s:a s:b", ["a", "b"], exclude=["a"]) == ["s:b"]
     assert "tool 'a' is allowed, but all of its matches are denied by a" in caplog.text
 
@@ -133,9 +133,7 @@ async def test_a_denied_tool_stays_denied_while_servers_withdraw_and_bring_back_
             await shown(servers, ["left_raed"], catalog)
 
 
-async def test_a_time_out_for_a_tool_that_is_not_there_is_told(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_a_time_out_for_an_unknown_tool_is_reported(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with serving(tmp_path, slow="deep_search") as (server,), caplog.at_level(logging.WARNING):
         wrong = ToolServer(
             name="slow",

@@ -40,7 +40,7 @@ async def busy_box(tmp_path: Path) -> AsyncIterator[tuple[Box, Path]]:
 # ---------------------------------------------------------------------- opening
 
 
-async def test_only_so_many_stdio_servers_start_at_once_and_all_of_them_open(tmp_path: Path) -> None:
+async def test_a_bounded_number_of_stdio_servers_starts_at_once_and_all_open(tmp_path: Path) -> None:
     log = tmp_path / "log"
     servers = [
         ToolServer(f"s{n}", command=sys.executable, args=("-S", str(SERVERS / "slow_start.py"), str(log)))
@@ -55,7 +55,7 @@ async def test_only_so_many_stdio_servers_start_at_once_and_all_of_them_open(tmp
     assert most == 3
 
 
-async def test_a_session_of_a_server_that_is_away_is_opened_when_it_is_back() -> None:
+async def test_a_session_with_an_unavailable_server_opens_when_it_returns() -> None:
     port = free_port()
     traffic = Traffic(patience_s=HOURS)
     server = ToolServer("box", url=f"http://127.0.0.1:{port}/mcp")
@@ -81,7 +81,7 @@ async def test_a_session_of_a_server_that_is_away_is_opened_when_it_is_back() ->
         box.kill()
 
 
-async def test_a_busy_server_is_tried_again_when_it_says_and_that_is_no_failure(tmp_path: Path) -> None:
+async def test_a_busy_server_is_retried_when_it_requests_without_counting_a_failure(tmp_path: Path) -> None:
     async with busy_box(tmp_path) as (box, refusals):
         refusals.write_text("503 0.2\n429\n503 Wed, 21 Oct 2015 07:28:00 GMT")
         traffic = Traffic(patience_s=HOURS)
@@ -98,7 +98,7 @@ async def test_a_busy_server_is_tried_again_when_it_says_and_that_is_no_failure(
 
 
 @pytest.mark.parametrize("refusal", ["503 3", "429 3", "429"])
-async def test_a_call_that_a_busy_server_did_not_take_is_made_again_and_its_time_out_does_not_run_meanwhile(
+async def test_a_call_rejected_by_a_busy_server_is_repeated_with_its_time_out_paused(
     tmp_path: Path, refusal: str
 ) -> None:
     async with busy_box(tmp_path) as (box, refusals), ToolSession([box.server], limits=LIMITS) as session:
@@ -109,7 +109,7 @@ async def test_a_call_that_a_busy_server_did_not_take_is_made_again_and_its_time
         assert refusals.read_text() == ""
 
 
-async def test_a_call_that_a_gateway_lost_is_a_failure_and_one_that_would_wait_too_long_is_not_the_episodes(
+async def test_a_call_lost_by_a_gateway_is_a_failure_and_too_long_a_wait_is_not_blamed_on_the_episode(
     tmp_path: Path,
 ) -> None:
     async with busy_box(tmp_path) as (box, refusals):
@@ -123,7 +123,7 @@ async def test_a_call_that_a_gateway_lost_is_a_failure_and_one_that_would_wait_t
                 await session.call("bump", {})
 
 
-async def test_a_call_to_a_server_that_left_is_not_the_episodes_doing_and_a_time_out_is(box: Box) -> None:
+async def test_an_unreachable_server_is_not_blamed_on_the_episode_and_a_time_out_is(box: Box) -> None:
     traffic = Traffic()
     async with ToolSession([box.server], traffic=traffic) as session:
         with pytest.raises(ToolTimeout):
@@ -139,7 +139,7 @@ async def test_a_call_to_a_server_that_left_is_not_the_episodes_doing_and_a_time
 # ---------------------------------------------------------------------- slots
 
 
-async def test_a_server_that_is_not_there_costs_no_attempt_and_the_record_says_why(store: Store) -> None:
+async def test_an_absent_server_counts_no_failure_and_the_record_has_the_reason(store: Store) -> None:
     await import_tasks(store, 1, num_generations=1)
     url = f"http://127.0.0.1:{free_port()}/mcp"
     async with episodes.resources(store, episodes.says("<answer>4</answer>"), mcp_manager_url=url) as shared:
@@ -206,9 +206,7 @@ async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
 
 
 @pytest.mark.parametrize("refuses", [False, True], ids=["makes the others wait", "refuses the others"])
-async def test_sessions_share_a_server_that_takes_fewer_connections_than_there_are_sessions(
-    shared_box: Box, refuses: bool
-) -> None:
+async def test_sessions_share_a_server_with_fewer_connections_than_sessions(shared_box: Box, refuses: bool) -> None:
     """Left to themselves, 12 sessions would hold all connections, each for a stream on which it only listens."""
     door = Door(shared_box.port, 12, refuses=refuses)
     async with door.opened(), asyncio.timeout(PATIENCE_S):

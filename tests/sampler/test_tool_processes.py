@@ -68,7 +68,7 @@ def word() -> str:
     return f"left-{uuid.uuid4().hex}"
 
 
-async def test_what_a_tool_left_behind_ends_with_the_session_however_it_left(word: str) -> None:
+async def test_a_tools_remaining_processes_end_with_the_session(word: str) -> None:
     own = subprocess.Popen(  # noqa: ASYNC220 - a child as asyncio would not start it
         [sys.executable, "-S", "-c", "input()", word], stdin=subprocess.PIPE
     )
@@ -86,7 +86,7 @@ async def test_what_a_tool_left_behind_ends_with_the_session_however_it_left(wor
         own.communicate()
 
 
-async def test_a_server_that_ends_by_itself_takes_along_what_it_started_and_its_status_is_told(word: str) -> None:
+async def test_a_server_that_exits_ends_its_descendants_and_its_status_is_reported(word: str) -> None:
     async with ToolSession([shell()]) as session:
         await leave(session, word, "background", "setsid", "double fork")
         with pytest.raises(ToolServerDied, match="ended with status 3"):
@@ -99,7 +99,7 @@ async def test_a_server_that_ends_by_itself_takes_along_what_it_started_and_its_
         await none_left(word)
 
 
-async def test_a_guard_that_is_killed_takes_its_server_along_and_the_rest_ends_with_the_session(word: str) -> None:
+async def test_a_killed_guard_ends_its_server_and_the_rest_ends_with_the_session(word: str) -> None:
     async with ToolSession([shell()]) as session:
         await leave(session, word, *MARKED)
         guard = int((await session.call("run", {"command": "ps -o ppid= -p $PPID"})).text)
@@ -127,7 +127,7 @@ with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
 """
 
 
-async def test_what_tools_left_behind_ends_with_a_sampler_that_is_killed(word: str) -> None:
+async def test_tools_remaining_processes_end_when_the_sampler_is_killed(word: str) -> None:
     command = [sys.executable, "-c", SAMPLER, word]
     with subprocess.Popen(  # noqa: ASYNC220
         command, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}, stdout=subprocess.PIPE
@@ -144,7 +144,7 @@ async def test_what_tools_left_behind_ends_with_a_sampler_that_is_killed(word: s
             await asyncio.sleep(0.02)
 
 
-async def test_a_command_that_cannot_be_run_and_a_folder_that_is_not_there_are_told(tmp_path: Path) -> None:
+async def test_an_invalid_command_and_a_missing_folder_are_reported(tmp_path: Path) -> None:
     for server, words in (
         (ToolServer(name="absent", command="/no/such/program"), "cannot run /no/such/program: No such file"),
         (ToolServer(name="lost", command="sh", cwd=str(tmp_path / "absent")), "No such file"),
@@ -153,7 +153,7 @@ async def test_a_command_that_cannot_be_run_and_a_folder_that_is_not_there_are_t
             await ToolSession([server]).open()
 
 
-async def test_sessions_leave_no_descriptor_and_no_process_behind() -> None:
+async def test_sessions_leak_no_descriptor_and_no_process() -> None:
     before = len(os.listdir("/proc/self/fd")), len(psutil.Process().children(recursive=True))
     for _ in range(3):
         async with ToolSession([shell()]) as session:

@@ -67,7 +67,7 @@ def test_a_result_is_never_above_its_bounds_and_keeps_both_ends(text: str, max_t
         assert len(kept) + cut_chars == len(text)
 
 
-def test_a_text_that_is_dense_at_its_end_is_cut_once_only() -> None:
+def test_a_text_with_dense_tokens_at_its_end_is_cut_only_once() -> None:
     text = " " * 4000 + "é" * 4000
     limits = ToolLimits(max_result_tokens=400, max_result_chars=6000)
     kept, cut_chars = bounded(text, limits, OFFSETS)
@@ -80,13 +80,13 @@ def test_a_text_that_is_dense_at_its_end_is_cut_once_only() -> None:
 
 
 @pytest.mark.parametrize("max_chars", [0, 1, 30, 60, 100])
-def test_a_bound_of_characters_alone_needs_no_tokenizer(max_chars: int) -> None:
+def test_a_character_bound_needs_no_tokenizer(max_chars: int) -> None:
     kept, cut_chars = bounded("x" * 5000, ToolLimits(max_result_chars=max_chars))
     assert len(kept) <= max_chars
     assert cut_chars >= 5000 - max_chars
 
 
-def test_a_long_result_is_cut_to_the_tokens_that_were_allowed() -> None:
+def test_a_long_result_is_cut_to_the_allowed_tokens() -> None:
     words = " ".join(f"word{n}" for n in range(5000))
     kept, cut_chars = bounded(words, ToolLimits(max_result_tokens=200), OFFSETS)
     assert 180 <= num_tokens(kept) <= 200
@@ -122,7 +122,7 @@ def test_every_kind_of_content_becomes_text() -> None:
     assert text_of(EmbeddedResource(type="resource", resource=blob)) == "[resource: file:///b, 2 bytes, not shown]"
 
 
-def test_structured_content_is_shown_where_there_is_no_text_and_kept_where_there_is() -> None:
+def test_structured_content_is_shown_without_text_and_stored_with_text() -> None:
     assert text_of(structured_content={"é": [1]}) == '{"é": [1]}'
     both = to_result(answer(TextContent(type="text", text="one"), structured_content={"n": 1}), 0.0, ToolLimits())
     assert both.text == "one"
@@ -147,7 +147,7 @@ def texts_of(*each: str) -> list[TextContent]:
         ([], {"n": 1}),
     ],
 )
-def test_a_result_whose_structured_content_says_the_same_is_kept_once(said: list[str], structured: object) -> None:
+def test_a_result_with_equal_structured_content_is_stored_once(said: list[str], structured: object) -> None:
     assert to_result(answer(*texts_of(*said), structured_content=structured), 0.0, ToolLimits()).raw is None
 
 
@@ -165,7 +165,7 @@ def test_a_result_whose_structured_content_says_the_same_is_kept_once(said: list
         (['{"n": 1}'], {"n": 1, "m": 2}),
     ],
 )
-def test_structured_content_that_says_more_than_the_text_is_kept(said: list[str], structured: object) -> None:
+def test_structured_content_that_exceeds_the_text_is_stored(said: list[str], structured: object) -> None:
     result = to_result(answer(*texts_of(*said), structured_content=structured), 0.0, ToolLimits(max_raw_chars=200_000))
     assert json.loads(result.raw or "")["structuredContent"] == structured
 
@@ -185,7 +185,7 @@ def test_a_result_that_is_sent_twice_is_stored_once_and_a_cut_one_keeps_its_answ
     assert "title 20" in (tight.raw or ""), "of the two the one that is clipped text by text"
 
 
-def test_an_answer_is_not_kept_where_its_bound_leaves_less_than_the_model_reads() -> None:
+def test_an_answer_is_not_stored_if_its_bound_leaves_less_than_the_model_reads() -> None:
     long = "".join(f"word{n} " for n in range(10_000))
     limits = ToolLimits(max_result_chars=20_000)
     assert to_result(answer(*texts_of(long)), 0.0, limits).raw is None
@@ -195,7 +195,7 @@ def test_an_answer_is_not_kept_where_its_bound_leaves_less_than_the_model_reads(
     assert "middle" in (raw or ""), "what the model does not read"
 
 
-def test_what_the_model_did_not_read_is_kept_up_to_a_bound() -> None:
+def test_unread_parts_of_an_answer_are_stored_up_to_a_bound() -> None:
     long = to_result(answer(TextContent(type="text", text="x" * 9000)), 0.0, ToolLimits(max_result_chars=100))
     assert json.loads(long.raw or "")["content"][0]["text"] == "x" * 9000
     image = answer(ImageContent(type="image", mime_type="image/png", data="A" * 90_000), structured_content={"n": 1})

@@ -12,7 +12,7 @@ from shared.errors import ConfigError
 ROOT = Path(__file__).parents[2]
 
 
-def test_the_example_file_is_what_the_guide_says(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_example_file_matches_the_guide(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SEARCH_API_KEY", "s3cret")
     monkeypatch.setenv("DATA_DIR", "/data")
     servers = {server.name: server for server in parse_servers(ROOT / "assets" / "mcp_servers_example.json")}
@@ -71,12 +71,12 @@ def test_servers_are_read_from_a_url_a_file_or_a_mapping(tmp_path: Path, monkeyp
         ({"url": "http://h", "transport": ["sse"]}, "not supported"),
     ],
 )
-def test_a_wrong_server_entry_says_what_is_wrong(entry: dict[str, object], words: str) -> None:
+def test_the_error_for_a_wrong_server_entry_names_the_problem(entry: dict[str, object], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         parse_servers({"mcpServers": {"s": entry}})
 
 
-def test_secrets_of_urls_and_arguments_are_sent_and_never_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_secrets_in_urls_and_arguments_are_sent_and_never_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KEY", "s3cret")
     search, node, files, fixed = parse_servers(
         {
@@ -102,7 +102,7 @@ def test_secrets_of_urls_and_arguments_are_sent_and_never_told(monkeypatch: pyte
         assert "s3cret" not in str(caught.value)
 
 
-def test_a_missing_server_file_and_a_url_of_another_kind_say_what_was_expected() -> None:
+def test_the_errors_for_a_missing_file_and_an_unknown_url_scheme_name_the_expectation() -> None:
     with pytest.raises(ConfigError, match="mcp_manager_url: url is 'ftp://h/mcp'; expected http"):
         parse_servers("ftp://h/mcp")
     with pytest.raises(ConfigError, match=r"servers\.json: cannot be read"):
@@ -121,7 +121,7 @@ server.run()
 """
 
 
-async def test_a_tool_that_the_remembered_list_lacks_is_asked_for_once_more_before_it_is_refused(
+async def test_a_tool_missing_from_the_cached_list_is_requested_again_before_it_is_refused(
     tmp_path: Path,
 ) -> None:
     """The server was changed, and started again, without an announcement that anybody heard."""

@@ -31,7 +31,7 @@ async def test_two_episodes_share_no_state(shared_box: Box) -> None:
     assert [json.loads(text)["n"] for text in texts] == [1, 2, 1]
 
 
-async def test_what_a_tool_answers_is_an_answer_even_when_it_is_an_error(shared_box: Box) -> None:
+async def test_a_tools_error_result_is_an_answer(shared_box: Box) -> None:
     async with ToolSession([shared_box.server]) as session:
         refused = await session.call("refuse", {"reason": "bad move"})
         wrong_arguments = await session.call("add", {"a": "x"})
@@ -43,7 +43,7 @@ async def test_what_a_tool_answers_is_an_answer_even_when_it_is_an_error(shared_
     assert "available: echo, add" in unknown.text
 
 
-async def test_clashing_names_get_their_server_in_front_and_reach_it(shared_box: Box) -> None:
+async def test_clashing_names_are_prefixed_with_their_server_and_reach_it(shared_box: Box) -> None:
     servers = [ToolServer(name="left-box", url=shared_box.server.url), stdio("right"), stdio("pages", "paged.py")]
     async with ToolSession(servers) as session:
         names = [schema["function"]["name"] for schema in session.list_tools()]
@@ -67,7 +67,7 @@ async def test_a_deny_list_wins_over_an_allow_list(shared_box: Box) -> None:
         assert (await session.call("big", {"n_chars": 5})).is_error
 
 
-async def test_a_server_that_announces_another_list_is_asked_again_by_the_next_episode(box: Box) -> None:
+async def test_after_an_announced_list_change_the_next_episode_requests_the_list_again(box: Box) -> None:
     catalog = ToolCatalog()
     async with ToolSession([box.server], catalog=catalog) as first:
         offered = first.list_tools()
@@ -92,7 +92,7 @@ async def test_a_tool_has_its_own_time_out_and_its_server_one_for_the_others(sha
             await session.call("slow", {"seconds": 600})
 
 
-async def test_a_call_is_repeated_after_a_death_only_where_it_is_declared_idempotent(tmp_path: Path) -> None:
+async def test_a_call_is_repeated_after_a_server_exit_only_if_declared_idempotent(tmp_path: Path) -> None:
     limits = ToolLimits(retry_delay_s=0.01)
     async with undisturbed(), ToolSession([stdio("box")], limits=limits) as session:
         with pytest.raises(ToolServerDied):
@@ -136,7 +136,7 @@ async def test_all_pages_are_listed_once_per_process_and_never_again_for_a_call(
         assert (await second.call("t6", {})).text == "t6 after 0 lists"
 
 
-async def test_long_results_keep_both_ends_and_say_what_is_missing(shared_box: Box) -> None:
+async def test_long_results_keep_both_ends_and_state_the_cut(shared_box: Box) -> None:
     async with ToolSession([shared_box.server], limits=ToolLimits(max_result_chars=1000)) as session:
         result = await session.call("big", {"n_chars": 3_000_000})
     assert len(result.text) <= 1000
@@ -146,7 +146,7 @@ async def test_long_results_keep_both_ends_and_say_what_is_missing(shared_box: B
     assert result.cut_chars + 1000 >= 3_000_000
 
 
-async def test_results_above_one_megabyte_pass_a_server_that_streams_events() -> None:
+async def test_results_above_one_megabyte_work_over_event_streams() -> None:
     box = start_box("--sse")
     try:
         async with ToolSession([box.server], limits=ToolLimits(max_result_chars=3_000_000)) as session:

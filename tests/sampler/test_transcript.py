@@ -32,7 +32,7 @@ async def reading(request: ScoringRequest) -> Score:
 
 @given(OPENINGS, TURNS, st.sampled_from(sorted(FORMS)), st.booleans())
 @settings(max_examples=100, deadline=None)
-def test_a_history_that_is_sent_whole_at_every_turn_reads_as_what_is_new_at_every_turn(
+def test_sending_the_whole_history_and_sending_only_new_messages_give_the_same_transcript(
     opening: list[Message], turns: list[tuple[str, list[Message]]], form: str, restarts: bool
 ) -> None:
     transcript, episode = Transcript(), Sent(opening)
@@ -55,7 +55,7 @@ def told(transcript: Transcript, *messages: Message, restart: bool = False) -> N
     transcript.told(messages, restart=restart)
 
 
-def test_of_a_history_that_was_cut_only_what_was_not_said_is_new() -> None:
+def test_only_unseen_messages_of_a_cut_history_are_new() -> None:
     transcript = Transcript()
     told(transcript, system(), user("q"))
     first, second = assistant("one"), assistant("two")
@@ -68,7 +68,7 @@ def test_of_a_history_that_was_cut_only_what_was_not_said_is_new() -> None:
     assert [message["content"] for message in transcript.messages()] == said
 
 
-def test_what_is_read_stays_what_it_was_when_the_sampler_changes_its_messages() -> None:
+def test_the_transcript_is_unaffected_by_later_changes_of_the_samplers_messages() -> None:
     transcript, message = Transcript(), user("q")
     told(transcript, message)
     reply = {"role": "assistant", "content": "", "tool_calls": [{"function": {"name": "f", "arguments": {"x": 1}}}]}
@@ -81,9 +81,7 @@ def test_what_is_read_stays_what_it_was_when_the_sampler_changes_its_messages() 
 
 @given(st.lists(st.integers(0, 400), max_size=40), st.integers(1, 2000))
 @settings(max_examples=50, deadline=None)
-def test_a_conversation_is_bounded_and_says_how_much_is_left_out_behind_its_opening(
-    sizes: list[int], most: int
-) -> None:
+def test_a_transcript_is_bounded_and_states_the_number_of_dropped_messages(sizes: list[int], most: int) -> None:
     transcript = Transcript(most)
     opening = [system(), user("q")]
     told(transcript, *opening)
@@ -123,7 +121,7 @@ async def test_the_scorer_of_a_custom_sampler_gets_the_conversation(store: Store
     assert request.reply == request.messages[-1]["content"]
 
 
-async def test_a_reply_with_a_malformed_call_is_read_as_it_was_sampled(store: Store) -> None:
+async def test_a_reply_with_a_malformed_call_appears_as_sampled(store: Store) -> None:
     await import_tasks(store, 1, num_generations=1)
     text = 'I look.\n<tool_call>\n{"name": }\n</tool_call>'
     async with resources(store, says(text)) as shared:

@@ -93,7 +93,7 @@ async def _within(exchange: "asyncio.Future[httpx.Response] | object") -> httpx.
     ],
     ids=["length", "chunked", "until closed", "interim", "no content", "error"],
 )
-async def test_every_way_to_frame_a_body_is_read_whole(answer: bytes, body: bytes, slowly: bool) -> None:
+async def test_every_body_framing_is_read_completely(answer: bytes, body: bytes, slowly: bool) -> None:
     server = Server([answer], slowly=slowly)
     async with serving(server) as send:
         response = await send()
@@ -102,7 +102,7 @@ async def test_every_way_to_frame_a_body_is_read_whole(answer: bytes, body: byte
     assert b"Content-Length: 4\r\n" in server.requests[0]
 
 
-async def test_a_connection_is_kept_for_the_next_request_and_each_at_once_has_its_own() -> None:
+async def test_a_connection_is_reused_and_concurrent_requests_have_separate_ones() -> None:
     server = Server([WHOLE] * 6)
     async with serving(server) as send:
         for _ in range(3):
@@ -112,7 +112,7 @@ async def test_a_connection_is_kept_for_the_next_request_and_each_at_once_has_it
         assert server.connections == 3
 
 
-async def test_a_connection_that_the_server_closed_is_not_used_again() -> None:
+async def test_a_connection_closed_by_the_server_is_not_reused() -> None:
     server = Server([WHOLE, HEAD + b"Connection: close\r\nContent-Length: 4\r\n\r\nbody", WHOLE])
     async with serving(server) as send:
         for _ in range(3):
@@ -137,7 +137,7 @@ async def test_a_connection_that_the_server_closed_is_not_used_again() -> None:
         "compressed",
     ],
 )
-async def test_an_answer_that_is_cut_or_is_no_http_is_an_error(answer: bytes) -> None:
+async def test_a_truncated_or_non_http_response_is_an_error(answer: bytes) -> None:
     async with serving(Server([answer, WHOLE])) as send:
         with pytest.raises(httpx.TransportError):
             await send()
@@ -154,7 +154,7 @@ async def test_an_answer_that_is_cut_or_is_no_http_is_an_error(answer: bytes) ->
     ],
     ids=["one endless field", "endless fields", "endless interim answers", "a long one that ends"],
 )
-async def test_a_head_beyond_the_bound_is_an_error_though_the_server_goes_on(begin: bytes, rest: bytes) -> None:
+async def test_a_head_beyond_the_bound_is_an_error_even_if_the_server_continues(begin: bytes, rest: bytes) -> None:
     endless = begin + rest * (MAX_HEAD_BYTES // len(rest) + 1 if rest else 0)
     async with serving(Server([endless, WHOLE])) as send:
         with pytest.raises(httpx.RemoteProtocolError, match=f"no end of the head within {MAX_HEAD_BYTES} bytes"):
@@ -170,7 +170,7 @@ async def test_a_body_without_a_size_is_bounded_too(monkeypatch: pytest.MonkeyPa
         assert (await send()).status_code == 200
 
 
-async def test_a_cancelled_exchange_hangs_up_and_its_connection_is_not_used_again() -> None:
+async def test_a_cancelled_exchange_closes_its_connection() -> None:
     server = Server([None, WHOLE])
     async with serving(server) as send:
         waiting = send()
@@ -183,7 +183,7 @@ async def test_a_cancelled_exchange_hangs_up_and_its_connection_is_not_used_agai
     assert server.connections == 2
 
 
-async def test_nobody_listening_and_a_wrong_scheme_are_errors_of_their_kind() -> None:
+async def test_a_closed_port_and_a_wrong_scheme_raise_their_specific_errors() -> None:
     kept = KeepAliveTransport(max_connections=1, idle_s=PATIENCE_S, connect_s=PATIENCE_S)
     with pytest.raises(httpx.ConnectError):
         await kept.handle_async_request(httpx.Request("GET", f"http://127.0.0.1:{free_port()}/"))

@@ -34,7 +34,7 @@ class Talk(AsyncSampler):
         return Score(float(self.claim.traj_id))
 
 
-async def test_turns_are_drawn_by_their_shares_and_only_those_of_the_policy_itself_are_trained(
+async def test_turns_are_drawn_by_share_and_only_the_policys_own_are_trained(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     chances = iter([0.9, 0.1, 0.4, 0.6] * 2)
@@ -69,7 +69,7 @@ async def test_turns_are_drawn_by_their_shares_and_only_those_of_the_policy_itse
     assert report.ok, report
 
 
-async def test_a_source_without_an_engine_leaves_its_turns_to_the_policy_and_evaluation_never_asks_one(
+async def test_a_source_without_an_engine_cedes_its_turns_and_evaluation_uses_no_source(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(random, "random", lambda: 0.0)

@@ -73,7 +73,7 @@ async def debated(store: Store, num_generations: int = 2, **config: Any) -> list
 # ---------------------------------------------------------------------- the episode
 
 
-async def test_each_policy_has_a_conversation_of_its_own(store: Store) -> None:
+async def test_each_policy_has_a_separate_conversation(store: Store) -> None:
     await import_tasks(store, 1)
     async with debate(store) as shared:
         sampler = Debate(shared, await claim(store))
@@ -105,7 +105,7 @@ def scoring(name: str, **others: float) -> type[AsyncSampler]:
         (scoring("Nan", judge=float("nan")), "finite numbers", SlotStatus.OPEN),
     ],
 )
-async def test_a_policy_that_takes_no_part_or_has_no_number_for_a_score_fails_the_slot(
+async def test_an_unconfigured_policy_or_a_non_numeric_score_fails_the_slot(
     store: Store, sampler: type[AsyncSampler], text: str, status: SlotStatus
 ) -> None:
     await import_tasks(store, 1)
@@ -149,7 +149,7 @@ async def test_the_rules_count_a_policys_own_turns(store: Store) -> None:
     assert dropped == dict.fromkeys(("0:1", "2:1", "0:1:judge"), "correct in fewer than 3 turns")
 
 
-async def test_each_trainer_marks_its_own_data_and_the_record_has_the_marks_of_its_own_policy(store: Store) -> None:
+async def test_each_trainer_marks_its_own_data_and_the_record_has_its_policys_marks(store: Store) -> None:
     await debated(store)
     for policy, step in (("judge", 7), ("main", 2)):
         (group,) = await store.data.ready_groups(policy, 10)
@@ -186,7 +186,7 @@ async def test_each_trainer_marks_its_own_data_and_the_record_has_the_marks_of_i
     ],
     ids=["another's turn", "a turn another sampled", "two sets for one policy", "another record's"],
 )
-async def test_the_audit_finds_data_that_trains_what_is_not_its_policys(
+async def test_the_audit_finds_data_with_another_policys_tokens(
     store: Store, collection: str, where: str, update: dict[str, Any], found: Check
 ) -> None:
     await debated(store)
@@ -197,7 +197,7 @@ async def test_the_audit_finds_data_that_trains_what_is_not_its_policys(
 # ---------------------------------------------------------------------- admission
 
 
-async def test_a_frozen_policy_takes_turns_gets_no_data_and_holds_up_no_admission(store: Store) -> None:
+async def test_a_frozen_policy_takes_turns_gets_no_data_and_does_not_limit_admission(store: Store) -> None:
     others: dict[str, Any] = {"other_policies": {"judge": Path(".")}, "frozen_policies": ["judge"]}
     data = await debated(store, **others)
     assert {one.policy for one in data} == {"main"}
@@ -219,7 +219,7 @@ async def test_a_frozen_policy_takes_turns_gets_no_data_and_holds_up_no_admissio
 # ---------------------------------------------------------------------- settings
 
 
-async def test_a_template_that_cannot_be_used_stops_the_start_and_names_the_model(store: Store, tmp_path: Path) -> None:
+async def test_an_unusable_template_stops_the_start_and_names_the_model(store: Store, tmp_path: Path) -> None:
     folder = save_model_dir(tmp_path / "no-ends", "{{ messages[-1].content }}", in_config=False)
     config = SamplerConfig(
         run="r", db_connection_string="x", model_name_or_path=MODEL, other_policies={"judge": folder}
@@ -238,6 +238,6 @@ async def test_a_template_that_cannot_be_used_stops_the_start_and_names_the_mode
         ({"lease_s": 10, "renew_s": 15}, "renew_s is 15; expected less than lease_s = 10"),
     ],
 )
-def test_options_that_contradict_each_other_are_refused(options: dict[str, Any], text: str) -> None:
+def test_contradictory_options_are_refused(options: dict[str, Any], text: str) -> None:
     with pytest.raises(ValueError, match=text):
         SamplerConfig(run="r", db_connection_string="x", model_name_or_path=".", **options)

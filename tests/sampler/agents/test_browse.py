@@ -57,7 +57,7 @@ async def test_a_result_is_long_above_min_prompt_length_tokens(
 
 
 @pytest.mark.parametrize(("offsets", "most"), [(characters, 400), (fours, 1600), (whole, 3200)])
-async def test_of_a_text_above_max_prompt_length_tokens_the_middle_is_left_out(
+async def test_the_middle_of_a_text_above_max_prompt_length_tokens_is_cut(
     offsets: Callable[[str], OffsetsOf], most: int
 ) -> None:
     async with endpoint("says ok") as service:

@@ -89,7 +89,7 @@ def test_an_error_names_the_file_the_line_and_the_field(tmp_path: Path, text: st
     assert read(tmp_path, text).startswith(error)
 
 
-def test_what_agentrls_files_have_and_has_no_effect_here_is_ignored_with_a_line(
+def test_keys_of_agentrl_files_without_effect_are_ignored_with_a_log_line(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = tmp_path / "agents.yml"
@@ -118,14 +118,14 @@ def test_lengths_of_prompts_may_be_equal(tmp_path: Path) -> None:
     assert (config.min_prompt_length, config.max_prompt_length) == (8, 8)
 
 
-def test_all_errors_are_told_at_once_and_no_key_is_among_their_words(tmp_path: Path) -> None:
+def test_all_errors_are_reported_at_once_and_contain_no_key(tmp_path: Path) -> None:
     text = "scorer_agent:\n  models:\n  - model: m\n    base_url: http://x\n    api_key: sk-very-secret\n    max_tokens: 0\n"
     found = read(tmp_path, text)
     assert len(found.splitlines()) == 2
     assert "sk-very" not in found
 
 
-def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"none.yml: cannot be read \(.*No such file"):
         read_agents_config(tmp_path / "none.yml")
 

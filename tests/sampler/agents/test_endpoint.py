@@ -29,7 +29,7 @@ def body(message: object, usage: object = None, **choice: Any) -> str:
 
 
 @pytest.mark.parametrize("status", [408, 409, 425, 429, 500, 502, 503, 504])
-async def test_a_refusal_that_may_pass_is_no_fault_of_the_request(status: int) -> None:
+async def test_a_transient_error_is_not_blamed_on_the_request(status: int) -> None:
     with pytest.raises(RequestFailed, match=f"status {status}: ") as caught:
         await asked(f"status {status} retry-after 7")
     assert (caught.value.may_pass, caught.value.is_own, caught.value.retry_after_s) == (True, False, 7.0)
@@ -38,14 +38,14 @@ async def test_a_refusal_that_may_pass_is_no_fault_of_the_request(status: int) -
 @pytest.mark.parametrize(
     ("status", "is_own"), [(400, True), (413, True), (422, True), (401, False), (403, False), (404, False)]
 )
-async def test_a_refusal_that_stays_is_the_requests_or_the_models_fault(status: int, is_own: bool) -> None:
+async def test_a_permanent_error_is_blamed_on_the_request_or_the_model(status: int, is_own: bool) -> None:
     with pytest.raises(RequestFailed) as caught:
         await asked(f"status {status}")
     assert (caught.value.may_pass, caught.value.is_own, caught.value.retry_after_s) == (False, is_own, None)
 
 
 @pytest.mark.parametrize(("path", "advised"), [("", True), ("/openai", True), ("/v1", False), ("/api/v3", False)])
-async def test_a_base_url_without_a_version_that_answers_404_says_so(path: str, advised: bool) -> None:
+async def test_a_404_for_a_base_url_without_a_version_advises_v1(path: str, advised: bool) -> None:
     async with endpoint("status 404") as service:
         base_url = service.url.removesuffix("/v1") + path
         one = Endpoint(ModelConfig.model_validate({"model": "m", "base_url": base_url}), 20.0)
@@ -56,7 +56,7 @@ async def test_a_base_url_without_a_version_that_answers_404_says_so(path: str, 
     assert str(caught.value).endswith(advice) is advised
 
 
-def test_retry_after_is_read_as_seconds_and_as_a_date_and_otherwise_not_at_all() -> None:
+def test_retry_after_is_read_as_seconds_or_a_date_and_otherwise_ignored() -> None:
     assert retry_after_s({"retry-after": "2.5"}) == 2.5
     assert retry_after_s({"retry-after": "Wed, 21 Oct 2015 07:28:00 GMT"}) == 0.0
     assert [retry_after_s({"retry-after": odd}) for odd in ("soon", "inf", "nan", "")] == [None] * 4
@@ -77,7 +77,7 @@ async def test_settings_of_a_model_are_sent_and_an_unset_one_is_not() -> None:
     assert service.requests[0][0]["authorization"] == "Bearer none"
 
 
-async def test_a_model_that_refuses_the_key_is_left_alone_as_one_that_fails() -> None:
+async def test_a_model_that_refuses_the_key_is_paused_like_a_failing_one() -> None:
     async with endpoint("status 401") as service:
         agent = judge(service, breaker_failures=1, breaker_pause_s=100)
         for said in ("status 401", "paused for"):
@@ -87,7 +87,7 @@ async def test_a_model_that_refuses_the_key_is_left_alone_as_one_that_fails() ->
     assert len(service.requests) == 1
 
 
-async def test_what_is_quoted_is_short_and_on_one_line_and_no_part_of_the_key_is_left_at_its_end(
+async def test_a_quotation_is_short_on_one_line_and_contains_no_part_of_the_key(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("JUDGE_KEY", "sk-very-secret")
@@ -102,7 +102,7 @@ async def test_what_is_quoted_is_short_and_on_one_line_and_no_part_of_the_key_is
 
 
 @pytest.mark.parametrize("finish", ["stop", "length", "eos", None])
-async def test_a_reply_ends_by_itself_or_at_its_length(finish: str | None) -> None:
+async def test_a_reply_may_end_by_stop_or_length(finish: str | None) -> None:
     found = await asked(body({"content": "<think>5?</think>\n 4 "}, {"prompt_tokens": 3}, finish_reason=finish))
     assert found == AgentReply("4", 3, None)
 
@@ -110,7 +110,7 @@ async def test_a_reply_ends_by_itself_or_at_its_length(finish: str | None) -> No
 @pytest.mark.parametrize(
     "usage", [None, [], "many", {"prompt_tokens": "3", "completion_tokens": 1.5}, {"prompt_tokens": 10**30}]
 )
-async def test_a_usage_that_cannot_be_read_is_not_known(usage: object) -> None:
+async def test_an_unreadable_usage_becomes_none(usage: object) -> None:
     assert await asked(body({"content": "4"}, usage)) == AgentReply("4", None, None)
 
 
@@ -127,7 +127,7 @@ async def test_a_usage_that_cannot_be_read_is_not_known(usage: object) -> None:
         ("raw " + "[" * 100_000, "is not JSON"),
     ],
 )
-async def test_an_answer_of_another_shape_is_no_reply_and_may_be_better_the_next_time(answer: str, told: str) -> None:
+async def test_a_response_of_another_shape_is_a_transient_failure(answer: str, told: str) -> None:
     with pytest.raises(RequestFailed, match=told) as caught:
         await asked(answer)
     assert caught.value.may_pass

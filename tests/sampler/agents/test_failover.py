@@ -40,7 +40,7 @@ def test_every_misbehavior_of_an_endpoint_is_tried() -> None:
 
 
 @pytest.mark.parametrize("behavior", [*MAY_PASS, *CANNOT_PASS])
-async def test_the_next_model_answers_and_the_answer_says_what_failed_before(behavior: str) -> None:
+async def test_the_next_model_answers_and_the_answer_lists_earlier_failures(behavior: str) -> None:
     async with endpoint(behavior) as bad, endpoint("judges") as good:
         agent = judge(bad, good)
         verdict = await agent.verdict("2+2?", "4", "It is 4.")
@@ -59,7 +59,7 @@ async def test_the_next_model_answers_and_the_answer_says_what_failed_before(beh
 
 
 @pytest.mark.parametrize("behavior", MAY_PASS)
-async def test_a_failure_that_passes_is_asked_again_and_needs_no_other_model(behavior: str) -> None:
+async def test_a_transient_failure_is_retried_with_the_same_model(behavior: str) -> None:
     async with endpoint(behavior, "judges") as service, endpoint("judges") as other:
         agent = judge(models=models([service, other], timeout=5.0 if behavior in SLOW else None))
         verdict = await agent.verdict("2+2?", "4", "4")
@@ -68,7 +68,7 @@ async def test_a_failure_that_passes_is_asked_again_and_needs_no_other_model(beh
     assert (len(service.requests), len(other.requests)) == (2, 0)
 
 
-async def test_a_judge_that_babbles_is_told_so_and_asked_a_bounded_number_of_times() -> None:
+async def test_a_judge_with_unreadable_replies_gets_the_reason_and_a_bounded_number_of_retries() -> None:
     async with endpoint("says Hm, hard to say.") as service:
         agent = judge(service, max_retries=3)
         with pytest.raises(AgentFailed, match="Hm, hard to say"):
@@ -144,7 +144,7 @@ async def test_a_model_that_failed_n_times_in_a_row_is_skipped() -> None:
     assert re.search("paused for [0-9.]+ s more, after 3 failures", verdicts[5].use.failures[0].error)
 
 
-async def test_a_model_that_is_well_again_is_asked_again_after_its_pause() -> None:
+async def test_a_recovered_model_is_used_again_after_its_pause() -> None:
     async with endpoint("status 500", "status 500", "judges") as sick, endpoint("judges") as good:
         agent = judge(sick, good, max_retries=0, breaker_failures=2, breaker_pause_s=0.2)
         before = [(await agent.verdict("2+2?", "4", "4")).use.model for _ in range(2)]
@@ -154,7 +154,7 @@ async def test_a_model_that_is_well_again_is_asked_again_after_its_pause() -> No
     assert (before, after) == (["m2", "m2"], ["m1", "m1"])
 
 
-def test_after_a_pause_one_caller_tries_and_the_others_wait_for_what_comes_of_it() -> None:
+def test_after_a_pause_one_caller_tries_and_the_others_wait_for_the_result() -> None:
     now = 0.0
     breaker = Breaker(2, 10.0, clock=lambda: now)
     assert breaker.enter() == 0
@@ -174,7 +174,7 @@ def test_after_a_pause_one_caller_tries_and_the_others_wait_for_what_comes_of_it
     assert [breaker.enter(), breaker.enter()] == [0, 0]
 
 
-async def test_a_refused_request_says_nothing_about_the_model_and_does_not_trip_its_breaker() -> None:
+async def test_a_rejected_request_does_not_trip_the_models_breaker() -> None:
     async with endpoint("status 400", "status 400", "judges") as service:
         agent = judge(service, breaker_failures=1, breaker_pause_s=100)
         for _ in range(2):
@@ -205,7 +205,7 @@ async def test_a_key_goes_to_its_endpoint_and_nowhere_else(
     assert "sk-very-secret" not in str(verdict) + repr(config) + config.model_dump_json() + caplog.text
 
 
-async def test_an_endless_answer_is_judged_shortened_instead_of_refused_for_its_length() -> None:
+async def test_an_over_long_answer_is_shortened_and_judged() -> None:
     async with endpoint("says Incorrect") as service:
         agent = judge(service)
         long = await agent.verdict("2+2?", "4", "BEGIN" + "x" * (1_000_000 - 8) + "END")
@@ -218,7 +218,7 @@ async def test_an_endless_answer_is_judged_shortened_instead_of_refused_for_its_
     assert "y" * 16_000 in whole
 
 
-async def test_braces_of_question_and_answer_are_taken_as_they_are() -> None:
+async def test_braces_in_question_and_answer_stay_unchanged() -> None:
     async with endpoint("says Correct") as service:
         agent = judge(service, judge_prompt_template="{question}|{labeled_answer}|{pred_answer}|{{x}}")
         await agent.verdict("{pred_answer}", "{0}", "{question}")
@@ -283,7 +283,7 @@ def waits_of(monkeypatch: pytest.MonkeyPatch, drawn: float) -> Waits:
 
 
 @pytest.mark.parametrize(("drawn", "share"), [(0.0, 0.5), (1.0, 1.0)])
-async def test_each_further_request_waits_longer_by_the_factor_and_nobody_waits_after_the_last(
+async def test_each_retry_waits_longer_by_the_factor_and_the_last_is_followed_by_no_wait(
     monkeypatch: pytest.MonkeyPatch, drawn: float, share: float
 ) -> None:
     patience = {"max_retries": 3, "retry_delay": 0.5, "backoff_factor": 3.0}
@@ -299,7 +299,7 @@ async def test_each_further_request_waits_longer_by_the_factor_and_nobody_waits_
         assert len(service.requests) == 4
 
 
-async def test_a_judge_that_babbles_is_left_alone_after_as_many_replies_as_failures() -> None:
+async def test_unreadable_replies_trip_a_judges_breaker_like_failures() -> None:
     async with endpoint("says Hm.") as service, endpoint("judges") as good:
         agent = judge(service, good, max_retries=0, breaker_failures=2, breaker_pause_s=100)
         verdicts = [await agent.verdict("2+2?", "4", "4") for _ in range(3)]
@@ -308,7 +308,7 @@ async def test_a_judge_that_babbles_is_left_alone_after_as_many_replies_as_failu
     assert len(service.requests) == 2
 
 
-async def test_a_success_in_between_lets_a_model_fail_as_often_again() -> None:
+async def test_a_success_resets_a_models_failure_count() -> None:
     async with endpoint(*["status 500", "judges"] * 2, "status 500", "judges") as service:
         agent = judge(service, max_retries=1, breaker_failures=2, breaker_pause_s=100)
         for _ in range(3):
@@ -317,7 +317,7 @@ async def test_a_success_in_between_lets_a_model_fail_as_often_again() -> None:
     assert len(service.requests) == 6
 
 
-async def test_no_service_is_left_alone_for_more_than_ten_minutes_whatever_it_asks_for() -> None:
+async def test_no_service_is_paused_for_more_than_ten_minutes() -> None:
     async with endpoint("status 429 retry-after 100000") as service:
         agent = judge(service)
         for said in ("status 429", r"paused for (600\.0|5\d\d\.\d) s"):
@@ -326,7 +326,7 @@ async def test_no_service_is_left_alone_for_more_than_ten_minutes_whatever_it_as
         await agent.close()
 
 
-async def test_what_a_model_babbled_is_shown_to_it_shortened_and_only_the_last_time() -> None:
+async def test_a_retry_quotes_only_the_last_unreadable_reply_shortened() -> None:
     async with endpoint("says " + "Hm. " * 500) as service:
         agent = judge(service, max_retries=2)
         with pytest.raises(AgentFailed) as caught:

@@ -76,19 +76,19 @@ NEITHER = [
     ("text", "verdict"),
     [*((text, True) for text in CORRECT), *((text, False) for text in INCORRECT), *((text, None) for text in NEITHER)],
 )
-def test_a_verdict_is_read_and_a_doubt_is_none(text: str, verdict: bool | None) -> None:
+def test_a_clear_verdict_is_read_and_an_ambiguous_one_is_none(text: str, verdict: bool | None) -> None:
     assert read_verdict(text) is verdict
 
 
 @given(st.text(), st.sampled_from(["Correct", "Incorrect"]))
-def test_any_text_is_read_without_an_error(text: str, word: str) -> None:
+def test_reading_a_verdict_never_raises(text: str, word: str) -> None:
     assert read_verdict(text + word) in (True, False, None)
 
 
 @pytest.mark.parametrize(
     "unit", ["correct", "correct ", "correct:", "*", " ", "not ", "- ", "verdict ", '" ', "is ", "\n"]
 )
-def test_time_is_bounded_whatever_the_reply(unit: str) -> None:
+def test_reading_a_verdict_takes_bounded_time(unit: str) -> None:
     began = time.process_time()
     read_verdict(unit * 200_000)
     assert time.process_time() - began < 2

@@ -5,7 +5,7 @@ from pathlib import Path
 from sampler.engine.keeper.cache import own_folder
 
 
-def test_no_folder_has_two_holders_and_what_a_killed_one_left_is_found_by_the_next(tmp_path: Path) -> None:
+def test_a_folder_has_one_holder_and_the_next_holder_finds_a_killed_ones_files(tmp_path: Path) -> None:
     (tmp_path / "0").mkdir()
     (tmp_path / "0" / "left").touch()
     with own_folder(tmp_path) as first, own_folder(tmp_path) as second:

@@ -80,7 +80,7 @@ async def restarts(store: Store) -> float:
 
 
 @pytest.mark.parametrize("answered", ["silent", "answered once"])
-async def test_an_engine_that_is_killed_again_while_it_starts_is_started_as_often_as_max_restarts_says(
+async def test_an_engine_killed_during_its_start_is_restarted_up_to_max_restarts_times(
     store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answered: str
 ) -> None:
     monkeypatch.chdir(ROOT)
@@ -95,7 +95,7 @@ async def test_an_engine_that_is_killed_again_while_it_starts_is_started_as_ofte
         assert not keeper.done()
 
 
-async def test_a_keeper_whose_engine_died_more_often_than_that_ends_and_says_so(
+async def test_a_keeper_exits_with_a_message_after_more_engine_exits_than_max_restarts(
     store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(ROOT)

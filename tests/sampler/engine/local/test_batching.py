@@ -52,7 +52,9 @@ def test_sequences_that_end_at_different_steps_keep_exact_log_probs(batching: Ba
         assert_exact(reference, g)
 
 
-def test_a_batch_outlives_its_mask(batching: Batching, reference: Reference, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_batch_continues_beyond_its_mask(
+    batching: Batching, reference: Reference, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("sampler.engine.local.batch.MASK_STEPS", 7)
     asked = [generation([1, 2], 60), generation([3, 4, 5, 6], 60)]
     batching.waiting.extend(asked)
@@ -81,7 +83,9 @@ def test_a_long_queue_of_prompts_is_prefilled_in_bounded_chunks(batching: Batchi
         assert_exact(reference, g)
 
 
-def test_retracted_sequences_go_first_and_continue_exactly(batching: Batching, reference: Reference) -> None:
+def test_retracted_sequences_are_readmitted_first_and_continue_exactly(
+    batching: Batching, reference: Reference
+) -> None:
     asked = [generation([i, 50 + i, 90 + i], 20) for i in range(SLOTS + 2)]
     batching.waiting.extend(asked)
     for _ in range(6):

@@ -97,7 +97,9 @@ def test_a_paused_engine_holds_new_requests_until_it_continues(server: Server, p
     assert server.client.get("/health").status_code == 200
 
 
-def test_a_request_id_in_use_is_refused_and_its_owner_goes_on(server: Server, pool: ThreadPoolExecutor) -> None:
+def test_a_request_id_in_use_is_refused_and_the_running_request_continues(
+    server: Server, pool: ThreadPoolExecutor
+) -> None:
     (future,) = start_long(server, pool, "mine")
     body = {"rid": "mine", "input_ids": PROMPT}
     assert server.post("/generate", body).status_code == 400
@@ -107,7 +109,7 @@ def test_a_request_id_in_use_is_refused_and_its_owner_goes_on(server: Server, po
     assert len(future.result(PATIENCE_S)["output_ids"]) == LONG
 
 
-def test_pause_abort_returns_what_was_running(server: Server, pool: ThreadPoolExecutor) -> None:
+def test_pause_abort_returns_the_running_requests_partial_output(server: Server, pool: ThreadPoolExecutor) -> None:
     (future,) = start_long(server, pool, "p")
     server.ok("/pause_generation", {"mode": "abort"})
     assert future.result(PATIENCE_S)["meta_info"]["finish_reason"]["type"] == "abort"
@@ -126,7 +128,7 @@ def test_a_pause_without_an_update_changes_nothing(
     reference.assert_exact(0, PROMPT, answer)
 
 
-def test_after_retraction_every_token_is_under_the_version_that_is_named(
+def test_after_a_retraction_every_token_is_exact_under_its_recorded_version(
     server: Server, pool: ThreadPoolExecutor, reference: Reference, model_paths: tuple[Path, Path]
 ) -> None:
     (future,) = start_long(server, pool, "p")
@@ -180,7 +182,7 @@ def test_an_update_without_a_pause_waits_for_running_requests(
     reference.assert_exact(int(later["meta_info"]["weight_version"][1]), PROMPT, later)
 
 
-def test_an_update_that_aborts_all_does_not_wait(
+def test_an_update_with_abort_all_does_not_wait(
     server: Server, pool: ThreadPoolExecutor, model_paths: tuple[Path, Path]
 ) -> None:
     (running,) = start_long(server, pool, "p")
@@ -315,7 +317,7 @@ def lost_shard(folder: Path) -> None:
         (lost_shard, "names files that are not there"),
     ],
 )
-def test_a_bad_checkpoint_is_refused_and_the_old_weights_go_on(
+def test_a_bad_checkpoint_is_refused_and_the_old_weights_stay(
     server: Server, model_paths: tuple[Path, Path], tmp_path: Path, reference: Reference, spoil: Spoil, words: str
 ) -> None:
     folder = tmp_path / "candidate"

@@ -22,7 +22,7 @@ def prompts(count: int, seed: int = 0, longest: int = 120) -> list[list[int]]:
     return [[rng.randrange(VOCABULARY) for _ in range(rng.randint(1, longest))] for _ in range(count)]
 
 
-def test_an_answer_has_the_fields_that_sglang_gives(server: Server) -> None:
+def test_a_response_has_sglangs_fields(server: Server) -> None:
     answer = server.generate(PROMPT, 4)
     meta = answer["meta_info"]
     assert set(answer) == {"text", "output_ids", "meta_info"}
@@ -99,7 +99,7 @@ def test_the_last_context_positions_are_exact_too(server: Server, reference: Ref
     reference.assert_exact(0, prompt, answer)
 
 
-def test_max_new_tokens_left_out_is_128_and_null_is_up_to_the_context(server: Server) -> None:
+def test_max_new_tokens_defaults_to_128_and_null_means_up_to_the_context(server: Server) -> None:
     def count(prompt: list[int], sampling: dict[str, Any]) -> int:
         return len(server.ok("/generate", {"input_ids": prompt, "sampling_params": sampling}).json()["output_ids"])
 
@@ -168,13 +168,13 @@ def test_a_batch_is_answered_in_its_order_with_its_own_parameters(server: Server
     assert "output_token_logprobs" not in second["meta_info"]
 
 
-def test_text_is_tokenized_and_n_asks_for_several(server: Server, model_paths: tuple[Path, Path]) -> None:
+def test_text_is_tokenized_and_n_gives_several_samples(server: Server, model_paths: tuple[Path, Path]) -> None:
     ids = Tokenizer.from_file(str(model_paths[0] / "tokenizer.json")).encode("the quick brown").ids
     answers = server.ok("/generate", {"text": "the quick brown", "sampling_params": {"n": 3}}).json()
     assert [answer["meta_info"]["prompt_tokens"] for answer in answers] == [len(ids)] * 3
 
 
-def test_a_stream_brings_one_event_per_token_and_then_done(server: Server, reference: Reference) -> None:
+def test_a_stream_sends_one_event_per_token_and_then_done(server: Server, reference: Reference) -> None:
     body = {"input_ids": PROMPT, "sampling_params": {"max_new_tokens": 6, "ignore_eos": True}, "return_logprob": True}
     text = server.ok("/generate", {**body, "stream": True}).text
     lines = [line.removeprefix("data: ") for line in text.split("\n\n") if line]

@@ -114,7 +114,7 @@ def test_swapping_moves_contents_owners_and_prefixes(kv: KvSlots) -> None:
     assert (g.slot, g.computed) == (was, 10)
 
 
-def test_a_flush_lets_nothing_be_reused_not_even_from_busy_slots(kv: KvSlots) -> None:
+def test_a_flush_prevents_all_reuse_even_from_busy_slots(kv: KvSlots) -> None:
     busy = generation(list(range(30)))
     assert kv.take(busy)
     busy.computed = 30

@@ -176,7 +176,7 @@ def test_an_over_long_stream_is_an_error_event_with_status_200(server: Server) -
         {"return_logprob": True, "top_logprobs_num": 3},
     ],
 )
-def test_what_only_sglang_can_do_is_refused_and_not_ignored(server: Server, body: dict[str, Any]) -> None:
+def test_options_that_only_sglang_supports_are_refused_and_not_ignored(server: Server, body: dict[str, Any]) -> None:
     response = server.post("/generate", {"input_ids": PROMPT, **body})
     assert response.status_code == 400
     assert "not supported by the local engine" in response.json()["error"]["message"]
@@ -194,7 +194,7 @@ def test_unknown_routes_and_methods_are_404_and_405(server: Server) -> None:
     assert (wrong.status_code, wrong.json()) == (405, {"detail": "Method Not Allowed"})
 
 
-def test_the_information_routes_say_what_a_client_reads(server: Server) -> None:
+def test_the_information_routes_have_the_fields_that_clients_read(server: Server) -> None:
     info = server.client.get("/server_info").json()
     assert (info["context_length"], info["max_running_requests"]) == (CONTEXT, 12)
     assert info["max_total_tokens"] == 12 * CONTEXT
