@@ -1,13 +1,13 @@
-"""Every error this project raises on purpose, as one tree.
+"""Every error class of the project, as one tree.
 
 TandemError
-├── ConfigError          the user's input is wrong: say what was found, what was expected, what to do
-├── OwnCodeFailed        a user's own sampler is wrong: the message names the line of it
+├── ConfigError          the user's input is wrong: the message gives found, expected and remedy
+├── OwnCodeFailed        a user's sampler class is wrong: the message names its line
 ├── DataError            a document or file contradicts itself
-│   └── MalformedDocument    a stored document does not fit its model: set this one aside, go on with the others
+│   └── MalformedDocument    a stored document does not fit its model: set it aside, continue with the others
 ├── LeaseLost            another worker owns this slot now: drop the work, never retry the write
-├── IllegalMove          a document was asked for a state it cannot reach
-├── DoesNotFit           a document is larger or deeper than MongoDB takes, or holds what it cannot
+├── IllegalMove          a document cannot move to the requested state
+├── DoesNotFit           MongoDB rejects the document: too large, too deep, or with unsupported values
 ├── StoreUnavailable     the database did not answer in time
 └── StoreRefused         the database no longer lets this user read or write
 """
@@ -16,18 +16,18 @@ from shared.outside_text import MAX_ERROR_CHARS, clipped
 
 
 class TandemError(Exception):
-    """Base of everything this project raises on purpose. Its message is bounded, also where it quotes texts from outside."""
+    """Base of all errors of this project. Its message is bounded, including quoted external text."""
 
     def __init__(self, message: str = "") -> None:
         super().__init__(clipped(message, MAX_ERROR_CHARS))
 
 
 class ConfigError(TandemError, ValueError):
-    """Configuration, flags or a data file are wrong; the message says how to mend them."""
+    """Configuration, flags or a data file are wrong; the message gives the remedy."""
 
 
 class OwnCodeFailed(TandemError):
-    """A user's own class raised what is no infrastructure failure, or returned something else than it should."""
+    """A user's class raised an error other than an infrastructure failure, or returned a wrong value."""
 
 
 class DataError(TandemError):
@@ -35,7 +35,7 @@ class DataError(TandemError):
 
 
 class MalformedDocument(DataError):
-    """A stored document that a person or a program has spoilt; the message names its collection, `_id` and field."""
+    """A stored document that does not fit its model; the message names its collection, `_id` and field."""
 
     def __init__(self, collection: str, document_id: str, problem: str) -> None:
         super().__init__(f"{collection} {document_id}: {problem}")
@@ -47,11 +47,11 @@ class LeaseLost(TandemError):
 
 
 class IllegalMove(TandemError):
-    """A document was asked to move between states that are not connected."""
+    """The requested move between two states of a document is not legal."""
 
 
 class DoesNotFit(TandemError):
-    """MongoDB takes no such document: too large, too deep, or with values that BSON lacks. A retry can never succeed."""
+    """MongoDB rejects the document: too large, too deep, or with values that BSON lacks. A retry can never succeed."""
 
 
 class StoreUnavailable(TandemError):
@@ -59,11 +59,11 @@ class StoreUnavailable(TandemError):
 
 
 class StoreRefused(TandemError):
-    """The database lets this user no longer do what it did before: the process ends, and says so."""
+    """The database revoked this user's rights during the run; the process ends."""
 
 
 def one_by_one(group: BaseExceptionGroup[TandemError]) -> list[TandemError]:
-    """The errors of a group and of the groups in it."""
+    """The errors of a group, including nested groups."""
     found: list[TandemError] = []
     for exc in group.exceptions:
         found += one_by_one(exc) if isinstance(exc, BaseExceptionGroup) else [exc]

@@ -1,4 +1,4 @@
-"""What a service writes about itself: one line per event, on standard error, without secrets, also where a library logs."""
+"""Logging of a service: one line per event, on standard error, without secrets, including lines of libraries."""
 
 import logging
 
@@ -9,7 +9,7 @@ QUIET = ("httpx", "httpx2", "httpcore", "httpcore2", "mcp", "pymongo")  # one li
 
 
 def begin_logging(level: LogLevel, where: str = "") -> None:
-    """Set up this process's logging. `where` stands before every message."""
+    """Set up this process's logging. `where` prefixes every message."""
     handler = logging.StreamHandler()
     handler.setFormatter(_WithoutSecrets(f"%(asctime)s %(levelname)s %(name)s {where}%(message)s"))
     logging.basicConfig(level=level, handlers=[handler], force=True)
@@ -19,6 +19,6 @@ def begin_logging(level: LogLevel, where: str = "") -> None:
 
 class _WithoutSecrets(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
-        """Tracebacks too: libraries quote the URLs that they were given."""
+        """Redacts tracebacks too: libraries quote the URLs that they received."""
         line = super().format(record)
         return redacted(line) if "://" in line else line

@@ -1,5 +1,5 @@
-"""Names that people give to runs, policies, splits and sources. They become names of databases, folders, logs and fields of
-documents, and parts of ids (`main:train:0:t1`): one rule holds for all of them, and is checked where they come in."""
+"""Names of runs, policies, splits and sources. They become names of databases, folders, logs and document fields, and parts
+of ids (`main:train:0:t1`). One rule holds for all of them and is checked on input."""
 
 import re
 from typing import Annotated
@@ -14,15 +14,15 @@ _UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f\x85\u2028\u2029\ud800-\udfff]")
 LONGEST_LABEL = 256
 OWN_DATABASES = ("admin", "local", "config")  # MongoDB's
 
-DEFAULT_POLICY = "main"  # of a run that has but one
+DEFAULT_POLICY = "main"  # in a run with one policy
 
-# The two parts of a run's tasks that its services know.
-TRAIN_SPLIT = "train"  # opened as trainers want them; their groups become training data
-EVAL_SPLIT = "eval"  # the held-out set: played once by each version that is evaluated, never trained on
+# The two splits that the services know.
+TRAIN_SPLIT = "train"  # opened within the off-policy budget; their groups become training data
+EVAL_SPLIT = "eval"  # the held-out set: played once per evaluated version, never trained on
 
 
 def check_name(kind: str, name: str) -> str:
-    """`name` itself. Raises ConfigError, which says what it names."""
+    """Return `name`. Raises ConfigError for an invalid name of this `kind`."""
     if not _NAME.fullmatch(name) or len(name) > LONGEST:
         raise ConfigError(
             f"{kind} name {shortened(name)}: expected 1 to {LONGEST} of A-Z, a-z, 0-9, _ and -, the first a letter or digit"
@@ -31,14 +31,14 @@ def check_name(kind: str, name: str) -> str:
 
 
 def check_run_name(name: str) -> str:
-    """Run names are database names too. Raises ConfigError."""
+    """Return `name`. A run's name is its database's too. Raises ConfigError."""
     if name in OWN_DATABASES:
-        raise ConfigError(f"run name {name!r} is a database of MongoDB's own; choose another")
+        raise ConfigError(f"run name {name!r} is a system database of MongoDB; choose another")
     return check_name("run", name)
 
 
 def check_label(kind: str, text: str) -> str:
-    """For what is only stored and shown: a task's id, a task line's source (`openai/gsm8k`). Raises ConfigError."""
+    """Check a text that is only stored and displayed: a task's id, a task line's source (`openai/gsm8k`). Raises ConfigError."""
     if not text.strip() or _UNPRINTABLE.search(text) or len(text.encode()) > LONGEST_LABEL:
         raise ConfigError(
             f"{kind} is {shortened(text)}; expected text on one line, of 1 to {LONGEST_LABEL} bytes in UTF-8"
@@ -47,7 +47,7 @@ def check_label(kind: str, text: str) -> str:
 
 
 def shortened(value: object, longest: int = 80) -> str:
-    """As Python writes it, cut in the middle where that is long."""
+    """`repr` of a value, with the middle cut out of a long one."""
     return cut(repr(value), longest)
 
 

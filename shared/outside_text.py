@@ -1,25 +1,25 @@
-"""The rule for texts from outside (a tool, an engine, a judge, a scorer): whole characters only, and no longer than is useful.
+"""Makes external text (of a tool, an engine, a judge, a scorer) storable: whole characters only, and of bounded length.
 
-Every message of a `TandemError` keeps it, so that what others wrote into one can always be logged and stored.
+Every message of a `TandemError` passes through it, so that quoted external text can always be logged and stored.
 """
 
-MAX_ERROR_CHARS = 4000  # a task's document holds one for each slot; a record's and a dispatch's one more
+MAX_ERROR_CHARS = 4000  # a task's document contains one for each slot, a record and a dispatch one each
 
 
 def storable(text: str) -> str:
-    """With U+FFFD for half of a surrogate pair, which JSON can spell and neither UTF-8 nor MongoDB can hold."""
+    """Replace lone surrogates by U+FFFD: JSON can express them, UTF-8 and MongoDB cannot."""
     if text.isascii():
         return text
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 def text_of(body: bytes) -> str:
-    """The body of an HTTP answer. Not its client's `.text`: a `charset` that names no encoding of texts (`hex`) would raise."""
+    """The body of an HTTP answer as text. The client's `.text` would raise for a `charset` that is no text encoding (`hex`)."""
     return body.decode("utf-8", "replace")
 
 
 def clipped(text: str, max_chars: int) -> str:
-    """Storable, and at most `max_chars`: of a longer text the beginning and the end."""
+    """Storable text of at most `max_chars`: a longer text keeps its beginning and end."""
     if len(text) > max_chars:
         marker = f" [… {len(text) - max_chars} characters left out …] "
         room = max(0, max_chars - len(marker))
@@ -28,5 +28,5 @@ def clipped(text: str, max_chars: int) -> str:
 
 
 def error_text(exc: BaseException, max_chars: int = MAX_ERROR_CHARS) -> str:
-    """Kind and message, for a document or a log line."""
+    """Type and message, for a document or a log line."""
     return clipped(f"{type(exc).__name__}: {exc}", max_chars)

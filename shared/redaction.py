@@ -1,10 +1,10 @@
-"""What may be shown of a text that can hold secrets: connection strings, URLs, and messages that quote them. The one place.
+"""Removes secrets from connection strings, URLs and messages that quote them.
 
     mongodb://ann:pw@db:27017/?tls=true&tlsCertificateKeyFilePassword=pw   ─▶ mongodb://db:27017/?tls=true&***
     http://ann:pw@gateway:8000/mcp?token=t                                 ─▶ http://gateway:8000/mcp?***
 
-It shows what is known to be harmless, and hides the rest: a URL that cannot be taken apart without doubt (a password with an
-unescaped `/`, `?`, `#` or `@`, say) shows its scheme alone.
+It shows known harmless parts and hides the rest: a URL that cannot be parsed unambiguously (for example a password with an
+unescaped `/`, `?`, `#` or `@`) is reduced to its scheme.
 """
 
 import re
@@ -15,9 +15,9 @@ from urllib.parse import unquote, unquote_plus
 T = TypeVar("T")
 
 HIDDEN = "***"
-SHORTEST_WORD = 2  # of a secret's parts that are looked for by themselves
+SHORTEST_WORD = 2  # shortest part of a secret that is searched for on its own
 
-# Options of connection strings whose values are no secrets; every other one is hidden, the unknown too.
+# Options of connection strings whose values are not secret; all others are hidden, including unknown ones.
 _HARMLESS = re.compile(
     r"""appName|authMechanism|authSource|compressors|connect|connectTimeoutMS|directConnection|heartbeatFrequencyMS|journal|loadBalanced
     |localThresholdMS|maxConnecting|maxIdleTimeMS|maxPoolSize|maxStalenessSeconds|minPoolSize|readConcernLevel|readPreference
@@ -33,7 +33,7 @@ _PATH = re.compile(r"(?:/[^?#@]*)?")
 
 
 def redacted(text: str, *secret_urls: str) -> str:
-    """`text` without the secrets of any URL in it, and without those of `secret_urls` wherever they stand in it."""
+    """`text` without the secrets of any URL in it, and without any occurrence of the secrets of `secret_urls`."""
     for url in secret_urls:
         text = text.replace(url, shown(url))
         for secret in sorted(_secrets_of(url), key=len, reverse=True):
@@ -42,7 +42,7 @@ def redacted(text: str, *secret_urls: str) -> str:
 
 
 def shown(url: str) -> str:
-    """A URL without user, password and any option that is not known to be harmless."""
+    """A URL without user, password and options that are not known to be harmless."""
     scheme, separator, rest = url.partition("://")
     if not separator or not re.fullmatch(r"[A-Za-z][A-Za-z0-9+.-]*", scheme):
         return HIDDEN
@@ -57,12 +57,12 @@ def shown(url: str) -> str:
 
 
 def is_plain(url: str) -> bool:
-    """Has it nothing to hide?"""
+    """Whether the URL has no secret part."""
     return shown(url) == url
 
 
 def redacted_values(value: object) -> object:
-    """The same of every text in a value of a configuration."""
+    """Apply `redacted` to every text in a configuration value."""
     if isinstance(value, str):
         return redacted(value)
     if isinstance(value, dict):
@@ -71,7 +71,7 @@ def redacted_values(value: object) -> object:
 
 
 def without(secrets: Sequence[str], value: T) -> T:
-    """Every text in a plain value, without any of `secrets`."""
+    """Remove all of `secrets` from every text in a plain value."""
     found: Any = value
     if isinstance(value, str):
         for secret in secrets:
@@ -84,7 +84,7 @@ def without(secrets: Sequence[str], value: T) -> T:
 
 
 def _shown_in_text(url: str) -> str:
-    """Of a URL that ends a sentence, the full stop is not its."""
+    """Punctuation after a URL is not part of it."""
     kept = url.rstrip(".,;:!)]}") if not is_plain(url) else url
     return shown(kept) + url[len(kept) :]
 
@@ -94,7 +94,7 @@ def _shown_option(option: str) -> str:
 
 
 def _secrets_of(url: str) -> set[str]:
-    """The password and the hidden options' values, whole and in parts, as written and as meant. The user's name is none."""
+    """The password and the hidden options' values, whole and in parts, escaped and unescaped. The user name is not a secret."""
     rest = url.partition("://")[2]
     user_and_password, _, tail = rest.rpartition("@")
     password = user_and_password.partition(":")[2]

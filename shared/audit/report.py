@@ -1,4 +1,4 @@
-"""What the audit checks, and the report that its parts write into."""
+"""The audit's checks and its report."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -14,34 +14,34 @@ Model = TypeVar("Model", bound=Document)
 
 
 class Check(StrEnum):
-    """What must hold, as a person reads it in the table."""
+    """The invariants, worded for the table."""
 
     READABLE = "documents fit their model"
     ENDED = "every slot of an opened task is scored or failed"
     FAILED = "a failed slot has no score and no training data"
-    RECORDS = "a slot's record exists, is its own, and carries its score"
-    EVALUATED = "held-out episodes are of the version they judge, and no training data"
+    RECORDS = "a slot's record exists, belongs to it, and has its score"
+    EVALUATED = "held-out episodes are of the evaluated version, and no training data"
     ONCE = "no slot has two trained records, or two sets of training data for a policy"
-    OWNED = "training data is that of a scored slot's own record"
+    OWNED = "training data belongs to a scored slot's record"
     POLICIES = "each policy trains on its own turns"
-    TOOLS = "the tools that a request names are stored, as it was told them"
-    TOKENS = "trained tokens are those of the dispatches"
-    SAMPLED = "sampled tokens in the tree are those of the engine's replies"
-    LOGPROBS = "log-probs are those that the tokens were sampled with"
-    VERSIONS = "weight versions are those that sampled the tokens"
+    TOOLS = "the tools that a request names are stored unchanged"
+    TOKENS = "trained tokens equal those of the dispatches"
+    SAMPLED = "sampled tokens in the tree equal those of the engine's replies"
+    LOGPROBS = "log-probs equal those of the engine's replies"
+    VERSIONS = "weight versions equal those that sampled the tokens"
     SUMMARY = "token counts and version bounds agree with the tree"
     STEPS = "trained_steps are unique and at most max_trained_count"
-    MARKS = "records carry the marks of their own policy's training data"
-    ACCOUNTS = "a step's mark is on what the step says that it trained, and on nothing else"
+    MARKS = "records have the marks of their policy's training data"
+    ACCOUNTS = "a step's mark is on exactly the data that the step reports as trained"
     SURVIVING = "no trained step is above the newest announced one"
-    ADVANTAGES = "advantages are those on the dispatches, and a record's is their mean"
-    DROPPED = "what settlement dropped has a reason and no advantage, and its record is abandoned"
-    GROUPS = "a group's training data is whole"
+    ADVANTAGES = "advantages equal those on the dispatches, and a record's is their mean"
+    DROPPED = "dropped data has a reason and no advantage, and its record is abandoned"
+    GROUPS = "a group's training data is complete"
 
 
 @dataclass(slots=True)
 class Result:
-    """One row of the table. `note` says why something was not examined."""
+    """One row of the table. `note`: why something was not examined."""
 
     examined: int = 0
     violations: int = 0
@@ -51,7 +51,7 @@ class Result:
 
 @dataclass(slots=True)
 class AuditReport:
-    """Results by check, and what the run's data adds up to."""
+    """Results by check, and totals of the run's data."""
 
     run: str
     results: dict[Check, Result] = field(default_factory=lambda: {check: Result() for check in Check})
@@ -63,7 +63,7 @@ class AuditReport:
         return not any(result.violations for result in self.results.values())
 
     def look(self, check: Check, right: bool, text: str = "", *, n: int = 1) -> bool:
-        """Count `n` things looked at; `text` says what was found and expected when they are not right. Returns `right`."""
+        """Count `n` examined things; unless `right`, add the violation `text` (found and expected). Returns `right`."""
         result = self.results[check]
         result.examined += n
         if not right:
@@ -73,7 +73,7 @@ class AuditReport:
         return right
 
     def read(self, model: type[Model], document: Mapping[str, Any]) -> Model | None:
-        """The document as its model; None, and a violation, when it does not fit."""
+        """The document as its model; None and a violation if it does not fit."""
         try:
             read = model.model_validate(dict(document))
         except ValidationError as exc:

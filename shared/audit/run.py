@@ -1,10 +1,10 @@
-"""The audit: does a run's database keep its promises? Read only; usable from tests and as `tandem audit RUN`.
+"""The audit: checks a run's database against the invariants. Read-only; used by tests and `tandem audit RUN`.
 
     report = await audit(store)
     assert report.ok, report
 
-It reads documents as stored and derives every token sequence a second time, from the dispatches alone, so that it shares
-no code with the sampler that wrote the trees.
+It reads documents as stored and derives every token sequence again from the dispatches, so that it shares no code with
+the sampler that wrote the trees.
 """
 
 import math
@@ -28,10 +28,10 @@ __all__ = ["AuditReport", "Check", "audit"]
 async def audit(
     store: Store, *, running: bool = False, max_trained_count: int | None = None, newest_step: int | None = None
 ) -> AuditReport:
-    """Check every promise on the whole run.
+    """Check every invariant on the whole run.
 
-    `running`: open and leased slots are allowed, and what only holds between two writes is not examined.
-    `max_trained_count`: None takes the trainer's stored configuration, or 1. `newest_step`: None takes the newest
+    `running`: open and leased slots are allowed, and invariants that hold only between writes are not examined.
+    `max_trained_count`: None uses the trainer's stored configuration, or 1. `newest_step`: None uses the newest
     announced policy version of the surviving history.
     """
     report = AuditReport(store.run)
@@ -78,7 +78,7 @@ async def _limits(store: Store, given: int | None) -> dict[str, int]:
 
 
 async def _newest_steps(store: Store, given: int | None) -> dict[str, int]:
-    """{policy: steps behind its newest weights}; 0 where none were announced."""
+    """{policy: optimizer steps of its newest weights}; 0 if none were announced."""
     steps = {}
     for policy in await store.questions.policies():
         version = await store.versions.newest(policy)
@@ -102,7 +102,7 @@ async def _audit_tasks(store: Store, report: AuditReport, batch: Sequence[dict[s
 
 
 async def _audit_evaluation(store: Store, report: AuditReport, tasks: Sequence[Task], with_data: set[str]) -> None:
-    """Scored slots of held-out tasks; the versions are those that the engine gave with every reply of the task's own policy."""
+    """Check scored slots of held-out tasks by the versions that the engine reported with replies of the task's policy."""
     scored = [
         (task, slot.record_id)
         for task in tasks
@@ -116,7 +116,7 @@ async def _audit_evaluation(store: Store, report: AuditReport, tasks: Sequence[T
         report.look(
             Check.EVALUATED,
             task.at_version is None or versions <= {task.at_version},
-            f"{record}: sampled by versions {sorted(versions)}; expected {task.at_version} alone",
+            f"{record}: sampled by versions {sorted(versions)}; expected only {task.at_version}",
         )
         report.look(Check.EVALUATED, record not in with_data, f"{record}: split {task.split}, and has training data")
 
@@ -222,7 +222,7 @@ async def _audit_data(
 
 
 def _audit_settled(report: AuditReport, data: DBRecordData, record: Mapping[str, Any]) -> None:
-    """What settlement wrote on the record, apart from its training data."""
+    """Check what settlement wrote to the record itself."""
     found = record["advantage"]
     if data.group_size == 0:
         right = data.reason is not None and found is None and not any(d.advantage for d in data.dispatches)
@@ -264,13 +264,13 @@ def _wrong_owner(data: DBRecordData, record: dict[str, Any] | None, task: dict[s
 def _audit_policy(
     report: AuditReport, data: DBRecordData, owner: str, dispatches: Mapping[str, DispatchedSamplingTask]
 ) -> None:
-    """Its id says whose it is, and what it is made of are that policy's turns."""
+    """Check that the id matches the policy, and that all trained turns are that policy's."""
     expected = data_id(data.record, data.policy, owner)
     report.look(Check.POLICIES, data.id == expected, f"{data.id}: of policy {data.policy}; expected id {expected}")
     for used in data.dispatches:
         dispatch = dispatches.get(used.id)
         if dispatch is None:
-            continue  # which is another check's business
+            continue  # covered by another check
         whose, sampler = dispatch.policy or owner, dispatch.sampled_by or data.policy
         right = whose == data.policy and (sampler == data.policy or not used.trained)
         text = f"{used.id}, a turn of policy {whose}, was sampled by policy {sampler}"
@@ -294,7 +294,7 @@ def _audit_steps(
     late = [step for step in steps if step > newest]
     report.look(Check.SURVIVING, not late, f"{data.id}: trained in step {late}; the newest announced is {newest}")
     if record is not None and record["policy"] != data.policy:
-        return  # the record carries the marks of its own policy's data
+        return  # the record has the marks of its own policy's data
     marks = (data.trained_count, data.last_trained_step)
     found = (record["trained_count"], record["last_trained_step"]) if record else None
     report.look(Check.MARKS, found == marks, f"{data.id}: record has (count, last step) {found}; its data {marks}")

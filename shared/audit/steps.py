@@ -1,7 +1,7 @@
-"""The audit's part on optimizer steps: what each says that it trained, against the marks on the training data.
+"""The audit of optimizer steps: compares each step's report with the marks on the training data.
 
-Neither is made of the other: a step's account is written by the trainer, of what it borrowed and computed, once; the marks are
-changed by commits and resumes. A record whose mark was lost, and that was trained again, is seen here and nowhere else.
+The two are independent: the trainer writes a step's report once, from the data that it borrowed and computed; commits and
+resumes change the marks. Only this check finds a record that lost its mark and was trained again.
 """
 
 from collections import defaultdict
@@ -17,7 +17,7 @@ Groups = Mapping[str, int]  # {task: records}
 async def audit_trained_steps(
     store: Store, report: AuditReport, limits: Mapping[str, int], newest: Mapping[str, int]
 ) -> None:
-    """`limits`: {policy: how often one record may be used}; `newest`: {policy: steps behind its newest weights}."""
+    """`limits`: {policy: how often one record may be used}; `newest`: {policy: optimizer steps of its newest weights}."""
     run = await store.runs.get()
     for policy in limits:
         starts = run.starts.get(policy, []) if run else []
@@ -37,7 +37,7 @@ def _compare(report: AuditReport, policy: str, step: int, said: Groups, marked: 
         report.look(
             Check.ACCOUNTS,
             found == expected,
-            f"policy {policy}, step {step}: trained {expected} records of {task}; {found} bear its mark",
+            f"policy {policy}, step {step}: trained {expected} records of {task}; {found} have its mark",
         )
 
 

@@ -1,8 +1,8 @@
-"""The audit's look at tokens: what the dispatches say was asked and sampled, against the tree that the trainer makes of them.
+"""The audit of tokens: compares prompts and replies of the dispatches with the tree that the trainer builds from them.
 
 The tree must have the digest of settlement. A dispatch's prompt is the first `shared_length` tokens of its parent's prompt +
-reply, then its own `prompt_ids`; the path to its last sampled node must be that prompt and its reply: ids, who sampled them,
-log-probs bit for bit, versions.
+reply, then its own `prompt_ids`. The path to its last sampled node must equal that prompt and its reply: ids, sampling
+dispatch, log-probs bit for bit, versions.
 
     record   dispatch 0:  p p p | a a        tree  p-p-p-a-a-t-t-b
              dispatch 1:  (5 shared) t t | b        0..4 sampled by 0, 7 by 1
@@ -22,15 +22,15 @@ from shared.errors import DataError
 from shared.tokens.flatten import data_fields, tree_of
 from shared.tokens.record_tree import Float32, Int32, RecordTree
 
-NOT_SAMPLED = -1  # in `sources` and `versions`: not sampled, but prompt, template or tool result
+NOT_SAMPLED = -1  # in `sources` and `versions`: a prompt, template or tool token
 
 
 @dataclass(frozen=True, slots=True)
 class TokenRow:
-    """A context in order, one entry per token: in a dispatch's words, or in the tree's."""
+    """A context in order, one entry per token: from a dispatch, or from the tree."""
 
     token_ids: Int32
-    sources: Int32  # index in the data's dispatches of the one that sampled it
+    sources: Int32  # index, in the data's dispatches, of the one that sampled it
     logprobs: Float32
     versions: Int32
 
@@ -39,7 +39,7 @@ class TokenRow:
 
 
 def audit_tokens(report: AuditReport, data: DBRecordData, dispatches: Mapping[str, DispatchedSamplingTask]) -> None:
-    """One record's dispatches still give the tree it was settled with, and that tree is what they say."""
+    """Check that a record's dispatches still give the tree of settlement, and that the tree matches them."""
     try:
         tree = tree_of(data, list(dispatches.values()))
     except (DataError, ValueError) as exc:
@@ -52,7 +52,7 @@ def audit_tokens(report: AuditReport, data: DBRecordData, dispatches: Mapping[st
 
 
 def compare(report: AuditReport, tree: RecordTree, dispatches: Sequence[DispatchedSamplingTask]) -> None:
-    """The tree against what each of its dispatches says, which is put together here in another way."""
+    """Compare the tree with each of its dispatches, whose rows are assembled independently."""
     ends = _run_starts(tree)
     covered_N = np.zeros(tree.num_tokens, dtype=bool)
     rows: dict[str, TokenRow] = {}
@@ -61,7 +61,7 @@ def compare(report: AuditReport, tree: RecordTree, dispatches: Sequence[Dispatch
         nodes = np.flatnonzero(tree.dispatches_N == k)
         if len(nodes) == 0:
             found = int(np.count_nonzero(expected.sources == k))
-            report.look(Check.SAMPLED, found == 0, f"{dispatch.id}: {found} sampled tokens, and none in the tree")
+            report.look(Check.SAMPLED, found == 0, f"{dispatch.id}: {found} sampled tokens, but none in the tree")
             continue
         path = _path(tree, ends, int(nodes[-1]))
         covered_N[path] = True
@@ -73,7 +73,7 @@ def compare(report: AuditReport, tree: RecordTree, dispatches: Sequence[Dispatch
 def _audit_summary(report: AuditReport, data: DBRecordData, tree: RecordTree) -> None:
     expected = data_fields(tree)
     names = ["num_tokens", "num_trained_tokens", "min_version", "max_version"]
-    for name in [*names, "versions"] if data.versions else names:  # data that is older than this field has none
+    for name in [*names, "versions"] if data.versions else names:  # data older than this field has none
         found = getattr(data, name)
         report.look(Check.SUMMARY, found == expected[name], f"{data.id}: {name} {found}; the tree has {expected[name]}")
 
@@ -83,11 +83,11 @@ def _audit_advantage(report: AuditReport, dispatch_id: str, used: float, stored:
     report.look(Check.ADVANTAGES, right, f"{dispatch_id}: trained with advantage {used}; the dispatch has {stored}")
 
 
-# ---------------------------------------------------------------------- what the dispatches say
+# ---------------------------------------------------------------------- rows of the dispatches
 
 
 def _row_of(dispatch: DispatchedSamplingTask, source: int, rows: Mapping[str, TokenRow]) -> TokenRow:
-    """Prompt and reply of a dispatch behind what it shares with its parent, which is in `rows`."""
+    """Prompt and reply of a dispatch, after the part shared with its parent, which is in `rows`."""
     parts = [] if dispatch.parent is None else [rows[dispatch.parent].head(dispatch.shared_length)]
     prompt_ids = unpack_ints(dispatch.prompt_ids)
     not_sampled = np.full(len(prompt_ids), NOT_SAMPLED, dtype=np.int32)
@@ -111,11 +111,11 @@ def _row_of(dispatch: DispatchedSamplingTask, source: int, rows: Mapping[str, To
     )
 
 
-# ---------------------------------------------------------------------- what the tree says
+# ---------------------------------------------------------------------- rows of the tree
 
 
 def _run_starts(tree: RecordTree) -> npt.NDArray[np.intp]:
-    """For each node the first of the unbroken chain i-1 ← i that it stands in: a path is a few slices, not a walk."""
+    """For each node the first of its unbroken chain i-1 ← i: a path is then a few slices instead of a walk."""
     index_N = np.arange(tree.num_tokens)
     return np.maximum.accumulate(np.where(tree.parents_N == index_N - 1, 0, index_N))
 
@@ -155,7 +155,7 @@ def _compare(
     mine = expected.sources == source
     right = bool((found.sources == expected.sources).all()) and np.array_equal(path[mine], nodes)
     right = right and np.array_equal(found.token_ids[mine], expected.token_ids[mine])
-    text = f"{name}: {len(nodes)} tokens of the tree are said to be sampled by it; its reply has {mine.sum()}"
+    text = f"{name}: {len(nodes)} tokens of the tree are marked as sampled by it; its reply has {mine.sum()}"
     if len(nodes) == mine.sum():
         text = _difference(name, "sampling dispatch", found.sources, expected.sources)
     report.look(Check.SAMPLED, right, text, n=len(nodes))

@@ -1,4 +1,4 @@
-"""The audit's look at tools: what a request names as its tools is stored, and is what the name says."""
+"""The audit of tools: the tool list that a request names is stored and matches its hash."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -7,7 +7,7 @@ from shared.audit.report import AuditReport, Check
 from shared.documents.tool_schemas import ToolSchemas, is_of_earlier_version
 from shared.store import Store
 
-AT_ONCE = 20  # lists of tools may be large
+AT_ONCE = 20  # tool lists may be large
 
 
 async def audit_tools(store: Store, report: AuditReport) -> None:
@@ -23,7 +23,7 @@ async def audit_tools(store: Store, report: AuditReport) -> None:
             named = []
     await _look(store, report, named)
     if earlier:
-        report.results[Check.TOOLS].note = f"an earlier version kept none of its {earlier} lists"
+        report.results[Check.TOOLS].note = f"an earlier version did not store its {earlier} lists"
 
 
 async def _look(store: Store, report: AuditReport, named: list[dict[str, Any]]) -> None:
@@ -36,7 +36,7 @@ async def _look(store: Store, report: AuditReport, named: list[dict[str, Any]]) 
 
 def _wrong(report: AuditReport, document: Mapping[str, Any] | None) -> str | None:
     if document is None:
-        return "no such list is stored"
+        return "the list is not stored"
     schemas = report.read(ToolSchemas, document)
     if schemas is None:
         return "its list cannot be read"

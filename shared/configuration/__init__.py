@@ -1,1 +1,1 @@
-"""Configuration of every service: flags, environment, YAML and defaults into one frozen model."""
+"""Configuration of every service: merges flags, environment, YAML and defaults into one frozen model."""

@@ -1,19 +1,19 @@
-"""Configuration of every service: flags over environment over YAML over defaults, into one frozen model.
+"""Configuration of every service: merges flags over environment over YAML over defaults into one frozen model.
 
-One YAML file may configure all services: each reads the section of its own name and knows the names of the others, so
-that a misspelt section is an error too. Where a run has several policies, `policies` names them, each with what it has of its
-own: it wins over the section that all of them share.
+One YAML file may configure all services: each reads the section with its name and knows the names of the others, so
+that a misspelt section is an error too. In a run with several policies, `policies` names them, each with its own
+values, which override the shared section.
 
     trainer: {max_steps: 70, learning_rate: 2.0e-4}
     sampler: {max_turns: 4}
     policies: {solver: {}, judge: {trainer: {learning_rate: 1.0e-4}}}
 
-Unknown keys, keys given twice, missing keys, wrong types and values that nothing could hold stop the start with a message that
+Unknown keys, duplicate keys, missing keys, wrong types and values out of any range stop the start with a message that
 names the source and the field.
 
-A secret field (`secret_field`) is in no message, no `repr` and no document. It is given in the environment: a flag stands in the
-process list, which every user of the machine reads. `DB_CONNECTION_STRING` is the connection string of every service that needs
-one and is not told it otherwise. `load_or_exit` takes secrets out of the environment, so that no child process inherits them.
+A secret field (`secret_field`) appears in no message, no `repr` and no document. It is passed in the environment: a flag is
+visible in the process list to every user of the machine. `DB_CONNECTION_STRING` is the default connection string of every
+service that needs one. `load_or_exit` removes secrets from the environment, so that no child process inherits them.
 """
 
 import os
@@ -43,37 +43,37 @@ from shared.redaction import is_plain, redacted, redacted_values
 LogLevel = Literal["DEBUG", "INFO", "WARNING", "ERROR"]
 SECTIONS = ("trainer", "sft", "export", "sampler", "keeper", "launch", "verify", "tasks")
 POLICIES = "policies"
-OF_A_POLICY = ("trainer", "keeper", "launch")  # sections that a policy may have of its own
+OF_A_POLICY = ("trainer", "keeper", "launch")  # sections that a policy may override
 DATABASE = "db_connection_string"
 DATABASE_VARIABLE = "DB_CONNECTION_STRING"
 SECRETS = (
     DATABASE,
     "data_db",
-)  # every secret field of every service, which the launcher keeps from children without need of it
+)  # secret fields of all services; the launcher passes each only to children that need it
 SECRET = {"secret": True}
-LONGEST_MESSAGE = 1_000  # characters of one error: a rule may quote a value of any length
+LONGEST_MESSAGE = 1_000  # characters per error: a rule may quote a value of any length
 
 
 def secret_field(default: Any = ..., *, description: str) -> Any:
-    """A field whose value is a secret or may hold one, as a connection string does: it is in no message and no document."""
-    described = f"{description} One with a password belongs into the environment."
+    """A field whose value is or may contain a secret, such as a connection string: it appears in no message and no document."""
+    described = f"{description} Pass one with a password in the environment."
     return Field(default, description=described, repr=False, json_schema_extra=dict(SECRET))
 
 
 def is_secret_variable(name: str) -> bool:
-    """Does an environment variable of this name hold a secret of some service?"""
+    """Whether an environment variable of this name is a secret of some service."""
     return bool(re.fullmatch(rf"{DATABASE_VARIABLE}|TANDEM_[A-Z]+_({'|'.join(SECRETS)})", name, re.IGNORECASE))
 
 
 def forget_secrets(section: str = r"\w+") -> None:
-    """Take those of a section, or of all, out of the environment: they were read, and children would inherit them."""
+    """Remove the secrets of a section, or of all, from the environment, so that children do not inherit them."""
     for name in filter(is_secret_variable, list(os.environ)):
         if re.fullmatch(rf"{DATABASE_VARIABLE}|TANDEM_{section}_.*", name, re.IGNORECASE):
             del os.environ[name]
 
 
 class ServiceConfig(BaseSettings):
-    """Base of every service's configuration. Subclasses set `section` and describe each field: that text is `--help`."""
+    """Base of every service's configuration. Subclasses set `section` and describe each field for `--help`."""
 
     model_config = SettingsConfigDict(
         extra="forbid",
@@ -86,7 +86,7 @@ class ServiceConfig(BaseSettings):
     section: ClassVar[str] = ""
     program: ClassVar[str] = ""
 
-    config: Path | None = Field(None, description="YAML file; its section of this service's name is read.")
+    config: Path | None = Field(None, description="YAML file; the section with this service's name is read.")
 
     @classmethod
     def settings_customise_sources(
@@ -97,7 +97,7 @@ class ServiceConfig(BaseSettings):
         dotenv_settings: PydanticBaseSettingsSource,
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        return (init_settings,)  # `load` merges, so that an error can name the source
+        return (init_settings,)  # `load` merges the sources itself, so that an error can name the source
 
     @model_validator(mode="after")
     def values_are_such_as_documents_files_and_clocks_hold(self) -> Self:
@@ -110,7 +110,7 @@ class ServiceConfig(BaseSettings):
         try:
             flags = _given_flags(cls, list(sys.argv[1:] if argv is None else argv))
             environment = _environment(cls)
-        except SettingsError as exc:  # a list or an object that is no JSON
+        except SettingsError as exc:  # a list or an object that is not JSON
             raise ConfigError(f"flags or environment: {exc}; expected JSON") from exc
         except RecursionError as exc:
             raise ConfigError("flags or environment: a value is nested too deeply") from exc
@@ -124,7 +124,7 @@ class ServiceConfig(BaseSettings):
 
     @classmethod
     def from_sources(cls, sources: Mapping[str, dict[str, Any]]) -> Self:
-        """{where: its values}, the first to say something wins. Raises ConfigError, which names the source and the field."""
+        """Merge {source: its values}; the first source with a value wins. Raises ConfigError, which names source and field."""
         merged: dict[str, Any] = {}
         for source, values in reversed(list(sources.items())):
             _refuse_unusable(cls, values, f"{source}: ")
@@ -136,7 +136,7 @@ class ServiceConfig(BaseSettings):
 
     @classmethod
     def load_or_exit(cls, argv: Sequence[str] | None = None) -> Self:
-        """`load` for a `main`: prints the message and exits with status 2 where the configuration is wrong."""
+        """`load` for a `main`: prints the message and exits with status 2 if the configuration is wrong."""
         program = cls.program or cls.section
         try:
             config = cls.load(argv)
@@ -147,16 +147,16 @@ class ServiceConfig(BaseSettings):
 
     @classmethod
     def given(cls, argv: Sequence[str]) -> dict[str, Any]:
-        """What flags and environment say, flags first, not yet checked; the YAML file is not read."""
+        """Unchecked values of flags and environment, flags first; does not read the YAML file."""
         return _environment(cls) | _given_flags(cls, list(argv))
 
     def snapshot(self) -> dict[str, Any]:
-        """Plain values of the resolved configuration, for the run's document, without any secret."""
+        """Plain values of the resolved configuration, without secrets, for the run's document."""
         values = {k: v for k, v in self.model_dump(mode="json").items() if not _is_secret(type(self), k)}
         return {name: redacted_values(value) for name, value in values.items()}
 
     def secrets(self) -> list[str]:
-        """The values that `snapshot` leaves out."""
+        """The values that `snapshot` omits."""
         named = [name for name in type(self).model_fields if _is_secret(type(self), name)]
         return [str(value) for name in named if (value := getattr(self, name))]
 
@@ -185,8 +185,8 @@ def _given_flags(cls: type[ServiceConfig], argv: list[str]) -> dict[str, Any]:
         if _is_secret(cls, name) and "://" in str(value) and not is_plain(str(value)):
             variable = DATABASE_VARIABLE if name == DATABASE else f"TANDEM_{cls.section.upper()}_{name.upper()}"
             sys.stderr.write(
-                f"{program}: --{name} may hold a secret, which the process list shows to every user of this machine: "
-                f"put it into the environment, as {variable}\n"
+                f"{program}: --{name} may contain a secret, which the process list shows to every user of this machine: "
+                f"set it in the environment, as {variable}\n"
             )
     return given
 
@@ -203,12 +203,12 @@ def _environment(cls: type[ServiceConfig]) -> dict[str, Any]:
 
 
 def read_section(path: Path, cls: type[ServiceConfig]) -> dict[str, Any]:
-    """The section of `cls` in a YAML file, its keys checked. Raises ConfigError naming file, section and key."""
+    """The section of `cls` in a YAML file, with checked keys. Raises ConfigError naming file, section and key."""
     return _checked(read_sections(path), cls, str(path))
 
 
 def read_policies(path: Path) -> dict[str, dict[str, Any]]:
-    """{policy: its own sections}, as the YAML file's `policies` names them; {}: it does not. Raises ConfigError."""
+    """{policy: its sections} of the YAML file's `policies`; {} without it. Raises ConfigError."""
     found = read_sections(path).get(POLICIES)
     found = {} if found is None else found
     if not isinstance(found, dict) or not all(isinstance(sections, dict | None) for sections in found.values()):
@@ -231,7 +231,7 @@ def read_policies(path: Path) -> dict[str, dict[str, Any]]:
 
 
 def _own_section(path: Path, cls: type[ServiceConfig], *sources: dict[str, Any]) -> dict[str, Any]:
-    """What the policy that `sources` name, the first of them first, has of its own in this service's section."""
+    """The policy's values for this service's section. The policy is the one that the first of `sources` names."""
     policies = read_policies(path)
     if not policies or cls.section not in OF_A_POLICY:
         return {}
@@ -243,7 +243,7 @@ def _own_section(path: Path, cls: type[ServiceConfig], *sources: dict[str, Any])
 
 
 def read_sections(path: Path) -> dict[str, Any]:
-    """Every section of a YAML file, the names checked. Raises ConfigError."""
+    """All sections of a YAML file, with checked names. Raises ConfigError."""
     whole = read_yaml_file(path)[0]
     whole = {} if whole is None else whole
     if not isinstance(whole, dict):
@@ -261,7 +261,7 @@ def _checked(sections: dict[str, Any], cls: type[ServiceConfig], where: str) -> 
 
 
 def require_keys(values: Any, where: str) -> dict[str, Any]:
-    """A section, {} for an empty one. Raises ConfigError where it is something else."""
+    """A section's values, {} for an empty one. Raises ConfigError for other types."""
     if not isinstance(values, dict | None):
         raise ConfigError(f"{where}: found {type(values).__name__}; expected keys and their values")
     return dict(values or {})

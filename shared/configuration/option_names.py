@@ -1,11 +1,11 @@
-"""What to say of an option that does not exist: its successor, where AgentRL had it, or the names nearest to it."""
+"""The message for an unknown option: its successor if it is AgentRL's, else the most similar names."""
 
 import difflib
 from collections.abc import Iterable
 
 LAUNCHER = "scripts/minirl_example.sh"
-SUCCESSORS = {  # options of AgentRL (OpenBMB AgentCPM) and of its TrainingArguments, and what takes their place here
-    "accelerator_config": "nothing: the stream gives every process its share of a step",
+SUCCESSORS = {  # options of AgentRL (OpenBMB AgentCPM) and of its TrainingArguments, and their replacements here
+    "accelerator_config": "nothing: the stream shards each step over processes",
     "activation_offloading": "activation_offload (with activation_checkpointing)",
     "attention_implementation": "attn_implementation",
     "balance_samples": "balance_sample",
@@ -15,24 +15,24 @@ SUCCESSORS = {  # options of AgentRL (OpenBMB AgentCPM) and of its TrainingArgum
     "bypass_causal_mask_check": "nothing: attention masks come from the token tree",
     "compress_history": "new_context",
     "config_file": f"accelerate_config (assets/fsdp2.yml instead of fsdp2_dst.yml) of {LAUNCHER}",
-    "cpu_ram_efficient_loading": "nothing: no process ever holds the whole model",
+    "cpu_ram_efficient_loading": "nothing: no process ever loads the whole model",
     "dataloader_drop_last": "nothing: a step always has groups_per_step groups",
     "dataloader_num_workers": "prefetch",
     "dataloader_prefetch_factor": "prefetch",
-    "decoder_sparse_step": "nothing: the model's own config.json says it",
+    "decoder_sparse_step": "nothing: the model's config.json contains it",
     "dynamic_batching": "max_tokens_per_row: rows are always packed",
-    "enable_loss_parallel": "logprob_chunk: logits are never whole in memory",
+    "enable_loss_parallel": "logprob_chunk: logits are computed in chunks",
     "enable_oss": "nothing: images are not supported",
-    "enable_sampling": "nothing: samplers are processes of their own (num_samplers 0 starts none)",
+    "enable_sampling": "nothing: samplers are separate processes (num_samplers 0 starts none)",
     "ep_size": "tp_size: it splits experts too",
-    "eval_strategy": "eval_steps (0: no evaluation while training)",
+    "eval_strategy": "eval_steps (0: no evaluation during training)",
     "fp16": "dtype bfloat16",
-    "frequency_penalty": "eval_sampling, for evaluation; in training it would change what the stored log-probs mean",
-    "gradient_accumulation_steps": "groups_per_step: the groups of one optimizer step over all processes",
+    "frequency_penalty": "eval_sampling, for evaluation; in training it would falsify the stored log-probs",
+    "gradient_accumulation_steps": "groups_per_step: groups per optimizer step, over all processes",
     "gradient_checkpointing": "activation_checkpointing",
-    "inf_ep_size": "engine_command of the keeper: SGLang's own --ep-size",
-    "inf_mem_ratio": "engine_command of the keeper: SGLang's own --mem-fraction-static",
-    "inf_tp_size": "engine_command of the keeper: SGLang's own --tp-size",
+    "inf_ep_size": "engine_command of the keeper: SGLang's --ep-size",
+    "inf_mem_ratio": "engine_command of the keeper: SGLang's --mem-fraction-static",
+    "inf_tp_size": "engine_command of the keeper: SGLang's --tp-size",
     "logging_steps": "nothing: every step is logged",
     "log_entropy": "with_entropy",
     "loss_seq_chunk_size": "logprob_chunk",
@@ -49,29 +49,29 @@ SUCCESSORS = {  # options of AgentRL (OpenBMB AgentCPM) and of its TrainingArgum
     "output_router_logits": "router_aux_loss_coef",
     "pad_to_maximum": "nothing: rows are packed, not padded",
     "pad_to_multiple_of": "max_tokens_per_row: rows are packed, not padded",
-    "per_device_train_batch_size": "groups_per_step (all processes together) and max_tokens_per_row (one forward)",
+    "per_device_train_batch_size": "groups_per_step (of all processes) and max_tokens_per_row (of one forward)",
     "pp_size": "nothing: tp_size, cp_size and FSDP2 split the model",
     "preferred_sampling_params": "temperature, and eval_sampling for evaluation",
-    "presence_penalty": "eval_sampling, for evaluation; in training it would change what the stored log-probs mean",
-    "remove_experience": "nothing: every record is kept",
-    "remove_unused_columns": "nothing: a task's own fields stand in its metadata",
-    "resample_error_records": "max_failures: failed slots are retried by themselves",
-    "run_name": "run, the script's first word",
+    "presence_penalty": "eval_sampling, for evaluation; in training it would falsify the stored log-probs",
+    "remove_experience": "nothing: all records are kept",
+    "remove_unused_columns": "nothing: extra fields of a task go into its metadata",
+    "resample_error_records": "max_failures: failed slots are retried automatically",
+    "run_name": "run, the script's first argument",
     "save_only_model": "keep_checkpoints (tandem export-model writes the model alone)",
-    "shift_labels": "nothing: log-probs are taken at each token's predictor",
+    "shift_labels": "nothing: log-probs are always shifted",
     "sync_sampling": "max_staleness 0",
     "target_concurrency": "adaptive_concurrency",
     "top_k": "eval_sampling, for evaluation; training stores the log-prob of each sampled token",
-    "top_p": "eval_sampling, for evaluation; in training it would change what the stored log-probs mean",
+    "top_p": "eval_sampling, for evaluation; in training it would falsify the stored log-probs",
     "torch_dtype": "dtype",
-    "trainer": "nothing: the model's own config.json says its class",
+    "trainer": "nothing: the model's config.json names its class",
     "trust_remote_code": "nothing: models are those of transformers",
     "tune_vision": "nothing: images are not supported",
 }
 
 
 def unknown_option(name: str, known: Iterable[str], kind: str = "option") -> str:
-    """`unknown option …`, and its successor, or the nearest names, or all that exist."""
+    """`unknown option …` with its successor, the most similar names, or all names."""
     if name in SUCCESSORS:
         return f"unknown {kind} {name!r}: AgentRL's name; its successor here: {SUCCESSORS[name]} (docs/from_agentrl.md)"
     names = sorted(known)

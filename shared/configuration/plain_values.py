@@ -1,4 +1,4 @@
-"""What any value of a configuration must be, in every field: something that a document, a file name and a clock can hold."""
+"""Checks of every configuration value: documents, file names and timers must be able to represent it."""
 
 import math
 import os
@@ -8,15 +8,15 @@ from pathlib import Path
 
 from shared.names import shortened
 
-LONGEST_S = 1e8  # three years; clocks of threads and documents end somewhere above
-LONGEST_PATH, LONGEST_PART = 2048, 255  # bytes; Linux takes 4096 of the whole path
+LONGEST_S = 1e8  # three years; timers of threads and stored times overflow above
+LONGEST_PATH, LONGEST_PART = 2048, 255  # bytes; Linux allows 4096 for the whole path
 DEEPEST, MOST_VALUES = 20, 100_000  # a document may be 100 levels deep
 WHOLE = 2**63
-_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/")  # as a path has it, which knows no two slashes in a row
+_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/")  # in a normalised path, "//" has become "/"
 
 
 def problems_of(values: Mapping[str, object]) -> Iterator[tuple[str, str, str]]:
-    """(field, what was found, what was expected) of each field that no service could use."""
+    """Yield (field, found, expected) for each unusable value."""
     for name, value in values.items():
         if problem := _problem(value, name.endswith("_s"), [MOST_VALUES], 0):
             yield name, *problem
@@ -25,18 +25,18 @@ def problems_of(values: Mapping[str, object]) -> Iterator[tuple[str, str, str]]:
 def _problem(value: object, seconds: bool, left: list[int], depth: int) -> tuple[str, str] | None:
     left[0] -= 1
     if isinstance(value, dict | list | tuple | set | frozenset):
-        if depth >= DEEPEST or left[0] < 0:  # a YAML anchor may hold itself, or a million others
+        if depth >= DEEPEST or left[0] < 0:  # a YAML anchor may contain itself, or a million others
             return "nested or repeated too deeply", f"at most {DEEPEST} levels and {MOST_VALUES} values"
         parts = [*value.keys(), *value.values()] if isinstance(value, dict) else value
         return next((found for part in parts if (found := _problem(part, seconds, left, depth + 1))), None)
     if isinstance(value, Path) and _URL.match(str(value)):
-        return "a URL", "a path"  # not quoted: it may hold a password
+        return "a URL", "a path"  # not quoted: it may contain a password
     wanted = _expected(value, seconds)
     return None if wanted is None else (shortened(str(value) if isinstance(value, Path) else value), wanted)
 
 
 def _expected(value: object, seconds: bool) -> str | None:
-    """What should be there instead of a single value; None: it is good."""
+    """What is expected instead of a single value; None: it is valid."""
     if isinstance(value, Path):
         return _text(str(value)) or _path(value)
     if isinstance(value, str):

@@ -1,4 +1,4 @@
-"""What all documents of a run's database have in common."""
+"""The base class of all documents of a run's database."""
 
 from typing import Any, ClassVar, Self
 
@@ -20,7 +20,7 @@ class Document(BaseModel):
 
     @classmethod
     def from_mongo(cls, document: dict[str, Any]) -> Self:
-        """Raises MalformedDocument, which names the first field that is wrong."""
+        """Raises MalformedDocument, which names the first wrong field."""
         try:
             return cls.model_validate(document)
         except ValidationError as exc:

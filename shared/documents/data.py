@@ -1,14 +1,14 @@
-"""The documents of a run's data, in the order in which they come to be. Field names are what people read in Compass.
+"""The documents of a run's data, in the order of their creation. Field names are what people read in Compass.
 
     Task ──slot──▶ Record ──turn──▶ DispatchedSamplingTask ──settle──▶ DBRecordData ──step──▶ PolicyVersion
                                                        (versions, run, services, workers: `shared.documents.run`)
 
-Ids are derived from what they name, so that every write may be repeated:
+Ids are derived from the thing they name, so that every write may be repeated:
 
     task      "policy:split:epoch:tid"           main:train:0:arith-00017
     record    "task:traj_id:attempt"             main:train:0:arith-00017:3:1
     dispatch  "record:index"                     main:train:0:arith-00017:3:1:0
-    data      "record", of another policy than the task's "record:policy"
+    data      "record"; for a policy other than the task's: "record:policy"
     version   "policy:version"                   main:12
 
 Times are UTC datetimes set by the server (`$$NOW`). Token arrays are packed binaries (`shared.documents.packed`) with readable
@@ -33,24 +33,24 @@ from shared.documents.states import (
 
 
 class TaskPayload(Document):
-    """What a line of a task file asks for."""
+    """The content of one line of a task file."""
 
     query: str
-    answer: str | list[str] | None = None  # of a list, any is right
+    answer: str | list[str] | None = None  # any answer of a list is right
     scorer: str | None = None  # None: the sampler's `default_scorer`
     answer_schema: Literal["answer", "boxed"] = "answer"
     tools: list[str] | None = None  # names or patterns; None: every tool that the servers offer
     exclude_tools: list[str] = []  # names or patterns; wins over `tools`
     system: str | None = None
     max_turns: int | None = Field(None, gt=0, strict=True)  # None: the sampler's
-    temperature: float | None = Field(None, ge=0, strict=True)  # None: the sampler's, of training or of evaluation
+    temperature: float | None = Field(None, ge=0, strict=True)  # None: the sampler's setting for training or evaluation
     min_pass_rate: float | None = Field(None, ge=0, le=1, strict=True)  # the curriculum: `store.tasks.skip_next_epoch`
     max_pass_rate: float | None = Field(None, ge=0, le=1, strict=True)
     metadata: dict[str, Any] = {}
 
     @property
     def accepted(self) -> tuple[str, ...]:
-        """The answers that are right; () where the task has none."""
+        """The right answers; () if the task has none."""
         if self.answer is None:
             return ()
         return (self.answer,) if isinstance(self.answer, str) else tuple(self.answer)
@@ -66,8 +66,8 @@ class Slot(Document):
     traj_id: int
     status: SlotStatus = SlotStatus.OPEN
     worker: str | None = None
-    free_at: datetime  # lease end, retry delay and schedule alike
-    attempt: int = 0  # grows by one with every claim
+    free_at: datetime  # the next time it may be claimed: lease end, retry delay or schedule
+    attempt: int = 0  # incremented by every claim
     failures: int = 0  # attempts that ended in an infrastructure failure or an expired lease
     record_id: str | None = None
     score: float | None = None
@@ -75,7 +75,7 @@ class Slot(Document):
 
 
 class Task(Document):
-    """One question, answered by a group of `num_generations` episodes. All group state lives here: one atomic update a verb."""
+    """One question, answered by a group of `num_generations` episodes. Contains all group state: a verb is one atomic update."""
 
     collection: ClassVar[str] = "tasks"
     id: str = Field(alias="_id")
@@ -85,18 +85,17 @@ class Task(Document):
     policy: str
     seq: int  # order in which tasks may be opened, per policy and split
     source: str
-    at_version: int | None = None  # only an engine that serves this version may play it (evaluation); None: any
+    at_version: int | None = None  # only engines that serve this version play it (evaluation); None: any engine
     payload: TaskPayload
     num_generations: int
     status: TaskStatus = TaskStatus.CREATED
     slots: list[Slot]
-    last_claimed: int | None = None  # slot that the last claim gave out; -1: it found only exhausted ones
-    scores: list[float | None] = []  # by slot once settled; None: failed
-    free_at: datetime  # least of the slots' while any is open; the claim's index
-    data_of: list[str] = []  # policies for which settlement made training data of it
-    outcome: str | None = (
-        None  # how settlement ended: "ready" (and how many were dropped), "evaluated", or why it was abandoned
-    )
+    last_claimed: int | None = None  # slot that the last claim leased; -1: it found only exhausted slots
+    scores: list[float | None] = []  # by slot, after settlement; None: failed
+    free_at: datetime  # earliest of its unfinished slots; used by the claim's index
+    data_of: list[str] = []  # policies for which settlement wrote training data
+    # Result of settlement: "ready" (and how many were dropped), "evaluated", or the reason for abandoning it.
+    outcome: str | None = None
     settler: str | None = None
     created_at: datetime | None = None
     completed_at: datetime | None = None
@@ -108,7 +107,7 @@ def task_id(policy: str, split: str, epoch: int, tid: str) -> str:
 
 
 def data_id(record: str, policy: str, owner: str) -> str:
-    """Of a record's training data for `policy`; the task is `owner`'s."""
+    """Id of a record's training data for `policy`; `owner` is the task's policy."""
     return record if policy == owner else f"{record}:{policy}"
 
 
@@ -117,7 +116,7 @@ def record_id(task: str, traj_id: int, attempt: int) -> str:
 
 
 class Claim(Document):
-    """A lease on one slot: what a worker holds while it plays. Not stored; every write of the episode shows it."""
+    """A worker's lease on one slot. Not stored; every write of the episode carries it."""
 
     task: Task
     traj_id: int
@@ -148,39 +147,39 @@ class Record(Document):
     termination: str | None = None
     answer: str | None = None
     score: float | None = None
-    policy_scores: dict[str, float] = {}  # of other policies that took part, where theirs differ
+    policy_scores: dict[str, float] = {}  # of other participating policies, if different
     reward_details: dict[str, Any] = {}
-    metrics: dict[str, float] = {}  # numbers of the sampler's own; the trainer averages them by source
-    advantage: float | None = None  # mean over its turns
+    metrics: dict[str, float] = {}  # sampler-defined; the trainer averages them by source
+    advantage: float | None = None  # mean over its dispatches
     error: str | None = None
-    reason: str | None = None  # why settlement dropped it, or gave it no loss
-    policy_versions: list[int] = []  # every version of its own policy's weights that sampled one of its tokens
-    other_policy_versions: dict[str, list[int]] = {}  # the same of other policies that took part
+    reason: str | None = None  # why settlement dropped it or excluded it from the loss
+    policy_versions: list[int] = []  # versions of its own policy that sampled its tokens
+    other_policy_versions: dict[str, list[int]] = {}  # the same for other participating policies
     trained_count: int = 0
     last_trained_step: int | None = None
-    revision: int = 0  # that of the marks above; see `DBRecordData.revision`
+    revision: int = 0  # of the marks above; see `DBRecordData.revision`
     created_at: datetime | None = None
     finished_at: datetime | None = None
 
 
 class ToolCallResult(Document):
-    """One tool call and what came back. `result` is what the model read."""
+    """One tool call and its result. `result` is the text that the model read."""
 
-    id: str | None = None  # of the call, as the model's message and the tool's have it
+    id: str | None = None  # call id in the model's message and the tool's
     name: str
     arguments: dict[str, Any]
     result: str
     is_error: bool
     duration_s: float
-    cut_chars: int = 0  # characters of the answer that `result` leaves out; all of them where it is a summary
-    raw: str | None = None  # the answer as JSON text, bounded; None where `result` says as much
+    cut_chars: int = 0  # characters of the answer missing in `result`; all of them if it is a summary
+    raw: str | None = None  # the answer as JSON text, bounded; None if `result` contains all of it
     retries: int = 0
-    summarized_by: AgentUse | None = None  # whose summary `result` is; its model None: no model wrote it
+    summarized_by: AgentUse | None = None  # agent whose summary `result` is; with model None, no model wrote it
 
 
 class SampledResponse(Document):
-    """The engine's answer. `output_ids` int32 and `output_logprobs` float32 are packed, one entry per sampled token.
-    `message` is what was parsed of `text`, without content and reasoning that stand in it word for word."""
+    """The engine's answer. `output_ids` (int32) and `output_logprobs` (float32) are packed, one entry per sampled token.
+    `message` is parsed from `text`; it omits content and reasoning that `text` contains verbatim."""
 
     text: str
     message: dict[str, Any]
@@ -193,13 +192,13 @@ class DispatchedSamplingTask(Document):
     """One request to the engine and its answer.
 
     Its prompt is the first `shared_length` tokens of the parent's prompt + response, then `prompt_ids`; so storage grows
-    linearly with the turns of an episode. `messages` are only the new ones. A field that is not stored has its default.
+    linearly with the turns of an episode. `messages` holds only the new ones. A field that is not stored has its default.
     """
 
     collection: ClassVar[str] = "dispatched_sampling_tasks"
     id: str = Field(alias="_id")
     record: str
-    policy: str | None = None  # whose turn it was; None: the record's
+    policy: str | None = None  # policy that took this turn; None: the record's
     turn: int
     parent: str | None
     shared_length: int
@@ -209,33 +208,33 @@ class DispatchedSamplingTask(Document):
     tools_hash: str  # of `shared.documents.tool_schemas`; empty: no tools
     sampling_params: dict[str, Any]
     service: str | None = None
-    sampled_by: str | None = None  # another policy, whose engine this turn was drawn from; None: `policy` itself
+    sampled_by: str | None = None  # policy whose engine sampled this turn; None: `policy` itself
     response: SampledResponse | None = None
-    weight_versions: list[tuple[int, int]] = []  # runs: (version, tokens)
+    weight_versions: list[tuple[int, int]] = []  # run lengths: (version, tokens)
     tool_calls: list[ToolCallResult] = []
     status: DispatchStatus = DispatchStatus.PENDING
-    error: str | None = None  # why it failed; of a format error, what could not be read, as the model was told
-    continuations: int = 0  # how often the reply was continued after an abort
-    score: float | None = None  # what this turn earned of the episode's score, where the sampler said so
+    error: str | None = None  # why it failed; for a format error, the message that the model received
+    continuations: int = 0  # continuations of the reply after aborts
+    score: float | None = None  # this turn's share of the episode's score, if the sampler set one
     advantage: float | None = None
     usage: dict[str, int] = {}  # prompt, cached, completion
     created_at: datetime | None = None
     finished_at: datetime | None = None
 
     def to_mongo(self) -> dict[str, Any]:
-        """Without defaults: with 20 tokens a reply, names of empty fields would be most of what is stored."""
+        """Omits defaults: with 20 tokens a reply, names of empty fields would dominate storage."""
         return self.model_dump(by_alias=True, exclude_defaults=True) | {"status": self.status}
 
 
 class SampledTokens(Document):
-    """The part of a `SampledResponse` that is trained."""
+    """The part of a `SampledResponse` that training reads."""
 
     output_ids: bytes
     output_logprobs: bytes
 
 
 class DispatchTokens(Document):
-    """The part of a dispatch that its record's token tree is made of: no text, no messages, no tool results."""
+    """The part of a dispatch from which its record's token tree is built: no text, messages or tool results."""
 
     collection: ClassVar[str] = "dispatched_sampling_tasks"
     id: str = Field(alias="_id")
@@ -262,43 +261,43 @@ class DataDispatch(Document):
 
 
 class DataClaim(Document):
-    """Who borrows a record's data: the trainer generation and the step it is for."""
+    """The borrower of a record's data: a trainer generation and its step."""
 
     trainer_generation: int
     step: int
 
 
 class DBRecordData(Document):
-    """One record as training data of `policy`: the token tree of `dispatches`, which `shared.tokens.flatten` makes. Where several
-    policies took turns, each has its own, of its own conversation.
+    """One record as training data of `policy`: the token tree of `dispatches`, built by `shared.tokens.flatten`. If several
+    policies took turns, each has its own document for its own conversation.
 
-    The tokens stay in the dispatches. `digest` is that of the tree at settlement: nothing else is ever trained.
+    The tokens stay in the dispatches. `digest` is the tree's at settlement; a tree with another digest is never trained.
     """
 
     collection: ClassVar[str] = "record_data"
     id: str = Field(alias="_id")
     record: str
     task: str
-    group_size: int  # records of the group that are trained on, always together; 0: settlement dropped this one
+    group_size: int  # records of the group that are trained together; 0: settlement dropped this one
     seq: int
     policy: str
     split: str
     source: str
     min_version: int
     max_version: int
-    versions: list[int] = []  # every one that sampled a trained token
+    versions: list[int] = []  # all that sampled a trained token
     num_tokens: int
     num_trained_tokens: int
     duration_s: float = 0.0  # from the record's start to its score
     reward: float  # the record's score
     metrics: dict[str, float] = {}  # the record's
-    shaping: float = 0.0  # what settlement added to it before it took advantages
+    shaping: float = 0.0  # added to the reward before advantages are computed
     status: DataStatus = DataStatus.READY
     reason: str | None = None
     trained_count: int = 0
     trained_steps: list[int] = []
     last_trained_step: int | None = None
-    revision: int = 0  # how often the marks above have changed: what is written of older ones, late, changes nothing
+    revision: int = 0  # counts changes of the marks above; late writes of older revisions are ignored
     claim: DataClaim | None = None
     dispatches: list[DataDispatch]
     digest: str

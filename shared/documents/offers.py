@@ -1,4 +1,4 @@
-"""A published version on offer over the network, and who takes it: part of its `policy_versions` document."""
+"""The offer of a published version over the network, and its recipients: part of the `policy_versions` document."""
 
 from typing import Literal
 
@@ -8,7 +8,7 @@ from shared.documents.states import OfferState
 
 
 class Joined(BaseModel):
-    """An engine that takes part in a broadcast; `ranks`: processes of its own."""
+    """An engine that joined a broadcast; `ranks`: its number of processes."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -17,9 +17,9 @@ class Joined(BaseModel):
 
 
 class BroadcastOffer(BaseModel):
-    """Where and how a version may be had over the network as well: a torch.distributed group in which the sender has rank 0.
+    """A broadcast of a version: a torch.distributed group in which the sender has rank 0.
 
-    Those who joined have the ranks behind it, in the order of `joined`. The bytes are sent in buckets (`shared.weights.buckets`).
+    Engines have the following ranks, in the order of `joined`. The bytes are sent in buckets (`shared.weights.buckets`).
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -29,8 +29,8 @@ class BroadcastOffer(BaseModel):
     group: str
     backend: Literal["gloo", "nccl"]
     bucket_bytes: int
-    join_s: float  # how long the offer is open at most
-    limit_s: float  # how long the broadcast may take
+    join_s: float  # maximum time the offer is open
+    limit_s: float  # time limit of the broadcast
     state: OfferState = OfferState.OPEN
     joined: list[Joined] = []
 
@@ -39,7 +39,7 @@ class BroadcastOffer(BaseModel):
         return 1 + sum(one.ranks for one in self.joined)
 
     def rank_of(self, service: str) -> int | None:
-        """The first rank of an engine; None: it is not in."""
+        """The first rank of an engine; None: it has not joined."""
         rank = 1
         for one in self.joined:
             if one.service == service:

@@ -1,7 +1,7 @@
 """Token arrays as MongoDB binaries: little-endian int32 and float32, 4 bytes an entry (BSON lists take 13 to 26).
 
-They are not compressed: what an engine samples hardly can be (a log-prob keeps 3.2 of its 4 bytes, an id of 152,000 keeps 2),
-and so a person reads them with one line, also out of a dump:
+They are not compressed: sampled data hardly shrinks (a log-prob keeps 3.2 of its 4 bytes, an id of 152,000 keeps 2),
+and uncompressed arrays can be read with one line, also from a dump:
 
     numpy.frombuffer(document["response"]["output_ids"], "<i4")          "output_logprobs": "<f4"
 """
@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 
 def pack_ints(values: Sequence[int]) -> bytes:
-    """int32 little-endian. Raises OverflowError for a value outside int32: of Python's ints, those of an array would wrap."""
+    """int32 little-endian. Raises OverflowError for a Python int outside int32; values of a NumPy array would wrap."""
     return np.array(values, dtype="<i4").tobytes()
 
 
@@ -22,7 +22,7 @@ def unpack_ints(data: bytes) -> npt.NDArray[np.int32]:
 
 
 def pack_floats(values: Sequence[float] | npt.NDArray[np.floating]) -> bytes:
-    """float32 little-endian; what the engine computed in float32 comes back bit for bit."""
+    """float32 little-endian; float32 values round-trip bit for bit."""
     return np.asarray(values, dtype="<f4").tobytes()
 
 

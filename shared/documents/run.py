@@ -1,4 +1,4 @@
-"""The documents around the data: published weights, the run itself, engines, processes. (The data: `shared.documents`.)"""
+"""Documents about published weights, the run itself, engines and processes. (Training data: `shared.documents.data`.)"""
 
 from collections.abc import Sequence
 from datetime import datetime
@@ -11,7 +11,7 @@ from shared.documents.base import SCHEMA_VERSION, Document
 from shared.documents.offers import BroadcastOffer
 from shared.documents.states import RunState, ServiceStatus
 
-HEARTBEAT_S = 2.0  # of a process, unless it says otherwise
+HEARTBEAT_S = 2.0  # default period of a process
 VersionKind = Literal["full", "delta", "adapter"]
 
 
@@ -23,37 +23,37 @@ class FileEntry(TypedDict):
 
 
 class PolicyVersion(Document):
-    """Published weights. A resume from an older step withdraws what came after it: `withdrawn_to` is that step.
+    """Published weights. A resume from an older step withdraws later versions: `withdrawn_to` is that step.
 
-    `files` are those of the complete directory. Where `kind` is "full" they lie in `path`. Where `base` is set, `path` also holds
-    what makes that version into this one: the changed bytes (`shared.weights.deltas`), or an adapter (`shared.weights.adapters`);
-    from either `shared.weights.assembly` makes the same directory.
+    `files` describes the complete directory. If `kind` is "full", `path` contains it. If `base` is set, `path` also contains
+    the difference to that version: the changed bytes (`shared.weights.deltas`) or an adapter (`shared.weights.adapters`).
+    `shared.weights.assembly` builds the same directory from either.
     """
 
     collection: ClassVar[str] = "policy_versions"
     id: str = Field(alias="_id")
     policy: str
-    version: int  # grows with every publication, never used twice
-    step: int  # optimizer steps behind these weights
+    version: int  # grows with every publication, never reused
+    step: int  # optimizer steps that produced these weights
     kind: VersionKind = "full"
     path: str
     files: dict[str, FileEntry]
     base: int | None = None
-    delta: FileEntry | None = None  # of the file with the changes since `base`
+    delta: FileEntry | None = None  # the file with the changes since `base`
     adapter: dict[str, FileEntry] | None = None  # the files of the adapter of `base`
-    offer: BroadcastOffer | None = None  # the same bytes over the network, to those that join in time
-    trainer_generation: int = 0  # the start of the trainer that announced it; 0: none did, as with version 0
+    offer: BroadcastOffer | None = None  # broadcast of the same bytes to engines that join in time
+    trainer_generation: int = 0  # of the trainer that announced it; 0: no trainer, as for version 0
     withdrawn_to: int | None = None
     pruned: bool = False  # its files are deleted
     created_at: datetime | None = None
 
     @property
     def bytes_from_base(self) -> int:
-        """Of the files that make `base` into this version; 0 where nothing does."""
+        """Bytes of the files that turn `base` into this version; 0 without a base."""
         return sum(entry["bytes"] for entry in [*([self.delta] if self.delta else []), *(self.adapter or {}).values()])
 
     def staleness(self, step: int) -> int:
-        """Optimizer steps between these weights and those after `step` steps, through the step where their histories part."""
+        """Optimizer steps between these weights and those after `step` steps, counted through the fork of their histories."""
         if self.withdrawn_to is None:
             return step - self.step
         fork = min(self.withdrawn_to, step)

@@ -18,15 +18,15 @@ class TaskStatus(StrEnum):
     SKIPPED = "skipped"  # never to be opened (or, for an evaluation, never to be ended); `outcome` says why
 
 
-# What is asked of tasks by several states at once, as the database knows them.
-CLAIMABLE = [TaskStatus.CREATED.value, TaskStatus.RUNNING.value]  # may have a slot to play
-OPENED = [TaskStatus.RUNNING.value, TaskStatus.COMPLETED.value]  # on their way to become data
-UNENDED = [TaskStatus.CREATED.value, *OPENED]  # may still become data
+# Sets of task states that queries use.
+CLAIMABLE = [TaskStatus.CREATED.value, TaskStatus.RUNNING.value]  # may have a free slot
+OPENED = [TaskStatus.RUNNING.value, TaskStatus.COMPLETED.value]  # in progress, not yet settled
+UNENDED = [TaskStatus.CREATED.value, *OPENED]  # may still become training data
 OVER = [
     TaskStatus.SETTLED.value,
     TaskStatus.ABANDONED.value,
     TaskStatus.SKIPPED.value,
-]  # nothing happens to them any more
+]  # final
 PLAYED = [
     TaskStatus.COMPLETED.value,
     TaskStatus.SETTLED.value,
@@ -41,7 +41,7 @@ class SlotStatus(StrEnum):
     OPEN = "open"  # may be claimed once `free_at` has passed
     LEASED = "leased"  # a worker plays it until `free_at`
     SCORED = "scored"  # has its score; final
-    FAILED = "failed"  # the infrastructure failed too often; never a score; final
+    FAILED = "failed"  # infrastructure failed too often; has no score; final
 
 
 class RecordStatus(StrEnum):
@@ -49,10 +49,10 @@ class RecordStatus(StrEnum):
 
     RUNNING = "running"  # the sampler is playing it
     COMPLETED = "completed"  # played to its end, not scored yet
-    SCORED = "scored"  # has its score, waits for its group
+    SCORED = "scored"  # scored, waits for its group
     READY = "ready"  # its record_data is written
-    FAILED = "failed"  # the infrastructure failed; `error` says how
-    ABANDONED = "abandoned"  # lost its lease, or settlement dropped it; `reason` says why
+    FAILED = "failed"  # infrastructure failure; see `error`
+    ABANDONED = "abandoned"  # lost its lease, or dropped in settlement; see `reason`
 
 
 class DispatchStatus(StrEnum):
@@ -62,19 +62,19 @@ class DispatchStatus(StrEnum):
     RUNNING = "running"  # sent to the engine
     COMPLETED = "completed"  # answered, tools called
     FAILED = "failed"  # the engine failed it
-    TOOL_FAILED = "toolfailed"  # a tool server died or timed out, or its result could not be summarized
-    FORMAT_ERROR = "formaterror"  # the reply's tool calls could not be parsed; the model was told
+    TOOL_FAILED = "toolfailed"  # a tool server crashed or timed out, or its result could not be summarized
+    FORMAT_ERROR = "formaterror"  # the reply's tool calls could not be parsed; the model received the error
     REPEAT_ERROR = "repeaterror"  # the reply repeats itself or an earlier one
     CANCELLED = "cancelled"  # the episode was cancelled
-    DROPPED = "dropped"  # answered, but no part of the training data
+    DROPPED = "dropped"  # answered, but excluded from the training data
 
 
 class BranchCause(StrEnum):
-    """How a request's tokens relate to those of the request before it."""
+    """How a request's tokens relate to the previous request's."""
 
-    CLEAN = "clean"  # they continue them (or it is the first)
-    TEMPLATE_REWRITE = "template_rewrite"  # the chat template shows older turns differently now
-    CONTEXT_POLICY = "context_policy"  # the sampler itself began another history
+    CLEAN = "clean"  # they extend them, or this is the first request
+    TEMPLATE_REWRITE = "template_rewrite"  # the chat template now renders older turns differently
+    CONTEXT_POLICY = "context_policy"  # the sampler started another history
 
 
 class DataStatus(StrEnum):
@@ -82,8 +82,8 @@ class DataStatus(StrEnum):
 
     READY = "ready"  # may be claimed by the trainer
     TRAINED = "trained"  # used `max_trained_count` times
-    STALE = "stale"  # too old when it was looked at; kept, counted, never trained
-    DROPPED = "dropped"  # left out by a rule of settlement; `reason` says which
+    STALE = "stale"  # exceeded the staleness limit; kept, counted, never trained
+    DROPPED = "dropped"  # excluded by a settlement rule; see `reason`
 
 
 class ServiceStatus(StrEnum):
@@ -91,26 +91,26 @@ class ServiceStatus(StrEnum):
 
     UP = "UP"  # takes requests
     DOWN = "DOWN"  # does not answer
-    UPDATING = "UPDATING"  # paused for new weights; it takes requests, and answers them afterwards
-    DRAINING = "DRAINING"  # ends what it was sent, to take new weights then; it takes no requests until it is UP
+    UPDATING = "UPDATING"  # paused to load weights; accepts requests and answers them afterwards
+    DRAINING = "DRAINING"  # finishes its requests before it loads weights; accepts none until it is UP
 
 
 class OfferState(StrEnum):
     """A broadcast of one policy version to engines."""
 
     OPEN = "open"  # engines may join
-    SENDING = "sending"  # who is in is settled, and so are the ranks
+    SENDING = "sending"  # members and ranks are fixed
     SENT = "sent"
-    FAILED = "failed"  # a member ended or stood still; the members load the version from disk
+    FAILED = "failed"  # a member exited or stalled; members load the version from disk
     UNUSED = "unused"  # no engine joined in time
 
 
 class RunState(StrEnum):
-    """Whether a run goes on: a pause is a person's word (`tandem pause`, `tandem resume`), the rest that of its trainers."""
+    """State of a run: users pause and resume it (`tandem pause`, `tandem resume`), trainers end it."""
 
     RUNNING = "running"  # samplers may claim, trainers may begin steps
-    PAUSED = "paused"  # no slot is claimed and no step begun; what runs goes on to its end
-    ENDED = "ended"  # every policy's trainer has ended of its own will (`Run.ends`); the next start of one: running
+    PAUSED = "paused"  # no slot is claimed and no step begun; work in progress is finished
+    ENDED = "ended"  # every policy's trainer has finished (`Run.ends`); the next trainer start sets RUNNING
 
 
 class Termination(StrEnum):
@@ -122,15 +122,13 @@ class Termination(StrEnum):
     REPETITION = "repetition"  # a reply repeats itself or earlier ones, `repetition_early_stop_times` times
     TIME_LIMIT = "time_limit"  # `episode_timeout_s` passed
     TOOL_FAILURE = "tool_failure"  # a tool server failed: infrastructure
-    TOOL_SERVER_AWAY = "tool_server_away"  # one was away or busy: the slot was given back, which cost no attempt
+    TOOL_SERVER_AWAY = "tool_server_away"  # a server was unavailable or busy: the slot was released at no cost
     ENGINE_FAILURE = "engine_failure"  # no engine answered: infrastructure
     SCORER_FAILURE = "scorer_failure"  # the scorer crashed: infrastructure
-    AGENT_FAILURE = "agent_failure"  # no model of the browse or the scorer agent answered: infrastructure
-    NOT_STORABLE = "not_storable"  # what came from outside made a document that MongoDB does not take
-    MISCONFIGURED = (
-        "misconfigured"  # the task or the run asks for what is not there: a tool, a scorer, a template that takes it
-    )
-    CANCELLED = "cancelled"  # drained, or the lease was lost
+    AGENT_FAILURE = "agent_failure"  # no model of the browse or scorer agent answered: infrastructure
+    NOT_STORABLE = "not_storable"  # external content made a document that MongoDB rejects
+    MISCONFIGURED = "misconfigured"  # the task or run needs a missing tool, scorer or chat template feature
+    CANCELLED = "cancelled"  # sampler drained, or lease lost
 
 
 RECORD_MOVES: dict[RecordStatus, frozenset[RecordStatus]] = {
@@ -146,12 +144,12 @@ RECORD_MOVES: dict[RecordStatus, frozenset[RecordStatus]] = {
 
 DATA_MOVES: dict[DataStatus, frozenset[DataStatus]] = {
     DataStatus.READY: frozenset({DataStatus.TRAINED, DataStatus.STALE, DataStatus.DROPPED}),
-    DataStatus.TRAINED: frozenset({DataStatus.READY}),  # a resume gives back what later steps had used
+    DataStatus.TRAINED: frozenset({DataStatus.READY}),  # a resume makes data of later steps available again
     DataStatus.STALE: frozenset({DataStatus.READY}),  # likewise
     DataStatus.DROPPED: frozenset(),
 }
 
 
 def origins(moves: Mapping[Status, frozenset[Status]], to: Status) -> list[str]:
-    """States from which `to` may be reached: the filter of the verb that moves there."""
+    """States from which `to` may be reached: the filter of the verb that makes the move."""
     return [state.value for state, nexts in moves.items() if to in nexts]

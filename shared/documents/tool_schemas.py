@@ -1,7 +1,7 @@
-"""What a model was told of its tools: stored once for each list that was different, under the hash that its requests name.
+"""The tool lists that models received: each distinct list is stored once, under the hash that requests name.
 
-A tool is one line of JSON, as it was given to the chat template, in the order of the list; the hash is that of the lines. It is
-kept as text: a schema's own names (`$ref`, `a.b`) would be taken for something else in a document.
+A tool is one line of JSON, as passed to the chat template, in the order of the list; the hash covers the lines. It is
+stored as text because MongoDB would interpret names in a schema (`$ref`, `a.b`).
 """
 
 import hashlib
@@ -15,16 +15,16 @@ from pydantic import Field
 from shared.documents.base import Document
 
 HASH_CHARS = 24
-EARLIER_HASH_CHARS = 16  # of a version that kept no list
-MOST_BYTES = 8_000_000  # of one list; a document holds 16 MB
+EARLIER_HASH_CHARS = 16  # written by earlier versions, which stored no list
+MOST_BYTES = 8_000_000  # per list; MongoDB's limit per document is 16 MB
 Tools = Sequence[Mapping[str, Any]]
 
 
 class ToolSchemas(Document):
-    """A list of tools. Of one that is too large the first are kept, and `left_out` counts the others."""
+    """A list of tools. A list above `MOST_BYTES` is cut off; `left_out` counts the missing tools."""
 
     collection: ClassVar[str] = "tool_schemas"
-    id: str = Field(alias="_id")  # `hash_of` the whole list; requests name it as `tools_hash`
+    id: str = Field(alias="_id")  # `hash_of` the whole list; `tools_hash` of requests
     tools: list[str]
     left_out: int = 0
     created_at: datetime | None = None
@@ -40,7 +40,7 @@ class ToolSchemas(Document):
         return cls(id=hash_of(tools), tools=kept, left_out=len(tools) - len(kept))
 
     def is_whole(self) -> bool:
-        """Whether its id is that of its tools; where some were left out, nothing can tell."""
+        """Whether its id matches its tools. Always true if some were left out: the hash cannot be verified."""
         return self.left_out > 0 or _hash(self.tools) == self.id
 
     def names(self) -> list[str]:
@@ -48,26 +48,26 @@ class ToolSchemas(Document):
 
 
 def hash_of(tools: Tools | None) -> str:
-    """Empty where there are none."""
+    """Empty if there are no tools."""
     return _hash(_lines(tools)) if tools else ""
 
 
 def is_of_earlier_version(tools_hash: str) -> bool:
-    """Of one that kept no list: nothing can be found for it."""
+    """True for a hash of an earlier version, which stored no list."""
     return len(tools_hash) == EARLIER_HASH_CHARS
 
 
 def _name(line: str) -> str:
     try:
         return str(json.loads(line)["function"]["name"])
-    except (ValueError, KeyError, TypeError):  # a custom sampler's own form
+    except (ValueError, KeyError, TypeError):  # a custom sampler may use another format
         return "?"
 
 
 def _lines(tools: Tools) -> Iterator[str]:
     for tool in tools:
         text = json.dumps(tool, ensure_ascii=False)
-        yield text.encode("utf-8", "backslashreplace").decode()  # half of a surrogate pair, as JSON spells it
+        yield text.encode("utf-8", "backslashreplace").decode()  # a lone surrogate, which JSON can express
 
 
 def _hash(lines: Sequence[str] | Iterator[str]) -> str:

@@ -1,6 +1,6 @@
 """The estimates that an evaluation reports. Pure functions; each gives the source of its formula.
 
-Tasks are the unit of every interval: the episodes of one task are not independent of each other.
+Intervals are over tasks: the episodes of one task are not independent.
 """
 
 import math
@@ -36,10 +36,10 @@ def pass_at_k(n: int, passed: int, k: int) -> float:
 
 
 def wilson(values: Sequence[float]) -> Estimate:
-    """Mean of values in [0, 1], one per task, with Wilson's score interval for as many trials as there are tasks.
+    """Mean of values in [0, 1], one per task, with Wilson's score interval, tasks being the trials.
 
-    Wilson 1927; Brown, Cai, DasGupta 2001. Exact for one episode per task; for several it is too wide rather than too
-    narrow, since values in [0, 1] vary at most as much as 0 and 1 do. Never empty, also where all are 0 or all are 1.
+    Wilson 1927; Brown, Cai, DasGupta 2001. Correct for one episode per task, conservative for several, since values in
+    [0, 1] vary at most as much as 0 and 1 do. Never empty, even if all values are 0 or all are 1.
     """
     n = len(values)
     mean = math.fsum(values) / n
@@ -50,7 +50,7 @@ def wilson(values: Sequence[float]) -> Estimate:
 
 
 def bootstrap(values: Sequence[float], *, seed: int = 0) -> Estimate:
-    """Mean of values, one per task, with the percentile bootstrap over tasks (Efron 1979); the same values, the same interval."""
+    """Mean of values, one per task, with the percentile bootstrap over tasks (Efron 1979). Deterministic."""
     n = len(values)
     all_N = np.asarray(values, dtype=np.float64)
     rng = np.random.default_rng(seed)

@@ -1,11 +1,11 @@
-"""What evaluation rounds came to: pass@1, pass@k and mean reward, by source, with confidence intervals; all from documents.
+"""Results of evaluation rounds from the documents: pass@1, pass@k and mean reward by source, with confidence intervals.
 
     for played in await evaluation_rounds(store, "main"):     # a curve: one round per weight version, in order of steps
         print(played.step, played.overall.pass_at[1], played.overall.reward)
 
-A task counts once, however many of its episodes were scored; episodes that the infrastructure failed have no score and count as
-`failed`, never as wrong. Estimates and intervals are those of `shared.evaluation.pass_rates`. Where other policies took turns,
-they have rewards of their own for the same episodes.
+Each task counts once, for any number of scored episodes. Episodes with an infrastructure failure have no score and count as
+`failed`, never as wrong. `shared.evaluation.pass_rates` defines estimates and intervals. Other policies that took turns have
+separate rewards for the same episodes.
 """
 
 import json
@@ -27,9 +27,9 @@ MAX_CAUSE_CHARS = 200
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """Of a round, or of one source of it. `tasks` have a score; `pass_at[k]` is over those with at least k.
+    """Results of a round or of one source. `tasks`: tasks with a score; `pass_at[k]` is over those with at least k episodes.
 
-    `causes`: of those that `failed`, by the first words of their errors.
+    `causes`: {beginning of the error: number of `failed` episodes}.
     """
 
     tasks: int
@@ -37,7 +37,7 @@ class Figures:
     failed: int
     causes: dict[str, int]
     reward: Estimate | None
-    other_rewards: dict[str, Estimate]  # by policy, of those that took turns too
+    other_rewards: dict[str, Estimate]  # by policy, of other policies that took turns
     pass_at: dict[int, Estimate]
     terminations: dict[str, int]
     turns_mean: float
@@ -50,9 +50,9 @@ class Figures:
 
 @dataclass(frozen=True, slots=True)
 class EvaluationRound:
-    """One round. `version` None: its tasks were not bound to one; `versions` are those that sampled its episodes.
+    """One round. `version` None: its tasks were not bound to a version; `versions` sampled its episodes.
 
-    `other_versions` are those of other policies that took turns: their newest at that time, which may be several.
+    `other_versions`: those of other policies that took turns, the newest at the time, possibly several.
     """
 
     version: int | None
@@ -85,7 +85,7 @@ class EvaluationRound:
 
 
 async def evaluation_rounds(store: Store, policy: str, *, withdrawn: bool = False) -> list[EvaluationRound]:
-    """Every round by step, those under way included; rounds at versions that a resume took back only if `withdrawn`."""
+    """All rounds by step, including unfinished ones; rounds at withdrawn versions only if `withdrawn`."""
     known = {version.version: version for version in await store.versions.all(policy)}
     rounds = [await evaluation_round(store, policy, epoch, known) for epoch in await store.evaluation.epochs(policy)]
     kept = [played for played in rounds if withdrawn or not played.withdrawn]
@@ -95,7 +95,7 @@ async def evaluation_rounds(store: Store, policy: str, *, withdrawn: bool = Fals
 async def evaluation_round(
     store: Store, policy: str, epoch: int, known: Mapping[int, PolicyVersion] | None = None
 ) -> EvaluationRound:
-    """The round of `epoch`, which is its version. `known`: the policy's versions, if they are at hand."""
+    """The round of `epoch`, which equals its version. `known`: the policy's versions, if already loaded."""
     if known is None:
         known = {version.version: version for version in await store.versions.all(policy)}
     tasks = await store.evaluation.round_tasks(policy, epoch)
@@ -121,7 +121,7 @@ async def evaluation_round(
 
 
 def _others(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Policies that took turns in some of these records besides the records' own."""
+    """Other policies that took turns in some of these records."""
     return sorted({policy for row in rows for policy in row.get("other_policy_versions", ())})
 
 
@@ -166,7 +166,7 @@ def _scores(task: Task) -> list[float]:
 
 
 def _other_reward(tasks: Sequence[Task], records: Mapping[str, Mapping[str, Any]], other: str) -> Estimate:
-    """Over the episodes in which `other` took turns; where the sampler gave it no score of its own, it has the task's."""
+    """Reward over the episodes in which `other` took turns; without a score of its own it has the task's."""
     of_tasks = [[records[rid] for rid in _scored([task]) if rid in records] for task in tasks]
     scores = [
         [row["policy_scores"].get(other, row["score"]) for row in rows if other in row.get("other_policy_versions", ())]
@@ -180,12 +180,12 @@ def _pass_at(groups: Sequence[Sequence[float]], k: int) -> Estimate:
 
 
 def _ks(most: int) -> list[int]:
-    """1, 2, 4, ... and the size of the largest group."""
+    """Powers of two and the size of the largest group."""
     return sorted({2**i for i in range(most.bit_length())} | {most}) if most else []
 
 
 def best_steps(metrics_path: Path, count: int) -> list[int]:
-    """The steps with the best held-out rewards that a trainer's `metrics.jsonl` knows, the best first; of equals the later."""
+    """The steps with the best held-out rewards in a trainer's `metrics.jsonl`, best first; the later of equal ones."""
     if count < 1 or not metrics_path.exists():
         return []
     lines = (json.loads(line) for line in metrics_path.read_text(encoding="utf-8").splitlines())

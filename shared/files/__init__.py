@@ -1,1 +1,1 @@
-"""Files that a person writes or is given: JSON, YAML, text, exported data, private folders."""
+"""Reading and writing of users' files: JSON, YAML, text, exported data, private folders."""

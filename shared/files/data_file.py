@@ -1,9 +1,9 @@
-"""A run's training data as one file: what a person keeps, sends, and trains on offline.
+"""A run's training data as one file, to be archived, shared and trained on offline.
 
     gzip of BSON documents   {"collection": "tasks", "document": {...}} ...   at the end {"groups": 1120, "policy": "main"}
 
-The documents are those of MongoDB, of whole settled groups, without the marks of training. The last one says that the file is
-whole.
+Contains the MongoDB documents of whole settled groups, without training marks. The last entry proves that the file is
+complete.
 """
 
 import gzip
@@ -24,9 +24,9 @@ READ_BYTES = 1 << 20
 
 
 async def export_data(store: Store, path: Path, policy: str) -> int:
-    """Write every settled group with training data; returns how many. The file appears whole or not at all.
+    """Atomically write every settled group with training data; returns their number.
 
-    Raises ConfigError where it is there already, DataError where it cannot be written.
+    Raises ConfigError if the file exists, DataError if it cannot be written.
     """
     _check_new(path)
     groups = 0
@@ -45,9 +45,9 @@ def _check_new(path: Path) -> None:
 
 
 async def import_data(store: Store, path: Path) -> int:
-    """Bring the file's groups into the run `store`; returns how many the file has. Importing again changes nothing.
+    """Import the file's groups into the run `store`; returns their number. Idempotent.
 
-    The file is read to its end before anything is written. Raises ConfigError without a file, DataError for one that is damaged.
+    Reads the whole file before the first write. Raises ConfigError for a missing file, DataError for a damaged one.
     """
     _check_bytes(path)
     groups = sum(collection == "tasks" for collection, _ in _documents(path))
@@ -62,9 +62,9 @@ async def import_data(store: Store, path: Path) -> int:
 
 
 def _check_bytes(path: Path) -> None:
-    """Verify the checksum, which stands at the end, before importing."""
+    """Verify the checksum, which is at the end, before importing."""
     if not path.is_file():
-        raise ConfigError(f"{path}: no such file; expected one that `tandem data export` wrote")
+        raise ConfigError(f"{path}: no such file; expected a file of `tandem data export`")
     try:
         with gzip.open(path, "rb") as file:
             while file.read(READ_BYTES):
@@ -89,9 +89,9 @@ def _documents(path: Path) -> Iterator[Copied]:
                 yield entry["collection"], entry["document"]
     except InvalidBSON as exc:
         raise DataError(f"{path}: damaged after {groups} groups ({exc}); write it again") from exc
-    raise DataError(f"{path}: ends after {groups} groups without saying so; it was cut: write it again")
+    raise DataError(f"{path}: ends after {groups} groups without the final entry: it is truncated; write it again")
 
 
 def _check_end(path: Path, entry: dict[str, Any], groups: int) -> None:
     if entry["groups"] != groups:
-        raise DataError(f"{path}: holds {groups} groups and says {entry['groups']}; write it again")
+        raise DataError(f"{path}: contains {groups} groups; its final entry states {entry['groups']}; write it again")

@@ -1,4 +1,4 @@
-"""JSON that a person wrote. A key that stands twice in one object is refused: one of the two would silently be lost."""
+"""Users' JSON files. A duplicate key in an object is an error: one of the two values would be lost silently."""
 
 import json
 import re
@@ -14,7 +14,7 @@ _TOKEN = re.compile(r'(?P<text>"(?:[^"\\]|\\.)*")(?P<key>\s*:)?|[{}\[\]]')
 
 
 class GivenTwice(ValueError):
-    """`name` stands on `line` and, in the same object, on `first_line` before."""
+    """`name` is on `line` and, in the same object, on the earlier `first_line`."""
 
     def __init__(self, name: str, line: int, first_line: int) -> None:
         super().__init__(f"{name!r} is given again, after line {first_line}; expected it once")
@@ -22,9 +22,9 @@ class GivenTwice(ValueError):
 
 
 def read_json_file(path: Path, expected: str, *, keys_once: bool = True) -> Any:
-    """Its value. Raises ConfigError with what was `expected` where it cannot be read.
+    """Read the file's value. Raises ConfigError, which contains `expected`, if it cannot be read.
 
-    `keys_once=False` is for files that came with a model: of two equal keys the last counts, as for their makers.
+    `keys_once=False` is for files that came with a model: the last of two equal keys counts, as for their producers.
     """
     text = read_text_file(path, expected)
     try:
@@ -36,9 +36,9 @@ def read_json_file(path: Path, expected: str, *, keys_once: bool = True) -> Any:
 
 
 def load_json(text: str, parse_constant: Callable[[str], Any] | None = None) -> Any:
-    """Raises GivenTwice, or another ValueError for what is no JSON. `parse_constant`: what `json` calls for NaN and infinity."""
+    """Parse JSON. Raises GivenTwice, or ValueError for invalid JSON. `parse_constant`: `json`'s hook for NaN and infinity."""
     try:
-        return _decoder(parse_constant).decode(text.removeprefix("\ufeff"))  # some editors begin a file with it
+        return _decoder(parse_constant).decode(text.removeprefix("\ufeff"))  # byte order mark, which some editors write
     except _SomethingTwice:
         raise _second_place(text) from None
     except RecursionError as exc:
@@ -51,7 +51,7 @@ def _decoder(parse_constant: Callable[[str], Any] | None) -> json.JSONDecoder:
 
 
 class _SomethingTwice(Exception):
-    """The parser does not say where."""
+    """A duplicate key; the parser does not provide its position."""
 
 
 def _object(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
@@ -62,8 +62,8 @@ def _object(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _second_place(text: str) -> GivenTwice:
-    """Where the first key stands that its object has already; what is before it is JSON."""
-    objects: list[dict[str, int]] = []  # those that are open, of lists too: {key: its line}
+    """Locate the first duplicate key; the text before it is valid JSON."""
+    objects: list[dict[str, int]] = []  # open objects and lists: {key: its line}
     for token in _TOKEN.finditer(text):
         if token["text"] is None:
             if token[0] in "{[":

@@ -1,12 +1,12 @@
-"""What lies where in a job's output folder: the trainers write it, the launcher and `tandem export-model` find it."""
+"""File names in a job's output folder, written by trainers and read by the launcher and `tandem export-model`."""
 
 import re
 
-CHECKPOINTS = "checkpoints"  # a folder of folders
-METRICS_FILE = "metrics.jsonl"  # a line for each step
+CHECKPOINTS = "checkpoints"  # contains one folder per step
+METRICS_FILE = "metrics.jsonl"  # one line per step
 STEP_FOLDER = re.compile(r"step-(\d{6,})")  # a write in progress has another name
 
 
 def step_folder(step: int) -> str:
-    """The name that `STEP_FOLDER` matches."""
+    """A step's folder name, matched by `STEP_FOLDER`."""
     return f"step-{step:06d}"

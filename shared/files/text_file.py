@@ -1,4 +1,4 @@
-"""A text file that a person wrote or chose."""
+"""Users' text files."""
 
 from pathlib import Path
 
@@ -6,7 +6,7 @@ from shared.errors import ConfigError
 
 
 def read_text_file(path: Path, expected: str) -> str:
-    """Its text, of UTF-8. Raises ConfigError with what was `expected` where it cannot be read."""
+    """Read the file as UTF-8. Raises ConfigError, which contains `expected`, if it cannot be read."""
     try:
         return path.read_text(encoding="utf-8")
     except OSError as exc:

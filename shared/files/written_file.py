@@ -1,4 +1,4 @@
-"""A file that a person is given: it appears whole, or not at all."""
+"""Atomic writing of files."""
 
 import os
 import tempfile
@@ -11,28 +11,30 @@ from shared.errors import DataError
 
 @contextmanager
 def written_whole(path: Path) -> Iterator[Path]:
-    """A temporary file next to `path`, to write to, with the same suffix, which takes its name at the end; its folder is made.
+    """Yield a temporary file next to `path`, with the same suffix; it replaces `path` at the end. Creates the folder.
 
-    Raises DataError where it cannot be written (a full disk, say); then nothing of it stays, and an older file is as it was.
+    Raises DataError if it cannot be written (for example a full disk), then removes it and leaves an older file unchanged.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        # A new file under a name that cannot be foreseen: in a folder that users share, a link may wait under any other.
+        # An unpredictable name: in a shared folder, another user may have placed a link under a predictable one.
         descriptor, name = tempfile.mkstemp(prefix=f"{path.stem}.tmp-", suffix=path.suffix, dir=path.parent)
         os.close(descriptor)
         temporary = Path(name)
         try:
             yield temporary
-            temporary.chmod(0o666 & ~_umask())  # mkstemp made it for this user alone
+            temporary.chmod(0o666 & ~_umask())  # mkstemp uses mode 0600
             temporary.replace(path)
         finally:
             temporary.unlink(missing_ok=True)
     except OSError as exc:
-        raise DataError(f"{path} could not be written: {exc}; make room, or mend the folder, and start again") from exc
+        raise DataError(
+            f"{path} could not be written: {exc}; free disk space or repair the folder, and start again"
+        ) from exc
 
 
 def _umask() -> int:
-    """Read as the kernel tells it: asking `os.umask` would change it for other threads meanwhile."""
+    """The umask from /proc: `os.umask` would change it for other threads in the meantime."""
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith("Umask:"):
             return int(line.split()[1], 8)
@@ -40,6 +42,6 @@ def _umask() -> int:
 
 
 def write_text_whole(path: Path, text: str) -> None:
-    """Raises DataError as `written_whole` does."""
+    """Write `text` atomically. Raises DataError like `written_whole`."""
     with written_whole(path) as temporary:
         temporary.write_text(text, encoding="utf-8")

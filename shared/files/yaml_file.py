@@ -1,4 +1,4 @@
-"""A YAML file that a person wrote. A key that stands twice in one mapping is refused: one of the two would silently be lost."""
+"""Users' YAML files. A duplicate key in a mapping is an error: one of the two values would be lost silently."""
 
 from collections.abc import Hashable
 from pathlib import Path
@@ -11,7 +11,7 @@ from shared.files.text_file import read_text_file
 
 
 def read_yaml_file(path: Path) -> tuple[Any, yaml.Node | None]:
-    """Its value, and the node that knows its lines; None and None: it is empty. Raises ConfigError."""
+    """Read the file's value and its node, which has line numbers; (None, None) if it is empty. Raises ConfigError."""
     text = read_text_file(path, "a YAML file")
     try:
         loader = _Loader(text)
@@ -22,18 +22,18 @@ def read_yaml_file(path: Path) -> tuple[Any, yaml.Node | None]:
     except yaml.constructor.ConstructorError as exc:
         line = "" if exc.problem_mark is None else f":{exc.problem_mark.line + 1}"
         raise ConfigError(f"{path}{line}: {exc.problem}; expected plain values, without tags") from exc
-    except (yaml.YAMLError, ValueError) as exc:  # ValueError: a date that is none, such as 2026-02-30
+    except (yaml.YAMLError, ValueError) as exc:  # ValueError: an invalid date, such as 2026-02-30
         raise ConfigError(f"{path}: not YAML: {' '.join(str(exc).split())}") from exc
     except RecursionError as exc:
         raise ConfigError(f"{path}: nested too deeply") from exc
 
 
 class _GivenTwice(Exception):
-    """`LINE: which key, and where it was before`."""
+    """Message: `LINE: the key, and its earlier line`."""
 
 
 class _Loader(yaml.SafeLoader):
-    """Looks at keys as they stand in the text, so that what `<<` brings may be overridden."""
+    """Checks keys as written, so that keys merged by `<<` may be overridden."""
 
     def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
         node: yaml.MappingNode = super().compose_mapping_node(anchor)

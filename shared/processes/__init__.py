@@ -1,1 +1,1 @@
-"""Processes of this machine: the embedded MongoDB server, child processes, Ctrl-C, concealed memory."""
+"""Local processes: the embedded MongoDB server, child processes, Ctrl-C, hiding secrets from other processes."""

@@ -1,10 +1,10 @@
-"""The end of a child process that answers questions over its pipes."""
+"""Ends a child process that communicates over pipes."""
 
 from asyncio.subprocess import Process
 
 
 async def end_child(process: Process | None) -> None:
-    """Kill it, wait for it and close its pipes; nothing to do where there is none."""
+    """Kill it, wait for it and close its pipes. No effect for None."""
     if process is None:
         return
     if process.returncode is None:
@@ -12,4 +12,4 @@ async def end_child(process: Process | None) -> None:
     await process.wait()
     transport = getattr(process, "_transport", None)
     if transport is not None:
-        transport.close()  # asyncio would keep it open until it is collected, and warn then
+        transport.close()  # otherwise asyncio keeps it open until garbage collection, and warns

@@ -1,12 +1,12 @@
-"""What other processes of a machine can read of this one: none of its secrets. Linux; elsewhere nothing is done.
+"""Hides this process's secrets from other processes of the machine. Linux only; no effect elsewhere.
 
-The kernel shows the memory in which a program got its arguments and environment: `/proc/PID/cmdline` to everybody,
+The kernel exposes a program's initial arguments and environment: `/proc/PID/cmdline` to all users,
 `/proc/PID/environ` and `/proc/PID/mem` to processes of the same user. `os.environ` is a copy: deleting from it hides nothing.
 
-What holds afterwards
-  * The secrets are struck out of `cmdline` ("****"), and every value but those in `KEPT` is gone from `environ`, for any reader.
-  * Processes of the same user can neither read its memory and open files nor trace it. Root can: run what is not trusted as
-    another user, or where it does not see this process.
+Afterwards
+  * The secrets in `cmdline` are overwritten ("****"), and all values except those of `KEPT` are removed from `environ`.
+  * Processes of the same user can neither read its memory and open files nor trace it. Root can: run untrusted code as
+    another user, or isolated from this process.
 """
 
 import ctypes
@@ -19,24 +19,25 @@ from pathlib import Path
 
 log = logging.getLogger(__name__)
 
-KEPT = (b"TANDEM_CHILD_OF",)  # by which the launcher finds what is left of a child
+KEPT = (b"TANDEM_CHILD_OF",)  # by which the launcher finds leftover processes of a child
 _PR_SET_DUMPABLE = 4
-_ARG_START = 45  # fields of /proc/PID/stat behind the name: arguments' start and end, environment's start and end
+_ARG_START = 45  # field of /proc/PID/stat after the name; then: end of arguments, start and end of environment
 
 
 def conceal(secrets: Collection[str]) -> None:
-    """Call it when the configuration was read. Variables stay in `os.environ`, and libraries still find them."""
+    """Call after reading the configuration. Variables stay in `os.environ`, where libraries find them."""
     if sys.platform != "linux":
         log.warning(
-            "what this process was started with can be read by others: nothing is known to hide it on %s", sys.platform
+            "other processes can read this process's arguments and environment: hiding them is not supported on %s",
+            sys.platform,
         )
         return
     places = Path("/proc/self/stat").read_bytes().rpartition(b")")[2].split()[_ARG_START : _ARG_START + 4]
     args_start, args_end, env_start, env_end = map(int, places)
     for name, value in os.environb.items():
-        os.putenv(name, value)  # copied by the C library, so that nothing needs the first copy any more
+        os.putenv(name, value)  # the C library makes a copy and no longer needs the original
     for secret in sorted({os.fsencode(secret) for secret in secrets if secret}, key=len, reverse=True):
-        arguments = _bytes(args_start, args_end)  # the longest first: a secret may be a part of another
+        arguments = _bytes(args_start, args_end)  # longest first: a secret may be part of another
         for match in re.finditer(re.escape(secret), arguments):
             ctypes.memset(args_start + match.start(), ord("*"), len(secret))
     for match in re.finditer(rb"(?:\A|\0)([^=\0]*)=([^\0]*)", _bytes(env_start, env_end)):

@@ -1,4 +1,4 @@
-"""What Ctrl-C does to a command that has nothing to finish: it ends at once, with a word and not with a traceback."""
+"""Ctrl-C for commands without cleanup: exits immediately with a message instead of a traceback."""
 
 import sys
 from collections.abc import Callable
@@ -7,7 +7,7 @@ INTERRUPTED = 130  # exit status, by the shells' convention: 128 + SIGINT
 
 
 def run_command(main: Callable[[], int | None]) -> None:
-    """Call `main`, and exit with its status unless that is 0. Ctrl-C exits with `INTERRUPTED`."""
+    """Call `main` and exit with its status if not 0. Ctrl-C exits with `INTERRUPTED`."""
     try:
         status = main()
     except KeyboardInterrupt:

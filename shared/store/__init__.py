@@ -1,10 +1,10 @@
-"""The store: every MongoDB query of both services, as named verbs.
+"""The store: all MongoDB queries of both services, as named verbs.
 
     async with Store.open(connection_string, run="demo") as store:
         task = await store.tasks.get("main:train:0:t1")
 
-Only this package speaks MongoDB. Every write is acknowledged by a journaled majority, every read is of the primary and of what a
-majority has: a connection string cannot change that (docs/database.md).
+Only this package queries MongoDB. Writes are acknowledged by a journaled majority; reads go to the primary with read concern
+majority. A connection string cannot change that (docs/database.md).
 """
 
 from collections.abc import AsyncIterator
@@ -35,11 +35,11 @@ from shared.store.tool_schemas import ToolSchemaVerbs
 
 
 class Store:
-    """Verbs by collection, over one client that is bound to the running event loop."""
+    """Verbs by collection. Its client is bound to the running event loop."""
 
     def __init__(self, client: AsyncMongoClient[dict[str, Any]], run: str) -> None:
-        # A journaled majority: an acknowledged write survives kill -9 of the server (w=1 lost some in our trials), and of the
-        # primary of a replica set. The primary alone: a secondary that is behind shows slots and marks as they were.
+        # Journaled majority: an acknowledged write survives kill -9 of the server (w=1 lost some in our trials) and of the
+        # primary of a replica set. Primary reads: a lagging secondary returns old slots and marks.
         database: AsyncDatabase[dict[str, Any]] = client.get_database(
             run,
             codec_options=CodecOptions(document_class=dict[str, Any]),
@@ -88,9 +88,9 @@ class Store:
         must_exist: bool = False,
         read_only: bool = False,
     ) -> AsyncIterator["Store"]:
-        """Connect, make the run's document and indexes if they are missing. Raises StoreUnavailable, ConfigError.
+        """Connect; create the run's document and indexes if missing. Raises StoreUnavailable, ConfigError.
 
-        `must_exist`: a run that is not there is a ConfigError, and nothing is made. `read_only`: likewise, and no index either.
+        `must_exist`: a missing run raises ConfigError and is not created. `read_only`: likewise, and indexes are not created.
         """
         check_run_name(run)
         client = connect(connection_string, timeout_s)

@@ -1,11 +1,11 @@
-"""How far tasks may be opened: what an index says of the groups between being opened and being trained.
+"""Computes how many tasks may be opened, by counting the groups between opening and publication with indexes.
 
-    created ─open─▶ running, completed ─settle─▶ ready ─commit─▶ trained, not published ─announce─▶ out of sight
+    created ─open─▶ running, completed ─settle─▶ ready ─commit─▶ trained, not published ─announce─▶ no longer counted
                     └──────────── these are counted: they use up the off-policy budget ───────────┘
 
-Nothing here grows with a run: what was trained, abandoned, skipped or set aside is never looked at, and counting ends
-with the last that matters. No counter is kept either, which a kill between two writes could leave wrong. Groups move
-to the right while this looks, so it looks from the left: one that moves meanwhile counts twice, and none is missed.
+The cost does not grow with the run: trained, abandoned, skipped and set-aside groups are never read, and counting stops
+at the limit. There is no counter that a kill between two writes could leave wrong. Groups move to the right during
+counting, so counting goes from left to right: a moving group may count twice, and none is missed.
 """
 
 from collections.abc import Mapping
@@ -20,12 +20,12 @@ from shared.names import TRAIN_SPLIT
 from shared.store.retry import survives_outages
 
 Document = dict[str, Any]
-RECORDS_AT_FIRST = 16  # of each group that matters are read; where groups are larger, twice as many, and so on
+RECORDS_AT_FIRST = 16  # first estimate of a group's size; doubled while groups turn out larger
 
 
 @dataclass(frozen=True, slots=True)
 class OffPolicyBudget:
-    """Of one policy's trainer: `groups` may be opened that the weights of `step` (the newest published) were not trained on."""
+    """One policy's budget: `groups` may be open that are not part of the newest published weights, those of `step`."""
 
     step: int
     groups: int
@@ -44,12 +44,12 @@ class AdmissionVerbs:
         await self._data.create_index([("policy", 1), ("last_trained_step", 1), ("task", 1)], name="trained groups")
 
     async def seq_limit(self, owner: str, budgets: Mapping[str, OffPolicyBudget]) -> int:
-        """`seq` below which `owner`'s train tasks may be played: a group is opened while every one of `budgets` has room.
+        """Return the `seq` below which `owner`'s train tasks may be played: a group is opened while all `budgets` have room.
 
-        They must have been read before. AReaL's capacity inequality (arXiv 2505.24298), of what the documents say.
+        Read `budgets` before the call. This is AReaL's capacity inequality (arXiv 2505.24298), computed from documents.
         """
         most = max(budget.groups for budget in budgets.values())
-        end = await self._end(owner)  # first: what is imported from here on counts as waiting
+        end = await self._end(owner)  # read first: tasks imported from here on count as waiting
         waiting = await self._waiting(owner, most + 1)
         opened = await self._tasks.count_documents(_of(owner, {"$in": OPENED}), limit=most + 1, hint="claim")
         room = min([budget.groups - opened - await self._untrained(p, budget, opened) for p, budget in budgets.items()])
@@ -67,14 +67,14 @@ class AdmissionVerbs:
         return [int(task["seq"]) async for task in created.sort("seq").limit(count).hint("claim")]
 
     async def _untrained(self, policy: str, budget: OffPolicyBudget, opened: int) -> int:
-        """Groups with data of `policy` that no published weights were trained on; as many as leave no room are enough."""
+        """Count groups with data of `policy` that no published weights were trained on; stops when there is no room left."""
         ready: Document = {"policy": policy, "status": DataStatus.READY.value, "trained_count": 0}
         found = await self._count_groups(ready, "untrained groups", budget.groups - opened)
         unpublished: Document = {"policy": policy, "last_trained_step": {"$gt": budget.step}}
         return found + await self._count_groups(unpublished, "trained groups", budget.groups - opened - found)
 
     async def _count_groups(self, where: Document, index: str, most: int) -> int:
-        """Of what is found, at most about `most`. The index holds all that is asked for, a group's records side by side."""
+        """Count groups, up to about `most`. Covered by the index, in which a group's records are adjacent."""
         limit = RECORDS_AT_FIRST * most
         while limit > 0:
             of_group: Document = {"$group": {"_id": "$task", "records": {"$sum": 1}}}

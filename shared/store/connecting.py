@@ -1,4 +1,4 @@
-"""The first contact with MongoDB: a wrong connection string, server or user is one sentence without a secret in it."""
+"""Connects to MongoDB. A wrong connection string, server or user gives a one-sentence error without secrets."""
 
 import logging
 import re
@@ -15,27 +15,26 @@ from shared.redaction import redacted, shown
 
 log = logging.getLogger(__name__)
 
-# Unauthorized, AuthenticationFailed, UserNotFound, MechanismUnavailable; Atlas says 8000 for all of them
-COMMAND = re.compile(
-    r"(to execute command \{ \w+: [^,]*),.*", re.DOTALL
-)  # what the server repeats of it holds documents
+# The server's message quotes the command, which contains documents.
+COMMAND = re.compile(r"(to execute command \{ \w+: [^,]*),.*", re.DOTALL)
+# Unauthorized, AuthenticationFailed, UserNotFound, MechanismUnavailable; Atlas uses 8000 for all of them.
 REFUSALS = frozenset({13, 18, 11, 334, 8000})
 
 
 def connect(connection_string: str, timeout_s: float) -> AsyncMongoClient[dict[str, Any]]:
-    """A client; nothing is sent yet. Raises ConfigError."""
+    """Create a client; sends nothing yet. Raises ConfigError."""
     try:
-        with warnings.catch_warnings(record=True) as told:  # of options that the driver leaves out
+        with warnings.catch_warnings(record=True) as told:  # about options that the driver ignores
             warnings.simplefilter("always")
             client: AsyncMongoClient[dict[str, Any]] = AsyncMongoClient(
                 connection_string,
                 serverSelectionTimeoutMS=round(timeout_s * 1000),
                 connectTimeoutMS=round(timeout_s * 1000),
                 socketTimeoutMS=60_000,
-                retryWrites=False,  # verbs repeat themselves; the driver's own way fails on a standalone server that restarts
+                retryWrites=False,  # verbs retry themselves; the driver's retries fail when a standalone server restarts
                 appname="tandem",
             )
-    except (ConfigurationError, ValueError, TypeError, OSError) as exc:  # OSError: a file of certificates
+    except (ConfigurationError, ValueError, TypeError, OSError) as exc:  # OSError: a certificate file
         said = redacted(str(exc), connection_string)
         raise ConfigError(f"db_connection_string: {said}; expected mongodb://HOST:PORT/") from None
     for warning in told:
@@ -44,7 +43,7 @@ def connect(connection_string: str, timeout_s: float) -> AsyncMongoClient[dict[s
 
 
 def check_is_primary(connection_string: str, hello: Mapping[str, Any]) -> None:
-    """`hello`: the server's answer to it. Raises ConfigError for a string that leads to a secondary alone."""
+    """`hello`: the server's answer. Raises ConfigError for a connection string that reaches only a secondary."""
     if not hello["isWritablePrimary"]:
         raise ConfigError(
             f"MongoDB at {shown(connection_string)} is a member of replica set {hello.get('setName')!r} that is not its primary; "
@@ -54,7 +53,7 @@ def check_is_primary(connection_string: str, hello: Mapping[str, Any]) -> None:
 
 @contextmanager
 def first_contact(connection_string: str, run: str, timeout_s: float) -> Iterator[None]:
-    """Around the first commands. Raises StoreUnavailable where there is no server, ConfigError where it refuses the login."""
+    """Wrap the first commands. Raises StoreUnavailable if no server answers, ConfigError if it refuses the login."""
     where = shown(connection_string)
     try:
         yield
@@ -73,10 +72,10 @@ def first_contact(connection_string: str, run: str, timeout_s: float) -> Iterato
 
 
 def refusal(exc: OperationFailure, *connection_strings: str) -> str:
-    """What a server says that does not let this user do something, and the remedy."""
+    """The server's refusal of a command, and the remedy."""
     said = redacted(str((exc.details or {}).get("errmsg", exc)), *connection_strings)
     said = COMMAND.sub(r"\1, ... }", said)
     return (
-        f"refused: {said.rstrip('.')}; expected a db_connection_string with user, password and authSource of one who may "
-        "read and write this database"
+        f"refused: {said.rstrip('.')}; expected a db_connection_string with user, password and authSource of a user "
+        "who may read and write this database"
     )

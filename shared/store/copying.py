@@ -1,7 +1,7 @@
-"""Copying whole groups from one run to another, or to a file: for training offline on what the other has recorded.
+"""Copies whole groups from one run to another or to a file, for offline training.
 
-A group is its task, every attempt at its slots, their requests, the tools that these name, and the training data. The data comes
-last, so that a copy which was killed in the middle is seen as missing, and made again.
+A group is its task, all attempts at its slots, their requests, the tools that these name, and the training data. The data is
+written last, so that an interrupted copy counts as missing and is repeated.
 """
 
 from collections.abc import AsyncIterator, Iterable, Sequence
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 Document = dict[str, Any]
 Copied = tuple[str, Document]  # collection, document
-# In the order of writing.
+# In write order.
 COLLECTIONS = ("tool_schemas", "tasks", "records", "dispatched_sampling_tasks", "record_data")
 GROUPS_AT_ONCE = 16
 WRITES_AT_ONCE = 500
@@ -25,9 +25,9 @@ NO_MARKS: Document = {"trained_count": 0, "last_trained_step": None}
 
 
 async def copy_groups(source: "Store", target: "Store", policy: str) -> int:
-    """Every settled group of `policy` with training data that `target` has not; returns how many. `source` is only read.
+    """Copy every settled group of `policy` with training data that `target` lacks; returns their number. `source` is only read.
 
-    The marks of `source` are not copied: what it has trained, or set aside as too old, is ready in `target`.
+    Training marks are not copied: data that `source` has trained, or set aside as stale, is ready in `target`.
     """
     present = set(await _tasks_of(target, {"policy": policy}))
     with_data = await _tasks_of(source, {"policy": policy, "group_size": {"$gt": 0}})
@@ -39,14 +39,14 @@ async def copy_groups(source: "Store", target: "Store", policy: str) -> int:
 
 
 async def groups_of(source: "Store", policy: str) -> AsyncIterator[list[Copied]]:
-    """The documents of every settled group of `policy` with training data, some groups at a time, in the order of writing."""
+    """Yield the documents of every settled group of `policy` with training data, in batches of groups and in write order."""
     task_ids = await _tasks_of(source, {"policy": policy, "group_size": {"$gt": 0}})
     for start in range(0, len(task_ids), GROUPS_AT_ONCE):
         yield await _read(source, task_ids[start : start + GROUPS_AT_ONCE])
 
 
 async def write(target: "Store", copied: Sequence[Copied]) -> int:
-    """Those that are not there yet; returns how many groups (tasks) they are of."""
+    """Insert missing documents; returns the number of groups (tasks) in `copied`."""
     for collection in COLLECTIONS:
         await _insert(target, collection, (document for name, document in copied if name == collection))
     return sum(name == "tasks" for name, _ in copied)
@@ -87,7 +87,7 @@ def _unmarked(data: Document) -> Document:
 
 @repeated
 async def _insert(target: "Store", collection: str, documents: Iterable[Document]) -> None:
-    """Those that are not there yet."""
+    """Insert missing documents."""
     writes = [UpdateOne({"_id": d["_id"]}, {"$setOnInsert": d}, upsert=True) for d in documents]
     for start in range(0, len(writes), WRITES_AT_ONCE):
         await target.database[collection].bulk_write(writes[start : start + WRITES_AT_ONCE], ordered=False)

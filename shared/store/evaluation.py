@@ -1,7 +1,7 @@
-"""Verbs on evaluation rounds: the held-out tasks, once, by one weight version.
+"""Verbs on evaluation rounds: one weight version plays the held-out tasks once.
 
-The tasks of split `eval` in epoch 0 are the set. The round at version v is their copy: epoch v, `at_version` v, played only
-where that version is served. Any process may queue a round, and repeat that; samplers do the rest.
+The held-out set is split `eval`, epoch 0. The round at version v is a copy with epoch v and `at_version` v, which only
+engines with that version play. Any process may queue a round, also repeatedly; samplers play it.
 """
 
 from collections.abc import Sequence
@@ -29,7 +29,7 @@ class EvaluationVerbs:
         self._verbs = tasks
 
     async def queue_round(self, policy: str, version: int) -> int:
-        """Queue the set for `version`; returns how many tasks are new. Repeating it queues only what lacks."""
+        """Queue the held-out set for `version`; returns the number of new tasks. A repetition queues only missing tasks."""
         wanted = await readable(Task, self._tasks.find(_round(policy, 0)).sort([("seq", 1)]))
         inserted = 0
         for start in range(0, len(wanted), TASKS_AT_ONCE):
@@ -49,18 +49,18 @@ class EvaluationVerbs:
             inserted += await self._verbs.insert_new(copies, ordered=True)
 
     async def awaited_version(self, policy: str, *, before: int) -> int | None:
-        """The version below `before` of the oldest round that is not played to its end: what an engine is kept on for."""
+        """The version, below `before`, of the oldest unfinished round: an engine must keep serving it."""
         where = {**_open(policy), "at_version": {"$lt": before}}
         document = await self._tasks.find_one(where, {"at_version": 1}, sort=[("seq", 1)])
         return None if document is None else int(document["at_version"])
 
     async def open_versions(self, policy: str) -> list[int]:
-        """Versions that a round still needs, so that their files must stay."""
+        """Versions that unfinished rounds need; their files must be kept."""
         found = await self._tasks.distinct("at_version", _open(policy))
         return sorted(version for version in found if version is not None)
 
     async def withdraw(self, policy: str, versions: Sequence[int]) -> int:
-        """Rounds at versions that a resume took back are not played on; returns how many tasks are skipped."""
+        """Skip unfinished rounds at versions that a resume withdrew; returns the number of skipped tasks."""
         result = await self._tasks.update_many(
             {**_open(policy), "at_version": {"$in": list(versions)}},
             {
@@ -73,12 +73,12 @@ class EvaluationVerbs:
     # ------------------------------------------------------------------ questions
 
     async def count_round(self, policy: str, epoch: int) -> tuple[int, int]:
-        """(tasks of a round that are over, all of its tasks)."""
+        """(finished tasks of a round, all of its tasks)."""
         over = await self._tasks.count_documents({**_round(policy, epoch), "status": {"$in": OVER}})
         return over, await self._tasks.count_documents(_round(policy, epoch))
 
     async def epochs(self, policy: str) -> list[int]:
-        """Of all rounds that were ever queued."""
+        """Epochs of all queued rounds."""
         return sorted(await self._tasks.distinct("epoch", {"policy": policy, "split": EVAL_SPLIT}))
 
     async def round_tasks(self, policy: str, epoch: int) -> list[Task]:
@@ -87,7 +87,7 @@ class EvaluationVerbs:
         return await readable(Task, cursor)
 
     async def round_records(self, record_ids: Sequence[str]) -> dict[str, Document]:
-        """{record id: {"termination", "num_turns", "num_tokens", "score", and scores and versions of its policies}}."""
+        """{record id: {"termination", "num_turns", "num_tokens", "score", scores and versions of its policies}}."""
         said = ("policy_versions", "other_policy_versions", "policy_scores")
         names = dict.fromkeys(("termination", "num_turns", "num_tokens", "score", *said), 1)
         found: dict[str, Document] = {}

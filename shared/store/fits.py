@@ -1,6 +1,6 @@
-"""What PyMongo and the server say of a document that cannot be stored, as one error: `DoesNotFit`.
+"""Maps the errors of PyMongo and the server for a document that cannot be stored to `DoesNotFit`.
 
-A document is made of what came from outside, so that each of these may happen in any verb; none says anything about the database.
+Documents contain external content, so any verb may meet these errors. They indicate no fault of the database.
 """
 
 from collections.abc import Mapping
@@ -11,19 +11,19 @@ from pymongo.errors import BulkWriteError, OperationFailure
 
 from shared.errors import DoesNotFit
 
-# Raised before anything is sent: too large; no such type, key or character; an integer above 64 bits; too deep; half a character.
+# Raised before sending: too large; unsupported type, key or character; integer above 64 bits; too deep; lone surrogate.
 _REFUSED_HERE = (BSONError, OverflowError, RecursionError, UnicodeEncodeError)
-# Of the server: Overflow (too deep), BSONObjectTooLarge, and the two of an update whose result is too large.
+# Raised by the server: Overflow (too deep), BSONObjectTooLarge, and two codes for an update whose result is too large.
 _REFUSED_THERE = frozenset({15, 10334, 17419, 17420})
 
 UNFIT = (*_REFUSED_HERE, OperationFailure)
 
 
 def raise_unfit(verb: str, exc: Exception) -> None:
-    """Raises DoesNotFit if that is what `exc`, one of UNFIT, says."""
+    """Raise DoesNotFit if `exc`, one of UNFIT, means that the document cannot be stored."""
     if isinstance(exc, OperationFailure) and _codes(exc).isdisjoint(_REFUSED_THERE):
         return
-    raise DoesNotFit(f"{verb}: MongoDB takes no such document: {type(exc).__name__}: {exc}") from exc
+    raise DoesNotFit(f"{verb}: MongoDB rejects the document: {type(exc).__name__}: {exc}") from exc
 
 
 def _codes(exc: OperationFailure) -> set[Any]:

@@ -1,8 +1,8 @@
-"""Documents that do not fit their models: a key typed in Compass, a value of another type, a field that is gone.
+"""Documents that do not fit their models: a key added in Compass, a value of another type, a missing field.
 
-One such document never ends a process. What is many is set aside one by one, by the verb that meets it: a task is abandoned, a
-record is left out of its group. What describes the present (versions, engines, workers) is passed over until it is mended.
-Each is told once in the log, with its collection, `_id` and field; `tandem status` lists them.
+One such document never ends a process. The verb that reads it sets it aside: a task is abandoned, a record is excluded from
+its group. Documents of the present state (versions, engines, workers) are ignored until they are repaired.
+Each is logged once, with its collection, `_id` and field; `tandem status` lists them.
 """
 
 import logging
@@ -26,7 +26,7 @@ OF_THE_PRESENT: tuple[type[Model], ...] = (Run, PolicyVersion, InferenceService,
 
 
 async def readable(model: type[M], found: AsyncIterable[Document]) -> list[M]:
-    """Those that fit; the others are told."""
+    """Return the documents that fit; log the others."""
     return [read async for document in found if (read := read_or_tell(model, document)) is not None]
 
 
@@ -40,7 +40,7 @@ def read_or_tell(model: type[M], document: Document) -> M | None:
 
 @cache
 def tell(problem: str) -> None:
-    """Once in the life of the process: polls meet the same document again and again."""
+    """Log `problem` once per process: polling reads the same document repeatedly."""
     log.error("malformed document %s", problem)
 
 
@@ -51,7 +51,7 @@ class MalformedVerbs:
         self._noted = database["malformed_documents"]
 
     async def note(self, exc: MalformedDocument) -> None:
-        """It was set aside."""
+        """Store that the document was set aside."""
         tell(str(exc))
         identity = f"{exc.collection} {exc.document_id}"
         await self._noted.update_one(
@@ -59,7 +59,7 @@ class MalformedVerbs:
         )
 
     async def all(self) -> list[str]:
-        """What was set aside, and what is passed over now."""
+        """The documents that were set aside, and those that are ignored now."""
         problems = [str(noted["problem"]) async for noted in self._noted.find().sort([("seen_at", 1)])]
         for model in OF_THE_PRESENT:
             async for document in self._database[model.collection].find():

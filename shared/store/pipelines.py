@@ -1,5 +1,5 @@
-"""Aggregation expressions that the verbs share. In a pipeline update a stored text such as "$5" would be read as a field
-path: every stored value goes through `literal`."""
+"""Aggregation expressions shared by the verbs. A pipeline update would interpret a stored text such as "$5" as a field path;
+so every stored value is wrapped by `literal`."""
 
 from datetime import datetime
 from typing import Any
@@ -22,7 +22,7 @@ def literals(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def insert_once(document: dict[str, Any]) -> list[dict[str, Any]]:
-    """An upsert by `_id` that inserts the document with the server's time; where it is there already it changes nothing."""
+    """An upsert by `_id` that inserts the document with the server's time, and leaves an existing one unchanged."""
     values = {name: value for name, value in document.items() if name not in ("_id", "created_at")}
     new = {"_id": document["_id"], **literals(values), "created_at": NOW}
     return [{"$replaceWith": {"$cond": [{"$eq": ["$$ROOT", {"_id": "$_id"}]}, new, "$$ROOT"]}}]
@@ -44,11 +44,11 @@ def merge_slot(condition: Expression, change: dict[str, Any]) -> dict[str, Any]:
 
 
 def is_slot(traj_id: int | str) -> dict[str, Any]:
-    """True for the slot of this number, or of the number in a field (`$field`). The filter says whether a claim holds it."""
+    """True for the slot with this number, or with the number in a field (`$field`). The filter verifies the claim."""
     return {"$eq": ["$$s.traj_id", traj_id]}
 
 
-# The task's own `free_at`: when its next slot may be claimed.
+# The task's `free_at`: the time from which its next slot may be claimed.
 LEAST_FREE_AT: dict[str, Any] = {
     "$ifNull": [
         {

@@ -1,4 +1,4 @@
-"""Verbs on published weights and on the engines that serve them."""
+"""Verbs on published weights and on their engines."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
@@ -41,12 +41,12 @@ class VersionVerbs:
         offer: BroadcastOffer | None = None,
         trainer_generation: int = 0,
     ) -> PolicyVersion:
-        """Announce weights whose files are complete; engines follow by themselves. The version is the next free number.
+        """Announce weights whose files are complete; engines then load them. The version is the next free number.
 
-        `trainer_generation`: of the trainer that announces; 0: it is no trainer. Raises LeaseLost where a later one has a number
-        (`fence`). Nothing comes between that look and the insertion: the number would be taken.
+        `trainer_generation`: of the announcing trainer; 0: no trainer. Raises LeaseLost if a later generation has a number
+        (`fence`). The check and the insertion are safe together: a number taken in between makes the insertion fail.
 
-        `delta` describes the file in `path` with the changes since version `base`, `adapter` the files of an adapter of it;
+        `delta` describes the file in `path` with the changes since version `base`, `adapter` the files of its adapter;
         without either, `kind` is "full".
         """
         assert (base is None) == (delta is None and adapter is None), "changes are changes since a version"
@@ -54,12 +54,11 @@ class VersionVerbs:
         while True:
             last = await self._versions.find_one({"policy": policy}, sort=[("version", -1)])
             if last is not None and last["path"] == path:
-                return PolicyVersion.from_mongo(last)  # announced before; the answer was lost on the way
+                return PolicyVersion.from_mongo(last)  # announced before; the acknowledgement was lost
             if last is not None and last.get("trainer_generation", 0) > trainer_generation:
                 raise LeaseLost(
-                    f"policy {policy}: start {last['trainer_generation']} of the trainer has taken over from start "
-                    f"{trainer_generation}; "
-                    f"step {step} stays unannounced"
+                    f"policy {policy}: trainer generation {last['trainer_generation']} has replaced generation "
+                    f"{trainer_generation}; step {step} is not announced"
                 )
             new = _version(
                 policy,
@@ -78,9 +77,9 @@ class VersionVerbs:
                 return new
 
     async def fence(self, policy: str, trainer_generation: int, step: int) -> None:
-        """A trainer starts: no earlier start of it announces anything from now on.
+        """At a trainer's start: prevent announcements of earlier generations.
 
-        It takes the next number for weights that do not exist, withdrawn from the start. The first start has no earlier one.
+        Reserves the next number with a version that has no weights and is withdrawn. The first generation has nothing to fence.
         """
         while trainer_generation > 1:
             last = await self._versions.find_one({"policy": policy}, sort=[("version", -1)])
@@ -92,12 +91,12 @@ class VersionVerbs:
                 return
 
     async def ensure_first(self, policy: str, path: str, files: Mapping[str, FileEntry]) -> PolicyVersion:
-        """Version 0, the weights that the run starts from. Raises DataError when other weights have that place."""
+        """Announce version 0, the run's initial weights. Raises DataError if version 0 has other weights."""
         await self._insert(_version(policy, 0, 0, path=path, files=dict(files)))
         return await self.check_first(policy, path, files)
 
     async def check_first(self, policy: str, path: str, files: Mapping[str, FileEntry]) -> PolicyVersion:
-        """Version 0, which must be there. Raises DataError when it has other files."""
+        """Return version 0, which must exist. Raises DataError if it has other files."""
         found = await self.get(policy, 0)
         if {n: f["sha256"] for n, f in found.files.items()} != {n: f["sha256"] for n, f in files.items()}:
             raise DataError(
@@ -110,7 +109,7 @@ class VersionVerbs:
         """False: the number is taken."""
         try:
             result = await self._versions.update_one({"_id": new.id}, insert_once(new.to_mongo()), upsert=True)
-        except DuplicateKeyError:  # by another at the same instant
+        except DuplicateKeyError:  # by a concurrent insertion
             return False
         return result.upserted_id is not None
 
@@ -121,7 +120,7 @@ class VersionVerbs:
         return PolicyVersion.from_mongo(document)
 
     async def newest(self, policy: str) -> PolicyVersion | None:
-        """The newest version of the surviving history: what engines should serve."""
+        """The newest version of the surviving history, which engines should serve."""
         surviving = self._versions.find({"policy": policy, "withdrawn_to": None}).sort([("version", -1)])
         async for document in surviving.batch_size(1):
             if (version := read_or_tell(PolicyVersion, document)) is not None:
@@ -133,9 +132,9 @@ class VersionVerbs:
         return await readable(PolicyVersion, cursor)
 
     async def withdraw_after(self, policy: str, step: int, trainer_generation: int) -> int:
-        """A resume from `step`: later versions of earlier starts leave the surviving history; returns how many did just now.
+        """After a resume from `step`: withdraw later versions of earlier generations; returns the number of newly withdrawn ones.
 
-        The branch point of versions withdrawn earlier moves down with it, so that `PolicyVersion.staleness` stays right.
+        Lowers the fork step of versions withdrawn earlier, so that `PolicyVersion.staleness` stays correct.
         """
         theirs: Document = {"policy": policy, "trainer_generation": {"$not": {"$gte": trainer_generation}}}
         gone = await self._versions.update_many(
@@ -145,7 +144,7 @@ class VersionVerbs:
         return gone.modified_count
 
     async def join_broadcast(self, policy: str, version: int, engine: Joined) -> bool:
-        """Whether the engine is among those that the version will be sent to; False once the offer is closed."""
+        """Join the broadcast of a version. Returns False if the offer was closed before."""
         await self._versions.update_one(
             {
                 "_id": f"{policy}:{version}",
@@ -158,7 +157,7 @@ class VersionVerbs:
         return offer is not None and offer.rank_of(engine.service) is not None
 
     async def close_broadcast(self, policy: str, version: int) -> BroadcastOffer:
-        """No engine joins any more: the ranks are settled."""
+        """Close the offer, which fixes the ranks."""
         await self._versions.update_one(
             {"_id": f"{policy}:{version}", "offer.state": OfferState.OPEN},
             [
@@ -187,7 +186,7 @@ class VersionVerbs:
         )
 
     async def fail_broadcasts(self, policy: str, trainer_generation: int) -> int:
-        """A trainer starts: what an earlier one offered and did not send is void. Returns how many that were."""
+        """At a trainer's start: fail the unsent offers of earlier generations. Returns their number."""
         unfinished = {"$in": [OfferState.OPEN, OfferState.SENDING]}
         theirs: Document = {"policy": policy, "trainer_generation": {"$not": {"$gte": trainer_generation}}}
         result = await self._versions.update_many(
@@ -211,7 +210,7 @@ class ServiceVerbs:
         self._services: AsyncCollection[Document] = database["inference_services"]
 
     async def heartbeat(self, service: InferenceService) -> None:
-        """Register a service, or say that it lives and what it does."""
+        """Register a service, or update its heartbeat and state."""
         values = service.to_mongo()
         for name in ("_id", "heartbeat"):
             del values[name]
@@ -226,16 +225,16 @@ class ServiceVerbs:
         await self._services.delete_one({"_id": url})
 
     async def live(self, policy: str) -> list[InferenceService]:
-        """Services of a policy that are heard of and not DOWN."""
+        """Services of a policy that are alive and not DOWN."""
         alive = {"policy": policy, "status": {"$ne": ServiceStatus.DOWN}, "$expr": heard_of()}
         return await readable(InferenceService, self._services.find(alive))
 
     async def heard_of(self) -> set[str]:
-        """Ids of those whose keeper is alive, in any status."""
+        """Ids of services with a live keeper, in any status."""
         return {service["_id"] async for service in self._services.find({"$expr": heard_of()}, {"_id": 1})}
 
     async def wants_full(self, policy: str) -> int | None:
-        """The newest version that some engine could not put together, of those that are heard of; None: all can."""
+        """The newest version that a live engine could not assemble; None: there is none."""
         asking = {"policy": policy, "wants_full": {"$ne": None}, "$expr": heard_of()}
         found = await self._services.find_one(asking, sort=[("wants_full", -1)])
         return None if found is None else int(found["wants_full"])

@@ -1,6 +1,6 @@
-"""Questions that people and the audit ask about a run. Nothing here writes; each verb says what it answers.
+"""Read-only queries of the commands and the audit.
 
-Documents come back as stored, since the audit must also see those that no longer fit their model.
+Documents are returned as stored, since the audit must also see those that no longer fit their model.
 """
 
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -15,12 +15,12 @@ from shared.names import OWN_DATABASES
 from shared.store.pipelines import NOW
 
 Document = dict[str, Any]
-MAX_ASKED = 1000  # different kinds of tasks that a start looks at
+MAX_ASKED = 1000  # distinct kinds of tasks that a start reads
 
 
 @dataclass(frozen=True, slots=True)
 class TaskDemand:
-    """What some open tasks ask of a sampler, alike in all of it."""
+    """The scorer and tools that a number of open tasks need."""
 
     scorer: str | None
     tools: tuple[str, ...] | None
@@ -37,13 +37,13 @@ class QuestionVerbs:
         self._data = database["record_data"]
 
     async def server_time(self) -> datetime:
-        """The server's clock (UTC, naive like every stored time): the one that heartbeats are compared with."""
+        """The server's clock (UTC, naive like every stored time), with which heartbeats are compared."""
         answer = await self._database.command("hello")
         time: datetime = answer["localTime"]
         return time
 
     async def run_names(self) -> list[str]:
-        """Databases of this server that may be runs."""
+        """Names of databases that may be runs."""
         return sorted(set(await self._database.client.list_database_names()) - set(OWN_DATABASES))
 
     async def policies(self) -> list[str]:
@@ -52,7 +52,7 @@ class QuestionVerbs:
         return sorted(named | set(await self._tasks.distinct("policy")))
 
     async def asked_of_samplers(self, policy: str) -> list[TaskDemand]:
-        """Of the tasks that may still be claimed, the most frequent first. Reads all of them: for a start alone."""
+        """Demands of the claimable tasks, the most frequent first. Reads all of them: use it only at start."""
         kind = {name: f"$payload.{name}" for name in ("scorer", "tools", "exclude_tools")}
         where = {"policy": policy, "status": {"$in": CLAIMABLE}}
         stages: list[Document] = [
@@ -85,7 +85,7 @@ class QuestionVerbs:
         return counts
 
     async def abandoned_tasks(self) -> dict[str, int]:
-        """{outcome: groups} of those that gave no training data."""
+        """{outcome: groups} of groups without training data."""
         cursor = await self._tasks.aggregate(
             [
                 {"$match": {"status": TaskStatus.ABANDONED}},
@@ -95,7 +95,7 @@ class QuestionVerbs:
         return {row["_id"] or "no reason given": row["n"] async for row in cursor}
 
     async def failed_attempts(self) -> list[dict[str, Any]]:
-        """How often attempts at episodes failed, by termination, each with the error of one of them."""
+        """Number of failed attempts by termination, each with one example of an error."""
         cursor = await self._records.aggregate(
             [
                 {"$match": {"status": RecordStatus.FAILED}},
@@ -106,7 +106,7 @@ class QuestionVerbs:
         return [{"termination": row.pop("_id"), **row} async for row in cursor]
 
     async def ready_versions(self, policy: str) -> dict[int, int]:
-        """{oldest weight version: records} of what waits for the trainer and has a loss."""
+        """{oldest weight version: records} of records that wait for the trainer and have a loss."""
         cursor = await self._data.aggregate(
             [
                 {"$match": {"policy": policy, "status": DataStatus.READY, "num_trained_tokens": {"$gt": 0}}},
@@ -117,10 +117,7 @@ class QuestionVerbs:
         return {int(row["_id"]): int(row["n"]) async for row in cursor}
 
     async def finished_within(self, window_s: float | None) -> tuple[int, int]:
-        """(records that ended with a score, tokens that they sampled) in the last `window_s` of the server's clock.
-
-        None: in the whole run.
-        """
+        """(scored records, tokens that they sampled) of the last `window_s` by the server's clock; None: of the whole run."""
         match: Document = {"score": {"$ne": None}}
         if window_s is not None:
             match["$expr"] = {"$gte": ["$finished_at", {"$subtract": [NOW, round(window_s * 1000)]}]}
@@ -131,7 +128,7 @@ class QuestionVerbs:
         return (int(rows[0]["episodes"]), int(rows[0]["tokens"])) if rows else (0, 0)
 
     async def own_metrics(self, split: str, limit: int = 1000) -> dict[str, dict[str, float]]:
-        """{source: {name: mean}} of the samplers' own metrics, over the last `limit` scored records of a split."""
+        """{source: {name: mean}} of sampler-defined metrics, over the last `limit` scored records of a split."""
         scored = {"$in": [RecordStatus.SCORED, RecordStatus.READY]}
         cursor = await self._records.aggregate(
             [
@@ -152,7 +149,7 @@ class QuestionVerbs:
     # ------------------------------------------------------------------ show
 
     async def tasks_called(self, name: str) -> list[Document]:
-        """Tasks whose id, or whose id in their data set, is `name`."""
+        """Tasks whose id, or id in their data set, is `name`."""
         return await self._tasks.find({"$or": [{"_id": name}, {"tid": name}]}).sort([("_id", 1)]).to_list()
 
     async def records_of(self, task_id: str) -> list[Document]:
@@ -162,7 +159,7 @@ class QuestionVerbs:
     # ------------------------------------------------------------------ audit
 
     def opened_tasks(self) -> AsyncIterator[Document]:
-        """Tasks of which at least one slot was ever claimed, and that were to be played to their end."""
+        """Tasks that were opened and not skipped."""
         return aiter(self._tasks.find({"status": {"$nin": NEVER_OPENED}}).sort([("_id", 1)]))
 
     async def records(self, ids: Sequence[str]) -> dict[str, Document]:
@@ -177,7 +174,7 @@ class QuestionVerbs:
         return {d["record"] async for d in cursor}
 
     def all_data(self) -> AsyncIterator[Document]:
-        """Every record's training data, a few at a time: they are large."""
+        """Every record's training data, in small batches because they are large."""
         return aiter(self._data.find().sort([("_id", 1)]).batch_size(32))
 
     async def dispatches(self, record_ids: Sequence[str]) -> dict[str, list[Document]]:
@@ -187,7 +184,7 @@ class QuestionVerbs:
         return found
 
     async def named_tools(self) -> AsyncIterator[Document]:
-        """Of every list of tools that requests name: {"_id": its hash, "requests": how many, "first": one of them}."""
+        """For every tool list that requests name: {"_id": its hash, "requests": their number, "first": one of them}."""
         group = {"_id": "$tools_hash", "requests": {"$sum": 1}, "first": {"$min": "$_id"}}
         stages: list[Document] = [{"$match": {"tools_hash": {"$gt": ""}}}, {"$group": group}, {"$sort": {"_id": 1}}]
         async for row in await self._dispatches.aggregate(stages, allowDiskUse=True):
@@ -198,8 +195,8 @@ class QuestionVerbs:
         return {document["_id"]: document async for document in found}
 
     async def groups(self) -> AsyncIterator[Document]:
-        """Of every task and policy with training data not dropped in settlement: {"_id": {"task", "policy"}, "records": how many,
-        "sizes": [group_size]}.
+        """For every task and policy with training data that settlement did not drop: {"_id": {"task", "policy"},
+        "records": their number, "sizes": [group_size]}.
         """
         group = {
             "_id": {"task": "$task", "policy": "$policy"},
@@ -210,7 +207,7 @@ class QuestionVerbs:
             yield row
 
     async def marked_groups(self, policy: str) -> dict[int, dict[str, int]]:
-        """{step: {task: how many of its records bear the step's mark}}."""
+        """{step: {task: number of its records with the step's mark}}."""
         stages: list[Document] = [
             {"$match": {"policy": policy, "trained_count": {"$gt": 0}}},
             {"$unwind": "$trained_steps"},
@@ -222,14 +219,12 @@ class QuestionVerbs:
         return marked
 
     async def slots_trained_twice(self) -> list[list[str]]:
-        """Ids of trained records, for every slot that has more than one."""
+        """Ids of trained records of every slot with more than one."""
         group = {"_id": {"task": "$task", "traj_id": "$traj_id"}, "ids": {"$push": "$_id"}}
         return await self._more_than_one("records", [{"$match": {"trained_count": {"$gt": 0}}}, {"$group": group}])
 
     async def slots_with_two_data(self) -> list[list[str]]:
-        """Ids of training data, for every slot that has more than one for a policy. A record's id without its attempt names the
-        slot.
-        """
+        """Ids of training data of every slot with more than one per policy. A record's id without its attempt names the slot."""
         slot = {"slot": {"$regexFind": {"input": "$record", "regex": "^(.*):"}}, "policy": "$policy"}
         return await self._more_than_one("record_data", [{"$group": {"_id": slot, "ids": {"$push": "$_id"}}}])
 
@@ -242,13 +237,13 @@ class QuestionVerbs:
     # ------------------------------------------------------------------ trace
 
     async def chain(self, where: Mapping[str, Any]) -> list[Document]:
-        """`chain_pipeline` on `record_data`: one row per dispatch whose tokens were trained on."""
+        """`chain_pipeline` on `record_data`: one row per trained dispatch."""
         cursor = await self._data.aggregate(chain_pipeline(where))
         return await cursor.to_list()
 
 
 def chain_pipeline(where: Mapping[str, Any]) -> list[Document]:
-    """From training data to what it was made of, as a person may paste it into Compass (collection `record_data`)."""
+    """From training data to its dispatches; can be pasted into Compass (collection `record_data`)."""
     return [
         {"$match": dict(where)},
         {"$project": {"record": 1, "task": 1, "policy": 1, "reward": 1, "trained_steps": 1, "used": "$dispatches.id"}},
@@ -281,5 +276,5 @@ def chain_pipeline(where: Mapping[str, Any]) -> list[Document]:
 
 
 def _texts(value: Any) -> tuple[str, ...]:
-    """A stored list may have been spoilt."""
+    """The texts of a stored list, which may be malformed."""
     return tuple(one for one in value if isinstance(one, str)) if isinstance(value, list) else ()

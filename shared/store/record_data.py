@@ -1,9 +1,9 @@
-"""Verbs on training data: the sampler's settlement writes it, the trainer borrows whole groups and marks what it used.
+"""Verbs on training data: settlement writes it, the trainer borrows whole groups and marks the ones it used.
 
 ready ─claim(trainer_generation, step)─▶ ready, borrowed ─commit(step)─▶ trained (or ready again below max_trained_count)
   └─▶ stale | dropped                                └─ a resume from step k undoes every mark above k
 
-`trainer_generation` fences a trainer off that another start has replaced; `revision` fences marks off that are no longer current.
+`trainer_generation` fences off a replaced trainer; `revision` fences off outdated marks.
 """
 
 from collections.abc import Mapping, Sequence
@@ -26,7 +26,7 @@ Document = dict[str, Any]
 
 
 class ReadyRow(Model):
-    """What choosing a group reads of one record's data, and what a commit computes with."""
+    """The fields of one record's data that group selection and commits read."""
 
     collection: ClassVar[str] = "record_data"
 
@@ -47,7 +47,7 @@ class ReadyRow(Model):
 GROUP_FIELDS = [name for name in ReadyRow.model_fields if name != "id"]
 MARKS = ("trained_count", "last_trained_step", "revision")
 UNDONE_AT_ONCE = 1000
-READ_AT_ONCE = 500  # records; without it the second answer is all that waits, up to 16 MB
+READ_AT_ONCE = 500  # records; by default the second batch has up to 16 MB
 
 
 @survives_outages
@@ -72,7 +72,7 @@ class RecordDataVerbs:
     # ------------------------------------------------------------------ settlement
 
     async def write_group(self, group: Sequence[DBRecordData]) -> None:
-        """Write a group's data. What is there stays as it is."""
+        """Insert a group's data. Existing documents are unchanged."""
         if group:
             new = [UpdateOne({"_id": d.id}, insert_once(d.to_mongo()), upsert=True) for d in group]
             await self._data.bulk_write(new, ordered=False)
@@ -84,11 +84,11 @@ class RecordDataVerbs:
     ) -> list[dict[str, Any]]:
         """Whole groups that are not borrowed, oldest first: [{"_id": task, "seq", "versions", "records": [ids], ...}].
 
-        `versions`: all that sampled its trained tokens; none where nothing of the group is trained: it has no staleness.
+        `versions`: all that sampled its trained tokens; empty if nothing of the group is trained, which then has no staleness.
         Tokens and `duration_s` are sums over its records.
-        `trained_until`: none that a later step has trained. `least_trained_first`: before the oldest.
+        `trained_until`: excludes groups that a later step has trained. `least_trained_first`: order by it before age.
 
-        An index has the order, and reading ends with the last group asked for: what it costs does not grow with what waits.
+        Reads in index order and stops at the last requested group, so the cost does not grow with the waiting data.
         A group with malformed data cannot be trained: it is dropped, with the reason.
         """
         match: Document = {"policy": policy, "status": DataStatus.READY, "claim": None}
@@ -110,14 +110,14 @@ class RecordDataVerbs:
         return groups
 
     async def _fits(self, policy: str, document: Document) -> bool:
-        """False: its group was dropped."""
+        """Validate a document; returns False if its group was dropped."""
         try:
             ReadyRow.from_mongo(document)
         except MalformedDocument as exc:
             task = document.get("task")
             if not isinstance(task, str):
                 task = _task_of(str(document["_id"]), policy)
-            group = {"$or": [{"_id": document["_id"]}, {"task": task}]}  # what is left of a group is never whole
+            group = {"$or": [{"_id": document["_id"]}, {"task": task}]}  # the rest of the group is never complete
             await self._data.update_many(
                 {**group, "policy": policy, "status": DataStatus.READY, "claim": None},
                 {"$set": {"status": DataStatus.DROPPED.value, "reason": f"malformed: {exc}"}},
@@ -127,9 +127,9 @@ class RecordDataVerbs:
         return True
 
     async def claim(self, record_ids: Sequence[str], claim: DataClaim) -> int:
-        """Borrow records for a step; returns how many. Other steps do not see them until they are committed or given back.
+        """Borrow records for a step; returns their number. Other steps do not see them until they are committed or returned.
 
-        Borrowed again for the same step, they are counted again; what that step has trained is not.
+        Counts records already borrowed for the same step, but not those that the step has trained.
         """
         result = await self._data.update_many(
             {
@@ -143,12 +143,12 @@ class RecordDataVerbs:
         return result.matched_count
 
     async def give_back(self, policy: str, claim: DataClaim) -> int:
-        """A step that was borrowed for does not begin; returns how many records are free again."""
+        """Release the data borrowed for a step that does not begin; returns the number of released records."""
         result = await self._data.update_many(_borrowed(policy, claim), {"$set": {"claim": None}})
         return result.modified_count
 
     async def load(self, record_ids: Sequence[str]) -> list[DBRecordData]:
-        """In the order asked for. Raises KeyError for an id that is not stored."""
+        """Load data in the order of `record_ids`. Raises KeyError for an id that is not stored."""
         cursor = self._data.find({"_id": {"$in": list(record_ids)}})
         found = {d["_id"]: DBRecordData.from_mongo(d) async for d in cursor}
         return [found[rid] for rid in record_ids]
@@ -156,7 +156,7 @@ class RecordDataVerbs:
     async def set_aside(
         self, record_ids: Sequence[str], status: DataStatus, reason: str, *, borrowed: DataClaim | None = None
     ) -> None:
-        """Mark as stale or dropped what `borrowed` holds; None: what is not borrowed. It stays, counted, with its reason."""
+        """Mark records that `borrowed` holds (None: unborrowed ones) as stale or dropped, with the reason. They stay counted."""
         await self._data.update_many(
             {
                 "_id": {"$in": list(record_ids)},
@@ -167,10 +167,10 @@ class RecordDataVerbs:
         )
 
     async def commit_step(self, policy: str, claim: DataClaim, *, max_trained_count: int) -> list[str]:
-        """After the optimizer step: everything borrowed for it is marked as used. Repeating it changes nothing.
+        """After the optimizer step: mark all data borrowed for it as used. Idempotent.
 
-        Returns the ids of what the step used. Records of the policy's own tasks get the same marks, so that a person can ask
-        either collection; of an episode of several policies only the task's own marks the record.
+        Returns the ids of the used data. Records of the policy's own tasks get the same marks, so that either collection can
+        be queried; in an episode of several policies only the task's policy marks the record.
         """
         await self._data.update_many(
             _borrowed(policy, claim),
@@ -179,30 +179,29 @@ class RecordDataVerbs:
         return await self._copy_marks({"policy": policy, "last_trained_step": claim.step})
 
     async def _copy_marks(self, where: Document) -> list[str]:
-        """Write the marks of the data that `where` finds to its records, as far as they are its policy's; returns the ids."""
+        """Copy the marks of matching data to records of the same policy; returns the data's ids."""
         found = await self._data.find(where, ["record", "policy", *MARKS]).to_list()
         if found:
             await self._records.bulk_write([_mark_record(d, {name: d[name] for name in MARKS}) for d in found])
         return [d["_id"] for d in found]
 
     async def release_claims(self, policy: str, trainer_generation: int) -> int:
-        """Give back what earlier trainer generations had borrowed; returns how many records."""
+        """Release data borrowed by earlier trainer generations; returns the number of records."""
         result = await self._data.update_many(
             {"policy": policy, "claim.trainer_generation": {"$lt": trainer_generation}}, {"$set": {"claim": None}}
         )
         return result.modified_count
 
     async def rewind(self, policy: str, step: int, *, max_trained_count: int) -> int:
-        """Undo every mark above `step`: those steps are no longer part of the surviving history. Returns how many records.
+        """Undo every mark above `step`, whose steps left the surviving history. Returns the number of records.
 
-        What was set aside as stale by a later step is looked at again. Raises MalformedDocument for marks that are none: they
-        cannot be undone by guessing.
+        Stale data becomes ready and is checked again. Raises MalformedDocument for malformed marks, which cannot be undone.
         """
         where: Document = {"policy": policy, "last_trained_step": {"$gt": step}}
         names = ["record", "policy", "trained_steps", "revision"]
         undone = 0
         while found := await self._data.find(where, names).limit(UNDONE_AT_ONCE).to_list():
-            # Records first: a trainer that dies in between finds by the data what is still to be undone.
+            # Records first: after a crash in between, the data's marks still show what remains to be undone.
             await self._records.bulk_write([_mark_record(d, _marks_until(step, d)) for d in found])
             undone += await self._undo(found, step, max_trained_count)
         await self._data.update_many(
@@ -211,7 +210,7 @@ class RecordDataVerbs:
         return undone
 
     async def _undo(self, found: Sequence[Document], step: int, max_trained_count: int) -> int:
-        """Of what is marked as it was found: an undoing that comes late does not touch what was trained since."""
+        """Undo marks only at the revision that was read: a late undo does not affect data trained since."""
         kept = {"$filter": {"input": "$trained_steps", "as": "t", "cond": {"$lte": ["$$t", step]}}}
         change = _mark(kept, max_trained_count)
         result = await self._data.bulk_write(
@@ -231,7 +230,7 @@ class RecordDataVerbs:
         return {row["_id"]: row["n"] async for row in cursor}
 
     async def count_ready_groups(self, policy: str) -> int:
-        """How many whole groups wait; of the 10,000 oldest records, so that it costs little where a whole data set waits."""
+        """Number of complete waiting groups among the 10,000 oldest records, which bounds the cost."""
         match = {"policy": policy, "status": DataStatus.READY, "claim": None}
         group = {"_id": "$task", "size": {"$first": "$group_size"}, "n": {"$sum": 1}}
         oldest: list[Document] = [{"$match": match}, {"$sort": {"seq": 1}}, {"$limit": 10_000}, {"$group": group}]
@@ -245,7 +244,7 @@ class RecordDataVerbs:
 
 
 def _task_of(identity: str, policy: str) -> str:
-    """By the id of its data (`shared.documents.data_id`)."""
+    """The task's id, from the id of its data (`shared.documents.data_id`)."""
     record = identity if identity.startswith(f"{policy}:") else identity.removesuffix(f":{policy}")
     return record.rsplit(":", 2)[0]
 
@@ -270,7 +269,7 @@ def _borrowed(policy: str, claim: DataClaim) -> Document:
 
 
 def _mark_record(data: Document, marks: Document) -> UpdateOne:
-    """The record's marks, unless it has later ones."""
+    """Set the record's marks unless it has newer ones."""
     later = {"$not": {"$gte": marks["revision"]}}
     return UpdateOne({"_id": data["record"], "policy": data["policy"], "revision": later}, {"$set": marks})
 
@@ -289,7 +288,7 @@ def _marks_until(step: int, data: Document) -> Document:
 
 
 def _mark(steps: Document, max_trained_count: int) -> list[Document]:
-    """Stages that set `trained_steps` and everything that follows from it."""
+    """Stages that set `trained_steps` and the fields derived from it."""
     count = {"$size": "$trained_steps"}
     return [
         {"$set": {"trained_steps": steps}},

@@ -1,6 +1,6 @@
-"""Verbs on records and dispatches: what happened in an episode, written as it happens, by the attempt that owns it.
+"""Verbs on records and dispatches: the attempt that owns an episode writes its events as they happen.
 
-A record's id holds its attempt, so an attempt that lost its lease can only write to its own record, which is not
+A record's id contains its attempt, so an attempt that lost its lease can only write to its own record, which is not
 read: settlement follows the slots' `record_id`.
 """
 
@@ -49,7 +49,7 @@ class RecordVerbs:
         await self._dispatches.create_index([("record", 1), ("turn", 1)], name="record")
 
     async def start(self, claim: Claim, worker: str) -> Record:
-        """The record of a freshly claimed slot."""
+        """Create the record of a newly claimed slot."""
         record = Record(
             id=claim.record_id,
             task=claim.task.id,
@@ -67,7 +67,7 @@ class RecordVerbs:
     async def open_dispatch(
         self, dispatch: DispatchedSamplingTask, closing: Sequence[DispatchedSamplingTask] = ()
     ) -> None:
-        """Write a request before it is sent, and in the same command the end of those before it."""
+        """Write a request before it is sent, and in the same command the results of earlier ones."""
         updates = [
             *map(_close, closing),
             UpdateOne({"_id": dispatch.id}, insert_once(dispatch.to_mongo()), upsert=True),
@@ -75,19 +75,19 @@ class RecordVerbs:
         await self._dispatches.bulk_write(updates)
 
     async def close_dispatches(self, dispatches: Sequence[DispatchedSamplingTask]) -> None:
-        """Write the answer, the tool calls and the end of requests."""
+        """Write the answers, tool calls and final states of requests."""
         if dispatches:
             await self._dispatches.bulk_write(list(map(_close, dispatches)))
 
     async def move(self, record_id: str, to: RecordStatus, values: Mapping[str, Any]) -> None:
-        """Move a record and write `values` with it. Raises IllegalMove where the state machine has no such move."""
+        """Move a record and write `values` with it. Raises IllegalMove if the state machine lacks the move."""
         result = await self._records.update_one(
             {"_id": record_id, "status": {"$in": origins(RECORD_MOVES, to)}},
             [{"$set": {**literals(dict(values)), "status": to.value, "finished_at": NOW}}],
         )
         if result.matched_count == 0:
             found = await self._records.find_one({"_id": record_id}, {"status": 1})
-            if found is None or found["status"] != to:  # the same move again changes nothing
+            if found is None or found["status"] != to:  # repeating a move changes nothing
                 raise IllegalMove(f"record {record_id}: {found and found['status']} -> {to}; not among the legal moves")
 
     async def settle_group(
@@ -97,9 +97,9 @@ class RecordVerbs:
         advantages: Mapping[str, float],
         reasons: Mapping[str, str],
     ) -> None:
-        """Give the group's records their last state, advantage and reason; every other attempt of the task is abandoned.
+        """Write final state, advantage and reason of the group's records; abandon all other attempts of the task.
 
-        With them go the requests that a process which died had sent and never closed.
+        Cancels the open requests of these attempts, which crashed processes left behind.
         """
         updates = [
             UpdateOne(
@@ -124,7 +124,7 @@ class RecordVerbs:
             )
 
     async def set_turn_scores(self, scores: Mapping[str, float]) -> None:
-        """{dispatch id: what that turn earned}."""
+        """{dispatch id: score of the turn}."""
         await self._set_on_dispatches("score", scores)
 
     async def set_advantages(self, advantages: Mapping[str, float]) -> None:
@@ -150,12 +150,12 @@ class RecordVerbs:
         return _in_order(record_ids, [DispatchedSamplingTask.from_mongo(d) async for d in found])
 
     async def tokens_of(self, record_ids: Sequence[str]) -> dict[str, list[DispatchTokens]]:
-        """{record id: the tokens of its dispatches in order}: what `shared.tokens.flatten` needs, without the texts."""
+        """{record id: the tokens of its dispatches in order}: the input of `shared.tokens.flatten`, without texts."""
         found = self._dispatches.find({"record": {"$in": list(record_ids)}}, TOKENS)
         return _in_order(record_ids, [DispatchTokens.from_mongo(d) async for d in found])
 
     async def recent(self, limit: int, *, split: str | None = None) -> list[Record]:
-        """The records that ended last."""
+        """The most recently finished records."""
         where: Document = {"finished_at": {"$ne": None}} | ({} if split is None else {"split": split})
         cursor = self._records.find(where).sort([("finished_at", -1)]).limit(limit)
         return [Record.from_mongo(d) async for d in cursor]

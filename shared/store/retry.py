@@ -1,7 +1,7 @@
-"""Verbs survive an outage of the database: each may be repeated, so each is, until it is answered or the patience ends.
+"""Retries verbs during an outage of the database, up to `PATIENCE_S`; every verb may be repeated.
 
-They also see to it that a cancellation is never lost: Python 3.11's `asyncio.wait_for`, which PyMongo uses inside, swallows
-one that arrives in the instant in which the answer does, and a loop that was told to end would go on for ever.
+Also preserves cancellations: Python 3.11's `asyncio.wait_for`, which PyMongo uses, swallows one that arrives together with
+the answer, and a cancelled loop would run for ever.
 """
 
 import asyncio
@@ -29,12 +29,12 @@ log = logging.getLogger(__name__)
 PATIENCE_S = 90.0  # a restart of mongod takes seconds, an election about ten
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 2.0
 DUPLICATE_KEY = 11000
-# What a server says while a replica set elects, loses or regains its primary, starts or stops: asked again, it may answer.
+# Transient errors while a replica set elects, loses or regains its primary, starts or stops: a retry may succeed.
 PASSING = frozenset(
     {
         6,  # HostUnreachable
         7,  # HostNotFound
-        43,  # CursorNotFound: the member that had it is gone
+        43,  # CursorNotFound: its member has left
         64,  # WriteConcernFailed: no majority within wtimeout
         89,  # NetworkTimeout
         91,  # ShutdownInProgress
@@ -66,10 +66,10 @@ Verb = TypeVar("Verb", bound=Callable[..., Awaitable[Any]])
 
 
 def survives_outages(verbs: C) -> C:
-    """Class decorator: every public coroutine of `verbs` is repeated while the database cannot be reached.
+    """Class decorator: retries every public coroutine of `verbs` while the database cannot be reached.
 
-    Raises StoreUnavailable after `PATIENCE_S`; at once DoesNotFit for a document that MongoDB cannot take, and StoreRefused where
-    the user lost the right, or is no longer there. The verbs themselves see to it that a repeated write changes nothing.
+    Raises StoreUnavailable after `PATIENCE_S`; immediately DoesNotFit for a document that MongoDB rejects, and StoreRefused if
+    the user lost its rights or was removed. The verbs are idempotent.
     """
     for name, method in list(vars(verbs).items()):
         if not name.startswith("_") and inspect.iscoroutinefunction(method):
@@ -78,7 +78,7 @@ def survives_outages(verbs: C) -> C:
 
 
 def repeated(method: Verb) -> Verb:
-    """One coroutine function of them."""
+    """Decorator for one coroutine function; see `survives_outages`."""
 
     @functools.wraps(method)
     async def verb(*args: Any, **kwargs: Any) -> Any:
@@ -113,10 +113,10 @@ def repeated(method: Verb) -> Verb:
 
 
 def is_outage(exc: PyMongoError) -> bool:
-    """Whether the same command may be answered a little later: no connection, no primary, or no majority.
+    """Whether a retry of the command may succeed: no connection, no primary, or no majority.
 
-    A write that no majority has acknowledged may be there or not, now and after the next election: only its repetition, which
-    waits for a majority also where it changes nothing, tells.
+    A write without a majority's acknowledgement may or may not survive the next election. Only its repetition, which waits
+    for a majority even if it changes nothing, makes sure.
     """
     if isinstance(exc, BulkWriteError):
         details = exc.details or {}

@@ -1,4 +1,4 @@
-"""Verbs on the run's own document and on its workers."""
+"""Verbs on the run's document and on its workers."""
 
 from collections.abc import Mapping
 from typing import Any, Literal
@@ -18,16 +18,16 @@ from shared.store.retry import survives_outages
 
 Document = dict[str, Any]
 RUN_ID = "run"
-STOPPED = "stopped"  # what a worker is doing that has left
+STOPPED = "stopped"  # `doing` of a worker that has stopped
 
 
 def _names_in(field: str) -> Document:
-    """The policies that have an entry in `field`; none where a person has spoilt it."""
+    """The policies with an entry in `field`; empty if the field is malformed."""
     entries = {"$cond": [{"$eq": [{"$type": field}, "object"]}, field, literal({})]}
     return {"$map": {"input": {"$objectToArray": entries}, "in": "$$this.k"}}
 
 
-# Of a run that no person has paused: ended where every policy that ever had a trainer has an end of the last one.
+# An unpaused run has ended when every policy that had a trainer has the end of its last one.
 ALL_ENDED = {
     "$and": [
         {"$ne": [_names_in("$trainer_generations"), []]},
@@ -45,7 +45,7 @@ class RunVerbs:
         self._name = database.name
 
     async def ensure(self) -> Run:
-        """The run's document, made if it is not there. Raises DataError when another schema version wrote it."""
+        """Return the run's document; create it if missing. Raises DataError if another schema version wrote it."""
         new = Run(id=RUN_ID, name=self._name).to_mongo()
         del new["_id"], new["created_at"]
         document = await self._runs.find_one_and_update(
@@ -58,7 +58,7 @@ class RunVerbs:
         return self._checked(document)
 
     async def read(self) -> Run:
-        """The run's document, which must be there. Raises DataError as `ensure` does."""
+        """Return the run's document, which must exist. Raises DataError if missing or of another schema version."""
         document = await self._runs.find_one({"_id": RUN_ID})
         if document is None:
             raise DataError(f"run {self._name}: no run document; nothing was ever recorded under this name")
@@ -67,7 +67,7 @@ class RunVerbs:
     def _checked(self, document: Document) -> Run:
         if document["schema_version"] != SCHEMA_VERSION:
             raise DataError(
-                f"run {self._name}: written with schema {document['schema_version']}, this program knows "
+                f"run {self._name}: written with schema {document['schema_version']}, this program supports "
                 f"{SCHEMA_VERSION}; use the version that wrote it, or start a new run"
             )
         return Run.from_mongo(document)
@@ -77,7 +77,7 @@ class RunVerbs:
         return None if document is None else Run.from_mongo(document)
 
     async def set_state(self, state: Literal[RunState.PAUSED, RunState.RUNNING]) -> bool:
-        """False: it was so before. A run whose trainers have ended is no more than that when its pause is over."""
+        """Pause or resume; returns False if nothing changed. After a pause, a run whose trainers have ended is ENDED."""
         then = state.value if state is RunState.PAUSED else GOES_ON
         done = await self._runs.update_one({"_id": RUN_ID}, [{"$set": {"state": then}}])
         return done.modified_count == 1
@@ -86,7 +86,7 @@ class RunVerbs:
         return await self._runs.find_one({"_id": RUN_ID, "state": RunState.PAUSED.value}, {"_id": 1}) is not None
 
     async def save_config(self, kind: str, values: Mapping[str, Any]) -> None:
-        """The resolved configuration of a kind of service, for people who ask later what ran."""
+        """Store the resolved configuration of a kind of service."""
         await self._runs.update_one({"_id": RUN_ID}, [{"$set": {f"configs.{kind}": literal(dict(values))}}])
 
     async def start_trainer(
@@ -98,10 +98,10 @@ class RunVerbs:
         checkpoint: SavedCheckpoint | None = None,
         config: Mapping[str, Any] | None = None,
     ) -> int:
-        """A trainer begins: returns its trainer generation, the fence of its claims and commits, and declares its budget.
+        """At a trainer's start: store its budget; returns its generation, the fence of its claims and commits.
 
-        `seen`: the run as it was when the trainer decided to begin. Raises LeaseLost where another has begun or saved since.
-        `checkpoint`: what it begins from; None: the run's own weights. `config`: its own, resolved.
+        `seen`: the run when the trainer decided to begin. Raises LeaseLost if another has begun or saved a checkpoint since.
+        `checkpoint`: its starting point; None: the run's initial weights. `config`: its resolved configuration.
         """
         run = seen or await self.read()
         began_from = checkpoint.step if checkpoint else 0
@@ -129,13 +129,13 @@ class RunVerbs:
         )
         if found is None:
             raise LeaseLost(
-                f"policy {policy}: another trainer has begun, or saved a checkpoint, in the same moment; end it, or let it "
-                "train, and start again"
+                f"policy {policy}: another trainer started, or saved a checkpoint, at the same time; stop it, or let it "
+                "finish, and start again"
             )
         return (before or 0) + 1
 
     async def note_checkpoint(self, policy: str, trainer_generation: int, checkpoint: SavedCheckpoint) -> None:
-        """It is on the disk. Raises LeaseLost when another trainer has started."""
+        """Record a checkpoint that was saved to disk. Raises LeaseLost if another trainer has started."""
         newer = {"$not": {"$gte": checkpoint.step}}
         mine: Document = {"_id": RUN_ID, f"trainer_generations.{policy}": trainer_generation}
         await self._runs.update_one(
@@ -146,7 +146,7 @@ class RunVerbs:
             raise LeaseLost(f"policy {policy}: another trainer has started; this one ends")
 
     async def end_trainer(self, policy: str, end: TrainerEnd) -> None:
-        """A trainer's last act. The run has ended where every policy's has; nothing changes where another start has begun."""
+        """A trainer's last write. The run ends when every policy's trainer has. No effect if a newer generation exists."""
         told = {**literals(end.model_dump(exclude={"ended_at"})), "ended_at": NOW}
         await self._runs.update_one(
             {"_id": RUN_ID, f"trainer_generations.{policy}": end.trainer_generation, f"ends.{policy}": None},
@@ -176,13 +176,13 @@ class WorkerVerbs:
         )
 
     async def leave(self, worker_id: str) -> None:
-        """It ends of its own will; one that is killed is only not heard of any more."""
+        """Mark a worker as stopped; a killed one only stops its heartbeat."""
         await self._workers.update_one({"_id": worker_id}, {"$set": {"doing": STOPPED}})
 
     async def all(self) -> list[Worker]:
         return await readable(Worker, self._workers.find().sort([("kind", 1), ("started_at", 1)]))
 
     async def live(self) -> list[Worker]:
-        """Those that have not left and are heard of."""
+        """Workers with a current heartbeat that have not stopped."""
         fresh = {"$expr": {"$and": [heard_of(), {"$ne": ["$doing", STOPPED]}]}}
         return await readable(Worker, self._workers.find(fresh).sort([("kind", 1), ("_id", 1)]))

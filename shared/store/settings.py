@@ -1,4 +1,4 @@
-"""Verbs on what services ran with. A record names its worker, and a worker's settings are found here: what it was played with."""
+"""Verbs on the services' settings. A record names its worker, and a worker's settings are stored here."""
 
 import hashlib
 import json
@@ -13,7 +13,7 @@ from shared.store.pipelines import NOW, literal, literals
 from shared.store.retry import survives_outages
 
 Document = dict[str, Any]
-MOST_WORKERS = 1_000  # names of one document; of more, the last to begin
+MOST_WORKERS = 1_000  # per document; beyond it, the most recent ones
 
 
 @survives_outages
@@ -25,7 +25,7 @@ class SettingsVerbs:
         await self._settings.create_index([("workers", 1)], name="worker")
 
     async def keep(self, kind: str, values: Mapping[str, Any], worker: str) -> str:
-        """`worker` runs with `values`, resolved and without secrets. Returns the document's id; repeated, it changes nothing."""
+        """Store that `worker` runs with `values`, resolved and without secrets. Returns the document's id. Idempotent."""
         text = json.dumps(values, sort_keys=True, default=str)
         identity = f"{kind}:{hashlib.sha256(text.encode()).hexdigest()[:16]}"
         known = {"$ifNull": ["$workers", []]}
@@ -46,7 +46,7 @@ class SettingsVerbs:
         return identity
 
     async def of_worker(self, worker: str) -> list[StoredSettings]:
-        """What it ran with; of a process whose number another one had before, more than one. The last one begins the list."""
+        """Its settings, the newest first; several if an earlier process had the same id."""
         return await readable(
             StoredSettings, self._settings.find({"workers": worker}).sort([("created_at", -1), ("_id", 1)])
         )

@@ -1,4 +1,4 @@
-"""The pipelines of the task verbs: how a slot is claimed, given back and closed, each within one atomic update."""
+"""The pipelines of the task verbs: a slot is claimed, released or closed by one atomic update."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -12,24 +12,24 @@ CLAIMABLE_NOW: Document = {"status": {"$in": CLAIMABLE}, "$expr": {"$lte": ["$fr
 
 
 def playable_without(scorers: Sequence[str], tools: bool) -> Document:
-    """The filter of tasks that ask for none of these scorers, and where `tools` is so, for no tools."""
+    """Filter of tasks that need none of these scorers and, if `tools`, no tools."""
     filters: Document = {"payload.scorer": {"$nin": list(scorers)}} if scorers else {}
     return filters | ({"payload.tools": {"$in": [None, []]}} if tools else {})
 
 
 def holding(claim: Claim) -> Document:
-    """The filter of every write under a lease, and its only fence: the pipeline of the same atomic update need not ask again.
+    """Filter of every write under a lease, and its only fence: the update's pipeline need not check again.
 
-    `attempt` refuses a claim whose slot was leased again; the state one whose slot is open again, or failed, after its lease.
+    `attempt` refuses a claim whose slot was leased again; the state, one whose slot is open or failed after an expired lease.
     """
     held = {"traj_id": claim.traj_id, "attempt": claim.attempt, "status": SlotStatus.LEASED}
     return {"_id": claim.task.id, "slots": {"$elemMatch": held}}
 
 
 def close_group() -> list[Document]:
-    """Stages that follow every change of a slot: the task's own `free_at`, and its completion with the last slot.
+    """Stages after every change of a slot: update the task's `free_at`, and complete the task with its last slot.
 
-    A completed task's `free_at` is the settlement's: now, so that any settler may take it.
+    A completed task's `free_at` is for settlement: a time in the past, so that any settler may claim it.
     """
     closing = {"$and": [ALL_SLOTS_DONE, {"$in": ["$status", CLAIMABLE]}]}
     return [

@@ -1,6 +1,6 @@
-"""Tasks that do not fit their model, or on which the server cannot compute: each is abandoned, with the reason, and noted.
+"""Abandons malformed tasks (which do not fit their model, or on which the server's update fails) with the reason.
 
-A task that stayed claimable would be the first that every claim meets, and end one sampler after the other.
+A malformed task that stayed claimable would be found by every claim and crash all samplers.
 """
 
 from typing import Any
@@ -24,7 +24,7 @@ class SpoiltTasks:
         self._malformed = malformed
 
     async def read(self, document: Document) -> Task | None:
-        """The task; None where it had to be set aside."""
+        """The task; None if it was set aside."""
         try:
             return _checked(document)
         except MalformedDocument as exc:
@@ -34,7 +34,7 @@ class SpoiltTasks:
     async def update(
         self, where: Document, pipeline: list[Document], projection: Document | None = None
     ) -> Document | None:
-        """Change the first task of `where`, by `seq`, and return it; on which the server cannot compute is set aside."""
+        """Update the first task of `where` by `seq`, and return it. A task on which the update fails is set aside."""
         first = where
         while True:
             try:
@@ -50,13 +50,13 @@ class SpoiltTasks:
                 first = {"$and": [where, {"status": {"$ne": TaskStatus.ABANDONED.value}}]}
 
     async def _set_aside_after(self, refusal: OperationFailure, where: Document) -> None:
-        """Raises the refusal where the first task of `where` is as it should be."""
+        """Set aside the first task of `where`. Raises `refusal` if that task is well-formed."""
         document = await self._tasks.find_one(where, sort=[("seq", 1)])
         if document is None or await self.read(document) is not None:
             raise refusal
 
     async def _set_aside(self, document: Document, exc: MalformedDocument) -> None:
-        """Only while it is what was read: a person may have mended it since."""
+        """Only if the document is unchanged since it was read: a user may have repaired it."""
         await self._tasks.update_one(
             {"_id": document["_id"], "$expr": {"$eq": ["$$ROOT", literal(document)]}},
             {
@@ -68,7 +68,7 @@ class SpoiltTasks:
 
 
 def _checked(document: Document) -> Task:
-    """What the model says of one field, and what several say together."""
+    """Validate single fields by the model, then the rules between fields."""
     task = Task.from_mongo(document)
     if [slot.traj_id for slot in task.slots] != list(range(task.num_generations)):
         raise MalformedDocument("tasks", task.id, f"slots: expected traj_id 0 to {task.num_generations - 1}, in order")

@@ -1,6 +1,6 @@
-"""Verbs on what optimizer steps were computed from, and what came out: the trainer's own account, besides the marks on the data.
+"""Verbs on optimizer steps: the data that each one used and its metrics, as logged by the trainer in addition to the marks.
 
-Nothing is ever changed or deleted: which of them a resume took back follows from the starts of the trainer.
+Entries are never changed or deleted: the trainer's starts determine which of them a resume has undone.
 """
 
 import math
@@ -14,7 +14,7 @@ from shared.store.pipelines import insert_once, literal
 from shared.store.retry import survives_outages
 
 Document = dict[str, Any]
-MOST_METRICS = 2_000  # of a step: with several for each source of a mixture they are as many as its sources
+MOST_METRICS = 2_000  # per step; a mixture has several per source
 
 
 @survives_outages
@@ -26,11 +26,11 @@ class StepVerbs:
         await self._steps.create_index([("policy", 1), ("step", 1)], name="step")
 
     async def add(self, step: TrainedStep) -> None:
-        """After the commit. Repeated, it changes nothing."""
+        """Call after the commit. Idempotent."""
         await self._steps.update_one({"_id": step.id}, insert_once(step.to_mongo()), upsert=True)
 
     async def note_metrics(self, step_id: str, metrics: Mapping[str, float]) -> None:
-        """What was logged of a step that was added; once said, it stays. Of too many the first by name."""
+        """Store the logged metrics of an added step, once. Keeps the first `MOST_METRICS` by name."""
         names = sorted(metrics)[:MOST_METRICS]
         stored = {name: float(metrics[name]) if math.isfinite(metrics[name]) else None for name in names}
         await self._steps.update_one(
@@ -38,13 +38,13 @@ class StepVerbs:
         )
 
     async def metrics_of(self, policy: str, step: int, starts: Sequence[int]) -> dict[str, float | None]:
-        """Those of a step that is part of the weights; {}: it is not, or none were noted."""
+        """Metrics of a step that is part of the weights; {} if it is not, or has none."""
         found = self._steps.find({"policy": policy, "step": step})
         steps = [TrainedStep.from_mongo(document) async for document in found]
         return next((s.metrics for s in steps if s.survives(starts)), {})
 
     async def surviving(self, policy: str, starts: Sequence[int]) -> list[TrainedStep]:
-        """Those that are part of the weights, in order. `starts`: the step that each start of the trainer began from."""
+        """Steps that are part of the weights, in order. `starts`: the initial step of each trainer generation."""
         found = self._steps.find({"policy": policy}, {"metrics": 0}).sort([("step", 1), ("_id", 1)])
         steps = [TrainedStep.from_mongo(document) async for document in found]
         return [step for step in steps if step.survives(starts)]

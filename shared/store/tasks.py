@@ -32,7 +32,7 @@ from shared.store.slots import CLAIMABLE_NOW, claim_pipeline, close_group, holdi
 from shared.store.spoilt_tasks import SpoiltTasks
 
 Document = dict[str, Any]
-TASKS_AT_ONCE = 1_000  # of one insertion, or one look by id
+TASKS_AT_ONCE = 1_000  # per insertion or query by id
 HAS_FAILURES: Document = {"slots.failures": {"$gt": 0}}
 
 
@@ -51,7 +51,7 @@ class TaskVerbs:
             [("policy", 1), ("split", 1), ("epoch", 1), ("tid", 1)], name="identity", unique=True
         )
         await self._tasks.create_index([("policy", 1), ("split", 1), ("seq", 1)], name="order", unique=True)
-        # Both hold few tasks: settlement is asked for after every episode, a launcher's display looks every two seconds.
+        # Both indexes are small: settlement is queried after every episode, failures every two seconds by the launcher's display.
         completed = {"status": TaskStatus.COMPLETED.value}
         await self._tasks.create_index(
             [("policy", 1), ("free_at", 1)], name="settle", partialFilterExpression=completed
@@ -65,14 +65,14 @@ class TaskVerbs:
         return 0 if last is None else int(last["seq"]) + 1
 
     async def existing_payloads(self, ids: Sequence[str]) -> dict[str, Document]:
-        """Payloads of those of `ids` that are stored, by id."""
+        """{id: payload} of the stored tasks among `ids`."""
         cursor = self._tasks.find({"_id": {"$in": list(ids)}}, {"payload": 1})
         return {d["_id"]: d["payload"] async for d in cursor}
 
     async def insert_new(self, tasks: Sequence[Task], *, ordered: bool = False) -> int:
-        """Insert tasks that do not exist yet; returns how many. Existing ones stay as they are.
+        """Insert tasks that do not exist yet; returns their number. Existing ones are unchanged.
 
-        `ordered`: stop at the first whose id or `seq` is taken, so that importers at the same time leave no hole in `seq`.
+        `ordered`: stop at the first whose id or `seq` is taken, so that concurrent importers leave no gap in `seq`.
         """
         if not tasks:
             return 0
@@ -81,9 +81,8 @@ class TaskVerbs:
             await self._tasks.insert_many(documents, ordered=ordered)
         except BulkWriteError as exc:
             others = [e for e in exc.details["writeErrors"] if e["code"] != DUPLICATE_KEY]
-            if (
-                others or exc.details["writeConcernErrors"]
-            ):  # the latter: no majority has them, so they may still be lost
+            # Write concern errors: no majority has the documents, so they may still be lost.
+            if others or exc.details["writeConcernErrors"]:
                 raise
         new = {"_id": {"$in": [d["_id"] for d in documents]}, "created_at": None}
         return (await self._tasks.update_many(new, [{"$set": {"created_at": NOW}}])).modified_count
@@ -103,11 +102,11 @@ class TaskVerbs:
         without_scorers: Sequence[str] = (),
         without_tools: bool = False,
     ) -> Claim | None:
-        """Lease the first free slot of the earliest task that may be played, expired leases included; None: nothing to do.
+        """Lease the first free slot, or one with an expired lease, of the earliest playable task; None: there is none.
 
         `seq_limit` is the admission gate (None: no gate). Tasks bound to a version are offered only while an engine serves
-        it. A slot whose lease expired or that failed `max_failures` times is failed for good instead of being given out.
-        `without_scorers`, `without_tools`: tasks that ask for these scorers, or for any tools, are left to other workers.
+        it. A slot whose lease expired or that failed `max_failures` times becomes failed instead of being leased.
+        `without_scorers`, `without_tools`: skip tasks that need these scorers, or any tools.
         """
         where: Document = {"policy": policy, "split": split, "at_version": {"$in": [None, *served_versions]}}
         if seq_limit is not None:
@@ -119,7 +118,7 @@ class TaskVerbs:
                 return None
             task = await self._spoilt.read(document)
             traj_id = -1 if task is None or task.last_claimed is None else task.last_claimed
-            if task is not None and traj_id >= 0:  # -1: only exhausted slots were there, failed now; look further
+            if task is not None and traj_id >= 0:  # -1: it had only exhausted slots, which are failed now; try the next
                 return Claim(task=task, traj_id=traj_id, attempt=task.slots[traj_id].attempt)
 
     async def renew_leases(self, claims: Sequence[Claim], lease_s: float) -> list[Claim]:
@@ -141,9 +140,7 @@ class TaskVerbs:
         try:
             if (await self._tasks.bulk_write(renewals, ordered=False)).matched_count == len(claims):
                 return []
-        except (
-            BulkWriteError
-        ) as exc:  # the server cannot compute on a task that was spoilt: its lease is as good as lost
+        except BulkWriteError as exc:  # the update fails on a malformed task: its lease counts as lost
             refused = {error["index"] for error in exc.details["writeErrors"]}
             if not refused:
                 raise
@@ -155,12 +152,12 @@ class TaskVerbs:
     # ------------------------------------------------------------------ the end of an episode
 
     async def finish_slot(self, claim: Claim, score: float) -> bool:
-        """The episode has its score. True when it was the group's last. Raises LeaseLost."""
+        """Store the episode's score. Returns True if the slot was the group's last. Raises LeaseLost."""
         change = {"status": SlotStatus.SCORED.value, "score": score, "record_id": claim.record_id, "error": None}
         return await self._leave(claim, literals(change), ends=[SlotStatus.SCORED])
 
     async def retry_slot(self, claim: Claim, error: str, *, delay_s: float, max_failures: int) -> bool:
-        """Infrastructure failure: open again after `delay_s`, or failed for good. True: it ended the group. Raises LeaseLost."""
+        """Infrastructure failure: reopen after `delay_s`, or fail. Returns True if it ended the group. Raises LeaseLost."""
         failures = {"$add": ["$$s.failures", 1]}
         over = {"$gte": [failures, max_failures]}
         change = {
@@ -173,7 +170,7 @@ class TaskVerbs:
         return await self._leave(claim, change, ends=[SlotStatus.OPEN, SlotStatus.FAILED])
 
     async def release_slot(self, claim: Claim) -> bool:
-        """Give the slot back at once, without blame (draining). Raises LeaseLost."""
+        """Release the slot without counting a failure (draining). Raises LeaseLost."""
         change = {
             "status": SlotStatus.OPEN.value,
             "free_at": NOW,
@@ -183,7 +180,7 @@ class TaskVerbs:
         return await self._leave(claim, change, ends=[SlotStatus.OPEN])
 
     async def _leave(self, claim: Claim, change: Document, ends: Sequence[SlotStatus]) -> bool:
-        """Change the slot that `claim` holds; `ends` are the states that this can leave it in."""
+        """Change the slot that `claim` holds; `ends` are its possible states afterwards."""
         changed = merge_slot(is_slot(claim.traj_id), change)
         document = await self._spoilt.update(
             holding(claim), [{"$set": {"slots": changed}}, *close_group()], {"status": 1}
@@ -195,7 +192,7 @@ class TaskVerbs:
         return bool(document["status"] == TaskStatus.COMPLETED)
 
     async def _left_before(self, claim: Claim, ends: Sequence[SlotStatus]) -> Document | None:
-        """The task, if this very attempt has ended its slot already: the answer to the first try was lost on the way."""
+        """The task, if this attempt has already ended its slot, that is, if the acknowledgement of the first try was lost."""
         ended = {
             "traj_id": claim.traj_id,
             "attempt": claim.attempt,
@@ -207,7 +204,7 @@ class TaskVerbs:
     # ------------------------------------------------------------------ settlement
 
     async def claim_settlement(self, worker: str, *, policy: str, lease_s: float) -> Task | None:
-        """Lease a completed group for settlement; a settler that died is replaced when its lease ends."""
+        """Lease a completed group for settlement; after a crash of the settler its lease expires and another takes over."""
         while True:
             document = await self._tasks.find_one_and_update(
                 {"policy": policy, "status": TaskStatus.COMPLETED.value, "$expr": {"$lte": ["$free_at", NOW]}},
@@ -220,8 +217,8 @@ class TaskVerbs:
     async def finish_settlement(
         self, task: Task, outcome: str, *, abandoned: bool, data_of: Sequence[str] = ()
     ) -> bool:
-        """Write how the group ended, and whose training data it became. False when another settler did it already: its result
-        is the same."""
+        """Write the group's outcome and the policies that got training data. Returns False if another settler did it, with the
+        same result."""
         result = await self._tasks.update_one(
             {"_id": task.id, "status": TaskStatus.COMPLETED},
             [
@@ -241,11 +238,11 @@ class TaskVerbs:
     # ------------------------------------------------------------------ the curriculum
 
     async def skip_next_epoch(self, task: Task) -> bool:
-        """Skip the next epoch's task if its band does not hold the pass rate of this group; True where it is skipped now.
+        """Skip the next epoch's task if this group's pass rate is outside its band; returns True if it was skipped now.
 
-        The band is [min_pass_rate, max_pass_rate] of the next task's payload, the rate that of this group's scored slots.
-        A task that was opened already is played, and so is one whose predecessor was skipped or has no score: what is
-        skipped in one epoch is looked at again in the one after.
+        The band is [min_pass_rate, max_pass_rate] of the next task's payload, the rate is that of this group's scored slots.
+        A task that was already opened is played, and so is one whose predecessor was skipped or has no score: a task
+        skipped in one epoch is considered again in the one after.
         """
         scores = [slot.score for slot in task.slots if slot.status is SlotStatus.SCORED and slot.score is not None]
         if not scores:
@@ -269,16 +266,16 @@ class TaskVerbs:
         return result.modified_count == 1
 
     async def ended_of(self, ids: Sequence[str]) -> list[Task]:
-        """Those of `ids` whose every slot is scored or failed."""
+        """Tasks among `ids` with every slot scored or failed."""
         cursor = self._tasks.find({"_id": {"$in": list(ids)}, "status": {"$in": PLAYED}})
         return await readable(Task, cursor)
 
     # ------------------------------------------------------------------ questions
 
     async def first_unended(self, split: str) -> dict[str, int]:
-        """{policy: least `seq` of its tasks that are not settled, abandoned or skipped}: what still may become data."""
+        """{policy: least `seq` of its tasks that may still become data: not settled, abandoned or skipped}."""
         found = {}
-        for policy in await self._tasks.distinct("policy"):  # of any split: an index has those, and no task is read
+        for policy in await self._tasks.distinct("policy"):  # of any split: answered by an index alone
             where = {"policy": policy, "split": split, "status": {"$in": UNENDED}}
             first = await self._tasks.find_one(where, {"seq": 1}, sort=[("seq", ASCENDING)])
             if first is not None:
@@ -304,7 +301,7 @@ class TaskVerbs:
         return counts
 
     async def count_slots(self, split: str | None = None) -> dict[str, int]:
-        """{slot status: slots} over the tasks that were ever opened."""
+        """{slot status: slots} over all opened tasks."""
         match: Document = {"status": {"$nin": NEVER_OPENED}} | ({} if split is None else {"split": split})
         cursor = await self._tasks.aggregate(
             [
@@ -317,7 +314,7 @@ class TaskVerbs:
         return {row["_id"]: row["n"] for row in rows} | {"failures": sum(row["failures"] for row in rows)}
 
     async def count_failures(self) -> tuple[int, int]:
-        """(attempts that the infrastructure failed, slots that it failed for good), of the whole run."""
+        """(attempts with an infrastructure failure, slots that are failed), of the whole run."""
         failed: Document = {"$cond": [{"$eq": ["$slots.status", SlotStatus.FAILED.value]}, 1, 0]}
         total: Document = {"_id": None, "attempts": {"$sum": "$slots.failures"}, "slots": {"$sum": failed}}
         stages: list[Document] = [{"$match": HAS_FAILURES}, {"$unwind": "$slots"}, {"$group": total}]

@@ -1,4 +1,4 @@
-"""Verbs on the lists of tools that requests name: written before the first request that does, and never changed."""
+"""Verbs on the tool lists that requests name: written before the first such request, and never changed."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -19,7 +19,7 @@ class ToolSchemaVerbs:
         self._schemas = database[ToolSchemas.collection]
 
     async def keep(self, schemas: ToolSchemas) -> None:
-        """What is there stays as it is."""
+        """Insert a list; an existing one is unchanged."""
         await self._schemas.update_one({"_id": schemas.id}, insert_once(schemas.to_mongo()), upsert=True)
 
     async def get_many(self, hashes: Sequence[str]) -> dict[str, ToolSchemas]:

@@ -1,1 +1,1 @@
-"""Task files: what a line may hold, how files are mixed and imported, and whether the samplers of a run can play a task."""
+"""Task files: line format, mixing, import, and checks that a run's samplers can play the tasks."""

@@ -1,4 +1,4 @@
-"""A task file that is one JSON array: its elements, each with the line that it begins on. The file is held in memory."""
+"""Reads a task file that is one JSON array: its elements, each with its first line's number. Holds the file in memory."""
 
 import json
 from collections.abc import Iterator
@@ -20,7 +20,7 @@ class Element:
 
 
 class NotAnArray(ValueError):
-    """`text` says what is wrong on `line`."""
+    """`text` describes the error on `line`."""
 
     def __init__(self, line: int, text: str) -> None:
         super().__init__(text)
@@ -28,7 +28,7 @@ class NotAnArray(ValueError):
 
 
 def is_array(file: BinaryIO) -> bool:
-    """Is the first character that is no blank a bracket? Leaves the file at its start."""
+    """Whether the first non-blank character is a bracket. Leaves the file at its start."""
     found = False
     while block := file.read(1 << 16):
         if stripped := block.removeprefix(BOM).lstrip():
@@ -39,7 +39,7 @@ def is_array(file: BinaryIO) -> bool:
 
 
 def array_elements(file: BinaryIO) -> Iterator[Element]:
-    """Raises NotAnArray where the array, or one of its elements, is no JSON."""
+    """Raises NotAnArray if the array or an element is not valid JSON."""
     raw = file.read(MAX_FILE_BYTES + 1)
     if len(raw) > MAX_FILE_BYTES:
         raise NotAnArray(1, f"a JSON array of more than {MAX_FILE_BYTES >> 20} MiB; expected JSONL, one task on a line")
@@ -72,10 +72,10 @@ def array_elements(file: BinaryIO) -> Iterator[Element]:
             at += 1
         elif text[at : at + 1] != "]":
             raise NotAnArray(
-                text.count("\n", 0, at) + 1, "not JSON: expected a comma or the array's end behind an element"
+                text.count("\n", 0, at) + 1, "not JSON: expected a comma or the array's end after an element"
             )
     if text[at + 1 :].strip():
-        raise NotAnArray(text.count("\n", 0, at) + 1, "something stands behind the array's end; expected nothing")
+        raise NotAnArray(text.count("\n", 0, at) + 1, "found text after the array's end; expected nothing")
 
 
 def _skip_blanks(text: str, at: int) -> int:

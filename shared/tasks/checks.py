@@ -1,6 +1,6 @@
-"""Can the samplers of a run play a task: do they have its scorer, its judge, tools at all? Checked when tasks are imported.
+"""Import-time checks that a run's samplers can play a task: its scorer, its judge, its tools.
 
-Promise: a task is refused only for what is certain. What only the samplers can know is a warning, once for all tasks alike.
+Promise: a task is refused only for certain errors. What only the samplers can know gives one warning for all equal tasks.
 """
 
 import difflib
@@ -15,27 +15,27 @@ from shared.user_code.payload import shown
 
 MAX_WARNINGS = 20
 SCHEMA_KEY = "json_schema"  # in the metadata of tasks of this scorer
-COMPARING = ("agentcpm", "asearcher")  # judges that fail without an answer to compare with
+COMPARING = ("agentcpm", "asearcher")  # judges that need a reference answer
 
 
 @dataclass(frozen=True, slots=True)
 class Samplers:
-    """What is known of the samplers that will play the tasks. None: not here."""
+    """What is known about the samplers that will play the tasks. None: unknown."""
 
-    knows_scorers: bool = False  # those of `shared.tasks.scorer_names`, and no others
+    knows_scorers: bool = False  # exactly those of `shared.tasks.scorer_names`
     has_judge: bool | None = None
     has_tools: bool | None = None
-    scores_itself: bool = False  # a sampler class with an `evaluate_record` of its own may look at no scorer
+    scores_itself: bool = False  # a sampler class that overrides `evaluate_record` may ignore scorers
 
 
 class TaskCheck:
     def __init__(self, samplers: Samplers) -> None:
         self._samplers = samplers
-        self.warnings: dict[str, int] = {}  # text: how many tasks
+        self.warnings: dict[str, int] = {}  # {text: number of tasks}
         self._asked: dict[tuple[tuple[str, ...] | None, tuple[str, ...]], int] = {}
 
     def problems(self, payload: TaskPayload) -> Iterator[str]:
-        """What is certainly wrong, one text each."""
+        """Certain errors, one text each."""
         tools = None if payload.tools is None else tuple(payload.tools)
         kind = (tools, tuple(payload.exclude_tools))
         if kind in self._asked or len(self._asked) < MAX_ASKED:
@@ -47,7 +47,7 @@ class TaskCheck:
 
     @property
     def asked(self) -> list[TaskDemand]:
-        """What the tasks name of tools."""
+        """The tools that the tasks name."""
         return [TaskDemand(None, tools, exclude, n) for (tools, exclude), n in self._asked.items()]
 
     def _scorer_problems(self, scorer: str, payload: TaskPayload) -> Iterator[str]:
@@ -57,15 +57,13 @@ class TaskCheck:
             if self._samplers.knows_scorers:
                 yield f"{found}, or one that a module of scorer_modules registers"
             else:
-                self._warn(
-                    f"{found}. The samplers need a module that registers it (scorer_modules), else they leave it"
-                )
+                self._warn(f"{found}. Samplers without a module that registers it (scorer_modules) skip these tasks")
         elif known[scorer] and not self._samplers.has_judge:
             needed = f'"scorer" is {shown(scorer)}, which needs a judge: agent_config_path, a file with a scorer_agent'
             if self._samplers.has_judge is False:
                 yield needed
             else:
-                self._warn(f"{needed}. The samplers need it, else they leave these tasks")
+                self._warn(f"{needed}. Samplers without it skip these tasks")
         if scorer == SCHEMA_KEY and not isinstance((payload.metadata or {}).get(SCHEMA_KEY), dict):
             yield f'"scorer" is "{SCHEMA_KEY}", which needs a schema; expected an object in "metadata.{SCHEMA_KEY}"'
         if scorer in COMPARING and not any(answer.strip() for answer in payload.accepted):

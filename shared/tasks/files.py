@@ -1,10 +1,10 @@
-"""Tasks into the queue: checked whole before anything is written, imported in batches, repeatable.
+"""Imports tasks into the queue: checks whole files before the first write, imports in batches, can be repeated.
 
     import_task_file   one file, its epochs one after the other
-    import_entries     what every import comes down to: tasks in the order in which they may be opened (`shared.tasks.mix`)
+    import_entries     the common part of all imports: tasks in the order in which they may be opened (`shared.tasks.mix`)
 
-A task that is stored with the same payload is left alone; with another payload it is an error. `seq` follows the order
-given, after what is stored, without holes, also when an import was killed or two run at once.
+A task that is stored with the same payload is unchanged; a different payload is an error. `seq` continues after the stored
+tasks in the given order, without gaps, even if an import was killed or two run concurrently.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -27,15 +27,15 @@ from shared.tasks.lines import MAX_ERRORS, LineError, TaskFileError, TaskLine, c
 NUM_GENERATIONS = 8  # episodes of a task, by default
 T = TypeVar("T")
 
-Progress = Callable[[str, int, int], None]  # ("checking" | "importing", done, in all: bytes, or tasks of a mixture)
+Progress = Callable[[str, int, int], None]  # ("checking" | "importing", done, total: bytes, or tasks of a mixture)
 
 
 @dataclass(frozen=True, slots=True)
 class ImportTarget:
-    """Where the tasks of a file go, and what is common to them.
+    """The destination and common settings of a file's tasks.
 
-    `source`: the name that they are reported under, also put before their ids (None: what the lines say, ids as they are).
-    `settings`: fields of the payload that replace the lines' own.
+    `source`: the name under which they are reported, also prefixed to their ids (None: the lines' sources, ids unchanged).
+    `settings`: payload fields that override the lines'.
     """
 
     split: str = TRAIN_SPLIT
@@ -43,10 +43,10 @@ class ImportTarget:
     epochs: Sequence[int] = (0,)
     num_generations: int = NUM_GENERATIONS
     at_version: int | None = None
-    payload_model: type[BaseModel] | None = None  # what the sampler makes of a line's metadata; None: anything
+    payload_model: type[BaseModel] | None = None  # schema of a line's metadata; None: any
     source: str | None = None
     settings: Mapping[str, Any] = field(default_factory=dict)
-    check: TaskCheck | None = None  # can samplers play them? None: not looked at
+    check: TaskCheck | None = None  # whether samplers can play them; None: not checked
 
     def __post_init__(self) -> None:
         check_name("split", self.split)
@@ -59,7 +59,7 @@ class ImportTarget:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One task to be: a line of `path`, in one epoch, as `target` wants it."""
+    """One task to import: a line of `path`, in one epoch, for `target`."""
 
     path: Path
     line: TaskLine
@@ -89,7 +89,7 @@ class ImportResult:
 async def import_task_file(
     store: Store, path: Path, target: ImportTarget, progress: Progress | None = None
 ) -> ImportResult:
-    """Check the whole file, then import it. Raises TaskFileError; before the first write for all that the file tells."""
+    """Check the whole file, then import it. Raises TaskFileError, before the first write for every error in the file."""
     report = progress or (lambda phase, done, total: None)
     size = size_of(path)
     total = size * len(target.epochs)
@@ -106,7 +106,7 @@ async def import_task_file(
 
 
 async def check_stored(store: Store, path: Path, target: ImportTarget, report: Callable[[int], None]) -> int:
-    """The first pass: the file's own errors, then tasks that are stored with another payload. Returns how many lines."""
+    """The first pass: errors in the file, then conflicts with stored payloads. Returns the number of lines."""
     conflicts: list[LineError] = []
     count = 0
     for batch in batches(checked_lines(path, target.payload_model)):
@@ -124,7 +124,7 @@ async def check_stored(store: Store, path: Path, target: ImportTarget, report: C
 
 
 def check_playable(path: Path, target: ImportTarget) -> None:
-    """Read the whole file: its own errors, and what samplers cannot play. Raises TaskFileError."""
+    """Read the whole file. Raises TaskFileError for its errors and for tasks that samplers cannot play."""
     problems: list[LineError] = []
     for batch in batches(checked_lines(path, target.payload_model)):
         problems += _unplayable(path, batch, target)
@@ -143,9 +143,9 @@ def _unplayable(path: Path, lines: Sequence[TaskLine], target: ImportTarget) -> 
 
 
 async def import_entries(store: Store, batch: Sequence[Entry]) -> int:
-    """Insert what is not stored yet, in this order; returns how many. All are of one policy and split.
+    """Insert the tasks that are not stored yet, in this order; returns their number. All are of one policy and split.
 
-    Another import at the same time costs a retry, no hole.
+    A concurrent import costs a retry and leaves no gap.
     """
     inserted = 0
     while True:
@@ -165,7 +165,7 @@ async def import_entries(store: Store, batch: Sequence[Entry]) -> int:
 
 
 async def _apply_curriculum(store: Store, batch: Sequence[Entry]) -> None:
-    """Settlement does this for the epoch after; here it is done where that was settled before its successor existed."""
+    """Apply the pass band to tasks whose previous epoch was settled before they were imported."""
     waiting = [entry for entry in batch if entry.epoch > 0 and entry.payload.has_pass_band]
     before = [task_id(e.target.policy, e.target.split, e.epoch - 1, e.tid) for e in waiting]
     for task in await store.tasks.ended_of(before) if before else ():

@@ -1,8 +1,8 @@
-"""Task lines: what one line of a task file may hold, and what is wrong with it, by file, line and field.
+"""The format of one line of a task file, and its errors by file, line and field.
 
     {"id": "arith-00017", "query": "What is 17+11?", "answer": "28", "scorer": "math", "answer_schema": "answer"}
 
-A file is JSONL, or one JSON array of such objects. Reads only; memory does not grow with a JSONL file, but for the ids.
+A file is JSONL, or one JSON array of such objects. For JSONL, only the ids are held in memory.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -25,7 +25,7 @@ MAX_ERRORS = 20
 MAX_LINE_BYTES = 8 << 20  # half of MongoDB's limit for a document
 PAYLOAD_FIELDS = tuple(TaskPayload.model_fields)
 FIELDS = ("id", "source", *PAYLOAD_FIELDS)
-SAME = {"question": "query", "task_id": "id", "system_prompt": "system"}  # names that other systems' files use
+SAME = {"question": "query", "task_id": "id", "system_prompt": "system"}  # names in other systems' files
 KNOWN = frozenset(FIELDS)
 
 
@@ -42,7 +42,7 @@ class TaskLine:
 
 @dataclass(frozen=True, slots=True)
 class LineError:
-    """One thing wrong with one line."""
+    """One error in one line."""
 
     file: str
     number: int
@@ -53,7 +53,7 @@ class LineError:
 
 
 class TaskFileError(ConfigError):
-    """The file is wrong; `errors` holds up to 20 things, and nothing was written because of them."""
+    """The file has errors; `errors` contains up to 20. Nothing was written."""
 
     def __init__(self, errors: Sequence[LineError]) -> None:
         self.errors = tuple(errors)
@@ -61,12 +61,12 @@ class TaskFileError(ConfigError):
 
 
 def check_task_file(path: Path) -> int:
-    """Read the whole file; returns how many tasks it holds. Raises TaskFileError with its first 20 errors."""
+    """Read the whole file; returns its number of tasks. Raises TaskFileError with the first 20 errors."""
     return sum(1 for _ in checked_lines(path))
 
 
 def read_task_file(path: Path) -> Iterator[TaskLine | LineError]:
-    """Every line in order, blank ones skipped: what it holds, or what is wrong with it. Raises ConfigError without a file."""
+    """Yield every non-blank line in order: its task, or its errors. Raises ConfigError if there is no file."""
     size_of(path)
     if path.suffix in (".csv", ".tsv", ".parquet"):
         raise ConfigError(f"{path}: a table; make JSONL of it by `tandem tasks convert {path} {path.stem}.jsonl`")
@@ -135,7 +135,7 @@ def _parse(path: Path, number: int, end: int, raw: bytes) -> Iterator[TaskLine |
 
 
 def _rename(values: dict[str, Any]) -> Iterator[str]:
-    """Give fields our names, and numbers as text: of ids and answers. What is given under both names is a problem."""
+    """Rename fields to ours, and convert numeric ids and answers to text. A field given under both names is an error."""
     for other, name in SAME.items():
         if other in values and name in values:
             yield f'"{other}" and "{name}" mean the same; expected one of them'
@@ -160,10 +160,10 @@ def _refuse_constant(name: str) -> NoReturn:
 
 
 def _name_problems(values: Mapping[str, Any]) -> Iterator[str]:
-    """What is wrong with the keys, "id" and "source", one text each."""
+    """Errors in the keys, "id" and "source", one text each."""
     if not values.keys() <= KNOWN:
         for name in sorted(values.keys() - KNOWN):
-            yield f'unknown key "{name}"; expected one of {", ".join(FIELDS)}. Put what is yours under "metadata"'
+            yield f'unknown key "{name}"; expected one of {", ".join(FIELDS)}. Put your own fields under "metadata"'
     if "id" not in values:
         yield '"id" is missing; expected a text that no other line of the file has'
     elif not isinstance(values["id"], str) or not values["id"].strip():
@@ -184,7 +184,7 @@ def _label_problems(key: str, value: str) -> Iterator[str]:
 
 
 def _payload_problems(payload: Mapping[str, Any]) -> Iterator[str]:
-    """What is wrong with the payload, one text per field; also what MongoDB could not store."""
+    """Errors in the payload, one text per field, including values that MongoDB cannot store."""
     if isinstance(payload.get("query"), str) and not payload["query"].strip():
         yield '"query" is empty; expected the question'
     answer = payload.get("answer")
@@ -238,7 +238,7 @@ def _kind(value: Any) -> str:
 
 
 def checked_lines(path: Path, payload_model: type[BaseModel] | None = None) -> Iterator[TaskLine]:
-    """Valid lines; at the end, or at the 20th error, raises TaskFileError if there were any."""
+    """Yield valid lines. Raises TaskFileError at the end or at the 20th error if there were errors."""
     errors: list[LineError] = []
     seen: dict[str, int] = {}
     for line in read_task_file(path):
@@ -247,7 +247,7 @@ def checked_lines(path: Path, payload_model: type[BaseModel] | None = None) -> I
         elif payload_model and (problems := list(own_payload_problems(payload_model, line.payload.metadata))):
             errors += [LineError(str(path), line.number, text) for text in problems]
         elif (first := seen.setdefault(line.tid, line.number)) != line.number:
-            errors.append(LineError(str(path), line.number, f'"id" is "{line.tid}", which line {first} has already'))
+            errors.append(LineError(str(path), line.number, f'"id" is "{line.tid}", which line {first} already has'))
         else:
             yield line
         if len(errors) >= MAX_ERRORS:
@@ -259,7 +259,7 @@ def checked_lines(path: Path, payload_model: type[BaseModel] | None = None) -> I
 
 
 def check_unique_ids(paths: Sequence[Path]) -> None:
-    """Of files that are one set of tasks: each valid, and no id in two of them. Raises TaskFileError with the first 20 errors."""
+    """Check files that form one task set: each valid, no id in two files. Raises TaskFileError with the first 20 errors."""
     errors: list[LineError] = []
     places: dict[str, str] = {}
     for path in paths:
@@ -267,8 +267,8 @@ def check_unique_ids(paths: Sequence[Path]) -> None:
             first = places.setdefault(line.tid, where := f"{path}:{line.number}")
             if first is not where:
                 text = (
-                    f'"id" is "{line.tid}", which {first} has already; give it another one, or make the files sources of '
-                    "their own (section tasks of the YAML, docs/tasks.md): ids begin with the source's name then"
+                    f'"id" is "{line.tid}", which {first} already has; change it, or list the files as separate '
+                    "sources (section tasks of the YAML, docs/tasks.md), which prefixes ids with the source's name"
                 )
                 errors.append(LineError(str(path), line.number, text))
     if errors:
@@ -276,7 +276,7 @@ def check_unique_ids(paths: Sequence[Path]) -> None:
 
 
 def lines_of(path: Path) -> Iterator[TaskLine]:
-    """The lines of a file that was checked; it may not change meanwhile."""
+    """The lines of a file that was checked and has not changed since."""
     for line in read_task_file(path):
         if isinstance(line, LineError):
             raise TaskFileError([line])

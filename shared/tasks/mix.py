@@ -1,4 +1,4 @@
-"""Several task files as one sequence: who may be opened when, by weight, and with which settings of its own.
+"""Interleaves several task files into one sequence by weight, each with its own settings.
 
     tasks:
       epochs: 2
@@ -7,8 +7,8 @@
         - {name: boxes, file: boxes.jsonl, weight: 1, num_generations: 4, min_pass_rate: 0.1, max_pass_rate: 0.9}
         - {name: held-out, file: eval.jsonl, split: eval}
 
-Promise: at every point of the sequence each source has been given its share of the places, to within one place; the same
-sources give the same sequence, and more epochs only continue it. So an import may be repeated, interrupted and extended.
+Promise: at every point of the sequence each source has its share of the places, to within one place; the same sources
+give the same sequence, and more epochs only continue it. So an import may be repeated, interrupted and extended.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -43,18 +43,18 @@ SETTINGS = (
 
 
 class TaskSource(BaseModel):
-    """One file of the mixture. What is set here replaces what its lines say; what is not set leaves them as they are."""
+    """One file of the mixture. Settings given here override those of its lines."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
-    name: SourceName = Field(description="Reported under this name, and put before the ids: NAME/ID.")
+    name: SourceName = Field(description="Name under which it is reported; also the prefix of its ids: NAME/ID.")
     file: Path
     split: SplitName = TRAIN_SPLIT
     weight: float | None = Field(
-        None, gt=0, strict=True, description="Share of the places; None: the number of its tasks."
+        None, gt=0, strict=True, description="Relative share of the sequence; None: its number of tasks."
     )
     num_generations: int | None = Field(
-        None, gt=0, strict=True, description="Episodes per task; None: as the import says."
+        None, gt=0, strict=True, description="Episodes per task; None: the import's default."
     )
     scorer: str | None = None
     answer_schema: Literal["answer", "boxed"] | None = None
@@ -95,16 +95,14 @@ class TasksConfig(ServiceConfig):
 
     sources: list[TaskSource] = Field([], description="The files and their settings.")
     epochs: int = Field(
-        1, gt=0, description="Length of the training sequence: as many places as the files have tasks, so often."
+        1, gt=0, description="Length of the training sequence, in multiples of the files' total number of tasks."
     )
 
     @model_validator(mode="after")
     def names_are_unique_in_their_split(self) -> "TasksConfig":
         names = [(source.split, source.name) for source in self.sources]
         if twice := sorted({name for name in names if names.count(name) > 1}):
-            raise ValueError(
-                f"two sources of split {twice[0][0]} are named {twice[0][1]!r}; each needs a name of its own"
-            )
+            raise ValueError(f"two sources of split {twice[0][0]} are named {twice[0][1]!r}; each needs a unique name")
         return self
 
     def of_split(self, split: str) -> list[TaskSource]:
@@ -122,10 +120,10 @@ async def import_mix(
     progress: Progress | None = None,
     check: TaskCheck | None = None,
 ) -> ImportResult:
-    """Check every file, then import each split's sequence; `splits` None: all. Paths start at `root`. Raises TaskFileError.
+    """Check every file, then import each split's sequence (`splits` None: all). `root`: base of paths. Raises TaskFileError.
 
-    `num_generations` is for sources that do not say. Tasks of split `eval` are bound to version 0: its round is the first
-    point of the curve, and what later rounds copy.
+    `num_generations` is the default of sources. Tasks of split `eval` are bound to version 0: its round is the first
+    point of the curve, and later rounds copy it.
     """
     if not config.sources:
         raise ConfigError(f"{config.config}: no sources in section tasks; see docs/tasks.md")
@@ -145,13 +143,13 @@ async def import_mix(
 
 
 def check_mix(config: TasksConfig, check: TaskCheck, root: Path, splits: Collection[str]) -> None:
-    """Read every file of `splits`: its own errors, and what samplers cannot play. Raises TaskFileError."""
+    """Read every file of `splits`. Raises TaskFileError for its errors and for tasks that samplers cannot play."""
     for source in (source for source in config.sources if source.split in splits):
         check_playable(root / source.file, ImportTarget(source.split, settings=source.settings, check=check))
 
 
 class _Mix:
-    """The sequence of one split. Reads every file once to count its tasks."""
+    """The sequence of one split. Reads every file once to count tasks."""
 
     def __init__(
         self,
@@ -182,7 +180,7 @@ class _Mix:
         ]
 
     async def check(self, store: Store) -> None:
-        """Against what is stored, every pass over a file that the sequence begins."""
+        """Check every pass over a file that the sequence begins against the stored tasks."""
         places = [0] * len(self._sources)
         for source in interleave(self._weights, self.length):
             places[source] += 1
@@ -202,7 +200,7 @@ def _with_epochs(target: ImportTarget, epochs: Sequence[int]) -> ImportTarget:
 
 
 def _passes(path: Path, target: ImportTarget) -> Iterator[Entry]:
-    """The file's tasks, again and again: pass k is epoch k."""
+    """Yield the file's tasks repeatedly: pass k is epoch k."""
     epoch = 0
     while True:
         for line in lines_of(path):
@@ -211,10 +209,10 @@ def _passes(path: Path, target: ImportTarget) -> Iterator[Entry]:
 
 
 def interleave(weights: Sequence[float], length: int) -> Iterator[int]:
-    """Which source has each of `length` places: after n places source i has had n·w_i/Σw of them, to within one.
+    """Yield the source of each of `length` places: after n places source i has n·w_i/Σw of them, to within one.
 
-    Place k of source i must lie within [k/p, (k+1)/p), p = w_i/Σw; earliest deadline first keeps all of these windows
-    (Baruah et al. 1996, proportionate progress; Tijdeman 1980, the chairman assignment problem). Whole numbers throughout.
+    Place k of source i must lie within [k/p, (k+1)/p), p = w_i/Σw; earliest deadline first meets all of these windows
+    (Baruah et al. 1996, proportionate progress; Tijdeman 1980, the chairman assignment problem). Uses integers only.
     """
     fractions = [Fraction(str(weight)) for weight in weights]
     scale = lcm(*(fraction.denominator for fraction in fractions))

@@ -1,6 +1,6 @@
-"""The scorers that this process knows by name, and whether each needs a judge. The functions are the sampler's.
+"""Names of the scorers known to this process, and whether each needs a judge. The functions are in the sampler.
 
-Known are those that come with the sampler, and those that an imported module has registered.
+Known scorers are those that come with the sampler and those that an imported module has registered.
 """
 
 BUNDLED = {
@@ -20,5 +20,5 @@ def remember(name: str, *, needs_judge: bool) -> None:
 
 
 def needs_judge() -> dict[str, bool]:
-    """By name."""
+    """{scorer: whether it needs a judge}."""
     return BUNDLED | _REGISTERED

@@ -1,1 +1,1 @@
-"""Tokens of an episode: from its dispatches to the token tree that the trainer reads."""
+"""An episode's tokens: from its dispatches to the token tree that the trainer reads."""

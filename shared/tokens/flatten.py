@@ -1,12 +1,12 @@
-"""From the dispatches of one record to its token tree: what was sampled is stored once, in the dispatches, and put together here.
+"""Builds a record's token tree from its dispatches, which store the sampled tokens once.
 
     dispatch 0   prompt_ids                          output        a chain
-    dispatch 1   shared: all of 0 ─▶ prompt_ids      output        continues it
+    dispatch 1   shared: all of 0 ─▶ prompt_ids      output        extends it
     dispatch 2   shared: part of 0 ─▶ prompt_ids     output        a branch
 
 A turn that another policy's engine sampled is context: it has no loss. Every id and log-prob is copied from the dispatches;
-nothing is encoded or decoded. Settlement flattens to count, and keeps the tree's `digest` in the record's data; a reader of the
-data flattens again and must come to the same tree, bit for bit.
+nothing is encoded or decoded. Settlement flattens to count, and stores the tree's `digest` in the record's data; a reader of
+the data flattens again and must get the same tree, bit for bit.
 """
 
 import hashlib
@@ -27,12 +27,12 @@ AnyDispatch = DispatchedSamplingTask | DispatchTokens
 DispatchT = TypeVar("DispatchT", bound=AnyDispatch)
 IntArray = npt.NDArray[np.int64]
 
-# A request that got no answer, or whose answer was thrown away, is no part of the tree.
+# A request without an answer, or with a discarded answer, is not part of the tree.
 UNANSWERED = {DispatchStatus.PENDING, DispatchStatus.RUNNING, DispatchStatus.FAILED, DispatchStatus.DROPPED}
 
 
 def answered(dispatches: Sequence[DispatchT]) -> list[DispatchT]:
-    """Those of a record's dispatches that are in its tree."""
+    """The dispatches that are in the record's tree."""
     return [d for d in dispatches if d.status not in UNANSWERED and d.response is not None]
 
 
@@ -43,9 +43,9 @@ def flatten(
     *,
     trained: bool = True,
 ) -> RecordTree:
-    """The tree of a record's answered dispatches, each with its entry of `advantages`. Without `trained` none has a loss.
+    """Build the tree of a record's answered dispatches, each with its entry of `advantages`. Without `trained` none has a loss.
 
-    Raises DataError when the dispatches contradict each other, or none was answered.
+    Raises DataError if the dispatches contradict each other, or none was answered.
     """
     in_tree = answered(dispatches)
     if not in_tree:
@@ -78,17 +78,17 @@ def data_fields(tree: RecordTree) -> dict[str, Any]:
 
 
 def tree_of(data: DBRecordData, dispatches: Sequence[AnyDispatch]) -> RecordTree:
-    """The tree that `data` was settled with, from its record's dispatches. Raises DataError where it is another one now."""
+    """Rebuild the tree of `data` from its record's dispatches. Raises DataError if it differs from the tree at settlement."""
     by_id = {d.id: d for d in dispatches}
     gone = [d.id for d in data.dispatches if d.id not in by_id]
     if gone:
-        raise DataError(f"record {data.id}: dispatch {gone[0]} does not exist, and its training data needs it")
+        raise DataError(f"record {data.id}: dispatch {gone[0]} does not exist, but its training data needs it")
     used = [TreeDispatch(d.id, d.turn, d.advantage, d.temperature, d.trained) for d in data.dispatches]
     tree = _tree(data.id, [by_id[d.id] for d in data.dispatches], used)
     if (found := digest(tree)) != data.digest:
         raise DataError(
-            f"record {data.id}: the tokens of its dispatches have digest {found}; settled with {data.digest}. "
-            "A dispatch was changed, and none of its tokens may be trained"
+            f"record {data.id}: the tokens of its dispatches have digest {found}; expected {data.digest}, as at settlement. "
+            "A dispatch was changed; none of its tokens may be trained"
         )
     return tree
 
@@ -107,7 +107,7 @@ def digest(tree: RecordTree) -> str:
 
 @dataclass(slots=True)
 class _Chain:
-    """The tokens that one dispatch adds, hanging on node `parent`. Nodes are counted in order of creation, from `start` on."""
+    """The tokens that one dispatch adds below node `parent`. Nodes are numbered in order of creation, starting at `start`."""
 
     start: int
     parent: int
@@ -148,7 +148,7 @@ def _shared_nodes(dispatch: AnyDispatch, nodes_of: dict[str, IntArray]) -> IntAr
 
 def _chain(dispatch: AnyDispatch, start: int, parent: int) -> _Chain:
     if dispatch.response is None:
-        raise DataError(f"dispatch {dispatch.id}: has no reply, and its record's training data needs it")
+        raise DataError(f"dispatch {dispatch.id}: has no reply, but its record's training data needs it")
     prompt = unpack_ints(dispatch.prompt_ids)
     output = unpack_ints(dispatch.response.output_ids)
     logprobs = unpack_floats(dispatch.response.output_logprobs)
@@ -168,7 +168,7 @@ def _assemble(record_id: str, chains: Sequence[_Chain], used: Sequence[TreeDispa
     token_ids, logprobs = np.zeros(total, dtype=np.int32), np.zeros(total, dtype=np.float32)
     parents = np.arange(-1, total - 1, dtype=np.int32)
     dispatches, versions = np.full(total, -1, dtype=np.int32), np.full(total, -1, dtype=np.int32)
-    moved = np.zeros(total, dtype=np.int32)  # node in order of creation ─▶ its place in the row
+    moved = np.zeros(total, dtype=np.int32)  # creation number of a node ─▶ its position in the row
     place = 0
     for index in _depth_first(chains):
         chain = chains[index]
@@ -185,8 +185,8 @@ def _assemble(record_id: str, chains: Sequence[_Chain], used: Sequence[TreeDispa
 def _depth_first(chains: Sequence[_Chain]) -> list[int]:
     """Chains in depth-first pre-order of their nodes, children in order of creation.
 
-    A node's own chain goes on before any branch from it, since branches are younger: so a chain is never divided, and what
-    hangs on it follows from its end to its beginning.
+    A node's own chain precedes any branch from it, since branches are newer: so a chain is never split, and its branches
+    follow in order from its end to its beginning.
     """
     children: dict[int, list[int]] = {}
     starts = np.array([c.start for c in chains])

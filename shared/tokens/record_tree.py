@@ -1,7 +1,7 @@
-"""One episode as a token tree: the arrays that `shared.tokens.flatten` makes of its dispatches, and the promise they keep.
+"""One episode as a token tree: the arrays that `shared.tokens.flatten` builds from its dispatches, and their invariants.
 
-An episode whose context only grows is a chain. Where a context policy rewrites history, the new request shares a shorter
-prefix with an older one: a branch. Nodes stand in depth-first pre-order, so a node's parent always comes before it and its
+An episode whose context only grows is a chain. When a context policy rewrites history, the new request shares a shorter
+prefix with an older one: a branch. Nodes are in depth-first pre-order, so a node's parent always comes before it and its
 subtree is one contiguous range.
 
     index            0    1    2    3    4    5        suffix _N: one entry per node (token)
@@ -23,18 +23,18 @@ Float32 = npt.NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True)
 class TreeDispatch:
-    """What the trainer needs of one request to the engine. `advantage` is per dispatch; `temperature` is what it sampled at."""
+    """The trainer's inputs from one request to the engine: `advantage` of the dispatch, sampling `temperature`."""
 
     id: str
     turn: int
     advantage: float
     temperature: float = 1.0
-    trained: bool = True  # False: its tokens are context only (an aborted reply, say)
+    trained: bool = True  # False: its tokens are only context (for example an aborted reply)
 
 
 @dataclass(frozen=True, slots=True)
 class RecordTree:
-    """The token tree of one record; see the module's picture. Raises ValueError when its arrays contradict each other."""
+    """The token tree of one record; see the module's diagram. Raises ValueError if its arrays contradict each other."""
 
     record_id: str
     token_ids_N: Int32
@@ -65,12 +65,12 @@ class RecordTree:
 
     @property
     def num_tokens(self) -> int:
-        """Distinct tokens of the tree (what a merged forward computes)."""
+        """Number of tree tokens, which a merged forward computes once each."""
         return len(self.token_ids_N)
 
     @property
     def trained_N(self) -> npt.NDArray[np.bool_]:
-        """True for the tokens that give a training entry."""
+        """True for tokens with a training entry."""
         trained_D = np.array([d.trained for d in self.dispatches] + [False], dtype=bool)
         return trained_D[self.dispatches_N]  # index -1 reads the appended False
 

@@ -1,1 +1,1 @@
-"""Code of a user: loading it, finding the line of its mistakes, checking its part of a task."""
+"""Users' code: loading it, locating its errors, checking its task metadata."""

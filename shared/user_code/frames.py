@@ -1,9 +1,9 @@
-"""Where in a user's own code an exception comes from: the one line of a traceback that its author needs.
+"""Finds the line of a user's code that raised an exception.
 
     AttributeError: 'Turn' object has no attribute 'txt'; at my/sampler.py:12, in run: return turn.txt
 
-A frame is the user's where its file belongs neither to this project nor to Python or an installed library, and where it is the
-file or the package of `home`: the user's class or function, which may be installed too.
+A frame is the user's if its file belongs neither to this project nor to Python or an installed library, or if it is in the
+file or package of `home`: the user's class or function, which may be installed too.
 """
 
 import asyncio
@@ -24,13 +24,13 @@ _PACKAGES = ("sampler", "shared", "trainer", "scripts")
 _OURS = tuple(f"{_ROOT / name}/" for name in _PACKAGES)
 _LIBRARIES = tuple(f"{sysconfig.get_path(name)}/" for name in ("stdlib", "platstdlib", "purelib", "platlib"))
 _INSTALLED = ("/site-packages/", "/dist-packages/")
-FILE_MODULE = "own_file_"  # names of modules that were given as files begin so
+FILE_MODULE = "own_file_"  # prefix of the names of modules loaded from files
 MAX_LINE_CHARS = 160
 MAX_MESSAGE_CHARS = 500
 
 
 def told(exc: BaseException, home: Any = None) -> str:
-    """Kind and message in one line, and the user's line, where there is one."""
+    """Type and message in one line, with the user's line if there is one."""
     exc = cause_of(exc)
     message = " ".join(error_text(exc, MAX_MESSAGE_CHARS).split())
     place = place_of(exc, home)
@@ -38,7 +38,7 @@ def told(exc: BaseException, home: Any = None) -> str:
 
 
 def own_fault(exc: BaseException, home: Any) -> OwnCodeFailed | None:
-    """The error to raise in place of `exc`, where a line of the user's led to it. None for our errors and for a cancellation."""
+    """The error to raise instead of `exc` if the user's code raised it; None for our errors and cancellations."""
     cause = cause_of(exc)
     if isinstance(cause, TandemError | asyncio.CancelledError | KeyboardInterrupt | GeneratorExit):
         return None
@@ -46,7 +46,7 @@ def own_fault(exc: BaseException, home: Any) -> OwnCodeFailed | None:
 
 
 def cause_of(exc: BaseException) -> BaseException:
-    """Of an exception group the one to tell: a mistake before an infrastructure failure."""
+    """The exception of a group to report: programming errors take precedence over infrastructure failures."""
     while isinstance(exc, BaseExceptionGroup):
         inner: list[BaseException] = list(exc.exceptions)
         exc = next((one for one in inner if not isinstance(cause_of(one), TandemError)), inner[0])
@@ -54,7 +54,7 @@ def cause_of(exc: BaseException) -> BaseException:
 
 
 def place_of(exc: BaseException, home: Any = None) -> str:
-    """`FILE:LINE, in FUNCTION: source line`, of the innermost line that is the user's; empty where none is."""
+    """`FILE:LINE, in FUNCTION: source line` of the innermost user line; empty if there is none."""
     if isinstance(exc, SyntaxError) and exc.filename and exc.lineno:
         return f"{_shown(exc.filename)}:{exc.lineno}: {_source(exc.filename, exc.lineno) or (exc.text or '').strip()}"
     own = [(frame, line) for frame, line in traceback.walk_tb(exc.__traceback__) if _is_own(frame, home)]
@@ -66,7 +66,7 @@ def place_of(exc: BaseException, home: Any = None) -> str:
 
 
 def definition_of(function: Any) -> str:
-    """`; at FILE:LINE: source line`, where a function begins; empty where that cannot be told."""
+    """`; at FILE:LINE: source line` of a function's definition; empty if unknown."""
     code = getattr(inspect.unwrap(getattr(function, "__func__", function)), "__code__", None)
     if code is None:
         return ""
@@ -77,7 +77,7 @@ def definition_of(function: Any) -> str:
 
 
 def name_of(home: Any) -> str:
-    """`module:Class` or `FILE.py:Class`, as an option names it."""
+    """`module:Class` or `FILE.py:Class`, as in options."""
     module = str(getattr(home, "__module__", "?"))
     if module.startswith(FILE_MODULE):
         module = _shown(_file_of(home))
@@ -85,7 +85,7 @@ def name_of(home: Any) -> str:
 
 
 def is_ours(home: Any) -> bool:
-    """Is it a part of this project?"""
+    """Whether `home` is part of this project."""
     return _file_of(home).startswith(_OURS)
 
 
@@ -115,6 +115,6 @@ def _source(file: str, line: int) -> str:
 
 
 def _shown(file: str) -> str:
-    """Relative to the working directory where it lies below it."""
+    """The path, relative to the working directory if below it."""
     path = Path(file).resolve()
     return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)

@@ -1,8 +1,8 @@
-"""A user's own code, which an option names: modules and classes. Any fault of it ends the start, with a message.
+"""Loads users' modules and classes named by options. Any error in them stops the start with a message.
 
 my_pkg.scorers            a module on Python's path (the working directory is on it)
 /home/me/scorers.py       a file; it can import the other modules of its folder
-my_pkg.samplers:Walker    a class of one, or of a file: samplers.py:Walker
+my_pkg.samplers:Walker    a class of a module, or of a file: samplers.py:Walker
 """
 
 import hashlib
@@ -20,10 +20,10 @@ T = TypeVar("T")
 
 
 def import_own(option: str, name: str) -> ModuleType:
-    """The module. Raises ConfigError."""
+    """Import a module. Raises ConfigError."""
     try:
         return _import_file(Path(name)) if name.endswith(".py") else importlib.import_module(name)
-    except (Exception, SystemExit) as exc:  # a module is the user's code: any exception ends the start
+    except (Exception, SystemExit) as exc:  # user code: any exception stops the start
         raise ConfigError(
             f"{option}: {name!r} cannot be imported: {told(exc)}; expected a module on Python's path "
             "(the working directory is on it), or a file FILE.py"
@@ -31,7 +31,7 @@ def import_own(option: str, name: str) -> ModuleType:
 
 
 def load_class(option: str, path: str, base: type[T]) -> type[T]:
-    """The class that `package.module:Class` or `FILE.py:Class` names, a subclass of `base`. Raises ConfigError."""
+    """Load the subclass of `base` that `package.module:Class` or `FILE.py:Class` names. Raises ConfigError."""
     module_name, _, class_name = path.rpartition(":")
     if not module_name or not class_name:
         raise ConfigError(f"{option} is {path!r}; expected package.module:Class, or FILE.py:Class")
@@ -45,7 +45,7 @@ def load_class(option: str, path: str, base: type[T]) -> type[T]:
 
 
 def _import_file(path: Path) -> ModuleType:
-    """A file is one module, by any path or name that it is imported by."""
+    """Import a file as one module, whatever path or name it is imported by."""
     path = path.resolve()
     if not path.is_file():
         raise FileNotFoundError(f"{path} is no file")
@@ -59,10 +59,10 @@ def _import_file(path: Path) -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     if str(path.parent) not in sys.path:
         sys.path.append(str(path.parent))
-    sys.modules[name] = module  # what it defines finds its module by name
+    sys.modules[name] = module  # its classes look their module up by name
     try:
         spec.loader.exec_module(module)
-    except BaseException:  # Ctrl-C too: a module that ran in part must not be found by its name
+    except BaseException:  # Ctrl-C too: a partly executed module must not stay importable
         del sys.modules[name]
         raise
     return module

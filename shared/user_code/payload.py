@@ -1,6 +1,6 @@
-"""The part of a task that belongs to its sampler: the line's `metadata`, checked against a pydantic model of the sampler's own.
+"""Checks a task's `metadata` against the sampler's pydantic model.
 
-Promise: what is wrong is named by its field, in the same words when a file is imported and when a task is played.
+Promise: an error names its field, with the same message at import and when the task is played.
 """
 
 import json
@@ -14,12 +14,12 @@ from shared.user_code.loading import load_class
 
 
 def load_payload_model(path: str) -> type[BaseModel]:
-    """The pydantic model that `package.module:Class` names. Raises ConfigError."""
+    """Load the pydantic model that `package.module:Class` names. Raises ConfigError."""
     return load_class("payload_model", path, BaseModel)
 
 
 def own_payload_problems(model: type[BaseModel], metadata: Mapping[str, Any]) -> Iterator[str]:
-    """One text for each thing that is wrong with `metadata`."""
+    """Yield one text for each error in `metadata`."""
     try:
         model.model_validate(dict(metadata))
     except ValidationError as exc:
@@ -34,6 +34,6 @@ def own_payload_problems(model: type[BaseModel], metadata: Mapping[str, Any]) ->
 
 
 def shown(value: Any) -> str:
-    """A wrong value as JSON, cut: for messages."""
+    """A wrong value as shortened JSON, for messages."""
     text = json.dumps(value, ensure_ascii=False, default=str)
     return text if len(text) <= 60 else text[:57] + "..."

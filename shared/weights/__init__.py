@@ -1,1 +1,1 @@
-"""Weight files: checksums, headers, deltas, adapters, buckets, and complete weights from any of them. No torch."""
+"""Weight files: checksums, headers, deltas, adapters, buckets, and their assembly to complete weights. No torch."""

@@ -1,16 +1,16 @@
-"""A published adapter, and the complete weights that it makes of its base: the same bits on every machine.
+"""Published adapters, and their bit-reproducible merge into the base weights.
 
-    adapter_config.json          r, lora_alpha, …                                              (PEFT's own form)
+    adapter_config.json          r, lora_alpha, …                                              (PEFT's format)
     adapter_model.safetensors    base_model.model.LAYER.lora_A.weight: r × inputs, ….lora_B.weight: outputs × r
 
     LAYER.weight ← round(W + s · (b₁a₁ + b₂a₂ + … + bᵣaᵣ))      s = lora_alpha / r, bₖ column k of B, aₖ row k of A
 
-A matrix product adds up in an order of its own on each processor and in each library. So the r outer products are added here one
-after the other, number by number, each multiplication and each addition rounded as IEEE 754 says: publisher and followers get
-the same bits, which the checksum of the whole then proves. Everything is computed in float32 (float64, where W or the adapter
-is), and rounded once to the type of W. Torch-free.
+The summation order of a matrix product depends on processor and library. So the r outer products are added elementwise one
+after the other, with IEEE 754 rounding of each multiplication and addition: publisher and followers get the same bits, which
+the checksum of the result verifies. The computation is in float32 (float64 if W or the adapter is), rounded once to the type
+of W. Torch-free.
 
-Measured, one thread: 5 ms for each million weights and 16 ranks; the blocks of rows go to as many threads as are given.
+Measured, one thread: 5 ms per million weights at rank 16; blocks of rows are distributed over the given threads.
 """
 
 import hashlib
@@ -28,11 +28,11 @@ from shared.documents.run import FileEntry
 from shared.errors import DataError
 from shared.weights.tensor_file import FileTensor, tensors_of
 
-ADAPTER_FOLDER = "adapter"  # next to a version's complete files, if it has those
+ADAPTER_FOLDER = "adapter"  # next to a version's complete files, if any
 ADAPTER_CONFIG = "adapter_config.json"
 ADAPTER_WEIGHTS = "adapter_model.safetensors"
 PREFIX = "base_model.model."  # PEFT's
-BLOCK_NUMBERS = 1 << 16  # of a matrix at a time: they stay in the processor's cache over all ranks
+BLOCK_NUMBERS = 1 << 16  # per block, which stays in the processor's cache over all ranks
 
 Numbers = NDArray[Any]  # float32 or float64
 Bytes = NDArray[np.uint8]
@@ -47,7 +47,7 @@ class Adapter:
 
     @classmethod
     def parse(cls, folder: Path, files: Mapping[str, bytes]) -> "Adapter":
-        """Of the `files` of a PEFT directory, which were read from `folder`. Raises DataError for what is no such adapter."""
+        """Parse the `files` of a PEFT directory, read from `folder`. Raises DataError for anything but a plain LoRA."""
         try:
             config: dict[str, Any] = json.loads(files[ADAPTER_CONFIG])
             scale = float(config["lora_alpha"]) / int(config["r"])
@@ -64,12 +64,12 @@ class Adapter:
         layers = {name.removeprefix(PREFIX).rpartition(".lora_")[0] for name in found}
         names = {layer: [f"{PREFIX}{layer}.lora_{which}.weight" for which in "AB"] for layer in layers}
         if {name for pair in names.values() for name in pair} != found.keys():
-            raise DataError(f"{folder / ADAPTER_WEIGHTS}: expected lora_A and lora_B of each layer, and nothing else")
+            raise DataError(f"{folder / ADAPTER_WEIGHTS}: expected only lora_A and lora_B of each layer")
         return cls(scale, {layer: (found[a], found[b]) for layer, (a, b) in sorted(names.items())})
 
 
 def merge(base: Numbers, factors: tuple[Numbers, Numbers], scale: float, threads: int = 1) -> Numbers:
-    """W + s · B A in the order of this file's formula; float64 where one of the three is, else float32."""
+    """W + s · B A in the order of this file's formula; float64 if one of the three is, else float32."""
     a, b = factors
     kind = np.result_type(base, a, b)
     a, b, factor = a.astype(kind), b.astype(kind), kind.type(scale)
@@ -96,7 +96,7 @@ def merge(base: Numbers, factors: tuple[Numbers, Numbers], scale: float, threads
 
 
 def merge_into(folder: Path, adapter: Adapter, threads: int = 1) -> None:
-    """Change `folder`, a copy of the base's files, into the complete weights. Raises DataError where the adapter is of another
+    """Change `folder`, a copy of the base's files, into the complete weights. Raises DataError for an adapter of another
     model.
     """
     for file, targets in _targets(folder, adapter).items():
@@ -109,7 +109,7 @@ def merge_into(folder: Path, adapter: Adapter, threads: int = 1) -> None:
 def merged_files(
     base: Path, files: Mapping[str, FileEntry], adapter: Adapter, threads: int = 1
 ) -> dict[str, FileEntry]:
-    """What `files`, those of the directory `base`, become by `merge_into`, without writing any. Raises DataError likewise."""
+    """The `files` of the directory `base` after `merge_into`, without writing any. Raises DataError likewise."""
     found = dict(files)
     for file, targets in _targets(base, adapter).items():
         mapped = np.memmap(file, dtype=np.uint8, mode="r")
@@ -124,9 +124,9 @@ def merged_files(
 
 
 def base_matrices(folder: Path, layers: Mapping[str, tuple[int, int]]) -> Iterator[tuple[Path, FileTensor, str]]:
-    """(file, matrix, layer) of each of `layers` (outputs, inputs), in the order of the files' bytes.
+    """Yield (file, matrix, layer) of each of `layers` (outputs, inputs), in the order of the files' bytes.
 
-    Raises DataError where one is not there, or has another shape.
+    Raises DataError if one is missing or has another shape.
     """
     missing = dict(layers)
     for file in sorted(folder.glob("*.safetensors")):
@@ -157,17 +157,19 @@ def _merged(mapped: Bytes, tensor: FileTensor, adapter: Adapter, layer: str, thr
     return _narrow(exact, tensor.dtype).reshape(-1).view(np.uint8)
 
 
-# ---------------------------------------------------------------------- numbers as they lie in a file
+# ---------------------------------------------------------------------- conversion of stored numbers
 
 _ITEMS: dict[str, Any] = {"float64": np.float64, "float32": np.float32, "float16": np.float16, "bfloat16": np.uint16}
 
 
 def _wide(data: Bytes, tensor: FileTensor) -> Numbers:
-    """float64 as float64, all others as float32, which holds each of them exactly."""
+    """float64 as float64, all others as float32, which represents them exactly."""
     if tensor.dtype not in _ITEMS:
         raise DataError(f"tensor {tensor.name} is {tensor.dtype}; expected one of {', '.join(_ITEMS)}")
     if tensor.end > len(data):
-        raise DataError(f"tensor {tensor.name} ends at byte {tensor.end} of a file of {len(data)}: it was cut")
+        raise DataError(
+            f"tensor {tensor.name} ends at byte {tensor.end} of a file of {len(data)}: the file is truncated"
+        )
     items: NDArray[Any] = data[tensor.start : tensor.end].view(_ITEMS[tensor.dtype]).reshape(tensor.shape)
     if tensor.dtype == "bfloat16":
         items = (items.astype(np.uint32) << 16).view(np.float32)
@@ -175,7 +177,7 @@ def _wide(data: Bytes, tensor: FileTensor) -> Numbers:
 
 
 def _narrow(exact: Numbers, dtype: str) -> NDArray[Any]:
-    """To the nearest number of that type, of two equally near to the even one."""
+    """Round to nearest, ties to even."""
     if dtype != "bfloat16":
         return exact.astype(_ITEMS[dtype])
     bits = exact.astype(np.float32).view(np.uint32)

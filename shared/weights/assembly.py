@@ -1,13 +1,13 @@
-"""Complete weights from what was published: the directory itself, an older one and the changes since, or an adapter.
+"""Assembles complete weights from published files: the directory itself, an older one and deltas, or an adapter.
 
     version 7 ◀─delta─ 8 ◀─delta─ 9 ◀─delta─ 10 (full too) ◀─delta─ 11      routes to 11: 10 + one delta, 7 + four,
-                                                                            or what lies in the cache + what is missing
+                                                                            or the cached version + the missing deltas
     version 0 ◀─adapter─ 7, version 0 ◀─adapter─ 8, …                       routes to 8: version 0 + its adapter
 
-Promise: a folder that `Assembly.reach` returns holds the announced version byte for byte, or nothing is returned. What does not
-have its announced checksum (a flipped bit, a cut or missing file, a damaged cache) closes the routes that lead over it, and the
-next one is tried; the message names every route and what closed it. Where an adapter is damaged, the one before it is next. The
-cache has one process that writes it.
+Promise: a folder returned by `Assembly.reach` contains the announced version byte for byte. A file without its announced
+checksum (a flipped bit, a truncated or missing file, a damaged cache) closes all routes over it, and the next route is tried;
+the error names every route and what closed it. For a damaged adapter, the previous one is tried. Only one process writes the
+cache.
 """
 
 import hashlib
@@ -26,17 +26,17 @@ from shared.weights.deltas import apply_delta
 from shared.weights.files import DELTA_FILE, WEIGHTS_FILE, verify_files
 
 TEMPORARY = "unfinished"
-Change = Callable[[Path], None]  # makes a folder with the files of one version into the next one's
+Change = Callable[[Path], None]  # turns a folder with the files of one version into the next one's
 
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """From the complete files of `start`, in `folder`, to each of `steps` in turn, by its changes or its adapter."""
+    """From the complete files of `start`, in `folder`, through each of `steps` by its delta or adapter."""
 
     start: PolicyVersion
     folder: Path
     steps: tuple[PolicyVersion, ...]
-    bytes: int  # to be read from where versions are published
+    bytes: int  # to read from the publish folder
     cached: bool
 
     @property
@@ -44,8 +44,10 @@ class Route:
         return self.steps[-1] if self.steps else self.start
 
     def up_to(self, count: int) -> "Route":
-        """The first `count` steps alone."""
-        folder = self.folder if count or self.cached else Path(self.start.path)  # an engine may not see the other
+        """The route's first `count` steps."""
+        folder = (
+            self.folder if count or self.cached else Path(self.start.path)
+        )  # an engine may not have access to the other
         return replace(self, steps=self.steps[:count], folder=folder)
 
     def __str__(self) -> str:
@@ -56,9 +58,9 @@ class Route:
 
 @dataclass(frozen=True, slots=True)
 class Reached:
-    """`folder` holds all files of `version`. `problems`: why it is not the version that was asked for; empty where it is.
+    """`folder` contains all files of `version`. `problems`: why it is not the wanted version; empty if it is.
 
-    `seconds` and `bytes` are those of getting there, by phase: read (changes), copy, apply, verify.
+    `seconds` and `bytes` are by phase: read (changes), copy, apply, verify.
     """
 
     version: PolicyVersion
@@ -69,9 +71,9 @@ class Reached:
 
 
 class Assembly:
-    """`cache`: a folder of its own, for the versions that it puts together; made, and its leftovers removed, at the start.
+    """`cache`: a separate folder for assembled versions; created, and cleared of leftovers, at the start.
 
-    `first`: where the files of version 0 are at hand; None: where they were announced, only.
+    `first`: a local folder with the files of version 0; None: only the announced path.
     """
 
     def __init__(self, cache: Path, first: Path | None = None) -> None:
@@ -81,9 +83,9 @@ class Assembly:
         shutil.rmtree(cache / TEMPORARY, ignore_errors=True)
 
     def reach(self, wanted: PolicyVersion, published: Sequence[PolicyVersion], newer_than: int = -1) -> Reached:
-        """The folder of `wanted`; where that cannot be had, of the newest version on the way to it that is above `newer_than`.
+        """Return the folder of `wanted` or, if unreachable, of the newest version on the way above `newer_than`.
 
-        `published`: all versions that were announced. Raises DataError where no route leads that far.
+        `published`: all announced versions. Raises DataError if no route leads that far.
         """
         problems: list[str] = []
         part_way: list[tuple[Route, _Changes]] = []
@@ -105,18 +107,20 @@ class Assembly:
                 return self._follow(route, changes, tuple(problems))
             except DataError as exc:
                 problems.append(f"{route}: {exc}")
-        problems = problems or ["no complete version is left that it could be made of"]
-        raise DataError(f"version {wanted.version} cannot be put together: " + "; ".join(problems))
+        problems = problems or ["no complete version to start from exists"]
+        raise DataError(f"version {wanted.version} cannot be assembled: " + "; ".join(problems))
 
     def routes(self, wanted: PolicyVersion, published: Sequence[PolicyVersion]) -> list[Route]:
-        """Every way to `wanted`, the one with the fewest bytes to read first."""
+        """All routes to `wanted`, fewest bytes to read first."""
         found = []
         steps: tuple[PolicyVersion, ...] = ()
         size = 0
         for version in ancestors(wanted, published):
             if (cached := self._folder(version)).is_dir():
                 found.append(Route(version, cached, steps, size, True))
-            at_hand = self._first if version.version == 0 and steps else None  # itself is loaded where it was announced
+            at_hand = (
+                self._first if version.version == 0 and steps else None
+            )  # version 0 itself is loaded from its announced path
             if at_hand is not None:
                 found.append(Route(version, at_hand, steps, size, False))
             if version.kind == "full" and not version.pruned and Path(version.path) != at_hand:
@@ -127,7 +131,7 @@ class Assembly:
         return sorted(found, key=lambda route: (route.bytes, len(route.steps)))
 
     def keep_only(self, version: int) -> None:
-        """Forget every other version that was put together."""
+        """Delete all other assembled versions."""
         for folder in self._cache.iterdir():
             if folder.name != f"v{version:06d}":
                 shutil.rmtree(folder, ignore_errors=True)
@@ -145,7 +149,7 @@ class Assembly:
         except OSError as exc:
             raise DataError(f"{type(exc).__name__}: {exc}") from exc
         except DataError:
-            if route.cached:  # what has not its checksum now never will
+            if route.cached:  # a wrong checksum is permanent
                 shutil.rmtree(route.folder, ignore_errors=True)
             raise
         return Reached(route.end, folder, problems, clock.seconds, route.bytes)
@@ -168,7 +172,7 @@ class Assembly:
 
 
 def ancestors(version: PolicyVersion, published: Sequence[PolicyVersion]) -> Iterator[PolicyVersion]:
-    """`version`, the one that its changes are changes of, and so on."""
+    """Yield `version`, its base, the base's base, and so on."""
     known = {v.version: v for v in published}
     found: PolicyVersion | None = version
     while found is not None:
@@ -179,7 +183,7 @@ def ancestors(version: PolicyVersion, published: Sequence[PolicyVersion]) -> Ite
 def _adapters_before(
     wanted: PolicyVersion, published: Sequence[PolicyVersion], newer_than: int
 ) -> Iterator[PolicyVersion]:
-    """What could stand in for `wanted` where that is an adapter, the newest first: each needs nothing but the base."""
+    """Fallbacks for an adapter version `wanted`, the newest first: each needs only the base."""
     for version in sorted(published, key=lambda v: -v.version) if wanted.adapter else ():
         usable = version.adapter and version.withdrawn_to is None and not version.pruned
         if usable and newer_than < version.version < wanted.version:
@@ -188,7 +192,7 @@ def _adapters_before(
 
 @dataclass(frozen=True, slots=True)
 class _Changes:
-    """The changes along a route, up to the first that is not as announced; `problem` tells about that one."""
+    """The changes along a route, up to the first that differs from its announcement; `problem` describes that one."""
 
     found: Sequence[Change]
     problem: str
@@ -225,12 +229,12 @@ def _adapter(version: PolicyVersion) -> Change:
 
 
 def _announced(path: Path, entry: FileEntry) -> bytes:
-    """The bytes of `path`. Raises OSError, and DataError where they are not those that were announced."""
+    """The bytes of `path`. Raises OSError, or DataError if they differ from the announcement."""
     found = path.read_bytes()
     if (digest := hashlib.sha256(found).hexdigest()) != entry["sha256"]:
         raise DataError(
             f"{path}: {len(found)} bytes with sha256 {digest}; expected {entry['bytes']} bytes with "
-            f"{entry['sha256']}: the file was cut, changed or damaged"
+            f"{entry['sha256']}: the file was truncated, changed or damaged"
         )
     return found
 

@@ -1,7 +1,7 @@
-"""A safetensors file cut into buckets: runs of whole tensors as they lie in it, so that a bucket's bytes are the file's.
+"""Splits a safetensors file into buckets: runs of whole tensors in file order, so that a bucket is a byte range of the file.
 
-The sender of a published version and its receivers cut the same file, by its header alone, into the same
-buckets; the receiver says of each which names, types and shapes are to come. Torch-free.
+Sender and receivers of a published version split the same file into the same buckets, from its header alone; the receiver
+derives the names, types and shapes of each bucket. Torch-free.
 """
 
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from shared.weights.tensor_file import FileTensor, tensors_of
 
 @dataclass(frozen=True, slots=True)
 class Bucket:
-    """Never empty; the bytes `start` to `end` of the file."""
+    """The bytes `start` to `end` of the file; never empty."""
 
     tensors: tuple[FileTensor, ...]
 
@@ -28,9 +28,9 @@ class Bucket:
 
 
 def buckets_of(file: Path, limit_bytes: int) -> list[Bucket]:
-    """The whole file; a bucket holds more than `limit_bytes` only where one tensor does.
+    """Split the whole file; a bucket exceeds `limit_bytes` only if a single tensor does.
 
-    Raises DataError where the header cannot be read, or describes what cannot be cut in this way.
+    Raises DataError if the header is unreadable or the file cannot be split in this way.
     """
     buckets: list[list[FileTensor]] = []
     for tensor in tensors_of(file):
@@ -39,5 +39,5 @@ def buckets_of(file: Path, limit_bytes: int) -> list[Bucket]:
         bucket = buckets[-1]
         bucket.append(tensor)
         if (tensor.start - bucket[0].start) % max(1, (tensor.end - tensor.start) // max(1, prod(tensor.shape))):
-            raise DataError(f"{file}: tensor {tensor.name} is not aligned behind {bucket[0].name}")
+            raise DataError(f"{file}: tensor {tensor.name} is not aligned after {bucket[0].name}")
     return [Bucket(tuple(bucket)) for bucket in buckets]

@@ -1,17 +1,17 @@
-"""What changed between two weight files of one layout, bit for bit: written by a publisher, applied to a copy by its followers.
+"""Bit-exact deltas between two weight files of the same layout: a publisher writes them, followers apply them to a copy.
 
-    file   = MAGIC block*                        only blocks in which something changed
+    file   = MAGIC block*                        only changed blocks
     block  = offset u64, items u32, changed u32, item bytes u8, encoding u8, parts u8, then its parts
     part   = length u32, zipped u8, bytes
 
-A block covers up to `BLOCK_ITEMS` items (numbers of one tensor). What is stored is old XOR new, so it fits the very bytes that it
-was made of and no others: it is applied to a copy, whose checksum tells (`shared.weights.assembly`). Items are shuffled into
-planes (all first bytes, all second bytes, …): the planes of sign, exponent and leading digits are nearly zero and shrink to
-nothing; those of trailing digits are noise, and stored as they are.
+A block covers up to `BLOCK_ITEMS` items (numbers of one tensor). It stores old XOR new, so it is valid only for the exact old
+bytes: it is applied to a copy, whose checksum is verified (`shared.weights.assembly`). Items are shuffled into planes (all
+first bytes, all second bytes, …): the planes of sign, exponent and leading digits are nearly zero and compress well; those
+of trailing digits are noise and stored uncompressed.
 
-Two encodings, measured on 8 M random weights moved as by one Adam step: `SPARSE` (gaps between changed items, and their values)
-where under a quarter of the items changed (bfloat16, learning rate 1e-6: 2.5 % changed, 1.7 % of the bytes stored; dense 4.1 %),
-and `DENSE` (all items) elsewhere (float32: all change; 45 % of the bytes at 1e-6, 68 % at 2e-4).
+Two encodings, measured on 8 M random weights after the equivalent of one Adam step: `SPARSE` (gaps between changed items, and
+their values) if under a quarter of the items changed (bfloat16, learning rate 1e-6: 2.5 % changed, 1.7 % of the bytes stored;
+dense 4.1 %), else `DENSE` (all items; float32: all change; 45 % of the bytes at 1e-6, 68 % at 2e-4).
 """
 
 import struct
@@ -32,7 +32,7 @@ MAGIC = b"TANDEM-DELTA-1\n"
 BLOCK_ITEMS = 1 << 20
 SPARSE, DENSE = 0, 1
 SPARSE_BELOW = 0.25  # share of changed items
-PROBE_BYTES = 1 << 14  # a plane whose middle does not shrink is not compressed: zlib takes 50 times longer over noise
+PROBE_BYTES = 1 << 14  # a plane whose middle does not shrink is not compressed: zlib is 50 times slower on noise
 WORTH_IT = 0.95
 
 _BLOCK = struct.Struct("<QIIBBB")
@@ -68,7 +68,7 @@ def write_delta(target: Path, regions: Iterable[Region], threads: int = 1) -> De
     with target.open("xb") as file, ThreadPoolExecutor(threads) as pool:
         file.write(MAGIC)
         blocks = _blocks(regions)
-        while group := list(islice(blocks, 4 * threads)):  # bounded: no more than these wait in memory
+        while group := list(islice(blocks, 4 * threads)):  # bounds the blocks in memory
             for block, (count, encoded) in zip(group, pool.map(_encode, group), strict=True):
                 items += len(block.new) // block.item_bytes
                 changed += count
@@ -77,7 +77,7 @@ def write_delta(target: Path, regions: Iterable[Region], threads: int = 1) -> De
 
 
 def apply_delta(delta: bytes, weights: Path) -> None:
-    """Change `weights`, a copy of the old file, into the new one. Raises DataError where `delta` does not fit such a file."""
+    """Change `weights`, a copy of the old file, into the new one. Raises DataError if `delta` does not fit the file."""
     if not delta.startswith(MAGIC):
         raise DataError(f"not a delta of weights: it begins with {delta[:16]!r}; expected {MAGIC!r}")
     mapped = np.memmap(weights, dtype=np.uint8, mode="r+")
@@ -102,7 +102,7 @@ def _blocks(regions: Iterable[Region]) -> Iterator[Region]:
 
 
 def _encode(block: Region) -> tuple[int, bytes]:
-    """(changed items, the block's bytes): nothing where nothing changed."""
+    """(changed items, the block's bytes); no bytes if nothing changed."""
     kind = _UNSIGNED[block.item_bytes]
     difference = block.old.view(kind) ^ block.new.view(kind)
     where = np.flatnonzero(difference)
@@ -147,7 +147,7 @@ class _Reader:
         return found
 
     def plane(self, length: int) -> Bytes:
-        """The next part, which must unpack to `length` bytes."""
+        """Read the next part, which must unpack to `length` bytes."""
         stored, zipped = _PART.unpack_from(self._data, self.at)
         self.at += _PART.size
         data = self._data[self.at : self.at + stored]

@@ -1,6 +1,6 @@
 """The files of a published policy version and their checksums; torch-free, since engine keepers verify before they load.
 
-A manifest is {file name: {"sha256": hex digest, "bytes": size}}; it travels in the `policy_versions` document.
+A manifest is {file name: {"sha256": hex digest, "bytes": size}}; the `policy_versions` document contains it.
 """
 
 import hashlib
@@ -11,8 +11,8 @@ from shared.documents.run import FileEntry
 from shared.errors import DataError
 
 CHUNK_BYTES = 1 << 20
-WEIGHTS_FILE = "model.safetensors"  # as the trainer writes it
-DELTA_FILE = "weights.delta"  # its changes since the version before
+WEIGHTS_FILE = "model.safetensors"  # written by the trainer
+DELTA_FILE = "weights.delta"  # changes since the previous version
 
 
 def entry_of(path: Path) -> FileEntry:
@@ -27,9 +27,9 @@ def manifest_of(directory: Path) -> dict[str, FileEntry]:
 
 
 def verify_files(directory: Path, manifest: Mapping[str, FileEntry]) -> None:
-    """Return when `directory` holds every file of the manifest, byte for byte; files beyond it are not looked at.
+    """Verify that `directory` contains every file of the manifest, byte for byte; ignores other files.
 
-    Raises DataError naming the file, what was expected and what was found.
+    Raises DataError with the file, what was found and what was expected.
     """
     for name, expected in manifest.items():
         path = directory / name

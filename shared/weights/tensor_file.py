@@ -1,4 +1,4 @@
-"""The header of a safetensors file: which tensor lies where. Torch-free."""
+"""The header of a safetensors file: the position of each tensor. Torch-free."""
 
 import io
 import json
@@ -10,7 +10,7 @@ from typing import Any
 
 from shared.errors import DataError
 
-# As safetensors spells a type: (as torch spells it, bytes)
+# safetensors type: (torch type, bytes)
 DTYPES = {
     "F64": ("float64", 8), "F32": ("float32", 4), "F16": ("float16", 2), "BF16": ("bfloat16", 2),
     "I64": ("int64", 8), "I32": ("int32", 4), "I16": ("int16", 2), "I8": ("int8", 1), "U8": ("uint8", 1), "BOOL": ("bool", 1),
@@ -20,19 +20,19 @@ DTYPES = {
 
 @dataclass(frozen=True, slots=True)
 class FileTensor:
-    """`start` and `end`: its bytes in the file."""
+    """`start` and `end`: its byte range in the file."""
 
     name: str
-    dtype: str  # torch's spelling
+    dtype: str  # torch's name
     shape: tuple[int, ...]
     start: int
     end: int
 
 
 def tensors_of(file: Path, data: bytes | None = None) -> list[FileTensor]:
-    """In the order of their bytes, one behind the other. `data`: the bytes of `file`, where they were read already.
+    """Tensors in byte order, contiguous. `data`: the bytes of `file`, if already read.
 
-    Raises DataError where the header cannot be read, or does not describe such a file.
+    Raises DataError if the header is unreadable or does not describe such a file.
     """
     try:
         with file.open("rb") if data is None else io.BytesIO(data) as opened:
@@ -41,7 +41,7 @@ def tensors_of(file: Path, data: bytes | None = None) -> list[FileTensor]:
         header.pop("__metadata__", None)
         found = [_tensor(name, entry, 8 + length) for name, entry in header.items()]
     except (OSError, struct.error, ValueError, KeyError, TypeError, AttributeError) as exc:
-        raise DataError(f"{file} has no header that can be read: {type(exc).__name__}: {exc}") from exc
+        raise DataError(f"{file} has an unreadable header: {type(exc).__name__}: {exc}") from exc
     found.sort(key=lambda tensor: (tensor.start, tensor.end))
     reached = found[0].start if found else 0
     for tensor in found:

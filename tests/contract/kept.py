@@ -207,7 +207,7 @@ async def assert_damage_is_told_and_passed(
     """A version damaged in each of the `kinds`, whose name is in the keeper's error, is never loaded; the next whole one is."""
     for kind in kinds:
         bad = await announce_damaged(kind)
-        assert f"version {bad.version} cannot be put together" in await kept.error_with(kind)
+        assert f"version {bad.version} cannot be assembled" in await kept.error_with(kind)
         service = await kept.service()
         assert (service.status, service.wants_full) == (ServiceStatus.UP, bad.version)
         await assert_serves(kept, bad.version - 1)

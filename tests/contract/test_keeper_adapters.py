@@ -181,6 +181,6 @@ async def test_an_adapter_whose_merge_lacks_the_announced_checksum_is_never_load
             base=0,
             adapter=manifest_of(adapters[1]),
         )
-        await kept.error_with(f"version {version.version} cannot be put together")
+        await kept.error_with(f"version {version.version} cannot be assembled")
         assert (await kept.service()).wants_full == version.version
         await assert_serves(kept, 0)

@@ -160,7 +160,7 @@ async def test_a_turn_too_large_for_a_document_is_a_recorded_failure_with_the_re
     async with resources(store, says("hello"), retry_delay_s=3600) as shared:
         record, slot = await played(store, shared, 0, "x", sampler_class=Overflowing)
     assert (record.status, record.termination) == (RecordStatus.FAILED, Termination.NOT_STORABLE.value)
-    assert "MongoDB takes no such document" in (slot.error or "")
+    assert "MongoDB rejects the document" in (slot.error or "")
     (dispatch,) = (await store.records.dispatches_of([record.id]))[record.id]
     assert (dispatch.status, dispatch.tool_calls, dispatch.response) == (DispatchStatus.FAILED, [], None)
-    assert "MongoDB takes no such document" in (dispatch.error or "")
+    assert "MongoDB rejects the document" in (dispatch.error or "")

@@ -106,9 +106,9 @@ def test_what_is_no_adapter_of_this_base_is_told(tmp_path: Path) -> None:
         {"base_model.model.layers.0.up.lora_A.weight": torch.zeros(2, 7)},
         tmp_path / "adapter" / "adapter_model.safetensors",
     )
-    with pytest.raises(DataError, match="expected lora_A and lora_B of each layer, and nothing else"):
+    with pytest.raises(DataError, match="expected only lora_A and lora_B of each layer"):
         read_adapter(tmp_path / "adapter")
     assert manifest_of(base) == before
     cut = base / "1.safetensors"
     cut.write_bytes(cut.read_bytes()[:-60])
-    assert "it was cut" in refused(SHAPES)
+    assert "the file is truncated" in refused(SHAPES)

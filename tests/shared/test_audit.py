@@ -49,7 +49,7 @@ async def test_a_held_out_episode_of_other_weights_or_with_training_data_is_foun
     held = await claim(store, split="eval", served_versions=[4])
     await play(store, held, 1.0)
     result = (await audit(store, running=True)).results[Check.EVALUATED]
-    assert result.examples == [f"{held.record_id}: sampled by versions [3, 4]; expected 4 alone"]
+    assert result.examples == [f"{held.record_id}: sampled by versions [3, 4]; expected only 4"]
     dispatches = store.database["dispatched_sampling_tasks"]
     await dispatches.update_many({"turn": {"$lt": 2}}, {"$set": {"policy": "guide"}})
     assert (await audit(store, running=True)).results[Check.EVALUATED].violations == 0, "others play with their newest"
@@ -219,7 +219,7 @@ async def test_the_audit_finds_a_group_that_was_trained_again_after_its_marks_we
     report = await audit(store)
     assert [check for check, result in report.results.items() if result.violations] == [Check.ACCOUNTS]
     assert report.results[Check.ACCOUNTS].examples == [
-        f"policy main, step 1: trained 2 records of {TASK}; 0 bear its mark",
+        f"policy main, step 1: trained 2 records of {TASK}; 0 have its mark",
         f"policy main: steps 1, 2 trained {TASK}; expected at most 1",
     ]
 
@@ -230,7 +230,7 @@ async def test_steps_that_a_resume_took_back_are_no_accounts_any_more(store: Sto
     assert await store.runs.start_trainer("main", admission) == 1
     assert await store.runs.start_trainer("main", admission) == 2, "from step 0 again"
     assert (await audit(store)).results[Check.ACCOUNTS].examples == [
-        f"policy main, step 1: trained 0 records of {TASK}; 2 bear its mark"
+        f"policy main, step 1: trained 0 records of {TASK}; 2 have its mark"
     ]
     await store.data.rewind("main", 0, max_trained_count=1)
     await store.versions.withdraw_after("main", 0, 2)

@@ -48,10 +48,10 @@ def entry(dtype: str, size: int, start: int, end: int) -> dict[str, object]:
 @pytest.mark.parametrize(
     ("header", "words"),
     [
-        ({"a": entry("I8", 1, 0, 1), "b": entry("F32", 1, 1, 5)}, "tensor b is not aligned behind a"),
+        ({"a": entry("I8", 1, 0, 1), "b": entry("F32", 1, 1, 5)}, "tensor b is not aligned after a"),
         ({"a": entry("I8", 1, 0, 1), "b": entry("I8", 1, 2, 3)}, "tensor b begins at byte"),
         ({"a": entry("F32", 2, 0, 4)}, "tensor a of 4 bytes is float32 of shape"),
-        ({"a": entry("F4", 2, 0, 1)}, "no header that can be read: KeyError"),
+        ({"a": entry("F4", 2, 0, 1)}, "unreadable header: KeyError"),
     ],
 )
 def test_a_file_that_cannot_be_cut_is_told_and_not_sent(tmp_path: Path, header: dict[str, object], words: str) -> None:

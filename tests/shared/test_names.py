@@ -52,7 +52,7 @@ def test_a_plain_name_is_taken(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["admin", "local", "config"])
 def test_databases_of_the_server_are_no_runs(name: str) -> None:
-    with pytest.raises(ConfigError, match="MongoDB's own"):
+    with pytest.raises(ConfigError, match="system database"):
         check_run_name(name)
 
 

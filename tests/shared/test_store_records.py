@@ -225,6 +225,6 @@ async def test_a_run_of_another_schema_is_refused_with_a_remedy(store: Store) ->
     await store.database["runs"].update_one({"_id": "run"}, {"$set": {"schema_version": SCHEMA_VERSION - 1}})
     with pytest.raises(
         DataError,
-        match=rf"schema {SCHEMA_VERSION - 1}, this program knows {SCHEMA_VERSION}; use the version that wrote it",
+        match=rf"schema {SCHEMA_VERSION - 1}, this program supports {SCHEMA_VERSION}; use the version that wrote it",
     ):
         await store.runs.ensure()

@@ -125,7 +125,7 @@ def test_a_json_array_holds_the_same_tasks_as_jsonl(tmp_path: Path, indent: int 
         ('[\n{"id": "a", "query": "q"}\n{"id": "b"}]', "3: not JSON: expected a comma or the array's end"),
         ('[\n{"id": "a", "query": "q"},\n{oops}]', "3: not JSON: Expecting property name"),
         ('[\n{"id": "a", "query": "q"},\n', "3: not JSON: Expecting value"),
-        ('[{"id": "a", "query": "q"}]\n{"id": "b"}', "1: something stands behind the array's end"),
+        ('[{"id": "a", "query": "q"}]\n{"id": "b"}', "1: found text after the array's end"),
         ('[{"id": "a", "query": "q", "query": "r"}]', '1: "query" is given twice in one object'),
         ("[" * 100_000, "1: not JSON: nested too deeply"),
     ],
@@ -141,12 +141,14 @@ def test_an_array_that_is_not_utf8_is_refused_with_the_line(tmp_path: Path) -> N
 
 
 def test_an_unknown_key_is_sent_to_metadata(tmp_path: Path) -> None:
-    assert errors_of(write(tmp_path / "t.jsonl", [line(0, level=3)]))[0].endswith('Put what is yours under "metadata"')
+    assert errors_of(write(tmp_path / "t.jsonl", [line(0, level=3)]))[0].endswith(
+        'Put your own fields under "metadata"'
+    )
 
 
 def test_an_id_may_stand_in_a_file_only_once(tmp_path: Path) -> None:
     path = write(tmp_path / "t.jsonl", [line(0), line(1), line(0)])
-    assert errors_of(path) == ['3: "id" is "t0", which line 1 has already']
+    assert errors_of(path) == ['3: "id" is "t0", which line 1 already has']
 
 
 def test_errors_are_collected_up_to_twenty(tmp_path: Path) -> None:
@@ -184,6 +186,6 @@ def test_an_id_in_two_files_of_one_set_is_told_with_both_places(tmp_path: Path) 
     with pytest.raises(TaskFileError) as caught:
         check_unique_ids([first, second])
     (error,) = caught.value.errors
-    assert str(error).startswith(f'{second}:3: "id" is "t1", which {first}:2 has already; give it another one')
-    with pytest.raises(TaskFileError, match=f"{first}:1 has already"):
+    assert str(error).startswith(f'{second}:3: "id" is "t1", which {first}:2 already has; give it another one')
+    with pytest.raises(TaskFileError, match=f"{first}:1 already has"):
         check_unique_ids([first, first])

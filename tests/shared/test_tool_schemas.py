@@ -53,7 +53,7 @@ async def test_runs_of_an_earlier_version_are_read_and_what_they_did_not_keep_is
     await store.database["tool_schemas"].drop()
     report = await audit(store)
     assert report.ok, report
-    assert report.results[Check.TOOLS].note == "an earlier version kept none of its 1 lists"
+    assert report.results[Check.TOOLS].note == "an earlier version did not store its 1 lists"
 
 
 async def test_the_audit_counts_every_list_once_however_many_requests_name_it(store: Store) -> None:

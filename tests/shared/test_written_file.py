@@ -33,7 +33,7 @@ def test_a_full_disk_is_said_and_an_older_file_stays_as_it_was(tmp_path: Path) -
 
 def test_a_folder_that_cannot_be_made_or_a_name_that_is_taken_is_said(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(DataError, match=r"a\.json could not be written: .*File exists: '.*/file'; make room, or mend"):
+    with pytest.raises(DataError, match=r"a\.json could not be written: .*File exists: '.*/file'; free disk space"):
         write_text_whole(tmp_path / "file" / "a.json", "x")
     (tmp_path / "folder").mkdir()
     with pytest.raises(DataError, match=r"folder could not be written: .*Is a directory"):

@@ -42,9 +42,7 @@ def test_a_publisher_that_was_replaced_announces_nothing_and_deletes_nothing(
         run.step(step)
     documents, files = run.bridge(everything(run.bridge.store.database)), folders(run)
     for _ in range(2):  # also when it tries again
-        with pytest.raises(
-            LeaseLost, match="start 2 of the trainer has taken over from start 1; step 3 stays unannounced"
-        ):
+        with pytest.raises(LeaseLost, match="trainer generation 2 has replaced generation 1; step 3 is not announced"):
             late.publish(3)
     assert run.bridge(everything(run.bridge.store.database)) == documents
     found = folders(run)

@@ -93,7 +93,7 @@ def test_a_damaged_delta_is_passed_by_a_later_complete_version_and_never_over(
     assert part_way.version.version == 2
     assert "weights.delta" in part_way.problems[0]
     run.assert_whole(part_way)
-    with pytest.raises(DataError, match=r"version 4 cannot be put together: .*weights\.delta"):
+    with pytest.raises(DataError, match=r"version 4 cannot be assembled: .*weights\.delta"):
         run.reach(4, newer_than=2)
     run.step(5)
     reached = run.reach(5, newer_than=2)

@@ -103,7 +103,7 @@ def test_a_damaged_adapter_is_passed_by_the_one_before_or_a_complete_version_and
     assert (instead.version.version, len(instead.problems)) == (2, 1)
     assert ADAPTER_WEIGHTS in instead.problems[0]
     run.assert_whole(instead)
-    with pytest.raises(DataError, match=r"version 3 cannot be put together: .*adapter_model\.safetensors"):
+    with pytest.raises(DataError, match=r"version 3 cannot be assembled: .*adapter_model\.safetensors"):
         run.reach(3, newer_than=2)
     run.learner.steps_done = 3
     run.ask_for_full(3)

@@ -135,7 +135,7 @@ def test_a_trainer_that_was_replaced_borrows_announces_and_notes_nothing(
     before = documents(bridge)
     with pytest.raises(LeaseLost, match="another trainer has started"):
         GroupSelector(bridge, config).borrow([Group("t", _records(3), 8)], old, 4)
-    with pytest.raises(LeaseLost, match="start 2 of the trainer has taken over from start 1; step 4 stays unannounced"):
+    with pytest.raises(LeaseLost, match="trainer generation 2 has replaced generation 1; step 4 is not announced"):
         bridge(versions.announce("main", 4, "/late", {}, trainer_generation=old))
     with pytest.raises(LeaseLost, match="another trainer has started"):
         SavedSteps(bridge, config, alone, old).note(4)
