@@ -1,1 +1,1 @@
-"""Programs around the services. Only `scripts.launch` is a package; it is run from the repository root."""
+"""Programs around the services, run from the repository root: the launcher, benchmarks, set-up."""

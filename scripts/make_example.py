@@ -1,4 +1,4 @@
-"""Write the bundled example's data: tasks and registry (committed), or warm-start demonstrations (not committed).
+"""Write the bundled example's data: tasks and world (committed), or warm-start demonstrations (not committed).
 
     python scripts/make_example.py                                    # assets/example/{train,eval,mix/*}.jsonl, world.json
     python scripts/make_example.py --sft 40000 --out output/sft.jsonl  # 40,000 demonstrations
@@ -16,7 +16,7 @@ from typing import Any
 from shared.processes.interrupt import run_command
 
 EXAMPLE_DIR = Path(__file__).resolve().parent.parent / "assets" / "example"
-sys.path.insert(0, str(EXAMPLE_DIR))  # the example is a folder to copy, not an installed package
+sys.path.insert(0, str(EXAMPLE_DIR))  # the example is not an installed package
 
 from demonstrations import demonstrations  # noqa: E402  # found by the line above
 from tasks import Example, build_example, mixture  # noqa: E402  # likewise
@@ -25,7 +25,7 @@ from tasks import Example, build_example, mixture  # noqa: E402  # likewise
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, help="folder of the data (default assets/example); with --sft, a file")
-    parser.add_argument("--seed", type=int, default=7, help="of the world, tasks and demonstrations (default 7)")
+    parser.add_argument("--seed", type=int, default=7, help="seed of the world, tasks and demonstrations (default 7)")
     parser.add_argument("--sft", type=int, metavar="N", help="write N demonstrations instead of the data")
     arguments = parser.parse_args()
     example = build_example(arguments.seed)

@@ -1,13 +1,13 @@
-"""Write the bundled example's model before training: tokenizer, chat template, config and random weights.
+"""Write the bundled example's untrained model: tokenizer, chat template, config and random weights.
 
     python scripts/make_example_model.py --out output/example_init
 
-`scripts/train_example_model.sh` goes on from here: the warm start, by `python -m trainer.sft` on demonstrations.
+`scripts/train_example_model.sh` continues with the warm start: `python -m trainer.sft` on demonstrations.
 
-Owns the tokenizer. A model of 0.8 M parameters copies a value reliably only when the value is spelled the same
-wherever it stands, so capitals, digits and the operators + - * are one token each, always; text that is only structure
-(JSON skeletons, tool names, the words of the questions) is merged into units, which keeps episodes short. Byte-level:
-any text encodes, and decodes to itself.
+Defines the tokenizer. A model of 0.8 M parameters copies a value reliably only if its tokens are the same in every
+position, so capitals, digits and the operators + - * are always one token each; structural text (JSON skeletons, tool
+names, the words of the questions) is merged into longer tokens, which keeps episodes short. Byte-level: every text
+round-trips.
 """
 
 import argparse
@@ -22,12 +22,12 @@ from transformers import GenerationConfig, PreTrainedTokenizerFast, Qwen3Config,
 from shared.processes.interrupt import run_command
 
 EXAMPLE_DIR = Path(__file__).resolve().parent.parent / "assets" / "example"
-sys.path.insert(0, str(EXAMPLE_DIR))  # the example is a folder to copy, not an installed package
+sys.path.insert(0, str(EXAMPLE_DIR))  # the example is not an installed package
 
 from world import COLORS, TOOLS  # noqa: E402  # found by the line above
 
 PAD, TURN_START, TURN_END = "<|endoftext|>", "<|im_start|>", "<|im_end|>"
-# As in Qwen3, not "special": decoding with skip_special_tokens keeps them, since parsers look for them.
+# As in Qwen3, not "special": decoding with skip_special_tokens keeps them for the parsers.
 MARKERS = ("<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>", "<answer>", "</answer>")
 MAX_VOCAB = 512
 MAX_POSITIONS = 1024
@@ -40,7 +40,7 @@ PIECES = r"\p{Lu}|\p{N}|[+\-*]| ?[\p{Ll}_]+|[^\p{Lu}\p{Ll}\p{N}_+\-*]+"
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True, help="folder to write")
-    parser.add_argument("--seed", type=int, default=7, help="of the random weights (default 7)")
+    parser.add_argument("--seed", type=int, default=7, help="seed of the random weights (default 7)")
     arguments = parser.parse_args()
     tokenizer = build_tokenizer()
     model = build_model(tokenizer, arguments.seed)
@@ -79,9 +79,9 @@ def build_tokenizer() -> PreTrainedTokenizerFast:
 
 
 def structural_texts() -> Iterator[str]:
-    """What surrounds the values: no digits, no operators, and capitals only where a word begins with one.
+    """Texts around the values: no digits, no operators, and capitals only at the beginning of a word.
 
-    Each text is given twice, since a pair of symbols seen only once is not merged.
+    Each text is given twice, since a pair of symbols that occurs once is not merged.
     """
     names = [tool["function"]["name"] for tool in TOOLS]
     parameters = [next(iter(tool["function"]["parameters"]["properties"])) for tool in TOOLS]
@@ -114,8 +114,8 @@ def build_model(tokenizer: PreTrainedTokenizerFast, seed: int) -> Qwen3ForCausal
     )
     model = Qwen3ForCausalLM(config)
     model.float()
-    # At Qwen3's 0.02 a token's identity drowns in what the first layers add to it: capitals were copied after more
-    # than 1,200 steps of 32 demonstrations, with 0.1 after 400 steps of 16.
+    # At Qwen3's 0.02 the first layers' output dominates a token's embedding: capitals were copied after more than
+    # 1,200 steps of 32 demonstrations, with 0.1 after 400 steps of 16.
     embeddings = model.get_input_embeddings()
     assert isinstance(embeddings, torch.nn.Embedding)
     torch.nn.init.normal_(embeddings.weight, std=EMBEDDING_STD)

@@ -1,16 +1,16 @@
 #!/usr/bin/env bash
-# Make or refresh .venv so that it holds what this checkout needs; nothing outside the checkout is changed, except that
-# a missing system library of the embedded MongoDB is installed when this runs as root on a Debian-like system.
+# Create or update .venv with everything that this checkout needs. Changes nothing outside the checkout, except that as root
+# on a Debian-like system it installs a missing system library of the embedded MongoDB.
 #
-#   scripts/setup.sh         what running needs: both services, local engine, embedded MongoDB
-#   scripts/setup.sh dev     the same, and the tools of scripts/check
+#   scripts/setup.sh         for running: both services, local engine, embedded MongoDB
+#   scripts/setup.sh dev     the same, plus the tools of scripts/check
 #
-# Promise: returns in a fraction of a second when nothing changed (a stamp keyed by pyproject.toml and constraints.txt);
-# two at once are safe (the second waits); a set-up that failed is repeated by the next call.
+# Promise: returns in a fraction of a second if nothing changed (a stamp keyed by pyproject.toml and constraints.txt);
+# concurrent calls are safe (the second waits); a failed set-up is repeated by the next call.
 #
-#   PYTHON            which CPython (3.11 or newer) makes .venv; default: the first that fits
-#   TORCH_INDEX_URL   where torch comes from, e.g. the CPU index that pytorch.org names, on a machine without an NVIDIA GPU
-#   DB_CONNECTION_STRING   a MongoDB of your own: then the embedded one need not be able to start
+#   PYTHON            CPython (3.11 or newer) that creates .venv; default: the first suitable one
+#   TORCH_INDEX_URL   package index of torch, e.g. pytorch.org's CPU index on a machine without an NVIDIA GPU
+#   DB_CONNECTION_STRING   a MongoDB of your own: the embedded one is then not needed
 set -euo pipefail
 case "${1:-run}" in
   run) extras="sampler,trainer,engine,local" ;;

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Make the bundled model again, from nothing, through our own SFT mode: assets/example/model (about 10 minutes on one core).
+# Recreate the bundled model assets/example/model from random weights by SFT (about 10 minutes on one core).
 #
-#   scripts/train_example_model.sh [OUT]      OUT: where the finished model goes (default output/example_model/final)
+#   scripts/train_example_model.sh [OUT]      OUT: folder of the finished model (default output/example_model/final)
 #
-# Random weights and tokenizer ─▶ 40,000 noisy demonstrations ─▶ 1,200 steps of 32 ─▶ a model that knows the form of an
-# episode and solves about a third of the tasks. To ship it, copy the result over assets/example/model.
+# Random weights and tokenizer ─▶ 40,000 noisy demonstrations ─▶ 1,200 steps of 32 ─▶ a model that knows the format of an
+# episode and solves about a third of the tasks. To ship it, copy the result to assets/example/model.
 set -euo pipefail
 [[ "${1:-}" =~ ^(-h|--help)$ ]] && { sed -n '2,8s/^# \{0,1\}//p' "$0"; exit 0; }
 cd "$(dirname "${BASH_SOURCE[0]}")/.."

@@ -1,1 +1,1 @@
-"""Benchmarks and measured comparisons: `python -m scripts.bench.NAME --help`; `--quick` runs each in seconds."""
+"""Benchmarks and comparisons: `python -m scripts.bench.NAME --help`; `--quick` takes seconds."""

@@ -1,1 +1,1 @@
-"""The whole system on this machine with one command: `python -m scripts.launch RUN_NAME`, see `settings.py` for its options."""
+"""Runs the whole system on this machine: `python -m scripts.launch RUN_NAME`; options in `settings.py`."""

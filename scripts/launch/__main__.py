@@ -1,15 +1,15 @@
-"""One command from a run name to a trained policy, or several that take turns, on this machine.
+"""Trains one policy, or several that take turns, on this machine with one command.
 
     lock ─▶ database ─▶ check the tasks
-         ─▶ tools ─▶ engines ─▶ samplers ─▶ trainers      (each only if it is not given; a policy has its own
-         ─▶ evaluate version 0 ─▶ queue the tasks ─▶ train to the end        engines and its own trainer)
+         ─▶ tools ─▶ engines ─▶ samplers ─▶ trainers      (each only if it is not given; every policy has
+         ─▶ evaluate version 0 ─▶ queue the tasks ─▶ train to the end        engines and a trainer)
          ─▶ evaluate the result ─▶ summary
 
-With `only_evaluate` there is no trainer, and the evaluation of version 0 is all; then comes a report of it.
+With `only_evaluate` there is no trainer: it evaluates version 0 and writes a report.
 
-Every step is idempotent: the same command continues an interrupted run. If a part dies, this says which, shows the end of
-its log, stops the rest and exits with 1; samplers are started again a few times before. Ctrl-C stops all of it and exits with
-130; a second one does not wait.
+Every step is idempotent: the same command continues an interrupted run. If a child crashes, the launcher names it, prints
+the end of its log, stops the rest and exits with 1; samplers are restarted a few times first. Ctrl-C stops everything and
+exits with 130; a second Ctrl-C kills without waiting.
 """
 
 import asyncio
@@ -61,7 +61,7 @@ def main() -> None:
     config = policies[0]
     os.chdir(ROOT)
     logging.basicConfig(level=logging.WARNING)
-    console = Console(emoji=False)  # rich would show a tram in the id main:train:0:t0
+    console = Console(emoji=False)  # rich would render `:train:` in the id main:train:0:t0 as a tram
     suffix = "" if config.is_main else f"_{config.machine_rank}"
     try:
         with RunLock(config.folder / f"launch{suffix}.lock") as lock, Children(config.run, ROOT, lock.fd) as children:
@@ -81,13 +81,13 @@ def main() -> None:
 
 
 def install_sglang() -> None:
-    """Before anything is started, since the first time takes minutes; its progress lines go to the terminal."""
+    """Install before anything is started, since the first time takes minutes; prints progress to the terminal."""
     if status := subprocess.run(commands.install_sglang(), stdin=subprocess.DEVNULL, check=False).returncode:
         raise TandemError(f"SGLang could not be installed (status {status}, see above); without it: --engine local")
 
 
 class Launch:
-    """One launch of a run: the steps, in order, over the children they start. The first policy owns the tasks."""
+    """One launch of a run: its steps in order, and the children that they start. The first policy owns the tasks."""
 
     def __init__(self, policies: list[LaunchConfig], children: Children, display: Display) -> None:
         self.policies = policies
@@ -98,13 +98,13 @@ class Launch:
         self.metrics = {policy.policy: StepMetrics(policy.policy_folder / METRICS_FILE) for policy in self.trained}
         self.clock = PhaseClock(config.folder / "seconds.json")
         self.database = config.db_connection_string or ""
-        self.figures: dict[str, Any] | None = None  # the summary, once there is one
-        self.evaluated: EvaluationRound | None = None  # the same of a launch that only evaluates
+        self.figures: dict[str, Any] | None = None  # the summary, at the end
+        self.evaluated: EvaluationRound | None = None  # the result with `only_evaluate`
         display.metrics = self.metrics
         children.tell = display.note
 
     async def until_done_or_interrupted(self) -> int:
-        """Run the steps while watching children and signals. Returns the exit status; raises what a step or child raised."""
+        """Run the steps while watching children and signals. Returns the exit status; raises the error of a step or child."""
         interrupted = asyncio.Event()
         tasks = {
             asyncio.create_task(self.steps(), name="steps"),
@@ -117,11 +117,11 @@ class Launch:
                 done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
                 first = min(done, key=lambda task: task.get_name() != "steps")
                 if first.get_name() == "interrupt":
-                    self.display.note("interrupted: stopping everything (again: at once)")
+                    self.display.note("interrupted: stopping everything (Ctrl-C again: without waiting)")
                     return INTERRUPTED
                 if first.exception() is not None:
                     await asyncio.sleep(2 * POLL_S)
-                    self.children.check()  # a child's death is the cause, what it did to the steps is not
+                    self.children.check()  # a child's crash is the cause; errors of the steps are its effects
                 return first.result() or 0
             except TandemError as exc:
                 self.display.note(f"{str(exc).splitlines()[0].partition(';')[0]}: stopping everything, details below")
@@ -172,11 +172,11 @@ class Launch:
             self.clock.end()
             await asyncio.to_thread(
                 self.children.stop, ("trainer", "sampler", "keeper", "tools")
-            )  # last figures arrive
+            )  # for the last metrics
             return await self.finish(store)
 
     async def is_finished(self, store: Store) -> bool:
-        """Is nothing left to do but to show the summary again? (In doubt no: every step notices that itself.)"""
+        """Whether only the summary remains to be shown. False if in doubt: every step can be repeated."""
         for config in self.trained:
             metrics = self._read_metrics(config.policy)
             wanted = 0 if config.only_evaluate else config.max_steps()
@@ -184,12 +184,12 @@ class Launch:
                 return False
         if not self.config.has_evaluation:
             return True
-        await import_eval(store, self.config)  # the file may have grown
+        await import_eval(store, self.config)  # the file may have new tasks
         versions = {0, *await self._still_to_evaluate(store)}
         return all([await EvalRound(store, self.config.policy, version).is_complete() for version in versions])
 
     async def finish(self, store: Store) -> int:
-        """The summary, or the report, from what the store and the metrics hold."""
+        """Write and print the summary or report from the store and the metrics."""
         rounds = await evaluation_rounds(store, self.config.policy)
         if self.config.only_evaluate:
             self.evaluated = rounds[0]
@@ -202,7 +202,7 @@ class Launch:
         return 0
 
     async def _still_to_evaluate(self, store: Store) -> list[int]:
-        """Versions whose round is under way, in order, and the newest; none without held-out tasks."""
+        """Versions with an unfinished round, in order, and the newest; empty without held-out tasks."""
         if not self.config.has_evaluation:
             return []
         newest = await store.versions.newest(self.config.policy)
@@ -217,7 +217,7 @@ class Launch:
             self.display.note(f"MongoDB: {shown(self.database)} database {self.config.run} (open it with Compass)")
 
     async def evaluate(self, store: Store, version: int, phase: str) -> None:
-        """Play the held-out tasks with one version, unless that was done before."""
+        """Play the held-out tasks with one version, unless already done."""
         played = EvalRound(store, self.config.policy, version)
         if not await played.is_complete():
             self.clock.begin("start")
@@ -231,12 +231,12 @@ class Launch:
         self.display.note(f"held-out reward of version {version}: {await played.text()}")
 
     async def train(self, store: Store) -> None:
-        """Queue the tasks and wait for the trainers' own ends. Raises ChildDied where one is not the last step's."""
+        """Queue the tasks and wait for the trainers to finish. Raises ChildDied if one stops before its last step."""
         self.clock.begin("training")
         inserted = await import_train(store, self.config)
         self.display.begin_phase(f"training ({inserted} tasks queued)" if inserted else "training")
         for policy, trainer in self.display.trainers.items():
-            await self.children.wait_exit(trainer)  # another end than status 0 is the watch's business
+            await self.children.wait_exit(trainer)  # `watch` handles other exit statuses than 0
             metrics, run = self._read_metrics(policy), await store.runs.get()
             wanted = run.admission[policy].num_steps if run and policy in run.admission else None
             if wanted is not None and metrics.last_step < wanted:
@@ -248,17 +248,17 @@ class Launch:
         return f"{self.metrics[policy].last_step} steps{whose}"
 
     async def follow(self, store: Store) -> int:
-        """A machine other than the first: its part is over when its trainers end, or the evaluation."""
+        """On machines other than the first: wait until the trainers, or the evaluation, have finished."""
         self.display.begin_phase("working for machine 0")
         if trainers := self.display.trainers.values():
             return max([await self.children.wait_exit(trainer) for trainer in trainers])
         await EvalRound(store, self.config.policy, 0).wait()
         return 0
 
-    # ---------------------------------------------------------------- looking
+    # ---------------------------------------------------------------- queries
 
     async def _is_served(self, store: Store, version: int) -> bool:
-        """By an engine of the tasks' owner; and does each other policy have one with its newest weights?"""
+        """Whether an engine of the tasks' owner serves `version`, and each other policy has one with its newest weights."""
         for config in self.policies:
             newest = await store.versions.newest(config.policy)
             announced = version if newest is None else newest.version
@@ -274,7 +274,7 @@ class Launch:
 
     @asynccontextmanager
     async def _refreshed(self, store: Store) -> AsyncIterator[None]:
-        """Keep the display's figures fresh meanwhile."""
+        """Refresh the display's figures within this context."""
         task = asyncio.create_task(self._refresh(store), name="refresh")
         try:
             yield
@@ -288,7 +288,7 @@ class Launch:
                 self._read_metrics(policy)
             self.display.snapshot = await take_snapshot(store, list(self.metrics))
             for child in self.children.losses():
-                self.display.note(f"the run goes on without {child.crash_report()}")
+                self.display.note(f"the run continues without {child.crash_report()}")
             await asyncio.sleep(SNAPSHOT_S)
 
 

@@ -1,12 +1,12 @@
-"""The launcher's children: started with a log each, watched, stopped in order. No child outlives the launcher.
+"""The launcher's child processes: starts each with a log, watches them, stops them in order. No child outlives the launcher.
 
     launcher ──pipe──▶ reaper     stops everything in order when the launcher is killed
-        ├─ mongod, tools, engine keepers, samplers, trainer      each in a session of its own, with a log of its own
-        ╎       so that Ctrl-C reaches the launcher alone
+        ├─ mongod, tools, engine keepers, samplers, trainer      each in its own session, with its own log
+        ╎       so that Ctrl-C reaches only the launcher
 
-A child that ends unasked has died: ChildDied, but for one that `ends_itself` with status 0. Samplers may come and go: one that
-died is started again, after a pause that doubles, `RESTARTS` times; one that works for `STEADY_S` begins to count anew. Losing
-some of them for good, not all, is reported and borne.
+An unexpected exit of a child raises ChildDied, except status 0 of one that `ends_itself`. A crashed sampler is restarted up to
+`RESTARTS` times, with exponential back-off; after `STEADY_S` of work its count starts again at 0. Losing some but not all
+samplers is only reported.
 """
 
 import asyncio
@@ -30,23 +30,23 @@ from shared.errors import TandemError
 from shared.processes.mongod import Mongod
 
 POLL_S = 0.25
-TAIL_LINES = 30  # torch's launcher alone ends with 15 lines of its own
-# Order of stopping, and seconds between SIGTERM and SIGKILL. Consumers go before what they consume.
+TAIL_LINES = 30  # torch's launcher ends its log with 15 lines
+# Stopping order, and seconds between SIGTERM and SIGKILL. Consumers stop before their producers.
 STAGES = {"trainer": (0, 40.0), "sampler": (1, 45.0), "keeper": (2, 25.0), "tools": (3, 5.0), "mongod": (4, 30.0)}
 REPLICAS = ("sampler",)
-RESTARTS = 5  # of one replica that dies again and again
+RESTARTS = 5  # of one replica that crashes repeatedly
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 30.0
 STEADY_S = 600.0
-ASKED_TO, REFUSED = 0, 2  # exit statuses: it was stopped on purpose; its configuration is wrong, and would be again
+ASKED_TO, REFUSED = 0, 2  # exit statuses: stopped on purpose; wrong configuration, for which a restart is useless
 
 
 class ChildDied(TandemError):
-    """A part of the run ended that should not have; the message names it and carries the end of its log."""
+    """A child exited unexpectedly; the message names it and contains the end of its log."""
 
 
 @dataclass(slots=True)
 class Child:
-    """One process. `log_start` is where this start's part of the (appended) log begins."""
+    """One process. `log_start`: offset of this start's output in the appended log."""
 
     name: str
     kind: str
@@ -57,21 +57,21 @@ class Child:
     errors: ErrorLines
     command: tuple[str, ...] = ()
     environment: dict[str, str] = field(default_factory=dict)
-    ends_itself: bool = False  # status 0 is no death
-    may_exit: bool = False  # no end is a death: it was asked to stop
+    ends_itself: bool = False  # status 0 is expected
+    may_exit: bool = False  # any exit is expected: it was asked to stop
     started_at: float = field(default_factory=time.monotonic)
-    restarts: int = 0  # that led to this process, without a steady one in between
-    due_at: float | None = None  # when it is started again; None: it lives, or is lost
+    restarts: int = 0  # since the last steady process
+    due_at: float | None = None  # time of its restart; None: it is running, or lost
 
     @property
     def died(self) -> bool:
-        """Ended, and should not have."""
+        """Whether it exited unexpectedly."""
         status = self.returncode
         return status is not None and not self.may_exit and not (self.ends_itself and status == 0)
 
     @property
     def is_lost(self) -> bool:
-        """Died, and will not be started again."""
+        """Whether it crashed and will not be restarted."""
         used_up = self.restarts >= RESTARTS or self.returncode in (ASKED_TO, REFUSED)
         return self.died and (self.kind not in REPLICAS or used_up)
 
@@ -80,7 +80,7 @@ class Child:
         return self.process.poll()
 
     def log_text(self) -> str:
-        """What this start has written so far."""
+        """The output since this start."""
         try:
             with self.log_path.open("rb") as file:
                 file.seek(self.log_start)
@@ -98,7 +98,7 @@ class Child:
         return next((line for line in reversed(lines) if line.strip()), "")
 
     def crash_report(self) -> str:
-        """Which, how, and the end of its log."""
+        """Name, exit status and the end of its log."""
         tail = (
             "\n".join(f"    {line}" for line in self.log_text().splitlines()[-TAIL_LINES:]) or "    (it wrote nothing)"
         )
@@ -107,7 +107,7 @@ class Child:
 
 
 def _inherited(kind: str) -> dict[str, str]:
-    """The launcher's environment, without the secrets of services of another kind."""
+    """The launcher's environment, without secrets of other kinds of services."""
     own = f"TANDEM_{kind.upper()}_"
     return {name: value for name, value in os.environ.items() if name.startswith(own) or not is_secret_variable(name)}
 
@@ -119,9 +119,9 @@ def describe_exit(status: int | None) -> str:
 
 
 class Children:
-    """Use as a context manager; leaving it stops every child that is left.
+    """Use as a context manager; its exit stops all remaining children.
 
-    `lock_fd` is an open, locked file that the reaper holds on to until all is stopped.
+    `lock_fd`: an open, locked file that the reaper keeps open until all children have stopped.
     """
 
     def __init__(self, run: str, root: Path, lock_fd: int | None = None) -> None:
@@ -133,8 +133,8 @@ class Children:
         self._repeats = Repeats()
         self._stopping = False
         self.children: list[Child] = []
-        self.force = False  # set it to stop without the graces
-        self.tell: Callable[[str], None] = lambda text: None  # what `stop` does
+        self.force = False  # set it to stop without grace periods
+        self.tell: Callable[[str], None] = lambda text: None  # receives progress messages
 
     def __enter__(self) -> Self:
         self._reaper = subprocess.Popen(
@@ -156,7 +156,7 @@ class Children:
         *,
         ends_itself: bool = False,
     ) -> Child:
-        """Start a child; its output goes to the end of `log_path`."""
+        """Start a child; its output is appended to `log_path`."""
         log_path.parent.mkdir(parents=True, exist_ok=True)
         mark = self._announce(name, kind)
         with log_path.open("ab") as log:
@@ -177,7 +177,7 @@ class Children:
     def start_mongod(self, server: Mongod) -> Child:
         """Start the embedded MongoDB as a child. Raises MongodFailed."""
         mark = self._announce("mongod", "mongod")
-        os.environ[MARK] = mark  # the server starts its own process
+        os.environ[MARK] = mark  # the server's process inherits it
         try:
             server.start()
         finally:
@@ -186,7 +186,7 @@ class Children:
         return self._add("mongod", "mongod", server.process, server.log_path, server.log_path.stat().st_size, mark)
 
     def _announce(self, name: str, kind: str) -> str:
-        """Tell the reaper the mark of a child that is about to start, so that no instant is uncovered."""
+        """Send the reaper a child's mark before it starts, so that the child is covered from the beginning."""
         stage, grace_s = STAGES[kind]
         mark = f"{self._launch}:{name}"
         self._tell(Target(name, 0, -1, mark, stage, grace_s))
@@ -212,7 +212,7 @@ class Children:
         return [child for child in self.children if child.kind == kind]
 
     async def watch(self) -> None:
-        """Never returns; raises ChildDied as soon as a part that the run cannot do without has ended."""
+        """Never returns; raises ChildDied as soon as an essential child has exited."""
         while True:
             self.tell_errors()
             self.revive()
@@ -220,14 +220,14 @@ class Children:
             await asyncio.sleep(POLL_S)
 
     def tell_errors(self) -> None:
-        """What services wrote as errors since the last call; the same of several children once."""
+        """Report new error lines of the logs, equal ones of several children once."""
         for child in self.children:
             for error in child.errors.new() if child.kind != "mongod" else ():
                 if (text := self._repeats.told(error)) is not None:
                     self.tell(f"{child.name}: {text}")
 
     def revive(self) -> None:
-        """Start replicas again that died, when their pauses have passed; `tell` says so."""
+        """Restart crashed replicas after their back-off; reports it by `tell`."""
         for child in [child for child in self.children if child.died and not child.is_lost]:
             now = time.monotonic()
             if child.due_at is None:
@@ -249,16 +249,18 @@ class Children:
             if child.is_lost and (child.kind not in REPLICAS or all(c.is_lost for c in self.of_kind(child.kind))):
                 raise ChildDied(child.crash_report())
         if self._reaper is not None and self._reaper.poll() is not None:
-            raise ChildDied(f"the reaper {describe_exit(self._reaper.returncode)}; nothing would stop the children")
+            raise ChildDied(
+                f"the reaper {describe_exit(self._reaper.returncode)}; without it the children could outlive the launcher"
+            )
 
     def losses(self) -> list[Child]:
-        """Replicas that were lost for good since the last call."""
+        """Replicas lost since the last call."""
         new = [c for c in self.children if c.is_lost and c.name not in self._reported]
         self._reported |= {child.name for child in new}
         return new
 
     async def wait_exit(self, child: Child) -> int:
-        """The exit status of a child that ends itself."""
+        """Wait for a child that ends itself; returns its exit status."""
         while True:
             if (status := child.returncode) is not None:
                 return status
@@ -266,7 +268,7 @@ class Children:
 
     def stop(self, kinds: Sequence[str] = tuple(STAGES)) -> None:
         """Stop the children of `kinds` in order; blocks until they and their descendants are gone."""
-        self._stopping = True  # nothing is started again from here on
+        self._stopping = True  # no restarts from here on
         chosen = [child for child in self.children if child.kind in kinds]
         for child in chosen:
             child.may_exit = True
@@ -280,5 +282,5 @@ class Children:
         self.stop()
         assert self._reaper is not None
         assert self._reaper.stdin is not None
-        self._reaper.stdin.close()  # it finds no target alive and ends
+        self._reaper.stdin.close()  # it finds no live target and exits
         self._reaper.wait(60)

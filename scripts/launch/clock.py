@@ -1,4 +1,4 @@
-"""Seconds by phase, kept in a file: those of all launches of a run add up."""
+"""Seconds by phase, stored in a file and summed over all launches of a run."""
 
 import json
 import time
@@ -22,7 +22,7 @@ class PhaseClock:
         self._phase = (phase, time.monotonic())
 
     def end(self) -> None:
-        """The phase is over; write what it took."""
+        """End the phase and write its duration."""
         if self._phase is not None:
             phase, since = self._phase
             self.seconds[phase] = self.seconds.get(phase, 0.0) + time.monotonic() - since

@@ -1,6 +1,6 @@
-"""The command line and environment of every child. What a service's options mean stands in its own `--help`.
+"""The command line and environment of every child. A service's `--help` explains its options.
 
-Keepers and trainers get the configuration of their policy, samplers those of all: the owner's, and those that take turns with it.
+Keepers and trainers get the configuration of their policy, samplers those of all policies.
 """
 
 import json
@@ -18,24 +18,24 @@ SGLANG_SCRIPT = ROOT / "scripts" / "sglang_cpu.sh"
 
 
 def environment() -> dict[str, str]:
-    """For every child: five processes share a few cores, so each library gets one thread unless told otherwise."""
+    """For every child: five processes share a few cores, so each library gets one thread by default."""
     threads = {name: os.environ.get(name, "1") for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS")}
     return threads | {"TOKENIZERS_PARALLELISM": os.environ.get("TOKENIZERS_PARALLELISM", "false")}
 
 
 def with_database(section: str, database: str) -> dict[str, str]:
-    """For a service, by the name of its section: the connection string may hold a password, and every user of the machine may
-    read a process's arguments, but not its environment."""
+    """The environment of the service with this section. It contains the connection string because every user of the machine
+    may read a process's arguments, but not its environment."""
     return environment() | {f"TANDEM_{section.upper()}_{DATABASE.upper()}": database}
 
 
 def tools() -> Command:
     server = str(EXAMPLE / "tool_server.py")
-    return [sys.executable, server, "--transport", "streamable-http", "--port", "0"]  # prints the port it took
+    return [sys.executable, server, "--transport", "streamable-http", "--port", "0"]  # prints its port
 
 
 def keeper(config: LaunchConfig, engine_url: str | None) -> Command:
-    """`engine_url`: an engine that runs already. Without one the keeper starts its own."""
+    """`engine_url`: a running engine. Without one the keeper starts an engine."""
     engine = ["--engine_url", engine_url] if engine_url else []
     if config.engine == "sglang":
         engine = ["--engine_command", f"{shlex.quote(str(SGLANG_SCRIPT))} serve {{model}} --port {{port}}"]
@@ -105,7 +105,7 @@ def _common(config: LaunchConfig) -> Command:
 
 
 def _given(config: LaunchConfig, section: str) -> Command:
-    """The service's own flags from the launcher's command line."""
+    """The service's flags from the launcher's command line."""
     return config.service_flags.get(section, [])
 
 

@@ -1,4 +1,4 @@
-"""The reward curve: a PNG by matplotlib, and the terminal's by plotext."""
+"""The reward curve: a PNG by matplotlib, and text by plotext."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -14,7 +14,7 @@ from scripts.launch.figures import MOVING_STEPS, EvalPoint, StepMetrics, moving_
 def write_png(
     path: Path, metrics: Mapping[str, StepMetrics], evals: Mapping[str, Sequence[EvalPoint]], title: str
 ) -> None:
-    """Reward by step: every step (faint), moving average, by source, evaluations; a picture for each policy, side by side."""
+    """Plot reward by step: every step (faint), moving average, by source, evaluations; one panel per policy."""
     figure = Figure(figsize=(8 * len(metrics), 4.5), dpi=120, layout="constrained")
     FigureCanvasAgg(figure)  # no window, no global state
     for number, (policy, of_policy) in enumerate(metrics.items(), start=1):
@@ -46,7 +46,7 @@ def _draw(axes: Axes, metrics: StepMetrics, evals: Sequence[EvalPoint]) -> None:
 def terminal_text(
     metrics: StepMetrics, evals: Sequence[EvalPoint], width: int = 80, height: int = 16, *, whose: str = ""
 ) -> str:
-    """The same in characters, without colors: moving average, and the evaluations as `o`."""
+    """The curve as text without colors: moving average, and evaluations as `o`."""
     steps, rewards = series(metrics, "reward/mean")
     averages = moving_average(rewards)
     figure = plotext.figure
@@ -62,7 +62,7 @@ def terminal_text(
 
 
 def limits(rewards: Sequence[float]) -> tuple[float, float]:
-    """From 0 to 1, and as far beyond as these lie."""
+    """The range [0, 1], extended to include all rewards."""
     return min(0.0, *rewards, 0.0), max(1.0, *rewards, 1.0)
 
 

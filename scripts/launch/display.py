@@ -1,4 +1,4 @@
-"""The live display: one screen on a terminal, plain lines (one per step and event) elsewhere."""
+"""The live display: one screen on a terminal, otherwise plain lines (one per step and event)."""
 
 import asyncio
 import math
@@ -23,7 +23,7 @@ REFRESH_S = 1.0
 
 
 class Display:
-    """Use `note` for events, `phase` for what is going on; `run` draws until it is cancelled."""
+    """Call `note` for events and `begin_phase` for phases; `draw` runs until it is cancelled."""
 
     def __init__(self, run: str, console: Console | None = None) -> None:
         self.console = console or Console(emoji=False)
@@ -44,15 +44,15 @@ class Display:
     @snapshot.setter
     def snapshot(self, newest: Snapshot) -> None:
         if newest.paused != self._snapshot.paused:
-            self.note(f"paused; `tandem resume {self.run_name}` lets it go on" if newest.paused else "goes on")
+            self.note(f"paused; `tandem resume {self.run_name}` continues it" if newest.paused else "resumed")
         for worker in newest.workers:
-            if worker.id in newest.live and worker.kind != "trainer":  # its alarms are advice about training
+            if worker.id in newest.live and worker.kind != "trainer":  # a trainer's alarms are advice about training
                 for alarm in filter(lambda text: self._alarms.count(text) == 1, worker.alarms):
                     self.note(f"{worker.kind}: {alarm}")
         self._snapshot = newest
 
     def note(self, text: str) -> None:
-        """An event: a line of its own, above the live part on a terminal."""
+        """Print an event on a separate line, above the live part on a terminal."""
         stamp = f"[dim]{format_s(time.monotonic() - self._started):>6}[/dim]"
         self.console.print(f"{stamp}  {escape(text)}", highlight=False, soft_wrap=True)
 
@@ -61,7 +61,7 @@ class Display:
         self.note(text)
 
     async def draw(self) -> None:
-        """Draw until cancelled; the live part leaves the screen then."""
+        """Draw until cancelled, then clear the live part."""
         if not self.console.is_terminal:
             while True:
                 self._print_new_steps()
@@ -79,10 +79,10 @@ class Display:
                 self.note(self._whose(policy) + " ".join(f"{name} {value}" for name, value in figures if value != "–"))
 
     def _whose(self, policy: str) -> str:
-        """The policy's name where there are several."""
+        """The policy's name if there are several."""
         return f"{policy}: " if len(self.metrics) > 1 else ""
 
-    # ---------------------------------------------------------------- the picture
+    # ---------------------------------------------------------------- layout
 
     def render(self) -> RenderableType:
         phase = f"{self.phase}, paused" if self.snapshot.paused else self.phase
@@ -107,7 +107,7 @@ class Display:
         return bar
 
     def _step_figures(self, policy: str) -> list[tuple[str, str]]:
-        """Of one policy's training."""
+        """Figures of one policy's training."""
         metrics, snapshot = self.metrics[policy], self.snapshot
         last = metrics.last
         rewards = [(f"reward {s}", number(metrics.moving(f"reward_by_source/{s}"), ".3f")) for s in metrics.sources()]
@@ -126,7 +126,7 @@ class Display:
         ]
 
     def _run_figures(self) -> list[tuple[str, str]]:
-        """Of what all policies share: the episodes."""
+        """Figures of the episodes, which all policies share."""
         snapshot = self.snapshot
         return [
             ("sampled tok/s", number(snapshot.total("tokens_per_s", live_only=True), ",.0f")),
@@ -135,7 +135,7 @@ class Display:
         ]
 
     def _time_left(self, policy: str) -> str:
-        """By the pace of the last steps; their median, since between two launches time passes too."""
+        """Estimate from the median duration of the last steps; a mean would include the time between two launches."""
         metrics, total = self.metrics[policy], self.snapshot.max_steps.get(policy, 0)
         times = metrics.column("time")[-20:]
         if len(times) < 2 or not total:
@@ -156,7 +156,7 @@ class Display:
                 load,
             )
         for worker in self.snapshot.workers:
-            if worker.id in self.snapshot.live and worker.kind != "keeper":  # see its engine
+            if worker.id in self.snapshot.live and worker.kind != "keeper":  # shown with its engine
                 table.add_row(worker.kind, f"{worker.host}:{worker.pid}", worker.doing, _stats_text(worker.stats))
         return table
 
@@ -175,7 +175,7 @@ def _grid(pairs: Sequence[tuple[str, str]], columns: int = 4) -> Table:
 
 
 def faults_text(snapshot: Snapshot) -> str:
-    """Attempts lost to infrastructure failures, and slots given up for them."""
+    """Attempts lost to infrastructure failures, and slots that failed."""
     return f"{snapshot.lost_attempts} retried, {snapshot.failed_slots} failed"
 
 

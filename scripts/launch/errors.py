@@ -1,7 +1,7 @@
-"""What the children's logs say of errors, for the display: each one once, within a second, and never a flood.
+"""Error lines of the children's logs, for the display: reported within a second, without repetitions.
 
-A line counts that a service wrote as ERROR or worse. Lines that differ in numbers and ids alone are one; the tenth, the
-hundredth, … of them is told with its count.
+An error line has level ERROR or higher. Lines that differ only in numbers and ids are equal; the tenth, hundredth, …
+of them is reported with its count.
 """
 
 import re
@@ -14,24 +14,24 @@ RAISED = re.compile(r"^[ |]*((?:\w+\.)*[A-Z]\w*(?:Error|Exception|Failed|Died|Lo
 TAIL_LINES = 40
 VARYING = re.compile(r"\brecord=\S+|\d+")
 MAX_CHARS = 600
-MAX_BYTES = 1 << 18  # of one log in one look; of more, the end
+MAX_BYTES = 1 << 18  # read of one log at once; of more, only the end
 MAX_KINDS = 100
 
 
 def raised(log: str) -> str:
-    """The exception by which a process ended, as the end of its log shows it; empty where it ended otherwise."""
+    """The exception that ended a process, from the end of its log; empty without one."""
     found = [match[1] for line in log.splitlines()[-TAIL_LINES:] if (match := RAISED.match(line))]
     return clipped(found[-1], MAX_CHARS) if found else ""
 
 
 class Repeats:
-    """Which texts to tell of those that come again and again."""
+    """Limits the reports of repeated texts."""
 
     def __init__(self) -> None:
         self._counts: dict[str, int] = {}
 
     def count(self, text: str) -> int:
-        """How often it came, this time included. 0: there are too many other texts to know."""
+        """Number of occurrences, including this one. 0: too many distinct texts to count."""
         kind = VARYING.sub("#", text)
         if kind not in self._counts and len(self._counts) >= MAX_KINDS:
             return 0
@@ -39,7 +39,7 @@ class Repeats:
         return self._counts[kind]
 
     def told(self, text: str) -> str | None:
-        """The text, perhaps with how often it came; None: it was told."""
+        """The text to report, with its count if repeated; None: no report."""
         count = self.count(text)
         if count > 1 and str(count).rstrip("0") == "1":
             return f"{text} ({count} times)"
@@ -54,7 +54,7 @@ class ErrorLines:
         self._at = start
 
     def new(self) -> list[str]:
-        """Those of whole lines since the last call."""
+        """Error lines completed since the last call."""
         try:
             with self._path.open("rb") as file:
                 size = file.seek(0, 2)

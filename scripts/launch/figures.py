@@ -1,6 +1,6 @@
-"""What a run's figures are, and where they come from: `metrics.jsonl` (one line a step, by the trainer) and the store.
+"""A run's figures, read from `metrics.jsonl` (one line per step, by the trainer) and the store.
 
-Both the live display and the summary are made of these. Of several policies, each has its own `metrics.jsonl`.
+The live display and the summary use them. Each policy has its own `metrics.jsonl`.
 """
 
 import json
@@ -19,7 +19,7 @@ Line = dict[str, float]
 
 
 class EvalPoint(NamedTuple):
-    """Of the reward curve: the held-out tasks at the weights of one step, with the 95 % interval."""
+    """A point of the reward curve: held-out reward at the weights of one step, with its 95 % interval."""
 
     step: int
     reward: float
@@ -31,7 +31,7 @@ MOVING_STEPS = 10
 
 
 class StepMetrics:
-    """The lines of `metrics.jsonl`, by step; `read` takes in what was added, or rewritten by a resume, since the last call."""
+    """The lines of `metrics.jsonl` by step; `read` adds lines written, or rewritten by a resume, since the last call."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -46,12 +46,12 @@ class StepMetrics:
             return
         with file:
             status = self._path.stat()
-            if status.st_ino != self._inode or status.st_size < self._offset:  # a resume writes the file anew
+            if status.st_ino != self._inode or status.st_size < self._offset:  # a resume rewrites the file
                 self._inode, self._offset, self.lines = status.st_ino, 0, {}
             file.seek(self._offset)
             for raw in file:
                 if not raw.endswith(b"\n"):
-                    break  # half a line: it is being written
+                    break  # an incomplete line: it is being written
                 self._offset += len(raw)
                 line = json.loads(raw)
                 self.lines[int(line["step"])] = {k: v for k, v in line.items() if v is not None}
@@ -65,7 +65,7 @@ class StepMetrics:
         return self.lines.get(self.last_step, {})
 
     def column(self, name: str) -> list[float]:
-        """Values of one metric in step order; steps without it are left out."""
+        """Values of one metric in step order, without steps that lack it."""
         return [self.lines[step][name] for step in sorted(self.lines) if name in self.lines[step]]
 
     def sources(self) -> list[str]:
@@ -75,7 +75,7 @@ class StepMetrics:
         )
 
     def moving(self, name: str, steps: int = MOVING_STEPS) -> float:
-        """Mean over the last steps; nan without any."""
+        """Mean over the last steps; nan if there are none."""
         return mean(self.column(name)[-steps:])
 
 
@@ -95,19 +95,19 @@ def moving_average(values: Sequence[float], steps: int = MOVING_STEPS) -> list[f
 
 @dataclass(slots=True)
 class Snapshot:
-    """What the store says at one moment."""
+    """The store's state at one moment."""
 
-    max_steps: dict[str, int] = field(default_factory=dict)  # by policy, once its trainer has said so
+    max_steps: dict[str, int] = field(default_factory=dict)  # by policy, once its trainer has stored it
     paused: bool = False  # until `tandem resume`
-    workers: list[Worker] = field(default_factory=list)  # every one of the run's history
-    live: frozenset[str] = frozenset()  # ids of those that are alive
+    workers: list[Worker] = field(default_factory=list)  # all of the run's history
+    live: frozenset[str] = frozenset()  # ids of live workers
     services: list[InferenceService] = field(default_factory=list)
     lost_attempts: int = 0  # to infrastructure failures
-    failed_slots: int = 0  # for good
+    failed_slots: int = 0  # slots in state `failed`
     ready_groups: dict[str, int] = field(default_factory=dict)  # by policy
 
     def total(self, name: str, *, live_only: bool = False) -> float:
-        """Sum of a figure over samplers."""
+        """Sum of a statistic over samplers."""
         counted = [w for w in self.workers if w.kind == "sampler" and (w.id in self.live or not live_only)]
         return sum(float(w.stats.get(name) or 0) for w in counted)
 

@@ -1,7 +1,7 @@
-"""One launcher per run and machine: a locked file that names the holder's pid.
+"""One launcher per run and machine: a locked file that contains the holder's pid.
 
-The kernel drops the lock with its last holder: the launcher, or, when that was killed, the reaper that is still
-stopping its children.
+The kernel releases the lock with its last holder: the launcher or, if it was killed, the reaper that is still stopping
+its children.
 """
 
 import fcntl
@@ -15,7 +15,7 @@ CLEANUP_WAIT_S = 90.0
 
 
 class RunLock:
-    """Use as a context manager. Raises ConfigError when another launcher runs this run."""
+    """Use as a context manager. Raises ConfigError if another launcher runs this run."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -34,10 +34,10 @@ class RunLock:
                 if (pid.isdigit() and Path(f"/proc/{pid}").exists()) or time.monotonic() > deadline:
                     os.close(self.fd)
                     raise ConfigError(
-                        f"this run is already being run by the launcher with pid {pid or 'unknown'} ({self.path}); "
+                        f"another launcher with pid {pid or 'unknown'} already runs this run ({self.path}); "
                         "stop it with Ctrl-C or SIGTERM, or choose another RUN_NAME"
                     ) from None
-                time.sleep(0.2)  # flock has no time-out; the killed launcher's reaper is stopping the children
+                time.sleep(0.2)  # flock has no time-out; a killed launcher's reaper may be stopping its children
         os.ftruncate(self.fd, 0)
         os.pwrite(self.fd, f"{os.getpid()}\n".encode(), 0)
         return self

@@ -1,8 +1,8 @@
-"""Stopping processes by pid, in order, their descendants included. Standard library only: the reaper runs it alone.
+"""Stops processes and their descendants by pid, in order. Standard library only, because the reaper imports it.
 
-A pid is trusted only together with the start time the kernel gave its process, so that a recycled pid is never touched.
-Descendants are found by a mark in their environment, which reaches them through sessions, double forks and dead parents
-(torch's elastic launcher, for one, gives every worker a session of its own).
+A pid is used only together with its process's start time, so that a recycled pid is never signalled. Descendants are found
+by a mark in their environment, which they inherit across sessions, double forks and dead parents (torch's elastic
+launcher, for example, starts every worker in its own session).
 """
 
 import contextlib
@@ -14,23 +14,23 @@ from dataclasses import dataclass
 from pathlib import Path
 
 MARK = "TANDEM_CHILD_OF"  # environment variable: "<run>-<launch>:<name of the child>"
-LEFTOVER_GRACE_S = 3.0  # for descendants that outlive the process which should have ended them
+LEFTOVER_GRACE_S = 3.0  # for descendants that outlive their parent
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A process that may have to be stopped. Those of the lowest `stage` are stopped first, together."""
+    """A process that may have to be stopped. The lowest `stage` is stopped first, its processes together."""
 
     name: str
     pid: int
     started: int  # clock ticks since boot, `start_time(pid)`
-    mark: str  # value of MARK in it and its descendants; "": it has none
+    mark: str  # value of MARK in it and its descendants; "": none
     stage: int
     grace_s: float
 
 
 def start_time(pid: int) -> int | None:
-    """When the kernel started it, in ticks since boot; None when there is no such process, or only its remains."""
+    """The process's start time in ticks since boot; None if there is no such process, or only a zombie."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
     except OSError:
@@ -43,7 +43,7 @@ def is_alive(target: Target) -> bool:
 
 
 def marked(mark: str) -> list[int]:
-    """Living processes of this user that carry `mark`."""
+    """Live processes of this user with `mark`."""
     wanted = f"{MARK}={mark}".encode()
     found = []
     for entry in Path("/proc").iterdir():
@@ -64,7 +64,7 @@ def stop(
     force: Callable[[], bool] = lambda: False,
     tell: Callable[[str], None] = lambda text: None,
 ) -> None:
-    """Stop stage by stage: SIGTERM, `grace_s`, SIGKILL. `force` true ends the waiting. Returns when none is alive."""
+    """Stop stage by stage: SIGTERM, `grace_s`, SIGKILL. A true `force` skips the waiting. Returns when none is alive."""
     for stage in sorted({target.stage for target in targets}):
         _stop_stage([target for target in targets if target.stage == stage], force, tell)
 
@@ -98,7 +98,7 @@ def _stop_leftovers(target: Target, force: Callable[[], bool]) -> None:
 def _wait(busy: Callable[[], bool], limit_s: float, force: Callable[[], bool]) -> None:
     deadline = time.monotonic() + limit_s
     while busy() and time.monotonic() < deadline and not force():
-        time.sleep(0.05)  # they are not all our children, so there is nothing to wait on
+        time.sleep(0.05)  # not all are our children, so `wait` cannot be used
 
 
 def _signal(pid: int, sign: signal.Signals) -> None:

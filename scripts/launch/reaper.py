@@ -1,8 +1,8 @@
-"""A small process that outlives the launcher just long enough to stop what it has started, should it be killed.
+"""A small process that stops the launcher's children if the launcher is killed.
 
-It reads the launcher's targets, one JSON object a line, from its standard input. The end of the input means that the
-launcher is gone: the targets that are still alive then are stopped in the launcher's own order. It holds the run's
-lock meanwhile, so that the next launch of the run waits. Standard library only: started in 20 ms, 10 MB.
+It reads the launcher's targets, one JSON object per line, from standard input. The end of the input means that the launcher
+has exited: it then stops the targets that are still alive, in the launcher's order. It holds the run's lock until then, so
+that the next launch of the run waits. Standard library only: starts in 20 ms, takes 10 MB.
 """
 
 import json
@@ -14,7 +14,7 @@ from scripts.launch.processes import Target, stop
 
 def main() -> None:
     for sign in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(sign, signal.SIG_IGN)  # it ends with its input, not before
+        signal.signal(sign, signal.SIG_IGN)  # it exits at the end of its input, not before
     targets = [Target(**json.loads(line)) for line in sys.stdin]
     stop(targets)
 

@@ -1,4 +1,4 @@
-"""The report of a launch that only evaluates: `evaluation.json`, and the same as `evaluation.md` and in the terminal."""
+"""The report of a launch with `only_evaluate`: `evaluation.json`, `evaluation.md`, and terminal output."""
 
 import json
 import os
@@ -14,7 +14,7 @@ from shared.files.written_file import write_text_whole
 
 
 def write(config: LaunchConfig, played: EvaluationRound, seconds: dict[str, float]) -> None:
-    """Both files, each whole. Raises DataError where they cannot be written."""
+    """Write both files atomically. Raises DataError if they cannot be written."""
     figures: dict[str, Any] = {
         "run": config.run,
         "model": str(config.model),
@@ -55,7 +55,7 @@ def _markdown(config: LaunchConfig, played: EvaluationRound, seconds: dict[str, 
     lines = [
         f"# Evaluation {config.run}",
         "",
-        f"Model `{config.model}`, {format_s(sum(seconds.values()))} in all. Brackets: 95 % confidence intervals over tasks",
+        f"Model `{config.model}`, {format_s(sum(seconds.values()))} in total. Brackets: 95 % confidence intervals over tasks",
         "(pass@k: Wilson; reward: bootstrap). An episode passes with a score of 1 or more; pass@k is the unbiased estimate",
         "of Chen et al. 2021; turns and tokens are means per episode; failed episodes (infrastructure) have no score.",
         "",

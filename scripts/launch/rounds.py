@@ -1,6 +1,6 @@
-"""Tasks into the queue, and evaluation rounds: the held-out tasks once, played by one weight version only.
+"""Imports tasks and runs evaluation rounds, in which one weight version plays the held-out tasks once.
 
-Importing is idempotent and a complete round stays complete, so all of this may be repeated after any interruption.
+Importing is idempotent and a complete round stays complete, so every call may be repeated after an interruption.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ POLL_S = 0.5
 
 
 async def import_train(store: Store, config: LaunchConfig) -> int:
-    """Queue the training tasks; returns how many are new."""
+    """Queue the training tasks; returns the number of new ones."""
     mix = config.mix()
     if mix is not None and mix.of_split(TRAIN_SPLIT):
         chosen: dict[str, Any] = {"policy": config.policy, "num_generations": config.num_generations}
@@ -33,7 +33,7 @@ async def import_train(store: Store, config: LaunchConfig) -> int:
 
 
 async def import_eval(store: Store, config: LaunchConfig) -> None:
-    """Queue the held-out tasks for version 0; what later rounds play are their copies."""
+    """Queue the held-out tasks for version 0; later rounds play copies of them."""
     mix = config.mix()
     if mix is not None and mix.of_split(EVAL_SPLIT):
         chosen: dict[str, Any] = {"policy": config.policy, "num_generations": config.eval_generations}
@@ -65,12 +65,12 @@ class EvalRound:
         return f"{self.done}/{self.total} tasks"
 
     async def is_complete(self) -> bool:
-        """Was it played to its end, now or in an earlier launch?"""
+        """Whether it was finished, now or in an earlier launch."""
         self.done, self.total = await self._store.evaluation.count_round(self._policy, self.version)
         return 0 < self.total == self.done
 
     async def play(self) -> None:
-        """Queue what is not queued and return when every task is settled: samplers do the rest."""
+        """Queue missing tasks and wait until samplers have settled all of them."""
         await self._store.evaluation.queue_round(self._policy, self.version)
         await self.wait()
 
@@ -87,7 +87,7 @@ class EvalRound:
 
 
 def setup_seconds(venv: Path) -> float | None:
-    """How long scripts/setup.sh took when it made this environment; None when it was made otherwise."""
+    """Seconds that scripts/setup.sh took to create this environment; None if it was created otherwise."""
     try:
         return float((venv / "setup.seconds").read_text())
     except (OSError, ValueError):

@@ -1,7 +1,7 @@
-"""Flags of the services on the launcher's command line: `minirl_example.sh RUN --loss_calculater GRPO --max_turns 4`.
+"""Service flags on the launcher's command line: `minirl_example.sh RUN --loss_calculater GRPO --max_turns 4`.
 
-A flag that is none of the launcher's own goes to every service that has it, as flags win there over environment and YAML.
-All of them are checked before anything starts: their names, their values, and the rules between settings.
+A flag that is not the launcher's is passed to every service that has it, where it overrides environment and YAML.
+Names, values and the rules between settings are checked before anything starts.
 """
 
 import json
@@ -18,20 +18,20 @@ from shared.configuration.option_names import unknown_option
 from shared.errors import ConfigError
 
 ROOT = Path(__file__).resolve().parents[2]
-LIGHT: tuple[type[ServiceConfig], ...] = (SamplerConfig, KeeperConfig)  # the trainer's needs torch to be read
-OURS = {  # options of services that the launcher gives them, and what a person sets instead
-    "run": "the run is the first word of the command line",
+LIGHT: tuple[type[ServiceConfig], ...] = (SamplerConfig, KeeperConfig)  # reading the trainer's needs torch
+OURS = {  # service options that the launcher sets, and what users set instead
+    "run": "the run is the first argument of the command line",
     "other_policies": "give the YAML file a section policies (docs/two_policies.md)",
     "engine_url": "give ENGINE_URLS",
-    "output_dir": "checkpoints and metrics lie in output/RUN",
+    "output_dir": "checkpoints and metrics are in output/RUN",
 }
 TRAINER_TIMEOUT_S = 120.0
 
-ServiceFlags = dict[str, list[str]]  # by section: the flags that its service is given
+ServiceFlags = dict[str, list[str]]  # {section: flags passed to its service}
 
 
 def split_arguments(arguments: Sequence[str], own: Iterable[str]) -> tuple[list[str], dict[str, str]]:
-    """What the launcher reads itself, and {name: value} of the other flags. Raises ConfigError for one without a value."""
+    """The launcher's arguments, and {name: value} of the other flags. Raises ConfigError for a flag without a value."""
     mine, others, known = [], {}, {f"--{name}" for name in own} | {"--help", "-h"}
     left = list(arguments)
     while left:
@@ -49,21 +49,21 @@ def split_arguments(arguments: Sequence[str], own: Iterable[str]) -> tuple[list[
 
 
 def _base(name: str) -> str:
-    """`eval_sampling` of `eval_sampling.top_p`."""
+    """`eval_sampling` for `eval_sampling.top_p`."""
     return name.partition(".")[0]
 
 
 def hand_out(given: dict[str, str], launcher: Iterable[str], context: Sequence[str]) -> ServiceFlags:
-    """Each flag to the services that have it; `context` are flags that all of them get (the YAML file, the policy).
+    """Assign each flag to the services that have it; `context`: flags that all services get (the YAML file, the policy).
 
-    Raises ConfigError for a name that no service has, one that the launcher sets itself, and a value that a service refuses.
+    Raises ConfigError for an unknown name, a name that the launcher sets itself, and a value that a service refuses.
     """
     if not given:
         return {}
     for name in given.keys() & OURS.keys():
         raise ConfigError(f"--{name} is set by the launcher: {OURS[name]}")
     for name in given.keys() & set(SECRETS):
-        raise ConfigError(f"--{name} may hold a secret: put it into the environment, as TANDEM_TRAINER_{name.upper()}")
+        raise ConfigError(f"--{name} may contain a secret: set it in the environment, as TANDEM_TRAINER_{name.upper()}")
     trainer = _ask_trainer(given, context)
     known = {cls.section: set(cls.model_fields) for cls in LIGHT} | {"trainer": set(trainer["names"])}
     every = set(launcher).union(*known.values())
@@ -83,7 +83,7 @@ def hand_out(given: dict[str, str], launcher: Iterable[str], context: Sequence[s
 
 
 def _refused(cls: type[ServiceConfig], context: Sequence[str], flags: Sequence[str]) -> str:
-    """What the service refuses; empty where it takes the flags."""
+    """The service's error message; empty if it accepts the flags."""
     try:
         if flags:
             cls.load([*_placeholders(cls), *context, *flags])
@@ -93,12 +93,12 @@ def _refused(cls: type[ServiceConfig], context: Sequence[str], flags: Sequence[s
 
 
 def _placeholders(cls: type[ServiceConfig]) -> list[str]:
-    """For what a service demands and the launcher gives it later."""
+    """Placeholders for required options that the launcher sets later."""
     return [f"--{name}=x" for name, field in cls.model_fields.items() if field.is_required()]
 
 
 def _ask_trainer(given: dict[str, str], context: Sequence[str]) -> dict[str, Any]:
-    """{"names": its settings, "error": what it refuses, or ""}, from a process of its own: torch takes seconds and memory."""
+    """{"names": its settings, "error": its message or ""}, from a separate process: torch takes seconds and memory."""
     question = json.dumps({"given": given, "context": list(context)})
     command = [sys.executable, "-m", "scripts.launch.service_flags"]
     asked = subprocess.run(

@@ -1,6 +1,6 @@
-"""Starting the services of a run: engines and a trainer for each policy, samplers and tools for all of them.
+"""Starts the services of a run: engines and a trainer per policy, shared samplers and tools.
 
-A given URL is used, what is not given is started. Each child's log is logs/RUN_PART.log.
+Services without a given URL are started. Each child's log is logs/RUN_PART.log.
 """
 
 import contextlib
@@ -18,7 +18,7 @@ TOOLS_URL = re.compile(r"^tools at (\S+)$", re.MULTILINE)
 
 
 async def start_tools(config: LaunchConfig, children: Children) -> str | None:
-    """The URL of the tools, once they answer. None: there are none."""
+    """Start the tools and wait until they answer; returns their URL, or None without tools."""
     if config.tools != BUNDLED:
         return config.tools
     log_path = config.log_path("tools" + (f"_{config.machine_rank}" if config.num_machines > 1 else ""))
@@ -57,7 +57,7 @@ def start_samplers(policies: Sequence[LaunchConfig], children: Children, databas
 
 
 def start_trainers(policies: Sequence[LaunchConfig], children: Children, database: str) -> dict[str, Child]:
-    """{policy: its trainer}; none for a frozen policy."""
+    """Start the trainers; returns {policy: its trainer} without frozen policies."""
     trainers = {}
     for config in (config for config in policies if not config.frozen):
         command, environment = commands.trainer(config), commands.trainer_environment(config, database)

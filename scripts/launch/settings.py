@@ -37,14 +37,14 @@ PLAIN_NAMES = (
     *("NUM_MACHINES", "MACHINE_RANK", "MASTER_ADDR", "MASTER_PORT", "NUM_PROCESSES", "NUM_SAMPLERS"),
 )
 
-BUNDLED = "bundled"  # mcp_manager_url: the example's own tool server
+BUNDLED = "bundled"  # mcp_manager_url: the example's tool server
 SAME = {"--model_name_or_path": "--model", "--eval_files": "--eval_file"}
 
-GUIDE = Path(__file__).with_name("guide.txt")  # the scripts print it too, where .venv does not exist yet
+GUIDE = Path(__file__).with_name("guide.txt")  # the scripts print it too if .venv does not exist yet
 
 
 def _own_name(word: str) -> str:
-    """The launcher's name of an option that services and other systems call otherwise."""
+    """The launcher's name for an option that services and other systems name differently."""
     flag, equals, value = word.partition("=")
     return SAME.get(flag, flag) + equals + value
 
@@ -56,29 +56,29 @@ class LaunchConfig(ServiceConfig):
 
     run: CliPositionalArg[RunName] = Field(description="Run name: the database, output/RUN and logs/RUN_*.log.")
 
-    # what is used when given, and started here when not
+    # used if given, else started here
     db_connection_string: str | None = secret_field(
-        None, description="MongoDB to use. None: an embedded one, its data in output/RUN/mongodb."
+        None, description="MongoDB to use. None: an embedded one with its data in output/RUN/mongodb."
     )
     mcp_manager_url: str | None = Field(
         None,
-        description="MCP endpoint with the tools, or `bundled`: the example's tool server. None: that one for the bundled tasks, "
-        "no tools for your own.",
+        description="MCP endpoint of the tools, or `bundled`: the example's tool server. None: `bundled` for the bundled tasks, "
+        "no tools for your own tasks.",
     )
     engine_urls: Annotated[list[str], NoDecode] = Field(
-        [], description="SGLang servers, comma separated; one keeper each. Empty: one engine is started here."
+        [], description="SGLang servers, comma separated, one keeper each. Empty: start one engine here."
     )
     engine: Literal["local", "sglang"] = Field(
         "local",
-        description="Which engine is started: the local CPU engine, or the real SGLang on a CPU (scripts/sglang_cpu.sh, "
-        "which installs it once, 2.8 GB).",
+        description="The engine to start: the local CPU engine, or the real SGLang on a CPU (scripts/sglang_cpu.sh "
+        "installs it once, 2.8 GB).",
     )
 
-    # what is trained
+    # model, tasks and method
     method: Literal["minirl", "grpo", "eval"] | None = Field(
         None,
-        description="Settings where `config` names none: assets/example/METHOD.yml for the bundled model, assets/METHOD.yml for "
-        "your own. None: every service's defaults.",
+        description="Settings without `config`: assets/example/METHOD.yml for the bundled model, assets/METHOD.yml for "
+        "your own. None: the services' defaults.",
     )
     model: ModelFolder = Field(
         EXAMPLE / "model",
@@ -87,38 +87,42 @@ class LaunchConfig(ServiceConfig):
     train_file: Path = Field(EXAMPLE / "train.jsonl", description="Tasks to train on, JSONL.")
     eval_file: Annotated[list[Path] | None, NoDecode] = Field(
         None,
-        description="Held-out tasks, files separated by commas; played before and after training, and during it with the "
-        "trainer's `eval_steps`. Empty: no evaluation. None: the bundled ones for the bundled tasks, no evaluation for your own.",
+        description="Held-out tasks, files separated by commas; played before and after training, and during training with "
+        "`eval_steps`. Empty: no evaluation. None: the bundled ones for the bundled tasks, no evaluation for your own.",
     )
-    only_evaluate: bool = Field(False, description="Start no trainer: play the held-out tasks and report.")
+    only_evaluate: bool = Field(
+        False, description="Only evaluate: play the held-out tasks and report, without a trainer."
+    )
     payload_model: str | None = Field(
         None, description="Pydantic model that every task's metadata must fit, as module:Class. None: no check."
     )
     policy: PolicyName = Field(
-        DEFAULT_POLICY, description="Name of the policy; of several (docs/two_policies.md), whose the tasks are."
+        DEFAULT_POLICY, description="Name of the policy; of several (docs/two_policies.md), the owner of the tasks."
     )
     frozen: bool = Field(
-        False, description="This policy, one of several, plays with the weights it starts from: it gets no trainer."
+        False, description="This policy, one of several, keeps its initial weights: it gets no trainer."
     )
     num_generations: int = Field(NUM_GENERATIONS, gt=0, description="Episodes per training task (the group).")
     eval_generations: int = Field(1, gt=0, description="Episodes per eval task.")
-    train_epochs: int = Field(1, gt=0, description="How often the training file is queued.")
+    train_epochs: int = Field(1, gt=0, description="Epochs: how often the training file is queued.")
 
-    # how many of what
+    # numbers of processes
     num_samplers: int = Field(2, ge=0, description="Sampler processes on this machine.")
     num_processes: int = Field(0, ge=0, description="Trainer processes on this machine. 0: one per GPU, or one on CPU.")
     num_machines: int = Field(1, gt=0, description="Machines that train together.")
     machine_rank: int = Field(0, ge=0, description="This machine's number, from 0.")
-    master_addr: str | None = Field(None, description="Address of machine 0, for the trainers to meet.")
-    master_port: int | None = Field(None, gt=0, lt=65536, description="Port on machine 0, for the trainers to meet.")
+    master_addr: str | None = Field(None, description="Address of machine 0, for the trainers' rendezvous.")
+    master_port: int | None = Field(
+        None, gt=0, lt=65536, description="Port on machine 0, for the trainers' rendezvous."
+    )
     accelerate_config: Path = Field(Path("assets/fsdp2.yml"), description="Settings of `accelerate launch`.")
 
-    # patience
-    start_timeout_s: float = Field(180.0, gt=0, description="How long a service may take to come up.")
+    # time limits
+    start_timeout_s: float = Field(180.0, gt=0, description="Time limit for the start of a service.")
 
     @classmethod
     def load(cls, argv: Sequence[str] | None = None) -> Self:
-        """Read everything. The plain environment names stand in where `TANDEM_LAUNCH_<FIELD>` is not set."""
+        """Read all sources. Plain environment names are the fallback for `TANDEM_LAUNCH_<FIELD>`."""
         arguments = [_own_name(word) for word in (sys.argv[1:] if argv is None else argv)]
         if {"-h", "--help"} & set(arguments):
             sys.stdout.write(GUIDE.read_text(encoding="utf-8") + "\n")
@@ -137,7 +141,7 @@ class LaunchConfig(ServiceConfig):
 
     @classmethod
     def _default_config(cls, arguments: list[str]) -> list[str]:
-        """`--config` of the method's example settings, where a method is named and no configuration."""
+        """`--config` with the method's example settings, if a method and no configuration is given."""
         given = cls.given(arguments)
         if "method" not in given or "config" in given:
             return []
@@ -168,7 +172,7 @@ class LaunchConfig(ServiceConfig):
     @model_validator(mode="after")
     def engine_is_either_running_or_started(self) -> "LaunchConfig":
         if self.engine_urls and "engine" in self.model_fields_set:
-            raise ValueError("ENGINE and ENGINE_URLS exclude each other: start an engine here, or use those that run")
+            raise ValueError("ENGINE and ENGINE_URLS exclude each other: start an engine here, or use running ones")
         return self
 
     @model_validator(mode="after")
@@ -176,7 +180,7 @@ class LaunchConfig(ServiceConfig):
         files = [("train_file", self.train_file), ("accelerate_config", self.accelerate_config)]
         for name, given in [*files, *(("eval_file", path) for path in self.eval_file or ())]:
             if not (path := ROOT / given).is_file():
-                raise ValueError(f"{name.upper()} is {path}, which is no file")
+                raise ValueError(f"{name.upper()} is {path}, which is not a file")
         if not (ROOT / self.model / "config.json").is_file():
             raise ValueError(
                 f"MODEL is {ROOT / self.model}; expected a local Hugging Face directory (with config.json)"
@@ -204,13 +208,13 @@ class LaunchConfig(ServiceConfig):
 
     @property
     def plays_bundled_tasks(self) -> bool:
-        """Neither files nor sources of tasks were given; with `only_evaluate` held-out ones count alone."""
+        """Whether neither files nor sources of tasks are given; with `only_evaluate` only held-out ones count."""
         name = "eval_file" if self.only_evaluate else "train_file"
         return name not in self.model_fields_set and self.mix() is None
 
     @property
     def eval_files(self) -> list[Path]:
-        """Held-out tasks by file; [] where they come from sources, or where there is no evaluation."""
+        """Files of held-out tasks; [] if they come from sources, or without evaluation."""
         if self.eval_file is not None:
             return self.eval_file
         return [EXAMPLE / "eval.jsonl"] if self.plays_bundled_tasks else []
@@ -222,22 +226,22 @@ class LaunchConfig(ServiceConfig):
 
     @property
     def tools(self) -> str | None:
-        """URL of the tools, `BUNDLED` for the example's server, None for no tools."""
+        """URL of the tools; `BUNDLED`: the example's server, None: no tools."""
         return self.mcp_manager_url or (BUNDLED if self.plays_bundled_tasks else None)
 
     @property
     def service_flags(self) -> ServiceFlags:
-        """Flags of the command line that are a service's, by its section."""
+        """The services' flags on the command line, by section."""
         return self._service_flags
 
     def mix(self) -> TasksConfig | None:
-        """The YAML's section `tasks`, if it has one. Raises ConfigError."""
+        """The YAML's section `tasks`, if any. Raises ConfigError."""
         if self.config is None or not read_section(ROOT / self.config, TasksConfig):
             return None
         return TasksConfig.load(["--config", str(ROOT / self.config)])
 
     def max_steps(self) -> int | None:
-        """The trainer's `max_steps` where environment or YAML say it. Its own defaults need torch to be read."""
+        """The trainer's `max_steps` from environment or YAML. Reading the trainer's defaults would need torch."""
         flag = next((word for word in self.service_flags.get("trainer", ()) if word.startswith("--max_steps=")), None)
         if given := flag.partition("=")[2] if flag else os.environ.get("TANDEM_TRAINER_MAX_STEPS"):
             return _steps(given, "TANDEM_TRAINER_MAX_STEPS")
@@ -249,7 +253,7 @@ class LaunchConfig(ServiceConfig):
         return None if given is None else _steps(given, f"{self.config}: trainer: max_steps")
 
     def own_sections(self) -> dict[str, dict[str, Any]]:
-        """{policy: what the YAML's `policies` gives it of its own}; {}: the run has one policy. Raises ConfigError."""
+        """{policy: its sections of the YAML's `policies`}; {}: the run has one policy. Raises ConfigError."""
         return {} if self.config is None else read_policies(ROOT / self.config)
 
     @property
@@ -262,17 +266,17 @@ class LaunchConfig(ServiceConfig):
 
     @property
     def policy_folder(self) -> Path:
-        """Checkpoints, versions, metrics: in the run's folder, or, of several policies, where a trainer puts them by itself."""
+        """Folder of checkpoints, versions and metrics: the run's, or with several policies the trainer's default."""
         return self.folder / self.policy if self.own_sections() and self.policy != DEFAULT_POLICY else self.folder
 
     @property
     def trainer_port(self) -> int | None:
-        """Where this policy's trainers meet on machine 0: each policy's at the next port."""
+        """Rendezvous port of this policy's trainers on machine 0: consecutive ports for the policies."""
         own = list(self.own_sections())
         return None if self.master_port is None else self.master_port + (own.index(self.policy) if own else 0)
 
     def part(self, kind: str, number: int) -> str:
-        """What a policy's engine or trainer is called, here and as a log: trainer_0, or trainer_judge_0 of several."""
+        """Name of a policy's engine or trainer, also of its log: trainer_0, or trainer_judge_0 with several policies."""
         return f"{kind}_{self.policy}_{number}" if self.own_sections() else f"{kind}_{number}"
 
     def log_path(self, part: str) -> Path:

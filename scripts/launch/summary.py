@@ -1,5 +1,5 @@
-"""The end of a run in figures: `output/RUN/summary.json`. What belongs to the tasks' owner stands at its top, with what is the
-run's; of each other policy that took turns the same stands in `other_policies`.
+"""The figures of a finished run: `output/RUN/summary.json`. Figures of the run and of the tasks' owner are at the top
+level, those of other policies in `other_policies`.
 """
 
 import json
@@ -23,8 +23,8 @@ async def summarize(
     rounds: list[EvaluationRound],
     seconds: dict[str, float],
 ) -> dict[str, Any]:
-    """Every figure of the run so far. `policies`: the tasks' owner first; `rounds` are the owner's, by step; `metrics` by policy.
-    `seconds` by phase, all launches of the run together.
+    """All figures of the run so far. `policies`: the tasks' owner first; `rounds`: the owner's, by step; `metrics`: by policy;
+    `seconds`: by phase, summed over all launches of the run.
     """
     owner, *others = policies
     snapshot = await take_snapshot(store, list(metrics))
@@ -53,7 +53,7 @@ async def summarize(
 
 
 async def _of_training(store: Store, config: LaunchConfig, metrics: StepMetrics) -> dict[str, Any]:
-    """What a policy's trainer did, and where its weights lie."""
+    """Figures of a policy's training, and the paths of its weights."""
     newest = await store.versions.newest(config.policy)
     found = (config.policy_folder / CHECKPOINTS).glob("*")
     checkpoints = sorted(folder for folder in found if STEP_FOLDER.fullmatch(folder.name))
@@ -77,7 +77,7 @@ async def _of_training(store: Store, config: LaunchConfig, metrics: StepMetrics)
 
 
 def _ends(rounds: list[EvaluationRound]) -> dict[str, EvaluationRound]:
-    """The first round and the last."""
+    """The first and the last round."""
     return dict(zip(("before", "after"), (rounds[:1] + rounds[1:][-1:]), strict=False))
 
 
@@ -96,7 +96,7 @@ def _reward(figures: Figures) -> dict[str, Any]:
 
 
 def _other_eval_figures(played: EvaluationRound, policy: str) -> dict[str, Any]:
-    """`versions`: those of its weights that took its turns."""
+    """`versions`: the policy's weight versions that took its turns."""
     by_source = {
         source: {**_estimate(figures.other_rewards.get(policy)), "n": figures.episodes}
         for source, figures in played.by_source.items()
@@ -125,13 +125,13 @@ def _token_figures(metrics: StepMetrics) -> dict[str, int]:
 
 
 def _sampled_per_s(sampled: int, seconds: dict[str, float]) -> float | None:
-    """What all samplers sampled, of all policies, by the time they had."""
+    """Tokens per second, sampled by all samplers for all policies."""
     sampling_s = sum(seconds.get(phase, 0.0) for phase in ("eval_before", "training", "eval_after"))
     return round(sampled / sampling_s, 1) if sampling_s else None
 
 
 async def _faults(store: Store, snapshot: Snapshot) -> dict[str, int]:
-    """`lost_attempts`: episodes that an infrastructure failure or an expired lease cost, and that were played again."""
+    """`lost_attempts`: attempts lost to an infrastructure failure or an expired lease, and played again."""
     data = await store.data.count_by_status()
     return {
         "engine_retries": int(snapshot.total("retries")),
@@ -142,12 +142,12 @@ async def _faults(store: Store, snapshot: Snapshot) -> dict[str, int]:
 
 
 def _clean(value: float) -> float | None:
-    """JSON has no nan."""
+    """None instead of nan, which JSON lacks."""
     return None if math.isnan(value) else round(value, 6)
 
 
 def eval_points(summary: dict[str, Any], policy: str) -> list[EvalPoint]:
-    """A policy's rewards in the rounds that have a step, which is the tasks' owner's."""
+    """A policy's rewards in rounds with a step. The step is the tasks' owner's."""
     is_owner = policy == summary["policy"]
     curve = [(e["step"], e["overall"]["reward"], e["overall"]["other_rewards"]) for e in summary["eval_curve"]]
     rewards = [(step, own if is_owner else others.get(policy)) for step, own, others in curve]
@@ -157,8 +157,8 @@ def eval_points(summary: dict[str, Any], policy: str) -> list[EvalPoint]:
 
 
 def write(config: LaunchConfig, summary: dict[str, Any], metrics: Mapping[str, StepMetrics]) -> None:
-    """summary.json and reward.png, each whole. Raises DataError where they cannot be written."""
-    from scripts.launch.curve import write_png  # matplotlib: a second that only the end of a run needs
+    """Write summary.json and reward.png atomically. Raises DataError if they cannot be written."""
+    from scripts.launch.curve import write_png  # matplotlib takes a second to import, needed only at the end
 
     with written_whole(config.folder / "reward.png") as picture:
         write_png(picture, metrics, {policy: eval_points(summary, policy) for policy in metrics}, config.run)

@@ -1,4 +1,4 @@
-"""The end of a run for people: the curve of each policy, its held-out rewards, the figures, and where things lie."""
+"""Prints the end of a run: each policy's curve and held-out rewards, the figures, and the paths of the results."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -18,7 +18,7 @@ from shared.names import DEFAULT_POLICY
 def show(
     console: Console, policies: Sequence[LaunchConfig], summary: dict[str, Any], metrics: Mapping[str, StepMetrics]
 ) -> None:
-    """`policies`: the tasks' owner first."""
+    """Print the summary. `policies`: the tasks' owner first."""
     from scripts.launch.curve import terminal_text
 
     width = min(console.width, 100)
@@ -39,7 +39,7 @@ def show(
 
 
 def _of(summary: dict[str, Any], policy: str) -> dict[str, Any]:
-    """The part of the summary that is the policy's."""
+    """The policy's part of the summary."""
     found: dict[str, Any] = summary if policy == summary["policy"] else summary["other_policies"][policy]
     return found
 
@@ -66,7 +66,7 @@ def _reward_text(figures: dict[str, Any] | None) -> str:
 
 
 def _figure_table(summary: dict[str, Any], policies: Sequence[str]) -> Table:
-    """What all policies share, then what is each one's."""
+    """Figures of the run, then of each policy."""
     tokens, speeds, faults = summary["tokens"], summary["tokens_per_s"], summary["faults"]
     table = Table.grid(padding=(0, 2))
     table.add_row("time", ", ".join(f"{name} {format_s(s)}" for name, s in summary["seconds"].items()))
@@ -118,17 +118,17 @@ def _paths(policies: Sequence[LaunchConfig], summary: dict[str, Any]) -> str:
     if config.db_connection_string is None:
         lines += [
             "",
-            "Look at the data: start its server again (it prints the connection string for Compass), and in another terminal",
+            "To read the data, restart its server (it prints the connection string for Compass), then in another terminal:",
         ]
         lines += [f"    .venv/bin/tandem mongod --folder {folder}/mongodb"]
     else:
-        lines += ["", "Look at the data:"]
+        lines += ["", "To read the data:"]
     lines += [f"    .venv/bin/{_tandem(config, verb)}" for verb in ("status", "show", "eval", "audit")]
     return "\n".join(lines)
 
 
 def _tandem(config: LaunchConfig, verb: str) -> str:
-    """The command; `tandem eval` asks for one policy's rounds."""
+    """The command line, with the policy for `tandem eval`."""
     named = verb == "eval" and config.policy != DEFAULT_POLICY
     return f"tandem {verb} {config.run}" + (f" --policy {config.policy}" if named else "")
 

@@ -1,6 +1,6 @@
-"""Before a service is started: can samplers play the run's tasks? Scorers, judges, tools, the sampler class, the agents' file.
+"""Checks before the start that samplers can play the run's tasks: scorers, judges, tools, sampler class, agents' file.
 
-Where the samplers run elsewhere (`num_samplers 0`), what is not here is a warning: they may have it.
+If the samplers run elsewhere (`num_samplers 0`), a missing part is only a warning: they may have it.
 """
 
 from collections.abc import Callable, Sequence
@@ -28,14 +28,14 @@ Tell = Callable[[str], None]
 
 
 def sampler_settings(config: LaunchConfig) -> SamplerConfig:
-    """The settings that this launch gives its samplers. Raises ConfigError."""
+    """The settings of this launch's samplers. Raises ConfigError."""
     required = [f"--{name}=x" for name, field in SamplerConfig.model_fields.items() if field.is_required()]
     context = ["--config", str(ROOT / config.config)] if config.config else []
     return SamplerConfig.load([*required, *context, *config.service_flags.get("sampler", [])])
 
 
 def check_tasks(config: LaunchConfig, tell: Tell) -> list[TaskDemand]:
-    """Read every task file of this launch. Raises ConfigError for what samplers cannot play; returns what is asked of tools."""
+    """Read every task file of this launch; returns the demands on tools. Raises ConfigError for unplayable tasks."""
     settings = sampler_settings(config)
     check = TaskCheck(_samplers(config, settings, tell))
     mix, model = config.mix(), payload_model(config)
@@ -54,7 +54,7 @@ def check_tasks(config: LaunchConfig, tell: Tell) -> list[TaskDemand]:
 
 
 def _samplers(config: LaunchConfig, settings: SamplerConfig, tell: Tell) -> Samplers:
-    """What is known of them, once their own code is imported."""
+    """What is known about the samplers after importing their code."""
     scores, uses_tools, has_judge = False, True, False
     try:
         for name in settings.scorer_modules:
@@ -76,7 +76,7 @@ def _samplers(config: LaunchConfig, settings: SamplerConfig, tell: Tell) -> Samp
 
 
 async def check_tools(config: LaunchConfig, tools_url: str | None, asked: Sequence[TaskDemand], tell: Tell) -> None:
-    """Do the tool servers offer what tasks name? Raises ConfigError where they answer and do not."""
+    """Check that the tool servers offer the tasks' tools. Raises ConfigError if they answer without them."""
     naming = [one for one in asked if one.tools or one.exclude_tools]
     if tools_url is None or not naming or not config.num_samplers:
         return

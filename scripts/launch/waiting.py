@@ -1,4 +1,4 @@
-"""What the launcher waits for: something to come true, with a limit; and the signals that end a run."""
+"""Waiting for conditions with a time limit, and for the signals that end a run."""
 
 import asyncio
 import signal
@@ -14,7 +14,7 @@ ASK_S = 0.2
 
 
 async def until(config: LaunchConfig, what: str, ask: Callable[[], Any]) -> Any:
-    """Ask until the answer is not None or False. Raises TandemError after `start_timeout_s`."""
+    """Poll `ask` until it returns neither None nor False. Raises TandemError after `start_timeout_s`."""
     deadline = time.monotonic() + config.start_timeout_s
     while True:
         answer = ask()

@@ -1,6 +1,6 @@
-"""`tandem`: import tasks; watch, pause and read a run; its evaluations, audit, trace and export of the model; start a MongoDB.
+"""`tandem`: import tasks; watch, pause and read a run; evaluate, audit, trace and export it; start a MongoDB.
 
-Exit codes: 0 all is well, 1 a problem was found or the database does not answer, 2 wrong usage or input, 130 Ctrl-C.
+Exit codes: 0 success, 1 a problem was found or the database does not answer, 2 wrong usage or input, 130 Ctrl-C.
 """
 
 import typer
@@ -9,7 +9,7 @@ from shared.cli import audit, data, evaluation, export, pausing, server, show, s
 
 app = typer.Typer(
     name="tandem",
-    help="Look after the runs of Tandem: every RUN is one MongoDB database, and each command reads or fills one.",
+    help="Manage runs of Tandem. Every RUN is one MongoDB database, which each command reads or fills.",
     epilog="Start here:  `tandem mongod`,  then  `tandem tasks import demo train.jsonl`,  then  `tandem status demo`.",
     no_args_is_help=True,
     rich_markup_mode="markdown",

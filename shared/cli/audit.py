@@ -1,4 +1,4 @@
-"""`tandem audit`: does the run's database keep its promises?"""
+"""`tandem audit`: check a run's database against the invariants."""
 
 import json
 from typing import Annotated
@@ -22,22 +22,22 @@ EXAMPLES = """Examples:
 def audit_run(
     run: RunName,
     running: Annotated[
-        bool, typer.Option("--running", help="The run still runs: open and leased slots are no violation.")
+        bool, typer.Option("--running", help="The run is active: open and leased slots are no violation.")
     ] = False,
     max_trained_count: Annotated[
         int | None,
-        typer.Option("--max_trained_count", min=1, help="Default: what the trainer was started with, else 1."),
+        typer.Option("--max_trained_count", min=1, help="Default: the trainer's setting, else 1."),
     ] = None,
     newest_step: Annotated[
         int | None,
-        typer.Option("--newest_step", min=0, help="Last step that counts. Default: that of the newest weights."),
+        typer.Option("--newest_step", min=0, help="Last valid step. Default: that of the newest weights."),
     ] = None,
     as_json: AsJson = False,
     db_connection_string: Connection = None,
 ) -> None:
-    """Check every promise on a whole run: no task lost, no slot counted twice, tokens in = tokens out.
+    """Check every invariant on a whole run: no task lost, no slot counted twice, tokens in = tokens out.
 
-    Reads only. Exit code 0: every promise is kept; 1: violations, with their first examples in the table.
+    Read-only. Exit code 0: no violation; 1: violations, with their first examples in the table.
     """
     report = with_store(
         db_connection_string,

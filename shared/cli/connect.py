@@ -1,7 +1,7 @@
-"""What all commands share: which database, how a command runs, how it ends, how text looks.
+"""Shared parts of all commands: finding the database, running a command, exit codes, output.
 
-The connection string is `--db_connection_string`, else `$DB_CONNECTION_STRING`, else that of the embedded server of the
-run (`output/RUN/mongodb/mongod.json`), else that of `tandem mongod` started in this folder (`output/mongodb/mongod.json`).
+The connection string is `--db_connection_string`, else `$DB_CONNECTION_STRING`, else that of the run's embedded server
+(`output/RUN/mongodb/mongod.json`), else that of `tandem mongod` in this folder (`output/mongodb/mongod.json`).
 """
 
 import asyncio
@@ -27,30 +27,30 @@ OK, PROBLEM, USAGE = 0, 1, 2
 CONNECT_TIMEOUT_S = 5.0
 T = TypeVar("T")
 
-RunName = Annotated[str, typer.Argument(metavar="RUN", help="Name of the run, which is the name of its database.")]
+RunName = Annotated[str, typer.Argument(metavar="RUN", help="Name of the run and of its database.")]
 Connection = Annotated[
     str | None,
     typer.Option(
         "--db_connection_string",
         envvar="DB_CONNECTION_STRING",
         metavar="URI",
-        help="MongoDB to use. Without it: the embedded server that a launcher started for this run "
-        "(output/RUN/mongodb), then the one of `tandem mongod` in this folder (output/mongodb).",
+        help="MongoDB to use. Default: the embedded server that a launcher started for this run "
+        "(output/RUN/mongodb), then that of `tandem mongod` in this folder (output/mongodb).",
     ),
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="One JSON object on stdout instead of tables.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")]
 
 
 def console() -> Console:
-    """For answers, on stdout. Made at each use, so that a redirected stdout is respected.
+    """Console for results, on stdout. Created at each use to respect a redirected stdout.
 
-    No emoji: rich would show the id "main:train:0:t0" with a tram in it.
+    No emoji: rich would render `:train:` in the id "main:train:0:t0" as a tram.
     """
     return Console(highlight=False, emoji=False)
 
 
 def table(*columns: str, title: str | None = None) -> Table:
-    """Columns whose name ends in "#" hold numbers. Ids are folded in narrow terminals, never cut."""
+    """Columns whose name ends in "#" contain numbers. Narrow terminals wrap ids, never cut them."""
     made = Table(title=title, title_justify="left")
     for name in columns:
         numbers = name.endswith("#") and name != "#"
@@ -59,9 +59,9 @@ def table(*columns: str, title: str | None = None) -> Table:
 
 
 def print_records(out: Console, made: Table) -> None:
-    """A table with a column "record": as it is where it fits; else each id on a line of its own, its other cells below it.
+    """Print a table with a column "record"; if too wide, print each id on its own line with the other cells below.
 
-    An id that is folded into a narrow column can be neither read nor copied.
+    An id wrapped in a narrow column could be neither read nor copied.
     """
     natural = Measurement.get(out, out.options.update_width(10_000), made).maximum
     if natural <= out.width or not made.row_count:
@@ -78,17 +78,17 @@ def print_records(out: Console, made: Table) -> None:
 
 
 def complain(text: str) -> None:
-    """For errors, on stderr, never wrapped: they are searched and copied."""
+    """Print an error to stderr, unwrapped so that it can be searched and copied."""
     Console(stderr=True, highlight=False, emoji=False, soft_wrap=True).print(f"[red]tandem:[/red] {escape(text)}")
 
 
 def warn(text: str) -> None:
-    """For what is no error here and may become one, on stderr."""
+    """Print a warning to stderr."""
     Console(stderr=True, highlight=False, emoji=False, soft_wrap=True).print(f"[yellow]tandem:[/yellow] {escape(text)}")
 
 
 def connection_string(given: str | None, run: str) -> str:
-    """Raises ConfigError when nothing says where the database is."""
+    """Find the connection string. Raises ConfigError if there is none."""
     if given:
         return given
     kept = (Path("output") / run / "mongodb" / "mongod.json", Path("output") / "mongodb" / "mongod.json")
@@ -97,7 +97,7 @@ def connection_string(given: str | None, run: str) -> str:
             return f"mongodb://127.0.0.1:{_port(path)}/?directConnection=true"
     raise ConfigError(
         "no database given: pass --db_connection_string mongodb://HOST:PORT, or set DB_CONNECTION_STRING, "
-        f"or start one here with `tandem mongod` (looked for {kept[0]} and {kept[1]} too)"
+        f"or start one here with `tandem mongod` (also looked for {kept[0]} and {kept[1]})"
     )
 
 
@@ -109,7 +109,7 @@ def _port(path: Path) -> int:
 
 
 def with_store(given: str | None, run: str, work: Callable[[Store], Awaitable[T]], *, must_exist: bool = True) -> T:
-    """Open the run's store and do `work` with it; every error on purpose becomes a message and an exit code."""
+    """Run `work` on the run's store; a TandemError becomes a message and an exit code."""
 
     async def opened() -> T:
         uri = connection_string(given, run)
@@ -120,7 +120,7 @@ def with_store(given: str | None, run: str, work: Callable[[Store], Awaitable[T]
 
 
 def answer(work: Coroutine[Any, Any, T]) -> T:
-    """Run to the end. ConfigError exits with 2, other errors on purpose with 1."""
+    """Run `work`. ConfigError exits with 2, other TandemErrors with 1."""
     try:
         return asyncio.run(work)
     except ConfigError as exc:
@@ -137,7 +137,7 @@ def _end(text: str, code: int, cause: BaseException) -> NoReturn:
 
 
 def ago(then: datetime | None, now: datetime) -> str:
-    """Both by the server's clock."""
+    """Time from `then` to `now`, both by the server's clock."""
     if then is None:
         return "never"
     seconds = max(0.0, (now - then).total_seconds())

@@ -1,4 +1,4 @@
-"""`tandem eval`: what the evaluation rounds of a run came to."""
+"""`tandem eval`: results of a run's evaluation rounds."""
 
 import json
 from collections.abc import Sequence
@@ -56,7 +56,7 @@ def evaluation(
 
 
 def curve_table(rounds: Sequence[EvaluationRound], title: str) -> Table:
-    """One row a round."""
+    """One row per round."""
     ks = sorted({k for played in rounds for k in played.overall.pass_at})
     others = sorted({other for played in rounds for other in played.overall.other_rewards})
     rewards = ("reward", *(f"reward of {other}" for other in others))
@@ -75,7 +75,7 @@ def curve_table(rounds: Sequence[EvaluationRound], title: str) -> Table:
 
 
 def source_table(played: EvaluationRound) -> Table:
-    """One row a source, and the sum."""
+    """One row per source, and the total."""
     ks = sorted(played.overall.pass_at)
     others = sorted(played.overall.other_rewards)
     title = f"version {_number(played.version)}, sampled by {', '.join(map(str, played.versions)) or 'none'}"
@@ -100,14 +100,14 @@ def source_table(played: EvaluationRound) -> Table:
 
 
 def print_wide(out: Console, made: Table) -> None:
-    """Folded in a narrow terminal; whole in a file or a pipe, which have no width."""
+    """Print a table: wrapped in a narrow terminal, unwrapped to a file or pipe."""
     if not out.is_terminal:
         out.width = max(out.width, WIDE)
     out.print(made)
 
 
 def ends_text(figures: Figures) -> str:
-    """How the scored episodes ended, and why the others failed: the most frequent causes, one to a line."""
+    """Terminations of scored episodes, and the most frequent causes of failed ones, one per line."""
     ends = ", ".join(f"{name} {n}" for name, n in figures.terminations.items()) or "none"
     causes = [f"failed, {n} ×: {cause}" for cause, n in list(figures.causes.items())[:MAX_CAUSES]]
     return "\n".join([f"ends of episodes: {ends}; {figures.tokens:,} tokens sampled", *causes])

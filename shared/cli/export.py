@@ -25,10 +25,10 @@ EXAMPLES = """Examples:
 
 def export_model(
     run: RunName,
-    step: Annotated[int | None, typer.Option("--step", min=0, help="Which checkpoint. Default: the newest.")] = None,
-    best: Annotated[
-        bool, typer.Option("--best", help="The checkpoint with the best held-out reward of those that were kept.")
-    ] = False,
+    step: Annotated[
+        int | None, typer.Option("--step", min=0, help="The checkpoint's step. Default: the newest.")
+    ] = None,
+    best: Annotated[bool, typer.Option("--best", help="The kept checkpoint with the best held-out reward.")] = False,
     output_dir: Annotated[
         Path | None,
         typer.Option("--output_dir", help="Directory to write. Default: output/RUN/export/step-N[-adapter]."),
@@ -37,26 +37,27 @@ def export_model(
         str | None, typer.Option("--dtype", help="float32, bfloat16 or float64. Default: that of the parameters.")
     ] = None,
     adapter: Annotated[
-        bool, typer.Option("--adapter", help="The adapters alone, as PEFT writes them. Default: merged into the model.")
+        bool,
+        typer.Option("--adapter", help="Export only the adapters, in PEFT's format. Default: merged into the model."),
     ] = False,
     run_dir: Annotated[
         Path | None, typer.Option("--run_dir", help="The trainer's output_dir. Default: output/RUN.")
     ] = None,
     model_name_or_path: Annotated[
         Path | None,
-        typer.Option("--model_name_or_path", help="Where configuration and tokenizer are, if they have moved."),
+        typer.Option("--model_name_or_path", help="Folder of configuration and tokenizer, if moved."),
     ] = None,
 ) -> None:
     """Write a checkpoint as a directory that `transformers` and SGLang load.
 
-    Needs no database: it reads the checkpoints that the trainer wrote, of any number of processes, and torch.
+    Reads the trainer's checkpoints, written by any number of processes. Needs torch, but no database.
     """
     folder = (run_dir or Path("output") / run) / CHECKPOINTS
     kept = {int(m[1]): path for path in folder.glob("step-*") if (m := STEP_FOLDER.fullmatch(path.name))}
     if not kept or (step is not None and step not in kept):
         there = ", ".join(map(str, sorted(kept))) or "none"
         wanted = "a checkpoint" if step is None else f"the checkpoint of step {step}"
-        complain(f"{folder}: expected {wanted}; there are those of steps: {there} (--run_dir names another place)")
+        complain(f"{folder}: expected {wanted}; found those of steps: {there} (--run_dir names another folder)")
         raise typer.Exit(USAGE)
     if best:
         judged = [s for s in best_steps(folder.parent / METRICS_FILE, sys.maxsize) if s in kept]

@@ -1,4 +1,4 @@
-"""`tandem pause` and `tandem resume`: hold a run, and let it go on. Its processes stay, and read the run's state themselves."""
+"""`tandem pause` and `tandem resume`: set a run's state, which its processes read. The processes keep running."""
 
 from collections.abc import Mapping
 from typing import Literal
@@ -13,23 +13,23 @@ EXAMPLES = """Examples:
 
 `tandem pause demo`  the engines become idle within an episode, the trainer within a step
 
-`tandem resume demo`  on from there
+`tandem resume demo`  continues it
 """
 
 
 def pause(run: RunName, db_connection_string: Connection = None) -> None:
-    """Hold a run: samplers claim nothing more, trainers begin no further step.
+    """Pause a run: samplers claim no more slots, trainers begin no further step.
 
-    Episodes and steps under way go on to their end. The run stays paused, also for processes that are started
-    later, until `tandem resume`.
+    Running episodes and steps are finished. The run stays paused, also for processes started later,
+    until `tandem resume`.
     """
-    held = "paused: no slot is claimed and no step begun; what is under way goes on to its end"
-    _set(run, db_connection_string, RunState.PAUSED, {RunState.PAUSED: f"{held}. `tandem resume {run}` lets it go on"})
+    held = "paused: no slot is claimed and no step begun; work in progress is finished"
+    _set(run, db_connection_string, RunState.PAUSED, {RunState.PAUSED: f"{held}. `tandem resume {run}` continues it"})
 
 
 def resume(run: RunName, db_connection_string: Connection = None) -> None:
-    """Let a paused run go on."""
-    ended = "ended: its trainers have; it goes on when one is started again"
+    """Continue a paused run."""
+    ended = "ended: its trainers have finished; starting one continues it"
     _set(run, db_connection_string, RunState.RUNNING, {RunState.RUNNING: "running", RunState.ENDED: ended})
 
 

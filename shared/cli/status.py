@@ -1,4 +1,4 @@
-"""`tandem status`: what a run is doing now."""
+"""`tandem status`: the current state of a run."""
 
 import asyncio
 import json
@@ -23,7 +23,7 @@ from shared.store.runs import STOPPED
 
 RATE_WINDOW_S = 60.0
 MAX_EXAMPLE_CHARS = 200
-LONG_GONE_S = 600.0  # a worker that was killed longer ago is only counted
+LONG_GONE_S = 600.0  # workers that died earlier are only counted
 
 EXAMPLES = """Examples:
 
@@ -31,7 +31,7 @@ EXAMPLES = """Examples:
 
 `tandem status demo --watch`  until Ctrl-C, every two seconds
 
-`tandem status demo --all`  also the workers that have stopped or died
+`tandem status demo --all`  includes workers that have stopped or died
 
 `tandem status demo --json | jq .tasks`  for programs
 """
@@ -39,7 +39,7 @@ EXAMPLES = """Examples:
 
 @dataclass(slots=True)
 class PolicyStatus:
-    """A policy's newest weights, and the staleness of what waits for the trainer."""
+    """A policy's newest weights, and the staleness of the waiting data."""
 
     policy: str
     version: int | None
@@ -50,18 +50,18 @@ class PolicyStatus:
 
 @dataclass(slots=True)
 class RunStatus:
-    """One look at a run; `--json` prints it as it is."""
+    """A snapshot of a run, which `--json` prints unchanged."""
 
     run: str
     state: str  # of RunState, or trained, or played, or unknown
-    ends: list[dict[str, Any]]  # of trainers that have ended of their own will: policy, step, reason, when
+    ends: list[dict[str, Any]]  # of finished trainers: policy, step, reason, time
     tasks: dict[str, dict[str, int]]
-    abandoned: dict[str, int]  # {why: groups}
+    abandoned: dict[str, int]  # {reason: groups}
     slots: dict[str, dict[str, int]]
     records: dict[str, int]
     record_data: dict[str, int]
-    malformed: list[str]  # documents that were set aside, or are passed over, each with what is wrong
-    failed_attempts: list[dict[str, Any]]  # {termination, attempts, example: the error of one of them}
+    malformed: list[str]  # set-aside or ignored documents, each with its error
+    failed_attempts: list[dict[str, Any]]  # {termination, attempts, example of an error}
     set_aside: dict[str, dict[str, int]]
     metrics: dict[str, dict[str, dict[str, float]]]  # {split: {source: {name: mean of the last records}}}
     policies: list[PolicyStatus]
@@ -72,9 +72,9 @@ class RunStatus:
 
 def status(
     run: RunName,
-    watch: Annotated[bool, typer.Option("--watch", "-w", help="Go on until Ctrl-C.")] = False,
-    every: Annotated[bool, typer.Option("--all", help="List every worker there ever was.")] = False,
-    interval_s: Annotated[float, typer.Option("--interval_s", min=0.1, help="Between two looks, with --watch.")] = 2.0,
+    watch: Annotated[bool, typer.Option("--watch", "-w", help="Refresh until Ctrl-C.")] = False,
+    every: Annotated[bool, typer.Option("--all", help="List all workers, including stopped ones.")] = False,
+    interval_s: Annotated[float, typer.Option("--interval_s", min=0.1, help="Refresh period of --watch.")] = 2.0,
     as_json: AsJson = False,
     db_connection_string: Connection = None,
 ) -> None:
@@ -102,11 +102,11 @@ def status(
     with_store(db_connection_string, run, work)
 
 
-# ---------------------------------------------------------------------- the questions
+# ---------------------------------------------------------------------- queries
 
 
 async def look(store: Store) -> RunStatus:
-    """Everything that the table shows, now."""
+    """Query everything that the tables show."""
     malformed = await store.malformed.all()
     run = await _run(store)
     tasks = await store.tasks.count_by_status()
@@ -135,13 +135,13 @@ async def look(store: Store) -> RunStatus:
 async def _run(store: Store) -> Run | None:
     try:
         return await store.runs.get()
-    except MalformedDocument:  # among `malformed`
+    except MalformedDocument:  # listed in `malformed`
         return None
 
 
 def _state(run: Run | None, policies: list[PolicyStatus], tasks: Mapping[str, Mapping[str, int]]) -> str:
-    """As the document says. Where that is running: "trained" if every policy has weights of its last step, though not every
-    trainer has said that it ended; "played" if there never was a trainer, and every task has come to its end."""
+    """The document's state. If it is running: "trained" if every policy has weights of its last step although not every
+    trainer has reported its end; "played" if there never was a trainer and every task is finished."""
     if run is None:
         return "unknown"
     if run.state is not RunState.RUNNING:
@@ -178,7 +178,7 @@ async def _policy(store: Store, policy: str) -> PolicyStatus:
     for version, n in (await store.questions.ready_versions(policy)).items():
         steps = (
             versions[version].staleness(newest.step) if version in versions else -1
-        )  # -1: weights that were never announced
+        )  # -1: version was never announced
         found.ready_by_staleness[steps] = found.ready_by_staleness.get(steps, 0) + n
     return found
 
@@ -226,7 +226,7 @@ def _age_s(heartbeat: datetime | None, now: datetime) -> float:
 
 
 async def _rates(store: Store, workers: list[dict[str, Any]]) -> dict[str, float]:
-    """What the records say of the last minute, and every `*_per_s` of the live workers' own statistics, added up."""
+    """Rates of the last minute from the records, and the sums of every `*_per_s` statistic over live workers."""
     records, tokens = await store.questions.finished_within(RATE_WINDOW_S)
     rates = {"episodes_per_s": records / RATE_WINDOW_S, "sampled_tokens_per_s": tokens / RATE_WINDOW_S}
     for worker in workers:
@@ -269,7 +269,7 @@ def _render(now: RunStatus, every_worker: bool) -> Group:
     if gone:
         stopped = sum(worker["doing"] == STOPPED for worker in gone)
         lost = f"{len(gone) - stopped} not heard of for more than {LONG_GONE_S / 60:.0f} min"
-        parts.append(f"  {stopped} more have stopped, {lost}: --all lists them")
+        parts.append(f"  {stopped} more have stopped, {lost}; --all lists them")
     for worker in now.workers:
         if worker["live"]:
             parts += [f"  [yellow]alarm[/yellow] {worker['kind']} {escape(alarm)}" for alarm in worker["alarms"]]
@@ -284,7 +284,7 @@ def _counts(title: str, rows: Mapping[str, Mapping[str, int]], names: list[str])
 
 
 def _metrics(metrics: Mapping[str, Mapping[str, Mapping[str, float]]]) -> Table:
-    made = table("split", "source", "mean of the last records", title="samplers' own metrics")
+    made = table("split", "source", "mean of the last records", title="sampler-defined metrics")
     for split, sources in metrics.items():
         for source, means in sources.items():
             made.add_row(escape(split), escape(source), _cell(means))

@@ -1,4 +1,4 @@
-"""`tandem tasks import`: a task file, or a mixture of several, into a run."""
+"""`tandem tasks import`: import a task file, or a mixture of several, into a run."""
 
 import sys
 from collections.abc import Sequence
@@ -26,11 +26,11 @@ EXAMPLES = """Examples:
 
 `tandem tasks import demo train.jsonl`  the training tasks, eight episodes each
 
-`tandem tasks import demo train.jsonl --epochs 3`  three times over, as epochs 0, 1 and 2
+`tandem tasks import demo train.jsonl --epochs 3`  three times, as epochs 0, 1 and 2
 
-`tandem tasks import grid train.jsonl --payload_model assets.gridworld.world:GridTask`  checking a custom sampler's metadata
+`tandem tasks import grid train.jsonl --payload_model assets.gridworld.world:GridTask`  checks a custom sampler's metadata
 
-`tandem tasks import demo eval.jsonl --split eval --num_generations 1`  what evaluation plays
+`tandem tasks import demo eval.jsonl --split eval --num_generations 1`  the held-out tasks
 
 `tandem tasks import demo --config mix.yml`  several files, interleaved by weight: the section `tasks` of the YAML
 """
@@ -44,12 +44,12 @@ CONVERT_EXAMPLES = """Examples:
 `tandem tasks convert verl.parquet tasks.jsonl --map query=prompt.0.content --map answer=reward_model.ground_truth`
 """
 
-app = typer.Typer(help="The tasks of a run.", no_args_is_help=True, rich_markup_mode="markdown")
+app = typer.Typer(help="Manage the tasks of a run.", no_args_is_help=True, rich_markup_mode="markdown")
 
 
 @app.callback()
 def group() -> None:
-    """The tasks of a run."""
+    """Manage the tasks of a run."""
 
 
 @app.command("import", epilog=EXAMPLES)
@@ -62,25 +62,25 @@ def import_(
     ] = None,
     split: Annotated[
         str | None,
-        typer.Option("--split", help="Which tasks FILE holds: train, eval, or a name of yours. [default: train]"),
+        typer.Option("--split", help="Split of FILE's tasks: train, eval, or another name. [default: train]"),
     ] = None,
     policy: Annotated[str, typer.Option("--policy", help="The policy that plays them.")] = DEFAULT_POLICY,
     epochs: Annotated[
-        int | None, typer.Option("--epochs", min=1, help="Import FILE this often, one epoch each. [default: 1]")
+        int | None, typer.Option("--epochs", min=1, help="Number of epochs for which FILE is imported. [default: 1]")
     ] = None,
     epoch: Annotated[int | None, typer.Option("--epoch", min=0, help="Import FILE once, as this epoch.")] = None,
     num_generations: Annotated[
         int, typer.Option("--num_generations", min=1, help="Episodes per task: the size of its group.")
     ] = NUM_GENERATIONS,
     at_version: Annotated[
-        int | None, typer.Option("--at_version", min=0, help="Only engines that serve this policy version play them.")
+        int | None, typer.Option("--at_version", min=0, help="Only engines with this policy version play them.")
     ] = None,
     payload_model: Annotated[
         str | None,
         typer.Option(
             "--payload_model",
             metavar="MODULE:CLASS",
-            help="A pydantic model that every line's metadata must fit, such as a custom sampler's own.",
+            help="A pydantic model that every line's metadata must fit, such as a custom sampler's.",
         ),
     ] = None,
     scorer_modules: Annotated[
@@ -88,20 +88,20 @@ def import_(
         typer.Option(
             "--scorer_modules",
             metavar="MODULE",
-            help="A module or FILE.py that registers scorers of your own, as your samplers import it; may be repeated. "
-            "Given, here or in the section `sampler` of MIX.yml, an unknown scorer is an error, and else a warning.",
+            help="A module or FILE.py that registers your scorers, as given to your samplers; may be repeated. An unknown "
+            "scorer is an error if modules are given here or in the section `sampler` of MIX.yml, else a warning.",
         ),
     ] = None,
     db_connection_string: Connection = None,
 ) -> None:
     """Check task files and import them.
 
-    Each line is an object: **id** and **query**, and as you need them **answer**, **scorer**, **answer_schema**
+    Each line is an object with **id** and **query**, and optionally **answer**, **scorer**, **answer_schema**
     ("answer" or "boxed"), **tools**, **exclude_tools**, **system**, **max_turns**, **temperature**, **metadata**, **source**.
 
-    Everything is checked before anything is written. Importing again changes nothing: tasks that are there with the
-    same content stay, and an import that was killed goes on where it ended. A task that is there with other content is
-    an error. Tasks are opened in the order of the file (of a mixture: by weight), after those imported before.
+    The whole file is checked before the first write. Repeating an import changes nothing: stored tasks with the same
+    content stay, and an interrupted import continues. A stored task with different content is an error. Tasks are
+    opened in the order of the file (of a mixture: by weight), after those imported before.
     """
     if (file is None) == (config is None):
         answer(_refuse("give either FILE.jsonl or --config MIX.yml"))
@@ -112,7 +112,7 @@ def import_(
     if config is not None and (given := [name for name, value in file_only.items() if value is not None]):
         answer(_refuse(f"{given[0]} is for a FILE; with --config it stands in {config}"))
 
-    sys.path.insert(0, str(Path.cwd()))  # as `python -m` has it: modules are the user's own
+    sys.path.insert(0, str(Path.cwd()))  # as with `python -m`, so that users' modules are found
     checks: list[TaskCheck] = []
 
     async def work(store: Store) -> ImportResult:
@@ -136,7 +136,7 @@ def import_(
 
 
 def _samplers(config: Path | None, modules: Sequence[str] | None) -> Samplers:
-    """What is known of them: modules on the command line, or else the section `sampler` of the YAML file."""
+    """What is known about the samplers: modules on the command line, else the section `sampler` of the YAML file."""
     settings = {} if config is None else require_keys(read_sections(config).get("sampler"), f"{config}: sampler")
     named, is_known = modules or settings.get("scorer_modules"), True
     for name in named if isinstance(named, list) else ():
@@ -147,7 +147,7 @@ def _samplers(config: Path | None, modules: Sequence[str] | None) -> Samplers:
                 raise
             warn(f"{config}: {exc}. Its scorers are not known here")
             is_known = False
-    knows_scorers = bool(named) and is_known and "sampler" not in settings  # a class of one's own may score by itself
+    knows_scorers = bool(named) and is_known and "sampler" not in settings  # a custom class may score on its own
     return Samplers(knows_scorers=knows_scorers, has_judge=True if settings.get("agent_config_path") else None)
 
 

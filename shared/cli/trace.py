@@ -1,4 +1,4 @@
-"""`tandem trace`: from an optimizer step back to the records, dispatches, weight versions and tool calls that entered it."""
+"""`tandem trace`: trace an optimizer step to its records, dispatches, weight versions and tool calls."""
 
 import json
 from typing import Annotated, Any
@@ -29,9 +29,9 @@ HEADLINE = ("reward/mean", "loss/loss", "learner/grad_norm", "data/staleness_mea
 
 EXAMPLES = """Examples:
 
-`tandem trace demo --step 12`  what the 12th optimizer step learned from
+`tandem trace demo --step 12`  the training data of the 12th optimizer step
 
-`tandem trace demo --record main:eval:0:arith-00017:3:1`  where one episode went
+`tandem trace demo --record main:eval:0:arith-00017:3:1`  the steps that one episode was used in
 """
 
 
@@ -42,9 +42,9 @@ def trace(
     as_json: AsJson = False,
     db_connection_string: Connection = None,
 ) -> None:
-    """Trace a step, or a record, through the whole chain; prints the query that gives the same in Compass.
+    """Trace a step or a record through the whole chain; also print the equivalent query for Compass.
 
-    Exit code 1 when the step used nothing, or the record gave no training data.
+    Exit code 1 if the step used no data, or the record gave no training data.
     """
     if (step is None) == (record is None):
         answer(_refuse())
@@ -68,7 +68,7 @@ def trace(
         console().print(json.dumps(chain_pipeline(where)), soft_wrap=True, markup=False)
     if not rows:
         what = f"step {step} used no record" if record is None else f"record {record} gave no training data"
-        complain(f"run {run}: {what}; `tandem status {run}` says what there is")
+        complain(f"run {run}: {what}; see `tandem status {run}`")
         raise typer.Exit(PROBLEM)
 
 
@@ -81,7 +81,7 @@ def _print_metrics(metrics: Metrics) -> None:
     for policy, logged in metrics.items():
         if logged:
             chosen = [f"{name} {logged[name]:.4g}" for name in HEADLINE if logged.get(name) is not None]
-            told = ", ".join([*chosen, f"{len(logged)} figures in all (--json)"])
+            told = ", ".join([*chosen, f"{len(logged)} metrics in total (--json)"])
             console().print(f"logged of policy {policy}: {told}", soft_wrap=True, markup=False)
 
 
@@ -121,7 +121,7 @@ def _call(call: Document) -> str:
 
 
 def _published(step: int, versions: list[PolicyVersion]) -> str:
-    """The first weights of the surviving history that hold a step."""
+    """The first weights of the surviving history that include a step."""
     holding = [v for v in versions if v.withdrawn_to is None and v.step >= step]
     if not holding:
         return "not in any announced weights yet"

@@ -53,7 +53,7 @@ async def test_a_file_brings_what_copying_from_the_run_brings(
 
 async def test_a_full_disk_is_said_and_no_half_file_stays(store: Store, tmp_path: Path) -> None:
     await whole_run(store, tasks=3)
-    with room_for(1000), pytest.raises(DataError, match=r"data\.bson\.gz could not be written: .*; make room"):
+    with room_for(1000), pytest.raises(DataError, match=r"data\.bson\.gz could not be written: .*; free disk space"):
         await export_data(store, tmp_path / "data.bson.gz", "main")
     assert not os.listdir(tmp_path)
 

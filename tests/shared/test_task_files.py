@@ -186,6 +186,6 @@ def test_an_id_in_two_files_of_one_set_is_told_with_both_places(tmp_path: Path) 
     with pytest.raises(TaskFileError) as caught:
         check_unique_ids([first, second])
     (error,) = caught.value.errors
-    assert str(error).startswith(f'{second}:3: "id" is "t1", which {first}:2 already has; give it another one')
+    assert str(error).startswith(f'{second}:3: "id" is "t1", which {first}:2 already has; change it, or list the files')
     with pytest.raises(TaskFileError, match=f"{first}:1 already has"):
         check_unique_ids([first, first])

@@ -25,7 +25,7 @@ def test_a_full_disk_is_said_and_an_older_file_stays_as_it_was(tmp_path: Path) -
             path.write_text(old)
         with (
             room_for(100),
-            pytest.raises(DataError, match=r"a\.json could not be written: .*File too large; make room"),
+            pytest.raises(DataError, match=r"a\.json could not be written: .*File too large; free disk space"),
         ):
             write_text_whole(path, "x" * 101)
         assert [file.read_text() for file in tmp_path.iterdir()] == ([] if old is None else [old])

@@ -82,7 +82,7 @@ def test_a_wrong_setting_stops_the_start_with_a_message(run: str) -> None:
     process = launch(run, TRAIN_FILE="nowhere.jsonl")
     output, _ = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 2
-    assert "nowhere.jsonl, which is no file" in output
+    assert "nowhere.jsonl, which is not a file" in output
     assert "Traceback" not in output
 
 

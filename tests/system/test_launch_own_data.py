@@ -117,7 +117,7 @@ def test_wrong_values_of_several_services_are_all_named() -> None:
 
 def test_what_the_launcher_sets_itself_is_refused_with_the_reason() -> None:
     with pytest.raises(
-        ConfigError, match="--output_dir is set by the launcher: checkpoints and metrics lie in output/RUN"
+        ConfigError, match="--output_dir is set by the launcher: checkpoints and metrics are in output/RUN"
     ):
         LaunchConfig.load(["demo", "--output_dir", "x"])
 

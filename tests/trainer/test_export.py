@@ -74,9 +74,9 @@ def test_the_checkpoint_itself_says_what_it_was_started_from(tmp_path: Path, mod
 
 def test_a_step_that_was_not_kept_is_named_with_those_that_were(two_processes: Launch) -> None:
     done = refused("export-model", "any", "--run_dir", str(two_processes.out), "--step", "77")
-    assert f"expected the checkpoint of step 77; there are those of steps: {SAVED_STEP}" in done.stderr
+    assert f"expected the checkpoint of step 77; found those of steps: {SAVED_STEP}" in done.stderr
     done = refused("export-model", "any", "--run_dir", "/nowhere")
-    assert "/nowhere/checkpoints: expected a checkpoint; there are those of steps: none" in done.stderr
+    assert "/nowhere/checkpoints: expected a checkpoint; found those of steps: none" in done.stderr
 
 
 def test_the_best_of_the_checkpoints_that_were_kept_is_exported(

@@ -69,7 +69,7 @@ def test_mongod_that_dies_by_itself_exits_with_1_and_its_log(tmp_path: Path) -> 
             os.kill(client.admin.command("serverStatus")["pid"], signal.SIGKILL)
         _, err = child.communicate(timeout=60)
     assert child.returncode == 1
-    assert "mongod ended by itself with status -9" in err
+    assert "mongod exited with status -9" in err
 
 
 def test_mongod_without_a_binary_exits_with_2(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

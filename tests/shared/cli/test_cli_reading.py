@@ -91,7 +91,7 @@ async def test_a_worker_that_was_killed_is_said_to_be_silent_then_only_counted_a
     lines = {name: line for line in shown.splitlines() for name in ("alive:1", "slow:1", "killed:1") if name in line}
     assert "workers: 2 alive" in shown
     assert [re.search(r"not heard of for \d+ s", lines[name]) is not None for name in lines] == [False, False, True]
-    assert "1 more have stopped, 1 not heard of for more than 10 min: --all lists them" in shown
+    assert "1 more have stopped, 1 not heard of for more than 10 min; --all lists them" in shown
     assert not {"forgotten:1", "stopped:1"} & set(shown.split())
     everyone = (await asyncio.to_thread(tandem, "status", store.run, "--all")).stdout
     assert {"forgotten:1", "stopped:1"} <= set(everyone.split())
@@ -209,7 +209,7 @@ def test_trace_gives_the_chain_and_a_query_that_gives_the_same(tandem: Command, 
 
 def test_trace_of_a_step_says_what_was_logged_of_it(tandem: Command, played: str) -> None:
     shown = tandem("trace", played, "--step", "1").stdout
-    assert "logged of policy main: reward/mean 0.25, loss/loss -0.5, 3 figures in all (--json)" in shown
+    assert "logged of policy main: reward/mean 0.25, loss/loss -0.5, 3 metrics in total (--json)" in shown
     told = json.loads(tandem("trace", played, "--step", "1", "--json").stdout)["metrics"]
     assert told == {"main": {"reward/mean": 0.25, "loss/loss": -0.5, "loss/ratio": None}}
     assert json.loads(tandem("trace", played, "--record", RECORD, "--json").stdout)["metrics"] == {}

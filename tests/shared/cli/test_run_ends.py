@@ -86,4 +86,4 @@ async def test_the_commands_say_when_and_why_a_run_ended(store: Store, tandem: C
     assert re.search(rf"the trainer of policy main {when} after step 9: before step 3 of 9: told to stop", shown)
     told = json.loads(await said("status", "--json"))
     assert (told["state"], [e["policy"] for e in told["ends"]]) == ("ended", ["main"])
-    assert "is already ended: its trainers have; it goes on when one is started again" in await said("resume")
+    assert "is already ended: its trainers have finished; starting one continues it" in await said("resume")
