@@ -71,7 +71,7 @@ def test_what_only_samplers_know_is_a_warning_with_the_number_of_tasks_and_warni
         assert list(check.problems(payload(**fields))) == []
     (mine, count), (judged, one) = check.warnings.items()
     assert (mine.startswith('"scorer" is "mine"; expected one of '), count) == (True, 2)
-    assert "The samplers need a module that registers it (scorer_modules)" in mine
+    assert "Samplers without a module that registers it (scorer_modules) skip these tasks" in mine
     assert (judged.startswith('"scorer" is "agentcpm", which needs a judge'), one) == (True, 1)
     assert check.asked == [TaskDemand(None, None, (), 3), TaskDemand(None, ("x",), (), 2)]
     for n in range(100):

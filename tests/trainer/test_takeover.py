@@ -115,7 +115,7 @@ def test_what_was_looked_at_is_what_is_taken_over(bridge: StoreBridge, alone: Pa
     seen = look(bridge, config, 2)
     SavedSteps(bridge, config, alone, trainer_generation).note(4)
     late = bridge.store.runs.start_trainer("main", ADMISSION, seen=seen, checkpoint=SavedCheckpoint(step=2, folder="x"))
-    with pytest.raises(LeaseLost, match="or saved a checkpoint, in the same moment"):
+    with pytest.raises(LeaseLost, match="or saved a checkpoint, at the same time"):
         bridge(late)
     assert bridge(bridge.store.runs.is_current_trainer("main", trainer_generation))
     with pytest.raises(ConfigError, match="its newest checkpoint is step 4"):
