@@ -1,12 +1,12 @@
-"""Demonstrations for the warm start: short tool-using conversations, deliberately flawed.
+"""Demonstrations for the warm start: short tool-using conversations with deliberate errors.
 
-Owns how a demonstration is drawn. It errs with probability `NOISE` at every decision (guessing instead of calling a
-tool, a typing error in a value, stopping after the first of two look-ups), so that a model trained on them knows the
-form of an episode and solves about a third of the tasks: the rest is left for reinforcement learning to teach.
+Each decision is wrong with probability `NOISE` (guessing instead of calling a tool, a typing error in a value, stopping
+after the first of two look-ups), so that a model trained on them knows the format of an episode and solves about a third
+of the tasks. Reinforcement learning teaches the rest.
 
-Promises: tool results are what the tool server would answer; only, most boxes and their owners are made up for one
-demonstration and treated in it as registered (else the model would learn the registry by heart instead of copying what
-it reads). No box, owner or sum of the evaluation tasks ever appears.
+Promises: tool results equal the tool server's, except that most boxes and owners are invented for one demonstration
+and count there as registered (otherwise the model would memorise the registry instead of copying what it reads). No box,
+owner or sum of the evaluation tasks appears.
 """
 
 import json
@@ -26,13 +26,13 @@ from tasks import (
 from world import COLORS, TOOLS, calculate
 
 NOISE = 0.36
-REGISTERED_SHARE = 0.25  # of the look-ups; the others use boxes and owners made up for the demonstration
+REGISTERED_SHARE = 0.25  # of the look-ups; the others use boxes and owners invented for the demonstration
 
 Message = dict[str, Any]
 
 
 def demonstrations(example: Example, count: int, seed: int) -> Iterator[dict[str, Any]]:
-    """`count` lines of `{"messages", "tools"}`; every assistant message is to be trained."""
+    """Yield `count` lines of `{"messages", "tools"}`; every assistant message is trained."""
     rng = random.Random(f"demonstrations-{seed}")
     for _ in range(count):
         messages = _arithmetic(example, rng) if rng.random() < 0.5 else _lookup(example, rng)
@@ -89,7 +89,7 @@ def _mistyped_outside(taken: Container[str], value: str, rng: random.Random) -> 
 
 
 def _mistyped(value: str, rng: random.Random) -> str:
-    """`value` with one letter or digit replaced by another of its kind; never by 0, which cannot begin a number."""
+    """Replace one letter or digit of `value` by another of its kind; never by 0, which cannot begin a number."""
     position = rng.choice([index for index, char in enumerate(value) if char.isalnum()])
     kind = "123456789" if value[position].isdigit() else string.ascii_uppercase
     return value[:position] + rng.choice(kind.replace(value[position], "")) + value[position + 1 :]

@@ -1,7 +1,7 @@
 """The bundled example's tasks: sums for the calculator, and two-hop look-ups in a registry of boxes and owners.
 
-Owns how the registry, the training tasks and the evaluation tasks are drawn.
-Promise: the same seed gives the same world and the same tasks; no evaluation box, owner or sum is in training.
+Samples the registry, the training tasks and the evaluation tasks.
+Promise: the same seed gives the same world and the same tasks; no evaluation box, owner or sum occurs in training.
 """
 
 import random
@@ -18,7 +18,7 @@ NUM_MIX_TRAIN, NUM_MIX_EVAL = 200, 40  # of each source of the mixture
 
 @dataclass(frozen=True)
 class Example:
-    """The world with its tasks; `eval_boxes`, `eval_owners` and `eval_sums` are what no training text may show."""
+    """The world with its tasks; `eval_boxes`, `eval_owners` and `eval_sums` must not occur in training texts."""
 
     world: World
     train: list[dict[str, str]]
@@ -81,7 +81,7 @@ def _shuffled_tasks(
 
 
 def mixture(example: Example) -> dict[str, list[dict[str, str]]]:
-    """File name -> tasks: the two families one by one, and a third, one look-up each. Scorer and tools are the mixture's."""
+    """{file name: tasks}: the two families separately, and a third with one look-up. The mixture sets scorer and tools."""
     files: dict[str, list[dict[str, str]]] = {}
     for prefix, tasks, count in (("", example.train, NUM_MIX_TRAIN), ("eval_", example.eval, NUM_MIX_EVAL)):
         for name, source in (("sums", "arithmetic"), ("boxes", "lookup")):

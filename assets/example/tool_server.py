@@ -1,13 +1,13 @@
-"""The bundled example's MCP tool server: a calculator, and a registry of boxes, their owners and what these like.
+"""The bundled example's MCP tool server: a calculator, and a registry of boxes, owners and their favorite colors.
 
     python assets/example/tool_server.py --transport streamable-http --port 8000     # http://127.0.0.1:8000/mcp
     python assets/example/tool_server.py --transport stdio                            # one process per client
 
-With `--delays FILE`, a JSON object {box: seconds}, looking up the owner of such a box takes so long: for measuring what slow
-episodes do to a run.
+`--delays FILE`, a JSON object {box: seconds}, delays the look-up of these boxes' owners, to measure the effect of slow
+episodes on a run.
 
-Promise: a tool returns what is in `world.json` or what the sum comes to; anything else asked for is a tool error whose
-text says what is wrong, never an exception and never a guess. Prints one line (stderr, with the URL) and then is quiet.
+Promise: a tool returns the entry of `world.json` or the value of the sum; any other request gives a tool error that
+describes the mistake, never an exception or a guess. Prints only one line (to stderr, with the URL).
 SIGTERM and SIGINT end it with status 0. Needs the packages `mcp` and `uvicorn`, and the other files of its folder.
 """
 
@@ -27,21 +27,21 @@ from mcp.server import MCPServer
 from mcp.types import CallToolResult, TextContent
 from world import LookupFailed, World, calculate
 
-# Longer than any client keeps an idle connection: with equal limits (5 s in uvicorn and in httpx alike) the server
-# closes now and then what the client is just about to use, and that request is lost.
+# Longer than clients keep idle connections: with equal limits (uvicorn and httpx both use 5 s) the server sometimes
+# closes a connection that the client is about to use, and the request is lost.
 KEEP_ALIVE_S = 75
-# Clients hold a listening request open for as long as they live; do not wait for them.
+# Clients keep a listening request open for their lifetime; do not wait for them.
 GRACEFUL_SHUTDOWN_S = 1
-SESSION_IDLE_S = 600.0  # sessions of killed clients go after ten minutes
+SESSION_IDLE_S = 600.0  # sessions of killed clients end after ten minutes
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--transport", choices=["streamable-http", "stdio"], default="streamable-http")
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default 127.0.0.1)")
-    parser.add_argument("--port", type=int, default=8000, help="0 takes a free one, printed at start (default 8000)")
+    parser.add_argument("--port", type=int, default=8000, help="0: a free port, printed at start (default 8000)")
     parser.add_argument("--world", type=Path, default=Path(__file__).with_name("world.json"), help="the registry file")
-    parser.add_argument("--delays", type=Path, help="JSON file {box: seconds} (default: no tool waits)")
+    parser.add_argument("--delays", type=Path, help="JSON file {box: seconds} (default: no delays)")
     arguments = parser.parse_args()
     delays = json.loads(arguments.delays.read_text()) if arguments.delays else {}
     server = build_server(World.load(arguments.world), delays)
@@ -56,7 +56,7 @@ def main() -> None:
 def build_server(world: World, delays: Mapping[str, float]) -> MCPServer:
     server = MCPServer("example-world", log_level="WARNING")
 
-    # Coroutines, although they hardly wait: plain functions would each be sent to a thread.
+    # Coroutines, because the SDK would run plain functions in threads.
     @server.tool(structured_output=False)
     async def calculator(expression: str) -> CallToolResult:
         """Work out a sum of whole numbers, for example 47+38, with + - * and parentheses."""
@@ -77,7 +77,7 @@ def build_server(world: World, delays: Mapping[str, float]) -> MCPServer:
 
 
 def answer(look_up: Callable[[str], object], value: str) -> CallToolResult:
-    """The result, or an error result with exactly our text (`ToolError` would get the SDK's words in front)."""
+    """The result, or an error result with exactly our text (the SDK would prefix a `ToolError`)."""
     try:
         text, is_error = str(look_up(value)), False
     except LookupFailed as error:
@@ -95,7 +95,7 @@ def serve_http(server: MCPServer, host: str, port: int) -> None:
     app = server.streamable_http_app(json_response=True, session_idle_timeout=SESSION_IDLE_S, host=host)
     config = uvicorn.Config(
         app,
-        log_level="critical",  # it reports a listening request cut off at the end as an error
+        log_level="critical",  # it logs listening requests that are open at shutdown as errors
         access_log=False,
         timeout_keep_alive=KEEP_ALIVE_S,
         timeout_graceful_shutdown=GRACEFUL_SHUTDOWN_S,
@@ -104,8 +104,8 @@ def serve_http(server: MCPServer, host: str, port: int) -> None:
 
 
 def exit_now(number: int, frame: FrameType | None) -> None:
-    """Nothing is to be saved. uvicorn stops gracefully first and then raises the signal again, for this handler; over
-    stdio an orderly exit would wait for the thread that reads standard input."""
+    """Exit without cleanup: nothing needs saving. uvicorn first stops gracefully and then raises the signal again, for this
+    handler; over stdio a regular exit would wait for the thread that reads standard input."""
     os._exit(0)
 
 

@@ -1,8 +1,8 @@
-"""The bundled example's world: who owns which box, which color each owner likes, and what a sum comes to.
+"""The bundled example's world: owners of boxes, their favorite colors, and arithmetic.
 
-Owns the registry file `world.json`, the three look-ups that the tool server offers, and the tools' descriptions.
-Promise: a look-up answers from the registry or by arithmetic, or raises `LookupFailed` with the text that the model
-is to read; nothing is ever evaluated as Python.
+Contains the registry file `world.json`, the tool server's three look-ups, and the tools' descriptions.
+Promise: a look-up answers from the registry or by arithmetic, or raises `LookupFailed` with the text for the model;
+nothing is evaluated as Python.
 """
 
 import ast
@@ -16,7 +16,7 @@ from typing import Any
 
 COLORS = ("red", "blue", "green", "gray", "pink", "teal", "black", "white", "brown", "purple", "orange", "yellow")
 
-# Forty characters bound both the parser's work and the size of a product (at most forty digits).
+# Bounds the parser's work and the size of a product (at most forty digits).
 MAX_EXPRESSION_CHARS = 40
 _EXPRESSION = re.compile(rf"[0-9+\-*() ]{{1,{MAX_EXPRESSION_CHARS}}}")
 _OPERATORS: dict[type[ast.operator], Callable[[int, int], int]] = {
@@ -27,7 +27,7 @@ _OPERATORS: dict[type[ast.operator], Callable[[int, int], int]] = {
 
 
 class LookupFailed(ValueError):
-    """A tool was asked for something that does not exist; the message is what the model reads."""
+    """The requested entry does not exist; the model reads the message."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class World:
 
     @classmethod
     def load(cls, path: Path) -> "World":
-        """Read a `world.json`; a missing key is a `KeyError` that names it."""
+        """Read a `world.json`. Raises KeyError for a missing key."""
         data = json.loads(path.read_text())
         return cls(owners=data["owners"], favorite_colors=data["favorite_colors"])
 
@@ -55,7 +55,7 @@ class World:
 
 
 def calculate(expression: str) -> int:
-    """The value of whole numbers joined by + - * and parentheses, in the usual order of operations."""
+    """The value of an expression of whole numbers with + - * and parentheses."""
     malformed = f"malformed expression {expression[:MAX_EXPRESSION_CHARS]}, use numbers with + - *"
     if not _EXPRESSION.fullmatch(expression):
         raise LookupFailed(malformed)
@@ -77,12 +77,12 @@ def _value(node: ast.expr) -> int:
 
 
 def tool_schema(name: str, parameter: str) -> dict[str, Any]:
-    """One tool with one text parameter, as chat templates and OpenAI-style requests expect it."""
+    """The schema of a tool with one text parameter, in OpenAI's format, which chat templates expect."""
     parameters = {"type": "object", "properties": {parameter: {"type": "string"}}, "required": [parameter]}
     return {"type": "function", "function": {"name": name, "parameters": parameters}}
 
 
-# In the order in which the tool server lists them, so that a demonstration's prompt equals an episode's prompt.
+# In the tool server's order, so that a demonstration's prompt equals an episode's prompt.
 TOOLS = [
     tool_schema("calculator", "expression"),
     tool_schema("box_owner", "box"),

@@ -1,8 +1,7 @@
-"""Warm start: conversations of walkers who hardly know the way: `python -m assets.gridworld.demonstrations OUT.jsonl`.
+"""Warm-start conversations of weak walkers: `python -m assets.gridworld.demonstrations OUT.jsonl`.
 
-Two moves of five lead nearer on purpose, the others are drawn blindly. A model that is fine-tuned on them knows what a reply
-looks like (one letter), and has an inkling of what the words for directions have to do with it. The rest is left for
-reinforcement learning.
+Two moves of five lead nearer to the goal, the others are random. A model fine-tuned on them knows the format of a reply
+(one letter) and weakly associates it with the words for directions. Reinforcement learning teaches the rest.
 """
 
 import json

@@ -1,6 +1,6 @@
-"""Draw the grid world's tasks: `python -m assets.gridworld.make_tasks` writes train.jsonl and eval.jsonl next to this file.
+"""Sample the grid world's tasks: `python -m assets.gridworld.make_tasks` writes train.jsonl and eval.jsonl next to this file.
 
-Promise: the same seed gives the same files, and no task of the one is in the other.
+Promise: the same seed gives the same files, and no task is in both.
 """
 
 import json
@@ -14,7 +14,7 @@ COUNTS = {"train": 700, "eval": 80}
 
 
 def walks(rng: random.Random) -> list[tuple[tuple[int, int], tuple[int, int]]]:
-    """Every (start, goal) of the grid that is 1 to LONGEST steps long, shuffled."""
+    """All (start, goal) pairs at a distance of 1 to LONGEST steps, shuffled."""
     places = [(east, north) for east in range(SIZE) for north in range(SIZE)]
     found = [(a, b) for a in places for b in places if 0 < abs(a[0] - b[0]) + abs(a[1] - b[1]) <= LONGEST]
     rng.shuffle(found)

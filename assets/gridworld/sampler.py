@@ -1,9 +1,9 @@
-"""A custom sampler: walks in the grid world by talking with the model. No tools, no MCP; the environment is a Python object.
+"""A custom sampler: the model walks in the grid world. No tools, no MCP; the environment is a Python object.
 
-    look ─▶ the model's reply ─▶ walk ─▶ how much nearer? the turn's score ─▶ look ─▶ … ─▶ at the goal, or out of turns
+    look ─▶ the model's reply ─▶ walk ─▶ progress is the turn's score ─▶ look ─▶ … ─▶ at the goal, or out of turns
 
-The episode's score is the part of the way that was walked: 1 at the goal, 0 as far away as it began, less than 0 farther away.
-Each turn earns its share of it.
+The episode's score is the fraction of the distance covered: 1 at the goal, 0 at the initial distance, negative beyond it.
+Each turn earns its share.
 """
 
 from assets.gridworld.world import GridTask, Walker

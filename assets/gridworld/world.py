@@ -1,10 +1,9 @@
-"""The grid world: a square grid, a walker, a goal. Knows nothing of models, samplers or databases.
+"""The grid world: a square grid, a walker, a goal. Independent of models, samplers and databases.
 
-    . . . G      "goal: 3 east, 1 north"      what the walker is told
-    @ . . .      "e"                          what it may say: the first of the letters n, e, s, w in its reply counts
+    . . . G      "goal: 3 east, 1 north"      the observation
+    @ . . .      "e"                          the reply: its first letter among n, e, s, w counts
 
-Promise: the same moves from the same start end at the same place; a move into the border, and a reply without a letter, change
-nothing.
+Promise: deterministic moves; a move into the border and a reply without a letter change nothing.
 """
 
 from dataclasses import dataclass, replace
@@ -16,7 +15,7 @@ STEPS: dict[str, Place] = {"n": (0, 1), "e": (1, 0), "s": (0, -1), "w": (-1, 0)}
 
 
 class GridTask(BaseModel):
-    """A task's own part: the `metadata` of its line."""
+    """The task's `metadata`."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -28,15 +27,15 @@ class GridTask(BaseModel):
     def start_and_goal_are_two_places_in_the_grid(self) -> "GridTask":
         for name, place in (("start", self.start), ("goal", self.goal)):
             if not all(0 <= x < self.size for x in place):
-                raise ValueError(f"{name} {place} lies outside a grid of {self.size} by {self.size}")
+                raise ValueError(f"{name} {place} is outside a grid of {self.size} by {self.size}")
         if self.start == self.goal:
-            raise ValueError(f"start and goal are both {self.start}; expected a way to walk")
+            raise ValueError(f"start and goal are both {self.start}; expected different places")
         return self
 
 
 @dataclass(slots=True)
 class Walker:
-    """Where one walk is."""
+    """The state of one walk."""
 
     task: GridTask
     place: Place
@@ -52,7 +51,7 @@ class Walker:
         return "goal: " + ", ".join(f"{n} {where}" for n, where in parts if n)
 
     def walk(self, reply: str) -> bool:
-        """Take the step that `reply` asks for. False when it asks for none, or for one through the border."""
+        """Take the step named by `reply`. Returns False if it names none, or one through the border."""
         letter = letter_of(reply)
         if letter is None:
             return False
@@ -69,5 +68,5 @@ class Walker:
 
 
 def letter_of(reply: str) -> str | None:
-    """The direction that a reply names; None: none."""
+    """The direction named by a reply, or None."""
     return next((c for c in reply.lower() if c in STEPS), None)

@@ -1,8 +1,7 @@
-"""Warm start: conversations of unsteady guides and walkers: `python -m assets.guided_walk.demonstrations OUT.jsonl`.
+"""Warm-start conversations of weak guides and walkers: `python -m assets.guided_walk.demonstrations OUT.jsonl`.
 
-As in the grid world's own (`assets/gridworld/demonstrations.py`), two letters of five are right on purpose, the others are drawn
-blindly: a guide's that leads nearer, a walker's that does as the guide says. Both policies start from the one model that is
-fine-tuned on them.
+As in `assets/gridworld/demonstrations.py`, two letters of five are right, the others are random. A guide's letter is right if
+it leads nearer to the goal, a walker's if it follows the guide. Both policies start from one model fine-tuned on them.
 """
 
 import json

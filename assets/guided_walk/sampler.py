@@ -1,10 +1,10 @@
-"""Two policies in one episode: a guide who sees the goal, and a walker who hears the guide and walks.
+"""Two policies in one episode: a guide sees the goal, and a walker hears the guide and walks.
 
-    guide   "goal: 2 east, 1 north"  ─▶ "e"        its own conversation, engine, weights and trainer
+    guide   "goal: 2 east, 1 north"  ─▶ "e"        with its own conversation, engine, weights and trainer
     walker  "the guide says e"       ─▶ "e"        likewise; the task is the walker's
 
-Each has its own score, to which each of its turns adds its share: the walker the part of the way that was walked, the guide the
-share of its hints that lead nearer to the goal, whether the walker follows or not.
+Each has its own score, the sum of its turns' scores: the walker's is the fraction of the distance covered, the guide's the
+fraction of its hints that lead nearer to the goal, whether or not the walker follows.
 """
 
 from assets.gridworld.world import GridTask, Walker, letter_of
@@ -19,7 +19,7 @@ class GuidedSampler(AsyncSampler):
     async def run(self) -> Termination:
         task = self.own_payload(GridTask)
         self.walker = Walker(task, task.start)
-        self.hints: list[tuple[Turn, bool]] = []  # and whether each leads nearer
+        self.hints: list[tuple[Turn, bool]] = []  # each with whether it leads nearer
         self.way = self.walker.distance
         for _ in range(self.config.max_turns):
             hint = await self.create_chat_completions([{"role": "user", "content": self.walker.look()}], policy=GUIDE)
@@ -46,5 +46,5 @@ class GuidedSampler(AsyncSampler):
 
 
 def heard(hint: str) -> str:
-    """What the walker hears of it."""
+    """The hint as the walker reads it."""
     return f"the guide says {letter_of(hint) or 'nothing'}"
