@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 PASS_SCORE = 1.0
-ROUNDING = 1e-9  # a score that was added up of parts, such as 0.7 + 0.2 + 0.1, may be so much below what is meant
+ROUNDING = 1e-9  # rounding error of a score that is a sum, such as 0.7 + 0.2 + 0.1
 
 
 def is_pass(score: float) -> bool:
