@@ -119,7 +119,7 @@ def test_what_samplers_elsewhere_have_is_not_known_here(launch: Launch) -> None:
     assert first.startswith(
         "tasks are not checked against the samplers, which run elsewhere: scorer_modules: 'only.there'"
     )
-    assert "The samplers need a module that registers it" in second
+    assert "Samplers without a module that registers it" in second
 
 
 async def test_tools_that_no_server_offers_end_it_and_a_server_that_does_not_answer_does_not() -> None:
