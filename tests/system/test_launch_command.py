@@ -132,7 +132,7 @@ async def test_held_out_files_with_an_id_in_common_are_refused_before_anything_i
     files = [tmp_path / "a.jsonl", tmp_path / "b.jsonl"]
     monkeypatch.setenv("MODEL", str(broken_model))
     monkeypatch.setenv("EVAL_FILE", ",".join(map(str, files)))
-    with pytest.raises(ConfigError, match=re.escape(f'{files[1]}:2: "id" is "2", which {files[0]}:2 has already')):
+    with pytest.raises(ConfigError, match=re.escape(f'{files[1]}:2: "id" is "2", which {files[0]}:2 already has')):
         await import_eval(store, LaunchConfig.load(["demo"]))
     assert await store.tasks.count_by_status() == {}
 

@@ -64,7 +64,7 @@ def test_a_frozen_policy_has_engines_and_no_trainer(debate: Path) -> None:
     assert list(start_trainers([solver, judge], cast(Children, starting), "mongodb://db")) == ["solver"]
     assert started == ["trainer solver 0"]
     debate.write_text(debate.read_text().replace("solver: {}", "solver: {launch: {frozen: true}}"))
-    with pytest.raises(ConfigError, match="policy 'solver', whose the tasks are, is frozen"):
+    with pytest.raises(ConfigError, match="policy 'solver', the owner of the tasks, is frozen"):
         load_policies(["demo", "--config", str(debate)])
 
 
@@ -86,7 +86,7 @@ def test_one_policy_keeps_the_runs_own_folder_and_takes_no_other(tmp_path: Path)
     ("change", "said"),
     [
         (("policy: solver, ", ""), "policy is 'main'; expected one of its policies: judge, solver"),
-        (("solver: {}", "solver: {launch: {num_samplers: 3}}"), "policies.solver.launch: 'num_samplers' is the run's"),
+        (("solver: {}", "solver: {launch: {num_samplers: 3}}"), "policies.solver.launch: 'num_samplers' is a setting of the run"),
         (("num_processes: 2", "engine_urls: ['http://j:1']"), "engine http://j:1 is given to 2 policies"),
     ],
 )

@@ -136,9 +136,9 @@ def test_a_checkpoint_that_another_start_has_put_there_is_no_checkpoint_of_this_
     checkpoints, others = (checkpoint.Checkpoints(tmp_path, alone) for _ in range(2))
     learner.steps_done = 1
     others.save(learner, {})
-    with pytest.raises(DataError, match="step-000001 is there already, of another start of the trainer"):
+    with pytest.raises(DataError, match="step-000001 exists, written by another start of the trainer"):
         checkpoints.save(learner, {})
-    with pytest.raises(DataError, match=r"step-000001 was finished by the trainer before this one.*nothing was undone"):
+    with pytest.raises(DataError, match=r"step-000001 was finished by the previous trainer.*nothing was undone"):
         checkpoint.take_over(tmp_path, 0, 2)
     checkpoint.take_over(tmp_path, 1, 2)
     checkpoint.Checkpoints(tmp_path, alone).save(learner, {})  # what a start began with is its own
@@ -151,7 +151,7 @@ def test_a_full_disk_is_said_and_leaves_the_last_checkpoint_good(
     checkpoints = checkpoint.Checkpoints(tmp_path, alone)
     learner.steps_done = 1
     checkpoints.save(learner, {})
-    said = r"step \d could not be written .*step-000001 is good; make room"
+    said = r"step \d could not be written .*step-000001 is valid; free disk space"
     for room in (0, 100, 5_000, 20_000):  # another of the files cannot be written each time
         learner.steps_done += 1
         with room_for(room), pytest.raises(DataError, match=said):

@@ -161,7 +161,7 @@ def test_a_resume_continues_bit_by_bit_from_what_is_trained_alone(
     assert all(torch.equal(tensor, expected[name]) for name, tensor in full_parameters(resumed).items())
     for other in (EVERYTHING, LORA.model_copy(update={"lora_rank": 2})):
         with pytest.raises(
-            DataError, match=r"tensors are not those that this start trains.* expected the same model, lora_rank"
+            DataError, match=r"tensors differ from those that this start trains.* expected the same model, lora_rank"
         ):
             load(exact_learner(model_directory, alone, trainable=other), path, alone)
 

@@ -1,1 +1,1 @@
-"""Checkpoints on disk: whole or not at all, with random states."""
+"""Checkpoints on disk: atomically written, with random states."""

@@ -1,4 +1,4 @@
-"""Directories that appear complete or not at all: written under a temporary name, flushed to disk, renamed."""
+"""Atomic writing of directories: under a temporary name, flushed to disk, then renamed."""
 
 import contextlib
 import os
@@ -17,13 +17,13 @@ VOID = ".void-"
 
 
 def write_directory_atomically(target: Path, fill: Callable[[Path], None]) -> None:
-    """Make the directory `target` appear complete and durable. Leftovers of killed writers to it are removed first.
+    """Write the directory `target` atomically and durably. Removes leftovers of killed writers first.
 
-    Raises DataError where it cannot be written (a full disk, say); then nothing of it stays. LeaseLost where another process has
-    taken this one for dead (`remove_leftovers`).
+    Raises DataError if it cannot be written (for example a full disk), after removing the partial directory. Raises LeaseLost
+    if another process has replaced this one (`remove_leftovers`).
     """
     if target.exists():
-        raise FileExistsError(f"{target}: exists already; a written directory is never changed")
+        raise FileExistsError(f"{target}: exists; a written directory is never changed")
     target.parent.mkdir(parents=True, exist_ok=True)
     remove_leftovers(target.parent, target.name)
     temporary = temporary_directory(target)
@@ -32,24 +32,22 @@ def write_directory_atomically(target: Path, fill: Callable[[Path], None]) -> No
         publish_directory(temporary, target)
     except (OSError, SafetensorError) as exc:
         if not temporary.exists():
-            raise LeaseLost(
-                f"{temporary} was taken away: another process writes in this one's place, and this one ends"
-            ) from exc
-        shutil.rmtree(temporary, ignore_errors=True)  # what is there of it may be what filled the disk
+            raise LeaseLost(f"{temporary} was removed: another process has replaced this one, which ends") from exc
+        shutil.rmtree(temporary, ignore_errors=True)  # the partial directory may have filled the disk
         raise DataError(
-            f"{target} could not be written: {exc}; make room, or mend the folder, and start again"
+            f"{target} could not be written: {exc}; free disk space or repair the folder, and start again"
         ) from exc
 
 
 def temporary_directory(target: Path, writer: str = "") -> Path:
-    """A new empty directory next to `target`, whose name says that it is not complete, and begins with `writer`."""
+    """Create an empty directory next to `target`; its name marks it as incomplete and contains `writer`."""
     return Path(tempfile.mkdtemp(prefix=target.name + TEMPORARY + writer, dir=target.parent))
 
 
 def publish_directory(temporary: Path, target: Path) -> None:
-    """Flush every file and folder of `temporary` to disk, readable for all, then rename it to `target`.
+    """Make `temporary` readable for all and flush it to disk, then rename it to `target`.
 
-    mkdtemp and safetensors make what they write private; engines may run as another user.
+    mkdtemp and safetensors create private files, but engines may run as another user.
     """
     for path in [*temporary.rglob("*"), temporary]:
         path.chmod(0o755 if path.is_dir() else 0o644)
@@ -59,18 +57,18 @@ def publish_directory(temporary: Path, target: Path) -> None:
 
 
 def remove_leftovers(parent: Path, name: str) -> None:
-    """Remove what killed writers of `parent/name` left; `name` may be a glob. One writer at a time is the caller's promise."""
+    """Remove leftovers of killed writers of `parent/name`; `name` may be a glob. The caller guarantees a single writer."""
     discard(parent.glob(f"{name}{TEMPORARY}*"))
 
 
 def discard(directories: Iterable[Path]) -> None:
-    """Take unfinished directories from their writers, of whom one may live: each has lost its name before it is emptied."""
+    """Remove unfinished directories, one of which may have a live writer: rename each before deleting its files."""
     for path in directories:
         void = path.parent / f"{VOID}{uuid.uuid4().hex}"
-        with contextlib.suppress(FileNotFoundError):  # another start does the same
+        with contextlib.suppress(FileNotFoundError):  # another start may remove it too
             os.rename(path, void)
         for emptied in path.parent.glob(f"{VOID}*"):
-            shutil.rmtree(emptied, ignore_errors=True)  # a writer may be in it still: what stays goes the next time
+            shutil.rmtree(emptied, ignore_errors=True)  # a writer may still be writing: leftovers are removed next time
 
 
 def _fsync(path: Path) -> None:

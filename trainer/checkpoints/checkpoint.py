@@ -1,21 +1,21 @@
-"""Checkpoints of a run: what is trained of the model, optimizer, step, random states, and the caller's accounting.
+"""Checkpoints of a run: trained parameters, optimizer, step, random states, and the caller's accounting.
 
-    ROOT/step-000120/   complete, by its name     ROOT/step-000130.tmp-3-k3j/   the third start is writing it, or left it so
+    ROOT/step-000120/   complete, by its name     ROOT/step-000130.tmp-3-k3j/   being written, or left behind, by the third start
         __0_0.distcp …  sharded tensors (torch.distributed.checkpoint): any number of ranks may load them
-        rng-0.pt …      random states, one file per part of the data: ranks that share rows have them in common
+        rng-0.pt …      random states, one file per data shard: ranks with the same rows share them
         state.json      {"step": 120, "world_size": 2, "trainer_generation": 3, "accounting": {...}}
 
-    save ─▶ copy in memory ─▶ files, by a thread, while the next steps are computed ─▶ settle: on disk everywhere? then the name
+    save ─▶ copy in memory ─▶ files, by a thread, while the next steps are computed ─▶ settle: all ranks durable? then rename
 
-All or nothing: a kill at any byte, or a full disk, leaves the older checkpoints as they were. A resume continues bit by bit on
-the same number of ranks.
+Atomic: a kill at any byte, or a full disk, leaves the older checkpoints unchanged. A resume on the same number of ranks
+is bit-exact.
 
-Frozen parameters (those below adapters, say) are not in a checkpoint: they come from the directory that the run started
-from, which must stay.
+Frozen parameters (for example those below adapters) are not saved: they are loaded from the run's initial model directory,
+which must stay.
 
-One trainer at a time, also on disk. A start takes the folder over (`take_over`) once it is the run's trainer: what an earlier one
-was writing loses its name, so it can be given no other. One that stood still, and was replaced meanwhile, asks whether it is
-still the trainer when all is written, and then renames; between the two the new start takes the directory away.
+Only one trainer writes. A start takes over the folder (`take_over`) once it is the run's trainer: it renames unfinished
+directories of earlier starts, which then cannot be finalised. A replaced trainer that was suspended checks its fence before
+the final rename; if it is replaced between the two, the new start has already renamed the directory.
 """
 
 import json
@@ -50,14 +50,14 @@ log = logging.getLogger(__name__)
 
 PENDING = re.compile(rf"{STEP_FOLDER.pattern}{re.escape(TEMPORARY)}(?P<start>\d+)-.*")
 STATE_FILE = "state.json"
-# The optimizer's state by parameter name: its groups differ where parameters are cut over other meshes. Not strict, since frozen
-# parameters are missing; `load` compares the names itself.
+# Optimizer state by parameter name, since parameter groups depend on the mesh. Not strict, since frozen parameters are
+# missing; `load` compares the names itself.
 TRAINED = StateDictOptions(flatten_optimizer_state_dict=True, ignore_frozen_params=True, strict=False)
 
 
 @dataclass(frozen=True, slots=True)
 class Resumed:
-    """What `load` returns besides the tensors."""
+    """The result of `load`, apart from the tensors."""
 
     step: int
     accounting: dict[str, Any]
@@ -65,18 +65,18 @@ class Resumed:
 
 @dataclass(frozen=True, slots=True)
 class _Write:
-    """A checkpoint on its way to the disk."""
+    """A pending checkpoint, which is being written."""
 
     step: int
     temporary: Path
     files: Future[Any]
-    problem: str | None  # what this rank could not write itself
+    problem: str | None  # this rank's write error
     since: float
 
 
 @dataclass(frozen=True, slots=True)
 class Fence:
-    """Which start of the run's trainer this is, by its number, and whether it still is the trainer; rank 0 asks."""
+    """The trainer generation of this process, and a check that it is still current; used by rank 0."""
 
     trainer_generation: int
     is_current: Callable[[], bool]
@@ -85,10 +85,10 @@ class Fence:
 class Checkpoints:
     """The checkpoints under `root`. Every rank must call every method, in the same order.
 
-    `asynchronous`: `save` returns once the state is copied in memory, which needs room for one more copy of this rank's
-    shards; until `settle` finds it written, a kill falls back to the checkpoint before.
-    `keep_also` returns further steps, besides the last `keep_last`, whose checkpoints are kept; rank 0 calls it.
-    `fence`: which start of the trainer this is, and whether it still is the trainer.
+    `asynchronous`: `save` returns after copying the state in memory, which needs memory for one more copy of this rank's
+    shards; a kill before `settle` falls back to the previous checkpoint.
+    `keep_also` returns steps whose checkpoints are kept in addition to the last `keep_last`; rank 0 calls it.
+    `fence`: this trainer's generation and the check that it is current.
     """
 
     def __init__(
@@ -109,18 +109,18 @@ class Checkpoints:
         self._asynchronous = asynchronous
         self._keep_also = keep_also
         self._fence = fence or Fence(1, lambda: True)
-        self._own = set(map(step_of, complete(root)))  # what this start began with, and what it has saved
-        # The thread that writes speaks to its peers too, so it must not share a group with the steps computed meanwhile.
+        self._own = set(map(step_of, complete(root)))  # steps that existed at this start, and steps that it saved
+        # The writing thread communicates with its peers, so it must not share a group with concurrently computed steps.
         self._group = dist.new_group(backend="gloo")
         self._write: _Write | None = None
-        self.saved: int | None = None  # the step of the last one that has its name
+        self.saved: int | None = None  # step of the last finalised checkpoint
 
     def save(self, learner: Learner, accounting: Mapping[str, Any]) -> None:
-        """Begin the checkpoint of `learner.steps_done`, and end it unless asynchronous. An own one that is there stays as it is.
+        """Begin the checkpoint of `learner.steps_done`, and finish it unless asynchronous. Keeps this start's existing one.
 
-        `accounting` must be JSON. Raises as `settle` does, and DataError where a checkpoint of that step is another start's.
+        `accounting` must be JSON. Raises like `settle`, and DataError if another start has a checkpoint of that step.
         """
-        self.settle(wait=True)  # the one before
+        self.settle(wait=True)  # the previous one
         step, since = learner.steps_done, time.monotonic()
         temporary, refused = self._parallel.broadcast_object(self._begin(step) if self._parallel.is_main else None)
         if refused:
@@ -140,10 +140,10 @@ class Checkpoints:
             self.settle(wait=True)
 
     def settle(self, *, wait: bool = False) -> int | None:
-        """Give the checkpoint under way its name if every rank has written its part; its step, None if there is nothing new.
+        """Atomically finalise the pending checkpoint if every rank has written its part; returns its step, or None.
 
-        `wait`: until it is written. Raises DataError where it could not be; the checkpoints before are as good as they were.
-        LeaseLost where another start has become the trainer meanwhile: then this one leaves no checkpoint.
+        `wait`: block until it is written. Raises DataError if it could not be written; earlier checkpoints stay valid. Raises
+        LeaseLost if another start has become the trainer; this one then leaves no checkpoint.
         """
         write = self._write
         if write is None:
@@ -157,10 +157,10 @@ class Checkpoints:
         failures = [text for text in self._parallel.everyone.gather_objects(failure and str(failure)) if text]
         lost, refused = self._parallel.broadcast_object(
             self._publish(write, failures) if self._parallel.is_main else None
-        )  # every rank waits until it is durable: only then is this step's data accounted for
+        )  # every rank waits until it is durable, which confirms this step's accounting
         if lost:
             raise LeaseLost(
-                f"the checkpoint of step {write.step} stays unnamed: another start of this trainer has taken over"
+                f"the checkpoint of step {write.step} is discarded: another start of this trainer has taken over"
             )
         if refused:
             self._refuse(write.step, write.temporary, refused)
@@ -169,7 +169,7 @@ class Checkpoints:
         return write.step
 
     def _publish(self, write: _Write, failures: Sequence[str]) -> tuple[bool, str | None]:
-        """On rank 0: (whether another start has taken over; what else went wrong)."""
+        """On rank 0: (whether another start has taken over, other error)."""
         if not self._fence.is_current():
             shutil.rmtree(write.temporary, ignore_errors=True)
             return True, None
@@ -179,7 +179,7 @@ class Checkpoints:
         try:
             publish_directory(write.temporary, target)
             self._remove_old()
-        except FileNotFoundError:  # taken away after the question
+        except FileNotFoundError:  # removed after the fence check
             return not self._fence.is_current(), f"{write.temporary} is gone"
         except OSError as exc:
             return False, str(exc)
@@ -187,19 +187,19 @@ class Checkpoints:
         return False, None
 
     def _begin(self, step: int) -> tuple[Path | None, str | None]:
-        """(a new directory, or None where an own checkpoint is there already; why there can be none)."""
+        """(new directory, or None if this start already has the checkpoint; error)."""
         try:
             self._root.mkdir(parents=True, exist_ok=True)
             remove_pending(self._root, self._fence.trainer_generation)
             target = self._target(step)
             if not target.exists():
                 return temporary_directory(target, f"{self._fence.trainer_generation}-"), None
-            return None, None if step in self._own else f"{target} is there already, of another start of the trainer"
+            return None, None if step in self._own else f"{target} exists, written by another start of the trainer"
         except OSError as exc:
             return None, str(exc)
 
     def _write_small_files(self, temporary: Path, step: int, accounting: Mapping[str, Any]) -> str | None:
-        """Returns what went wrong: all ranks learn of it together, in `settle`."""
+        """Write the files apart from tensors; returns the error, which `settle` reports to all ranks."""
         try:
             if self._parallel.is_main:
                 start = {"world_size": self._parallel.world_size, "trainer_generation": self._fence.trainer_generation}
@@ -209,7 +209,7 @@ class Checkpoints:
                 torch.save(
                     random_states(self._parallel.device), random_states_file(temporary, self._parallel.data.rank)
                 )
-        except (OSError, RuntimeError) as exc:  # torch's own writer says RuntimeError where the disk is full
+        except (OSError, RuntimeError) as exc:  # torch's writer raises RuntimeError on a full disk
             return str(exc)
         return None
 
@@ -224,31 +224,31 @@ class Checkpoints:
 
     def _refuse(self, step: int, temporary: Path | None, reason: str) -> NoReturn:
         if self._parallel.is_main and temporary is not None:
-            shutil.rmtree(temporary, ignore_errors=True)  # what is there of it may be what filled the disk
+            shutil.rmtree(temporary, ignore_errors=True)  # the partial directory may have filled the disk
         newest = latest(self._root)
-        good = f"{newest} is good" if newest else "there is none before it"
+        good = f"{newest} is valid" if newest else "there is no earlier one"
         raise DataError(
             f"the checkpoint of step {step} could not be written to {self._root}: {reason.strip().splitlines()[-1]}; "
-            f"{good}; make room and start again, which continues from there"
+            f"{good}; free disk space and start again, which continues from there"
         )
 
 
 def take_over(root: Path, step: int, trainer_generation: int) -> None:
-    """A start that has become the trainer, and begins from `step`, takes the folder: what others were writing gets no name.
+    """Take over the folder for the new trainer, which begins from `step`: unfinished checkpoints of others are discarded.
 
-    Before it undoes anything. Raises DataError where a checkpoint has come since this start looked for the newest one.
+    Call it before undoing later steps. Raises DataError if a newer checkpoint was finished since this start chose its own.
     """
     remove_pending(root, trainer_generation)
     newest = latest(root)
     if newest is not None and step_of(newest) != step:
         raise DataError(
-            f"{newest} was finished by the trainer before this one, after this one had begun from step {step}; nothing was "
+            f"{newest} was finished by the previous trainer after this one had begun from step {step}; nothing was "
             "undone: start again, which continues from there"
         )
 
 
 def remove_pending(root: Path, trainer_generation: int) -> None:
-    """What this start and those before it left unfinished; not what a later one is writing."""
+    """Remove unfinished checkpoints of this and earlier starts, but not of later ones."""
     pending = ((path, PENDING.fullmatch(path.name)) for path in root.glob("step-*"))
     discard(path for path, found in pending if found and int(found["start"]) <= trainer_generation)
 
@@ -262,22 +262,21 @@ def complete(root: Path) -> list[Path]:
 
 
 def step_of(path: Path) -> int:
-    """The step of a checkpoint, by its name."""
+    """The step in a checkpoint's name."""
     return int(path.name.removeprefix("step-"))
 
 
 def latest(root: Path) -> Path | None:
-    """The newest complete checkpoint, None when there is none."""
+    """The newest complete checkpoint, or None."""
     found = complete(root)
     return found[-1] if found else None
 
 
 def load(learner: Learner, path: Path, parallel: Parallel) -> Resumed:
-    """Put the learner where it was when `path` was saved, on any number of ranks. Every rank must call it.
+    """Restore the learner's state from `path`, on any number of ranks. Every rank must call it.
 
-    On more ranks the random states of those beyond the saved ones follow from rank 0's and their number.
-    Raises DataError for a directory that is not a complete checkpoint or is damaged, or of other parameters than the learner
-    trains.
+    Additional ranks derive their random states from rank 0's and their number.
+    Raises DataError for an incomplete or damaged checkpoint, or one of other parameters than the learner trains.
     """
     try:
         state = json.loads((path / STATE_FILE).read_text(encoding="utf-8"))
@@ -302,32 +301,32 @@ def load(learner: Learner, path: Path, parallel: Parallel) -> Resumed:
 
 
 def load_tensors(path: Path, wanted: dict[str, Any]) -> None:
-    """Read what `wanted` names from a checkpoint into it. Raises DataError for a damaged file."""
+    """Read the tensors named in `wanted` from a checkpoint into it. Raises DataError for a damaged file."""
     with _reading(path):
         dcp.load(wanted, checkpoint_id=path)
 
 
 @contextmanager
 def _reading(path: Path) -> Iterator[None]:
-    """A save leaves whole files or none; a disk, a copy or a person may cut one all the same."""
+    """Map read errors to DataError: saves are atomic, but a disk, a copy or a user may truncate a file."""
     try:
         yield
     except (CheckpointException, OSError, EOFError, pickle.UnpicklingError, RuntimeError) as exc:
         reason = (str(exc).strip().splitlines() or [type(exc).__name__])[-1]
         raise DataError(
-            f"{path}: a file of it is damaged or missing ({reason}); move the directory away and start again, which continues "
-            "from the checkpoint before it"
+            f"{path}: one of its files is damaged or missing ({reason}); move the directory away and start again, "
+            "which continues from the previous checkpoint"
         ) from exc
 
 
 def without_frozen(lm: nn.Module, state: Mapping[str, Any]) -> dict[str, Any]:
-    """What `TRAINED` leaves of frozen parameters: their other names, where they are tied."""
+    """Remove frozen parameters that `TRAINED` keeps under the names of tied ones."""
     frozen = {name for name, p in lm.named_parameters(remove_duplicate=False) if not p.requires_grad}
     return {name: value for name, value in state.items() if name not in frozen}
 
 
 def stored_tensors(path: Path) -> dict[str, TensorStorageMetadata]:
-    """The model's tensors of a checkpoint, by the names that a `TreeLM` gives them."""
+    """The model's tensors in a checkpoint, by their names in a `TreeLM`."""
     with _reading(path):
         stored = dcp.FileSystemReader(path).read_metadata().state_dict_metadata
     tensors = {name.removeprefix("model."): found for name, found in stored.items() if name.startswith("model.")}
@@ -340,7 +339,7 @@ def _check_names(path: Path, model: Mapping[str, Any]) -> None:
     if differing := sorted(name for name in stored.keys() | wanted.keys() if stored.get(name) != wanted.get(name)):
         name = differing[0]
         raise DataError(
-            f"{path}: {len(differing)} tensors are not those that this start trains, such as {name}: "
+            f"{path}: {len(differing)} tensors differ from those that this start trains, such as {name}: "
             f"{stored.get(name, 'absent')} there, {wanted.get(name, 'not trained')} here; expected the same model, "
             "lora_rank, lora_target_modules and freeze"
         )

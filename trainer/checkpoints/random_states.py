@@ -1,4 +1,4 @@
-"""Random states of a process, as a checkpoint keeps them: torch's, NumPy's and Python's, one file per part of the data."""
+"""Random states in a checkpoint: torch's, NumPy's and Python's, one file per data shard."""
 
 import random
 from pathlib import Path
@@ -11,13 +11,13 @@ from trainer.parallel import Parallel
 
 
 def random_states(device: torch.device) -> dict[str, Any]:
-    """Those of now."""
+    """The current random states."""
     kind, keys, *rest = np.random.get_state()
     numpy = (
         kind,
         torch.from_numpy(np.asarray(keys, dtype=np.int64)),
         *rest,
-    )  # what is read back is tensors and numbers alone
+    )  # only tensors and numbers
     state = {"torch": torch.get_rng_state(), "numpy": numpy, "python": random.getstate()}
     if device.type == "cuda":
         state["cuda"] = torch.cuda.get_rng_state(device)
@@ -29,10 +29,10 @@ def random_states_file(folder: Path, rank: int) -> Path:
 
 
 def restore_random_states(folder: Path, parallel: Parallel) -> None:
-    """Those of the checkpoint in `folder`; on more ranks than wrote it, the others' follow from rank 0's and their number."""
+    """Restore the states of the checkpoint in `folder`; additional ranks derive theirs from rank 0's and their number."""
     own = random_states_file(folder, parallel.data.rank)
     file = own if own.exists() else random_states_file(folder, 0)
-    state = torch.load(file, weights_only=True)  # a file that was exchanged may run no code
+    state = torch.load(file, weights_only=True)  # a manipulated file cannot run code
     torch.set_rng_state(state["torch"])
     kind, keys, *rest = state["numpy"]
     np.random.set_state((kind, keys.numpy().astype(np.uint32), *rest))
@@ -44,7 +44,7 @@ def restore_random_states(folder: Path, parallel: Parallel) -> None:
 
 
 def _seed_from_here(rank: int) -> None:
-    """A random state for this rank alone: a function of the state that it has in common with others, and of its number."""
+    """Seed this rank from the shared state and its rank."""
     common = int(torch.randint(2**62, ()))
     for_torch, for_numpy, for_python = np.random.SeedSequence([common, rank]).generate_state(3)
     torch.manual_seed(int(for_torch))

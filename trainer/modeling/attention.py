@@ -1,13 +1,14 @@
 """Attention over trees: query q sees key k iff k <= q < ends[k], which is "k is q or an ancestor of q".
 
-The same line serves a tree and a row of many trees. Four ways to say it to a model of transformers (`attn_implementation`):
+The rule holds for one tree and for a row of many trees. Four ways to apply it to a model of transformers
+(`attn_implementation`):
 
     by_node         spans of the row (trainer/modeling/node_attention.py): memory linear in tokens, exact in every type. CPU
     flex_attention  a BlockMask built from the intervals without N×N: CUDA (its backward needs CUDA)
-    sdpa            a dense bool mask (1, 1, N, N), N² bytes, and for a row that is one sequence none: anywhere
-    eager           a dense mask that is added, N² floats a head: anywhere, and for every model, since it is the model's own code
+    sdpa            a dense bool mask (1, 1, N, N), N² bytes; none for a row with one sequence. Any device
+    eager           a dense additive mask, N² floats per head. Any device and any model, since it is the model's own code
 
-`auto` takes the first that fits the model, as measured (`trainer/modeling/measuring.py`). A model that no tree can go through
+`auto` uses the first that fits the model, by measurement (`trainer/modeling/measuring.py`). A model without tree support
 gets rows of one sequence each, and its own causal attention.
 
     suffix _N  token of the row      _B  block of BLOCK tokens      _QK  queries × keys
@@ -24,17 +25,17 @@ from trainer.trees.packing import Row
 
 BLOCK = 128  # FlexAttention's block; rows are padded to a multiple of it
 
-HIDDEN = -3e38  # what a hidden pair gets added: a number of every type that is trained in
+HIDDEN = -3e38  # additive mask value, representable in every trained type
 
 Mask = Tensor | BlockMask | NodeSpans | None
-MaskBuilder = Callable[[Tensor], Mask]  # ends_N -> what TreeLM takes
+MaskBuilder = Callable[[Tensor], Mask]  # ends_N -> mask for TreeLM
 
 
 def choose(implementation: str, device: torch.device | str, *, linear: bool = False) -> MaskBuilder:
     """The mask builder for a model loaded with this `attn_implementation`; `linear`: for rows of one sequence each.
 
-    eager adds its mask: a bool one would shift logits by 1. Raises ValueError where attention is impossible (flash attention
-    takes no tree mask) or without a kernel on the device.
+    eager adds its mask: a bool mask would shift logits by 1. Raises ValueError for an implementation without tree masks
+    (flash attention) or without a kernel on the device.
     """
     kind = torch.device(device).type
     if implementation == "flex_attention" and kind != "cuda":
@@ -58,7 +59,7 @@ def choose(implementation: str, device: torch.device | str, *, linear: bool = Fa
 
 
 def no_mask(ends_N: Tensor) -> None:
-    """For a row that is one sequence: the model's own causal attention. Raises ValueError for any other row."""
+    """For a row with one sequence: the model's own causal attention. Raises ValueError for other rows."""
     if not _is_one_sequence(ends_N):
         raise ValueError(
             "a row of several sequences for a model that takes one; use pack(…, one_sequence_per_row=True)"
@@ -70,7 +71,7 @@ def _is_one_sequence(ends_N: Tensor) -> bool:
 
 
 def sdpa_mask(ends_N: Tensor) -> Tensor | None:
-    """None for a row that is one sequence, for which SDPA has a causal kernel; else the dense mask."""
+    """None for a row with one sequence, for which SDPA has a causal kernel; else the dense mask."""
     return None if _is_one_sequence(ends_N) else dense_mask(ends_N)
 
 
@@ -82,15 +83,13 @@ def dense_mask(ends_N: Tensor) -> Tensor:
 
 
 def added_mask(ends_N: Tensor) -> Tensor:
-    """The same as float32, 0 where query sees key."""
+    """The dense mask as float32, 0 where query sees key."""
     seen = dense_mask(ends_N)
     return torch.zeros(seen.shape, device=ends_N.device).masked_fill_(~seen, HIDDEN)
 
 
 def interval_block_mask(ends_N: Tensor) -> BlockMask:
-    """The same rule for FlexAttention, in O(N + blocks²) memory; the length must be a multiple of BLOCK
-    (`Row.padded`).
-    """
+    """The rule for FlexAttention, in O(N + blocks²) memory; the length must be a multiple of BLOCK (`Row.padded`)."""
     n = len(ends_N)
     if n % BLOCK:
         raise ValueError(f"a row of {n} tokens; expected a multiple of {BLOCK}: use Row.padded({BLOCK})")
@@ -104,11 +103,11 @@ def interval_block_mask(ends_N: Tensor) -> BlockMask:
 
 
 def block_rule(ends_N: Tensor) -> tuple[Tensor, Tensor]:
-    """Which blocks (blocks, blocks) have any visible pair, and which are visible as a whole.
+    """Which blocks (blocks, blocks) have a visible pair, and which are fully visible.
 
-    In an earlier block, some key is seen iff the greatest end in it lies beyond the first query; the whole block is
-    seen iff the least end in it is not before the last query. A token sees itself, so the diagonal has pairs, but is
-    never whole.
+    In an earlier block, some key is visible iff the greatest end in it is beyond the first query; the whole block is
+    visible iff the least end in it is not before the last query. A token sees itself, so a diagonal block has visible
+    pairs, but is never fully visible.
     """
     blocks = ends_N.view(-1, BLOCK)
     index_B = torch.arange(len(blocks), device=ends_N.device)
@@ -119,9 +118,9 @@ def block_rule(ends_N: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def mask_counts(rows: Sequence[Row], mask: MaskBuilder) -> list[float]:
-    """Over these rows: [tokens, padding tokens, blocks with a visible pair, blocks]; padding is FlexAttention's alone.
+    """Over these rows: [tokens, padding tokens, blocks with a visible pair, blocks]; only FlexAttention pads.
 
-    Blocks are those of BLOCK × BLOCK pairs; their density is what a kernel that skips empty blocks computes.
+    Blocks have BLOCK × BLOCK pairs; their density is the work of a kernel that skips empty blocks.
     """
     tokens = padding = visible = blocks = 0
     for row in rows:
@@ -134,8 +133,8 @@ def mask_counts(rows: Sequence[Row], mask: MaskBuilder) -> list[float]:
 
 
 def _ordered(blocks_QK: Tensor) -> tuple[Tensor, Tensor]:
-    """FlexAttention's form, (1, 1, blocks) and (1, 1, blocks, blocks): how many key blocks a query block has, and
-    which first.
+    """FlexAttention's format, (1, 1, blocks) and (1, 1, blocks, blocks): number of key blocks per query block, and
+    their order.
     """
     count_Q = blocks_QK.sum(dim=1, dtype=torch.int32)
     index_QK = torch.argsort(blocks_QK.to(torch.int8), dim=1, descending=True, stable=True).to(torch.int32)

@@ -1,16 +1,16 @@
-"""The layers as code of their own (`torch.compile`): a layer's many small operations become few, and read memory less often.
+"""Compiled layers (`torch.compile`): fuses a layer's many small operations, which reduces memory traffic.
 
     embedding ─▶ layer ─▶ layer ─▶ … ─▶ norm ─▶ log-probs
                  └──────┬──────┘
-                 compiled once for all layers that are alike; forward and backward; the length of a row is a symbol
+                 compiled once for all equal layers; forward and backward; with symbolic row length
 
-The layers, not the model: forty take as long to compile as two, and what surrounds a layer stays outside. FSDP2 gathers and
-frees parameters around it, and a checkpointed layer is computed again by the same code. Attention by node
-(`trainer/modeling/node_attention.py`), a loop over the row's spans, is called from that code as it is; FlexAttention and SDPA are
+Compiles layers, not the model: forty take as long to compile as two, and operations around a layer stay outside. FSDP2
+gathers and frees parameters around it, and a checkpointed layer is recomputed by the same code. Attention by node
+(`trainer/modeling/node_attention.py`), a loop over the row's spans, is called uncompiled; FlexAttention and SDPA are
 compiled with the layer.
 
-Compiled anew: another type of layer, a forward without gradient, other parameters frozen, a row of one token; on a CPU the
-first row beyond 1024 tokens. Other lengths and other trees use what is there.
+Recompilation: another type of layer, a forward without gradient, other frozen parameters, a row of one token; on a CPU the
+first row beyond 1024 tokens. Other lengths and trees reuse the code.
 """
 
 import logging
@@ -31,14 +31,14 @@ from trainer.parallel import Parallel
 log = logging.getLogger(__name__)
 
 BACKEND = "inductor"
-EXPERT_SETTINGS = ("num_experts", "num_local_experts", "n_routed_experts")  # of models' configurations
-VARIANTS = 64  # of one piece of code; beyond PyTorch's own limit, 8, it would go on without compiling and hardly say so
+EXPERT_SETTINGS = ("num_experts", "num_local_experts", "n_routed_experts")  # in models' configurations
+VARIANTS = 64  # recompilation limit; beyond PyTorch's default, 8, it would silently continue uncompiled
 
 
 def use_compiled_layers(model: PreTrainedModel, parallel: Parallel, *, obstacle: str | None) -> None:
-    """Let every layer compile itself when it is used first. Call before `shard_model`, which then shards what is compiled.
+    """Make every layer compile itself at its first use. Call before `shard_model`, which shards the compiled layers.
 
-    Raises ConfigError where nothing could compile, for layers that are cut over processes, for those that are more than
+    Raises ConfigError without a compiler or compilable layers, for layers split over processes, for layers with more than
     full attention (`obstacle`, see `tree_obstacle`), and with adapters or experts.
     """
     _check(model, parallel, obstacle)
@@ -57,9 +57,9 @@ def use_compiled_layers(model: PreTrainedModel, parallel: Parallel, *, obstacle:
 
 
 def _compiled(kind: type[nn.Module]) -> type:
-    """The class with a compiled forward, under the name that sharding looks for.
+    """A subclass with a compiled forward, under the class name that sharding expects.
 
-    transformers wraps the forward of every such class, this one too, to checkpoint it: what is inside that is compiled.
+    transformers wraps the forward of these classes for checkpointing; the wrapped function is compiled.
     """
     plain: Any = kind.forward
     forward = torch.compile(  # type: ignore[call-overload]  # its stubs lag behind
@@ -88,7 +88,7 @@ def _check(model: PreTrainedModel, parallel: Parallel, obstacle: str | None) -> 
     experts = [name for name in EXPERT_SETTINGS if getattr(model.config, name, None)]
     if experts:
         raise ConfigError(f"compile_layers is on, and the model has experts ({experts[0]}); expected false")
-    compiler = os.environ.get("CXX", "g++")  # as PyTorch looks for it
+    compiler = os.environ.get("CXX", "g++")  # as in PyTorch
     if parallel.device.type == "cpu" and shutil.which(compiler) is None:
         raise ConfigError(
             f"compile_layers needs a C++ compiler, and {compiler} is not there; install g++, name another in CXX, or set it to "

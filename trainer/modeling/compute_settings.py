@@ -1,4 +1,4 @@
-"""How a model is computed: the settings that reinforcement learning and supervised training share."""
+"""Settings of the model's computation, shared by reinforcement learning and supervised training."""
 
 from typing import Annotated
 

@@ -1,13 +1,13 @@
-"""Context parallelism: the processes of one "cp" line have the same row, and each computes its slice of the row's tokens.
+"""Context parallelism: the processes of one "cp" line have the same row, and each computes a slice of its tokens.
 
-    tokens shared   embedding, norms, matrices, log-probs   each process its slice, of equal length (`Row.padded`)
-    heads shared    attention                               each process its heads, over the whole row
+    by tokens       embedding, norms, matrices, log-probs   each process a slice of equal length (`Row.padded`)
+    by heads        attention                               each process some heads, over the whole row
 
     q k v (heads, slice) ─all-to-all─▶ (heads / cp, row) ─▶ attention by the whole row's mask ─all-to-all─▶ (heads, slice)
 
-DeepSpeed-Ulysses, arXiv 2309.14509. It leaves the mask alone, so that prefix trees stay exact; passing keys around a ring would
-need chains. Log-probs are brought together at the end: every process has all of them and computes the same loss, and its
-backward goes on from those of its slice. So each has a part of the parameters' gradients, and FSDP sums them.
+DeepSpeed-Ulysses, arXiv 2309.14509. It does not change the mask, so that prefix trees stay exact; ring attention would
+need chains. Log-probs are gathered at the end: every process has all of them and computes the same loss, and its backward
+starts from those of its slice. So each has a part of the parameters' gradients, which FSDP sums.
 
     suffix _N  token of the row      _U  distinct (token, temperature)      C  processes that share the row
 """
@@ -31,19 +31,19 @@ Attention = Callable[..., tuple[Tensor, Tensor | None]]
 
 
 def of_slices(implementation: str, context: Peers) -> str:
-    """The attn_implementation to load a model with, whose processes share each row. One process: as it is."""
+    """The attn_implementation to load a model with if processes share each row. One process: unchanged."""
     return implementation if context.size == 1 else OVER_SLICES + implementation
 
 
 def plain_name(implementation: str) -> str:
-    """Without what `of_slices` has added."""
+    """Inverse of `of_slices`."""
     return implementation.removeprefix(OVER_SLICES)
 
 
 def cut_sequences(model: PreTrainedModel, context: Peers, *, tp_size: int, obstacle: str | None) -> None:
-    """Make `model` ready for its share of the heads, by an attention of `of_slices`. Call after `cut_layers`. One process: no-op.
+    """Prepare `model` for its share of the heads, by an attention of `of_slices`. Call after `cut_layers`. One process: no-op.
 
-    Raises ConfigError for a model whose layers are more than full attention, and for heads that cannot be shared out evenly.
+    Raises ConfigError for layers with more than full attention, and for heads that cannot be split evenly.
     """
     if context.size == 1:
         return
@@ -60,17 +60,17 @@ def cut_sequences(model: PreTrainedModel, context: Peers, *, tp_size: int, obsta
         )
     keys = model.config.num_key_value_heads // tp_size
     repeating: list[Any] = [module for module in model.modules() if hasattr(module, "num_key_value_groups")]
-    for module in repeating:  # it is the number of query heads per key head
+    for module in repeating:  # number of query heads per key head
         module.num_key_value_groups //= _repeats(keys, context.size)
 
 
 def _repeats(key_heads: int, size: int) -> int:
-    """How often each key head is sent, so that their number is a multiple of `size`."""
+    """How often each key head is sent, to make their number a multiple of `size`."""
     return next(times for times in range(1, size + 1) if key_heads * times % size == 0)
 
 
 def own_part(num_tokens: int, predictor_U: Tensor, context: Peers) -> tuple[slice, Tensor]:
-    """This process's tokens of the row, and the places of the log-probs that are predicted there."""
+    """This process's tokens of the row, and the indices of the log-probs predicted there."""
     length, rest = divmod(num_tokens, context.size)
     if rest:
         raise ValueError(f"a row of {num_tokens} tokens for {context.size} processes; use Row.padded({context.size})")
@@ -80,7 +80,7 @@ def own_part(num_tokens: int, predictor_U: Tensor, context: Peers) -> tuple[slic
 
 
 def of_all(own: Tensor, own_U: Tensor, count: int, context: Peers) -> Tensor:
-    """All `count` values, of which this process has those at `own_U`. Its backward takes those alone: see above."""
+    """Gather all `count` values; this process has those at `own_U`, the only ones that its backward uses (see above)."""
     result: Tensor = _OfAll.apply(own, own_U, count, context)  # type: ignore[no-untyped-call]  # untyped in torch's stubs
     return result
 
@@ -112,7 +112,7 @@ def attend(
 ) -> tuple[Tensor, None]:
     """The attention function for transformers: (1, heads, slice, D) in, (1, slice, heads, D) out; the mask is the row's.
 
-    Raises ValueError for a model that does not hand `context` through to its attention.
+    Raises ValueError for a model that does not pass `context` to its attention.
     """
     if context is None:
         raise ValueError(f"{type(module).__name__} got no context; expected a model that passes keyword arguments on")
@@ -128,7 +128,9 @@ def attend(
 def _whole_row(parts: tuple[Tensor, ...], context: Peers) -> list[Tensor]:
     """Each (1, heads, slice, D) as (1, heads / C, row, D), in one exchange."""
     size = context.size
-    shapes = [(size, x.shape[1] // size, *x.shape[2:]) for x in parts]  # the first: for whom, then from whom
+    shapes = [
+        (size, x.shape[1] // size, *x.shape[2:]) for x in parts
+    ]  # first dimension: the target process, then the source
     sent = torch.cat([x.reshape(size, -1) for x in parts], 1)
     widths = [x.numel() // size for x in parts]
     received = torch.split(_exchange(sent, context), widths, 1)
@@ -143,13 +145,13 @@ def _own_slice(out: Tensor, context: Peers) -> Tensor:
 
 
 def _exchange(x: Tensor, context: Peers) -> Tensor:
-    """What each process has for this one, by their ranks along the first dimension."""
+    """All-to-all along the first dimension, in order of rank."""
     result: Tensor = _Exchange.apply(x, context)  # type: ignore[no-untyped-call]  # untyped in torch's stubs
     return result
 
 
 class _Exchange(torch.autograd.Function):
-    """It is its own adjoint: what i has for j is what j gets from i."""
+    """The all-to-all is its own adjoint."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, context: Peers) -> Tensor:
@@ -163,5 +165,5 @@ class _Exchange(torch.autograd.Function):
         return _Exchange.apply(grad, ctx.context), None  # type: ignore[no-untyped-call]  # untyped in torch's stubs
 
 
-for _inner in (BY_NODE, "sdpa", "flex_attention"):  # the model's own, eager, has no name that another code can call
+for _inner in (BY_NODE, "sdpa", "flex_attention"):  # eager is the model's own code and not registered
     AttentionInterface.register(OVER_SLICES + _inner, partial(attend, _inner))

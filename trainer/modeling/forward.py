@@ -1,4 +1,4 @@
-"""One forward of a row: a forest of tokens in, the log-probabilities of what is trained out.
+"""The forward of a row: a forest of tokens in, the log-probabilities of the trained tokens out.
 
 The log-probabilities are computed inside one module's forward, because FSDP2 gathers the head's weight (often tied to
 the embedding) only while the module that owns it runs, and again for its backward. So: wrap, shard, then use.
@@ -30,19 +30,19 @@ SHARED_LAYERS_MULTIPLE = 64
 
 
 class Forwarded(NamedTuple):
-    """What a row's forward gives. `routing` is of this process's tokens of the row, None for a model without experts."""
+    """The result of a row's forward. `routing`: of this process's tokens, None for a model without experts."""
 
     logprob_E: Tensor
-    entropy_E: Tensor | None  # None unless asked for
+    entropy_E: Tensor | None  # None unless requested
     routing: Routing | None
 
 
 class TreeLM(nn.Module):
     """A causal language model of transformers whose forward takes a Row and returns log-probabilities.
 
-    `way`: how it is computed. At first trees, by the attention that the model was loaded with; `measuring.choose_way` finds the
-    one that agrees with the model's own forward. With `way.trees` False rows must be single sequences.
-    `context`: processes that each take their slice of every row, and all return the same; they must make the same calls.
+    `way`: how it is computed. Initially trees with the attention that the model was loaded with; `measuring.choose_way` finds
+    the way that agrees with the model's own forward. If `way.trees` is False, rows must be single sequences.
+    `context`: processes that each compute a slice of every row and return the same result; they must make the same calls.
     `tp_size`: processes that share each layer.
     """
 
@@ -62,20 +62,20 @@ class TreeLM(nn.Module):
         self._dynamic = [module for module in rotary if "dynamic" in str(getattr(module, "rope_type", ""))]
 
     def mask(self, device: torch.device | str) -> MaskBuilder:
-        """What makes the masks of its rows."""
+        """The mask builder of its rows."""
         return choose(plain_name(self.way.attention), device, linear=not self.way.trees)
 
     def padded(self, row: Row, multiple: int = 1) -> Row:
-        """To a multiple of `multiple`, for the processes that share the row, and to few lengths where they share layers.
+        """Pad to a multiple of `multiple` for processes that share the row, and to few distinct lengths for shared layers.
 
-        Rows of single sequences keep their length there: their model may depend on it (rope of type dynamic).
+        Rows of single sequences are not padded for shared layers: their model may depend on the length (dynamic rope).
         """
         shares = 1 if self.context is None else self.context.size
         few = SHARED_LAYERS_MULTIPLE if self._tp_size > 1 and self.way.trees else 1
         return row.padded(math.lcm(multiple, shares, few))
 
     def forward(self, row: Row, mask: Mask, chunk: int, with_entropy: bool) -> Forwarded:
-        """Of the row's entries; each distinct (token, temperature) is computed once."""
+        """Log-probs of the row's entries; each distinct (token, temperature) is computed once."""
         self._forget_lengths()
         predictor_U, context = row.parents_N[row.node_U], self.context
         here, own_U = (slice(None), None) if context is None else own_part(row.num_tokens, predictor_U, context)
@@ -112,7 +112,7 @@ class TreeLM(nn.Module):
         return Forwarded(logprob_U[row.edge_E], None if entropy_U is None else entropy_U[row.edge_E], routing)
 
     def _arguments(self, row: Row, mask: Mask, here: slice) -> dict[str, Any]:
-        """What the model is called with. Positions are its own where a row is one sequence: some count from 2."""
+        """The model's arguments. For a row with one sequence the model makes its own positions: some start at 2."""
         arguments: dict[str, Any] = {"input_ids": row.ids_N[None, here], "use_cache": False}
         if self.way.trees:
             arguments["position_ids"] = row.positions_N[None, here]
@@ -125,7 +125,7 @@ class TreeLM(nn.Module):
         return arguments
 
     def _forget_lengths(self) -> None:
-        """Rotary embeddings of type dynamic remember the longest row so far: what a row gives would depend on those before."""
+        """Reset dynamic rotary embeddings: they store the longest row so far, so results would depend on earlier rows."""
         for rotary in self._dynamic:
             if rotary.max_seq_len_cached != rotary.original_max_seq_len:
                 rotary.max_seq_len_cached = rotary.original_max_seq_len
@@ -135,7 +135,7 @@ class TreeLM(nn.Module):
 def forward_row(
     lm: nn.Module, row: Row, *, chunk: int = 512, attn: MaskBuilder = dense_mask, with_entropy: bool = False
 ) -> Forwarded:
-    """Of `lm` (a TreeLM, sharded or not), with gradient, the log-probabilities at each entry's temperature.
+    """Log-probabilities at each entry's temperature, with gradient, by `lm` (a TreeLM, sharded or not).
 
     float32, or float64 for a float64 model. `row` must be on the model's device.
     """
@@ -148,6 +148,6 @@ def forward_row(
 def row_logprobs(
     lm: nn.Module, row: Row, *, chunk: int = 512, attn: MaskBuilder = dense_mask, with_entropy: bool = False
 ) -> tuple[Tensor, Tensor | None]:
-    """The log-probabilities and the entropies of `forward_row`."""
+    """Log-probabilities and entropies of `forward_row`."""
     forwarded = forward_row(lm, row, chunk=chunk, attn=attn, with_entropy=with_entropy)
     return forwarded.logprob_E, forwarded.entropy_E

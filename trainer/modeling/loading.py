@@ -1,6 +1,6 @@
-"""Load a model so that no process but the first ever holds all of it: fsdp_cpu_ram_efficient_loading of assets/fsdp2.yml.
+"""Load a model so that only the first process holds all of it: fsdp_cpu_ram_efficient_loading of assets/fsdp2.yml.
 
-    every process   empty_model: all layers, no values ─▶ cut, shard ─▶ fill: memory for its own part ─▶ that part of each tensor
+    every process   empty_model: all layers, no values ─▶ cut, shard ─▶ fill: memory for its shard ─▶ shard of each tensor
     the first       reads the files, on the host                                                      ──one tensor at a time──┘
 
 Only the first process needs the weights' files; the others read config.json.
@@ -22,9 +22,9 @@ from trainer.parallel import Parallel
 def empty_model(
     directory: Path, *, dtype: str, attn_implementation: str, trainable: Trainable, dropout: bool = False
 ) -> PreTrainedModel:
-    """Like `load_model`, with parameters that have a shape and no memory. Buffers, which no file holds, are computed.
+    """Like `load_model`, with parameters on the meta device. Buffers, which are in no file, are computed.
 
-    Raises ConfigError for new adapters, whose first values no file holds either, and as `choose_trained` does.
+    Raises ConfigError for new adapters, whose initial values are in no file, and like `choose_trained`.
     """
     if trainable.lora_rank:
         raise ConfigError(
@@ -47,7 +47,7 @@ def empty_model(
 
 
 def fill(model: PreTrainedModel, directory: Path, parallel: Parallel, *, dtype: str) -> None:
-    """Give the `empty_model`, cut and sharded by now, its values. Every rank must call it."""
+    """Load the values of an `empty_model` after it was cut and sharded. Every rank must call it."""
     buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
     device = torch.device("cpu") if parallel.settings.offload_params else parallel.device
     model.to_empty(device=device)

@@ -1,5 +1,5 @@
-"""Log-probabilities of chosen tokens, from hidden states, in chunks: the full logits (entries × vocabulary) never
-exist.
+"""Log-probabilities of given tokens from hidden states, in chunks, without materialising the full logits
+(entries × vocabulary).
 
 The gradient is written in closed form, per chunk, from the saved log-normalizers: measured at 2048 tokens and a
 vocabulary of 152k this takes 1.2 GiB where full logits take 3.6 GiB and checkpointed chunks 1.9 GiB.
@@ -23,11 +23,10 @@ def token_logprobs(
     *,
     with_entropy: bool = False,
 ) -> tuple[Tensor, Tensor | None]:
-    """log softmax(W h[rows] / temperature)[targets], and on request the entropy of that distribution; both with gradient.
+    """log softmax(W h[rows] / temperature)[targets], and optionally the entropy of that distribution; both with gradient.
 
-    `rows_E` are the predicting positions, several entries may share one. float32, or float64 for float64 inputs. At
-    most `chunk` × V logits are alive. The gradient reaches `hidden_ND` and `lm_head_weight_VD`, also when there are
-    no entries.
+    `rows_E` are the predicting positions, which entries may share. float32, or float64 for float64 inputs. At most
+    `chunk` × V logits exist at a time. The gradient reaches `hidden_ND` and `lm_head_weight_VD`, even without entries.
     """
     if chunk < 1:
         raise ValueError(f"chunk is {chunk}; expected at least 1")
@@ -41,7 +40,7 @@ def token_logprobs(
 def logits_logprobs(
     logits_EV: Tensor, targets_E: Tensor, temperature_E: Tensor, *, with_entropy: bool = False
 ) -> tuple[Tensor, Tensor | None]:
-    """The same from logits that a model has made by itself, all at once."""
+    """Like `token_logprobs`, from the model's own logits, all at once."""
     dtype = torch.float64 if logits_EV.dtype == torch.float64 else torch.float32
     log_p_EV = torch.log_softmax(logits_EV.to(dtype) / temperature_E.to(dtype)[:, None], dim=-1)
     logprob_E = log_p_EV.gather(-1, targets_E[:, None]).squeeze(-1)
@@ -74,7 +73,7 @@ class _TokenLogprobs(torch.autograd.Function):
                 entropy_E[part] = normalizer_E[part] - (probability * logits).sum(-1)
         ctx.save_for_backward(hidden_ED, weight_VD, targets_E, temperature_E, normalizer_E, entropy_E)
         ctx.chunk = chunk
-        ctx.set_materialize_grads(False)  # an entropy that no loss uses costs nothing here
+        ctx.set_materialize_grads(False)  # for an entropy that no loss uses costs nothing here
         return logprob_E, entropy_E
 
     @staticmethod

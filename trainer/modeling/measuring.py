@@ -1,13 +1,13 @@
-"""Which way of computing a model gives what the model itself gives: measured before the first step, on the sharded model.
+"""Finds the way of computing a model that agrees with its own forward: measured before the first step, on the sharded model.
 
     probe ──▶ the model's own forward, sequence by sequence, with its own attention and logits   ─┐
       └─────▶ a way: trees or sequences, an attention, a head; the first that agrees is taken    ─┴─▶ log-probs and a gradient
 
-Agreement is that of the type of the computation: rounding, and no more. So what a model does to its logits, masks, positions or
-states need not be known here, and an unknown model is either computed correctly or refused with the measured difference. What it
-cannot show is what happens only beyond the probe's length: such settings are read in the config (`ways.tree_obstacle`).
+Agreement means up to rounding in the type of the computation. So this code needs no knowledge of a model's logits, masks,
+positions or states: an unknown model is either computed correctly or refused with the measured difference. Effects beyond the
+probe's length cannot be measured: such settings are read from the config (`ways.tree_obstacle`).
 
-The gradient is compared by a sample of each parameter's elements, taken as the backward makes them: it is never held whole.
+Gradients are compared on a sample of each parameter's elements, taken during the backward: none is held completely.
 """
 
 import logging
@@ -36,10 +36,10 @@ from trainer.trees.packing import Row
 
 log = logging.getLogger(__name__)
 
-# of probes: a token that chooses another expert by a last digit does so on one of them, a wrong mask on both
+# of probes: a rounding-dependent choice of expert affects one of them, a wrong mask both
 SEEDS = (0, 1)
 SAMPLE = 16384  # elements of each parameter's gradient
-FOREIGN_ERRORS = (  # of a forward or backward that does not fit the model: transformers' and torch's own
+FOREIGN_ERRORS = (  # raised by transformers and torch if a forward or backward does not fit the model
     ArithmeticError,
     AssertionError,
     AttributeError,
@@ -53,7 +53,7 @@ FOREIGN_ERRORS = (  # of a forward or backward that does not fit the model: tran
 
 @dataclass(frozen=True, slots=True)
 class Tolerance:
-    """`logprob` in nats; `gradient` relative to the parameter's own, or to `small` times the largest parameter's."""
+    """`logprob` in nats; `gradient` relative to the parameter's, or to `small` times the largest parameter's."""
 
     logprob: float
     gradient: float
@@ -61,24 +61,24 @@ class Tolerance:
 
 
 TOLERANCES = {  # rounding is a hundredth of these: tests/trainer/model_table.py
-    torch.float64: Tolerance(1e-4, 3e-4, 1e-2),  # norms and routers compute in float32 all the same
+    torch.float64: Tolerance(1e-4, 3e-4, 1e-2),  # norms and routers compute in float32 even here
     torch.float32: Tolerance(1e-4, 3e-4, 1e-2),
     torch.bfloat16: Tolerance(0.02, 0.03, 0.1),
 }
-NOISE = 3.0  # in bfloat16: times what the same attention and head differ by on single sequences, where experts are chosen by a
-MOST = Tolerance(0.5, 0.3, 0.1)  # last digit; but no more than this
-ON_ACCELERATOR = Tolerance(1e-3, 5e-3, 1e-2)  # of float32: kernels multiply in fewer bits there
+NOISE = 3.0  # in bfloat16: multiple of the same attention's and head's difference on single sequences
+MOST = Tolerance(0.5, 0.3, 0.1)  # upper bound of that multiple
+ON_ACCELERATOR = Tolerance(1e-3, 5e-3, 1e-2)  # float32: accelerator kernels multiply with fewer bits
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """The largest difference of a log-prob (nats) and the largest relative one of a parameter's gradient."""
+    """The largest difference of log-probs (nats) and the largest relative difference of a parameter's gradient."""
 
     logprob: float
     gradient: float
 
     def within(self, tolerance: Tolerance) -> bool:
-        """Not if it is not a number."""
+        """False for nan."""
         return self.logprob <= tolerance.logprob and self.gradient <= tolerance.gradient
 
     def __str__(self) -> str:
@@ -87,7 +87,7 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The way taken, how far it is from the model's own forward, and why those before it were not."""
+    """The chosen way, its difference to the model's own forward, and why earlier ways were rejected."""
 
     way: Way
     difference: Difference
@@ -111,12 +111,12 @@ def choose_way(
     precision: torch.dtype | None = None,
     compiled: bool = False,
 ) -> Found:
-    """Measure, and leave `lm` with the first way that agrees with the model's own forward. Every rank must call it.
+    """Set `lm` to the first way that agrees with the model's own forward. Every rank must call it.
 
-    `wanted`: an attn_implementation, or auto. `obstacle`: why trees are not even tried. `precision`: what is computed in, where
-    it is not the parameters' type. `compiled`: its layers are, but not while this measures: each would be compiled for the
-    probe, and again for the data. A model with nothing to train is compared by its log-probs alone.
-    Raises ConfigError, with the figures, where no way agrees.
+    `wanted`: an attn_implementation, or auto. `obstacle`: why trees are not tried. `precision`: the compute type, if not the
+    parameters'. `compiled`: layers are compiled, but not while measuring: each would be compiled for the probe and again for
+    the data. A model without trained parameters is compared by log-probs only.
+    Raises ConfigError, with the measured differences, if no way agrees.
     """
     dtype = precision or next(lm.causal_lm.parameters()).dtype
     measuring = _Measuring(lm, device, _tolerance(dtype, device), peers)
@@ -151,7 +151,7 @@ def _tolerance(dtype: torch.dtype, device: torch.device) -> Tolerance:
 
 def _ways(lm: TreeLM, tried: Sequence[str], heads: Sequence[Head], *, trees: bool) -> Iterator[Way]:
     names = [of_slices(name, lm.context) if lm.context is not None else name for name in tried]
-    shared = lm.context is not None  # a slice of any row needs the row's mask and positions
+    shared = lm.context is not None  # a slice of a row needs the row's mask and positions
     if trees or shared:
         yield from (Way(name, trees=True, head=head) for name in names for head in heads)
     if not shared:
@@ -164,10 +164,10 @@ class _Measuring:
         self.tolerance = tolerance
         self._exact = tolerance is not TOLERANCES[torch.bfloat16]
         self._probes = [make_probe(lm.causal_lm, seed) for seed in SEEDS]
-        self._own: list[tuple[_Result, _Result]] = []  # of near sequences alone, and of all, by probe
+        self._own: list[tuple[_Result, _Result]] = []  # by probe: of near sequences, of all sequences
 
     def measure_own(self) -> None:
-        """Raises ConfigError where the model's own forward fails: then nothing can be said of it."""
+        """Run the model's own forward. Raises ConfigError if it fails, since then nothing can be compared."""
         own = OWN if self._lm.context is None else Way(of_slices("sdpa", self._lm.context), trees=True)
         try:
             for probe in self._probes:
@@ -177,7 +177,7 @@ class _Measuring:
         except FOREIGN_ERRORS as exc:
             raise ConfigError(
                 f"model type {self._lm.causal_lm.config.model_type}: its own forward of a sequence fails: {_said(exc)}; expected "
-                "a causal language model that takes token ids alone"
+                "a causal language model whose only input is token ids"
             ) from exc
         if not all(bool(result.logprob_E.isfinite().all()) for result, _ in self._own):
             raise ConfigError(
@@ -185,7 +185,7 @@ class _Measuring:
             )
 
     def heads(self) -> list[Head]:
-        """Those that give the model's own log-probs of single sequences, cheapest first."""
+        """Heads that reproduce the model's log-probs of single sequences, cheapest first."""
         if self._lm.context is not None:
             return [Head.CHUNKED]
         for head in (Head.CHUNKED, Head.KEPT):
@@ -195,7 +195,7 @@ class _Measuring:
         return [Head.WHOLE]
 
     def tolerance_of(self, way: Way) -> Tolerance:
-        """Beyond rounding that is known, by what the way's attention and head make of single sequences."""
+        """The tolerance for a way; in bfloat16 from the difference of its attention and head on single sequences."""
         if self._exact or self._lm.context is not None:
             return self.tolerance if self._exact else MOST
         noise = self.difference(Way(way.attention, trees=False, head=way.head)) if way.trees else None
@@ -208,7 +208,7 @@ class _Measuring:
         )
 
     def difference(self, way: Way) -> Difference | str:
-        """Of the better of the probes; or what it failed of."""
+        """The difference on the better of the probes, or the error."""
         best: Difference | None = None
         for probe, (near, whole) in zip(self._probes, self._own, strict=True):
             try:
@@ -224,12 +224,12 @@ class _Measuring:
         return best
 
     def use(self, way: Way) -> None:
-        """Raises ValueError for an attention that the model's code does not take."""
+        """Switch to a way. Raises ValueError for an attention that the model does not support."""
         set_attention(self._lm.causal_lm, way.attention)
         self._lm.way = way
 
     def _run(self, way: Way, rows: Sequence[Row], probe: Probe, *, plain: bool = False) -> _Result:
-        """Log-probs and gradient of these rows. `plain`: without a mask, which one sequence does not need."""
+        """Log-probs and gradient of these rows. `plain`: without a mask, for single sequences."""
         self.use(way)
         mask = no_mask if plain else self._lm.mask(self._device)
         start = 0 if not plain else probe.num_near
@@ -248,7 +248,7 @@ class _Measuring:
         return result
 
     def _between(self, found: _Result, own: _Result) -> Difference:
-        """Over all ranks, which each have a part of every gradient."""
+        """The difference over all ranks, each of which has a part of every gradient."""
         logprob = float((found.logprob_E - own.logprob_E).abs().max())
         sums: list[float] = []
         # the same parameters on every rank, though a rank may have no part of a small one
@@ -260,7 +260,7 @@ class _Measuring:
                 sums += [float(wrong_here.square().sum()), 0.0 if expected is None else float(expected.square().sum())]
         if self._peers is not None:
             sums = self._peers.sum_scalars(sums)
-            logprob = float(torch.tensor(self._peers.gather_objects(logprob)).max())  # so that all decide alike
+            logprob = float(torch.tensor(self._peers.gather_objects(logprob)).max())  # so that all ranks decide alike
         wrong, norms = ([math.sqrt(value) for value in sums[place::2]] for place in (0, 1))
         floor = self.tolerance.small * max(norms, default=0.0)
         relative = [error / max(norm, floor) if error else 0.0 for error, norm in zip(wrong, norms, strict=True)]
@@ -277,7 +277,7 @@ def _sum(near: _Result, far: _Result) -> _Result:
 
 @contextmanager
 def _sampled_gradients(lm: nn.Module, sums: dict[str, Tensor]) -> Iterator[bool]:
-    """Within, a backward adds a sample of each parameter's gradient to `sums` and keeps none. Yields whether any is trained."""
+    """In this context a backward adds a sample of each gradient to `sums` and keeps none. Yields whether any is trained."""
 
     def take(name: str, parameter: Tensor) -> None:
         gradient = parameter.grad
@@ -295,13 +295,13 @@ def _sampled_gradients(lm: nn.Module, sums: dict[str, Tensor]) -> Iterator[bool]
     finally:
         for hook in hooks:
             hook.remove()
-        for name, parameter in trained.items():  # where a wrapper gave it without the hook
+        for name, parameter in trained.items():  # if a wrapper set it without the hook
             take(name, parameter)
         _settle(lm)
 
 
 def _settle(lm: nn.Module) -> None:
-    """Put sharded modules back to where no forward is under way, also after one that raised in the middle."""
+    """Reset sharded modules after a forward, including one that raised."""
     for module in lm.modules():
         if isinstance(module, FSDPModule):
             state = module._get_fsdp_state()
@@ -314,16 +314,16 @@ def _settle(lm: nn.Module) -> None:
 
 
 def set_attention(model: PreTrainedModel, name: str) -> None:
-    """Raises ValueError for a model whose code does not take it."""
+    """Switch the attention. Raises ValueError for a model that does not support it."""
     if model.config._attn_implementation != name:
         model.set_attn_implementation(name)
     if model.config._attn_implementation != name:
-        raise ValueError(f"{type(model).__name__} computes attention by {model.config._attn_implementation} alone")
+        raise ValueError(f"{type(model).__name__} supports only attention {model.config._attn_implementation}")
 
 
 @contextmanager
 def _evaluated(model: PreTrainedModel) -> Iterator[None]:
-    """Without dropout; layers that are computed again stay so."""
+    """Evaluation mode without dropout; recomputed layers stay recomputed."""
     dropout = model.training
     if dropout:
         model.eval()
@@ -336,7 +336,7 @@ def _evaluated(model: PreTrainedModel) -> Iterator[None]:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Without transformers' advice on what is only tried."""
+    """Suppress transformers' advice during trials."""
     before = foreign_logging.get_verbosity()
     foreign_logging.set_verbosity_error()
     try:

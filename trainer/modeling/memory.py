@@ -1,13 +1,13 @@
-"""What is spared of memory, for time: activations computed again or moved away, optimizer states on the host.
+"""Memory-for-time trade-offs: recomputed or offloaded activations, optimizer states on the host.
 
-    logprob_chunk              logits of so many log-probs exist at a time (`trainer/modeling/logprobs.py`)
-    activation_checkpointing   a layer keeps its input alone; its inside is computed again in the backward (one more forward)
-    activation_offload         … and that input lies in host memory until then
-    optimizer_offload          parameters, gradients and optimizer states lie in host memory; a layer's parameters are on the
+    logprob_chunk              number of log-probs whose logits exist at a time (`trainer/modeling/logprobs.py`)
+    activation_checkpointing   a layer keeps only its input and is recomputed in the backward (one more forward)
+    activation_offload         … and that input is in host memory until then
+    optimizer_offload          parameters, gradients and optimizer states are in host memory; a layer's parameters are on the
                                device while it computes, and the optimizer steps on the CPU (FSDP2's CPUOffloadPolicy)
 
-None of them changes a gradient. On a CPU the host's memory is the device's: checkpointing spares as much there, and the two
-offloads have nothing to move and are not applied.
+None of them changes a gradient. On a CPU checkpointing saves as much; the two offloads have nothing to move and are not
+applied.
 """
 
 import dataclasses
@@ -48,9 +48,9 @@ class MemorySettings(BaseModel):
 
 
 def checkpoint_layers(model: PreTrainedModel, memory: MemorySettings, parallel: Parallel) -> None:
-    """Recompute every decoder layer in the backward where `memory`, or the launcher's settings, ask for it.
+    """Recompute every decoder layer in the backward if `memory` or the launcher's settings enable it.
 
-    Raises ConfigError for a model whose layers have no support for it.
+    Raises ConfigError for a model whose layers do not support it.
     """
     if memory.activation_checkpointing or parallel.settings.activation_checkpointing:
         if not any(isinstance(module, GradientCheckpointingLayer) for module in model.modules()):
@@ -58,26 +58,27 @@ def checkpoint_layers(model: PreTrainedModel, memory: MemorySettings, parallel: 
                 f"activation_checkpointing is on, and {type(model).__name__} has no layers that can be computed "
                 "again; expected false"
             )
-        # non-reentrant: the only kind that passes keyword arguments (BlockMask, spans) and gradients of several inputs
+        # non-reentrant: only it supports keyword arguments (BlockMask, spans) and gradients of several inputs
         model.activation_checkpointing_enable(
             activation_checkpointing_kwargs={"use_reentrant": False},
-            offload=memory.activation_offload and parallel.device.type != "cpu",  # it pins, which needs an accelerator
+            offload=memory.activation_offload
+            and parallel.device.type != "cpu",  # uses pinned memory, which needs an accelerator
         )
         if not model.training:
             _checkpoint_without_dropout(model)
 
 
 def _checkpoint_without_dropout(model: nn.Module) -> None:
-    """transformers checkpoints layers in training mode only: they are in it outside, and out of it inside."""
+    """transformers checkpoints layers only in training mode: set it on the layer, and unset it inside the layer."""
     layers: list[Any] = [layer for layer in model.modules() if isinstance(layer, GradientCheckpointingLayer)]
     for layer in layers:
         checkpoint: Callable[..., Any] = layer._gradient_checkpointing_func
-        layer.training = True  # of the layer itself, not of what is in it
+        layer.training = True  # only of the layer itself, not of its submodules
         layer._gradient_checkpointing_func = partial(_computed_again, checkpoint)
 
 
 def _computed_again(checkpoint: Callable[..., Any], forward: "partial[Any]", *arguments: Any) -> Any:
-    """What transformers calls: `forward` is its layer's, with the layer as its first argument."""
+    """Called by transformers: `forward` is the layer's, bound to the layer."""
     layer: nn.Module = forward.args[0]
 
     def inside(*given: Any) -> Any:
@@ -91,7 +92,7 @@ def _computed_again(checkpoint: Callable[..., Any], forward: "partial[Any]", *ar
 
 
 def with_optimizer_offload(parallel: Parallel, memory: MemorySettings) -> Parallel:
-    """`parallel` with settings that keep parameters and optimizer states on the host; as it is on a CPU."""
+    """`parallel` with parameters and optimizer states on the host; unchanged on a CPU."""
     if not memory.optimizer_offload or parallel.device.type == "cpu":
         return parallel
     return dataclasses.replace(parallel, settings=dataclasses.replace(parallel.settings, offload_params=True))

@@ -1,4 +1,4 @@
-"""Load what is trained: a causal language model and its tokenizer, from a local Hugging Face directory."""
+"""Load the trained model: a causal language model and its tokenizer, from a local Hugging Face directory."""
 
 from pathlib import Path
 
@@ -20,7 +20,7 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float64": torch
 
 
 def load_config(directory: Path) -> PretrainedConfig:
-    """Raises ConfigError for a directory without a model."""
+    """Read the model's config. Raises ConfigError for a directory without a model."""
     if not (directory / "config.json").is_file():
         raise ConfigError(f"{directory}: no config.json; expected a local Hugging Face model directory")
     config = AutoConfig.from_pretrained(directory, local_files_only=True)
@@ -36,17 +36,17 @@ def load_model(
     trainable: Trainable = EVERYTHING,
     dropout: bool = False,
 ) -> PreTrainedModel:
-    """The model with its adapters. `dtype` is that of parameters and optimizer: float32 unless memory forbids.
+    """Load the model with its adapters. `dtype`: of parameters and optimizer; float32 if memory allows.
 
-    `dropout`: whether it is in training mode, in which a model drops activations or layers and adds noise to its routers: what
-    the engine that sampled does not do.
+    `dropout`: use training mode, in which a model drops activations or layers and adds router noise, unlike the engine that
+    sampled.
 
-    Raises ConfigError for a directory without a model, an unknown dtype, and as `choose_trained` does.
+    Raises ConfigError for a directory without a model, an unknown dtype, and like `choose_trained`.
     """
     if dtype not in DTYPES:
         raise ConfigError(f"dtype is {dtype!r}; expected one of {', '.join(DTYPES)}")
     config = load_config(directory)
-    disable_progress_bar()  # one bar per rank and load, among the lines of the log
+    disable_progress_bar()  # would write one bar per rank into the log
     model = AutoModelForCausalLM.from_pretrained(
         directory,
         config=config,
@@ -63,17 +63,17 @@ def load_model(
 
 
 def has_attention(config: PretrainedConfig) -> bool:
-    """False for state-space layers alone (Mamba): transformers takes no attn_implementation for them."""
+    """False for pure state-space models (Mamba), for which transformers accepts no attn_implementation."""
     return bool(getattr(config, "num_attention_heads", None))
 
 
 def experts_implementation_for(dtype: str) -> str | None:
-    """What computes a mixture of experts; None is transformers' choice, whose kernel takes no float64."""
+    """The implementation for mixtures of experts; None: transformers' default, whose kernel lacks float64."""
     return "batched_mm" if dtype == "float64" else None
 
 
 def load_tokenizer(directory: Path) -> PreTrainedTokenizerBase:
-    """The tokenizer with its chat template. Raises ConfigError when either is missing."""
+    """Load the tokenizer with its chat template. Raises ConfigError if either is missing."""
     if not (directory / "tokenizer.json").is_file():
         raise ConfigError(f"{directory}: no tokenizer.json; expected a fast tokenizer in the model's directory")
     tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(directory, local_files_only=True)

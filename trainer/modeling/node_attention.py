@@ -1,18 +1,17 @@
-"""Attention over a row of trees node by node: memory linear in tokens, work in proportion to the visible pairs. For CPUs.
+"""Attention over a row of trees node by node: memory linear in tokens, work proportional to the visible pairs. For CPUs.
 
-A row, depth first, is cut into spans: consecutive tokens that have the same ancestors before the span.
+A row, depth first, is split into spans: consecutive tokens with the same ancestors before the span.
 
-    a chain      tokens each of which is the child of the one before, any number: inside, the causal kernel, no mask
-    short runs   up to SPAN tokens below one parent: inside, a mask of at most SPAN × SPAN, made anew for each call
+    a chain      any number of tokens, each the child of the previous one: inside, the causal kernel, no mask
+    short runs   up to SPAN tokens below one parent: inside, a mask of at most SPAN × SPAN, created for each call
 
     row   p p p p a a b b c c     p ──┬ a      spans, with SPAN 4:   [p p p p a a]  a chain          path: none
                                       ├ b                            [b b c c]      two short runs   path: p p p p
                                       └ c
 
-What a span sees before itself (its path) it sees as a whole, so that is one call of PyTorch's flash kernel, and the inside
-another. Two results over disjoint keys are one by their log-sum-exp, exactly; and the kernel's backward, given the merged result
-and log-sum-exp, gives each call's part of the gradient, so that parts just add up: FlashAttention's algorithm 4,
-arXiv 2205.14135.
+A span sees its whole path, so path attention is one call of PyTorch's flash kernel, and attention inside the span another.
+Two results over disjoint keys merge exactly by their log-sum-exp; the kernel's backward, given the merged result and
+log-sum-exp, gives each call's part of the gradient, so that the parts add up: FlashAttention's algorithm 4, arXiv 2205.14135.
 
     suffix _N  token of the row      _G  query heads per key head   _K  key heads   _D  head width
 """
@@ -38,7 +37,7 @@ _flash_backward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_bac
 
 @dataclass(frozen=True, slots=True)
 class NodeSpan:
-    """Tokens [start, stop) of the row. `path`: the slices that hold their ancestors before `start`, in order."""
+    """Tokens [start, stop) of the row. `path`: the slices of their ancestors before `start`, in order."""
 
     start: int
     stop: int
@@ -48,7 +47,7 @@ class NodeSpan:
 
 @dataclass(frozen=True, slots=True)
 class NodeSpans:
-    """How a row is attended: what the model's layers take instead of a mask."""
+    """The spans of a row, which the model's layers receive instead of a mask."""
 
     ends_N: Tensor
     spans: tuple[NodeSpan, ...]
@@ -60,19 +59,19 @@ def spans_of_row(ends_N: Tensor) -> NodeSpans:
 
 
 def _spans(ends_N: Int64, size: int) -> Iterator[NodeSpan]:
-    """From each start the longer of: the runs that continue each other, and those that fit and lie below the same parent.
+    """From each start the longer of: consecutive runs that form a chain, and short runs below the same parent that fit.
 
-    In pre-order the next token continues a token, as its only child, iff their subtrees end together.
+    In pre-order the next token is a token's only child iff their subtrees end together.
     """
     starts = np.flatnonzero(np.append(True, ends_N[1:] != ends_N[:-1]))
     stops, ends = np.append(starts[1:], len(ends_N)), ends_N[starts]
-    open_runs: list[int] = []  # those whose subtree goes on: the path to here
+    open_runs: list[int] = []  # runs whose subtree is not finished: the current path
     first, number = 0, len(starts)
     while first < number:
         start = int(starts[first])
         _close(open_runs, ends, start)
         last = first
-        while stops[last] < ends[last]:  # it has children, and the next run is the first of them
+        while stops[last] < ends[last]:  # the next run is its first child
             last += 1
         limit = min(start + size, int(ends[open_runs[-1]]) if open_runs else len(ends_N))
         near = int(np.searchsorted(stops, limit, side="right")) - 1
@@ -111,12 +110,12 @@ def attend(
 ) -> tuple[Tensor, None]:
     """The attention function for transformers: (1, heads, N, D) in, (1, N, heads, D) out.
 
-    Raises ValueError for a model that does not hand `tree_spans` through to its attention, and for one that asks for more than
+    Raises ValueError for a model that does not pass `tree_spans` to its attention, and for one that needs more than
     attention to ancestors: a window, a cap on logits, sinks.
     """
     unknown = [name for name, value in more.items() if name not in HARMLESS and not _is_nothing(value)]
     if unknown:
-        raise ValueError(f"{type(module).__name__} asks for {', '.join(unknown)}, which {BY_NODE} does not do")
+        raise ValueError(f"{type(module).__name__} needs {', '.join(unknown)}, which {BY_NODE} does not support")
     if tree_spans is None or attention_mask is not None:
         raise ValueError(
             f"{type(module).__name__} got no tree_spans; expected a model that passes keyword arguments on: "
@@ -161,7 +160,7 @@ class _NodeAttention(torch.autograd.Function):
         q_GKND, out_GKND, grad_GKND = (_grouped(x, groups) for x in (query, out.transpose(1, 2), grad.transpose(1, 2)))
         grad_query = torch.empty_like(query)
         grad_q_GKND = _grouped(grad_query, groups)
-        # a token of the path gets a part from every span below it: summed in float32 at least, rounded once
+        # a path token gets a gradient from every span below it: summed in at least float32, rounded once
         grad_key, grad_value = (torch.zeros_like(x, dtype=lse_GKN.dtype) for x in (key, value))
         for span in ctx.spans.spans:
             here = slice(span.start, span.stop)
@@ -193,7 +192,7 @@ class _NodeAttention(torch.autograd.Function):
 
 
 def _grouped(x: Tensor, groups: int) -> Tensor:
-    """(1, G·K heads, N, D) as (G, K, N, D), a view: the kernel takes query groups for a batch, so keys are never repeated."""
+    """(1, G·K heads, N, D) as a view (G, K, N, D): query groups are the kernel's batch, so keys are never repeated."""
     _, heads, n, d = x.shape
     return x.view(heads // groups, groups, n, d).transpose(0, 1)
 
@@ -208,7 +207,7 @@ def _on_path(x: Tensor, path: Sequence[tuple[int, int]], groups: int) -> Tensor:
 
 
 def _inner_mask(spans: NodeSpans, span: NodeSpan, dtype: torch.dtype) -> Tensor | None:
-    """Additive, (n, n): the rule k <= q < ends[k] inside the span. None for a chain, which the causal kernel takes."""
+    """Additive, (n, n): the rule k <= q < ends[k] inside the span. None for a chain, which uses the causal kernel."""
     if span.is_chain:
         return None
     index = torch.arange(span.start, span.stop)
@@ -218,7 +217,7 @@ def _inner_mask(spans: NodeSpans, span: NodeSpan, dtype: torch.dtype) -> Tensor 
 
 
 def _merged(a: Tensor, lse_a: Tensor, b: Tensor, lse_b: Tensor) -> tuple[Tensor, Tensor]:
-    """Attention over the keys of both, from attention over each."""
+    """Merge attention over two disjoint sets of keys."""
     lse = torch.logaddexp(lse_a, lse_b)
     return torch.exp(lse_a - lse)[..., None] * a + torch.exp(lse_b - lse)[..., None] * b, lse
 

@@ -1,4 +1,4 @@
-"""What a way is measured on: a small tree, and the same tokens as sequences.
+"""The probe on which ways are measured: a small tree, and the same tokens as sequences.
 
     near    trunk ──┬── a ──┬── a1        Leaves of different length, so that what one branch does to another shows: a state that
                     │       └── a2        is carried on, a position that counts tokens of the row, a mask that is not used, expert
@@ -31,7 +31,7 @@ Segments = list[tuple[int, int]]  # (parent segment or -1, tokens), in pre-order
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """`tree` holds the near tree and the far chains, in this order; `near` and `far` the same as sequences."""
+    """`tree`: the near tree and the far chains, in this order; `near` and `far`: the same as sequences."""
 
     tree: Row
     near: tuple[Row, ...]
@@ -39,7 +39,7 @@ class Probe:
 
     @property
     def coefficients_E(self) -> Tensor:
-        """What the log-probs are multiplied by for the gradient: of both signs, the same for the tree and its sequences."""
+        """Weights of the log-probs for the gradient: of both signs, equal for the tree and its sequences."""
         generator = torch.Generator().manual_seed(1)
         return torch.randn(self.tree.num_entries, generator=generator)
 
@@ -50,7 +50,7 @@ class Probe:
 
 
 def make_probe(model: PreTrainedModel, seed: int) -> Probe:
-    """Of random tokens that mean nothing special to the model."""
+    """A probe of random ordinary tokens."""
     config = model.config.get_text_config()
     chains = [length - FAR_BEFORE for length in _far_lengths(config)]
     segments, starts = _near_segments(_trunk(config)), [0]
@@ -70,7 +70,7 @@ def make_probe(model: PreTrainedModel, seed: int) -> Probe:
 
 
 def _trunk(config: Any) -> int:
-    """Long enough that every leaf lies beyond the windows and chunks that can be reached."""
+    """A length that puts every leaf beyond the measurable windows and chunks."""
     lengths = [
         int(value)
         for name, value in vars(config).items()
@@ -82,7 +82,7 @@ def _trunk(config: Any) -> int:
 
 
 def _far_lengths(config: Any) -> list[int]:
-    """Positions at which the config's rotary embedding changes."""
+    """Positions at which the rotary embedding changes, from the config."""
     parameters = getattr(config, "rope_parameters", None) or {}
     of_layers = [value for value in parameters.values() if isinstance(value, dict)] or [parameters]
     lengths = {int(of[FAR_SETTING]) for of in of_layers if of.get(FAR_SETTING)}
@@ -92,7 +92,7 @@ def _far_lengths(config: Any) -> list[int]:
 
 
 def _usable_ids(model: PreTrainedModel) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """Token ids without padding, images and other tokens that a config names."""
+    """Token ids except padding, images and other special tokens of the config."""
     embedding: Any = model.get_input_embeddings()
     named = {
         value
@@ -126,7 +126,7 @@ def _parents(segments: Segments) -> np.ndarray[Any, np.dtype[np.int64]]:
 
 
 def _sequences(tree: Row) -> Iterator[Row]:
-    """Each leaf's path, with the entries that no earlier one has."""
+    """Each leaf's path, with the entries that are in no earlier one."""
     parents_N, owned_from = tree.parents_N.tolist(), 0
     for leaf in torch.nonzero(tree.ends_N == torch.arange(tree.num_tokens) + 1)[:, 0].tolist():
         path = [leaf]

@@ -1,16 +1,16 @@
-"""How a mixture of experts shares its tokens out: what is measured of it, and the loss that keeps it even.
+"""Routing of a mixture of experts: its metrics, and the load-balancing loss.
 
     router_aux_loss = router_aux_loss_coef · mean over layers of E · Σ_e f_e · P_e
     f_e   how often expert e was chosen, by the tokens: Σ_e f_e is the experts per token        no gradient
     P_e   mean over the tokens of the router's probability of e                                gradient
 
 Switch Transformer (arXiv 2101.03961), equations 4 to 6, for several experts per token as transformers' `load_balancing_loss_func`
-has it; even routing gives the coefficient times the experts per token. Each layer is balanced by itself, as in the paper;
-transformers pools the tokens of all layers, so that what one layer sends to an expert makes up for what another does not.
+computes it; even routing gives the coefficient times the experts per token. Each layer is balanced separately, as in the
+paper; transformers pools the tokens of all layers, so that layers can compensate each other.
 
-The tokens are all those of the records that an update trains, also prompts and the results of tools; padding is none. A token
-of a record counts once, so one that a prefix tree holds for several records counts as often (`TokenTree.copies_N`). f and P are
-of the whole update, of all rows and all processes: neither merging nor rows nor processes change the loss.
+It counts all tokens of the records that an update trains, including prompts and tool results, without padding. A token of
+a prefix tree counts once per record that contains it (`TokenTree.copies_N`). f and P are over the whole update, all rows and
+all processes: neither merging nor rows nor processes change the loss.
 
     suffix _LX  layer, expert      _NX  token of the row, expert
 """
@@ -27,16 +27,16 @@ class Routing(NamedTuple):
     """Sums over tokens, in float64."""
 
     chosen_LX: Tensor  # how often an expert was chosen
-    probability_LX: Tensor  # with gradient where the forward had one
+    probability_LX: Tensor  # with gradient if the forward had one
     tokens: Tensor
 
     def detached(self) -> "Routing":
-        """The same numbers without a graph."""
+        """The same values without a graph."""
         return Routing(*(tensor.detach() for tensor in self))
 
 
 def experts_per_token(model: PreTrainedModel) -> int | None:
-    """Of a model whose routers choose by their logits alone and show them; None for every other."""
+    """Experts per token of a model whose routers choose by their logits alone and return them; None for other models."""
     shown = getattr(model.base_model, "_can_record_outputs", None) or {}
     if "router_logits" not in shown or not hasattr(model.config, "router_aux_loss_coef"):
         return None
@@ -44,7 +44,7 @@ def experts_per_token(model: PreTrainedModel) -> int | None:
 
 
 def routing_of(logits: Sequence[Tensor], copies_N: Tensor, chosen: int) -> Routing | None:
-    """What the routers of one forward did, by their logits (N, X) of each layer, as they compute it; None without any."""
+    """The routing of one forward, from its routers' logits (N, X) per layer; None without routers."""
     if not logits:
         return None
     weight_N = copies_N.to(torch.float64)
@@ -60,20 +60,20 @@ def _of_layer(logits_NX: Tensor, weight_N: Tensor, chosen: int) -> tuple[Tensor,
 
 
 def total(parts: Iterable[Routing]) -> Routing:
-    """Of several forwards, of which there must be one."""
+    """The sum over one or more forwards."""
     chosen, probability, tokens = zip(*parts, strict=True)
     return Routing(sum(chosen), sum(probability), sum(tokens))
 
 
 def router_aux_loss(own: Routing, whole: Routing, coefficient: float) -> Tensor:
-    """The part of `own` in the loss of the update, whose tokens all are in `whole`. The parts add up to the loss."""
+    """The share of `own` in the loss of the update `whole`. The shares add up to the loss."""
     layers, experts = whole.chosen_LX.shape
     tokens = whole.tokens.clamp(min=1.0)
     return coefficient * experts / layers * (whole.chosen_LX / tokens * own.probability_LX / tokens).sum()
 
 
 def load_metrics(whole: Routing) -> dict[str, float]:
-    """Tokens of the busiest expert over those of the mean one: 1 is even, E / (experts per token) is collapse."""
+    """Maximum over mean tokens per expert: 1 is even, E / (experts per token) is collapse."""
     mean_L = whole.chosen_LX.mean(1)
     if not mean_L.all():
         return {}

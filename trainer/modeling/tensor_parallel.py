@@ -1,12 +1,12 @@
-"""Tensor parallelism: the layers' matrices are cut over the processes of the mesh's "tp" dimension, by the model's own plan.
+"""Tensor parallelism: splits the layers' matrices over the processes of the mesh's "tp" dimension, by the model's plan.
 
-    q k v gate up   by columns: each process has its heads, its part of the hidden units
-    o down          by rows: the parts are summed, so that every process goes on with the same hidden states
+    q k v gate up   by columns: each process has some heads and hidden units
+    o down          by rows: the parts are summed, so that all processes have the same hidden states
     q_norm k_norm   whole, on this process's heads; their gradients are summed
-    experts         each whole, on one process, which computes it for the tokens that chose it; the parts are summed
-    all the rest    whole and computed alike on every process: norms, embedding, head, routers
+    experts         each on one process, which computes it for the tokens that chose it; the parts are summed
+    all others      replicated: norms, embedding, head, routers
 
-The cut parameters are DTensors of PyTorch; `fully_shard` cuts them again over the mesh's "shard" dimension.
+The split parameters are DTensors; `fully_shard` also shards them over the mesh's "shard" dimension.
 """
 
 import logging
@@ -32,19 +32,19 @@ from shared.errors import ConfigError
 from trainer.modeling.trainable import lora_layers
 from trainer.parallel import is_empty
 
-# It warns of every redistribution over two dimensions, which are those of a checkpoint, a publication and a gradient norm.
+# It warns of every redistribution over two dimensions, which checkpoints, publications and gradient norms need.
 logging.getLogger("torch.distributed.tensor._redistribute").setLevel(logging.ERROR)
-HEADS_DIM = 2  # of (batch, token, head, head_dim), which the per-head norms see
-OF_EXPERTS = "grouped_gemm"  # what the plans of transformers call parameters with one slice an expert
+HEADS_DIM = 2  # of (batch, token, head, head_dim), the input of the per-head norms
+OF_EXPERTS = "grouped_gemm"  # transformers' plan entry for parameters with one slice per expert
 
 
 def cut_layers(model: PreTrainedModel, mesh: DeviceMesh, device: torch.device) -> None:
-    """Move `model` to the device, unless it is still empty, and cut its layers in place over the 1-D `mesh`. One process: no-op.
+    """Move `model` to the device, unless it is empty, and split its layers in place over the 1-D `mesh`. One process: no-op.
 
     Call before `shard_model`.
 
-    Raises ConfigError for a model with adapters, without a plan, with a plan of other kinds of cuts, or with heads or experts
-    that cannot be shared out evenly.
+    Raises ConfigError for a model with adapters, without a plan, with an unsupported plan, or with heads or experts that
+    cannot be split evenly.
     """
     if mesh.size() == 1:
         return
@@ -56,17 +56,17 @@ def cut_layers(model: PreTrainedModel, mesh: DeviceMesh, device: torch.device) -
     if not is_empty(model):
         nn.Module.to(model, device)
     plan = _plan(model)
-    # by full names: of layers that are not alike, a pattern would name what some do not have
+    # by full names: with unequal layers a pattern would name missing parameters
     modules = {name: _anywhere(name) for name, _ in model.base_model.named_modules()}
     for key in (_anywhere(name) for name, _ in model.base_model.named_parameters()):
-        if plan.get(key, OF_EXPERTS) != OF_EXPERTS:  # a parameter cut by itself
+        if plan.get(key, OF_EXPERTS) != OF_EXPERTS:  # a separately split parameter
             raise _unknown_cut(model, key, plan[key])
     styles = {name: _style(model, key, plan) for name, key in modules.items() if key in plan}
     parallelize_module(model.base_model, mesh, styles)
 
 
 def _plan(model: PreTrainedModel) -> dict[str, str]:
-    """{"layers.*.mlp.experts": cut}. Where the model can be cut between experts, they are not cut inside."""
+    """{"layers.*.mlp.experts": split}. If the model can be split between experts, single experts are not split."""
     plan = getattr(model.config, "base_model_tp_plan", None)
     if not plan:
         raise ConfigError(
@@ -101,7 +101,7 @@ def _unknown_cut(model: nn.Module, name: str, cut: str) -> ConfigError:
 
 
 class _WholeExperts(ParallelStyle):
-    """transformers' own module cut between experts, on our mesh. Raises ConfigError where they cannot be shared out evenly."""
+    """Splits transformers' module between experts, on our mesh. Raises ConfigError if they cannot be split evenly."""
 
     def __init__(self, parameters: list[str]) -> None:
         self._parameters = parameters

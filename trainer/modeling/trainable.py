@@ -1,11 +1,11 @@
-"""What of a model is trained: all of it, all but what is frozen, or low-rank adapters of its frozen matrices (LoRA).
+"""The trained parameters: all, all except frozen ones, or low-rank adapters of frozen matrices (LoRA).
 
-    lora_rank 0     every parameter that no pattern of `freeze` names
+    lora_rank 0     every parameter that matches no pattern of `freeze`
     lora_rank r     y = W x + (lora_alpha / r) · B A x with W frozen, A: r × inputs, B: outputs × r; B starts at zero, so that
                     the first step begins with the model as it was (Hu et al. 2021, arXiv 2106.09685; the layers are PEFT's)
 
-A model is loaded together with its `Trainable`; later code asks parameters for `requires_grad`. The adapters
-begin alike on every process; its random state does not matter.
+A model is loaded together with its `Trainable`; later code reads `requires_grad` of parameters. Adapters have the same
+initial values on every process, independent of its random state.
 """
 
 import fnmatch
@@ -74,7 +74,7 @@ EVERYTHING = Trainable()
 
 
 class LoraLayer(Protocol):
-    """What is used of PEFT's layer around a `base_layer`, whose weight is `weight`."""
+    """The used part of PEFT's layer around a `base_layer`, whose weight is `weight`."""
 
     weight: Tensor
     scaling: dict[str, float]
@@ -85,7 +85,7 @@ class LoraLayer(Protocol):
 def choose_trained(model: PreTrainedModel, trainable: Trainable) -> None:
     """Add the adapters, or freeze the parameters, in place. Call before the model is sharded.
 
-    Raises ConfigError for a layer or pattern that names nothing, and where nothing is left to train.
+    Raises ConfigError for a layer or pattern without a match, and if nothing is left to train.
     """
     if trainable.lora_rank:
         _add_adapters(model, trainable)
@@ -109,10 +109,10 @@ def _freeze(model: nn.Module, patterns: Sequence[str]) -> None:
 
 
 def _add_adapters(model: PreTrainedModel, trainable: Trainable) -> None:
-    import peft  # here, since its import takes seconds that training without adapters need not wait
+    import peft  # imported here: it takes seconds, which training without adapters does not need
 
-    # Held by a module of no type that PEFT knows: of a mixture of experts it would take the name of a layer for that of a
-    # projection inside the experts, which transformers once had there.
+    # Wrapped in a module of a type unknown to PEFT: in a mixture of experts PEFT would take a layer's name for that of a
+    # projection inside the experts, as in older transformers.
     held = nn.ModuleDict({"held": model})
     targets = [f"held.{name}" for name in _target_names(model, trainable.lora_target_modules)]
     config = peft.LoraConfig(
@@ -123,15 +123,15 @@ def _add_adapters(model: PreTrainedModel, trainable: Trainable) -> None:
         bias="none",
     )
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(trainable.seed)  # each process would begin with other adapters by its own random state
+        torch.manual_seed(trainable.seed)  # otherwise each process would initialise different adapters
         peft.inject_adapter_in_model(config, held, adapter_name=ADAPTER)
     for parameter in model.parameters():
         if parameter.requires_grad and parameter.dtype == torch.bfloat16:
-            parameter.data = parameter.data.float()  # small steps on a small matrix are lost in 8 bits
+            parameter.data = parameter.data.float()  # small steps would be lost in 8 bits of mantissa
 
 
 def _target_names(model: PreTrainedModel, wanted: Sequence[str]) -> list[str]:
-    """Full names, so that none of them ends like another layer's that was not meant."""
+    """Full names, since an end of a name may also match other layers."""
     head = model.get_output_embeddings()
     linear = {
         name: layer for name, layer in model.named_modules() if isinstance(layer, nn.Linear) and layer is not head
@@ -157,7 +157,7 @@ def lora_layers(model: nn.Module) -> dict[str, LoraLayer]:
 
 @contextmanager
 def adapters_off(model: nn.Module) -> Iterator[None]:
-    """The base model in here: W x + 0 · B A x. PEFT's own switch would change `requires_grad`, on which sharding relies."""
+    """The base model in this context: W x + 0 · B A x. PEFT's switch would change `requires_grad`, on which sharding relies."""
     layers = lora_layers(model).values()
     for layer in layers:
         layer.set_scale(ADAPTER, 0.0)
@@ -169,10 +169,10 @@ def adapters_off(model: nn.Module) -> Iterator[None]:
 
 
 def merged(state: dict[str, Tensor], scaling: dict[str, float]) -> dict[str, Tensor]:
-    """Full tensors on the CPU, as the model without adapters names them; `scaling` by layer.
+    """Full tensors on the CPU, under the names of the model without adapters; `scaling` by layer.
 
-    W + s · B A in the dtype of W; of a bfloat16 W the sum is made in float32 and rounded once. An engine's keeper
-    that merges the adapter into W gets the same bits (`shared.weights.adapters`).
+    W + s · B A in the dtype of W; for a bfloat16 W the sum is computed in float32 and rounded once. A keeper that merges
+    the adapter into W gets the same bits (`shared.weights.adapters`).
     """
     whole = {name: tensor for name, tensor in state.items() if ".lora_" not in name}
     for layer, scale in scaling.items():

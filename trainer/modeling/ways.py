@@ -1,5 +1,5 @@
-"""Ways to compute a model's log-probs, from the cheapest to the model's own forward. Which one is right for a model is measured
-(`trainer/modeling/measuring.py`); nothing here knows a model by its name.
+"""Ways to compute a model's log-probs, from the cheapest to the model's own forward. The way for a model is chosen by
+measurement (`trainer/modeling/measuring.py`), never by its name.
 
     trees       a row is a forest of tokens, with its own positions and mask      or sequences, one a row, by the model's own
     attention   by_node, flex_attention, sdpa, or eager: the model's own words    (attn_implementation of transformers)
@@ -18,7 +18,7 @@ from trainer.modeling.node_attention import BY_NODE
 WITHOUT_DROPOUT = (BY_NODE, "flex_attention")
 ON_CPU = (BY_NODE, "sdpa", "eager")
 ON_CUDA = ("flex_attention", "sdpa", "eager")
-MEASURED_DEPTH = 320  # tokens; a window or chunk that is longer is not measured, but read in the config
+MEASURED_DEPTH = 320  # tokens; a longer window or chunk is read from the config instead
 # of settings that act beyond a number of tokens
 LENGTH_WORDS = ("window", "chunk", "local", "block_size", "index_topk")
 CAPACITY_WORD = "capacity"
@@ -46,23 +46,25 @@ OWN = Way("eager", trees=False, head=Head.WHOLE)  # the model's own forward
 
 
 def attentions(wanted: str, device: torch.device | str, *, dropout: bool = False) -> tuple[str, ...]:
-    """What to try, best first. eager is transformers' code for the very model, with N² memory, and the only one for some.
+    """The implementations to try, best first. eager is the model's own code, with N² memory, and for some models the only one.
 
-    With dropout only transformers' own: ours drops no attention weights. Raises ConfigError where ours is wanted with it.
+    With dropout only transformers' own: ours does not drop attention weights. Raises ConfigError for ours with dropout.
     """
     if wanted == "auto":
         tried = ON_CUDA if torch.device(device).type == "cuda" else ON_CPU
         return tuple(name for name in tried if not dropout or name not in WITHOUT_DROPOUT)
     if dropout and wanted in WITHOUT_DROPOUT:
-        raise ConfigError(f"attn_implementation is {wanted}, which does no dropout; expected auto, sdpa or eager")
+        raise ConfigError(
+            f"attn_implementation is {wanted}, which does not support dropout; expected auto, sdpa or eager"
+        )
     return (wanted,)
 
 
 def tree_obstacle(config: Any) -> str | None:
-    """A setting that no short measurement can judge, or None: one that acts only beyond a number of tokens that is too large to
+    """A setting that a short measurement cannot verify, or None: one that acts only beyond a number of tokens too large to
     measure, or on full experts.
 
-    A window counts tokens of the row, and not of the path. Where all layers are said to be full attention, a window is not used.
+    A window counts tokens of the row, not of the path. If all layers are declared full attention, a window is unused.
     """
     config = config.get_text_config() if hasattr(config, "get_text_config") else config
     layer_types = set(getattr(config, "layer_types", None) or ())
