@@ -2,7 +2,7 @@
 
 accelerate launch --config_file assets/fsdp2.yml -m trainer --run RUN --db_connection_string URI --model_name_or_path DIR
 
-Start and stop it at any time: it continues from its last checkpoint, with exactly the data accounting of that checkpoint.
+It can be started and stopped at any time: it continues from its last checkpoint, with that checkpoint's data accounting.
 """
 
 import logging

@@ -1,4 +1,4 @@
-"""Evaluation while training: the trainer queues a round at every `eval_steps`-th version, and logs what earlier ones came to.
+"""Evaluation during training: the trainer queues a round at every `eval_steps`-th version, and logs results of earlier ones.
 
     publish(step) ─▶ queue the held-out tasks at that version ─▶ any samplers play them, on any machine
     later step    ─▶ a round has ended? ─▶ its figures go into this step's metrics, with `eval/step` saying whose they are
@@ -25,10 +25,10 @@ class Evaluation:
         self._policy = config.policy
         self._every = config.eval_steps
         self._is_main = parallel.is_main
-        self._awaited: dict[int, int] = {}  # version -> step, of rounds that are not logged yet, in order
+        self._awaited: dict[int, int] = {}  # {version: step} of unlogged rounds, in order
 
     def begin(self, step: int, metrics_path: Path) -> None:
-        """After `step` steps: give up rounds at versions that a resume took back; remember those not in `metrics_path` yet."""
+        """After `step` steps: withdraw rounds at versions that a resume undid; track those not in `metrics_path` yet."""
         if not self._is_main:
             return
         versions = self._bridge(self._store.versions.all(self._policy))
@@ -38,10 +38,10 @@ class Evaluation:
         known = set(self._bridge(self._store.evaluation.epochs(self._policy))) - _logged_versions(metrics_path)
         self._awaited = {v.version: v.step for v in versions if v.version in known - set(withdrawn)}
         if self._every and step and step % self._every == 0:
-            self._queue(step)  # again: a trainer may have died between publishing and queueing
+            self._queue(step)  # again: a trainer may have crashed between publishing and queueing
 
     def after(self, step: int) -> dict[str, float]:
-        """Queue the round of the version just published, if it is its turn; the figures of the next round that has ended."""
+        """Queue the round of the version just published, if due; returns the metrics of the next finished round."""
         if not self._is_main or self._every == 0:
             return {}
         if step % self._every == 0:
@@ -56,7 +56,7 @@ class Evaluation:
         return _metrics(self._bridge(evaluation_round(self._store, self._policy, first)))
 
     def awaited_steps(self) -> list[int]:
-        """Steps that are being judged: one of them may be the best."""
+        """Steps under evaluation, any of which may become the best."""
         return list(self._awaited.values())
 
     def _queue(self, step: int) -> None:
@@ -72,7 +72,7 @@ class Evaluation:
 
 
 def _logged_versions(path: Path) -> set[int]:
-    """Of the lines that a resume kept."""
+    """Versions in the lines that a resume kept."""
     if not path.exists():
         return set()
     lines = (json.loads(line) for line in path.read_text(encoding="utf-8").splitlines())
@@ -80,7 +80,7 @@ def _logged_versions(path: Path) -> set[int]:
 
 
 def _metrics(played: EvaluationRound) -> dict[str, float]:
-    """`eval/step`: the optimizer steps behind the weights that were judged."""
+    """`eval/step`: the optimizer steps of the evaluated weights."""
     if played.overall.reward is None or played.version is None or played.step is None:
         return {}
     result = {"eval/version": float(played.version), "eval/step": float(played.step)}

@@ -1,10 +1,10 @@
-"""A checkpoint as a Hugging Face directory that transformers and SGLang load: `tandem export-model RUN` runs this.
+"""Exports a checkpoint as a Hugging Face directory for transformers and SGLang: `tandem export-model RUN` runs this.
 
     python -m trainer.export --checkpoint output/RUN/checkpoints/step-000070 --output_dir models/my-model
 
-Needs no database, no GPU and one process, also for a checkpoint that many processes wrote, and memory for the model once.
-Configuration, tokenizer and template come from the directory that the run started from, and so does what was frozen: adapters
-are merged into it, or, with --adapter true, written alone, as PEFT does it.
+Needs no database and no GPU, one process (also for checkpoints of many processes), and memory for one copy of the model.
+Configuration, tokenizer, template and frozen parameters come from the run's initial model directory; adapters are merged
+into it or, with --adapter true, written separately in PEFT's format.
 """
 
 import json
@@ -59,7 +59,7 @@ class ExportConfig(ServiceConfig):
 
 
 def export(config: ExportConfig) -> WrittenWeights:
-    """Raises DataError for a checkpoint that cannot be read, ConfigError where the output exists or the model is gone."""
+    """Export. Raises DataError for an unreadable checkpoint, ConfigError if the output exists or the model is missing."""
     if config.output_dir.exists():
         raise ConfigError(f"{config.output_dir} exists; expected a new directory: a written model is never changed")
     source = config.model_name_or_path or _source(config.checkpoint)
@@ -110,7 +110,7 @@ def _trainable(checkpoint: Path) -> Trainable:
 
 
 def _stored_dtype(checkpoint: Path) -> str:
-    """Of the parameters as they were saved, so that the written bits are theirs."""
+    """The saved parameters' dtype, so that the written bits equal theirs."""
     dtypes = {str(found.properties.dtype).removeprefix("torch.") for found in stored_tensors(checkpoint).values()}
     floating = sorted(dtypes & {"float32", "bfloat16", "float64"})
     if len(floating) != 1:

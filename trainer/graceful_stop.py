@@ -1,4 +1,4 @@
-"""Training that is told to end does so between two steps."""
+"""Ends training between two steps after a signal."""
 
 import logging
 import math
@@ -11,18 +11,18 @@ from typing import Protocol
 
 log = logging.getLogger(__name__)
 
-SAME_S = 1.0  # signals closer together are one wish: a terminal's Ctrl-C reaches the launcher too, which sends it on
+SAME_S = 1.0  # signals within this time count as one: a terminal's Ctrl-C also reaches the launcher, which forwards it
 
 
 class Stoppable(Protocol):
-    """What looks at `stopping` before it goes on."""
+    """Work that checks `stopping` before each step."""
 
     stopping: bool
 
 
 @contextmanager
 def stops_at_signals(work: Stoppable) -> Iterator[None]:
-    """SIGTERM and SIGINT end the work after the step in hand; a second one ends it at once."""
+    """SIGTERM and SIGINT end the work after the current step; a second one ends it at once."""
     received = -math.inf
 
     def stop(signum: int, _: FrameType | None) -> None:

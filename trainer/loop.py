@@ -4,10 +4,10 @@
        waits for data, and                                                               engines follow by themselves,
        while the run is paused                                                           a round of evaluation is queued
 
-Order matters: a checkpoint of step s is written after the commit of s, so a checkpoint's marks are always complete; marks
-above the newest checkpoint are undone by a resume. Nothing here starts, calls or waits for a sampler or an engine; while there is
-no data, an engine's request for complete weights (a document of its own) is answered. The last act says in the run's document
-that this trainer has ended, and why: one that is killed, or fails, does not.
+Order matters: a checkpoint of step s is written after the commit of s, so a checkpoint's marks are always complete; a resume
+undoes marks above the newest checkpoint. Nothing here starts, calls or waits for a sampler or an engine; while waiting for
+data, the trainer answers engines' requests for complete weights, which are documents. Its last write is its end, with the
+reason, to the run's document; a killed or failed trainer writes none.
 """
 
 import asyncio
@@ -46,7 +46,7 @@ log = logging.getLogger(__name__)
 
 
 def train(config: TrainerConfig) -> None:
-    """Train until `max_steps`, or until SIGTERM or Ctrl-C: then the step in hand is finished and saved."""
+    """Train until `max_steps`, or until SIGTERM or Ctrl-C, after which the current step is finished and saved."""
     with (
         parallel_session(config.device, config.num_threads, tp_size=config.tp_size, cp_size=config.cp_size) as parallel,
         StoreBridge(config.db_connection_string, config.run) as bridge,
@@ -118,7 +118,7 @@ def _run(
     parallel: Parallel,
     status: "Status",
 ) -> str:
-    """Step by step to the end; returns why it is one."""
+    """Run the steps; returns the reason of the end."""
     why = f"all {config.max_steps} steps are taken"
     metrics_path = config.folder / METRICS_FILE
     awaited_steps = evaluation.awaited_steps if config.keep_best_checkpoints else list
@@ -137,7 +137,7 @@ def _run(
             started = time.monotonic()
             status.doing(f"waiting for the data of step {step}", step=step - 1)
             while not stream.wait(step):
-                checkpoints.settle()  # written while nothing else goes on: a kill in the wait must not cost it
+                checkpoints.settle()  # finish it before waiting, so that a kill during the wait does not lose it
                 saved_steps.note(checkpoints.saved)
                 publisher.answer_requests()
                 waiting = "paused before" if stream.paused else "waiting for the data of"
@@ -167,7 +167,7 @@ def _run(
                 for alarm in raised:
                     log.warning("step %d alarm %s: %s", step, alarm.rule.name, alarm)
             status.doing(f"step {step} done", step=step, alarms=[str(alarm) for alarm in raised], **_headline(metrics))
-        checkpoints.save(learner, _accounting(learner, config))  # where a signal ended the run between two of them
+        checkpoints.save(learner, _accounting(learner, config))  # if a signal ended the run between two checkpoints
         checkpoints.settle(wait=True)
         saved_steps.note(checkpoints.saved)
     return why
@@ -184,7 +184,7 @@ def _warn_of_staleness(config: TrainerConfig) -> None:
 
 
 def _resume(learner: Learner, config: TrainerConfig, parallel: Parallel) -> None:
-    """Raises ConfigError for another run's checkpoint: its step says nothing about this run's data."""
+    """Load the newest checkpoint. Raises ConfigError for another run's: its step does not refer to this run's data."""
     newest = parallel.broadcast_object(checkpoint.latest(config.folder / CHECKPOINTS) if parallel.is_main else None)
     if newest is not None:
         resumed = checkpoint.load(learner, newest, parallel)
@@ -241,13 +241,13 @@ def _headline(metrics: dict[str, float]) -> dict[str, float]:
 
 
 class Status:
-    """What this process is doing, for `tandem status`; sent by the bridge's thread while torch computes."""
+    """This process's activity, for `tandem status`; sent by the bridge's thread while torch computes."""
 
     def __init__(self, worker: Worker) -> None:
         self.worker = worker
 
     def doing(self, what: str, *, alarms: list[str] | None = None, **stats: float) -> None:
-        """`alarms` replace those of before; None keeps them."""
+        """Set the activity. `alarms` replace the previous ones; None keeps them."""
         update = {"doing": what, "stats": self.worker.stats | stats}
         self.worker = self.worker.model_copy(update=update if alarms is None else {**update, "alarms": alarms})
 

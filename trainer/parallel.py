@@ -1,15 +1,15 @@
-"""Which processes train together, on which device, and how the model is cut between them.
+"""The processes that train together, their devices, and the sharding of the model.
 
-Accelerate launches the processes, holds their state and carries the FSDP2 settings (`assets/fsdp2.yml`, read back here
-through its plugin). The sharding is one function over PyTorch's `fully_shard`, the same for gloo on CPU and NCCL on GPU
-and for one process: Accelerate's own FSDP path does not exist on CPU, where it would silently train independent copies.
+Accelerate launches the processes, holds their state and passes the FSDP2 settings (`assets/fsdp2.yml`, read back here
+through its plugin). Sharding is one function over PyTorch's `fully_shard`, the same for gloo on CPU and NCCL on GPU
+and for one process: Accelerate's FSDP path does not exist on CPU, where it would silently train independent copies.
 
-    mesh        "shard" × "tp": parameters are cut over both
-    shard       data × cp: rows are dealt over the data alone
+    mesh        "shard" × "tp": parameters are sharded over both
+    shard       data × cp: rows are distributed over data only
     tp          the processes of one line work on the same rows, each with its part of every layer (`modeling/tensor_parallel.py`)
     cp          the processes of one line work on the same rows, each with a slice of the tokens (`modeling/context_parallel.py`)
 
-Promise: either as many processes train together as were launched, or the start is refused.
+Promise: all launched processes train together, or the start is refused.
 """
 
 import logging
@@ -35,12 +35,12 @@ from shared.errors import ConfigError
 
 log = logging.getLogger(__name__)
 
-COLLECTIVE_TIMEOUT_S = 1800.0  # a rank may write a checkpoint or wait for data while the others stand in a collective
+COLLECTIVE_TIMEOUT_S = 1800.0  # a rank may write a checkpoint or wait for data while others wait in a collective
 PRECISIONS = {"no": None, "bf16": torch.bfloat16}
 
 
 class LaunchError(ConfigError):
-    """The processes that came up are not those that were launched."""
+    """The started processes differ from the launched ones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,18 +52,18 @@ class ShardSettings:
     layer_classes: tuple[str, ...] = ()
     offload_params: bool = False
     activation_checkpointing: bool = False
-    forward_prefetch: bool = False  # a layer asks for the next one's parameters before it computes
+    forward_prefetch: bool = False  # a layer requests the next layer's parameters before it computes
     first_loads: bool = False  # only the first process reads the weights' files (trainer/modeling/loading.py)
 
 
 @dataclass(frozen=True, slots=True)
 class Peers:
-    """Processes that do something together, this one among them. Every one must make the same calls, in the same order."""
+    """A group of processes including this one. All must make the same calls in the same order."""
 
     rank: int
     size: int
     device: torch.device
-    group: dist.ProcessGroup | None = None  # None: all that were launched
+    group: dist.ProcessGroup | None = None  # None: all launched processes
 
     def sum_scalars(self, values: list[float]) -> list[float]:
         """Sums over the peers, in float64."""
@@ -72,7 +72,7 @@ class Peers:
         return tensor.tolist()
 
     def gather_objects(self, value: Any) -> list[Any]:
-        """What every one gave, in order of rank, on every one. For small plain values: they are pickled."""
+        """All-gather of small plain values, in order of rank; they are pickled."""
         values: list[Any] = [None] * self.size
         dist.all_gather_object(values, value, group=self.group)
         return values
@@ -80,10 +80,10 @@ class Peers:
 
 @dataclass(frozen=True, slots=True)
 class Parallel:
-    """This process among those launched. The collectives below must be called by every rank, in the same order.
+    """This process and its groups. Every rank must call the collectives below in the same order.
 
-    `data`: one process of each part of the data; those of the same `data.rank` have the same rows. `context`: those that have
-    the same rows and the same part of every layer, each with its slice of the tokens.
+    `data`: one process per data shard; processes with the same `data.rank` have the same rows. `context`: processes with the
+    same rows and the same part of every layer, each with a slice of the tokens.
     """
 
     everyone: Peers
@@ -107,21 +107,21 @@ class Parallel:
 
     @property
     def num_shards(self) -> int:
-        """Processes over which FSDP averages a gradient, of which each has a part: a loss is multiplied by it."""
+        """Number of processes over which FSDP averages a gradient; the loss is multiplied by it to get the sum."""
         return self.data.size * self.context.size
 
     def barrier(self) -> None:
-        """Return when every rank has come here; stated as a sum, which both backends carry on the device in use."""
+        """Wait for all ranks; implemented as a sum, which both backends support on the device in use."""
         self.everyone.sum_scalars([0.0])
 
     def sum_over_tokens(self, tensor: torch.Tensor) -> torch.Tensor:
-        """The sum over the processes that have other tokens, which are all but those of one layer."""
+        """The sum over processes with different tokens: all except those that share a layer."""
         whole = tensor.clone()
         dist.all_reduce(whole, group=self.mesh.get_group("shard"))
         return whole
 
     def max_int(self, value: int) -> int:
-        """The largest value that any rank gave."""
+        """The maximum over ranks."""
         tensor = torch.tensor([value], dtype=torch.int64, device=self.device)
         dist.all_reduce(tensor, op=dist.ReduceOp.MAX)
         return int(tensor.item())
@@ -137,17 +137,16 @@ class Parallel:
 def parallel_session(
     device: str = "auto", num_threads: int = 0, *, tp_size: int = 1, cp_size: int = 1
 ) -> Iterator[Parallel]:
-    """Join the processes that the launcher started (or be one alone), and leave the group cleanly at the end.
+    """Join the launched processes (or run as a single one), and leave the group cleanly at the end.
 
-    `device` is auto, cpu or cuda. `num_threads` is for CPU work per process; 0 follows OMP_NUM_THREADS, and is one without
-    it. Raises LaunchError when fewer processes came up than were launched, or when `tp_size` × `cp_size` does not divide
-    them.
+    `device` is auto, cpu or cuda. `num_threads`: CPU threads per process; 0: OMP_NUM_THREADS, else one. Raises LaunchError
+    if fewer processes started than were launched, or if `tp_size` × `cp_size` does not divide their number.
     """
     world_size = _launched_processes(os.environ)
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
     if device == "cpu":
-        # More than one only when asked: with a busy neighbor, spinning threads made steps up to 50 times slower.
+        # One by default: next to a busy process, spinning threads made steps up to 50 times slower.
         torch.set_num_threads(num_threads or int(os.environ.get("OMP_NUM_THREADS", "1")))
         os.environ.setdefault("OMP_NUM_THREADS", str(torch.get_num_threads()))  # else Accelerate warns and chooses
     _init_process_group(device, world_size)
@@ -165,7 +164,7 @@ def parallel_session(
                 parallel.settings,
             )
         yield parallel
-        parallel.barrier()  # leave together: a peer that closes its connections early can end the others with an abort
+        parallel.barrier()  # leave together: a peer that closes its connections early can abort the others
     finally:
         dist.destroy_process_group()
         PartialState._reset_state()  # Accelerate's singleton would outlive the group it describes
@@ -180,7 +179,7 @@ def _described(device: torch.device, world_size: int, tp_size: int, cp_size: int
     if cp_size == 1:
         data = everyone if tp_size == 1 else _peers(mesh["shard"], device)
         return Parallel(everyone, data, Peers(0, 1, device), device, mesh, read_shard_settings(os.environ))
-    # the same processes in the same order, the shards told apart: only its groups are used
+    # the same processes in the same order, with separate shard dimensions: only its groups are used
     lines = init_device_mesh(
         device.type, (world_size // (tp_size * cp_size), cp_size, tp_size), mesh_dim_names=("data", "cp", "tp")
     )
@@ -193,10 +192,10 @@ def _peers(line: DeviceMesh, device: torch.device) -> Peers:
 
 
 def end_process(status: int) -> NoReturn:
-    """End this process now, its output written: the last line of a `main` that used a `parallel_session`.
+    """Flush output and exit at once: the last line of a `main` that used a `parallel_session`.
 
-    The interpreter's own shutdown is left out: threads of gloo and of the launcher's store are torn down in no order there,
-    and aborted about one launch of two processes in twenty ("terminate called without an active exception").
+    Skips the interpreter's shutdown, which ends threads of gloo and of the launcher's store in no order and aborted about
+    one launch of two processes in twenty ("terminate called without an active exception").
     """
     logging.shutdown()
     sys.stdout.flush()
@@ -205,10 +204,10 @@ def end_process(status: int) -> NoReturn:
 
 
 def _launched_processes(environment: Mapping[str, str]) -> int:
-    """Processes in all, by the launcher's environment. Raises LaunchError, see below."""
+    """Total number of processes, from the launcher's environment. Raises LaunchError, see below."""
     launched_by_accelerate = "ACCELERATE_MIXED_PRECISION" in environment
     if "RANK" not in environment:
-        # `accelerate launch --cpu --num_processes 2` starts ONE process; MASTER_PORT is the only trace of the rest
+        # `accelerate launch --cpu --num_processes 2` starts ONE process; only MASTER_PORT shows the intention
         if launched_by_accelerate and "MASTER_PORT" in environment:
             raise LaunchError(
                 "accelerate launch was asked for several processes but started one without a rank; launch with "
@@ -227,19 +226,19 @@ def _launched_processes(environment: Mapping[str, str]) -> int:
 
 
 def _init_process_group(device: str, world_size: int) -> None:
-    """Before Accelerate's state, which then finds and describes the group instead of making one of its own."""
+    """Call before Accelerate's state, which then uses this group instead of creating one."""
     backend = "gloo" if device == "cpu" else "cpu:gloo,cuda:nccl"  # gloo carries objects and checkpoints, NCCL tensors
     timeout = timedelta(seconds=COLLECTIVE_TIMEOUT_S)
     if device == "cuda":
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
     if "RANK" in os.environ:
         dist.init_process_group(backend, timeout=timeout)
-    else:  # alone: no port, so nothing to collide with
+    else:  # a single process needs no port
         dist.init_process_group(backend, store=HashStore(), rank=0, world_size=world_size, timeout=timeout)
 
 
 def _check_world_size(state: PartialState, world_size: int) -> None:
-    """Refuse independent copies that each believe to be the main process."""
+    """Refuse independent copies that each act as main process."""
     present = torch.ones(1, device=state.device)
     dist.all_reduce(present)
     found = {"Accelerate reports": state.num_processes, "the group counts": int(present.item())}
@@ -248,9 +247,9 @@ def _check_world_size(state: PartialState, world_size: int) -> None:
 
 
 def read_shard_settings(environment: Mapping[str, str]) -> ShardSettings:
-    """The settings that `accelerate launch` passed on, by Accelerate's reader; its FSDP2 defaults when alone.
+    """The settings passed by `accelerate launch`, parsed by Accelerate; its FSDP2 defaults for a single process.
 
-    Raises ValueError for settings that this trainer would not honor.
+    Raises ValueError for settings that this trainer does not support.
     """
     if environment.get("ACCELERATE_USE_FSDP", "false").lower() == "true" and environment.get("FSDP_VERSION") != "2":
         raise ValueError(f"fsdp_version is {environment.get('FSDP_VERSION')!r}; expected 2, as in assets/fsdp2.yml")

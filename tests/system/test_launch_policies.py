@@ -86,7 +86,10 @@ def test_one_policy_keeps_the_runs_own_folder_and_takes_no_other(tmp_path: Path)
     ("change", "said"),
     [
         (("policy: solver, ", ""), "policy is 'main'; expected one of its policies: judge, solver"),
-        (("solver: {}", "solver: {launch: {num_samplers: 3}}"), "policies.solver.launch: 'num_samplers' is a setting of the run"),
+        (
+            ("solver: {}", "solver: {launch: {num_samplers: 3}}"),
+            "policies.solver.launch: 'num_samplers' is a setting of the run",
+        ),
         (("num_processes: 2", "engine_urls: ['http://j:1']"), "engine http://j:1 is given to 2 policies"),
     ],
 )

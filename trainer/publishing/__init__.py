@@ -1,1 +1,1 @@
-"""New weights on their way to the engines: whole, as changes, or by broadcast."""
+"""Publishing new weights to engines: complete, as changes, or by broadcast."""

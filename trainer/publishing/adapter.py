@@ -1,4 +1,4 @@
-"""The trained adapters as a directory of PEFT's form, which PEFT, and engines that support adapters, load with the base model.
+"""Writes the trained adapters as a directory in PEFT's format, for PEFT and for engines that support adapters.
 
 adapter_config.json, adapter_model.safetensors      `shared.weights.adapters` describes them
 """
@@ -34,7 +34,7 @@ def write_adapter(
     folder: Path, model: PreTrainedModel, state: dict[str, torch.Tensor], trainable: Trainable, base: Path
 ) -> Adapter:
     """Write `state` to the empty directory `folder` and return its description. `base`: the model it belongs to."""
-    import peft  # here, since its import takes seconds that training without adapters need not wait
+    import peft  # imported here: it takes seconds, which training without adapters does not need
 
     folder.mkdir(exist_ok=True)
     config = peft.LoraConfig(
@@ -52,7 +52,7 @@ def write_adapter(
 
 
 def _short_names(model: nn.Module) -> list[str]:
-    """The ends of the layers' names, as engines expect them, where these name no other layer; else the full names."""
+    """The ends of the layers' names, as engines expect them, if they are unambiguous; else the full names."""
     layers = lora_layers(model).keys()
     ends = {name.rpartition(".")[2] for name in layers}
     alike = {

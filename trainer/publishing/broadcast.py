@@ -1,11 +1,11 @@
-"""Broadcasting: what was just published is offered over the network too, and sent to the engines that join in time.
+"""Broadcasting: offers each published version over the network too, and sends it to the engines that join in time.
 
     open a port ─▶ (announce the version with its offer) ─▶ join_s: who joins? ─▶ close ─▶ send ─▶ sent | failed
 
-Promise: the trainer waits for no engine. All of it runs concurrently with training, on the bridge's loop; the sending is a child
-process (`trainer/publishing/send.py`), which is killed when its time is over and started again for the next offer. While one
-broadcast is under way, versions are published from disk alone. An engine that did not join, or whose broadcast failed, loads
-from disk, where every version is. Each offer has a group, name and port of its own: a group cannot grow or lose members.
+Promise: the trainer waits for no engine. Everything runs concurrently with training, on the bridge's loop; a child process
+sends (`trainer/publishing/send.py`) and is killed at its time limit and restarted for the next offer. During a broadcast,
+further versions are published only on disk. An engine that did not join, or whose broadcast failed, loads from disk, where
+every version is. Each offer has its own group, name and port, because the membership of a group is fixed.
 """
 
 import asyncio
@@ -28,20 +28,20 @@ from shared.weights.files import WEIGHTS_FILE
 
 log = logging.getLogger(__name__)
 
-START_S = 120.0  # of the child: torch takes seconds to import, on a busy machine many
-ANSWER_S = 10.0  # beyond what the child was given
+START_S = 120.0  # of the child: importing torch takes long on a busy machine
+ANSWER_S = 10.0  # in addition to the child's limit
 JOIN_POLL_S = 0.1
-BUCKET_BYTES = 256 << 20  # what sender and engine hold at a time in addition to the weights
+BUCKET_BYTES = 256 << 20  # additional memory of sender and engine
 LINE_BYTES = 1 << 16
 
 
 class SendFailed(Exception):
-    """The child answered with an error, ended, or took too long; it is gone."""
+    """The child answered with an error, exited, or exceeded its limit; it has been ended."""
 
 
 @dataclass(frozen=True, slots=True)
 class BroadcastSettings:
-    """`address`: of this machine, as engines reach it; `port` 0: a free one of each offer; `device`: what is sent lies there."""
+    """`address`: of this machine, for engines; `port` 0: a free port per offer; `device`: of the sent tensors."""
 
     address: str
     port: int
@@ -53,7 +53,7 @@ class BroadcastSettings:
 
 
 class Broadcaster:
-    """Of one policy. Its coroutines run on the store's loop."""
+    """Broadcasts of one policy. Its coroutines run on the store's loop."""
 
     def __init__(self, store: Store, policy: str, settings: BroadcastSettings) -> None:
         self._store = store
@@ -64,12 +64,12 @@ class Broadcaster:
         self._metrics: dict[str, float] = {}
 
     async def offer(self) -> BroadcastOffer | None:
-        """What to announce with the next version. None: it goes by disk alone."""
+        """The offer to announce with the next version. None: only disk."""
         if self._under_way is not None:
             if not self._under_way.done():
                 log.info("the last broadcast is still under way: publishing from disk alone")
                 return None
-            self._under_way.result()  # raises what should not have ended it
+            self._under_way.result()  # raises an unexpected error
         s = self.settings
         try:
             question = {"do": "open", "address": s.address, "port": s.port, "limit_s": s.limit_s}
@@ -92,12 +92,12 @@ class Broadcaster:
         self._under_way = asyncio.create_task(self._go_through(version), name=f"broadcast {version.version}")
 
     def take_metrics(self) -> dict[str, float]:
-        """Of the broadcast that ended since the last call, if one did: how many engines joined, seconds, bytes."""
+        """Joined engines, seconds and bytes of the broadcast that ended since the last call, if any."""
         found, self._metrics = self._metrics, {}
         return found
 
     async def end(self) -> None:
-        """Let the last broadcast come to its end, within its limits, and end the child."""
+        """Wait for the last broadcast within its limits, and end the child."""
         if self._under_way is not None:
             await self._under_way
         await self._sender.kill()
@@ -147,7 +147,7 @@ class Broadcaster:
         }
 
     async def _wait_for_joins(self, version: PolicyVersion) -> None:
-        """Until every engine that could is in, but not longer than `join_s`."""
+        """Wait until every possible engine has joined, at most `join_s`."""
         deadline = time.monotonic() + self.settings.join_s
         while time.monotonic() < deadline:
             live = await self._store.services.live(self._policy)
@@ -159,13 +159,13 @@ class Broadcaster:
 
 
 class Sender:
-    """The child; started when it is first needed, and again after it ended."""
+    """The child process; started on demand, and restarted after it exited."""
 
     def __init__(self) -> None:
         self._process: asyncio.subprocess.Process | None = None
 
     async def ask(self, request: dict[str, Any], limit_s: float) -> dict[str, Any]:
-        """Its answer. Raises SendFailed, and then there is no child any more."""
+        """Return its answer. Raises SendFailed after ending the child."""
         process = await self._running()
         try:
             assert process.stdin is not None, "piped"

@@ -4,7 +4,7 @@ Engines follow by themselves.
 
     OUTPUT/versions/step-000012-3/   the weights after 12 steps, published by the trainer's third start
         model.safetensors, config.json, …   the complete directory, and
-        weights.delta, or adapter/…         what makes an older version into it: either of the two, or both
+        weights.delta, or adapter/…         the difference to an older version: either of the two, or both
 
 `publish_mode: delta` writes changes, and a complete directory every `full_every` versions; `adapter` writes adapters of
 version 0 (`trainer/publishing/version_files.py`). In mode delta the first version of every start of the trainer is complete. In
@@ -38,7 +38,7 @@ log = logging.getLogger(__name__)
 
 
 class Publisher:
-    """Every method is called by every rank; rank 0 speaks to the database."""
+    """Every rank calls every method; rank 0 accesses the database."""
 
     def __init__(
         self,
@@ -64,9 +64,9 @@ class Publisher:
             self._broadcaster = Broadcaster(bridge.store, config.policy, settings)
 
     def check(self) -> None:
-        """Before the trainer takes over: the run's version 0 must be the model that it starts from. Changes nothing.
+        """Before take-over: check that the run's version 0 is the trainer's initial model. Changes nothing.
 
-        Raises DataError, and ConfigError where the publish mode cannot be that of this model.
+        Raises DataError, and ConfigError if the model does not support the publish mode.
         """
         if self._parallel.is_main:
             policy, source = self._config.policy, self._config.model_name_or_path
@@ -76,7 +76,7 @@ class Publisher:
             self._files.begin(self._first)
 
     def begin(self, trainer_generation: int) -> None:
-        """Make the surviving history's newest version the one that the learner holds."""
+        """Make the learner's weights the newest version of the surviving history."""
         step, self._trainer_generation = self._learner.steps_done, trainer_generation
         if self._parallel.is_main:
             remove_leftovers(self._folder, "step-*")  # of earlier starts, whose versions had other names
@@ -96,16 +96,16 @@ class Publisher:
             self._newest_full = newest.version
 
     def answer_requests(self) -> None:
-        """Publish the weights again, complete, if an engine could not put together what was published last. Once a step."""
+        """Publish the weights again, complete, if an engine could not assemble the last version. Once per step."""
         step = self._learner.steps_done
         wanted = self._parallel.is_main and self._answered_at != step and self._full_is_wanted()
         if self._parallel.broadcast_object(wanted):
             self._answered_at = step
-            log.warning("an engine could not put the last version together: publishing step=%d again, complete", step)
+            log.warning("an engine could not assemble the last version: publishing step=%d again, complete", step)
             self.publish(step)
 
     def publish(self, step: int) -> dict[str, float]:
-        """Write, announce, prune. Returns seconds, bytes and kind. Raises LeaseLost when another trainer has started."""
+        """Write, announce, prune. Returns seconds, bytes and kind. Raises LeaseLost if another trainer has started."""
         started = time.monotonic()
         state = self._files.gather()
         metrics = self._publish_main(step, state) if self._parallel.is_main else {}
@@ -113,7 +113,7 @@ class Publisher:
         return result | {"publish/seconds": time.monotonic() - started}
 
     def end(self) -> None:
-        """Let a broadcast that is under way come to its end, which its limits bound."""
+        """Wait for a running broadcast, within its limits."""
         if self._broadcaster is not None:
             limits = self._broadcaster.settings
             self._bridge(self._broadcaster.end(), timeout_s=120 + limits.join_s + limits.limit_s)
@@ -172,8 +172,8 @@ class Publisher:
         return wanted is not None and wanted >= self._newest_full
 
     def _prune(self) -> None:
-        """Delete files, never documents. What stays: the last `keep_versions`, what is still to be evaluated, and what these are
-        put together from."""
+        """Delete files, never documents. Keeps the last `keep_versions`, versions with unfinished evaluation, and the versions
+        from which these are assembled."""
         versions = self._bridge(self._store.versions.all(self._config.policy))
         awaited = self._bridge(self._store.evaluation.open_versions(self._config.policy))
         surviving = [v for v in versions if not v.pruned and v.withdrawn_to is None]
@@ -190,7 +190,7 @@ class Publisher:
 
 
 def needed_for(kept: Sequence[PolicyVersion], versions: Sequence[PolicyVersion]) -> set[int]:
-    """The kept versions, and of each the changes that lead to it, back to a complete one."""
+    """The kept versions, and the chain of changes of each back to a complete one."""
     needed = set()
     for version in kept:
         for ancestor in ancestors(version, versions):

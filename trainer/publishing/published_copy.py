@@ -1,7 +1,7 @@
-"""The tensors of the version that was published last, kept on rank 0's host to say what has changed since.
+"""The tensors of the last published version, kept in rank 0's host memory to compute the changes.
 
-Costs as much host memory as one published copy of the weights. Nothing is written but the changes: the checksum of the complete
-file is that of its header (the same from version to version) and of the tensors in its order.
+Takes as much host memory as one published copy of the weights. Only changes are written: the complete file's checksum is
+computed from its header (constant over versions) and the tensors in its order.
 """
 
 import hashlib
@@ -23,7 +23,7 @@ State = Mapping[str, torch.Tensor]
 
 @dataclass(frozen=True, slots=True)
 class FileLayout:
-    """How a safetensors file is laid out. `tensors`: (name, offset in the file, bytes), in the order in which they lie there."""
+    """The layout of a safetensors file. `tensors`: (name, offset in the file, bytes), in file order."""
 
     header: bytes
     tensors: tuple[tuple[str, int, int], ...]
@@ -42,7 +42,7 @@ class FileLayout:
 
 @dataclass(frozen=True, slots=True)
 class PublishedCopy:
-    """`version` as it was published: its tensors, and the complete files that it stands for."""
+    """A published `version`: its tensors and the description of its complete files."""
 
     version: int
     state: State
@@ -50,11 +50,11 @@ class PublishedCopy:
     files: Mapping[str, FileEntry]
 
     def write_changes(self, target: Path, state: State, threads: int) -> DeltaSize:
-        """Write to the new file `target` what `state` changes; its tensors have the names, types and shapes of these."""
+        """Write the changes by `state` to the new file `target`; names, types and shapes of tensors must match."""
         return write_delta(target, self._regions(state), threads)
 
     def entry_with(self, state: State) -> FileEntry:
-        """What the complete weights file would be with `state`."""
+        """The entry of the complete weights file with `state`."""
         digest = hashlib.sha256(self.layout.header)
         for name, _, _ in self.layout.tensors:
             digest.update(_bytes_of(state[name]).data)

@@ -1,14 +1,14 @@
-"""The process that sends published weights: a child of the trainer's, so that no peer can hang or end the trainer.
+"""The process that sends published weights: a child of the trainer, so that no peer can block or crash the trainer.
 
-    python -m trainer.publishing.send      reads one JSON object a line, answers each with one
+    python -m trainer.publishing.send      reads one JSON object per line, answers each with one
 
     {"do": "open", "address": "gpu1", "port": 0, "limit_s": 60}       ─▶ {"port": 41234}      others may connect from now on
     {"do": "send", "file": …, "sha256": …, "group": …, "backend": …,
      "world_size": 3, "bucket_bytes": …, "device": …, "limit_s": 60}  ─▶ {"bytes": …, "seconds": …}  |  {"error": …}
 
-What is sent is read from the published file, after its checksum. It forms the group as SGLang does (`init_custom_process_group`
-in its utils/common.py), so that both find each other under the same keys. After an error it ends, which frees the peers
-that still wait for it: gloo tells them at once. It ends with its parent, too.
+It verifies the published file's checksum, then sends from it. It forms the group like SGLang (`init_custom_process_group`
+in its utils/common.py), so that both use the same keys. After an error it exits, which releases waiting peers: gloo
+notifies them at once. It also exits with its parent.
 """
 
 import contextlib
@@ -35,11 +35,13 @@ from shared.weights.files import sha256_of
 
 
 def main() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the trainer's: it finishes its step, and ends this process
+    signal.signal(
+        signal.SIGINT, signal.SIG_IGN
+    )  # the trainer handles Ctrl-C: it finishes its step and ends this process
     requests: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
     threading.Thread(target=_listen, args=(requests,), name="requests", daemon=True).start()
     answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # libraries print; the answers are ours alone
+    os.dup2(2, 1)  # libraries print; stdout is reserved for answers
     store: dist.TCPStore | None = None
     _answer(answers, {"ready": os.getpid()})
     while True:
@@ -52,15 +54,15 @@ def main() -> None:
             else:
                 assert store is not None, "opened before"
                 _answer(answers, send(store, request))
-        except (RuntimeError, DataError, OSError) as exc:  # torch's are RuntimeErrors, time-outs included
+        except (RuntimeError, DataError, OSError) as exc:  # torch raises RuntimeError, also for time-outs
             _answer(answers, {"error": f"{type(exc).__name__}: {exc}"[:500]})
-            os._exit(1)  # no cleaning up: it would wait for the peers that are gone
+            os._exit(1)  # no cleanup: it would wait for lost peers
 
 
 def _listen(requests: "queue.SimpleQueue[dict[str, Any]]") -> None:
     for line in sys.stdin:
         requests.put(json.loads(line))
-    os._exit(0)  # the trainer has ended, however it did
+    os._exit(0)  # the trainer has exited
 
 
 def _answer(answers: Any, found: dict[str, Any]) -> None:
@@ -69,8 +71,8 @@ def _answer(answers: Any, found: dict[str, Any]) -> None:
 
 
 def listening_store(address: str, port: int, limit_s: float) -> dist.TCPStore:
-    """It listens at `address` alone: torch itself would listen on every network of the machine, without authentication. torch's
-    default would also wait here until all have come. Raises OSError where the address is none of this machine's."""
+    """Listen only at `address`: torch would listen on every network of the machine, without authentication, and would wait
+    here for all peers. Raises OSError if this machine does not have the address."""
     family, _, _, _, place = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)[0]
     with socket.socket(family, socket.SOCK_STREAM) as listening:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -84,7 +86,7 @@ def listening_store(address: str, port: int, limit_s: float) -> dist.TCPStore:
 
 
 def send(store: dist.TCPStore, request: dict[str, Any]) -> dict[str, float]:
-    """Everything to everyone, or an error. Raises DataError, OSError, RuntimeError."""
+    """Send the whole file to all members. Raises DataError, OSError, RuntimeError."""
     started = time.monotonic()
     file, device = Path(request["file"]), torch.device(request["device"])
     found = sha256_of(file)
@@ -101,17 +103,17 @@ def send(store: dist.TCPStore, request: dict[str, Any]) -> dict[str, float]:
 
 
 def _read(opened: Any, bucket: Bucket) -> torch.Tensor:
-    """uint8, on the CPU."""
+    """Read a bucket as uint8 on the CPU."""
     data = torch.empty(bucket.end - bucket.start, dtype=torch.uint8)
     opened.seek(bucket.start)
     if opened.readinto(data.numpy()) != len(data):
-        raise DataError(f"{opened.name} is cut short: no {len(data)} bytes from {bucket.start}")
+        raise DataError(f"{opened.name} is truncated: it lacks {len(data)} bytes from {bucket.start}")
     return data
 
 
 @contextlib.contextmanager
 def _group(store: dist.TCPStore, request: dict[str, Any], device: torch.device) -> Iterator[dist.ProcessGroup]:
-    """Of rank 0. Both time-outs are set: forming it, and each collective."""
+    """The group, for rank 0. Sets both time-outs: of forming it, and of each collective."""
     limit = timedelta(seconds=float(request["limit_s"]))
     name, size = str(request["group"]), int(request["world_size"])
     if device.type == "cuda":

@@ -1,10 +1,10 @@
-"""What of a version is written to its directory, by `publish_mode`; `trainer.publishing.publish` says when, and announces it.
+"""The files of a version's directory, by `publish_mode`; `trainer.publishing.publish` decides when, and announces them.
 
     full       model.safetensors, config.json, …         the complete Hugging Face directory, every time
-    delta      weights.delta                             the changes since the version before; a complete one now and then
-    adapter    adapter/adapter_model.safetensors, …      the adapter of version 0; a complete one where one is asked for
+    delta      weights.delta                             the changes since the previous version; periodically a complete one
+    adapter    adapter/adapter_model.safetensors, …      the adapter of version 0; a complete one on request
 
-In each mode `Written.files` are those of the complete directory, whether they are there or are what a follower puts together.
+In each mode `Written.files` describes the complete directory, whether it was written or followers assemble it.
 """
 
 import shutil
@@ -35,7 +35,7 @@ State = dict[str, torch.Tensor]
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """A version's directory before it is announced. `base`: the version that `delta` or `adapter` makes into this one."""
+    """A version's directory before it is announced. `base`: the version to which `delta` or `adapter` is applied."""
 
     path: Path
     kind: VersionKind
@@ -59,19 +59,19 @@ class VersionFiles(Protocol):
         ...
 
     def begin(self, first: Mapping[str, FileEntry]) -> None:
-        """`first`: the files of version 0, which is the model that the run starts from. On rank 0."""
+        """`first`: the files of version 0, the run's initial model. On rank 0."""
         ...
 
     def gather(self) -> State:
-        """What is to be written, on rank 0; elsewhere empty. Every rank must call it."""
+        """The tensors to write, on rank 0; empty on other ranks. Every rank must call it."""
         ...
 
     def write(self, target: Path, state: State, *, full: bool) -> Written:
-        """The new directory `target`. On rank 0."""
+        """Write the new directory `target`. On rank 0."""
         ...
 
     def remember(self, version: PolicyVersion, state: State) -> None:
-        """It was announced. On rank 0."""
+        """Keep the announced version for later changes. On rank 0."""
         ...
 
 
@@ -89,14 +89,14 @@ class WeightFiles:
         self._config = config
         self._learner = learner
         self._parallel = parallel
-        self._last: PublishedCopy | None = None  # of the version published last, by this process; rank 0 in mode delta
+        self._last: PublishedCopy | None = None  # last version published by this process; rank 0 in mode delta
 
     @property
     def needs_full(self) -> bool:
         return self._last is None
 
     def begin(self, first: Mapping[str, FileEntry]) -> None:
-        """Nothing here stands on version 0."""
+        """No effect: these modes do not need version 0."""
 
     def gather(self) -> State:
         dtype = DTYPES[self._config.publish_dtype] if self._config.publish_dtype else None
@@ -131,12 +131,12 @@ class WeightFiles:
 
     @property
     def _aliases(self) -> bool:
-        """On the CPU a gathered tensor may be the parameter itself, which the next step changes."""
+        """Whether gathered tensors may be the parameters themselves, which the next step changes (on the CPU)."""
         return self._parallel.device.type == "cpu"
 
 
 class AdapterFiles:
-    """Mode adapter: the base is version 0, whose frozen matrices are those of the trainer; no version needs another one."""
+    """Mode adapter: the base of every version is version 0, whose frozen matrices equal the trainer's."""
 
     needs_full = False
 
@@ -148,7 +148,7 @@ class AdapterFiles:
         self._first: Mapping[str, FileEntry] = {}
 
     def begin(self, first: Mapping[str, FileEntry]) -> None:
-        """Raises ConfigError where engines could not make the trainer's weights of the base's files."""
+        """Raises ConfigError if engines could not reproduce the trainer's weights from the base's files."""
         self._first = first
         layers = {name: layer.weight.shape for name, layer in lora_layers(self._learner.causal_lm).items()}
         try:
@@ -159,7 +159,7 @@ class AdapterFiles:
         for file, matrix, _ in found:
             if torch.promote_types(held, getattr(torch, matrix.dtype)) != held:
                 raise ConfigError(
-                    f"publish_mode adapter: engines add the adapter to {matrix.name} as it lies in {file}, {matrix.dtype}; "
+                    f"publish_mode adapter: engines add the adapter to {matrix.name} of {file} in {matrix.dtype}; "
                     f"the trainer computes with it in {self._config.dtype}: expected dtype {matrix.dtype}, or publish_mode full"
                 )
 
@@ -191,4 +191,4 @@ class AdapterFiles:
         )
 
     def remember(self, version: PolicyVersion, state: State) -> None:
-        """The next version needs nothing of this one."""
+        """No effect: versions are independent of each other."""

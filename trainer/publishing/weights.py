@@ -1,10 +1,10 @@
-"""Write the trained weights as a Hugging Face directory that transformers and SGLang load, or not at all.
+"""Atomically writes the trained weights as a Hugging Face directory for transformers and SGLang.
 
     gather full tensors on rank 0 ─▶ merge adapters ─▶ model.safetensors + config + tokenizer in DIR.tmp-xxxx
         ─▶ fsync ─▶ rename to DIR
 
-A directory with the final name is complete: a kill at any instant leaves at most a temporary one next to it, which the
-next write of the same name removes.
+A directory with the final name is complete: a kill leaves at most a temporary one next to it, which the next write of the
+same name removes.
 """
 
 import json
@@ -30,13 +30,13 @@ from trainer.parallel import Parallel
 
 log = logging.getLogger(__name__)
 
-# Everything else of the source directory goes along: tokenizer, template, generation config.
+# The other files of the source directory are copied: tokenizer, template, generation config.
 WEIGHT_SUFFIXES = (".safetensors", ".bin", ".pt", ".pth", ".index.json", ".gguf", ".h5", ".msgpack")
 
 
 @dataclass(frozen=True, slots=True)
 class WrittenWeights:
-    """What was written; the same on every rank."""
+    """The result of a write; the same on every rank."""
 
     path: Path
     manifest: dict[str, FileEntry]
@@ -49,7 +49,7 @@ def write_weights(
 ) -> WrittenWeights:
     """Write the sharded `model` to the new directory `target`, with the other files of the directory it was loaded from.
 
-    Every rank must call it. `dtype` None keeps the parameters'. Raises FileExistsError when `target` is there already.
+    Every rank must call it. `dtype` None keeps the parameters' type. Raises FileExistsError if `target` exists.
     """
     started = time.monotonic()
     state = gather_state(model, parallel, DTYPES[dtype] if dtype else None)
@@ -66,10 +66,10 @@ def write_weights(
 
 
 def gather_state(model: PreTrainedModel, parallel: Parallel, dtype: torch.dtype | None) -> dict[str, torch.Tensor]:
-    """Full tensors on rank 0 (elsewhere empty), on the CPU, adapters merged, under the names of the files that were loaded.
+    """Full tensors on rank 0 (elsewhere empty), on the CPU, with merged adapters, under the names in the loaded files.
 
-    In memory all experts of a layer are one tensor, in files each has its own; engines know the files. Of tied parameters one is
-    kept, the first: its class ties the other again when it loads.
+    In memory all experts of a layer are one tensor, in files each has its own; engines expect the file layout. Of tied
+    parameters only the first is kept: loading ties the others again.
     """
     full = get_model_state_dict(model, options=StateDictOptions(full_state_dict=True, cpu_offload=True))
     if not parallel.is_main:

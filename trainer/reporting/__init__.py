@@ -1,1 +1,1 @@
-"""What a step reports: its log, the numbers of its tokens, and alarms."""
+"""Reports of a step: its log, its token metrics, and alarms."""

@@ -1,4 +1,4 @@
-"""Alarms: numbers of a step that mean trouble, each with a sentence of advice. They change nothing; they are logged, written to
+"""Alarms: critical metrics of a step, each with advice. They change nothing; they are logged, written to
 metrics.jsonl as `alarm/NAME` (1 or 0) and shown by `tandem status`.
 """
 
@@ -8,12 +8,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-FIRST_STEPS = 5  # the entropy that later ones are compared with is the mean of these
+FIRST_STEPS = 5  # their mean entropy is the reference for later steps
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """On where `metric` is above (or with `below`, below) `limit`."""
+    """On if `metric` is above (or with `below`, below) `limit`."""
 
     name: str
     metric: str
@@ -91,7 +91,7 @@ RULES = (
 )
 ENTROPY = Rule(
     "entropy",
-    "entropy as a part of that of the first steps",
+    "entropy relative to the first steps",
     0.5,
     "the policy narrows: raise epsilon_higher or entropy_coefficient, lower the learning rate, or add harder tasks",
     below=True,
@@ -117,7 +117,7 @@ class Alarms:
             self._remember(entropy)
 
     def check(self, metrics: Mapping[str, float]) -> tuple[list[Alarm], dict[str, float]]:
-        """What is on, and `alarm/NAME` for every rule whose number exists."""
+        """Active alarms, and `alarm/NAME` for every rule whose metric exists."""
         values = [(rule, metrics[rule.metric]) for rule in RULES if rule.metric in metrics]
         entropy = metrics.get("loss/entropy_mean_nats")
         if entropy is not None:

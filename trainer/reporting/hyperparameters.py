@@ -1,7 +1,7 @@
-"""The settings of a training as every tracker takes them: one level of names, each with a number, a truth value or a text.
+"""Flattens settings for trackers: one level of names, each with a number, a boolean or a text.
 
-TensorBoard takes nothing else, MLflow 500 characters of one value. What is nested gets dotted names (`optimizer.beta1`); a list,
-and a setting that has no value, is written as JSON (`["q_proj", "v_proj"]`, `null`).
+TensorBoard accepts nothing else, MLflow 500 characters per value. Nested settings get dotted names (`optimizer.beta1`); lists
+and None are written as JSON (`["q_proj", "v_proj"]`, `null`).
 """
 
 import json
@@ -17,7 +17,7 @@ Plain = bool | int | float | str
 
 
 def flattened(settings: Mapping[str, Any]) -> dict[str, Plain]:
-    """Values that are too long are cut in the middle, visibly; of too many, the first ones stay."""
+    """Flatten settings. Long values are cut in the middle with a mark; beyond the maximum number, later ones are dropped."""
     flat: dict[str, Plain] = {}
     _add(flat, "", settings)
     return flat

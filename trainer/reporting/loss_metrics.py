@@ -1,10 +1,10 @@
-"""What a step reports about its tokens: how far the policy is from the one that sampled, and what the loss did about it.
+"""Token metrics of a step: the mismatch between trained and sampling policy, and the effect of clipping and masking.
 
-All of it is measured over every trained token, before anything is clipped or masked, for the step as a whole (`loss/…`) and
-again by the source of the task, by staleness and by turn (`loss_by_source/math/…`). Each part is sums, maxima and a few values
-per trajectory, so that rows and ranks are combined before anything is divided.
+Measured over every trained token, before clipping and masking, for the whole step (`loss/…`) and by the task's source, by
+staleness and by turn (`loss_by_source/math/…`). Each part consists of sums, maxima and a few values per trajectory, so that
+rows and ranks are combined before any division.
 
-    ρ = exp(ℓ − μ), trainer against sampler; x the same for the proximal policy where the loss has one, else ρ
+    ρ = exp(ℓ − μ), trainer against sampler; x the same for the proximal policy if the loss has one, else ρ
     k1, k3 estimate KL(sampler ‖ trainer) from x (http://joschu.net/blog/kl-approx.html, with k3 = x − 1 − log x)
 """
 
@@ -27,7 +27,7 @@ HISTOGRAM = torch.logspace(-7, math.log10(20.0), 400, dtype=torch.float64)  # ed
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """Plain numbers by name; `per_trajectory` has one value for each trajectory with a trained token."""
+    """Plain numbers by name; `per_trajectory` has one value per trajectory with a trained token."""
 
     sums: dict[str, float] = field(default_factory=dict)
     maxima: dict[str, float] = field(default_factory=dict)
@@ -43,7 +43,7 @@ def measure(
     config: LossConfig,
     sources_T: Sequence[str] | None = None,
 ) -> Measured:
-    """The metrics of these entries, which may be none: those of whole trajectories. `sources_T` names each one's source."""
+    """The metrics of these entries, which are complete trajectories and may be empty. `sources_T`: source per trajectory."""
     columns = _columns(batch, outcome, config)
     peaks = {name: columns[name] for name in ("ratio", "mismatch", "staleness")}
     peaks |= {"inverse_ratio": 1.0 / columns["ratio"], "surprise": -columns["logprob"]}
@@ -59,7 +59,7 @@ def measure(
 
 
 def _columns(batch: LossBatch, outcome: Outcome, config: LossConfig) -> dict[str, Tensor]:
-    """One column per number that is averaged; counts of entries are columns of ones."""
+    """One column per averaged number; counts of entries are columns of ones."""
     new_E, old_E = batch.new_logprob_E, batch.old_logprob_E.to(batch.new_logprob_E.dtype)
     log_rho_E, log_x_E = new_E - old_E, outcome.log_mismatch_E
     rho_E, x_E = exp_ratio(log_rho_E), exp_ratio(log_x_E)
@@ -127,7 +127,7 @@ WEIGHTED = ("loss/loss", "loss/policy_loss", "loss/kl_loss")  # their sums over 
 
 
 def _parts(batch: LossBatch, sources_T: Sequence[str] | None) -> Iterator[tuple[str, Tensor]]:
-    """(area, which entries) by source, by staleness and by turn."""
+    """(area, indices of entries) by source, by staleness and by turn."""
     if sources_T:
         names = sorted(set(sources_T))
         number_T = torch.tensor([names.index(s) for s in sources_T], device=batch.trajectory_E.device)
@@ -171,9 +171,9 @@ def _per_trajectory(batch: LossBatch, outcome: Outcome, denominators: Denominato
 
 
 def of_updates(parts: Sequence[Measured]) -> Measured:
-    """Of the updates of a step, of which each has its own loss: sums of terms weighted by ω are their mean, as of one update.
+    """Combine the updates of a step, each with its own loss: loss sums are averaged over updates.
 
-    An update without a token on any rank must be left out by the caller.
+    The caller must omit updates without a token on any rank.
     """
     whole = combine(parts)
     means = {name: whole.sums[name] / len(parts) for name in WEIGHTED if name in whole.sums}
@@ -181,7 +181,7 @@ def of_updates(parts: Sequence[Measured]) -> Measured:
 
 
 def combine(parts: Sequence[Measured]) -> Measured:
-    """Of several ranks, or of several rows of an update."""
+    """Combine several ranks, or several rows of an update."""
     sums: dict[str, float] = {}
     maxima: dict[str, float] = {}
     per_trajectory: dict[str, list[float]] = {}
@@ -223,7 +223,7 @@ MEANS = {  # metric: (sum, over how many)
 
 
 def report(measured: Measured) -> dict[str, float]:
-    """Metrics of a whole step, as people read them. A mean over nothing is left out rather than called 0."""
+    """The metrics of a whole step. Means over nothing are omitted."""
     sums, maxima = measured.sums, measured.maxima
     areas = sorted({name.rpartition("/")[0] for name in sums})
     result = {"loss/loss": sums.get("loss/loss", 0.0), "loss/trained_tokens": sums.get("loss/tokens", 0.0)}
@@ -243,7 +243,7 @@ def report(measured: Measured) -> dict[str, float]:
 
 
 def _fractions(area: str, sums: dict[str, float]) -> dict[str, float]:
-    """The effective sample size is 1 when all weights are equal, 1/n when one token carries everything."""
+    """The effective sample size is 1 if all weights are equal, 1/n if one token has all the weight."""
     tokens, sided = sums["tokens"], sums["clippable_high"] + sums["clippable_low"]
     result = {f"{area}/ess_fraction": sums["ratio"] ** 2 / (tokens * sums["ratio_squared"])}
     if area != "loss":

@@ -1,7 +1,7 @@
 """Metrics of a run on disk: one JSON line per step, and any tracker that Accelerate knows (TensorBoard, W&B, ...).
 
-Functions return metrics; the loop logs once per step, on the main process. A resumed run continues the file as if it
-had never stopped: lines of steps that the checkpoint does not contain are taken out before the first new one.
+Functions return metrics; the loop logs once per step, on the main process. A resumed run continues the file: lines of steps
+beyond the checkpoint are removed before the first new one.
 """
 
 import json
@@ -23,8 +23,8 @@ from trainer.reporting.hyperparameters import flattened
 class MetricsLog:
     """Use as a context manager, on the main process only. `resume_step`: the first step that will be logged.
 
-    `trackers`: names, or "none"; None means TensorBoard where it is installed, with its files next to `path`. They log under
-    `run_name`, and are told `settings`, at each start again. Raises DataError where the file cannot be written (a full disk).
+    `trackers`: names, or "none"; None: TensorBoard if installed, with its files next to `path`. They log under `run_name` and
+    receive `settings` at each start. Raises DataError if the file cannot be written (a full disk).
     """
 
     def __init__(
@@ -43,17 +43,17 @@ class MetricsLog:
             self._trackers = [_start_tracker(name, run_name, path.parent, resume_step) for name in _names(trackers)]
             for tracker in self._trackers if settings else ():
                 tracker.store_init_configuration(flattened(settings or {}))
-            self._file = path.open("ab", buffering=0)  # nothing stays behind that closing would try to write once more
+            self._file = path.open("ab", buffering=0)  # unbuffered, so that closing never retries a failed write
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Append one line. Values that JSON cannot hold (nan, inf) are written as null.
+        """Append one line. Values that JSON lacks (nan, inf) are written as null.
 
-        Raises DataError where it cannot be written.
+        Raises DataError if it cannot be written.
         """
         plain = {key: value if math.isfinite(value) else None for key, value in sorted(metrics.items())}
         with _writing(self._path):
             line = (json.dumps({"step": step, **plain}) + "\n").encode()
-            while line:  # a disk that is nearly full takes a part of it
+            while line:  # a nearly full disk accepts only part of it
                 line = line[self._file.write(line) :]
             for tracker in self._trackers:
                 tracker.log(dict(metrics), step=step)
@@ -75,13 +75,13 @@ def _writing(path: Path) -> Iterator[None]:
         yield
     except OSError as exc:
         raise DataError(
-            f"{path} could not be written: {exc}; make room, or mend the folder, and start again, which continues from the last "
-            "checkpoint"
+            f"{path} could not be written: {exc}; free disk space or repair the folder, and start again, "
+            "which continues from the last checkpoint"
         ) from exc
 
 
 def _forget_steps_from(path: Path, resume_step: int) -> None:
-    """Keep the lines below `resume_step`; a last line cut by a kill goes too."""
+    """Keep the lines below `resume_step`; remove a last line truncated by a kill."""
     if not path.exists():
         return
     kept = []
@@ -110,7 +110,7 @@ def _start_tracker(name: str, run_name: str, directory: Path, resume_step: int) 
         raise ConfigError(f"tracker {name!r}: its package is not installed")
     kind: Any = LOGGER_TYPE_TO_CLASS[name]
     places = [directory] if kind.requires_logging_directory else []
-    options = {"purge_step": resume_step} if name == "tensorboard" else {}  # hides the steps that a resume takes back
+    options = {"purge_step": resume_step} if name == "tensorboard" else {}  # hides steps that a resume undoes
     tracker: GeneralTracker = kind(run_name, *places, **options)
     tracker.start()
     return tracker

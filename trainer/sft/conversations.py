@@ -1,11 +1,10 @@
-"""Supervised data: a JSONL file of conversations becomes token chains of which the assistant's replies are trained.
+"""Supervised data: turns a JSONL file of conversations into token chains whose assistant replies are trained.
 
     {"messages": [{"role": "user", "content": "..."}, {"role": "assistant", "content": "..."}, ...], "tools": [...]}
 
-The conversation is rendered turn by turn, as an episode is played: the prompt up to where the assistant speaks, then its
-reply up to and with the end-of-turn token, each tokenized on its own. So the model trains on the very ids that it will
-see and has to sample, and never on what the template adds after a turn. A template that changes earlier text when the
-conversation goes on cannot be trained this way and is refused.
+The conversation is rendered turn by turn, as in an episode: the prompt up to the assistant's turn, then its reply including
+the end-of-turn token, each tokenized separately. So the model trains on exactly the ids that it will read and sample, and
+never on text that the template adds after a turn. A template that changes earlier text in later turns is refused.
 """
 
 import json
@@ -51,7 +50,7 @@ class TokenSpan:
 
 
 def read_conversations(path: Path) -> list[ChatExample]:
-    """Every line of the file; empty lines are skipped. Raises ConfigError naming file, line and field of the first bad one."""
+    """Read every non-empty line. Raises ConfigError with file, line and field of the first error."""
     text = read_text_file(path, "a JSONL file of conversations")
     lines = enumerate(text.split("\n"), start=1)
     conversations = [_conversation(line, f"{path}:{number}") for number, line in lines if line.strip()]
@@ -99,7 +98,7 @@ def _check_message(message: Any, where: str) -> None:
 
 
 def _is_tool_call(call: Any) -> bool:
-    """Nested as OpenAI writes it, or the function itself, which templates take too."""
+    """Nested in OpenAI's format, or the function itself, which templates also accept."""
     function = call.get("function", call) if isinstance(call, dict) else None
     return (
         isinstance(function, dict)
@@ -109,9 +108,9 @@ def _is_tool_call(call: Any) -> bool:
 
 
 def spans(conversation: ChatExample, tokenizer: PreTrainedTokenizerBase) -> Iterator[TokenSpan]:
-    """Context and reply in turn; see the module's first lines. What follows the last reply is left out.
+    """Yield context and reply alternately; see the module's first lines. Text after the last reply is omitted.
 
-    Raises ConfigError as `rendered` does.
+    Raises ConfigError like `rendered`.
     """
     for context, reply in rendered(conversation, tokenizer):
         yield TokenSpan(_encode(context, tokenizer), trained=False)
@@ -119,10 +118,10 @@ def spans(conversation: ChatExample, tokenizer: PreTrainedTokenizerBase) -> Iter
 
 
 def rendered(conversation: ChatExample, tokenizer: PreTrainedTokenizerBase) -> Iterator[tuple[str, str]]:
-    """(context, reply) of each reply, as text.
+    """Yield (context, reply) of each reply, as text.
 
-    Raises ConfigError when the template cannot render the conversation, rewrites earlier text or does not end a reply with the
-    end-of-turn token, and when a reply has that token inside.
+    Raises ConfigError if the template cannot render the conversation, rewrites earlier text or does not end a reply with the
+    end-of-turn token, and if a reply contains that token.
     """
     end_of_turn = str(tokenizer.eos_token)
     done = ""
@@ -157,7 +156,7 @@ def _render(conversation: ChatExample, count: int, tokenizer: PreTrainedTokenize
             add_generation_prompt=generate,
         )
         assert isinstance(text, str)
-        text.encode("utf-8")  # JSON can say half a surrogate pair, which no tokenizer takes
+        text.encode("utf-8")  # JSON can express lone surrogates, which tokenizers refuse
     except (
         TemplateError,
         TypeError,
@@ -175,7 +174,7 @@ def _encode(text: str, tokenizer: PreTrainedTokenizerBase) -> list[int]:
 
 
 def conversation_tree(conversation: ChatExample, tokenizer: PreTrainedTokenizerBase) -> RecordTree:
-    """The conversation as a chain: one dispatch per reply, advantage 1, so that it goes the way of sampled records."""
+    """The conversation as a chain: one dispatch per reply, advantage 1, so that it is trained like sampled records."""
     parts = list(spans(conversation, tokenizer))
     lengths = [len(part.ids) for part in parts]
     n = sum(lengths)
@@ -204,14 +203,14 @@ class Conversations:
         return len(self._conversations)
 
     def trees(self, indices: Sequence[int]) -> list[RecordTree]:
-        """Rendered and tokenized now. Raises ConfigError as `rendered` does."""
+        """Render and tokenize samples. Raises ConfigError like `rendered`."""
         return [conversation_tree(self._conversations[index], self._tokenizer) for index in indices]
 
     def check(self, indices: Sequence[int], parallel: Parallel) -> None:
-        """Render these, shared out among the ranks: an error comes now, not when the step of its conversation does.
+        """Render these, distributed over the ranks, to find errors before training.
 
-        It takes 0.3 ms for a conversation of two short replies, 20 ms for one of 40 long ones. Raises ConfigError on every
-        rank, of the first that is wrong.
+        It takes 0.3 ms for a conversation of two short replies, 20 ms for one of 40 long ones. Raises ConfigError for the
+        first error, on every rank.
         """
         columns = (TextColumn("checking conversations"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
         problem: tuple[int, str] | None = None
@@ -228,9 +227,9 @@ class Conversations:
 
 
 def sample_order(num_samples: int, first: int, count: int, seed: int) -> list[int]:
-    """Which conversations are samples `first` … `first + count - 1`: epoch after epoch, each in an order of its own.
+    """Indices of the conversations for samples `first` … `first + count - 1`: epoch after epoch, each in a different order.
 
-    A function of its arguments alone, so a resume needs no state.
+    A pure function of its arguments, so a resume needs no state.
     """
     order: list[int] = []
     while len(order) < count:

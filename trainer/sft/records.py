@@ -1,10 +1,10 @@
-"""Supervised data from a run: its good records, each with the very ids that were sampled (rejection-sampling fine-tuning).
+"""Supervised data from a run: its good records with exactly the sampled ids (rejection-sampling fine-tuning).
 
     record_data of the run ─▶ filter, counted by reason ─▶ OUTPUT/records.jsonl ─▶ the trees of a step, read when it is prepared
 
-The choice is made once and written down; a resume trains on the same records, also if the run has recorded more since. Records
-that settlement or the trainer set aside are candidates too: a group without variance teaches no policy gradient anything, but
-imitation does not compare.
+The selection is made once and stored; a resume trains on the same records, even if the run has recorded more since. Records
+that settlement or the trainer set aside are candidates too: a group without variance gives no policy gradient, but imitation
+does not compare.
 """
 
 import dataclasses
@@ -47,7 +47,7 @@ class RecordFilter(BaseModel):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class RecordSelection:
-    """What passed, newest task first, and how many records each rule left out."""
+    """Selected records, newest task first, and the number of records that each rule excluded."""
 
     records: list[DBRecordData]
     left_out: dict[str, int]
@@ -59,7 +59,7 @@ class RecordSelection:
 
 
 def choose(candidates: Sequence[DBRecordData], wanted: RecordFilter, max_tokens: int) -> RecordSelection:
-    """Apply the rules in their order; the first that a record breaks counts it."""
+    """Apply the rules in order; a record is counted by the first rule that it fails."""
     left_out: Counter[str] = Counter()
     passed = []
     for data in sorted(candidates, key=lambda data: (-data.seq, data.id)):
@@ -96,12 +96,12 @@ def _best_of_each_group(passed: Sequence[DBRecordData]) -> list[DBRecordData]:
 
 
 class Records:
-    """The chosen records as training data. Every rank must make one."""
+    """The selected records as training data. Every rank must create one."""
 
     def __init__(
         self, bridge: StoreBridge, wanted: RecordFilter, folder: Path, parallel: Parallel, max_tokens: int
     ) -> None:
-        """Raises ConfigError where no record passes, DataError where the choice cannot be written down."""
+        """Raises ConfigError if no record passes, DataError if the selection cannot be written."""
         self._bridge = bridge
         self._file = folder / CHOICE_FILE
         if parallel.is_main and not self._file.exists():
@@ -115,7 +115,7 @@ class Records:
         return len(self._ids)
 
     def trees(self, indices: Sequence[int]) -> list[RecordTree]:
-        """Raises DataError for a record that was deleted or changed since it was chosen."""
+        """Load the trees. Raises DataError for a record that was deleted or changed since selection."""
         ids = [self._ids[index] for index in indices]
         try:
             found = self._bridge(self._bridge.store.data.load(ids))
@@ -126,7 +126,7 @@ class Records:
 
 
 def imitated(tree: RecordTree) -> RecordTree:
-    """The same tokens, for cross entropy: weight 1 each, at temperature 1 also if sampled at another one."""
+    """The same tokens for cross entropy: weight 1 each, at temperature 1 whatever the sampling temperature."""
     dispatches = tuple(dataclasses.replace(d, advantage=1.0, temperature=1.0) for d in tree.dispatches)
     return dataclasses.replace(tree, dispatches=dispatches)
 

@@ -1,5 +1,5 @@
-"""Supervised fine-tuning: conversations, or records of a run, in, a Hugging Face directory out, on the way that records take in
-reinforcement learning.
+"""Supervised fine-tuning on conversations or on records of a run, with the code path of reinforcement learning; writes a
+Hugging Face directory.
 
     train_file | run ─▶ samples of a step ─▶ merge prefixes ─▶ pack rows ─▶ Learner.step (CrossEntropy) ─▶ metrics ─▶ checkpoint
                         └─ prepared one step ahead in a thread ─┘
@@ -8,9 +8,8 @@ reinforcement learning.
     python -m trainer.sft --model_name_or_path MODEL --run RUN --db_connection_string URI --min_score 1 --output_dir output/rft
     accelerate launch --config_file assets/fsdp2.yml --num_processes 2 -m trainer.sft ...
 
-Promise: the step's loss and gradient are those of its samples, for any row budget and number of processes; a run that
-was killed continues from its last checkpoint with the samples it would have seen. Ctrl-C and SIGTERM write one after the step in
-hand.
+Promise: a step's loss and gradient are independent of the row budget and the number of processes; a killed run continues
+from its last checkpoint with the same samples. Ctrl-C and SIGTERM write a checkpoint after the current step.
 """
 
 import logging
@@ -56,7 +55,7 @@ class Stopped(TandemError):
 
 
 class Data(Protocol):
-    """What is trained on, sample by sample."""
+    """Training data, by sample."""
 
     def __len__(self) -> int: ...
 
@@ -82,9 +81,9 @@ def main(argv: list[str] | None = None) -> None:
 
 
 def train(config: SftConfig, parallel: Parallel) -> Path:
-    """Run to the end, from the last checkpoint when there is one; returns the written Hugging Face directory.
+    """Train to the end, from the last checkpoint if any; returns the written Hugging Face directory.
 
-    Raises Stopped after SIGTERM or Ctrl-C, with a checkpoint of what was trained.
+    Raises Stopped after SIGTERM or Ctrl-C, after saving a checkpoint.
     """
     torch.manual_seed(config.seed)
     if parallel.is_main:
@@ -107,7 +106,7 @@ def _open_data(config: SftConfig, parallel: Parallel) -> Iterator[Data]:
 
 
 def _indices_to_come(config: SftConfig, num_samples: int) -> Sequence[int]:
-    """What the steps will take that no checkpoint has behind it."""
+    """Indices of the samples that remaining steps will use."""
     newest, count = checkpoint.latest(config.output_dir / CHECKPOINTS), config.samples_per_step
     first = checkpoint.step_of(newest) if newest else 0
     wanted = max(0, _max_steps(config, num_samples) - first) * count
@@ -180,7 +179,7 @@ def _steps(config: SftConfig, learner: Learner, samples: "Samples", max_steps: i
 
 
 class Samples:
-    """The rows of this rank for any step; a function of the configuration and the step alone."""
+    """This rank's rows for any step; a pure function of configuration and step."""
 
     def __init__(
         self,
@@ -190,15 +189,15 @@ class Samples:
         *,
         linear: bool = False,
     ) -> None:
-        self.left_out = 0  # of this rank, until now
-        self.stopping = False  # no further step is to begin: a signal asked for it
+        self.left_out = 0  # of this rank so far
+        self.stopping = False  # set by a signal: begin no further step
         self._data = data
         self._config = config
         self._parallel = parallel
         self._linear = linear
 
     def ahead(self, first: int, stop: int) -> Iterator[tuple[int, tuple[list[Row], Denominators]]]:
-        """(step, rows and counts) for each step; the next is prepared in a thread while the caller works on this one."""
+        """Yield (step, rows and counts); a thread prepares the next step during the current one."""
         with ThreadPoolExecutor(max_workers=1, thread_name_prefix="samples") as pool:
             upcoming = pool.submit(self.of_step, first) if first < stop else None
             for step in range(first, stop):
