@@ -104,7 +104,7 @@ MUTANTS = (
         "shared/documents/tool_schemas.py",
         "            if num_bytes > MOST_BYTES:\n                break\n",
         "",
-        "tests/shared/test_tool_schemas.py::test_a_list_that_is_too_large_is_cut_and_says_so",
+        "tests/shared/test_tool_schemas.py::test_a_list_that_is_too_large_is_cut_with_a_count",
     ),
     Mutant(
         "secrets of the agents' settings: extra_body",
@@ -132,7 +132,7 @@ MUTANTS = (
         "shared/store/slots.py",
         '"attempt": claim.attempt, "status": SlotStatus.LEASED}',
         '"attempt": claim.attempt}',
-        f"{TASKS}::test_a_zombie_is_refused_though_nobody_leased_its_slot_again",
+        f"{TASKS}::test_a_zombie_is_refused_although_its_slot_was_not_leased_again",
     ),
     Mutant(
         "time-out of opening a tool session",

@@ -77,7 +77,7 @@ def test_the_files_are_those_that_were_announced_and_change_in_the_merged_matric
             assert not torch.equal(tensor, old[name])
 
 
-def test_a_weight_that_is_no_number_stays_none(tmp_path: Path) -> None:
+def test_a_nan_weight_stays_nan(tmp_path: Path) -> None:
     base = write_base(tmp_path / "base", torch.bfloat16)
     factors = random_factors(SHAPES, 2, 0.5)
     factors["layers.0.up"][1][4, 1] = np.nan
@@ -85,7 +85,7 @@ def test_a_weight_that_is_no_number_stays_none(tmp_path: Path) -> None:
     assert load_file(base / "0.safetensors")["layers.0.up.weight"].isnan().sum() == 7, "one row"
 
 
-def test_what_is_no_adapter_of_this_base_is_told(tmp_path: Path) -> None:
+def test_an_adapter_of_another_base_is_refused_with_the_reason(tmp_path: Path) -> None:
     base = write_base(tmp_path / "base", torch.float32)
 
     def refused(shapes: dict[str, tuple[int, int]], **config: Any) -> str:

@@ -25,7 +25,7 @@ RECORD = f"{TASK}:0:1"
 Corruption = tuple[str, dict[str, Any], dict[str, Any]]
 
 
-async def test_a_whole_run_keeps_every_promise_and_is_counted(store: Store) -> None:
+async def test_an_intact_run_passes_every_check_and_is_counted(store: Store) -> None:
     await whole_run(store)
     report = await audit(store)
     assert report.ok, report
@@ -43,7 +43,7 @@ async def test_a_whole_run_keeps_every_promise_and_is_counted(store: Store) -> N
     assert report.results[Check.SAMPLED].examined == 24
 
 
-async def test_a_held_out_episode_of_other_weights_or_with_training_data_is_found_out(store: Store) -> None:
+async def test_a_held_out_episode_of_other_weights_or_with_training_data_is_a_violation(store: Store) -> None:
     """The episodes of `play` are sampled by versions 3 and 4, in the last turn by 4 alone."""
     await store.tasks.insert_new([make_task(0, split="eval", num_generations=1, at_version=4)])
     held = await claim(store, split="eval", served_versions=[4])
@@ -61,7 +61,7 @@ async def test_a_held_out_episode_of_other_weights_or_with_training_data_is_foun
     assert result.examples == [f"{held.record_id}: split eval, and has training data"]
 
 
-async def test_an_empty_run_is_in_order(store: Store) -> None:
+async def test_an_empty_run_has_no_violation(store: Store) -> None:
     assert (await audit(store)).ok
 
 
@@ -224,7 +224,7 @@ async def test_the_audit_finds_a_group_that_was_trained_again_after_its_marks_we
     ]
 
 
-async def test_steps_that_a_resume_took_back_are_no_accounts_any_more(store: Store) -> None:
+async def test_steps_undone_by_a_resume_are_not_compared(store: Store) -> None:
     await whole_run(store, tasks=1)
     admission = Admission(groups_per_step=1, max_staleness=0)
     assert await store.runs.start_trainer("main", admission) == 1
@@ -249,7 +249,7 @@ async def test_steps_that_a_resume_took_back_are_no_accounts_any_more(store: Sto
         ("parents_N", 10, 5, Check.TOKENS),
     ],
 )
-def test_a_tree_that_was_put_together_wrongly_is_found(name: str, at: int, value: float, check: Check) -> None:
+def test_a_wrongly_assembled_tree_is_found(name: str, at: int, value: float, check: Check) -> None:
     """Also where its digest is the right one: the audit puts every prompt and reply together in its own way."""
     tree, dispatches = make_episode_tree("r", 1.0), make_dispatches("r")
     report = AuditReport("r")
@@ -261,7 +261,7 @@ def test_a_tree_that_was_put_together_wrongly_is_found(name: str, at: int, value
     assert report.results[check].violations, report
 
 
-def test_a_tree_with_tokens_that_no_dispatch_asked_for_is_found() -> None:
+def test_a_tree_with_tokens_of_no_dispatch_is_found() -> None:
     tree = make_episode_tree("r", 1.0)
     more = replace(
         tree,
@@ -291,7 +291,7 @@ async def test_while_it_runs_open_slots_and_unannounced_steps_are_no_violation(s
     assert (await audit(store, newest_step=5)).ok
 
 
-async def test_the_limit_of_use_is_the_trainers_own_or_the_one_given(store: Store) -> None:
+async def test_the_limit_of_use_is_the_trainers_setting_or_the_given_one(store: Store) -> None:
     await whole_run(store, tasks=1)
     await store.database["record_data"].update_many({}, {"$set": {"status": DataStatus.READY.value}})
     await train(store, 2, max_trained_count=2)
@@ -301,7 +301,7 @@ async def test_the_limit_of_use_is_the_trainers_own_or_the_one_given(store: Stor
     assert (await audit(store, newest_step=2)).ok
 
 
-async def test_what_was_set_aside_is_counted_by_reason(store: Store) -> None:
+async def test_data_set_aside_is_counted_by_reason(store: Store) -> None:
     records = await whole_run(store)
     await store.data.set_aside(records[2:3], DataStatus.STALE, "3 steps old; max_staleness is 2")
     await store.data.set_aside(records[3:4], DataStatus.DROPPED, "too long")
@@ -311,7 +311,7 @@ async def test_what_was_set_aside_is_counted_by_reason(store: Store) -> None:
     assert (report.counts["records stale"], report.counts["records dropped"]) == (1, 1)
 
 
-async def test_a_slot_failed_by_plumbing_has_no_part_in_the_data(store: Store) -> None:
+async def test_a_slot_with_an_infrastructure_failure_has_no_data(store: Store) -> None:
     await store.tasks.insert_new([make_task(0, num_generations=1)])
     held = await claim(store)
     await store.records.start(held, "w")
@@ -321,6 +321,6 @@ async def test_a_slot_failed_by_plumbing_has_no_part_in_the_data(store: Store) -
     assert report.results[Check.FAILED].examined == 2
 
 
-def test_the_builders_tree_is_a_valid_one() -> None:
+def test_the_builders_tree_is_valid() -> None:
     fields = data_fields(make_episode_tree("r", 1.0))
     assert (fields["num_tokens"], fields["num_trained_tokens"]) == (12, 6)

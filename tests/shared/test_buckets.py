@@ -54,6 +54,6 @@ def entry(dtype: str, size: int, start: int, end: int) -> dict[str, object]:
         ({"a": entry("F4", 2, 0, 1)}, "unreadable header: KeyError"),
     ],
 )
-def test_a_file_that_cannot_be_cut_is_told_and_not_sent(tmp_path: Path, header: dict[str, object], words: str) -> None:
+def test_a_file_that_cannot_be_split_is_refused(tmp_path: Path, header: dict[str, object], words: str) -> None:
     with pytest.raises(DataError, match=words):
         buckets_of(written(tmp_path, header, b"\0" * 8), 100)

@@ -35,7 +35,9 @@ def refused(*argv: str) -> str:
     return str(caught.value)
 
 
-def test_a_default_gives_way_to_yaml_to_the_environment_to_a_flag(yaml: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_flags_override_the_environment_which_overrides_yaml_which_overrides_defaults(
+    yaml: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert PlayerConfig.load(["--run_name", "r"]).max_turns == 8
     assert PlayerConfig.load(["--config", str(yaml)]).max_turns == 3
     monkeypatch.setenv("TANDEM_SAMPLER_MAX_TURNS", "4")
@@ -61,7 +63,7 @@ def test_an_unknown_section_of_the_file_is_refused_by_name(yaml: Path) -> None:
     assert f"{yaml}: unknown section 'smapler'; expected one of trainer" in refused("--config", str(yaml))
 
 
-def test_keys_of_another_service_are_left_to_it(yaml: Path) -> None:
+def test_keys_of_another_service_are_ignored(yaml: Path) -> None:
     yaml.write_text("trainer: {anything: 1}\nsampler: {run_name: r}\n")
     assert PlayerConfig.load(["--config", str(yaml)]).run_name == "r"
 
@@ -75,7 +77,7 @@ def test_an_unknown_variable_of_the_service_is_refused_by_name(monkeypatch: pyte
     assert "TANDEM_SAMPLER_MAX_TURNS" in message
 
 
-def test_a_wrong_value_is_blamed_on_the_source_that_gave_it(yaml: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_error_for_a_wrong_value_names_its_source(yaml: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     yaml.write_text("sampler: {run_name: r, max_turns: many}\n")
     assert refused("--config", str(yaml)).startswith(f"{yaml}: max_turns is 'many'; ")
     monkeypatch.setenv("TANDEM_SAMPLER_MAX_TURNS", "lots")
@@ -83,7 +85,7 @@ def test_a_wrong_value_is_blamed_on_the_source_that_gave_it(yaml: Path, monkeypa
     assert refused("--config", str(yaml), "--max_turns", "x").startswith("flags: max_turns is 'x'; ")
 
 
-def test_every_wrong_value_is_told_at_once(yaml: Path) -> None:
+def test_all_wrong_values_are_reported_at_once(yaml: Path) -> None:
     yaml.write_text("sampler: {max_turns: many, mode: medium}\n")
     lines = refused("--config", str(yaml)).splitlines()
     assert [line.split(" is ")[0].removeprefix(f"{yaml}: ") for line in lines] == ["run_name", "max_turns", "mode"]
@@ -109,7 +111,7 @@ def test_a_missing_value_says_how_to_give_it() -> None:
         (None, "cannot be read (No such file"),
     ],
 )
-def test_a_file_that_is_no_configuration_is_refused(tmp_path: Path, text: bytes | None, message: str) -> None:
+def test_a_file_without_a_configuration_is_refused(tmp_path: Path, text: bytes | None, message: str) -> None:
     path = tmp_path / "c.yml"
     if text is not None:
         path.write_bytes(text)
@@ -131,7 +133,7 @@ def test_a_key_or_a_section_that_is_given_twice_is_refused_with_its_lines(yaml: 
     assert refused("--config", str(yaml)).startswith(f"{yaml}:{message}")
 
 
-def test_what_an_anchor_brings_may_be_overridden(yaml: Path) -> None:
+def test_values_of_an_anchor_may_be_overridden(yaml: Path) -> None:
     yaml.write_text(
         "trainer: &all\n  a: 1\nkeeper: &more\n  <<: *all\n  a: 2\n"
         "sampler:\n  run_name: r\n  names: {<<: *more, a: 3, b: 4}\n"
@@ -139,7 +141,7 @@ def test_what_an_anchor_brings_may_be_overridden(yaml: Path) -> None:
     assert PlayerConfig.load(["--config", str(yaml)]).names == {"a": 3, "b": 4}
 
 
-def test_a_date_that_is_none_is_told_with_the_file(yaml: Path) -> None:
+def test_an_invalid_date_is_reported_with_the_file(yaml: Path) -> None:
     yaml.write_text("sampler: {run_name: 2026-02-30}\n")
     assert refused("--config", str(yaml)).startswith(f"{yaml}: not YAML: day")
 
@@ -209,7 +211,7 @@ def several(tmp_path: Path) -> Path:
     return path
 
 
-def test_what_a_policy_has_of_its_own_wins_over_what_all_share_and_gives_way_to_a_flag(
+def test_a_policys_values_override_shared_ones_and_flags_override_both(
     several: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def steps_and_rate(*argv: str) -> tuple[int, float]:
@@ -244,5 +246,5 @@ def test_wrong_policies_are_refused_by_name(tmp_path: Path, policies: str, messa
     assert message in str(caught.value)
 
 
-def test_a_service_that_all_policies_share_does_not_ask_which_it_is(several: Path) -> None:
+def test_a_shared_service_needs_no_policy(several: Path) -> None:
     assert PlayerConfig.load(["--config", str(several), "--run_name", "r"]).max_turns == 8

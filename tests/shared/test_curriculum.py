@@ -62,7 +62,7 @@ async def test_a_task_is_skipped_when_the_pass_rate_of_the_epoch_before_is_outsi
     assert await status(store, 2) is TaskStatus.CREATED
 
 
-async def test_what_was_skipped_is_never_claimed_and_comes_again_in_the_epoch_after(store: Store) -> None:
+async def test_a_skipped_task_is_never_claimed_and_returns_in_the_epoch_after(store: Store) -> None:
     await store.tasks.insert_new([in_epoch(0, 0), in_epoch(1, 1), in_epoch(2, 2)])
     await store.tasks.skip_next_epoch(await play(store, [1, 1, 1, 1]))
     assert (await claim(store)).task.epoch == 2
@@ -82,7 +82,7 @@ async def test_a_task_that_was_opened_already_or_has_no_band_is_played(store: St
     assert not await store.tasks.skip_next_epoch(await play(store, [0, 0, 0, 0]))
 
 
-async def test_an_epoch_that_is_imported_after_the_one_before_was_played_is_skipped_alike(store: Store) -> None:
+async def test_an_epoch_imported_after_the_previous_one_was_played_is_skipped_too(store: Store) -> None:
     line = TaskLine(1, 1, "t", "test", in_epoch(0, 0).payload)
     await store.tasks.insert_new([in_epoch(0, 0)])
     await play(store, [1, 1, 1, 1])

@@ -28,7 +28,7 @@ async def other(mongod: Mongod, store: Store) -> Any:
         await other.client.drop_database(other.run)
 
 
-async def test_a_file_brings_what_copying_from_the_run_brings(
+async def test_importing_a_file_equals_copying_from_the_run(
     store: Store, other: Store, mongod: Mongod, tmp_path: Path
 ) -> None:
     await whole_run(store, tasks=3)
@@ -51,7 +51,7 @@ async def test_a_file_brings_what_copying_from_the_run_brings(
         await export_data(store, path, "main")
 
 
-async def test_a_full_disk_is_said_and_no_half_file_stays(store: Store, tmp_path: Path) -> None:
+async def test_a_full_disk_is_an_error_and_leaves_no_partial_file(store: Store, tmp_path: Path) -> None:
     await whole_run(store, tasks=3)
     with room_for(1000), pytest.raises(DataError, match=r"data\.bson\.gz could not be written: .*; free disk space"):
         await export_data(store, tmp_path / "data.bson.gz", "main")

@@ -67,7 +67,7 @@ def test_rare_changes_of_bfloat16_take_a_fiftieth_of_the_bytes(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("damage", ["cut", "other file", "no delta"])
-def test_changes_that_do_not_fit_are_told(tmp_path: Path, damage: str) -> None:
+def test_a_delta_that_does_not_fit_is_refused(tmp_path: Path, damage: str) -> None:
     old, new = bytes(4000), bytes(range(250)) * 16
     (tmp_path / "weights").write_bytes(old if damage != "other file" else old[:3000])
     write_delta(tmp_path / "delta", regions(old, new, [(1000, 4)]))

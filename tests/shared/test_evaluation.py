@@ -46,7 +46,7 @@ async def test_the_oldest_open_round_is_awaited_and_its_version_kept(store: Stor
     assert await store.evaluation.count_round("main", 0) == (3, 3)
 
 
-async def test_rounds_of_withdrawn_versions_are_given_up_and_leave_the_curve(store: Store) -> None:
+async def test_rounds_of_withdrawn_versions_are_skipped_and_leave_the_curve(store: Store) -> None:
     await import_set(store)
     for step in (0, 5, 10):
         await announce(store, step)
@@ -68,7 +68,7 @@ async def test_rounds_of_withdrawn_versions_are_given_up_and_leave_the_curve(sto
     ]
 
 
-async def test_a_task_counts_once_and_a_failure_of_the_plumbing_is_no_wrong_answer(store: Store) -> None:
+async def test_a_task_counts_once_and_an_infrastructure_failure_is_not_a_wrong_answer(store: Store) -> None:
     await import_set(store, num_generations=4)
     await play(store, {"t0": [1, 0, 0, 0], "t1": [0.5, 1, 1, 1], "t2": [0, 0, None, None]}, 0)
     played = await evaluation_round(store, "main", 0)
@@ -90,7 +90,7 @@ async def test_a_task_counts_once_and_a_failure_of_the_plumbing_is_no_wrong_answ
     assert played.to_json()["by_source"]["sums"]["pass_at"]["4"]["value"] == 1.0
 
 
-async def test_a_round_without_a_version_says_who_sampled_it(store: Store) -> None:
+async def test_a_round_without_a_version_names_the_versions_that_sampled_it(store: Store) -> None:
     await store.tasks.insert_new([make_task(0, split="eval", num_generations=1)])
     await play(store, {"t0": [1.0]}, 0, policy_versions=[3, 4])
     played = await evaluation_round(store, "main", 0, dict[int, PolicyVersion]())
@@ -109,7 +109,7 @@ def test_the_best_steps_are_those_of_the_highest_held_out_rewards(tmp_path: Path
     assert best_steps(path, 0) == []
 
 
-async def test_another_policys_reward_is_over_the_episodes_in_which_it_took_turns_and_its_versions_are_told(
+async def test_another_policys_reward_is_over_the_episodes_in_which_it_took_turns_and_its_versions_are_reported(
     store: Store,
 ) -> None:
     await import_set(store)

@@ -63,7 +63,7 @@ def test_a_reply_in_parts_keeps_the_version_of_each_token() -> None:
     assert flatten("r", [dispatch], ADVANTAGES).versions_N.tolist() == [-1, 7, 8, 8]
 
 
-def test_a_request_without_an_answer_is_no_part_of_the_tree() -> None:
+def test_a_request_without_an_answer_is_not_in_the_tree() -> None:
     failed = make_dispatch("r", 1, [9], [9], parent=0, shared_length=3, status=DispatchStatus.FAILED)
     assert flatten("r", [make_dispatch("r", 0, [1], [2, 3]), failed], ADVANTAGES).token_ids_N.tolist() == [1, 2, 3]
 
@@ -111,7 +111,7 @@ def test_training_data_comes_back_from_its_dispatches_with_its_own_advantages() 
         {"response": make_dispatch("r", 0, [1, 2], [3, 5]).response},
     ],
 )
-def test_what_was_changed_after_settlement_is_never_trained(change: dict[str, object]) -> None:
+def test_tokens_changed_after_settlement_are_never_trained(change: dict[str, object]) -> None:
     dispatch = make_dispatch("r", 0, [1, 2], [3, 4])
     data = settled([dispatch])
     with pytest.raises(DataError, match="A dispatch was changed"):

@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.parametrize("status", [None, 0])
-def test_a_command_that_went_well_returns(status: int | None) -> None:
+def test_a_successful_command_returns(status: int | None) -> None:
     run_command(lambda: status)
 
 
@@ -21,7 +21,7 @@ def test_a_status_is_passed_on() -> None:
         run_command(lambda: 3)
 
 
-def test_ctrl_c_ends_a_command_with_a_word_and_not_with_a_traceback() -> None:
+def test_ctrl_c_ends_a_command_with_a_message_instead_of_a_traceback() -> None:
     program = (
         "import signal; from shared.processes.interrupt import run_command; run_command(lambda: signal.raise_signal(2))"
     )

@@ -19,14 +19,12 @@ values = st.recursive(
 
 
 @given(values, st.sampled_from([None, 2]))
-def test_what_is_written_once_is_read(value: Any, indent: int | None) -> None:
+def test_json_without_duplicate_keys_is_read(value: Any, indent: int | None) -> None:
     assert load_json(json.dumps(value, indent=indent)) == value
 
 
 @given(values, values, st.text())
-def test_a_key_that_stands_twice_is_found_on_its_line_whatever_stands_around_it(
-    before: Any, inside: Any, key: str
-) -> None:
+def test_a_duplicate_key_is_found_on_its_line_in_any_context(before: Any, inside: Any, key: str) -> None:
     name, value, around = json.dumps(key), json.dumps(inside), json.dumps(before, indent=1)
     text = f'[{around},\n{{"{{[\\"": [{value}],\n{name}: {value},\n{name}: "]"}} broken behind'
     assume(key != '{["')
@@ -45,14 +43,14 @@ def test_a_key_that_stands_twice_is_found_on_its_line_whatever_stands_around_it(
         ("[" * 100_000, "f.json: not JSON: nested too deeply"),
     ],
 )
-def test_what_is_wrong_is_said_with_its_file_and_line(tmp_path: Path, text: str, said: str) -> None:
+def test_errors_are_reported_with_file_and_line(tmp_path: Path, text: str, said: str) -> None:
     (tmp_path / "f.json").write_text(text)
     with pytest.raises(ConfigError) as caught:
         read_json_file(tmp_path / "f.json", "something")
     assert said in str(caught.value)
 
 
-def test_the_same_key_in_objects_of_its_own_is_no_matter_nor_what_some_editors_begin_a_file_with() -> None:
+def test_equal_keys_in_different_objects_and_a_byte_order_mark_are_accepted() -> None:
     assert load_json('\ufeff[{"a": {"a": 1}}, {"a": "\\"a\\": {"}]') == [{"a": {"a": 1}}, {"a": '"a": {'}]
 
 

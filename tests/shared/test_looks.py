@@ -29,7 +29,7 @@ async def ask_at_both_sizes(connection_string: str) -> dict[str, list[Examined]]
 
 
 @pytest.mark.parametrize("name", OFTEN)
-def test_a_question_that_is_asked_again_and_again_reads_no_more_of_a_run_that_is_ten_times_as_long(
+def test_a_polling_query_reads_no_more_of_a_run_that_is_ten_times_as_long(
     examined: dict[str, list[Examined]], name: str
 ) -> None:
     short, long = examined[name]

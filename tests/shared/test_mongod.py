@@ -44,7 +44,7 @@ def test_stopping_twice_is_fine_and_leaves_no_process(tmp_path: Path) -> None:
     assert server.process.poll() == 0
 
 
-def test_a_port_that_somebody_took_meanwhile_is_replaced(tmp_path: Path) -> None:
+def test_a_port_taken_in_the_meantime_is_replaced(tmp_path: Path) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -57,7 +57,7 @@ def test_a_port_that_somebody_took_meanwhile_is_replaced(tmp_path: Path) -> None
                 assert client.admin.command("ping")["ok"] == 1
 
 
-def test_a_port_that_was_given_to_another_process_is_given_to_nobody_while_that_lives(
+def test_a_reserved_port_is_not_given_out_again_while_its_process_lives(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Also before it is bound: an engine takes seconds to start."""
@@ -76,7 +76,7 @@ def test_a_port_that_was_given_to_another_process_is_given_to_nobody_while_that_
         assert free_port() == port
 
 
-def test_a_failed_start_shows_the_end_of_the_servers_own_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_start_shows_the_end_of_the_servers_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     program = tmp_path / "mongod"
     program.write_text("#!/bin/sh\necho no space left on device\nexit 14\n")
     program.chmod(0o755)
@@ -97,7 +97,7 @@ def test_a_server_that_never_answers_is_stopped(tmp_path: Path, monkeypatch: pyt
     assert server.process.poll() is not None
 
 
-def test_a_named_binary_that_is_none_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_named_binary_that_is_not_executable_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MONGOD", str(tmp_path))
     (tmp_path / "text").write_text("")
     monkeypatch.setenv("MONGOD", str(tmp_path / "text"))

@@ -33,7 +33,7 @@ BAD = (
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_a_name_that_would_be_more_than_a_name_is_refused_everywhere(tmp_path: Path, name: str) -> None:
+def test_a_name_with_other_characters_is_refused_everywhere(tmp_path: Path, name: str) -> None:
     for check in (check_run_name, lambda text: check_name("policy", text)):
         with pytest.raises(ConfigError, match=r"name .*: expected 1 to 60 of"):
             check(name)
@@ -46,12 +46,12 @@ def test_a_name_that_would_be_more_than_a_name_is_refused_everywhere(tmp_path: P
 
 
 @pytest.mark.parametrize("name", ["main", "Run-1", "x" * LONGEST, "0", "a_b-c"])
-def test_a_plain_name_is_taken(name: str) -> None:
+def test_a_plain_name_is_accepted(name: str) -> None:
     assert check_run_name(name) == check_name("policy", name) == name
 
 
 @pytest.mark.parametrize("name", ["admin", "local", "config"])
-def test_databases_of_the_server_are_no_runs(name: str) -> None:
+def test_system_databases_are_refused_as_run_names(name: str) -> None:
     with pytest.raises(ConfigError, match="system database"):
         check_run_name(name)
 
@@ -77,5 +77,5 @@ def test_a_label_is_one_line_of_utf_8(text: str) -> None:
     assert check_label("source", "openai/gsm8k v1.0: é") == "openai/gsm8k v1.0: é"
 
 
-def test_what_is_long_is_told_short() -> None:
+def test_long_values_are_shortened() -> None:
     assert len(shortened("x" * 10_000)) < 120

@@ -41,7 +41,7 @@ def test_a_class_is_found_by_its_name() -> None:
         ("shared.documents.base:Document", "has <class 'shared.documents.base.Document'> there; expected a subclass"),
     ],
 )
-def test_what_is_no_such_class_is_named_with_what_is_there(
+def test_a_name_that_is_not_such_a_class_is_reported_with_what_was_found(
     path: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "tests_broken.py").write_text("def")
@@ -52,7 +52,7 @@ def test_what_is_no_such_class_is_named_with_what_is_there(
     assert said in str(raised.value)
 
 
-def test_a_file_is_a_module_too_once_under_whatever_path_and_finds_what_lies_beside_it(
+def test_a_file_is_one_module_under_any_path_and_finds_its_neighbors(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "path", list(sys.path))

@@ -19,7 +19,7 @@ def test_pass_at_k_is_the_share_of_all_choices_of_k_episodes_with_a_pass_among_t
 
 
 @pytest.mark.parametrize("k", [0, 5])
-def test_pass_at_k_wants_as_many_episodes(k: int) -> None:
+def test_pass_at_k_needs_k_episodes(k: int) -> None:
     with pytest.raises(ValueError, match=r"expected 1 <= k <= episodes"):
         pass_at_k(4, 2, k)
 
@@ -30,7 +30,7 @@ def test_a_pass_is_a_full_score() -> None:
     assert PASS_SCORE == 1.0
 
 
-def test_wilson_is_the_root_of_its_own_equation_and_never_empty() -> None:
+def test_wilson_solves_its_equation_and_is_never_empty() -> None:
     """Its bounds are the p with |mean - p| = z sqrt(p (1 - p) / n)."""
     for ones, n in ((0, 10), (10, 10), (3, 10), (50, 200)):
         found = wilson([1.0] * ones + [0.0] * (n - ones))
@@ -43,7 +43,7 @@ def test_wilson_is_the_root_of_its_own_equation_and_never_empty() -> None:
         assert found.high - found.low > 0.05
 
 
-def test_the_bootstrap_repeats_itself_and_has_the_width_of_a_mean() -> None:
+def test_the_bootstrap_is_deterministic_and_has_the_width_of_a_mean() -> None:
     rng = random.Random(1)
     values = [rng.gauss(0.5, 0.2) for _ in range(400)]
     found = bootstrap(values)

@@ -36,7 +36,7 @@ def test_a_link_in_its_place_is_not_followed(shared_temp: Path, tmp_path: Path) 
     assert not list((tmp_path / "victim").iterdir())
 
 
-def test_a_folder_that_is_open_to_others_or_anothers_is_refused(
+def test_a_folder_of_another_user_or_open_to_others_is_refused(
     shared_temp: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     own = shared_temp / "own"
@@ -51,7 +51,7 @@ def test_a_folder_that_is_open_to_others_or_anothers_is_refused(
         private_folder(own)
 
 
-def test_a_lock_that_is_a_link_empties_no_file_of_anybody(tmp_path: Path) -> None:
+def test_a_lock_that_is_a_link_empties_no_file(tmp_path: Path) -> None:
     victim, cache = tmp_path / "victim", tmp_path / "cache"
     victim.write_text("precious")
     cache.mkdir()

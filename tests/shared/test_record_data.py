@@ -31,7 +31,7 @@ async def test_only_whole_groups_are_offered_and_the_oldest_come_first(store: St
     assert [sorted(row["records"]) for row in found] == groups
 
 
-async def test_what_is_borrowed_is_offered_to_nobody_else(store: Store) -> None:
+async def test_borrowed_data_is_not_offered_again(store: Store) -> None:
     groups = await write_groups(store, 2)
     assert await store.data.claim(groups[0], DataClaim(trainer_generation=1, step=1)) == 2
     assert await store.data.claim(groups[0], DataClaim(trainer_generation=1, step=2)) == 0
@@ -50,7 +50,7 @@ async def test_a_commit_marks_what_was_borrowed_for_that_step_and_repeats_harmle
     }
 
 
-async def test_the_trainers_of_two_policies_use_and_undo_their_own_data_alone(store: Store) -> None:
+async def test_the_trainers_of_two_policies_use_and_undo_only_their_own_data(store: Store) -> None:
     """Both are at the same step of the same start, so that their claims are equal."""
     claim = DataClaim(trainer_generation=1, step=1)
     ids = {}
@@ -90,7 +90,7 @@ async def test_a_resume_undoes_every_mark_above_its_step_and_none_below(store: S
     assert {d.last_trained_step for d in kept} == {1}
 
 
-async def test_a_new_trainer_takes_back_what_the_dead_one_had_borrowed(store: Store) -> None:
+async def test_a_new_trainer_releases_data_borrowed_by_a_dead_one(store: Store) -> None:
     groups = await write_groups(store, 1)
     await store.data.claim(groups[0], DataClaim(trainer_generation=1, step=3))
     assert await store.data.release_claims("main", trainer_generation=2) == 2
@@ -99,7 +99,7 @@ async def test_a_new_trainer_takes_back_what_the_dead_one_had_borrowed(store: St
     assert await store.data.commit_step("main", DataClaim(trainer_generation=1, step=3), max_trained_count=1) == []
 
 
-async def test_what_is_set_aside_stays_is_counted_and_comes_back_after_a_resume(store: Store) -> None:
+async def test_data_set_aside_is_kept_counted_and_ready_again_after_a_resume(store: Store) -> None:
     groups = await write_groups(store, 2)
     await store.data.set_aside(groups[0], DataStatus.STALE, "4 steps behind")
     assert await store.data.count_by_status() == {DataStatus.STALE: 2, DataStatus.READY: 2}
@@ -124,7 +124,7 @@ def version(number: int, step: int, withdrawn_to: int | None = None) -> PolicyVe
     )
 
 
-def test_lag_is_the_number_of_optimizer_steps_between_two_sets_of_weights() -> None:
+def test_staleness_is_the_number_of_optimizer_steps_between_two_sets_of_weights() -> None:
     assert version(3, step=3).staleness(5) == 2
     assert version(57, step=57, withdrawn_to=50).staleness(50) == 7  # from the dead branch back to where it parted
     assert version(57, step=57, withdrawn_to=50).staleness(52) == 9  # and on along the surviving one
@@ -132,7 +132,7 @@ def test_lag_is_the_number_of_optimizer_steps_between_two_sets_of_weights() -> N
 
 @given(st.lists(st.integers(0, 6), min_size=1, max_size=8))
 @settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-async def test_after_any_history_of_resumes_lag_is_the_distance_in_the_tree_of_steps(
+async def test_after_any_history_of_resumes_staleness_is_the_distance_in_the_tree_of_steps(
     store: Store, resumes: list[int]
 ) -> None:
     """Model: a tree of steps, a resume moves the head back; staleness is the path length between version and head."""

@@ -86,7 +86,7 @@ def test_no_password_is_shown_however_it_was_escaped(user: str, password: str) -
         f"mongodb://db/?authMechanism=MONGODB-AWS&authMechanismProperties=AWS_SESSION_TOKEN={PASSWORD}",
     ],
 )
-async def test_what_the_driver_says_about_a_connection_string_is_told_without_its_secrets(
+async def test_the_drivers_messages_about_a_connection_string_lose_its_secrets(
     url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     said = ""
@@ -105,11 +105,11 @@ def test_urls_in_a_text_lose_their_secrets_and_the_rest_stays() -> None:
     assert redacted("no URL: a@b") == "no URL: a@b"
 
 
-def test_a_short_secret_is_hidden_where_it_is_a_word_of_its_own() -> None:
+def test_a_short_secret_is_hidden_where_it_is_a_separate_word() -> None:
     assert redacted("pw of upward: pw", "mongodb://u:pw@h") == f"{HIDDEN} of upward: {HIDDEN}"
 
 
-def test_values_of_a_configuration_are_told_without_secrets() -> None:
+def test_values_of_a_configuration_are_shown_without_secrets() -> None:
     url = f"http://u:{PASSWORD}@h/?k={PASSWORD}"
     assert redacted_values({"urls": [url], "n": 1, "inner": {"url": url}}) == {
         "urls": [f"http://h/?{HIDDEN}"],

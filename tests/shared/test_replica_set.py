@@ -39,7 +39,7 @@ async def blocking(work: object, *args: object) -> None:
 
 
 @pytest.mark.parametrize("fault", ["step down", "kill -9", "no majority"])
-async def test_the_work_goes_on_through(servers: ReplicaSet, store: Store, fault: str) -> None:
+async def test_the_work_continues_through(servers: ReplicaSet, store: Store, fault: str) -> None:
     async with asyncio.timeout(PATIENCE_S):
         await work_through(store, range(2))
         working = asyncio.create_task(work_through(store, range(2, 12)))
@@ -134,7 +134,7 @@ async def reads_of_a_lagging_member_are_stale(servers: ReplicaSet, store: Store)
             await asyncio.to_thread(servers.lag, lagging, False)
 
 
-async def test_a_string_that_leads_to_a_secondary_alone_is_refused(servers: ReplicaSet, store: Store) -> None:
+async def test_a_string_that_reaches_only_a_secondary_is_refused(servers: ReplicaSet, store: Store) -> None:
     secondary = (await asyncio.to_thread(servers.secondaries))[0]
     with pytest.raises(
         ConfigError, match="that is not its primary; expected a connection string that names every member"
@@ -143,7 +143,9 @@ async def test_a_string_that_leads_to_a_secondary_alone_is_refused(servers: Repl
             pass
 
 
-async def test_what_no_majority_has_is_no_success_and_its_repetition_waits(servers: ReplicaSet, store: Store) -> None:
+async def test_a_write_without_a_majority_is_not_a_success_and_its_repetition_waits(
+    servers: ReplicaSet, store: Store
+) -> None:
     """Both secondaries stand still: the undecorated driver says it in as many words."""
     secondaries = await asyncio.to_thread(servers.secondaries)
     for n in secondaries:

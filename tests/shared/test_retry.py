@@ -37,7 +37,7 @@ async def test_a_verb_is_repeated_until_the_database_is_back(monkeypatch: pytest
     assert verbs.calls == 4
 
 
-async def test_patience_ends_with_an_error_that_names_the_verb(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_retry_limit_raises_an_error_that_names_the_verb(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(retry, "FIRST_PAUSE_S", 0.001)
     monkeypatch.setattr(retry, "PATIENCE_S", 0.0)
     with pytest.raises(StoreUnavailable, match=r"ask: MongoDB has not answered for .* s: away"):

@@ -79,7 +79,7 @@ async def test_a_record_moves_only_along_its_states_and_the_same_move_again_is_f
         await store.records.move("nobody", RecordStatus.SCORED, {})
 
 
-async def test_settling_a_group_abandons_every_attempt_that_was_overtaken(store: Store) -> None:
+async def test_settling_a_group_abandons_every_superseded_attempt(store: Store) -> None:
     await import_tasks(store, 1, num_generations=1)
     zombie = await claim(store, lease_s=0.0)
     await store.records.start(zombie, "zombie")
@@ -101,7 +101,7 @@ async def test_only_whole_groups_are_offered_oldest_first(store: Store) -> None:
     assert await store.data.ready_groups("other", 10) == []
 
 
-async def test_what_is_borrowed_is_offered_to_nobody_until_it_is_given_back(store: Store) -> None:
+async def test_borrowed_data_is_not_offered_until_it_is_released(store: Store) -> None:
     [[a, b]] = await groups(store, 1)
     assert await store.data.claim([a, b], FIRST) == 2
     assert await store.data.claim([a, b], SECOND) == 0
@@ -141,7 +141,7 @@ async def test_data_stays_ready_until_it_was_used_as_often_as_allowed(store: Sto
     assert await train(store, 3, max_trained_count=2) == []
 
 
-async def test_a_resume_undoes_later_marks_on_data_and_records_alike(store: Store) -> None:
+async def test_a_resume_undoes_later_marks_on_data_and_records(store: Store) -> None:
     [[a, _], [c, _]] = await groups(store, 2)
     await train(store, 1)
     await train(store, 2)
@@ -154,7 +154,7 @@ async def test_a_resume_undoes_later_marks_on_data_and_records_alike(store: Stor
     assert await train(store, 2) == [c, c[:-3] + "1:1"]
 
 
-async def test_what_is_set_aside_keeps_its_reason(store: Store) -> None:
+async def test_data_set_aside_keeps_its_reason(store: Store) -> None:
     [[a, b], [c, d]] = await groups(store, 2)
     await store.data.set_aside([a, b], DataStatus.STALE, "5 steps old")
     await store.data.set_aside([c, d], DataStatus.DROPPED, "too long")
@@ -212,7 +212,7 @@ async def test_the_database_itself_refuses_a_second_record_of_an_attempt(store: 
         await store.database["records"].insert_one(record.to_mongo() | {"_id": "another"})
 
 
-async def test_a_run_that_must_exist_is_not_made_by_asking(mongod: Mongod, store: Store) -> None:
+async def test_opening_a_run_that_must_exist_does_not_create_it(mongod: Mongod, store: Store) -> None:
     for _ in range(2):
         with pytest.raises(ConfigError, match="no run 'absent'"):
             async with Store.open(mongod.connection_string, "absent", must_exist=True):

@@ -51,12 +51,12 @@ def test_the_names_of_the_bundled_scorers_are_those_of_the_samplers_registry() -
         ),
     ],
 )
-def test_what_no_sampler_can_play_is_a_problem(fields: dict[str, Any], said: str) -> None:
+def test_a_task_that_no_sampler_can_play_is_an_error(fields: dict[str, Any], said: str) -> None:
     (problem,) = problems(ALL, **fields)
     assert said in problem
 
 
-def test_what_samplers_can_play_is_none() -> None:
+def test_a_playable_task_has_no_error() -> None:
     assert problems(ALL, scorer="math") == problems(ALL) == problems(ALL, tools=[]) == []
     able = Samplers(knows_scorers=True, has_judge=True, has_tools=True)
     assert problems(able, scorer="asearcher", tools=["x"]) == []
@@ -65,7 +65,7 @@ def test_what_samplers_can_play_is_none() -> None:
     assert 'compares with an answer; expected "answer"' in problem
 
 
-def test_what_only_samplers_know_is_a_warning_with_the_number_of_tasks_and_warnings_are_bounded() -> None:
+def test_uncertain_problems_are_bounded_warnings_with_the_number_of_tasks() -> None:
     check = TaskCheck(Samplers())
     for fields in [{"scorer": "mine"}, {"scorer": "mine"}, {"scorer": "agentcpm"}, {"tools": ["x"]}, {"tools": ["x"]}]:
         assert list(check.problems(payload(**fields))) == []

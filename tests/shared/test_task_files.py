@@ -140,13 +140,13 @@ def test_an_array_that_is_not_utf8_is_refused_with_the_line(tmp_path: Path) -> N
     assert errors_of(tmp_path / "t.json") == ["2: byte 13 is not UTF-8; expected a UTF-8 file"]
 
 
-def test_an_unknown_key_is_sent_to_metadata(tmp_path: Path) -> None:
+def test_the_error_for_an_unknown_key_recommends_metadata(tmp_path: Path) -> None:
     assert errors_of(write(tmp_path / "t.jsonl", [line(0, level=3)]))[0].endswith(
         'Put your own fields under "metadata"'
     )
 
 
-def test_an_id_may_stand_in_a_file_only_once(tmp_path: Path) -> None:
+def test_a_duplicate_id_in_a_file_is_refused(tmp_path: Path) -> None:
     path = write(tmp_path / "t.jsonl", [line(0), line(1), line(0)])
     assert errors_of(path) == ['3: "id" is "t0", which line 1 already has']
 
@@ -172,14 +172,14 @@ def test_a_byte_order_mark_and_a_last_line_without_its_end_are_read(tmp_path: Pa
     assert check_task_file(tmp_path / "t.jsonl") == 2
 
 
-def test_names_that_would_break_ids_are_refused() -> None:
+def test_names_that_break_ids_are_refused() -> None:
     with pytest.raises(ConfigError, match="split name 'a:b'"):
         ImportTarget(split="a:b")
     with pytest.raises(ConfigError, match="num_generations is 0"):
         ImportTarget(num_generations=0)
 
 
-def test_an_id_in_two_files_of_one_set_is_told_with_both_places(tmp_path: Path) -> None:
+def test_an_id_in_two_files_of_one_set_is_reported_with_both_places(tmp_path: Path) -> None:
     first = write(tmp_path / "a.jsonl", [line(0), line(1)])
     second = write(tmp_path / "b.jsonl", ["", line(2), line(1, query="another")])
     check_unique_ids([first])

@@ -96,7 +96,7 @@ async def test_progress_goes_by_bytes_to_the_end(store: Store, tmp_path: Path) -
         assert done[-1] == total
 
 
-async def test_imports_at_the_same_time_leave_no_hole_and_no_double(store: Store, tmp_path: Path) -> None:
+async def test_concurrent_imports_leave_no_gap_and_no_duplicate(store: Store, tmp_path: Path) -> None:
     same = write(tmp_path / "same.jsonl", [line(k) for k in range(1500)])
     other = write(tmp_path / "other.jsonl", [line(k) for k in range(5000, 6200)])
     results = await asyncio.gather(*(import_task_file(store, p, ImportTarget()) for p in (same, same, other)))
@@ -108,7 +108,7 @@ async def test_imports_at_the_same_time_leave_no_hole_and_no_double(store: Store
         assert [t["tid"] for t in tasks if t["tid"] in set(own)] == own  # each file's order survives
 
 
-async def test_an_import_overtaken_by_another_of_some_of_its_tasks_leaves_no_hole(store: Store, tmp_path: Path) -> None:
+async def test_an_import_that_races_with_another_of_its_tasks_leaves_no_gap(store: Store, tmp_path: Path) -> None:
     """Both read the next `seq` before either writes; what the first has taken must not become a hole of the second."""
     few = write(tmp_path / "few.jsonl", [line(k) for k in range(10)])
     mixed = [line(100 + k) for k in range(10)] + [

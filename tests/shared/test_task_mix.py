@@ -144,7 +144,7 @@ async def test_nothing_is_written_when_one_file_is_wrong(store: Store, tmp_path:
         ([{"name": "a", "turns": 2}], "Extra inputs"),
     ],
 )
-def test_a_source_that_cannot_be_meant_is_refused(sources: list[dict[str, Any]], said: str) -> None:
+def test_a_wrong_source_is_refused(sources: list[dict[str, Any]], said: str) -> None:
     with pytest.raises(ValueError, match=said):
         mix(*sources)
 

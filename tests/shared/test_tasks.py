@@ -56,7 +56,7 @@ async def test_a_zombie_is_refused_after_its_lease_was_taken_over(store: Store) 
 
 
 @pytest.mark.parametrize(("max_failures", "state"), [(9, SlotStatus.OPEN), (1, SlotStatus.FAILED)])
-async def test_a_zombie_is_refused_though_nobody_leased_its_slot_again(
+async def test_a_zombie_is_refused_although_its_slot_was_not_leased_again(
     store: Store, max_failures: int, state: SlotStatus
 ) -> None:
     """Two leases expired: the next claim opens both slots again and takes the first, or fails them for good."""
@@ -89,7 +89,7 @@ async def test_the_last_slot_completes_its_group_in_the_same_update(store: Store
     assert task.completed_at is not None
 
 
-async def test_a_plumbing_failure_is_retried_later_and_then_failed_without_a_score(store: Store) -> None:
+async def test_an_infrastructure_failure_is_retried_later_and_then_failed_without_a_score(store: Store) -> None:
     await import_tasks(store, 1, num_generations=1)
     first = await claim(store)
     assert not await store.tasks.retry_slot(first, "engine down", delay_s=60, max_failures=2)
@@ -117,7 +117,7 @@ async def test_a_slot_whose_lease_expires_again_and_again_is_failed_and_does_not
     assert task.status is TaskStatus.COMPLETED
 
 
-async def test_a_released_slot_is_free_at_once_and_keeps_its_clean_sheet(store: Store) -> None:
+async def test_a_released_slot_is_free_at_once_and_counts_no_failure(store: Store) -> None:
     await import_tasks(store, 1, num_generations=1)
     first = await claim(store)
     await store.tasks.release_slot(first)
@@ -142,7 +142,7 @@ async def test_a_task_bound_to_a_version_waits_for_an_engine_that_serves_it(stor
     assert await claim(store, split="eval", served_versions=[6, 7]) is not None
 
 
-async def test_a_worker_called_like_a_field_path_is_stored_as_text(store: Store) -> None:
+async def test_a_worker_named_like_a_field_path_is_stored_as_text(store: Store) -> None:
     await import_tasks(store, 1)
     got = await claim(store, "$slots")
     assert got.task.slots[got.traj_id].worker == "$slots"
@@ -283,7 +283,7 @@ async def test_ending_a_slot_again_changes_nothing_and_is_no_lost_lease(store: S
     assert [s.score for s in task.slots] == [1.0, None]
 
 
-async def test_failures_of_the_plumbing_are_counted_over_the_whole_run(store: Store) -> None:
+async def test_infrastructure_failures_are_counted_over_the_whole_run(store: Store) -> None:
     assert await store.tasks.count_failures() == (0, 0)
     await import_tasks(store, 2)
     for max_failures in (9, 1, 9):

@@ -26,7 +26,7 @@ def test_the_hash_is_that_of_the_list_in_its_order_and_no_tools_have_none() -> N
     assert not ToolSchemas.of([a, b]).model_copy(update={"tools": [json.dumps(a)]}).is_whole()
 
 
-async def test_what_no_document_could_hold_as_a_field_comes_back_as_it_was(store: Store) -> None:
+async def test_schemas_with_names_that_no_document_field_may_have_round_trip(store: Store) -> None:
     odd = tool("odd", description="é \ud800 \0 $x", parameters={"$ref": "a", "$id": "b", "a.b": {"": 1}})
     schemas = ToolSchemas.of([odd, {"name": "bare"}])
     await store.tool_schemas.keep(schemas)
@@ -37,7 +37,7 @@ async def test_what_no_document_could_hold_as_a_field_comes_back_as_it_was(store
     assert '"é ' in found.tools[0], "readable"
 
 
-async def test_a_list_that_is_too_large_is_cut_and_says_so(store: Store) -> None:
+async def test_a_list_that_is_too_large_is_cut_with_a_count(store: Store) -> None:
     tools = [tool(f"t{n}", description="ü" * (MOST_BYTES // 8)) for n in range(9)]  # two bytes each
     schemas = ToolSchemas.of(tools)
     assert (len(schemas.tools), schemas.left_out, schemas.id) == (3, 6, hash_of(tools))
@@ -46,7 +46,7 @@ async def test_a_list_that_is_too_large_is_cut_and_says_so(store: Store) -> None
     assert ToolSchemas.of([tool("huge", description="x" * MOST_BYTES)]).left_out == 1
 
 
-async def test_runs_of_an_earlier_version_are_read_and_what_they_did_not_keep_is_said(store: Store) -> None:
+async def test_runs_of_an_earlier_version_are_read_and_missing_lists_are_reported(store: Store) -> None:
     await whole_run(store)
     earlier = {"$set": {"tools_hash": "0123456789abcdef"}}
     await store.database["dispatched_sampling_tasks"].update_many({}, earlier)

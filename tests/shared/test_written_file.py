@@ -18,7 +18,7 @@ def test_a_written_file_is_alone_in_its_new_folder(tmp_path: Path) -> None:
     assert list(path.parent.iterdir()) == [path]
 
 
-def test_a_full_disk_is_said_and_an_older_file_stays_as_it_was(tmp_path: Path) -> None:
+def test_a_full_disk_is_an_error_and_an_older_file_is_unchanged(tmp_path: Path) -> None:
     path = tmp_path / "a.json"
     for old in (None, "old"):
         if old is not None:
@@ -31,7 +31,7 @@ def test_a_full_disk_is_said_and_an_older_file_stays_as_it_was(tmp_path: Path) -
         assert [file.read_text() for file in tmp_path.iterdir()] == ([] if old is None else [old])
 
 
-def test_a_folder_that_cannot_be_made_or_a_name_that_is_taken_is_said(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_created_or_an_existing_name_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(DataError, match=r"a\.json could not be written: .*File exists: '.*/file'; free disk space"):
         write_text_whole(tmp_path / "file" / "a.json", "x")
@@ -41,7 +41,7 @@ def test_a_folder_that_cannot_be_made_or_a_name_that_is_taken_is_said(tmp_path: 
     assert {path.name for path in tmp_path.iterdir()} == {"file", "folder"}
 
 
-def test_what_was_begun_and_given_up_leaves_nothing(tmp_path: Path) -> None:
+def test_an_abandoned_write_leaves_nothing(tmp_path: Path) -> None:
     with suppress(KeyError), written_whole(tmp_path / "a.json") as beside:
         beside.write_text("half")
         raise KeyError

@@ -93,7 +93,7 @@ def test_one_policy_keeps_the_runs_own_folder_and_takes_no_other(tmp_path: Path)
         (("num_processes: 2", "engine_urls: ['http://j:1']"), "engine http://j:1 is given to 2 policies"),
     ],
 )
-def test_what_cannot_be_is_refused_with_its_remedy(debate: Path, change: tuple[str, str], said: str) -> None:
+def test_invalid_policies_are_refused_with_the_remedy(debate: Path, change: tuple[str, str], said: str) -> None:
     text = debate.read_text()
     assert change[0] in text
     debate.write_text(text.replace(*change))

@@ -112,7 +112,7 @@ def test_own_code_that_does_not_work_ends_it_with_its_line(launch: Launch, tmp_p
         launch(settings={"agent_config_path": str(tmp_path / "none.yml")})
 
 
-def test_what_samplers_elsewhere_have_is_not_known_here(launch: Launch) -> None:
+def test_missing_parts_of_remote_samplers_are_warnings(launch: Launch) -> None:
     (line,) = launch("--num_samplers", "0", scorer="mine")
     assert line.startswith('1 tasks: "scorer" is "mine"; expected one of ')
     first, second = launch("--num_samplers", "0", settings={"scorer_modules": '["only.there"]'}, scorer="mine")

@@ -108,7 +108,9 @@ def test_a_person_may_undo_later_steps_by_saying_so(bridge: StoreBridge, alone: 
     assert take_over(bridge, configured(tmp_path / "elsewhere"), alone, 0) == 3, "from now on it is the run's own place"
 
 
-def test_what_was_looked_at_is_what_is_taken_over(bridge: StoreBridge, alone: Parallel, tmp_path: Path) -> None:
+def test_a_take_over_is_refused_if_the_run_changed_since_it_was_read(
+    bridge: StoreBridge, alone: Parallel, tmp_path: Path
+) -> None:
     """The trainer that is to be replaced saves in between: the look was of an older run."""
     config = configured(tmp_path)
     trainer_generation = at_step(bridge, alone, config, 5, saved=2)

@@ -51,7 +51,7 @@ def test_a_mixture_is_imported_and_its_held_out_tasks_are_a_round(tandem: Comman
         (["--config", "mix.yml"], "mix.yml: sources.1.weight is -1"),
     ],
 )
-def test_what_an_import_takes_is_said(tandem: Command, arguments: list[str], said: str) -> None:
+def test_wrong_arguments_of_an_import_are_reported(tandem: Command, arguments: list[str], said: str) -> None:
     Path("mix.yml").write_text(MIX.replace("weight: 1", "weight: -1"))
     result = tandem("tasks", "import", "mixed", *arguments)
     assert (result.exit_code, said in result.stderr) == (2, True), result.stderr
