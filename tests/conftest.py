@@ -1,4 +1,4 @@
-"""What every test may ask for: a real mongod (one per test process) and a fresh database in it."""
+"""Fixtures of all tests: a real mongod (one per test process) and a fresh database in it."""
 
 import logging
 import os

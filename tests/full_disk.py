@@ -1,4 +1,4 @@
-"""A disk that is full, as far as one process sees it."""
+"""Simulates a full disk for one process."""
 
 import resource
 from collections.abc import Iterator

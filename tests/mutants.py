@@ -1,4 +1,4 @@
-"""Protections that are taken out one at a time, to see that a test misses each.
+"""Removes protections one at a time, to verify that a test fails without each.
 
     python -m tests.mutants              # all of them: some minutes
     python -m tests.mutants lease head   # those whose name holds one of the words

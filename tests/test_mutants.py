@@ -1,4 +1,4 @@
-"""The list of `python -m tests.mutants` fits the tree: what a mutant changes stands there, and so does its test."""
+"""The list of `python -m tests.mutants` fits the tree: the changed line and the test of each mutant exist."""
 
 import ast
 
@@ -9,7 +9,7 @@ from tests.mutant_list import MUTANTS, Mutant
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=[mutant.name for mutant in MUTANTS])
-def test_what_a_mutant_changes_stands_once_in_its_file_and_its_test_is_there(mutant: Mutant) -> None:
+def test_a_mutants_line_is_unique_in_its_file_and_its_test_exists(mutant: Mutant) -> None:
     source = (ROOT / mutant.file).read_text(encoding="utf-8")
     assert source.count(mutant.old) == 1, f"{mutant.file}: {mutant.old!r}"
     ast.parse(source.replace(mutant.old, mutant.new))
@@ -18,5 +18,5 @@ def test_what_a_mutant_changes_stands_once_in_its_file_and_its_test_is_there(mut
     assert mutant.test_name in functions
 
 
-def test_every_mutant_has_a_name_of_its_own() -> None:
+def test_every_mutant_has_a_unique_name() -> None:
     assert len({mutant.name for mutant in MUTANTS}) == len(MUTANTS)

@@ -1,4 +1,4 @@
-"""A fact stands in one place: what two services must agree on is written once, and the others import it."""
+"""Facts that two services must agree on are defined once and imported."""
 
 import ast
 import re
@@ -43,13 +43,13 @@ def sources() -> dict[str, str]:
 
 
 @pytest.mark.parametrize("fact", FACTS)
-def test_a_fact_is_written_in_its_own_file_alone(fact: str) -> None:
+def test_a_fact_is_defined_only_in_its_file(fact: str) -> None:
     pattern, home = FACTS[fact]
     found = {file for file, text in sources().items() if re.search(pattern, text)}
     assert found == ({home} if home else set())
 
 
-def test_no_number_stands_under_one_name_in_two_files() -> None:
+def test_no_constant_is_defined_in_two_files() -> None:
     where: defaultdict[tuple[str, object], list[str]] = defaultdict(list)
     for file, text in sources().items():
         for node in ast.parse(text).body:

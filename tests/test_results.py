@@ -1,4 +1,4 @@
-"""What measurements write at their end."""
+"""The result files of measurements."""
 
 import json
 from dataclasses import dataclass

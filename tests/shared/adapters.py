@@ -1,4 +1,4 @@
-"""Adapters as files, made by hand: no torch, no PEFT."""
+"""Hand-written adapter files, without torch and PEFT."""
 
 import json
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""Whole little runs for tests, played with the store's own verbs: two turns with a tool call, and a branch that forgets it.
+"""Small complete runs for tests, written by the store's verbs: two turns with a tool call, and a branch without it.
 
 0  p p p | a a b           tree  0 1 2 3 4 5 ─ 6 7 ─ 8 9        turn 0, tool result, turn 1
 1  (6 shared) t t | c d                    └── 10 11            turn 2: shares 5, asks anew, replies

@@ -1,4 +1,4 @@
-"""The rows of tests/shared/test_late_writes.py: a verb of the store whose write may come late, and what happens after it."""
+"""The rows of tests/shared/test_late_writes.py: a verb whose write may come late, and the events after it."""
 
 from collections.abc import Awaitable, Callable
 from typing import Any

@@ -1,4 +1,4 @@
-"""What the services ask the database again and again, and how much of it each question reads, by the size of the run.
+"""The services' polling queries, and how much each reads by the size of the run.
 
     python -m tests.shared.looks 1000 100000     # groups that were played and trained
 

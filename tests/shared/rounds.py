@@ -1,4 +1,4 @@
-"""Little evaluation rounds for tests, played with the store's own verbs."""
+"""Small evaluation rounds for tests, written by the store's verbs."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""An adapter and its base make the same bits wherever they are merged, or a message."""
+"""An adapter and its base give the same bits on every machine, or an error."""
 
 import shutil
 from pathlib import Path

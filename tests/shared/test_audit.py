@@ -1,4 +1,4 @@
-"""Each promise of the audit: a whole run keeps it, and a database that breaks it is found out."""
+"""Each check of the audit: an intact run passes it, and a database that violates it is detected."""
 
 import asyncio
 from dataclasses import replace

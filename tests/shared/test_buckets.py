@@ -1,4 +1,4 @@
-"""Buckets: sender and receiver cut one file alike, and its bytes are what is sent."""
+"""Buckets: sender and receiver split a file identically, and its bytes are sent."""
 
 import json
 import struct

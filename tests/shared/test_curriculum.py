@@ -1,4 +1,4 @@
-"""The curriculum: what the next epoch skips follows from the documents alone, once, in whatever order things happen."""
+"""The curriculum: the tasks that the next epoch skips depend only on the documents, not on the order of events."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Training data as a file: what comes back is what went out, and a damaged file changes nothing."""
+"""Training data as a file: it round-trips, and a damaged file changes nothing."""
 
 import gzip
 import os

@@ -1,4 +1,4 @@
-"""Changes between weight files fit bit for bit, or say that they do not fit."""
+"""Deltas between weight files are applied bit for bit, or refused."""
 
 from pathlib import Path
 

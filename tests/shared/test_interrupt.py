@@ -1,4 +1,4 @@
-"""Commands end at Ctrl-C with a word and a status, and otherwise as their `main` says."""
+"""Commands end at Ctrl-C with a message and a status, otherwise with the status of their `main`."""
 
 import subprocess
 import sys

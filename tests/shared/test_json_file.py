@@ -1,4 +1,4 @@
-"""JSON that a person wrote: read as any, but for a key that stands twice in one object."""
+"""Users' JSON files: read like any JSON, except that duplicate keys are refused."""
 
 import json
 from pathlib import Path

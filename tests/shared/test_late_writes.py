@@ -1,4 +1,4 @@
-"""Every write of the store, carried out twice, and once more when the world has moved on: nothing changes.
+"""Every write of the store, repeated at once and after later events: nothing changes.
 
 A row (tests/shared/late_write_rows.py) is a verb and what happens after it. The commands that the verb sent are sent again at
 once, as a driver does whose answer was lost, and again at the end, as where a network held them back. A verb that is new must get

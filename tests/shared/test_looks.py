@@ -1,4 +1,4 @@
-"""What services ask again and again reads no more of a long run than of a short one."""
+"""Polling queries read no more of a long run than of a short one."""
 
 import asyncio
 

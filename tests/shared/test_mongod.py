@@ -1,4 +1,4 @@
-"""The embedded server: what was acknowledged is there again, the address stays, a failed start says why."""
+"""The embedded server: acknowledged writes persist, the address stays, a failed start gives the reason."""
 
 import json
 import random

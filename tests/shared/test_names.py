@@ -1,4 +1,4 @@
-"""Names of runs, policies, splits and sources: no folder, database or field of a document is left by one."""
+"""Names of runs, policies, splits and sources: none can escape a folder, database or document field."""
 
 from pathlib import Path
 

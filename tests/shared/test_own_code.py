@@ -1,4 +1,4 @@
-"""A user's own code by name: it is what it should be, or the start ends with a message that says what is there instead."""
+"""Loading users' code by name: a wrong name stops the start with what was found instead."""
 
 import sys
 from pathlib import Path

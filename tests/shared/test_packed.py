@@ -1,4 +1,4 @@
-"""What is packed comes back bit for bit, and by the line that the documentation gives."""
+"""Packed arrays round-trip bit for bit, also by the documented line of code."""
 
 import numpy as np
 import pytest

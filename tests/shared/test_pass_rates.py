@@ -1,4 +1,4 @@
-"""Estimates against their definitions, written out."""
+"""Estimates compared with their definitions."""
 
 import itertools
 import math

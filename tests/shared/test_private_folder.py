@@ -1,4 +1,4 @@
-"""Folders below a directory that all users share: what another user put there first is neither followed nor used."""
+"""Folders below a directory shared by all users: another user's link or folder is neither followed nor used."""
 
 import os
 import tempfile

@@ -1,4 +1,4 @@
-"""The trainer's accounting: whole groups, borrowed, committed, given back, undone."""
+"""The trainer's accounting: whole groups are borrowed, committed, released, undone."""
 
 import pytest
 from hypothesis import HealthCheck, given, settings

@@ -1,4 +1,4 @@
-"""What is shown of connection strings, URLs and messages about them: nothing that lets anybody in."""
+"""Connection strings, URLs and messages about them are shown without secrets."""
 
 from urllib.parse import quote
 

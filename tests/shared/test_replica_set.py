@@ -1,4 +1,4 @@
-"""Three real nodes: step-downs, kill -9 of the primary, no majority, a rollback; and connection strings that ask for less."""
+"""Three real nodes: step-downs, kill -9 of the primary, no majority, a rollback; and weaker connection strings."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""No connection to the database outlives its store; and the one that PyMongo itself forgets."""
+"""No connection to the database outlives its store, except one leaked by PyMongo."""
 
 import asyncio
 import gc

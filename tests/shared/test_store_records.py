@@ -1,4 +1,4 @@
-"""Records, training data, weights: what is written twice counts once, and what a resume undoes is undone everywhere."""
+"""Records, training data, weights: repeated writes count once, and a resume undoes marks everywhere."""
 
 import pytest
 from pymongo.errors import DuplicateKeyError

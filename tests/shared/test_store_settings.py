@@ -1,4 +1,4 @@
-"""What services ran with, and what their steps logged: each once, found by the worker or the step, and bounded."""
+"""Stored settings of services and metrics of steps: stored once, found by worker or step, and bounded."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""What an import says of tasks that samplers could not play: an error where that is certain, and else a warning."""
+"""Tasks that samplers cannot play: an import gives an error if that is certain, else a warning."""
 
 from pathlib import Path
 from typing import Any

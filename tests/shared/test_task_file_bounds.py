@@ -1,4 +1,4 @@
-"""Task files that are no task files: what is read of one line, or of one element, is bounded."""
+"""Wrong files given as task files: the bytes read of one line or element are bounded."""
 
 import json
 import tracemalloc

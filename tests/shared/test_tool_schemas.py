@@ -1,4 +1,4 @@
-"""Lists of tools: the hash is that of what was told, and what is stored fits a document, whatever a server writes."""
+"""Tool lists: the hash covers what the model received, and every list fits a document."""
 
 import json
 from typing import Any

@@ -1,4 +1,4 @@
-"""A file that a person is given appears whole or not at all, and where it cannot be written that is said."""
+"""Files are written atomically, or an error is raised."""
 
 from contextlib import suppress
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What tests of whole launches share."""
+"""Fixtures of tests of whole launches."""
 
 import shutil
 import uuid

@@ -1,4 +1,4 @@
-"""A scorer of one's own, as `--sampler tests.system.near:Player` brings it."""
+"""A custom scorer, used by `--sampler tests.system.near:Player`."""
 
 from sampler.mcp_sampler import MCPSampler
 from sampler.scorers import Score, ScoringRequest, register_scorer

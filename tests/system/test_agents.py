@@ -1,4 +1,4 @@
-"""A real sampler process, its agents over real HTTP: failover stands in the record, an outage gives no score."""
+"""A real sampler process with its agents over real HTTP: the record shows failover, an outage gives no score."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""A database that demands a password: a process with none, or a wrong one, says so; the password is read nowhere else."""
+"""A database with a password: a process with none or a wrong one reports it; the password appears nowhere else."""
 
 import os
 import signal
@@ -62,7 +62,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("case", CASES)
-async def test_who_is_not_let_in_is_told_so(guarded: Guarded, case: str) -> None:
+async def test_a_refused_login_is_reported(guarded: Guarded, case: str) -> None:
     user, password, said = CASES[case]
     with pytest.raises(ConfigError) as caught:
         async with Store.open(guarded.uri(user, password), RUN):
@@ -75,7 +75,7 @@ async def test_who_is_not_let_in_is_told_so(guarded: Guarded, case: str) -> None
 
 
 @pytest.mark.parametrize("change", ["role", "user"])
-async def test_a_login_that_is_withdrawn_while_a_process_runs_is_one_sentence(guarded: Guarded, change: str) -> None:
+async def test_a_login_revoked_during_a_run_gives_a_one_sentence_error(guarded: Guarded, change: str) -> None:
     run = f"withdrawn_{change}"
     with pymongo.MongoClient(guarded.uri("ann")) as admin:
         admin.admin.command("createUser", run, pwd=PASSWORD, roles=[{"role": "readWrite", "db": run}])

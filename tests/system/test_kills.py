@@ -1,4 +1,4 @@
-"""Kill anything, lose nothing: `kill -9` of each part in the middle of a run, and what the database says afterwards."""
+"""Kill anything, lose nothing: `kill -9` of each part during a run, and the database afterwards."""
 
 import asyncio
 import os
@@ -53,7 +53,7 @@ async def holds_slots(store: Store, pid: int) -> bool:
 
 
 @pytest.mark.thorough
-async def test_a_stopped_sampler_gives_its_slots_back_and_one_that_is_killed_or_frozen_costs_time_and_nothing_else(
+async def test_a_stopped_sampler_releases_its_slots_and_a_killed_or_frozen_one_costs_only_time(
     tmp_path: Path,
 ) -> None:
     with Run(tmp_path, max_steps=4) as run:
@@ -121,7 +121,7 @@ async def test_a_killed_trainer_continues_from_its_checkpoint_with_exact_account
             assert sorted(set(surviving)) == list(range(13))
 
 
-async def test_a_killed_engine_and_an_outage_of_the_database_cost_time_and_no_promise(tmp_path: Path) -> None:
+async def test_a_killed_engine_and_an_outage_of_the_database_cost_only_time(tmp_path: Path) -> None:
     with Run(tmp_path, max_steps=5) as run:
         await queue_tasks(run)
         run.start_all()

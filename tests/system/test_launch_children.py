@@ -1,4 +1,4 @@
-"""The launcher's supervisor, over real processes: what happens when a child, or the launcher, dies."""
+"""The launcher's supervisor with real processes: crashes of a child and of the launcher."""
 
 import asyncio
 import os
@@ -103,9 +103,7 @@ async def test_a_trainer_may_end_itself_but_not_with_an_error(tmp_path: Path, ru
             children.check()
 
 
-async def test_a_sampler_that_died_is_started_again_with_its_log_and_its_mark_and_it_is_told(
-    tmp_path: Path, run: str
-) -> None:
+async def test_a_crashed_sampler_is_restarted_with_its_log_and_mark_and_reported(tmp_path: Path, run: str) -> None:
     told: list[str] = []
     with Children(run, ROOT) as children:
         children.tell = told.append
@@ -125,7 +123,7 @@ async def test_a_sampler_that_died_is_started_again_with_its_log_and_its_mark_an
     assert launched(run) == []
 
 
-async def test_a_sampler_that_dies_again_and_again_is_lost_after_a_bounded_number_of_starts(
+async def test_a_sampler_that_crashes_repeatedly_is_lost_after_a_bounded_number_of_starts(
     tmp_path: Path, run: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("scripts.launch.children.FIRST_PAUSE_S", 0.01)
@@ -139,9 +137,7 @@ async def test_a_sampler_that_dies_again_and_again_is_lost_after_a_bounded_numbe
     assert len(told) == RESTARTS
 
 
-async def test_losing_a_sampler_for_good_is_borne_and_reported_once_and_losing_the_last_is_not(
-    tmp_path: Path, run: str
-) -> None:
+async def test_losing_a_sampler_is_reported_once_and_losing_the_last_ends_the_run(tmp_path: Path, run: str) -> None:
     refuse = python("import os, sys\nos.read(0, 1)\nsys.exit(2)")  # as where the configuration is wrong
     with Children(run, ROOT) as children:
         first = children.start("sampler 0", "sampler", refuse, tmp_path / "0.log")

@@ -1,4 +1,4 @@
-"""`python -m scripts.launch` as a whole: what it says and what it leaves when it cannot go on."""
+"""`python -m scripts.launch` as a whole: its messages, and its clean-up when it cannot continue."""
 
 import json
 import os
@@ -49,7 +49,7 @@ def read_until(process: "subprocess.Popen[str]", text: str) -> str:
     pytest.fail(f"{text!r} never came; it said:\n{seen}")
 
 
-def test_a_part_that_cannot_start_is_named_with_the_end_of_its_log_and_all_is_stopped(
+def test_a_child_that_cannot_start_is_named_with_the_end_of_its_log_and_all_are_stopped(
     run: str, broken_model: Path
 ) -> None:
     process = launch(run, MODEL=str(broken_model))
@@ -96,7 +96,7 @@ def test_a_wrong_setting_stops_the_start_with_a_message(run: str) -> None:
         ({"MODEL": "assets"}, "expected a local Hugging Face directory"),
     ],
 )
-def test_messages_about_settings_say_what_is_missing(
+def test_messages_about_settings_name_what_is_missing(
     monkeypatch: pytest.MonkeyPatch, broken_model: Path, environment: dict[str, str], said: str
 ) -> None:
     for name, value in ({"MODEL": str(broken_model)} | environment).items():

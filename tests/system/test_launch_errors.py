@@ -1,4 +1,4 @@
-"""What the launcher's display says of its children's errors, while they go on."""
+"""The launcher's display of errors of running children."""
 
 import asyncio
 import io
@@ -28,7 +28,7 @@ time.sleep(600)
 """
 
 
-async def test_an_error_in_a_childs_log_is_told_while_the_child_lives_once_and_then_by_its_count(
+async def test_an_error_in_a_running_childs_log_is_reported_once_and_then_with_its_count(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told: list[str] = []
@@ -93,7 +93,7 @@ def test_kinds_of_errors_are_bounded() -> None:
     assert [text for text in texts if text] == texts[:MAX_KINDS]
 
 
-def test_the_alarm_of_a_sampler_that_lives_is_told_once() -> None:
+def test_the_alarm_of_a_live_sampler_is_reported_once() -> None:
     printed = io.StringIO()
     display = Display("run", Console(file=printed, width=200))
     for seconds in (3, 5):

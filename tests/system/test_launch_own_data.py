@@ -1,4 +1,4 @@
-"""A first hour with one's own model, data and flags: nothing of the bundled example slips in, and no flag is lost."""
+"""A launch with the user's model, data and flags: it uses nothing of the bundled example, and loses no flag."""
 
 import json
 import os
@@ -95,7 +95,7 @@ def test_a_service_s_flag_reaches_the_services_that_have_it() -> None:
     assert commands.keeper(config, None)[-1] == "--log_level=WARNING"
 
 
-def test_wrong_flags_stop_the_start_each_with_a_sentence() -> None:
+def test_wrong_flags_stop_the_start_with_a_sentence_each() -> None:
     names = ["--max_turn", "3", "--lr_scheduler_type", "cosine", "--bf16", "--engine_timeout_s"]
     with pytest.raises(ConfigError) as caught:
         LaunchConfig.load(["demo", *names])
@@ -115,7 +115,7 @@ def test_wrong_values_of_several_services_are_all_named() -> None:
     assert "epsilon is 2.0; expected at most 1" in str(caught.value)
 
 
-def test_what_the_launcher_sets_itself_is_refused_with_the_reason() -> None:
+def test_options_set_by_the_launcher_are_refused_with_the_reason() -> None:
     with pytest.raises(
         ConfigError, match="--output_dir is set by the launcher: checkpoints and metrics are in output/RUN"
     ):
@@ -140,7 +140,7 @@ def test_every_successor_exists() -> None:
     assert unknown_option("x", ["cosine"]) == "unknown option 'x'; expected one of cosine"
 
 
-def test_splitting_keeps_the_launcher_s_own_words_in_order() -> None:
+def test_splitting_keeps_the_launchers_arguments_in_order() -> None:
     own, others = split_arguments(["demo", "--a", "1", "--x=2", "--b=3", "--y", "-4", "--z"], ["a", "b"])
     assert own == ["demo", "--a", "1", "--b=3"]
     assert others == {"x": "2", "y": "-4", "z": ""}

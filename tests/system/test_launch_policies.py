@@ -1,4 +1,4 @@
-"""A launch of several policies: what each gets of its own, and what is refused."""
+"""A launch of several policies: separate parts per policy, and refused settings."""
 
 import json
 from pathlib import Path
@@ -68,14 +68,14 @@ def test_a_frozen_policy_has_engines_and_no_trainer(debate: Path) -> None:
         load_policies(["demo", "--config", str(debate)])
 
 
-def test_trainers_of_several_machines_meet_at_a_port_for_each_policy(debate: Path) -> None:
+def test_trainers_of_several_machines_use_one_rendezvous_port_per_policy(debate: Path) -> None:
     spread = ["--num_machines", "2", "--machine_rank", "1", "--master_addr", "m0", "--master_port", "29500"]
     policies = load_policies(["demo", "--config", str(debate), *spread, "--db_connection_string", "mongodb://db"])
     ports = {flag(commands.trainer(config), "main_process_port") for config in policies}
     assert ports == {"29500", "29501"}
 
 
-def test_one_policy_keeps_the_runs_own_folder_and_takes_no_other(tmp_path: Path) -> None:
+def test_a_single_policy_uses_the_runs_folder(tmp_path: Path) -> None:
     (config,) = load_policies(["demo", "--config", "assets/example/minirl.yml", "--policy", "mine"])
     assert config.policy_folder == config.folder
     assert config.part("train", 0) == "train_0"

@@ -1,4 +1,4 @@
-"""What the launcher says before it starts a service: what its samplers could not play, by their settings and the task files."""
+"""The launcher's checks before it starts a service: tasks that its samplers cannot play."""
 
 import json
 import subprocess
@@ -78,7 +78,7 @@ def test_tasks_that_the_launchs_samplers_cannot_play_end_it(launch: Launch) -> N
         launch(tools=["search"])
 
 
-def test_the_samplers_own_settings_say_what_they_have(launch: Launch, tmp_path: Path) -> None:
+def test_the_samplers_settings_determine_what_they_can_play(launch: Launch, tmp_path: Path) -> None:
     scorers, sampler, agents = tmp_path / "own_launch_scorers.py", tmp_path / "own_launch.py", tmp_path / "agents.yml"
     for path, text in ((scorers, SCORERS), (sampler, SAMPLER), (agents, JUDGE)):
         path.write_text(text)
@@ -100,7 +100,7 @@ def test_a_flag_of_the_samplers_counts_too(tmp_path: Path) -> None:
         check_tasks(config, print)
 
 
-def test_own_code_that_does_not_work_ends_it_with_its_line(launch: Launch, tmp_path: Path) -> None:
+def test_an_error_in_user_code_ends_the_launch_with_its_line(launch: Launch, tmp_path: Path) -> None:
     path = tmp_path / "own_launch_broken.py"
     path.write_text("import json\njson.lods\n")
     for settings in ({"sampler": f"{path}:Mine"}, {"scorer_modules": json.dumps([str(path)])}):

@@ -1,4 +1,4 @@
-"""The whole loop with real processes: what was sampled is what was trained, token for token."""
+"""The whole loop with real processes: the trained tokens equal the sampled ones."""
 
 import json
 import subprocess
@@ -39,9 +39,7 @@ WITH_A_KEY = {
 }
 
 
-async def test_a_run_trains_by_itself_and_every_stored_promise_holds(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_run_trains_and_passes_the_audit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With two processes, deltas, and an engine that demands a key. One process and complete weights:
     test_kills.py, where the engine and the database fail.
     """

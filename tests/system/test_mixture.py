@@ -1,4 +1,4 @@
-"""A mixture of three sources with real processes, evaluated while it trains: each by its rules, each round by its version."""
+"""Three mixed sources with real processes, evaluated in training: each source by its settings, each round by one version."""
 
 import json
 from collections import Counter

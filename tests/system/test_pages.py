@@ -1,4 +1,4 @@
-"""The commands of the documentation's examples, taken from their pages and run by a shell as they stand there.
+"""The commands of the documentation's examples, extracted from their pages and run by a shell unchanged.
 
 They run in a copy of the repository, so that nobody's own output is touched; the environment makes them short.
 """

@@ -1,4 +1,4 @@
-"""A person pauses a run and lets it go on, by the commands, while its services run."""
+"""The commands pause and resume a run while its services run."""
 
 import asyncio
 import signal
@@ -57,7 +57,7 @@ async def progress(store: Store) -> tuple[int, dict[str, int]]:
     return (0 if newest is None else newest.step), await store.records.count_by_status()
 
 
-async def test_a_paused_run_ends_what_is_under_way_begins_nothing_and_goes_on_when_it_is_told_to(
+async def test_a_paused_run_finishes_work_in_progress_and_continues_after_resume(
     tmp_path: Path,
 ) -> None:
     with Run(tmp_path, max_steps=6) as run:

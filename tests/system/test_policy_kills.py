@@ -48,7 +48,7 @@ async def both_at(store: Store, step: int) -> bool:
 
 
 @pytest.mark.thorough
-async def test_each_policy_trains_its_own_data_once_though_a_sampler_and_a_trainer_are_killed(tmp_path: Path) -> None:
+async def test_each_policy_trains_its_own_data_once_although_a_sampler_and_a_trainer_are_killed(tmp_path: Path) -> None:
     """Tasks for three of the four steps are there at first: the trainer dies behind its checkpoint, and before its end."""
     hold = tmp_path / "hold"
     hold.touch()

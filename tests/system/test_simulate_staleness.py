@@ -1,4 +1,4 @@
-"""Long-tailed durations on a virtual clock, through the real store, admission and choice of groups."""
+"""Long-tailed durations on a virtual clock, with the real store, admission and group selection."""
 
 import uuid
 from collections.abc import Iterator
@@ -29,9 +29,7 @@ def simulated(mongod: Mongod, run: str, mode: str) -> Row:
 
 
 @pytest.mark.parametrize("mode", [DEFAULT, "wait"])
-def test_by_default_and_where_steps_wait_the_trained_groups_are_as_slow_as_all(
-    mongod: Mongod, run: str, mode: str
-) -> None:
+def test_with_keep_and_wait_the_trained_groups_are_as_slow_as_all(mongod: Mongod, run: str, mode: str) -> None:
     row = simulated(mongod, run, mode)
     assert row["groups"] == STEPS * GROUPS_PER_STEP
     assert (row["set aside %"], row["of slowest %"]) == (0.0, 0.0)
@@ -40,7 +38,7 @@ def test_by_default_and_where_steps_wait_the_trained_groups_are_as_slow_as_all(
     assert row["staleness"] < MAX_STALENESS
 
 
-def test_dropping_groups_for_their_age_selects_against_slow_ones(mongod: Mongod, run: str) -> None:
+def test_dropping_stale_groups_selects_against_slow_ones(mongod: Mongod, run: str) -> None:
     """A negative control: the simulation sees what it is there to see."""
     row = simulated(mongod, run, "drop")
     assert row["of slowest %"] > 60.0

@@ -1,4 +1,4 @@
-"""What breaks systems of this kind, each as a test that this one passes.
+"""Known failure modes of comparable systems, each as a test.
 
 Covered elsewhere, and not again here: SIGTERM, a killed trainer, a killed engine, a short outage of the database
 (`test_kills.py`); one that outlasts a verb's patience (`tests/shared/test_retry.py`); engines that answer 500 or hang, scorers
@@ -55,7 +55,7 @@ async def test_simultaneous_finishes_complete_every_group_with_all_of_its_scores
         assert [s.score for s in task.slots] == [given[task.id, k] for k in range(8)]
 
 
-async def test_64_samplers_find_64_open_slots_and_none_is_told_that_there_is_nothing(store: Store) -> None:
+async def test_64_samplers_find_64_open_slots_and_none_finds_nothing(store: Store) -> None:
     await import_tasks(store, 8, num_generations=8)
     got = await asyncio.gather(*(claim(store, f"w{i}") for i in range(64)))
     assert len({(c.task.id, c.traj_id) for c in got if c is not None}) == 64
@@ -84,7 +84,7 @@ async def test_a_reply_that_loops_for_500_tokens_is_trained_token_for_token(stor
     assert logprobs == pytest.approx([-i / 100 for i in ids], rel=1e-6)
 
 
-async def test_tokens_that_decoding_and_encoding_would_change_are_trained_all_the_same(store: Store) -> None:
+async def test_tokens_that_do_not_survive_decoding_and_encoding_are_trained_unchanged(store: Store) -> None:
     """1,000 single characters that the tokenizer would merge: 1,001 of 1,001 with the end of the turn, not 50."""
     letters = [TEMPLATE.token_id(letter) for letter in "tool"]
     ids = [i for i in letters if i is not None] * 250 + [TEMPLATE.token_id("<|im_end|>") or 0]
@@ -217,7 +217,7 @@ async def assert_complete(run: Run) -> None:
 @pytest.mark.thorough
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-async def test_12_samplers_killed_with_4_groups_of_8_running_cost_nothing_but_time(tmp_path: Path) -> None:
+async def test_12_samplers_killed_with_4_groups_of_8_running_cost_only_time(tmp_path: Path) -> None:
     with Stubbed(tmp_path) as run:
         await import_groups(run)
         run.start_engine(token_ms=4000)  # 80 s a turn: no episode is over before the last sampler has begun

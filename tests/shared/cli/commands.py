@@ -1,4 +1,4 @@
-"""What the tests of `tandem` share."""
+"""Helpers of the tests of `tandem`."""
 
 from collections.abc import Callable
 

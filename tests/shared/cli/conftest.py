@@ -1,4 +1,4 @@
-"""`tandem`: run in this process as a person runs it, and a run that was played, to be read."""
+"""Fixtures: `tandem` run in this process, and a played run to read."""
 
 import asyncio
 import math

@@ -1,4 +1,4 @@
-"""`tandem tasks import`: what it did, and what is wrong with a file."""
+"""`tandem tasks import`: its report, and the errors of a file."""
 
 import json
 from pathlib import Path
