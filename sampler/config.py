@@ -59,7 +59,8 @@ class SamplerConfig(ServiceConfig, ContextConfig, GroupConfig, EngineAccess):
     # episodes
     mcp_manager_url: str | None = Field(
         None,
-        description="Tool servers: a URL (streamable HTTP; or ending in /sse or /mcpapi), or an mcpServers JSON. None: no tools.",
+        description="Tool servers: a URL (ending in /sse: HTTP+SSE; in /mcpapi: a manager; else streamable HTTP) or an "
+        "mcpServers JSON. None: no tools.",
     )
     max_turns: Positive = Field(8, description="Maximum replies of the model per episode.")
     max_new_tokens: Positive = Field(512, description="Maximum tokens of one reply.")

@@ -54,7 +54,7 @@ async def play(sampler: AsyncSampler) -> float | None:
         log.warning("lease lost record=%s %s", sampler.claim.record_id, exc)
         await _abandon(sampler, str(exc))
     except ToolServerUnavailable as exc:
-        log.warning("episode given back record=%s %s", sampler.claim.record_id, exc)
+        log.warning("slot released record=%s %s", sampler.claim.record_id, exc)
         await _release(sampler, exc, Termination.TOOL_SERVER_AWAY)
     except (EngineError, ToolFailure, AgentFailed, ScorerFailed, ConfigError, DoesNotFit, TimeoutError) as exc:
         await _fail(sampler, exc)
@@ -83,8 +83,8 @@ async def _play_and_score(sampler: AsyncSampler) -> tuple[Termination, Score]:
         raise ScorerFailed(
             f"evaluate_record returned {score}; expected finite numbers{definition_of(sampler.evaluate_record)}"
         )
-    if strangers := score.others.keys() - sampler.resources.others:
-        raise ScorerFailed(f"evaluate_record scored policies {sorted(strangers)}, which are not in other_policies")
+    if unknown := score.others.keys() - sampler.resources.others:
+        raise ScorerFailed(f"evaluate_record scored policies {sorted(unknown)}, which are not in other_policies")
     return termination, score
 
 
@@ -136,7 +136,7 @@ async def _release_in_time(sampler: AsyncSampler, exc: BaseException) -> None:
     try:
         await asyncio.wait_for(_release(sampler, exc), CLEANUP_S)
     except TimeoutError:
-        log.warning("slot not given back within %g s record=%s", CLEANUP_S, sampler.claim.record_id)
+        log.warning("slot not released within %g s record=%s", CLEANUP_S, sampler.claim.record_id)
 
 
 async def _release(sampler: AsyncSampler, exc: BaseException, termination: Termination = Termination.CANCELLED) -> None:

@@ -5,7 +5,7 @@
                      └─▶ another history ─▶ request with `restart`: a branch of the token tree, cause `context_policy`
 
 The record keeps every reply, trained like any other; only the history that the model *sees* changes. A summary that the policy
-writes is a request of its own: its tokens are sampled, stored and trained like any other reply's, and appear as prompt text
+writes is a separate request: its tokens are sampled, stored and trained like any other reply's, and appear as prompt text
 in the history that follows.
 """
 

@@ -5,7 +5,7 @@
         return [reward - statistics.median(rewards) for reward in rewards]
 
 An estimator gives one number per episode, or of each episode one number per turn. It must be a function of its arguments alone:
-a settler that dies is replaced, and the same advantages must come out.
+a settler that exits is replaced, and the same advantages must come out.
 """
 
 import math

@@ -1,4 +1,4 @@
-"""A trainer that broadcasts what it publishes, in this process with its real sender, and what an engine then has."""
+"""A trainer in this process that broadcasts its published weights with its real sender, and a check of an engine's weights."""
 
 import asyncio
 import shutil
@@ -25,11 +25,11 @@ from trainer.publishing.broadcast import Broadcaster, BroadcastSettings
 UPDATE = "/update_weights_from_distributed"
 SETTINGS = BroadcastSettings(
     "127.0.0.1", 0, "gloo", "cpu", join_s=60.0, limit_s=60.0, bucket_bytes=1 << 20
-)  # the bundled model goes in four buckets
+)  # the bundled model takes four buckets
 
 
 class Trainer:
-    """What the publisher does with a version that it has written: offer, announce, send beside."""
+    """The publisher's steps for a written version: offer, announce, send in parallel."""
 
     def __init__(self, store: Store, engine: Engine, folder: Path, **settings: Any) -> None:
         self.broadcaster = Broadcaster(store, POLICY, replace(SETTINGS, **settings))
@@ -68,14 +68,14 @@ def senders() -> list[int]:
 async def training(store: Store, engine: Engine, folder: Path, **settings: Any) -> AsyncIterator[Trainer]:
     trainer = Trainer(store, engine, folder, **settings)
     try:
-        await trainer.broadcaster.offer()  # starts the sender, which takes seconds
+        await trainer.broadcaster.offer()  # starting the sender takes seconds
         yield trainer
     finally:
         await asyncio.wait_for(trainer.broadcaster.end(), 120)
 
 
 class HeldSecond(Wire):
-    """The second request to `path` waits until it is let go."""
+    """Delays the second request to `path` until released."""
 
     def __init__(self, path: str) -> None:
         super().__init__()

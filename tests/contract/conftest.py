@@ -1,4 +1,4 @@
-"""`engine`: one test against the local engine, and the same one against the real SGLang."""
+"""Fixture `engine`: runs each test against the local engine and against the real SGLang."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
@@ -19,7 +19,7 @@ LABELS = count(2, 2)  # even: `models[0]`. Never the same twice, so that a stale
 
 @pytest.fixture(scope="package")
 def models(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """The bundled model, and one of its shape with random weights."""
+    """The bundled model, and one of the same shape with random weights."""
     folder = tmp_path_factory.mktemp("random-model")
     tokenizer = build_tokenizer()
     tokenizer.save_pretrained(folder)
@@ -28,7 +28,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 
 @pytest.fixture(
-    scope="package",  # and no longer: beside the rest of the suite it would only take memory and time
+    scope="package",  # not longer: during the rest of the suite it would only use memory and time
     params=[
         "local",
         pytest.param("sglang", marks=pytest.mark.timeout(360)),
@@ -50,7 +50,7 @@ async def client() -> AsyncIterator[EngineClient]:
 
 @pytest.fixture
 async def engine(shared_engine: Engine, client: EngineClient) -> Engine:
-    """Idle, not paused, nothing cached, with the weights of `models[0]` under a fresh label."""
+    """Resets the engine: idle, not paused, empty cache, weights of `models[0]` under a fresh label."""
     fresh = replace(shared_engine, label=next(LABELS))
     await client.pause(fresh.url, "abort")
     await client.update_weights_from_disk(fresh.url, str(fresh.models[0]), fresh.label)
@@ -70,7 +70,7 @@ async def pool(engine: Engine, client: EngineClient) -> AsyncIterator[EnginePool
 
 @pytest.fixture
 def until() -> Callable[..., Awaitable[None]]:
-    """`await until(ask, limit_s)`: ask until the answer is yes, or fail."""
+    """`await until(ask, limit_s)`: repeat `ask` until it returns true, or fail."""
 
     async def wait(ask: Callable[[], Awaitable[bool]], limit_s: float = 60.0) -> None:
         async with asyncio.timeout(limit_s):

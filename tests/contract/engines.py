@@ -1,4 +1,4 @@
-"""The engines under contract, started as their own processes, and plain transformers forwards to hold them against.
+"""The tested engines, started as separate processes, and plain transformers forwards as their reference.
 
 Convention of every test here: weight version v is `models[v % 2]`, so that any token can be rescored under its version.
 """
@@ -64,7 +64,7 @@ class Reference:
         return ids[len(prompt) :]
 
     def untrue(self, prompt: Sequence[int], found: Generation, temperature: float = 1.0) -> list[int]:
-        """The output tokens whose log-prob is not theirs under the weight version that is recorded for them."""
+        """The output tokens whose log-prob is wrong under their recorded weight version."""
         wrong, start = [], 0
         for version, count in found.version_runs:
             expected = self.logprobs(version, prompt, found.output_ids, temperature)
@@ -95,7 +95,7 @@ class Engine:
 
 @contextmanager
 def running(kind: str, model: Path, log: Path) -> Iterator[str]:
-    """The URL of an engine of that kind over `model`, once it answers. Skips where SGLang cannot be had."""
+    """The URL of an engine of that kind over `model`, once it answers. Skips the test if SGLang is unavailable."""
     with started(kind, model, log) as (url, _):
         yield url
 
@@ -104,7 +104,7 @@ def running(kind: str, model: Path, log: Path) -> Iterator[str]:
 def started(
     kind: str, model: Path, log: Path, key: str | None = None
 ) -> "Iterator[tuple[str, subprocess.Popen[bytes]]]":
-    """Its process, too: a test may kill it. `key`: what the engine demands."""
+    """Also yields its process, which a test may kill. `key`: the engine's API key."""
     if kind == "sglang":
         skip_without_sglang()
     port = free_port()
@@ -129,7 +129,7 @@ def started(
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(10)
         with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)  # SGLang's own processes, should one be left
+            os.killpg(process.pid, signal.SIGKILL)  # remaining processes of SGLang
         process.wait(60)
 
 
@@ -151,4 +151,4 @@ def _wait_for(url: str, process: "subprocess.Popen[bytes]", log: Path) -> None:
             pass
         if process.poll() is not None or time.monotonic() > deadline:
             pytest.fail(f"{url} did not start; the end of its log:\n{log.read_text(errors='replace')[-3000:]}")
-        time.sleep(0.1)  # a child's port opens without telling anybody
+        time.sleep(0.1)  # a child gives no signal when its port opens

@@ -1,4 +1,4 @@
-"""Long requests that are caught in flight: seen to be sampled, and held by a pause before one of them has ended."""
+"""Long requests in flight: observed while sampling, and held by a pause before any of them has ended."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
@@ -12,7 +12,7 @@ from tests.contract.engines import Engine
 PROMPTS = [[20 + (11 * i + j) % 300 for j in range(16 + i)] for i in range(8)]
 LENGTH = 600  # tokens: about a second at either engine, alone on an idle machine
 LONG: dict[str, Any] = {"max_new_tokens": LENGTH, "temperature": 1.0, "ignore_eos": True}
-TRIES = 20  # where this process is kept waiting, they may end before they are caught
+TRIES = 20  # on a busy machine they may end before they are paused
 Until = Callable[[Callable[[], Awaitable[bool]]], Awaitable[None]]
 Requests = Sequence["asyncio.Task[Any]"]
 

@@ -1,4 +1,4 @@
-"""A keeper over an engine, in this process, and what it looks like from outside: through the database and the pool."""
+"""A keeper over an engine, in this process, observed from outside through the database and the pool."""
 
 import asyncio
 import json
@@ -39,7 +39,7 @@ TENSORS = (
 
 
 class Wire(httpx.AsyncBaseTransport):
-    """The real transport; keeps which routes were asked. `tamper` may change a body on its way."""
+    """The real transport; records the requested routes. `tamper` may change a request's body."""
 
     def __init__(self, tamper: Callable[[str, dict[str, Any]], dict[str, Any]] | None = None) -> None:
         self.asked: list[str] = []
@@ -58,7 +58,7 @@ class Wire(httpx.AsyncBaseTransport):
 
 
 class Held(Wire):
-    """Updates from disk wait until they are let go."""
+    """Delays updates from disk until released."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -91,7 +91,7 @@ class Kept:
         await self._until(ask)
 
     async def error_with(self, words: str) -> str:
-        """The error that the keeper tells, once it has these words."""
+        """The error that the keeper reports, once it contains these words."""
         found = ""
 
         async def told() -> bool:
@@ -112,11 +112,11 @@ class Kept:
         ]
 
     async def fly(self) -> Requests:
-        """Long requests in mid-flight, held by a pause in place until the keeper, or the test, continues the engine."""
+        """Long requests in flight, held by a pause in place until the keeper, or the test, continues the engine."""
         return await held(self.engine, self.client, self._until, self.start)
 
     async def land(self, flight: Requests) -> list[EngineReply]:
-        """All replies, whole, and every token exact under the version that it names."""
+        """All complete replies; checks that every token is exact under its recorded version."""
         replies = list(await asyncio.wait_for(asyncio.gather(*flight), 120))
         for prompt, reply in zip(PROMPTS, replies, strict=True):
             assert len(reply.generation.output_ids) == LENGTH
@@ -140,7 +140,7 @@ async def keeping(
     key: str | None = None,
     **options: Any,
 ) -> AsyncIterator[Kept]:
-    """A keeper of the engine, once it serves version `first`. `key`: what the engine demands."""
+    """A keeper of the engine, once it serves version `first`. `key`: the engine's API key."""
     config = KeeperConfig(
         run=store.run,
         db_connection_string="(open already)",
@@ -176,7 +176,7 @@ async def keeping(
 
 @asynccontextmanager
 async def sampling(kept: Kept) -> AsyncIterator[EnginePool]:
-    """The pool that a sampler process itself makes, over its own list of engines; `kept` asks through it."""
+    """The pool as a sampler process creates it, over its own list of engines; `kept` sends through it."""
     model = kept.engine.models[0]
     config = SamplerConfig(run=kept.store.run, db_connection_string="(open already)", model_name_or_path=model)
     async with EngineClient() as client:

@@ -1,4 +1,4 @@
-"""An engine that demands a key: its keeper and samplers show it, and without it nothing is waited for.
+"""An engine with an API key: its keeper and samplers send it, and without it they fail at once.
 
 (The same for the real SGLang: test_owned.py, which starts one. In whole processes: tests/system/test_loop.py.)
 """

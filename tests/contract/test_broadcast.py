@@ -31,14 +31,14 @@ from trainer.publishing.broadcast import Broadcaster
 
 @pytest.fixture
 def second(shared_engine: Engine, tmp_path: Path) -> Iterator[tuple[Engine, int]]:
-    """Another local engine, and the pid that a test may kill."""
+    """Another local engine, and its pid, which a test may kill."""
     with started("local", shared_engine.models[0], tmp_path / "second.log") as (url, process):
         yield replace(shared_engine, kind="local", url=url), process.pid
 
 
 @pytest.fixture
 def only_local(shared_engine: Engine) -> None:
-    """What is the keeper's and the trainer's own is tested on one kind of engine."""
+    """Properties of keeper and trainer alone are tested on one kind of engine."""
     if shared_engine.kind != "local":
         pytest.skip("what is tested is our trainer and keeper, the same for every engine: once, on the local one")
 
@@ -130,7 +130,7 @@ async def test_an_engine_with_weights_of_two_versions_stays_paused_if_loading_fr
 async def test_engines_that_join_in_time_receive_one_broadcast_and_the_others_load_from_disk(
     engine: Engine, second: tuple[Engine, int], store: Store, until: Until, tmp_path: Path
 ) -> None:
-    """One that does not take part, and one whose keeper starts when the offer is closed."""
+    """One engine does not take part; another's keeper starts after the offer is closed."""
     other, _ = second
     wire, other_wire = Wire(), Wire()
     async with training(store, engine, tmp_path) as trainer, keeping(engine, store, until, wire) as kept:
@@ -178,7 +178,7 @@ async def test_if_an_engine_is_killed_during_a_broadcast_the_others_load_from_di
                 return [s.status for s in found if s.id == dying.engine.url] == [ServiceStatus.DOWN]
 
             await until(down)
-            await trainer.publish()  # in a group of its own, by a sender of its own
+            await trainer.publish()  # in a separate group, with a separate sender
             await kept.serves(2)
             await assert_holds(engine, 2)
         offer = (await trainer.ended(until)).offer
@@ -190,7 +190,7 @@ async def test_if_an_engine_is_killed_during_a_broadcast_the_others_load_from_di
 async def test_a_sender_killed_during_a_broadcast_leaves_every_engine_with_the_published_bytes(
     engine: Engine, store: Store, until: Until, tmp_path: Path
 ) -> None:
-    """As with its trainer: it ends when its parent does."""
+    """The same as when its trainer is killed: the sender ends with its parent."""
     held = HeldSecond(UPDATE)  # between two buckets
     async with training(store, engine, tmp_path) as trainer, keeping(engine, store, until, held) as kept:
         await trainer.publish()
@@ -213,7 +213,7 @@ async def test_a_sender_killed_during_a_broadcast_leaves_every_engine_with_the_p
 async def test_an_offer_of_an_exited_trainer_delays_no_engine(
     engine: Engine, store: Store, until: Until, tmp_path: Path
 ) -> None:
-    """Gone before it closed the offer: its port listens (it is somebody else's), or it does not."""
+    """The trainer exits before closing the offer; its port is closed, or taken by another process."""
     async with training(store, engine, tmp_path, join_s=0.5) as trainer, keeping(engine, store, until) as kept:
         offer = await trainer.broadcaster.offer()
         assert offer is not None
@@ -234,7 +234,7 @@ async def test_an_engine_that_never_joins_delays_the_others_only_briefly(
         silent = (await kept.service()).model_copy(update={"id": "silent", "url": "silent"})
         await store.services.heartbeat(silent)
         await trainer.publish()
-        await trainer.publish(offer=False)  # while that one is open; the engine takes part in what is newest for it
+        await trainer.publish(offer=False)  # while that offer is open; the engine joins the newest one for it
         offer = (await trainer.ended(until)).offer if (await trainer.announced()).offer else None
         assert offer is None
         await kept.serves(2)

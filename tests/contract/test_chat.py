@@ -1,4 +1,4 @@
-"""/v1/chat/completions: what agents that ask an engine rely on."""
+"""/v1/chat/completions: the properties that agents rely on."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ from tests.sampler.agents.endpoints import Service
 TEMPLATE = ChatTemplate.from_dir(MODEL)
 QUESTION = [{"role": "system", "content": "Answer."}, {"role": "user", "content": "What is 4+3?"}]
 END = TEMPLATE.token_id("<|im_end|>")
-PATIENCE_S = 60.0  # how long a slow machine may take for what an idle one does at once
+PATIENCE_S = 60.0  # limit on a slow machine for operations that are immediate on an idle one
 
 
 async def chat(engine: Engine, **body: Any) -> httpx.Response:
@@ -73,7 +73,7 @@ async def test_a_refusal_has_the_shape_of_the_openai_routes(engine: Engine, body
 
 
 async def test_agents_can_use_an_engine_as_their_endpoint(engine: Engine) -> None:
-    """The bundled model can neither summarize nor judge; that it answers is what counts, and that its word is no verdict."""
+    """The bundled model can neither summarize nor judge: the test checks that it answers, and that this is not a verdict."""
     service = Service([], f"{engine.url}/v1")
     agent = browser(models=models([service], max_tokens=24, timeout=PATIENCE_S))
     summary = await agent.summary_of("What is 4+3?", "What is 4+3?")

@@ -1,4 +1,4 @@
-"""What a generation says about itself: log-probs, the reason of its end, the cache, its versions; alone and in a crowd."""
+"""Fields of a generation: log-probs, finish reason, cached tokens, versions; alone and among concurrent requests."""
 
 import asyncio
 import json
@@ -115,7 +115,7 @@ async def test_a_reply_up_to_the_context_ends_two_tokens_before_it(engine: Engin
 async def test_fifty_requests_at_once_are_each_answered_exactly(
     engine: Engine, client: EngineClient, pool: EnginePool, until: Until
 ) -> None:
-    """Groups of four share a prompt, as in training. Nothing is left running afterwards."""
+    """Groups of four share a prompt, as in training. No request runs afterwards."""
     prompts = [[20 + (7 * (i // 4) + j) % 300 for j in range(10 + i)] for i in range(50)]
     lengths = [20 + 3 * (i % 20) for i in range(50)]
 
@@ -145,7 +145,7 @@ async def test_the_engine_reports_what_a_keeper_needs(engine: Engine, client: En
 
 
 async def test_the_fields_that_training_needs_have_one_form(engine: Engine) -> None:
-    """The raw answer, where `EngineClient` would hide a difference."""
+    """Checks the raw response, since `EngineClient` would hide differences."""
     body = {
         "rid": "raw-1",
         "input_ids": PROMPT,

@@ -1,4 +1,4 @@
-"""What happens to requests in flight: abort, hang-up, pause and continue, new weights. Every token names its weights."""
+"""Requests in flight under abort, disconnection, pause and continue, and new weights. Every token has its weight version."""
 
 import asyncio
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from sampler.errors import CacheNotFlushed, EngineRefused
 from tests.contract.engines import Engine
 from tests.contract.flights import LENGTH, LONG, PROMPTS, TRIES, Requests, Until, any_done, held, take_off
 
-PATIENCE_S = 60.0  # how long a busy machine may take for what an idle one does at once
+PATIENCE_S = 60.0  # limit on a busy machine for operations that are immediate on an idle one
 
 
 class Flight:
@@ -32,7 +32,7 @@ class Flight:
         return self.requests
 
     async def take_off(self, count: int) -> None:
-        """They run, and none has ended as far as is known here."""
+        """They run, and no end of any has been observed."""
         for _ in range(TRIES):
             if await take_off(self.engine, self._until, self.start(count)):
                 return
@@ -61,7 +61,7 @@ class Flight:
         pytest.fail(f"too fast to be caught, {TRIES} times")
 
     async def land(self) -> list[EngineReply]:
-        """All replies, each of full length, and each token exact under the version that it names."""
+        """All replies; checks their full length and that each token is exact under its recorded version."""
         replies = await self.come_down()
         for prompt, reply in zip(PROMPTS, replies, strict=False):
             self.engine.reference.assert_truthful(prompt, reply.generation)
@@ -112,12 +112,12 @@ async def test_an_aborted_request_returns_its_partial_output(
     engine: Engine, client: EngineClient, until: Until
 ) -> None:
     asked = await held_alone(engine, client, until, "aborted-0", "in_place")
-    await client.abort(engine.url, "aborted")  # nobody's id, although the beginning of one
+    await client.abort(engine.url, "aborted")  # not a request's id, only a prefix of one
     await client.resume(engine.url)
     assert (await asyncio.wait_for(asked, PATIENCE_S)).finish_reason == "length"
     asked = await held_alone(engine, client, until, "aborted-1", "in_place")
     await client.abort(engine.url, "aborted-1")
-    await client.resume(engine.url)  # SGLang aborts what runs when it goes on
+    await client.resume(engine.url)  # SGLang aborts running requests when it continues
     found = await asyncio.wait_for(asked, PATIENCE_S)
     assert found.finish_reason == "abort"
     assert 0 < len(found.output_ids) < LENGTH
@@ -128,7 +128,7 @@ async def test_an_aborted_request_returns_its_partial_output(
 async def test_a_request_aborted_while_waiting_is_answered_too(
     engine: Engine, client: EngineClient, until: Until
 ) -> None:
-    """SGLang keeps of it what it had sent on (every 50 tokens), and does not say how long its prompt was."""
+    """SGLang returns only the part that it had streamed (every 50 tokens), and omits the prompt's length."""
     asked = await held_alone(engine, client, until, "waiting", "retract")
     await client.abort(engine.url, "waiting")
     found = await asyncio.wait_for(asked, PATIENCE_S)
@@ -153,7 +153,7 @@ async def test_a_cancelled_episode_leaves_nothing_running(
         request.cancel()
     await asyncio.gather(*flight.requests, return_exceptions=True)
     await pool.close()
-    assert len(aborted) == 3  # SGLang would notice a hang-up by itself, but only after 4 s
+    assert len(aborted) == 3  # SGLang notices a disconnection only after 4 s
     await until(lambda: is_running(flight.engine, flight.client, 0))
 
 
@@ -175,7 +175,7 @@ async def test_a_pause_without_an_update_changes_no_reply(flight: Flight, mode: 
 async def test_a_paused_engine_holds_requests_and_still_serves_the_information_routes(
     engine: Engine, client: EngineClient, mode: str
 ) -> None:
-    """`/health` is not asked: SGLang answers 503 there after 20 s, the local engine at once."""
+    """`/health` is not used: SGLang responds 503 there after 20 s, the local engine at once."""
     await client.pause(engine.url, mode)
     asked = asyncio.create_task(client.generate(engine.url, PROMPTS[0], {"max_new_tokens": 4}, rid="held"))
     async with asyncio.timeout(15):  # SGLang's own /health would take 20
@@ -227,7 +227,7 @@ async def test_an_update_without_a_pause_waits_for_all_running_requests(flight: 
     await flight.take_off(2)
     try:
         await load_next(engine, client)
-    except CacheNotFlushed:  # SGLang, when the last request has ended this very instant: why keepers pause first
+    except CacheNotFlushed:  # SGLang, if the last request has just ended: the reason why keepers pause first
         assert engine.kind == "sglang"
     for reply in await flight.land():
         assert reply.generation.version_runs == [[engine.label, LENGTH]]

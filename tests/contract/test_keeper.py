@@ -31,7 +31,7 @@ async def test_an_engine_with_follow_every_n_loads_only_every_nth_version(
         await kept.announce(engine.weights(1))
         loads, before = wire.asked.count("/v1/loads"), wire.asked.count("/update_weights_from_disk")
 
-        async def has_looked() -> bool:  # its two loops have the same period
+        async def has_looked() -> bool:  # both of its loops have the same period
             return wire.asked.count("/v1/loads") > loads + 10
 
         await until(has_looked)
@@ -56,7 +56,7 @@ async def test_abort_cuts_requests_and_the_pool_continues_the_partial_replies(
     engine: Engine, store: Store, until: Until
 ) -> None:
     async with keeping(engine, store, until, weight_update_mode="abort") as kept:
-        for version in range(1, TRIES + 1):  # where this process is kept waiting, they may end before they are cut
+        for version in range(1, TRIES + 1):  # on a busy machine they may end before they are cut
             flight = kept.start()
             is_caught = await take_off(engine, until, flight)
             before = kept.pool.stats.continuations
@@ -91,7 +91,7 @@ async def test_drain_lets_requests_finish_and_samplers_send_none_meanwhile(
 
         await until(is_known)
         assert (await kept.service()).status is ServiceStatus.DRAINING
-        late = asyncio.create_task(kept.ask())  # sent now, it would be of version 0
+        late = asyncio.create_task(kept.ask())  # sent now, it would get version 0
         await kept.client.resume(engine.url)
         for reply in await kept.land(flight):
             assert reply.generation.version_runs == [[0, LENGTH]]
@@ -157,7 +157,7 @@ def candidate(engine: Engine, tmp_path: Path) -> Path:
 async def test_files_that_would_crash_or_corrupt_an_engine_never_reach_it(
     engine: Engine, store: Store, until: Until, tmp_path: Path
 ) -> None:
-    """Their checksums are those that were announced: whoever wrote them did it wrong. Truncated and wrong-shaped ones end
+    """Their checksums are as announced: the writer was faulty. Truncated and wrong-shaped ones end
     SGLang's process, missing and extra tensors are a success to it; the local engine would answer 400 to each, if it were asked.
     """
     wire = Wire()
@@ -205,7 +205,7 @@ async def test_a_file_that_changed_after_it_was_announced_is_not_served(
 async def test_a_400_that_changed_the_weights_still_leads_to_the_wanted_version(
     engine: Engine, store: Store, until: Until
 ) -> None:
-    """The keeper's pause for the update is turned into one that keeps the cache, as if somebody else had continued and paused
+    """The keeper's pause for the update is turned into one that keeps the cache, as if another client had continued and paused
     the engine. SGLang then loads the weights and answers 400; the local engine refuses, and stays at the version it has.
     """
     paused: list[str] = []
@@ -232,7 +232,7 @@ async def test_a_400_that_changed_the_weights_still_leads_to_the_wanted_version(
             for prompt, reply in zip(PROMPTS, replies, strict=True):
                 assert len(reply.generation.output_ids) == LENGTH
                 assert [version for version, _ in reply.generation.version_runs] == [0, 1]
-                # The one token that was being sampled meanwhile carries the new label; all others tell the truth.
+                # The one token being sampled meanwhile has the new label; all others have correct labels.
                 assert len(engine.reference.untrue(prompt, reply.generation)) <= 1
             assert paused == ["retract", "retract", "retract"]
             assert wire.asked.count("/flush_cache") == 1
@@ -242,7 +242,7 @@ async def test_a_400_that_changed_the_weights_still_leads_to_the_wanted_version(
 async def test_an_engine_that_reports_a_wrong_version_serves_nothing_until_it_reports_the_right_one(
     engine: Engine, store: Store, until: Until
 ) -> None:
-    """It takes the update for a success both times; the first time its label is another."""
+    """Both updates succeed for the keeper; after the first one the label is wrong."""
     mislabelled: list[str] = []
 
     def mislabel(path: str, body: dict[str, Any]) -> dict[str, Any]:
@@ -289,7 +289,7 @@ async def test_a_keeper_that_exits_during_an_update_leaves_the_engine_running(
 
 
 async def test_a_keeper_never_requests_health(engine: Engine, store: Store, until: Until) -> None:
-    """SGLang's `/health` generates, and hangs for 20 s while it is paused."""
+    """SGLang's `/health` runs a generation, and hangs for 20 s while paused."""
     wire = Wire()
     async with keeping(engine, store, until, wire) as kept:
         await kept.announce(engine.weights(1))

@@ -1,4 +1,4 @@
-"""A keeper over both engines where adapters are published: it merges them, and loads no bytes but those that were announced."""
+"""A keeper over both engines with published adapters: it merges them, and loads only the announced bytes."""
 
 import shutil
 from collections.abc import Callable
@@ -169,7 +169,7 @@ async def test_a_late_engine_loads_the_adapter_before_a_damaged_one_and_requests
 async def test_an_adapter_whose_merge_lacks_the_announced_checksum_is_never_loaded(
     engine: Engine, store: Store, until: Until, adapters: tuple[Path, Path], tmp_path: Path
 ) -> None:
-    """As on a machine that adds otherwise: a complete version is asked for."""
+    """As on a machine with another summation order: the keeper requests a complete version."""
     async with keeping(engine, store, until) as kept:
         shutil.copytree(adapters[1], tmp_path / "other" / ADAPTER_FOLDER)
         version = await store.versions.announce(

@@ -1,4 +1,4 @@
-"""A keeper over both engines where weights are published as changes: it loads no bytes but those that were announced."""
+"""A keeper over both engines with weights published as changes: it loads only the announced bytes."""
 
 import shutil
 from collections.abc import Callable
@@ -82,7 +82,7 @@ async def test_an_engine_follows_changes_bit_for_bit(
 async def test_an_engine_that_joins_late_starts_with_the_newest_version(
     engine: Engine, store: Store, until: Until, published: Published, damaged_full: bool
 ) -> None:
-    """From the newest complete version, or, where that is damaged, from the one before and all changes since."""
+    """From the newest complete version, or, if that is damaged, from the previous one and all later changes."""
     await store.versions.ensure_first(POLICY, str(engine.models[0]), manifest_of(engine.models[0]))
     for number in range(1, 6):
         await published.announce(full=number == 3, damage=flip(WEIGHTS_FILE) if damaged_full and number == 3 else None)

@@ -1,4 +1,4 @@
-"""A keeper while held-out tasks wait for a version: its engine stays there, or goes back, and moves on when they are over."""
+"""A keeper during an evaluation of a version: its engine stays there, or goes back, and continues when the round is over."""
 
 from collections.abc import Awaitable, Callable
 
@@ -23,7 +23,7 @@ async def play(store: Store, version: int) -> None:
 
 
 def looked_again(wire: Wire) -> Callable[[], Awaitable[bool]]:
-    """Since now, the keeper has looked several times: it asks its engine for the load about as often."""
+    """Waits until the keeper has polled several times, measured by its load requests."""
     before = len(wire.asked)
 
     async def ask() -> bool:

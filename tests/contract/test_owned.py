@@ -1,4 +1,4 @@
-"""A keeper that starts the real SGLang itself: it is started again when it dies, and nothing of it outlives the keeper.
+"""A keeper that starts the real SGLang: it restarts it after a crash, and leaves no process behind.
 
 (The same for the local engine: tests/system/test_kills.py.)
 """
@@ -26,7 +26,7 @@ KEY = "sk-very-secret"
 
 
 def group_of(leader: int) -> dict[int, str]:
-    """The processes of a process group, by pid, with what they call themselves."""
+    """The processes of a process group, by pid, with their names."""
     found = {}
     for entry in Path("/proc").iterdir():
         try:
@@ -47,7 +47,7 @@ def server_of(keeper: "subprocess.Popen[bytes]") -> int:
 
 @pytest.fixture
 def keeper(mongod: Mongod, store: Store, tmp_path: Path) -> Iterator["subprocess.Popen[bytes]"]:
-    """A keeper as the launcher starts it with ENGINE=sglang, and its engine demands a key; its log is keeper.log."""
+    """A keeper as the launcher starts it with ENGINE=sglang, and an engine with an API key; its log is keeper.log."""
     skip_without_sglang()
     launch = LaunchConfig(run=store.run, engine="sglang", model=MODEL)
     command = commands.keeper(launch, None)

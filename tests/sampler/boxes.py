@@ -12,7 +12,7 @@ from pathlib import Path
 from sampler.tools import ToolServer, ToolSession
 
 SERVERS = Path(__file__).parent / "tool_servers"
-PATIENCE_S = 60.0  # how long a slow machine may take for what an idle one does at once
+PATIENCE_S = 60.0  # limit on a slow machine for operations that are immediate on an idle one
 
 
 @dataclass

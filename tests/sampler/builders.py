@@ -1,4 +1,4 @@
-"""Dispatches and whole little episodes, written by the real verbs."""
+"""Dispatches and small whole episodes, written with the store's real verbs."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -59,7 +59,7 @@ async def play_episode(
 ) -> None:
     """An episode of some turns: [1 2] 3 4 | [5] 6 7 | [8] 9 10 …, whose tokens depend a little on the slot.
 
-    `turn_scores` and `told` (what the model is told before a turn) are those of the first turns.
+    `turn_scores` and `told` (the messages before a turn) belong to the first turns.
     """
     await store.records.start(claim, "w")
     rid, x = claim.record_id, 10 * claim.traj_id

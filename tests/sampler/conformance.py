@@ -20,7 +20,7 @@ TIMEOUT_S = 120  # a scenario takes 3 s on an idle machine
 _FIRST_NODE_WITH_GLOBSYNC = 22
 OLD, NEW = "2025-11-25", "2026-07-28"
 
-# Scenario, the revision of the suite's server, and what our client is told of it.
+# Scenario, the revision of the suite's server, and the revision configured for our client.
 RUN = (
     ("initialize", OLD, "auto"),
     ("tools_call", OLD, "auto"),

@@ -36,7 +36,7 @@ async def main(revision: str, url: str) -> None:
 
 
 def arguments_for(name: str, schemas: dict[str, Any]) -> dict[str, Any]:
-    if name == "json_schema_echo":  # what is to be echoed, its scenario says in words
+    if name == "json_schema_echo":  # the scenario describes the value to echo in words
         return {"schema": schemas["json_schema_2020_12_tool"]}
     fields = schemas[name].get("properties", {}).items()
     return {name: field.get("enum", [VALUES.get(str(field.get("type")), "x")])[0] for name, field in fields}

@@ -109,7 +109,7 @@ async def played(
 
 
 def _spelled(template: ChatTemplate, text: str) -> list[int]:
-    """Ids that the tokenizer would not give: every three characters by themselves. Who encodes them again gets others."""
+    """Ids that the tokenizer would not produce: pieces of three characters. Re-encoding the text gives other ids."""
     texts, tokens = template.added_re.split(text), [*template.added_re.findall(text), ""]
     ids: list[int] = []
     for piece, token in zip(texts, tokens, strict=True):
@@ -119,7 +119,7 @@ def _spelled(template: ChatTemplate, text: str) -> list[int]:
 
 
 def check_token_exactness(episode: Played) -> None:
-    """What the engine was sent and sampled is what is stored and trained: every reply once, behind its own prompt."""
+    """The tokens sent to and sampled by the engine equal those stored and trained: every reply once, after its own prompt."""
     tree = episode.tree
     assert [unpack_ints(d.response.output_ids).tolist() for d in episode.dispatches if d.response] == episode.outputs
     assert len(tree.dispatches) == len(episode.outputs)

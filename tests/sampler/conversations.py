@@ -93,7 +93,7 @@ def _result(rng: random.Random, call: Call) -> dict[str, Any]:
 
 
 def _sampled(template: ChatTemplate, written: Written) -> list[int]:
-    """The ids that a model samples which continues the prompt as its tokenizer would have cut the whole text."""
+    """The ids sampled by a model that continues the prompt as its tokenizer would split the whole text."""
     prompt = template.encode_marked(written.before)
     whole = template.encode_marked(written.before + written.text + written.end)
     assert whole[: len(prompt)] == prompt, "the small tokenizer merges over the border of a prompt and its reply"

@@ -68,7 +68,7 @@ async def resources(store: Store, engine: Behavior, **config: Any) -> AsyncItera
 
 
 async def ended(store: Store, sampler: AsyncSampler) -> tuple[Record, Slot, list[DispatchedSamplingTask]]:
-    """What the database says of an episode: its record, its slot, its requests."""
+    """An episode's documents: its record, its slot, its requests."""
     claim = sampler.claim
     record, task = await store.records.get(claim.record_id), await store.tasks.get(claim.task.id)
     assert record is not None

@@ -1,4 +1,4 @@
-"""Public MCP servers that nobody here wrote (`scripts/setup_mcp_servers.sh`), a small world for them, and what to ask them.
+"""Public third-party MCP servers (`scripts/setup_mcp_servers.sh`), data for them, and calls with expected answers.
 
 with foreign_world() as world, world.serve("everything", "http") as server:
     async with ToolSession([server]) as session: ...
@@ -34,7 +34,7 @@ START_S = 90.0  # seconds; node takes one on an idle machine
 
 @dataclass(frozen=True)
 class Case:
-    """`says`: a pattern found in what the model reads. {root}, {repo} and {url} in the arguments are the world's."""
+    """`says`: a pattern in the text that the model reads. {root}, {repo} and {url} in the arguments are the world's."""
 
     tool: str
     arguments: Mapping[str, Any]
@@ -294,7 +294,7 @@ def wait_for_port(port: int) -> None:
             return
         except OSError:
             assert time.monotonic() < end, f"nothing listens on port {port} after {START_S:g} s"
-            time.sleep(0.05)  # a foreign server's port opens without telling anybody
+            time.sleep(0.05)  # a foreign server gives no signal when its port opens
 
 
 # One pixel.

@@ -144,7 +144,7 @@ def inputs(seed: int, count: int) -> Iterator[str]:
 
 
 def check_parser(name: str, text: str, reply: ParsedReply) -> str:
-    """What is wrong with an answer; empty when nothing is."""
+    """The problem of an answer; empty if none."""
     if len(reply.tool_calls) + len(reply.errors) > MAX_CALLS + 1:
         return "unfit: too many calls"
     opening = OPENINGS.get(name)
@@ -174,7 +174,7 @@ def has_surrogate(text: str) -> bool:
 
 
 def targets() -> dict[str, Callable[[str], str]]:
-    """By name: runs one input and says what is wrong."""
+    """By name: runs one input and returns the problem."""
 
     def parser(name: str) -> Callable[[str], str]:
         parse = PARSERS[name]

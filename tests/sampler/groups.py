@@ -1,4 +1,4 @@
-"""A completed group with something for every rule, written by the store's own verbs; and all that a database says of it."""
+"""A completed group with a case for every rule, written by the store's own verbs; and all its documents."""
 
 from typing import Any
 
@@ -75,7 +75,7 @@ async def everything(store: Store) -> dict[str, list[dict[str, Any]]]:
 
 
 def timeless(found: dict[str, list[dict[str, Any]]]) -> dict[str, list[dict[str, Any]]]:
-    """Without what only says when settlement was, and who did it."""
+    """The documents without the settlement's time and worker."""
     times = {"tasks": {"settled_at", "settler", "free_at"}, "record_data": {"created_at"}}
     return {
         name: [{k: v for k, v in d.items() if k not in times.get(name, set())} for d in documents]

@@ -1,4 +1,4 @@
-"""Pools of engines of which each always says the same, for episodes of several policies or sources."""
+"""Pools of engines with constant replies, for episodes of several policies or sources."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -15,7 +15,7 @@ from tests.sampler.episodes import LIMITS, says
 
 @asynccontextmanager
 async def pools(**said: tuple[str, str]) -> AsyncIterator[dict[str, EnginePool]]:
-    """Pools of one engine each, by name: (what it always says, its weight version)."""
+    """Pools of one engine each, by name: (its constant reply, its weight version)."""
     behaviors = {name: says(text, version) for name, (text, version) in said.items()}
     async with EngineClient(transport=httpx.MockTransport(Engines(behaviors))) as client:
 

@@ -1,4 +1,4 @@
-"""The sampler service in the test's own process, against a real store, and how a test waits for what the database says."""
+"""The sampler service in the test's own process, against a real store, and how a test waits for a state of the database."""
 
 import asyncio
 import signal
@@ -46,7 +46,7 @@ async def running_sampler(
 
 
 async def engine_is_up(store: Store, url: str = "http://e") -> None:
-    """Its keeper says so, and need not say it again within an hour."""
+    """Its keeper's heartbeat, valid for an hour."""
     await store.services.heartbeat(
         InferenceService(
             id=url, url=url, policy="main", version=0, status=ServiceStatus.UP, capacity=64, heartbeat_s=3600

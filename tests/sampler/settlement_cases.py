@@ -60,7 +60,7 @@ def make_config(fields: Mapping[str, Any]) -> SamplerConfig:
 
 
 def random_group(rng: random.Random, name: str = "t") -> tuple[list[ScoredEpisode], int]:
-    """Scored episodes, and how many there should have been: ties, singletons, failed slots, all equal, no reply at all."""
+    """Scored episodes, and how many there should have been: ties, singletons, failed slots, all equal, no reply."""
     num_generations = rng.choice((1, 2, 3, 4, 8, 16))
     scores = rng.choice(SCORES)
     drawn = [round(rng.uniform(-1, 2), 3) for _ in range(num_generations)] if rng.random() < 0.2 else None

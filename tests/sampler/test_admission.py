@@ -1,4 +1,4 @@
-"""How far tasks are opened, against the formula over all documents, for random events of groups in any order."""
+"""The admission limit against the formula over all documents, for random events of groups in any order."""
 
 import random
 from collections.abc import Awaitable, Callable, Sequence
@@ -130,7 +130,7 @@ async def test_counting_groups_between_opened_and_trained_equals_the_formula_ove
 async def test_a_group_that_changes_state_during_the_count_is_never_missed(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It may count twice: the next look is right again."""
+    """It may be counted twice; the next count is right again."""
     life = Life(store, Admission(groups_per_step=2, max_staleness=1))
     await import_tasks(store, 40, num_generations=1)
     for _ in range(3):

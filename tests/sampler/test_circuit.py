@@ -1,4 +1,4 @@
-"""When a tool server that failed is tried again, on a clock of the test's own."""
+"""Retries of a failed tool server, with a simulated clock."""
 
 import asyncio
 

@@ -103,7 +103,7 @@ def test_a_cache_that_fills_up_is_approached_slowly() -> None:
 
 
 def test_lastingly_high_latency_becomes_the_new_baseline() -> None:
-    """Replies may become short and prompts long: the process does not starve itself for ever."""
+    """Replies may become short and prompts long: the limit must not stay low for ever."""
     sampler = Concurrency(64, adaptive=True)
     sampler.update(LoadReport(stamp=0, running=8, waiting=0, capacity=100, token_latency_s=0.001), busy=8)
     for stamp in range(1, 200):

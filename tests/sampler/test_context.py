@@ -159,7 +159,7 @@ NO_RESULTS = {
 
 @pytest.mark.parametrize("text", NO_RESULTS.values(), ids=NO_RESULTS.keys())
 def test_tool_results_become_user_messages_if_the_template_shows_none(text: str) -> None:
-    """A call that is malformed is told as a result too: it would be fatal to the episode otherwise, or never be told."""
+    """The error of a malformed call is also sent as a result: otherwise the episode would fail, or the model never see it."""
     template = ChatTemplate.build(small_tokenizer(), text, NAMED)
     question = [{"role": "user", "content": "What is A?"}]
     results = [

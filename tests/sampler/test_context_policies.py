@@ -1,4 +1,4 @@
-"""Context policies on whole episodes: what the model sees afterwards, and that nothing of what it said is lost or added."""
+"""Context policies on whole episodes: the model's new history, and that none of its replies is lost or added."""
 
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from functools import partial
@@ -61,7 +61,7 @@ def shown(prompt: Sequence[int]) -> str:
 
 
 def result(size: int) -> str:
-    """The end of what the tool `big` says."""
+    """The end of the result of the tool `big`."""
     return ("0123456789" * (size // 10))[: size - 3][-20:] + "END"
 
 
@@ -208,7 +208,7 @@ async def test_every_template_renders_the_new_history_token_for_token(
 
 
 async def test_a_reply_repeated_too_often_ends_the_episode_without_calling_its_tools(play: Play) -> None:
-    """Whatever was thought before it."""
+    """Regardless of its reasoning."""
     replies = [SAME, OTHER, f"<think>\nOnce more?\n</think>\n\n{SAME}", SAME]
     episode = await play(replies, repetition_early_stop_times=3)
     assert episode.record.termination == "repetition"

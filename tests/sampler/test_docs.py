@@ -1,4 +1,4 @@
-"""The examples of docs/scorers.md do what the page says."""
+"""The examples of docs/scorers.md behave as described there."""
 
 import json
 import re

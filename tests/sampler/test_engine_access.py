@@ -1,4 +1,4 @@
-"""The engines' key: from the environment, by the name of its variable, and in nothing that is stored or told."""
+"""The engines' key: from the environment, by the name of its variable, and never stored or shown."""
 
 import pytest
 

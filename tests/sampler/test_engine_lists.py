@@ -22,7 +22,7 @@ async def tell(store: Store, status: ServiceStatus) -> None:
 
 
 async def test_a_sampler_learns_in_time_that_an_engine_drains_for_any_poll_interval(store: Store) -> None:
-    """Not only by its own settings: a keeper waits for `LIST_AGE_S`, and no longer."""
+    """Regardless of its own settings, since a keeper waits only for `LIST_AGE_S`."""
     config = SamplerConfig(run=store.run, db_connection_string="(open already)", model_name_or_path=MODEL, poll_s=3600)
     await tell(store, ServiceStatus.UP)
     async with EngineClient() as client:

@@ -1,4 +1,4 @@
-"""Every way an episode can end, and what the database says afterwards: an infrastructure failure is never a reward."""
+"""Every way an episode can end, and its documents afterwards: an infrastructure failure is never a reward."""
 
 import asyncio
 from datetime import timedelta
@@ -70,7 +70,7 @@ class Level(BaseModel):
 
 
 class Measured(Chat):
-    """Chats, if its task brings a level; says two numbers, one of them again."""
+    """Chats if its task has a level; adds two metrics, one of them twice."""
 
     async def run(self) -> Termination:
         self.add_metric("level", self.own_payload(Level).level)
@@ -89,7 +89,7 @@ class Hasty(AsyncSampler):
         return Termination.ANSWERED
 
 
-# ---------------------------------------------------------------------- by itself
+# ---------------------------------------------------------------------- normal ends
 
 
 async def test_an_episode_that_ends_normally_is_scored_and_every_request_is_closed(store: Store) -> None:
@@ -307,14 +307,14 @@ async def test_a_cancelled_episode_releases_its_slot_at_once_without_counting_a_
 async def test_an_episode_whose_lease_was_taken_writes_nothing_that_counts(store: Store) -> None:
     await import_tasks(store, 1, num_generations=1)
     overtaken = await claim(store, lease_s=0.0)
-    heir = await claim(store, "heir")
+    successor = await claim(store, "successor")
     async with resources(store, says(ANSWER)) as shared:
         sampler = Chat(shared, overtaken)
         assert await play(sampler) is None
     record, slot, _ = await ended(store, sampler)
     assert record.status is RecordStatus.ABANDONED
-    assert (slot.status, slot.attempt, slot.score) == (SlotStatus.LEASED, heir.attempt, None)
-    await store.tasks.finish_slot(heir, 0.5)
-    task = await store.tasks.get(heir.task.id)
+    assert (slot.status, slot.attempt, slot.score) == (SlotStatus.LEASED, successor.attempt, None)
+    await store.tasks.finish_slot(successor, 0.5)
+    task = await store.tasks.get(successor.task.id)
     assert task is not None
     assert [s.score for s in task.slots] == [0.5]

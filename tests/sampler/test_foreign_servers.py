@@ -1,4 +1,4 @@
-"""Our client against MCP servers that nobody here wrote: over every transport they have, dying, hanging, many at once.
+"""Our client against third-party MCP servers: over all their transports, killed, hanging, many at once.
 
 Needs scripts/setup_mcp_servers.sh; without it every test here is skipped, and counted.
 """
@@ -22,7 +22,7 @@ from tests.sampler.mcp_table import play
 
 TRANSPORTS = FOREIGN["everything"].transports
 LONG = "trigger-long-running-operation"
-PATIENCE_S = 60.0  # how long a slow machine may take for what an idle one does at once
+PATIENCE_S = 60.0  # limit on a slow machine for operations that are immediate on an idle one
 
 
 @pytest.fixture(scope="module")
@@ -83,12 +83,12 @@ async def test_images_are_stored_with_the_text_and_duplicate_structured_content_
     assert (structured.raw, plain.raw) == (None, None)
 
 
-@pytest.mark.parametrize("transport", ["stdio", "sse"])  # over HTTP this server speaks before anyone can listen
+@pytest.mark.parametrize("transport", ["stdio", "sse"])  # over HTTP this server announces before a client can listen
 async def test_the_next_episode_requests_a_changed_tool_list_again(world: World, transport: str) -> None:
     require("everything")
     catalog = ToolCatalog()
     with world.serve("everything", transport) as server:
-        # This server registers more tools after the handshake, and says so.
+        # This server registers more tools after the handshake, and announces that.
         async with ToolSession([server], catalog=catalog) as session:
             connection = session._links[0]._connection
             async with asyncio.timeout(PATIENCE_S):
@@ -165,7 +165,7 @@ async def test_a_server_that_stops_answering_is_a_time_out_and_is_ended(world: W
             await session.call("read_graph", {}, timeout_s=0.5)
     await asyncio.to_thread(process.wait, PATIENCE_S)  # stdin closed, SIGTERM, SIGKILL
     ends = [task for task in asyncio.all_tasks() if task.get_name().startswith("end of ")]
-    await asyncio.wait_for(asyncio.gather(*ends), PATIENCE_S)  # which the session, at its limit, left to itself
+    await asyncio.wait_for(asyncio.gather(*ends), PATIENCE_S)  # which the session abandoned at its time limit
 
 
 @pytest.mark.parametrize("transport", ["sse", "http"])

@@ -1,4 +1,4 @@
-"""What an HTTP tool server may send: bodies within bounds, also once they are decompressed; and whose word an error is."""
+"""HTTP bodies of a tool server: bounds, also after decompression; and the origin of errors."""
 
 import gzip
 import json

@@ -165,7 +165,7 @@ def test_a_copy_of_a_reply_is_the_reply(family: Family, mode: str, made: Callabl
 
 @pytest.mark.parametrize("mode", ["on", "off"])
 def test_a_replys_raw_text_is_the_reply(mode: str) -> None:
-    """As those append it who keep what the engine said, reasoning and calls in it."""
+    """As samplers append it that keep the engine's text with reasoning and calls."""
     episode = played(FAMILIES["qwen3"], mode)
     first = episode.restarted(episode.history(0, 1, 2))
     calls = (
@@ -228,7 +228,7 @@ def test_a_historys_prompt_does_not_depend_on_earlier_histories(
 
 
 class Wanderer(AsyncSampler):
-    """One history, another one, and the first again, with what came back from JSON."""
+    """Sends a history, another history, and the first one again after a JSON round trip."""
 
     async def run(self) -> Termination:
         turn = await self.create_chat_completions([QUESTION])

@@ -1,4 +1,4 @@
-"""A sampler that stood still for longer than its leases last: when it wakes, its overtaken episodes end, and nothing more."""
+"""A sampler that stalled beyond its leases: when it resumes, only its overtaken episodes end."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
@@ -27,7 +27,7 @@ async def fails(_: httpx.Request) -> httpx.Response:
 
 
 class Stopped(Chat):
-    """Its process stands still at the end of the episode, while `meanwhile` happens."""
+    """Stalls its process at the end of the episode while `meanwhile` runs."""
 
     meanwhile: Meanwhile
 
@@ -41,11 +41,11 @@ class Stopped(Chat):
 async def play_and_settle_elsewhere(store: Store, shared: Any) -> None:
     """Another sampler takes the slot over, ends the group and settles it: the first attempt's record is closed."""
     await let_time_pass(store)
-    heir = await claim(store, "heir")
-    await store.records.start(heir, "heir")
-    await store.records.move(heir.record_id, RecordStatus.SCORED, {"score": 0.5})
-    await store.tasks.finish_slot(heir, 0.5)
-    assert await settle_next(store, "heir", shared.config) is not None
+    successor = await claim(store, "successor")
+    await store.records.start(successor, "successor")
+    await store.records.move(successor.record_id, RecordStatus.SCORED, {"score": 0.5})
+    await store.tasks.finish_slot(successor, 0.5)
+    assert await settle_next(store, "successor", shared.config) is not None
 
 
 @pytest.mark.parametrize("engine", [says(ANSWER), fails], ids=["its score", "its failure"])
@@ -82,7 +82,9 @@ async def test_a_lost_lease_does_not_end_the_processes_other_episodes(store: Sto
             await asyncio.sleep(0.5)  # the other one has ended meanwhile
 
         late.meanwhile, other.meanwhile = overtake, wait
-        await store.database["tasks"].update_one({"_id": healthy}, {"$set": {"seq": 10}})  # the heir takes the first
+        await store.database["tasks"].update_one(
+            {"_id": healthy}, {"$set": {"seq": 10}}
+        )  # the successor claims the first
         async with asyncio.TaskGroup() as group:
             played = [group.create_task(play(sampler)) for sampler in (late, other)]
     assert [task.result() is None for task in played] == [True, False]

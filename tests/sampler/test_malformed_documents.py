@@ -1,4 +1,4 @@
-"""Documents that a person has spoilt in Compass: each is set aside by name, and what a sampler does all day goes on."""
+"""Documents that a person corrupted in Compass: each is set aside by name, and the sampler's regular work continues."""
 
 import contextlib
 import random

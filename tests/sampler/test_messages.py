@@ -1,4 +1,4 @@
-"""Messages of tool servers as bytes: cut into lines within bounds, mended where no text may hold what they spell."""
+"""Messages of tool servers as bytes: split into lines within bounds, and repaired where invalid."""
 
 import json
 import time

@@ -1,5 +1,5 @@
-"""A sampler that sends the whole conversation where only new messages belong is refused at once, and told what to do;
-one that sends what is new never is, however often the same is said."""
+"""A sampler that sends the whole conversation instead of only new messages is refused at once with the remedy;
+one that sends only new messages never is, even if they repeat."""
 
 import copy
 import json

@@ -1,4 +1,4 @@
-"""What a model is told before its first reply: without the answer's form, a model that could solve the task scores 0."""
+"""The messages before the first reply: without the answer's form, a model that could solve the task scores 0."""
 
 from typing import Any
 

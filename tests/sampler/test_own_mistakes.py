@@ -1,4 +1,4 @@
-"""A mistake in a sampler of one's own: the episode ends with one line that names its place, and the slot is free for others."""
+"""A mistake in a user's sampler: the episode ends with one line that names its location, and the slot is released."""
 
 import asyncio
 import sys
@@ -31,7 +31,7 @@ class Buggy(AsyncSampler):
 
 
 class Forgetful(Chat):
-    """Says what it scored as a bare number, and the second time not even how it ended."""
+    """Returns its score as a bare number, and the second time no termination either."""
 
     async def run(self) -> Termination:
         return None if self.claim.attempt > 1 else await super().run()  # type: ignore[return-value]
@@ -54,7 +54,7 @@ class Scorekeeper(Chat):
 
 
 class Grouping(AsyncSampler):
-    """Asks in a task group, and then fails in one."""
+    """Sends a request in a task group, and then fails in one."""
 
     async def run(self) -> Termination:
         async with asyncio.TaskGroup() as group:

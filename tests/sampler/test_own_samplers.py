@@ -1,4 +1,4 @@
-"""A sampler of one's own that does not work ends its process with one line, and says by its status whether to start it again."""
+"""A faulty user's sampler ends its process with one line, and with a status that tells the launcher whether to restart it."""
 
 import asyncio
 import subprocess
@@ -43,7 +43,7 @@ class Unborn(AsyncSampler):
 
 
 class Late(AsyncSampler):
-    """The first episode is well."""
+    """The first episode succeeds."""
 
     async def run(self) -> Termination:
         if self.task.seq > 0:

@@ -1,4 +1,4 @@
-"""Scorers of one's own: a mistake is told with its line, and one that asks a judge itself is let in by it."""
+"""Users' scorers: a mistake is reported with its line, and a scorer that calls the judge directly is authenticated."""
 
 import asyncio
 from dataclasses import replace
@@ -100,7 +100,7 @@ async def test_a_scorers_own_judge_receives_the_key_and_no_output_contains_it(
 
 
 async def test_a_scorer_that_only_makes_mistakes_is_not_a_transient_failure() -> None:
-    """One that has worked, or whose errors may be the network's, is tried again like all plumbing."""
+    """One that has worked, or whose errors may be the network's, is retried as an infrastructure failure."""
     answers: list[str] = []
 
     @register_scorer("fragile")

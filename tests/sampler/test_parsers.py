@@ -1,4 +1,4 @@
-"""Tool calls out of model text: whatever the text, a value comes back, and in linear time. Round trips with each family's own
+"""Tool calls from model text: every text yields a value, in linear time. Round trips with each family's own
 writing are in `test_template_families.py`, time and fuzz in `test_parsers_fuzz.py`."""
 
 import json

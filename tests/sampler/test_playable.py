@@ -1,4 +1,4 @@
-"""Tasks that ask for what a sampler does not have: said at once, never retried, and left to a sampler that has it."""
+"""Tasks whose demands a sampler cannot meet: reported at once, never retried, and left to other samplers."""
 
 import asyncio
 import json

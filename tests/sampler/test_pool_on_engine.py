@@ -1,4 +1,4 @@
-"""The client and the pool against a real engine over HTTP: weights change in mid-reply, an engine dies in mid-reply."""
+"""The client and the pool against a real engine over HTTP: weights change during a reply, an engine is killed during a reply."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator, Sequence
@@ -46,7 +46,7 @@ def pool_over(client: EngineClient, services: Sequence[Service]) -> EnginePool:
 
 async def held(client: EngineClient, pool: EnginePool, server: Server) -> "asyncio.Task[EngineReply]":
     """A long reply of which some tokens are sampled; a pause in place keeps it from ending before the test goes on."""
-    for _ in range(20):  # where this process is kept waiting, it may end before it is caught
+    for _ in range(20):  # on a busy machine it may end before it is paused
         replying = asyncio.create_task(pool.generate(PROMPT, LONG, rid="episode"))
         await asyncio.to_thread(
             server.wait_until, lambda r=replying: r.done() or server.used_tokens() >= len(PROMPT) + 10

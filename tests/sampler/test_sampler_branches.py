@@ -1,4 +1,4 @@
-"""Whole episodes on a scripted engine: branches are stored, flattened and audited; malformed calls are told to the model."""
+"""Whole episodes on a scripted engine: branches are stored, flattened and audited; malformed calls are reported to the model."""
 
 import json
 from collections import Counter

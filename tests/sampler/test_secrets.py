@@ -1,4 +1,4 @@
-"""What a shell tool finds of the sampler's secrets: with the sampler's own user, as another user, and in a sandbox."""
+"""The sampler's secrets as visible to a shell tool: with the sampler's own user, as another user, and in a sandbox."""
 
 import json
 import os

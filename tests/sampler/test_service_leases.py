@@ -62,12 +62,12 @@ async def test_an_episode_with_a_lost_lease_is_cancelled_and_the_sampler_continu
     sampler = endless()
     async with running_sampler(store, sampler, **OPTIONS) as service:
         await asyncio.wait_for(sampler.started.wait(), 60)
-        heir = None
+        successor = None
         end = time.monotonic() + 60
-        while heir is None and time.monotonic() < end:  # a renewal may come first
+        while successor is None and time.monotonic() < end:  # a renewal may come first
             await let_time_pass(store)
-            heir = await claim(store, "heir")
-        assert heir is not None
+            successor = await claim(store, "successor")
+        assert successor is not None
         await asyncio.wait_for(sampler.cancelled.wait(), 60)
         record = await until(
             lambda: store.records.get("main:train:0:t0:0:1"),
@@ -76,7 +76,7 @@ async def test_an_episode_with_a_lost_lease_is_cancelled_and_the_sampler_continu
         assert record is not None
         assert record.termination == Termination.CANCELLED
         slot = await slot_of(store)
-        assert (slot.attempt, slot.worker) == (2, "heir"), "the heir keeps it"
+        assert (slot.attempt, slot.worker) == (2, "successor"), "the successor keeps it"
         sampler.started.clear()
         await import_tasks(store, 2, num_generations=1)
         await asyncio.wait_for(sampler.started.wait(), 60)

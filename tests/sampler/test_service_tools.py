@@ -1,4 +1,4 @@
-"""A sampler whose tool server is away: it waits, says so where people look, loses no attempt, and goes on by itself."""
+"""A sampler whose tool server is unavailable: it waits, raises an alarm, counts no failure, and continues when it returns."""
 
 from shared.cli.status import RunStatus, look
 from shared.documents.states import Termination

@@ -1,4 +1,4 @@
-"""A settler that is held up at any of its commands, for longer than its lease, changes nothing when it goes on."""
+"""A settler delayed at any of its commands, for longer than its lease, changes nothing when it continues."""
 
 import asyncio
 

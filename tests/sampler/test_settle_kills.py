@@ -1,4 +1,4 @@
-"""A settler that is killed at any of its commands, before or after the server did it, is replaced with the same result."""
+"""A settler killed at any of its commands, before or after the server executed it, is replaced with the same result."""
 
 import asyncio
 from collections.abc import AsyncIterator

@@ -1,4 +1,4 @@
-"""What a stdio server may write to its stdout: anything. A session ends only where no answer can come any more."""
+"""A stdio server may write anything to its stdout. A session ends only if no answer can come any more."""
 
 import base64
 import json

@@ -1,4 +1,4 @@
-"""MCP sessions whose servers die, hang, or are not there: an infrastructure failure, and the task itself is not disturbed."""
+"""MCP sessions whose servers crash, hang, or are absent: an infrastructure failure that does not disturb the caller's task."""
 
 import asyncio
 import contextlib

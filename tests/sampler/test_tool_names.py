@@ -1,4 +1,4 @@
-"""Allow and deny lists: an entry's meaning does not depend on what other servers offer; none is without effect in silence."""
+"""Allow and deny lists: an entry's meaning does not depend on other servers' tools; an entry without effect is reported."""
 
 import logging
 import sys

@@ -1,4 +1,4 @@
-"""Tool servers that are slow to start, too busy, or away for a while: sessions wait for them, and no attempt is lost by that."""
+"""Tool servers that start slowly, are too busy, or unavailable for a while: sessions wait, and no failure is counted."""
 
 import asyncio
 import contextlib
@@ -104,7 +104,7 @@ async def test_a_call_rejected_by_a_busy_server_is_repeated_with_its_time_out_pa
     async with busy_box(tmp_path) as (box, refusals), ToolSession([box.server], limits=LIMITS) as session:
         assert (await session.call("bump", {}, timeout_s=2)).text
         refusals.write_text(refusal)
-        again = await session.call("bump", {}, timeout_s=2)  # less than the server asks for
+        again = await session.call("bump", {}, timeout_s=2)  # shorter than the server's requested wait
         assert (json.loads(again.text)["n"], again.retries) == (2, 0), "in the same session, once"
         assert refusals.read_text() == ""
 

@@ -1,4 +1,4 @@
-"""What a tool starts ends with its session: in the background, in another session, twice forked, also when the sampler is killed.
+"""A tool's processes end with its session: in the background, in another session, twice forked, or if the sampler is killed.
 
 Real processes, counted by a word in their command line that no other process has.
 """

@@ -1,4 +1,4 @@
-"""What the model reads of an answer: bounded in the template's tokens and in characters, cut visibly, nothing forgotten."""
+"""The model's text of an answer: bounded in the template's tokens and in characters, cut visibly, and completely stored."""
 
 import json
 

@@ -124,7 +124,7 @@ server.run()
 async def test_a_tool_missing_from_the_cached_list_is_requested_again_before_it_is_refused(
     tmp_path: Path,
 ) -> None:
-    """The server was changed, and started again, without an announcement that anybody heard."""
+    """The server was changed and restarted without an announcement."""
     script, names = tmp_path / "growing.py", tmp_path / "names"
     script.write_text(GROWING)
     names.write_text("old")

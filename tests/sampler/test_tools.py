@@ -102,7 +102,7 @@ async def test_a_call_is_repeated_after_a_server_exit_only_if_declared_idempoten
         result = await session.call("crash_once", {"path": str(tmp_path / "declared")})
         assert (result.text, result.retries) == ("survived", 1)
     async with undisturbed(), ToolSession([declared], limits=limits) as session:
-        await session.call("bump", {})  # changes the session, which another one would not have
+        await session.call("bump", {})  # changes the session's state, which a new session would lack
         with pytest.raises(ToolServerDied):
             await session.call("crash_once", {"path": str(tmp_path / "touched")})
     async with undisturbed(), ToolSession([declared], limits=limits) as session:

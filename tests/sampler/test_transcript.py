@@ -1,4 +1,4 @@
-"""What a scorer reads is the conversation, bounded: each message once, however often a history was shown again."""
+"""A scorer reads the bounded conversation: each message once, even if a history was sent repeatedly."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any

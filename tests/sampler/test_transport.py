@@ -17,11 +17,11 @@ from shared.processes.mongod import free_port
 
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n"
 WHOLE = HEAD + b"Content-Length: 4\r\n\r\nbody"
-PATIENCE_S = 60.0  # how long a slow machine may take for what an idle one does at once
+PATIENCE_S = 60.0  # limit on a slow machine for operations that are immediate on an idle one
 
 
 class Server:
-    """Answers each request with the next of `answers`; None: says nothing. `b""` ends the connection."""
+    """Answers each request with the next of `answers`; None: stays silent. `b""` ends the connection."""
 
     def __init__(self, answers: list[bytes | None], *, slowly: bool = False) -> None:
         self.answers = answers

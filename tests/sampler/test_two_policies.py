@@ -33,7 +33,7 @@ TASK = "main:train:0:t0"
 
 
 class Debate(AsyncSampler):
-    """Two rounds: the solver answers, the judge hears the answer alone. Even slots are right, and the judge is so in slot 0."""
+    """Two rounds: the solver answers, and the judge reads only the answer. Even slots are right; the judge is right in slot 0."""
 
     async def run(self) -> Termination:
         for k in range(2):

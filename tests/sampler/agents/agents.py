@@ -1,4 +1,4 @@
-"""Agents over endpoints, with little patience."""
+"""Agents over endpoints, with short time-outs."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -9,7 +9,7 @@ from sampler.agents.judge import Judge
 from tests.sampler.agents.endpoints import Service
 
 QUICK: dict[str, Any] = {"timeout": 20, "retry_delay": 0.01, "max_retries": 1, "breaker_failures": 20}
-# Endpoints that let one wait, and for how long; the others answer at once, however slow the machine is.
+# Time-outs for slow endpoints; the others answer at once on any machine.
 SLOW_S = 0.5
 SLOW = ("hangs", "drips")
 

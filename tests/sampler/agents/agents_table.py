@@ -47,14 +47,14 @@ async def ask_browser(services: list[Service]) -> tuple[str, AgentUse]:
 
 
 async def rows(engine_url: str) -> AsyncIterator[tuple[bool, list[str]]]:
-    """Cells, and whether the row is as expected: with somebody well behaved there is an answer, without there is none."""
+    """Cells, and whether the row is as expected: an answer if and only if one endpoint behaves well."""
     for agent, ask, well in (("judge", ask_judge, "judges"), ("browse", ask_browser, "summarizes")):
         yield await row(agent, ask, [well], well)
         for bad in [*STATUSES, *BAD, *(["says Hm."] if agent == "judge" else [])]:
             yield await row(agent, ask, [bad], well, well)
         yield await row(agent, ask, ["nobody listens"], well, well)
         yield await row(agent, ask, ["status 500"], None, "garbage", "nobody listens")
-        local = well if agent == "judge" else "local engine"  # the bundled model says something, which is no verdict
+        local = well if agent == "judge" else "local engine"  # the bundled model answers, but without a verdict
         yield await row(agent, ask, ["local engine"], local, well, url=engine_url)
 
 

@@ -1,4 +1,4 @@
-"""OpenAI-compatible endpoints over real HTTP that behave well or badly, as told request by request.
+"""OpenAI-compatible endpoints over real HTTP with a configured behavior for each request.
 
 async with endpoint("status 500", "judges") as service:      # the first request fails; from the second on it judges
     ... service.url, service.requests
@@ -88,7 +88,7 @@ async def close(writer: asyncio.StreamWriter) -> None:
 
 
 async def drip(writer: asyncio.StreamWriter) -> None:
-    """A byte now and then: no read ever times out."""
+    """Sends single bytes, so that no read times out."""
     body = completion("Correct")
     writer.write(b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n" % len(body))
     for at in range(len(body)):

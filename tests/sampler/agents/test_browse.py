@@ -1,4 +1,4 @@
-"""Lengths are counted in the policy's tokens, whatever a token is: bytes, characters, or words."""
+"""Lengths are counted in the policy's tokens: bytes, characters, or words."""
 
 from collections.abc import Callable
 

@@ -1,4 +1,4 @@
-"""One request to an endpoint: which refusals may pass, whose fault they are, what is quoted of them, and what is a reply."""
+"""One request to an endpoint: transient and permanent errors, their blame and quotation, and valid replies."""
 
 import json
 from typing import Any

@@ -1,4 +1,4 @@
-"""Models are asked in order until one answers usably; what failed before is in the answer; nobody is a failure, never a score."""
+"""Models are tried in order until one answers; the answer lists earlier failures; no answer is a failure, never a score."""
 
 import asyncio
 import logging
@@ -187,7 +187,7 @@ async def test_a_rejected_request_does_not_trip_the_models_breaker() -> None:
 async def test_a_key_goes_to_its_endpoint_and_nowhere_else(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Not into the record, an error, a log line, the configuration's text; also where the endpoint says it aloud."""
+    """Not into the record, an error, a log line or the configuration's text, even if the endpoint repeats it."""
     monkeypatch.setenv("JUDGE_KEY", "sk-very-secret")
     caplog.set_level(logging.DEBUG)
     async with endpoint("status 500") as loud, endpoint("judges") as good:

@@ -1,4 +1,4 @@
-"""A verdict is read where a judge gave one, and never guessed where it gave none or two."""
+"""A verdict is read if the judge gave exactly one, and never guessed otherwise."""
 
 import time
 

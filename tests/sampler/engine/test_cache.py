@@ -1,4 +1,4 @@
-"""Folders for weights that are put together: never shared, never left behind for good."""
+"""Folders for merged weights: never shared, never leaked."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""A keeper whose engine dies, and dies again while it is started: a real child process, killed by signals."""
+"""A keeper whose engine is killed, also during its restart: a real child process, killed by signals."""
 
 import asyncio
 import os
@@ -85,7 +85,7 @@ async def test_an_engine_killed_during_its_start_is_restarted_up_to_max_restarts
 ) -> None:
     monkeypatch.chdir(ROOT)
     async with keeping(store, tmp_path, "0,2,3", answered, max_restarts=4) as keeper:
-        await serves(store, keeper)  # the first start died, the second came up
+        await serves(store, keeper)  # the first start was killed, the second succeeded
         os.kill(int((tmp_path / "starts" / "1").read_text()), signal.SIGKILL)
         async with asyncio.timeout(100):
             while not (tmp_path / "starts" / "4").exists() and not keeper.done():  # noqa: ASYNC110  # a child makes it

@@ -41,7 +41,7 @@ async def add(a: int, b: int) -> int:
 
 @server.tool()
 async def bump(ctx: Context) -> dict[str, Any]:
-    """A counter per session; where the protocol has none, per episode."""
+    """A counter per session, or per episode if the protocol has no sessions."""
     request = ctx.request_context.request
     headers = request.headers if request is not None else {}
     key = headers.get("mcp-session-id") or headers.get("tandem-episode-id")
@@ -66,7 +66,7 @@ async def slow(seconds: float) -> str:
 
 @server.tool()
 async def calls_of_slow() -> dict[str, int]:
-    """How many run now, and how many were cancelled."""
+    """The numbers of running and cancelled calls."""
     return of_slow
 
 
@@ -78,7 +78,7 @@ async def crash() -> str:
 
 @server.tool()
 async def grow(ctx: Context) -> str:
-    """Offer one more tool from now on, and say so."""
+    """Offer one more tool from now on, and announce it."""
     server.add_tool(echo, name=f"grown_{len(listed)}")
     listed.append(0)
     await ctx.session.send_tool_list_changed()
@@ -108,7 +108,7 @@ async def big(n_chars: int) -> str:
 
 
 class Guard:
-    """Asks for a bearer token."""
+    """Requires a bearer token."""
 
     def __init__(self, app: Any, token: str) -> None:
         self.app = app
@@ -122,7 +122,7 @@ class Guard:
 
 
 class Busy:
-    """Refuses POST requests, as a file says."""
+    """Refuses as many POST requests as a file specifies."""
 
     def __init__(self, app: Any, file: Path) -> None:
         self.app = app

@@ -1,4 +1,4 @@
-"""A daemon as they are written: fork, a session of its own, fork again, no descriptor and no environment of its parent's."""
+"""A classic daemon: fork, new session, fork again, without its parent's descriptors and environment."""
 
 import os
 import sys

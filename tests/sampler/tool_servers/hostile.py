@@ -1,4 +1,4 @@
-"""A stdio MCP server that answers what no server should: `hostile.py [LISTING]`, whose tool `attack` takes the kind of answer.
+"""A stdio MCP server with invalid answers: `hostile.py [LISTING]`, whose tool `attack` takes the kind of answer.
 
 Every kind stands in ANSWERS (what a call gets, as a raw line; `@ID@` is its id), every listing in LISTINGS.
 """

@@ -1,4 +1,4 @@
-"""Tiny random models, a real engine over them in a child process, and plain transformers forwards to hold it against."""
+"""Tiny random models, a real engine over them in a child process, and plain transformers forwards as reference."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def run_engine(model_path: Path, *flags: str) -> Iterator[Server]:
             with contextlib.suppress(httpx.TransportError):
                 if server.client.get("/health").status_code == 200:
                     break
-            time.sleep(0.05)  # a child's port opens without telling anybody
+            time.sleep(0.05)  # a child gives no signal when its port opens
         yield server
     finally:
         server.client.close()

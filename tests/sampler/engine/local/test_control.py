@@ -1,4 +1,4 @@
-"""Pause, continue, abort, hang-ups, and weight updates: what happens to the sequences in flight."""
+"""Sequences in flight under pause, continue, abort, disconnections and weight updates."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def start_long(server: Server, pool: ThreadPoolExecutor, *rids: str) -> list[Fut
             server.wait_until(lambda number=number: over() or server.running() == number)
             server.wait_until(lambda: over() or server.used_tokens() >= len(PROMPT) + 2)
         server.ok("/pause_generation", {"mode": "in_place"})
-        if server.running() == len(rids):  # the engine says so: an answer may be on its way here
+        if server.running() == len(rids):  # as reported by the engine: a reply may be in transit
             return futures
         server.ok("/continue_generation", {})
         for future in futures:
@@ -203,7 +203,7 @@ def test_an_in_place_pause_refuses_an_update_unless_the_stale_cache_is_wanted(
     server.ok("/continue_generation", {})
     answer = future.result(PATIENCE_S)
     assert [run["version"] for run in answer["meta_info"]["weight_versions"]] == ["v0", "v1"]
-    # the stale cache is this sequence's own: nobody else may reuse it
+    # the stale cache belongs to this sequence: no other may reuse it
     after = server.generate(PROMPT + answer["output_ids"][:100], 8)
     assert after["meta_info"]["cached_tokens"] == 0
     reference.assert_exact(1, PROMPT + answer["output_ids"][:100], after)

@@ -126,7 +126,7 @@ def test_a_stop_token_ends_the_output_and_is_part_of_it(server: Server) -> None:
 def test_the_end_of_sequence_token_ends_the_output_unless_ignored(server: Server) -> None:
     ended = [server.generate(p, 100, ignore_eos=False, sampling_seed=1) for p in prompts(20, seed=5, longest=9)]
     stopped = [a for a in ended if a["meta_info"]["finish_reason"]["type"] == "stop"]
-    assert stopped, "no sequence ended by itself: the test model needs another seed"
+    assert stopped, "no sequence ended with a stop token: the test model needs another seed"
     for answer in stopped:
         assert answer["meta_info"]["finish_reason"]["matched"] == EOS
         assert answer["output_ids"].index(EOS) == len(answer["output_ids"]) - 1

@@ -30,7 +30,7 @@ def write(kv: KvSlots, slot: int, tokens: list[int]) -> None:
 
 
 def held(kv: KvSlots, slot: int, size: int) -> list[float]:
-    """What the KV says of the first `size` positions; the same in every layer and head."""
+    """The tokens recorded in the KV of the first `size` positions; equal in every layer and head."""
     block = kv.data[slot, ..., :size, :]
     assert bool((block == block[0, 0, 0, :, :1]).all())
     return block[0, 0, 0, :, 0].tolist()

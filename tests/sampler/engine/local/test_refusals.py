@@ -1,4 +1,4 @@
-"""Every 400 in the words and shape that SGLang 0.5.23 was captured with, and those that are this engine's own."""
+"""Every 400 in the captured words and shape of SGLang 0.5.23, and those specific to this engine."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def value(message: str) -> dict[str, Any]:
                 "Please use a smaller logprob_start_len."
             ),
         ),
-        # SGLang dies of these two
+        # these two crash SGLang
         (
             {"input_ids": [5, VOCABULARY]},
             value(f"input_ids[1] is {VOCABULARY}; the vocabulary of this model has ids 0 to {VOCABULARY - 1}."),
