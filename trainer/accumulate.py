@@ -14,7 +14,7 @@ Every rank runs as many forwards and backwards as the busiest one (with empty ro
 between ranks only after the last. A trajectory is on one rank as a whole, so its ratio needs no communication.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 
@@ -30,22 +30,15 @@ from trainer.modeling.routing import Routing, router_aux_loss, total
 from trainer.modeling.trainable import adapters_off
 from trainer.parallel import Parallel
 from trainer.reporting.loss_metrics import Measured, measure
+from trainer.trees.minibatch import Minibatch
 from trainer.trees.packing import Row, empty_row
-
-
-@dataclass(frozen=True, slots=True)
-class Minibatch:
-    """One update's data of this rank. `denominators` are this rank's own counts; `sources_T` names each trajectory's source."""
-
-    rows: Sequence[Row]
-    denominators: Denominators
-    sources_T: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Pass:
     """What was measured: of this rank's entries, and of the tokens of all ranks where the model has experts. `count`: passes."""
 
+    num_trajectories: int
     measured: Measured = field(default_factory=Measured)
     routing: Routing | None = None
     count: int = 0
@@ -75,25 +68,38 @@ class Accumulator:
         if not wanted or self.loss.proximal_logprobs is ProximalLogprobs.LOGLINEAR:
             return [None] * len(minibatches)
         with torch.no_grad():
-            later = [[self._forward(row).logprob_E for row in self._rounds(m)] for m in minibatches[1:]]
+            later = [[self._forward(row).logprob_E for row in self._moved(self._rounds(m))] for m in minibatches[1:]]
         return [None, *later]
 
-    def run(self, minibatch: Minibatch, totals: Denominators, proximal: Sequence[Tensor] | None) -> Pass:
+    def run(self, minibatch: Minibatch, proximal: Sequence[Tensor] | None) -> Pass:
         """Gradients in the parameters, averaged over ranks."""
+        totals = self._of_the_step(minibatch.denominators)
         rows = self._rounds(minibatch)
         if not rows:
-            return Pass()
+            return Pass(totals.num_trajectories)
         proximals = [None] * len(rows) if proximal is None else list(proximal)
         passes = 2 if self._needs_two_passes(minibatch) else 1
         do = self._two_passes if passes == 2 else self._one_pass
         batch, outcome, routing = do(rows, proximals, totals)
-        return Pass(measure(batch, outcome, totals, self.loss, minibatch.sources_T), routing, passes)
+        measured = measure(batch, outcome, totals, self.loss, minibatch.sources_T)
+        return Pass(totals.num_trajectories, measured, routing, passes)
+
+    def _of_the_step(self, own: Denominators) -> Denominators:
+        """This rank's counts, the totals of all ranks in them."""
+        tokens, trajectories = self.parallel.data.sum_scalars([own.num_tokens, own.num_trajectories])
+        device = self.parallel.device
+        entries_T = None if own.entries_T is None else own.entries_T.to(device)
+        return Denominators(int(tokens), int(trajectories), own.tokens_T.to(device), entries_T)
 
     def _rounds(self, minibatch: Minibatch) -> list[Row]:
         """This rank's rows, and empty ones up to the number of the busiest rank."""
         rows = list(minibatch.rows)
-        rows += [empty_row()] * (self.parallel.max_int(len(rows)) - len(rows))
-        return rows
+        missing = self.parallel.max_int(len(rows)) - len(rows)
+        return [*rows, *([empty_row()] * missing if missing else ())]
+
+    def _moved(self, rows: Sequence[Row]) -> Iterator[Row]:
+        """One row after the other on the model's device: once per pass, so that memory holds one."""
+        return (row.to(self.parallel.device) for row in rows)
 
     def _needs_two_passes(self, minibatch: Minibatch) -> bool:
         if not self.loss.needs_whole_trajectories:
@@ -106,7 +112,7 @@ class Accumulator:
     ) -> tuple[LossBatch, Outcome, Routing | None]:
         batches, outcomes, routings = [], [], self._routings_ahead(rows[1:])
         whole = None
-        for index, (row, proximal_E) in enumerate(zip(rows, proximals, strict=True)):
+        for index, (row, proximal_E) in enumerate(zip(self._moved(rows), proximals, strict=True)):
             self._sync_only_after_last(index, len(rows))
             batch, routing = self._batch(row, proximal_E)
             loss, outcome = compute(batch, totals, self.loss)
@@ -125,7 +131,7 @@ class Accumulator:
         self, rows: Sequence[Row], proximals: Sequence[Tensor | None], totals: Denominators
     ) -> tuple[LossBatch, Outcome, Routing | None]:
         with torch.no_grad():
-            pairs = [self._batch(row, proximal_E) for row, proximal_E in zip(rows, proximals, strict=True)]
+            pairs = [self._batch(row, proximal_E) for row, proximal_E in zip(self._moved(rows), proximals, strict=True)]
         batch = LossBatch.concatenate([of_row for of_row, _ in pairs])
         routing = self._of_all_ranks([of_row for _, of_row in pairs if of_row is not None])
         leaves = [leaf for leaf in (batch.new_logprob_E, batch.entropy_E) if leaf is not None]
@@ -135,7 +141,7 @@ class Accumulator:
         gradients = torch.autograd.grad(loss, leaves, allow_unused=True)
         lengths = [row.num_entries for row in rows]
         coefficients = [None if gradient is None else torch.split(gradient, lengths) for gradient in gradients]
-        for index, row in enumerate(rows):
+        for index, row in enumerate(self._moved(rows)):
             self._sync_only_after_last(index, len(rows))
             found = self._forward(row)
             outputs = [output for output in (found.logprob_E, found.entropy_E) if output is not None]
@@ -159,7 +165,8 @@ class Accumulator:
     @torch.no_grad()
     def _routings_ahead(self, rows: Sequence[Row]) -> list[Routing]:
         """Of rows whose forward with gradient comes too late; none where nothing asks for them."""
-        found = [self._forward(row.without_entries()).routing for row in rows] if self._balances else []
+        moved = self._moved([row.without_entries() for row in rows]) if self._balances else ()
+        found = [self._forward(row).routing for row in moved]
         return [routing for routing in found if routing is not None]
 
     def _of_all_ranks(self, own: Sequence[Routing]) -> Routing | None:
@@ -171,7 +178,6 @@ class Accumulator:
         self.lm.set_requires_gradient_sync(index == count - 1)
 
     def _batch(self, row: Row, proximal_E: Tensor | None) -> tuple[LossBatch, Routing | None]:
-        row = row.to(self.parallel.device)
         reference_E = self._reference_logprobs(row)
         found = self._forward(row)
         batch = LossBatch.of(
@@ -193,7 +199,7 @@ class Accumulator:
     def _forward(self, row: Row) -> Forwarded:
         return forward_row(
             self.lm,
-            row.to(self.parallel.device),
+            row,
             chunk=self.chunk,
             attn=self.mask,
             with_entropy=self.with_entropy or self.loss.entropy_coefficient != 0.0,

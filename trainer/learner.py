@@ -23,23 +23,24 @@ from torch.distributed.tensor import DTensor
 from transformers import PreTrainedModel
 
 from shared.errors import ConfigError
-from trainer.accumulate import Accumulator, Minibatch, Pass
+from trainer.accumulate import Accumulator, Pass
 from trainer.losses import Denominators, LossConfig
 from trainer.modeling.attention import MaskBuilder, mask_counts
 from trainer.modeling.compiling import use_compiled_layers
 from trainer.modeling.context_parallel import cut_sequences, plain_name
 from trainer.modeling.forward import TreeLM
-from trainer.modeling.loading import empty_model, fill
-from trainer.modeling.measuring import Found, choose_way
+from trainer.modeling.forward_choice import Found, choose_way
+from trainer.modeling.forward_ways import OWN, Way, tree_obstacle
 from trainer.modeling.memory import MemorySettings, checkpoint_layers, with_optimizer_offload
 from trainer.modeling.model import layer_classes, load_config, load_model
 from trainer.modeling.routing import load_metrics, router_aux_loss, total
+from trainer.modeling.sharded_loading import empty_model, fill
 from trainer.modeling.tensor_parallel import cut_layers
 from trainer.modeling.trainable import EVERYTHING, Trainable
-from trainer.modeling.ways import OWN, Way, tree_obstacle
 from trainer.parallel import PRECISIONS, Parallel, shard_model
 from trainer.reporting.loss_metrics import Measured, combine, of_updates, report
 from trainer.schedule import Schedule, learning_rate
+from trainer.trees.minibatch import Minibatch
 from trainer.trees.packing import Row
 
 log = logging.getLogger(__name__)
@@ -89,8 +90,8 @@ def open_learner(
 
     The frozen reference model, from `reference_directory` or the same weights, is loaded only where the loss has a KL term;
     the same weights are not loaded twice where they are there already, below adapters.
-    How it is computed is measured (`trainer/modeling/measuring.py`). With `prefix_trees` False, or a model that they cannot go
-    through, rows must be single sequences (`Learner.linear`).
+    How it is computed is measured (`trainer/modeling/forward_choice.py`). With `prefix_trees` False, or a model that they cannot
+    go through, rows must be single sequences (`Learner.linear`).
     Raises ConfigError for settings that the model cannot honor, and where nothing agrees with the model's own forward.
     """
     obstacle = tree_obstacle(load_config(model_directory)) or ("dropout is on" if dropout else None)
@@ -241,9 +242,8 @@ class Learner:
         norms, trajectories = [], 0
         proximals = self._accumulator.proximal_logprobs(minibatches)
         for minibatch, proximal in zip(minibatches, proximals, strict=True):
-            totals = self._global_counts(minibatch.denominators)
-            trajectories += totals.num_trajectories
-            update = self._accumulator.run(minibatch, totals, proximal)
+            update = self._accumulator.run(minibatch, proximal)
+            trajectories += update.num_trajectories
             if update.count:
                 done.append(update)
                 norms.append(self._update())
@@ -276,12 +276,6 @@ class Learner:
         for group in self.optimizer.param_groups:
             group["lr"] = rate
         return rate
-
-    def _global_counts(self, own: Denominators) -> Denominators:
-        tokens, trajectories = self._parallel.data.sum_scalars([own.num_tokens, own.num_trajectories])
-        device = self._parallel.device
-        entries_T = None if own.entries_T is None else own.entries_T.to(device)
-        return Denominators(int(tokens), int(trajectories), own.tokens_T.to(device), entries_T)
 
     def _update(self) -> float:
         """Clip and step, unless the gradient is not finite; returns its norm before clipping."""

@@ -53,7 +53,7 @@ class ShardSettings:
     offload_params: bool = False
     activation_checkpointing: bool = False
     forward_prefetch: bool = False  # a layer requests the next layer's parameters before it computes
-    first_loads: bool = False  # only the first process reads the weights' files (trainer/modeling/loading.py)
+    first_loads: bool = False  # only the first process reads the weights' files (trainer/modeling/sharded_loading.py)
 
 
 @dataclass(frozen=True, slots=True)
@@ -305,5 +305,5 @@ def shard_model(
 
 
 def is_empty(model: nn.Module) -> bool:
-    """Whether its parameters have no memory yet (`trainer/modeling/loading.py`)."""
+    """Whether its parameters have no memory yet (`trainer/modeling/sharded_loading.py`)."""
     return all(parameter.is_meta for parameter in model.parameters())

@@ -33,9 +33,9 @@ from shared.tokens.flatten import tree_of
 from shared.tokens.record_tree import RecordTree
 from shared.weights.assembly import Assembly
 from trainer.modeling.forward import TreeLM, row_logprobs
-from trainer.modeling.measuring import choose_way
+from trainer.modeling.forward_choice import choose_way
+from trainer.modeling.forward_ways import OWN, tree_obstacle
 from trainer.modeling.model import load_model
-from trainer.modeling.ways import OWN, tree_obstacle
 from trainer.trees.packing import pack
 from trainer.trees.tree import Merging, merge
 

@@ -158,7 +158,7 @@ def _data(task: Task, policy: str, part: Part, episode: ScoredEpisode, settlemen
     advantages = settlement.advantages.get(rid) or {turn.dispatch: 0.0 for turn in episode.turns}
     identity = data_id(rid, policy, task.policy)
     try:
-        tree = flatten(identity, part.dispatches, advantages, trained=rid not in settlement.masked)
+        tree = data_fields(flatten(identity, part.dispatches, advantages, trained=rid not in settlement.masked))
     except (DataError, ValueError, LookupError, TypeError, OverflowError) as exc:  # caused by the documents' contents
         problem = MalformedDocument(
             Record.collection, rid, f"its dispatches do not form a token tree: {str(exc)[:300]}"
@@ -180,7 +180,7 @@ def _data(task: Task, policy: str, part: Part, episode: ScoredEpisode, settlemen
         shaping=shaping.get(rid, 0.0),
         status=DataStatus.READY if reason is None else DataStatus.DROPPED,
         reason=reason,
-        **data_fields(tree),
+        **tree,
     )
 
 

@@ -29,7 +29,7 @@ from tests.trainer.builders import STALENESS, Token, logprobs_one_by_one, random
 from tests.trainer.conftest import launch
 from tests.trainer.formulas import reference_loss
 from tests.trainer.loss_cases import LOSSES
-from trainer.accumulate import Accumulator, Minibatch
+from trainer.accumulate import Accumulator
 from trainer.losses import ClipAnchor, Denominators, LossConfig
 from trainer.modeling.attention import dense_mask
 from trainer.modeling.context_parallel import cut_sequences, of_slices
@@ -38,6 +38,7 @@ from trainer.modeling.forward import TreeLM, row_logprobs
 from trainer.modeling.model import layer_classes
 from trainer.parallel import Parallel, parallel_session, shard_model
 from trainer.reporting.loss_metrics import combine
+from trainer.trees.minibatch import Minibatch
 from trainer.trees.packing import Row, empty_row, pack
 from trainer.trees.tree import Merging, TokenTree, merge
 
@@ -140,9 +141,8 @@ def found(cases: Mapping[str, LossConfig], parallel: Parallel) -> dict[str, dict
 
 def _step(lm: TreeLM, frozen: TreeLM, config: LossConfig, merging: Merging, count: int, parallel: Parallel) -> Step:
     trees = [merge(records, merging=merging).at(STALENESS) for records in step_groups()]
-    own, everything = trees[parallel.data.rank :: parallel.data.size], counts(trees)
+    own = trees[parallel.data.rank :: parallel.data.size]
     rows = rows_in(own, count)
-    totals = Denominators(everything.num_tokens, everything.num_trajectories, counts(own).tokens_T)
     reference = frozen if config.kl_coefficient else None
     accumulator = Accumulator(lm, reference, config, parallel, dense_mask, chunk=7, with_entropy=False)
     proximal = None
@@ -151,7 +151,7 @@ def _step(lm: TreeLM, frozen: TreeLM, config: LossConfig, merging: Merging, coun
         with torch.no_grad():
             padded = [*rows, *[empty_row()] * (rounds - len(rows))]
             proximal = [row_logprobs(frozen, row, chunk=7)[0] for row in padded]
-    measured = accumulator.run(Minibatch(rows, counts(own)), totals, proximal).measured
+    measured = accumulator.run(Minibatch(rows, counts(own)), proximal).measured
     loss = combine(parallel.data.gather_objects(measured)).sums["loss/loss"]
     gradients = {}
     for name, parameter in lm.causal_lm.named_parameters():

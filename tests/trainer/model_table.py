@@ -24,8 +24,8 @@ from shared.errors import ConfigError
 from tests.trainer.builders import gradients, logprobs_one_by_one, random_group
 from tests.trainer.tiny_models import EVERY_TYPE, VARIANTS, tiny
 from trainer.modeling.forward import TreeLM, row_logprobs
-from trainer.modeling.measuring import FOREIGN_ERRORS, choose_way, set_attention
-from trainer.modeling.ways import Way, tree_obstacle
+from trainer.modeling.forward_choice import FOREIGN_ERRORS, choose_way, set_attention
+from trainer.modeling.forward_ways import Way, tree_obstacle
 from trainer.trees.packing import pack
 from trainer.trees.tree import Merging, merge
 

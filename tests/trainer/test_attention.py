@@ -29,8 +29,8 @@ from trainer.modeling.attention import (
     sdpa_mask,
 )
 from trainer.modeling.forward import TreeLM, row_logprobs
+from trainer.modeling.forward_ways import attentions, tree_obstacle
 from trainer.modeling.node_attention import spans_of_row
-from trainer.modeling.ways import attentions, tree_obstacle
 from trainer.trees.packing import Row, pack
 from trainer.trees.tree import merge
 

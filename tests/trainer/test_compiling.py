@@ -18,7 +18,6 @@ from shared.errors import ConfigError
 from tests.trainer.builders import VOCABULARY, random_group, relative_difference, tiny_model
 from tests.trainer.launched import OPTIMIZER, full_parameters, take_steps
 from tests.trainer.layouts import Layout, run
-from trainer.accumulate import Minibatch
 from trainer.learner import Learner, open_learner
 from trainer.losses import Denominators, LossConfig
 from trainer.modeling import compiling
@@ -26,6 +25,7 @@ from trainer.modeling.float64_norms import exact_norms
 from trainer.modeling.memory import MemorySettings
 from trainer.modeling.trainable import Trainable
 from trainer.parallel import Parallel
+from trainer.trees.minibatch import Minibatch
 from trainer.trees.packing import Row, pack
 from trainer.trees.tree import merge
 
@@ -66,7 +66,7 @@ def rows_of(number: int) -> tuple[list[Row], Denominators]:
 
 def gradients_of(learner: Learner, rows: list[Row], denominators: Denominators) -> dict[str, Tensor]:
     learner.optimizer.zero_grad()
-    learner._accumulator.run(Minibatch(rows, denominators), denominators, None)
+    learner._accumulator.run(Minibatch(rows, denominators), None)
     found = {}
     for name, parameter in learner.causal_lm.named_parameters():
         if isinstance(parameter.grad, DTensor):

@@ -16,7 +16,7 @@ from tests.trainer.launched import OPTIMIZER, exact_learner, full_parameters, ta
 from tests.trainer.layouts import Layout, run
 from trainer import learner
 from trainer.losses import LossConfig
-from trainer.modeling.measuring import Found
+from trainer.modeling.forward_choice import Found
 from trainer.modeling.trainable import Trainable
 from trainer.parallel import Parallel, ShardSettings
 

@@ -13,8 +13,8 @@ from tests.trainer.tiny_models import tiny
 from trainer.learner import open_learner
 from trainer.losses import Denominators, LossConfig, LossName
 from trainer.modeling.forward import TreeLM
-from trainer.modeling.measuring import choose_way
-from trainer.modeling.ways import Head
+from trainer.modeling.forward_choice import choose_way
+from trainer.modeling.forward_ways import Head
 from trainer.parallel import Parallel
 from trainer.trees.packing import pack
 from trainer.trees.tree import Merging, merge

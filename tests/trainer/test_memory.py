@@ -12,7 +12,6 @@ from torch.distributed.tensor import DTensor
 from shared.errors import ConfigError
 from tests.trainer.builders import STALENESS, random_group, random_tree_record, relative_difference, tiny_model
 from tests.trainer.exactness import CONFIGS, TOLERANCE, one_by_one
-from trainer.accumulate import Minibatch
 from trainer.config import TrainerConfig
 from trainer.learner import Learner, OptimizerConfig, open_learner
 from trainer.losses import Denominators
@@ -21,6 +20,7 @@ from trainer.modeling.float64_norms import exact_norms
 from trainer.modeling.forward import TreeLM, row_logprobs
 from trainer.modeling.memory import MemorySettings, checkpoint_layers, with_optimizer_offload
 from trainer.parallel import Parallel, ShardSettings
+from trainer.trees.minibatch import Minibatch
 from trainer.trees.packing import pack
 from trainer.trees.tree import Merging, merge
 
@@ -41,7 +41,7 @@ def gradients_of(learner: Learner, max_tokens: int) -> dict[str, Tensor]:
     rows = pack([tree], max_tokens, one_sequence_per_row=learner.linear)
     denominators = Denominators.count(torch.from_numpy(tree.trained_tokens_T))
     with exact_norms(learner.causal_lm):
-        learner._accumulator.run(Minibatch(rows, denominators), denominators, None)
+        learner._accumulator.run(Minibatch(rows, denominators), None)
     found = {}
     for name, parameter in learner.causal_lm.named_parameters():
         assert isinstance(parameter.grad, DTensor), f"{name} has no gradient"

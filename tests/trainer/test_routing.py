@@ -24,7 +24,6 @@ from tests.trainer.builders import (
 from tests.trainer.exactness import TOLERANCE
 from tests.trainer.formulas import reference_loss
 from tests.trainer.launched import OPTIMIZER, exact_learner, full_parameters, take_steps
-from trainer.accumulate import Minibatch
 from trainer.config import TrainerConfig
 from trainer.learner import Learner, open_learner
 from trainer.losses import Denominators, LossConfig, LossName
@@ -34,6 +33,7 @@ from trainer.modeling.routing import load_metrics, router_aux_loss, routing_of
 from trainer.modeling.trainable import Trainable
 from trainer.parallel import Parallel
 from trainer.publishing.weights import write_weights
+from trainer.trees.minibatch import Minibatch
 from trainer.trees.packing import Row, pack
 from trainer.trees.tree import Merging, merge
 
@@ -115,7 +115,7 @@ def test_the_balance_is_its_formula_whatever_merging_rows_and_passes(
     for way in WAYS:
         rows, counts = rows_of(way)
         with exact_norms(learner.causal_lm):
-            done = learner._accumulator.run(Minibatch(rows, counts), counts, None)
+            done = learner._accumulator.run(Minibatch(rows, counts), None)
         assert done.routing is not None
         assert done.count == passes or way != "cut trees", "trajectories over several rows"
         assert done.measured.sums["loss/loss"] == pytest.approx(policy, rel=1e-9), way

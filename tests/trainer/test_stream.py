@@ -12,7 +12,6 @@ from shared.errors import LeaseLost
 from tests.shared.builders import import_tasks, make_data, make_task
 from tests.trainer.exactness import forking_records
 from tests.trainer.streams import add_groups, make_config, publish, start, write
-from trainer.accumulate import Minibatch
 from trainer.data.groups import Candidates, Group, share_out
 from trainer.data.reading import Share
 from trainer.data.stream import RecordStream
@@ -20,6 +19,7 @@ from trainer.data.stream_metrics import batch_metrics
 from trainer.losses import Denominators
 from trainer.parallel import Parallel
 from trainer.store_bridge import StoreBridge
+from trainer.trees.minibatch import Minibatch
 from trainer.trees.packing import pack
 from trainer.trees.tree import merge
 

@@ -17,7 +17,7 @@ from shared.documents.states import DataStatus
 from shared.errors import LeaseLost
 from shared.names import TRAIN_SPLIT
 from trainer.config import TrainerConfig
-from trainer.data.cost import group_cost
+from trainer.data.group_cost import group_cost
 from trainer.store_bridge import StoreBridge
 from trainer.trees.staleness import StaleData, Staleness
 

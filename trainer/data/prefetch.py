@@ -14,7 +14,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 from trainer.config import TrainerConfig
 from trainer.data.groups import Candidates, Group, GroupSelector, shares_of
-from trainer.data.reading import PrefetchBuffer, Reader, loaded_of, tasks_of
+from trainer.data.reading import PrefetchBuffer, Reader, tasks_of
 from trainer.parallel import Peers
 
 LOOK_EVERY_S = 0.25
@@ -90,6 +90,6 @@ class Prefetch:
         buffer.packed = {tasks: packed for tasks, packed in buffer.packed.items() if tasks in probable}
         for share in shares:
             if tasks_of(share) not in buffer.packed:
-                buffer.packed[tasks_of(share)] = self._reader.share(loaded_of(share, buffer.groups), found.staleness)
+                buffer.packed[tasks_of(share)] = self._reader.share(buffer.of(share), found.staleness)
                 return True
         return False

@@ -7,22 +7,20 @@ Only what settlement has written once is read: no mark, no claim, no staleness. 
 when it is taken.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
-import torch
 
 from shared.documents import DBRecordData
 from shared.errors import DataError
 from shared.tokens.flatten import tree_of
 from shared.tokens.record_tree import RecordTree
-from trainer.accumulate import Minibatch
 from trainer.config import TrainerConfig
-from trainer.data.advantages import AdvantageNormalization
+from trainer.data.advantages import AdvantageNormalization, Gather, normalize
 from trainer.data.groups import Group
-from trainer.losses import Denominators
 from trainer.store_bridge import StoreBridge
+from trainer.trees.minibatch import Minibatch, count_entries
 from trainer.trees.packing import Row, pack
 from trainer.trees.staleness import Staleness
 from trainer.trees.tree import Merging, TokenTree, merge
@@ -58,6 +56,9 @@ class PrefetchBuffer:
     unusable: dict[str, str] = field(default_factory=dict)
     step: int = 0
     packed: dict[tuple[str, ...], Share] = field(default_factory=dict)
+
+    def of(self, groups: Sequence[Group]) -> list[LoadedGroup]:
+        return [self.groups[group.task] for group in groups]
 
 
 MAX_LOGPROB = 1e-3  # rounding of an engine's softmax
@@ -100,10 +101,10 @@ class Reader:
         return {g.task: self._loaded([data[r] for r in g.records], [trees[r] for r in g.records]) for g in groups}
 
     def _loaded(self, data: list[DBRecordData], records: list[RecordTree]) -> LoadedGroup:
-        tree = self.merged(records) if self.advantages_are_final else None
+        tree = self._merged(records) if self.advantages_are_final else None
         return LoadedGroup(data, records, tree)
 
-    def merged(self, records: Sequence[RecordTree]) -> TokenTree:
+    def _merged(self, records: Sequence[RecordTree]) -> TokenTree:
         """Of one group, whose advantages are final."""
         return merge(
             records,
@@ -112,6 +113,24 @@ class Reader:
             skip_non_positive_advantage=self._config.skip_non_positive_advantage,
             merging=Merging.LINEAR if self._linear else Merging.TREE,
         )
+
+    def shares(
+        self, updates: Sequence[Sequence[Group]], staleness: Staleness, buffer: PrefetchBuffer, gather: Gather
+    ) -> tuple[list[Share], dict[str, float]]:
+        """This rank's share of each update of a step, and what its advantages were normalized by. Every rank must call it."""
+        if self.advantages_are_final:
+            return [buffer.packed.get(tasks_of(u)) or self.share(buffer.of(u), staleness) for u in updates], {}
+        groups = buffer.of([group for update in updates for group in update])
+        records, metrics = normalize(
+            [d for group in groups for d in group.data],
+            [record for group in groups for record in group.records],
+            self._config.advantage_normalization,
+            gather,
+        )
+        found = iter(records)
+        final = [[next(found) for _ in group.records] for group in groups]
+        changed = iter(replace(g, records=own, tree=self._merged(own)) for g, own in zip(groups, final, strict=True))
+        return [self.share([next(changed) for _ in update], staleness) for update in updates], metrics
 
     def share(self, groups: Sequence[LoadedGroup], staleness: Staleness) -> Share:
         """Groups with their trees as the rows of one update, at the staleness of one step."""
@@ -126,7 +145,7 @@ class Reader:
             every_token=self._config.router_aux_loss_coef > 0,
         )
         data = [d for group in groups for d in group.data]
-        minibatch = Minibatch(rows, _denominators(trees), [d.source for d in data])
+        minibatch = Minibatch(rows, count_entries(trees), [d.source for d in data])
         return Share(minibatch, trees, data, too_old)
 
 
@@ -146,16 +165,5 @@ def check_tokens(tree: RecordTree, vocab_size: int | None) -> None:
         )
 
 
-def _denominators(trees: Sequence[TokenTree]) -> Denominators:
-    none = [np.zeros(0, dtype=np.int64)]
-    tokens_T = np.concatenate(none + [tree.trained_tokens_T for tree in trees])
-    entries_T = np.concatenate(none + [tree.entries_T for tree in trees])
-    return Denominators.count(torch.from_numpy(tokens_T), torch.from_numpy(entries_T))
-
-
 def tasks_of(groups: Sequence[Group]) -> tuple[str, ...]:
     return tuple(group.task for group in groups)
-
-
-def loaded_of(groups: Sequence[Group], buffer: Mapping[str, LoadedGroup]) -> list[LoadedGroup]:
-    return [buffer[group.task] for group in groups]

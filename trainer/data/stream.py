@@ -11,23 +11,22 @@ optimizer steps between the weights that sampled it and the weights that the ste
 import logging
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Self
 
 from shared.documents import DataClaim
 from shared.documents.run import TrainedStep, step_id
 from shared.errors import LeaseLost
-from trainer.accumulate import Minibatch
 from trainer.config import TrainerConfig
-from trainer.data.advantages import normalize
 from trainer.data.groups import Group, GroupSelection, GroupSelector, shares_of
 from trainer.data.prefetch import Prefetch
-from trainer.data.reading import LoadedGroup, PrefetchBuffer, Reader, Share, loaded_of, tasks_of
-from trainer.data.selection import Selection
+from trainer.data.reading import PrefetchBuffer, Reader, tasks_of
+from trainer.data.selection_metrics import Selection
 from trainer.data.stream_metrics import batch_metrics
 from trainer.parallel import Parallel
 from trainer.store_bridge import StoreBridge
+from trainer.trees.minibatch import Minibatch
 
 log = logging.getLogger(__name__)
 
@@ -116,7 +115,7 @@ class RecordStream:
 
         Every rank must call it. Raises LeaseLost when another trainer of this policy has started meanwhile.
         """
-        waited = 0.0
+        waited, data = 0.0, self._parallel.data
         while True:
             while self._found is None:
                 self.wait(step)
@@ -127,9 +126,10 @@ class RecordStream:
             assert self._waiting_since is not None, "what was found was waited for"
             started = time.monotonic()
             waited, self._waiting_since = waited + started - self._waiting_since, None
-            if (buffer := self._read(step, found)) is not None:
+            shares = shares_of(found.groups, self._config.updates_per_step, data.rank, data.size)
+            if (buffer := self._read(step, found, shares)) is not None:
                 break
-        batch = self._batch(step, found, buffer)
+        batch = self._batch(step, found, shares, buffer)
         batch.metrics.update({"time/wait_s": waited, "time/load_s": time.monotonic() - started})
         return batch
 
@@ -211,10 +211,10 @@ class RecordStream:
 
     # ------------------------------------------------------------------ reading
 
-    def _read(self, step: int, choice: GroupSelection) -> PrefetchBuffer | None:
+    def _read(self, step: int, choice: GroupSelection, shares: Sequence[Sequence[Group]]) -> PrefetchBuffer | None:
         """This rank's groups of the choice, read; None where one of any rank's cannot be trained: the step chooses anew."""
         buffer = self._prefetch.finish() if self._prefetch is not None else PrefetchBuffer()
-        self._missing = [group for group in self._mine(choice) if group.task not in buffer.groups]
+        self._missing = [g for share in shares for g in share if g.task not in buffer.groups]
         loaded, unusable = self._reader.read(self._missing) if self._missing else ({}, {})
         buffer.groups |= loaded
         problems = {task: why for told in self._parallel.data.gather_objects(unusable) for task, why in told.items()}
@@ -230,20 +230,11 @@ class RecordStream:
         self._buffer = PrefetchBuffer(buffer.groups)
         return None
 
-    def _mine(self, choice: GroupSelection) -> list[Group]:
-        return [group for share in self._shares(choice) for group in share]
-
-    def _shares(self, choice: GroupSelection) -> list[list[Group]]:
-        data = self._parallel.data
-        return shares_of(choice.groups, self._config.updates_per_step, data.rank, data.size)
-
-    def _batch(self, step: int, choice: GroupSelection, buffer: PrefetchBuffer) -> Batch:
-        data, shares, mine = self._parallel.data, self._shares(choice), self._mine(choice)
-        loaded, normalized_by = self._normalize([loaded_of(share, buffer.groups) for share in shares])
-        parts = [
-            self._share(group_share, of_share, choice, buffer)
-            for group_share, of_share in zip(shares, loaded, strict=True)
-        ]
+    def _batch(
+        self, step: int, choice: GroupSelection, shares: Sequence[Sequence[Group]], buffer: PrefetchBuffer
+    ) -> Batch:
+        data, mine = self._parallel.data, [group for share in shares for group in share]
+        parts, normalized_by = self._reader.shares(shares, choice.staleness, buffer, data.gather_objects)
         metrics = normalized_by | batch_metrics(parts, data, prefetched=len(mine) - len(self._missing))
         if self._parallel.is_main:
             metrics["data/ready_groups"] = float(self._bridge(self._store.data.count_ready_groups(self._config.policy)))
@@ -256,27 +247,3 @@ class RecordStream:
             )
             self._prefetch.start(step + 1, self._buffer)
         return Batch([part.minibatch for part in parts], metrics, [d.id for part in parts for d in part.data])
-
-    def _share(
-        self, groups: Sequence[Group], loaded: Sequence[LoadedGroup], choice: GroupSelection, buffer: PrefetchBuffer
-    ) -> Share:
-        return buffer.packed.get(tasks_of(groups)) or self._reader.share(loaded, choice.staleness)
-
-    def _normalize(self, shares: Sequence[Sequence[LoadedGroup]]) -> tuple[list[list[LoadedGroup]], dict[str, float]]:
-        """The groups of each share with final advantages, normalized over the whole batch, and what by."""
-        if self._reader.advantages_are_final:
-            return [list(share) for share in shares], {}
-        groups = [group for share in shares for group in share]
-        records, metrics = normalize(
-            [d for group in groups for d in group.data],
-            [record for group in groups for record in group.records],
-            self._config.advantage_normalization,
-            self._parallel.data.gather_objects,
-        )
-        found = iter(records)
-        final = [[next(found) for _ in group.records] for group in groups]
-        changed = iter(
-            replace(group, records=of_group, tree=self._reader.merged(of_group))
-            for group, of_group in zip(groups, final, strict=True)
-        )
-        return [[next(changed) for _ in share] for share in shares], metrics

@@ -1,6 +1,6 @@
 """Losses: pure functions of flat 1-D tensors, one entry per (trajectory, trained token). No padding, no model, no rank.
 
-    compute ▸ ratios ρ r x ▸ aggregation ω ▸ corrections ▸ registry: policy l, sequence l, or a user's own l ▸ kl ▸ the sum of all
+    compute ▸ ratios ρ r x ▸ aggregation ω ▸ corrections ▸ registry: l of token_losses, sequence_losses, your own ▸ kl ▸ sum
 
 Every loss is L = Σ_e ω_e · M_e · l_e, to be minimized. ω_e comes from `Denominators`, which are counted over the
 whole optimizer step (all ranks, all rows) before the first backward, so splitting a step into rows changes nothing:
@@ -16,12 +16,12 @@ tokens of one record.
 FSDP averages gradients over ranks: who calls backward multiplies the loss by the number of ranks.
 """
 
-from trainer.losses import policy, sequence  # noqa: F401  # they register their losses
+from trainer.losses import sequence_losses, token_losses  # noqa: F401  # they register their losses
 from trainer.losses.compute import compute
+from trainer.losses.entries import Denominators, LossBatch, Outcome, TokenLoss, TrainedTokens
 from trainer.losses.ratios import Terms
 from trainer.losses.registry import register_loss
 from trainer.losses.settings import Aggregation, ClipAnchor, KlEstimator, LossConfig, LossName, RolloutIs
-from trainer.losses.types import Denominators, LossBatch, Outcome, TokenLoss, TrainedTokens
 
 __all__ = [
     "Aggregation",

@@ -5,11 +5,11 @@ from torch import Tensor
 
 from trainer.losses.aggregation import entry_weights
 from trainer.losses.corrections import correction
+from trainer.losses.entries import Denominators, LossBatch, Outcome
 from trainer.losses.kl import kl_terms
 from trainer.losses.ratios import Terms, terms
 from trainer.losses.registry import token_loss
 from trainer.losses.settings import LossConfig
-from trainer.losses.types import Denominators, LossBatch, Outcome
 
 
 def compute(batch: LossBatch, denominators: Denominators, config: LossConfig) -> tuple[Tensor, Outcome]:

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from trainer.losses.entries import Denominators, LossBatch
 from trainer.losses.settings import ClipAnchor, LossConfig, LossName, ProximalLogprobs
-from trainer.losses.types import Denominators, LossBatch
 
 MAX_LOG_RATIO = 20.0
 
@@ -21,6 +21,8 @@ class Terms(LossBatch):
 
     log_rho_E: Tensor  # ℓ − μ, with gradient
     log_r_E: Tensor  # ℓ − anchor, with gradient
+    rho_E: Tensor  # their exponentials, with gradient; `exp_ratio`
+    r_E: Tensor
     log_x_E: Tensor  # ℓp − μ or ℓ − μ, without gradient
     low_E: Tensor
     high_E: Tensor
@@ -51,10 +53,13 @@ def terms(batch: LossBatch, denominators: Denominators, config: LossConfig) -> T
     on_rollout = config.clip_anchor is ClipAnchor.ROLLOUT
     two_policies = on_rollout or config.loss_calculater is LossName.REINFORCE
     low_E, high_E = bounds(columns["staleness_E"], config)
+    log_rho_E, log_r_E = new_E - old_E, new_E - (old_E if on_rollout else proximal_E)
     return Terms(
         **columns,
-        log_rho_E=new_E - old_E,
-        log_r_E=new_E - (old_E if on_rollout else proximal_E),
+        log_rho_E=log_rho_E,
+        log_r_E=log_r_E,
+        rho_E=exp_ratio(log_rho_E),
+        r_E=exp_ratio(log_r_E),
         log_x_E=(fixed_E if two_policies else proximal_E) - old_E,
         low_E=low_E,
         high_E=high_E,

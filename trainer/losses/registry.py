@@ -15,9 +15,9 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
+from trainer.losses.entries import TokenLoss
 from trainer.losses.ratios import Terms
 from trainer.losses.settings import LOSSES, LossConfig
-from trainer.losses.types import TokenLoss
 
 LossFunction = Callable[[Terms, LossConfig], Tensor | TokenLoss]
 F = TypeVar("F", bound=LossFunction)

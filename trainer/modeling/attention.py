@@ -8,7 +8,7 @@ The rule holds for one tree and for a row of many trees. Four ways to apply it t
     sdpa            a dense bool mask (1, 1, N, N), N² bytes; none for a row with one sequence. Any device
     eager           a dense additive mask, N² floats per head. Any device and any model, since it is the model's own code
 
-`auto` uses the first that fits the model, by measurement (`trainer/modeling/measuring.py`). A model without tree support
+`auto` uses the first that fits the model, by measurement (`trainer/modeling/forward_choice.py`). A model without tree support
 gets rows of one sequence each, and its own causal attention.
 
     suffix _N  token of the row      _B  block of BLOCK tokens      _QK  queries × keys

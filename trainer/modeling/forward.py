@@ -5,7 +5,7 @@ the embedding) only while the module that owns it runs, and again for its backwa
 
     lm = TreeLM(causal_lm)
     shard_model(lm, layer_classes(causal_lm), parallel)      # each layer, then lm itself
-    choose_way(lm, "auto", device)                           # trainer/modeling/measuring.py
+    choose_way(lm, "auto", device)                           # trainer/modeling/forward_choice.py
     logprob_E, entropy_E = row_logprobs(lm, row.to(device), chunk=512, attn=lm.mask(device))
 """
 
@@ -18,10 +18,10 @@ from transformers import PreTrainedModel
 
 from trainer.modeling.attention import BLOCK, Mask, MaskBuilder, choose, dense_mask, interval_block_mask
 from trainer.modeling.context_parallel import of_all, own_part, plain_name
+from trainer.modeling.forward_ways import Head, Way
 from trainer.modeling.logprobs import logits_logprobs, token_logprobs
 from trainer.modeling.node_attention import NodeSpans
 from trainer.modeling.routing import Routing, experts_per_token, routing_of
-from trainer.modeling.ways import Head, Way
 from trainer.parallel import Peers
 from trainer.trees.packing import Row
 
@@ -40,8 +40,8 @@ class Forwarded(NamedTuple):
 class TreeLM(nn.Module):
     """A causal language model of transformers whose forward takes a Row and returns log-probabilities.
 
-    `way`: how it is computed. Initially trees with the attention that the model was loaded with; `measuring.choose_way` finds
-    the way that agrees with the model's own forward. If `way.trees` is False, rows must be single sequences.
+    `way`: how it is computed. Initially trees with the attention that the model was loaded with; `forward_choice.choose_way`
+    finds the way that agrees with the model's own forward. If `way.trees` is False, rows must be single sequences.
     `context`: processes that each compute a slice of every row and return the same result; they must make the same calls.
     `tp_size`: processes that share each layer.
     """

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from trainer.modeling.ways import LENGTH_WORDS, MEASURED_DEPTH
+from trainer.modeling.forward_ways import LENGTH_WORDS, MEASURED_DEPTH
 from trainer.trees.packing import Row
 
 TRUNK = 24

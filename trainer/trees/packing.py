@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from trainer.losses.types import TrainedTokens
+from trainer.losses.entries import TrainedTokens
 from trainer.trees.tree import Entries, Float32, TokenTree, concatenate
 from trainer.trees.trie import Int64
 

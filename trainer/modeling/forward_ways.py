@@ -1,5 +1,5 @@
 """Ways to compute a model's log-probs, from the cheapest to the model's own forward. The way for a model is chosen by
-measurement (`trainer/modeling/measuring.py`), never by its name.
+measurement (`trainer/modeling/forward_choice.py`), never by its name.
 
     trees       a row is a forest of tokens, with its own positions and mask      or sequences, one a row, by the model's own
     attention   by_node, flex_attention, sdpa, or eager: the model's own words    (attn_implementation of transformers)

@@ -29,8 +29,8 @@ from shared.errors import ConfigError
 from trainer.modeling.attention import no_mask
 from trainer.modeling.context_parallel import of_slices
 from trainer.modeling.forward import TreeLM, row_logprobs
+from trainer.modeling.forward_ways import OWN, Head, Way, attentions
 from trainer.modeling.probe import Probe, make_probe
-from trainer.modeling.ways import OWN, Head, Way, attentions
 from trainer.parallel import Peers
 from trainer.trees.packing import Row
 

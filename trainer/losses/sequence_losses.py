@@ -4,11 +4,11 @@ import dataclasses
 
 from torch import Tensor
 
-from trainer.losses.policy import grpo
-from trainer.losses.ratios import Terms
+from trainer.losses.entries import TokenLoss
+from trainer.losses.ratios import Terms, exp_ratio
 from trainer.losses.registry import register_loss
 from trainer.losses.settings import LossConfig, LossName
-from trainer.losses.types import TokenLoss
+from trainer.losses.token_losses import grpo
 
 
 @register_loss(LossName.GSPO, whole_trajectories=True)
@@ -19,8 +19,9 @@ def gspo(t: Terms, config: LossConfig) -> TokenLoss:
     seq-mean-token-mean the step's loss is the mean of l over trajectories. Where advantages differ between the turns of a
     trajectory their mean is used, as AReaL does; GSPO-token keeps them apart. So is that of the bounds, where staleness differs.
     """
-    means_E = {name: _mean_of_trajectory(t, getattr(t, name)) for name in ("advantage_E", "low_E", "high_E", "log_r_E")}
-    return grpo(dataclasses.replace(t, **means_E), config)  # type: ignore[arg-type]  # tensors, all of them
+    means_E = {name: _mean_of_trajectory(t, getattr(t, name)) for name in ("advantage_E", "low_E", "high_E")}
+    sigma_E = exp_ratio(_mean_of_trajectory(t, t.log_r_E))
+    return grpo(dataclasses.replace(t, r_E=sigma_E, **means_E), config)  # type: ignore[arg-type]  # tensors, all of them
 
 
 @register_loss(LossName.GSPO_TOKEN, whole_trajectories=True)
@@ -30,7 +31,7 @@ def gspo_token(t: Terms, config: LossConfig) -> TokenLoss:
     GSPO-token of the same paper. Equal to GSPO in value and gradient where all advantages of a trajectory are equal.
     """
     log_sigma_E = _mean_of_trajectory(t, t.log_r_E).detach() + (t.new_logprob_E - t.new_logprob_E.detach())
-    return grpo(dataclasses.replace(t, log_r_E=log_sigma_E), config)
+    return grpo(dataclasses.replace(t, r_E=exp_ratio(log_sigma_E)), config)
 
 
 def _mean_of_trajectory(t: Terms, values_E: Tensor) -> Tensor:

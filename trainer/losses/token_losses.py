@@ -7,10 +7,10 @@ Symbols as in the package's docstring; A advantage, low and high the clip range,
 import torch
 from torch import Tensor
 
-from trainer.losses.ratios import Terms, exp_ratio
+from trainer.losses.entries import TokenLoss
+from trainer.losses.ratios import Terms
 from trainer.losses.registry import register_loss
 from trainer.losses.settings import LossConfig, LossName
-from trainer.losses.types import TokenLoss
 
 
 @register_loss(LossName.MINIRL)
@@ -20,9 +20,9 @@ def minirl(t: Terms, config: LossConfig) -> TokenLoss:
     MiniRL, arXiv 2512.01374, C = importance_weight_cap_ratio. Its clip decision is against the recomputed policy (clip_anchor
     proximal); DPPO, arXiv 2602.04879, advises rollout, the default here, which also saves a forward.
     """
-    too_high_E, too_low_E, _ = _beyond(exp_ratio(t.log_r_E.detach()), t)
+    too_high_E, too_low_E, _ = _beyond(t.r_E.detach(), t)
     kept_E = (~(too_high_E | too_low_E)).to(t.new_logprob_E.dtype)
-    weight_E = exp_ratio(t.log_rho_E.detach()).clamp(max=config.importance_weight_cap_ratio)
+    weight_E = t.rho_E.detach().clamp(max=config.importance_weight_cap_ratio)
     return TokenLoss(-kept_E * weight_E * t.advantage_E * t.new_logprob_E, too_high_E, too_low_E, t.advantage_E)
 
 
@@ -34,7 +34,7 @@ def grpo(t: Terms, config: LossConfig) -> TokenLoss:
     arXiv 2503.14476: asymmetric range, token-mean. Dr.GRPO, arXiv 2503.20783: seq-mean-token-sum over a constant length_scale.
     Decoupled PPO, AReaL, arXiv 2505.24298: clip_anchor proximal with rollout_is token, so that l = −w·min(rA, clip(r)A).
     """
-    return _surrogate(exp_ratio(t.log_r_E), t, config.dual_clip)
+    return _surrogate(t.r_E, t, config.dual_clip)
 
 
 def _surrogate(ratio_E: Tensor, t: Terms, dual_clip: float | None) -> TokenLoss:
@@ -51,7 +51,7 @@ def cispo(t: Terms, config: LossConfig) -> TokenLoss:
 
     With clip_anchor rollout r is ρ and corrects for staleness and mismatch at once, as ScaleRL does, arXiv 2510.13786.
     """
-    ratio_E = exp_ratio(t.log_r_E.detach())
+    ratio_E = t.r_E.detach()
     weight_E = torch.minimum(torch.maximum(ratio_E, t.low_E), t.high_E)
     return TokenLoss(-weight_E * t.advantage_E * t.new_logprob_E, *_beyond(ratio_E, t))
 
@@ -78,7 +78,7 @@ def dppo(t: Terms, config: LossConfig) -> TokenLoss:
     too_high_E = (t.advantage_E > 0) & (change_E > t.high_E - 1.0)
     too_low_E = (t.advantage_E < 0) & (change_E < t.low_E - 1.0)
     kept_E = (~(too_high_E | too_low_E)).to(t.new_logprob_E.dtype)
-    weight_E = exp_ratio(t.log_rho_E.detach()).clamp(max=config.importance_weight_cap_ratio)
+    weight_E = t.rho_E.detach().clamp(max=config.importance_weight_cap_ratio)
     loss_E = -kept_E * weight_E * (t.new_logprob_E - t.new_logprob_E.detach()).exp() * t.advantage_E
     penalty_E = config.log_ratio_penalty * t.log_rho_E.square()
     return TokenLoss(loss_E + penalty_E, too_high_E, too_low_E, t.advantage_E)
@@ -90,7 +90,7 @@ def sapo(t: Terms, config: LossConfig) -> TokenLoss:
 
     SAPO, arXiv 2511.20347. The marks say where a clip would have been.
     """
-    ratio_E = exp_ratio(t.log_r_E)
+    ratio_E = t.r_E
     gentle_E = torch.full_like(t.advantage_E, config.sapo_temperature_positive)
     tau_E = torch.where(t.advantage_E > 0, gentle_E, config.sapo_temperature_negative)
     loss_E = -t.advantage_E * (4.0 / tau_E) * torch.sigmoid(tau_E * (ratio_E - 1.0))
@@ -104,7 +104,7 @@ def aspo(t: Terms, config: LossConfig) -> TokenLoss:
 
     ASPO, arXiv 2510.06062, as in Archer2.0's code, without its clip range by token entropy.
     """
-    ratio_E = exp_ratio(t.log_r_E)
+    ratio_E = t.r_E
     fixed_E = ratio_E.detach()
     inverse_E = 1.0 / fixed_E
     raised_E = -t.advantage_E * inverse_E * (t.new_logprob_E - t.new_logprob_E.detach()).exp()

@@ -1,0 +1,28 @@
+"""What one optimizer update is computed from: rows, and the counts that its means are over."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from trainer.losses.entries import Denominators
+from trainer.trees.packing import Row
+from trainer.trees.tree import TokenTree
+
+
+@dataclass(frozen=True, slots=True)
+class Minibatch:
+    """One update's data of this rank. `denominators` are this rank's own counts; `sources_T` names each trajectory's source."""
+
+    rows: Sequence[Row]
+    denominators: Denominators
+    sources_T: Sequence[str] = ()
+
+
+def count_entries(trees: Sequence[TokenTree]) -> Denominators:
+    """Of this rank alone."""
+    none = [np.zeros(0, dtype=np.int64)]
+    tokens_T = np.concatenate(none + [tree.trained_tokens_T for tree in trees])
+    entries_T = np.concatenate(none + [tree.entries_T for tree in trees])
+    return Denominators.count(torch.from_numpy(tokens_T), torch.from_numpy(entries_T))
