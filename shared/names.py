@@ -20,6 +20,10 @@ DEFAULT_POLICY = "main"  # in a run with one policy
 TRAIN_SPLIT = "train"  # opened within the off-policy budget; their groups become training data
 EVAL_SPLIT = "eval"  # the held-out set: played once per evaluated version, never trained on
 
+# Roles of chat messages. Those of the first two are instructions, which no one outside the run writes.
+INSTRUCTING_ROLES = ("system", "developer")
+ROLES = (*INSTRUCTING_ROLES, "user", "assistant", "tool")
+
 
 def check_name(kind: str, name: str) -> str:
     """Return `name`. Raises ConfigError for an invalid name of this `kind`."""

@@ -35,6 +35,11 @@ COINCIDENCES = {
     "_POLL_S": "two waits for a process to end, of different kinds",
 }
 
+# The same of texts.
+TEXT_COINCIDENCES = {
+    ("<tool_call>", "</tool_call>"): "tags of tool calls, of three model families that are parsed apart"
+}
+
 
 @cache
 def sources() -> dict[str, str]:
@@ -60,3 +65,23 @@ def test_no_constant_is_defined_in_two_files() -> None:
     twice = {name: files for (name, _), files in where.items() if len(files) > 1}
     assert twice.keys() - COINCIDENCES.keys() == set(), twice
     assert COINCIDENCES.keys() - twice.keys() == set(), "told, and no longer so"
+
+
+def texts(node: ast.expr) -> object:
+    """The value of a text, or of several; None: it is something else."""
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        return node.value
+    if isinstance(node, ast.Tuple) and all(isinstance(one, ast.Constant) for one in node.elts):
+        values = tuple(one.value for one in node.elts if isinstance(one, ast.Constant))
+        return values if values and all(isinstance(value, str) for value in values) else None
+    return None
+
+
+def test_no_text_is_a_constant_of_two_files() -> None:
+    where: defaultdict[object, set[str]] = defaultdict(set)
+    for file, text in sources().items():
+        for node in ast.parse(text).body:
+            if isinstance(node, ast.Assign) and (value := texts(node.value)) is not None:
+                where[value].add(file)
+    twice = {value: files for value, files in where.items() if len(files) > 1}
+    assert twice.keys() == TEXT_COINCIDENCES.keys(), twice

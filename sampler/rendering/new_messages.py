@@ -22,12 +22,12 @@ from typing import Any
 
 from sampler.rendering.words import Words, words_of
 from shared.errors import ConfigError
+from shared.names import INSTRUCTING_ROLES
 
 Message = Mapping[str, Any]
 Said = tuple[str, Words]  # role, and the words of one message
 
 REMEDY = "send only what is new since the last reply, or restart=True with the whole history"
-SYSTEM = ("system", "developer")
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,7 @@ class SentMessages:
 
     def _beginning(self, said: Sequence[Said]) -> str | None:
         for opening in self._openings:
-            if said[:1] == opening[:1] and said and said[0][0] in SYSTEM:
+            if said[:1] == opening[:1] and said and said[0][0] in INSTRUCTING_ROLES:
                 return f"message 1 of {len(said)} is the earlier system message"
             size = len(opening)
             if 0 < size < len(said) and said[:size] == opening and said[size][0] in ("assistant", "tool"):

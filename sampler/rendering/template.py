@@ -35,12 +35,12 @@ from tokenizers import Tokenizer
 from sampler.rendering.marks import MARK_END, MARK_START, Marker, any_of, pieces, unmarked, without_marks
 from shared.errors import ConfigError
 from shared.files.json_file import read_json_file
+from shared.names import INSTRUCTING_ROLES
 
 Message = Mapping[str, Any]
 ToolSchema = Mapping[str, Any]
 
 _NAMED_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
-_TRUSTED_ROLES = ("system", "developer")
 _BEYOND_ASCII = re.compile(r"[^\x00-\x7e]")
 
 # Exceptions that a template may raise on a conversation it was not written for.
@@ -145,7 +145,7 @@ class ChatTemplate:
     def mark(self, message: Message) -> Message:
         """A copy with the control tokens in untrusted strings marked. The role is trusted: templates make tokens of it."""
         role = message.get("role")
-        if role in _TRUSTED_ROLES:
+        if role in INSTRUCTING_ROLES:
             trusted: Message = without_marks(message)
             return trusted
         marker = self.special if role == "assistant" else self.control

@@ -21,11 +21,11 @@ from functools import lru_cache
 from itertools import groupby, product
 from typing import Any
 
+from sampler.parsers.reply import END_THINK, THINK
 from sampler.rendering.marks import MARK_END, MARK_START
 from sampler.rendering.template import ChatTemplate, Message
 from shared.errors import ConfigError
 
-THINK, END_THINK = "<think>", "</think>"
 IN_CONTENT = "content"
 REASONING_KEYS = ("reasoning_content", "reasoning", "thinking", "thought")
 # Some templates require an id of exactly nine letters or digits.

@@ -8,8 +8,8 @@ from sampler.errors import ScorerFailed
 from sampler.scorers.details import LONGEST_REASON
 from sampler.scorers.registry import Score, ScoringRequest, register_scorer
 from shared.outside_text import clipped
+from shared.tasks.scorer_names import SCHEMA_KEY
 
-SCHEMA_KEY = "json_schema"  # in the task's metadata
 _FENCE = re.compile(r"\A```\w*\s*\n(.*)\n\s*```\Z", re.DOTALL)
 
 

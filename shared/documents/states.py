@@ -66,7 +66,6 @@ class DispatchStatus(StrEnum):
     FORMAT_ERROR = "formaterror"  # the reply's tool calls could not be parsed; the model received the error
     REPEAT_ERROR = "repeaterror"  # the reply repeats itself or an earlier one
     CANCELLED = "cancelled"  # the episode was cancelled
-    DROPPED = "dropped"  # answered, but excluded from the training data
 
 
 class BranchCause(StrEnum):

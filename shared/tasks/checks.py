@@ -10,11 +10,10 @@ from typing import Any
 
 from shared.documents import TaskPayload
 from shared.store.questions import MAX_ASKED, TaskDemand
-from shared.tasks.scorer_names import needs_judge
+from shared.tasks.scorer_names import SCHEMA_KEY, needs_judge
 from shared.user_code.payload import shown
 
 MAX_WARNINGS = 20
-SCHEMA_KEY = "json_schema"  # in the metadata of tasks of this scorer
 COMPARING = ("agentcpm", "asearcher")  # judges that need a reference answer
 
 

@@ -12,6 +12,7 @@ BUNDLED = {
     "json_schema": False,
     "math": False,
 }
+SCHEMA_KEY = "json_schema"  # in the metadata of tasks of this scorer
 _REGISTERED: dict[str, bool] = {}
 
 

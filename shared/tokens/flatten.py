@@ -28,7 +28,7 @@ DispatchT = TypeVar("DispatchT", bound=AnyDispatch)
 IntArray = npt.NDArray[np.int64]
 
 # A request without an answer, or with a discarded answer, is not part of the tree.
-UNANSWERED = {DispatchStatus.PENDING, DispatchStatus.RUNNING, DispatchStatus.FAILED, DispatchStatus.DROPPED}
+UNANSWERED = {DispatchStatus.PENDING, DispatchStatus.RUNNING, DispatchStatus.FAILED}
 
 
 def answered(dispatches: Sequence[DispatchT]) -> list[DispatchT]:

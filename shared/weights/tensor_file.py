@@ -1,9 +1,9 @@
-"""The header of a safetensors file: the position of each tensor. Torch-free."""
+"""The header of a safetensors file: the position of each tensor. Every reader here uses this module. Torch-free."""
 
-import io
 import json
 import struct
 from dataclasses import dataclass
+from io import SEEK_END, BytesIO
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -14,8 +14,10 @@ from shared.errors import DataError
 DTYPES = {
     "F64": ("float64", 8), "F32": ("float32", 4), "F16": ("float16", 2), "BF16": ("bfloat16", 2),
     "I64": ("int64", 8), "I32": ("int32", 4), "I16": ("int16", 2), "I8": ("int8", 1), "U8": ("uint8", 1), "BOOL": ("bool", 1),
-    "F8_E4M3": ("float8_e4m3fn", 1), "F8_E5M2": ("float8_e5m2", 1),
+    "U16": ("uint16", 2), "U32": ("uint32", 4), "U64": ("uint64", 8),
+    "F8_E4M3": ("float8_e4m3fn", 1), "F8_E5M2": ("float8_e5m2", 1), "F8_E8M0": ("float8_e8m0fnu", 1),
 }  # fmt: skip
+MAX_HEADER_BYTES = 100_000_000  # safetensors' own limit
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,24 +32,29 @@ class FileTensor:
 
 
 def tensors_of(file: Path, data: bytes | None = None) -> list[FileTensor]:
-    """Tensors in byte order, contiguous. `data`: the bytes of `file`, if already read.
+    """Tensors in byte order, contiguous, up to the end of the file. `data`: the bytes of `file`, if already read.
 
-    Raises DataError if the header is unreadable or does not describe such a file.
+    Raises DataError if the header is unreadable or does not describe the whole file.
     """
     try:
-        with file.open("rb") if data is None else io.BytesIO(data) as opened:
+        with file.open("rb") if data is None else BytesIO(data) as opened:
             (length,) = struct.unpack("<Q", opened.read(8))
+            if length > MAX_HEADER_BYTES:
+                raise ValueError(f"its header would have {length} bytes")
             header: dict[str, Any] = json.loads(opened.read(length))
+            size = opened.seek(0, SEEK_END)
         header.pop("__metadata__", None)
         found = [_tensor(name, entry, 8 + length) for name, entry in header.items()]
     except (OSError, struct.error, ValueError, KeyError, TypeError, AttributeError) as exc:
-        raise DataError(f"{file} has an unreadable header: {type(exc).__name__}: {exc}") from exc
+        raise DataError(f"{file} is not a whole safetensors file: {type(exc).__name__}: {exc}") from exc
     found.sort(key=lambda tensor: (tensor.start, tensor.end))
-    reached = found[0].start if found else 0
+    reached = 8 + length
     for tensor in found:
         if tensor.start != reached:
             raise DataError(f"{file}: tensor {tensor.name} begins at byte {tensor.start}; expected {reached}")
         reached = tensor.end
+    if size != reached:
+        raise DataError(f"{file} is not a whole safetensors file: it has {size} bytes, its tensors need {reached}")
     return found
 
 

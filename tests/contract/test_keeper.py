@@ -138,7 +138,7 @@ SPOILT: dict[str, tuple[Callable[[Path], Any], str]] = {
     ),
     "wrong dtype": (
         lambda folder: change(folder, lambda tensors: tensors.update({NORM: tensors[NORM].int()})),
-        "model.norm.weight is I32; expected F32",
+        "model.norm.weight is int32; expected float32",
     ),
     "missing tensor": (lambda folder: change(folder, lambda tensors: tensors.pop(NORM)), "lacks 1 of"),
     "extra tensor": (

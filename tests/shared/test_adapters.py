@@ -111,4 +111,4 @@ def test_an_adapter_of_another_base_is_refused_with_the_reason(tmp_path: Path) -
     assert manifest_of(base) == before
     cut = base / "1.safetensors"
     cut.write_bytes(cut.read_bytes()[:-60])
-    assert "the file is truncated" in refused(SHAPES)
+    assert "is not a whole safetensors file" in refused(SHAPES)

@@ -5,8 +5,6 @@ computed from its header (constant over versions) and the tensors in its order.
 """
 
 import hashlib
-import json
-import struct
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +15,7 @@ from numpy.typing import NDArray
 
 from shared.documents.run import FileEntry
 from shared.weights.deltas import DeltaSize, Region, write_delta
+from shared.weights.tensor_file import tensors_of
 
 State = Mapping[str, torch.Tensor]
 
@@ -30,14 +29,11 @@ class FileLayout:
 
     @classmethod
     def read(cls, file: Path) -> "FileLayout":
+        """Raises DataError where it is not a whole one."""
+        tensors = tensors_of(file)
         with file.open("rb") as opened:
-            length = opened.read(8)
-            header = length + opened.read(struct.unpack("<Q", length)[0])
-        offsets = {
-            name: entry["data_offsets"] for name, entry in json.loads(header[8:]).items() if name != "__metadata__"
-        }
-        tensors = sorted((start, end - start, name) for name, (start, end) in offsets.items())
-        return cls(header, tuple((name, len(header) + start, size) for start, size, name in tensors))
+            header = opened.read(tensors[0].start)
+        return cls(header, tuple((tensor.name, tensor.start, tensor.end - tensor.start) for tensor in tensors))
 
 
 @dataclass(frozen=True, slots=True)

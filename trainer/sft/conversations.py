@@ -23,13 +23,13 @@ from transformers import PreTrainedTokenizerBase
 from shared.errors import ConfigError
 from shared.files.json_file import GivenTwice, load_json
 from shared.files.text_file import read_text_file
+from shared.names import ROLES
 from shared.tokens.record_tree import RecordTree, TreeDispatch
 from trainer.parallel import Parallel
 
 log = logging.getLogger(__name__)
 
 FIELDS = ("messages", "tools")
-ROLES = ("system", "developer", "user", "assistant", "tool")
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,47 +6,28 @@ changes anything.
 """
 
 import json
-import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
-from math import prod
 from pathlib import Path
-from typing import Any
 
 from shared.errors import DataError
+from shared.weights.tensor_file import FileTensor, tensors_of
 
 INDEX = "model.safetensors.index.json"
-MAX_HEADER_BYTES = 100_000_000  # safetensors' own limit
-ITEM_BYTES = {
-    **dict.fromkeys(("BOOL", "U8", "I8", "F8_E4M3", "F8_E5M2", "F8_E8M0"), 1),
-    **dict.fromkeys(("I16", "U16", "F16", "BF16"), 2),
-    **dict.fromkeys(("I32", "U32", "F32"), 4),
-    **dict.fromkeys(("I64", "U64", "F64"), 8),
-}
-CONVERTIBLE = ("F64", "F32", "F16", "BF16")  # engines cast among these on loading
-
-
-@dataclass(frozen=True, slots=True)
-class TensorLayout:
-    """`dtype` as safetensors spells it: "F32", "BF16", …"""
-
-    dtype: str
-    shape: tuple[int, ...]
+CONVERTIBLE = ("float64", "float32", "float16", "bfloat16")  # engines cast among these on loading
 
 
 @dataclass(frozen=True, slots=True)
 class CheckpointLayout:
     """`optional`: tensors that a checkpoint may omit, because the model ties them to others."""
 
-    tensors: Mapping[str, TensorLayout]
+    tensors: Mapping[str, FileTensor]
     optional: frozenset[str]
 
 
 def read_layout(folder: Path) -> CheckpointLayout:
     """Every tensor that an engine would load from `folder`. Raises DataError for a missing, truncated or invalid file."""
-    tensors: dict[str, TensorLayout] = {}
-    for file in weight_files(folder):
-        tensors |= read_header(file)
+    tensors = {tensor.name: tensor for file in weight_files(folder) for tensor in tensors_of(file)}
     return CheckpointLayout(tensors, _tied(folder))
 
 
@@ -78,28 +59,7 @@ def weight_files(folder: Path) -> list[Path]:
     return [folder / name for name in names]
 
 
-def read_header(file: Path) -> dict[str, TensorLayout]:
-    """The tensors of one file, after checking them against its size."""
-    try:
-        with file.open("rb") as opened:
-            (header_bytes,) = struct.unpack("<Q", opened.read(8))
-            if header_bytes > MAX_HEADER_BYTES:
-                raise ValueError(f"its header would have {header_bytes} bytes")
-            header: dict[str, Any] = json.loads(opened.read(header_bytes))
-        header.pop("__metadata__", None)
-        tensors = {name: TensorLayout(str(t["dtype"]), tuple(t["shape"])) for name, t in header.items()}
-        data_bytes = sum(prod(t.shape) * ITEM_BYTES[t.dtype] for t in tensors.values())
-        size = file.stat().st_size
-    except (OSError, struct.error, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise DataError(f"{file} is not a whole safetensors file: {type(error).__name__}: {error}") from error
-    if size != 8 + header_bytes + data_bytes:
-        raise DataError(
-            f"{file} is not a whole safetensors file: it has {size} bytes, its tensors need {8 + header_bytes + data_bytes}"
-        )
-    return tensors
-
-
-def _check_tensor(what: str, found: TensorLayout, expected: TensorLayout | None) -> None:
+def _check_tensor(what: str, found: FileTensor, expected: FileTensor | None) -> None:
     if expected is None:  # an optional one that the first checkpoint omitted
         return
     if found.shape != expected.shape:

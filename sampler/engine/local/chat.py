@@ -18,8 +18,8 @@ from sampler.engine.local.generation import RunningSequence
 from sampler.engine.local.protocol import Limits, parse_generate
 from sampler.rendering.template import ChatTemplate, Message
 from shared.errors import ConfigError
+from shared.names import ROLES
 
-_ROLES = ("system", "developer", "user", "assistant", "tool")
 _REFUSED = ("stream", "logprobs", "top_logprobs", "tools", "functions", "logit_bias", "regex", "ebnf", "min_tokens")
 # OpenAI's names of sampling parameters that differ in /generate; the others have equal names.
 _RENAMED = {"max_tokens": "max_new_tokens", "max_completion_tokens": "max_new_tokens", "seed": "sampling_seed"}
@@ -61,9 +61,9 @@ def _messages(body: dict[str, Any]) -> list[Message]:
         raise bad_value("Messages cannot be empty.")
     for at, message in enumerate(found):
         role = message.get("role") if isinstance(message, dict) else None
-        if role not in _ROLES:
+        if role not in ROLES:
             raise bad_field(f"{{'type': 'value_error', 'loc': ('body', 'messages', {at}, 'role'), 'msg': \"Value error, "
-                            f"'role' must be one of {', '.join(map(repr, _ROLES))}\", 'input': {role!r}}}")  # fmt: skip
+                            f"'role' must be one of {', '.join(map(repr, ROLES))}\", 'input': {role!r}}}")  # fmt: skip
     return [{**message, "content": _content(message.get("content"), at)} for at, message in enumerate(found)]
 
 

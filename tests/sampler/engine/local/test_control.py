@@ -310,7 +310,7 @@ def lost_shard(folder: Path) -> None:
         (with_tensors(missing), "lacks 1 of"),
         (with_tensors(extra), "holds 1 tensors this model does not have"),
         (with_tensors(not_finite), "NaN"),
-        (with_tensors(integers), "model.norm.weight is I32; expected F32"),
+        (with_tensors(integers), "model.norm.weight is int32; expected float32"),
         (no_weights, "Cannot find any model weights with"),
         (shutil.rmtree, "Cannot find any model weights with"),
         (other_architecture, "rms_norm_eps is 0.5"),
