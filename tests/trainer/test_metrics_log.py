@@ -143,7 +143,7 @@ def test_a_resume_forgets_the_steps_that_its_checkpoint_has_not(tmp_path: Path) 
 
 def test_a_full_disk_is_said_and_the_lines_before_it_stay(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
-    said = r"metrics\.jsonl could not be written: .*; make room"
+    said = r"metrics\.jsonl could not be written: .*; free disk space"
     with MetricsLog(path) as log:
         log.log(1, {"x": 1.0})
         with room_for(path.stat().st_size + 5), pytest.raises(DataError, match=said):
@@ -155,5 +155,5 @@ def test_a_full_disk_is_said_and_the_lines_before_it_stay(tmp_path: Path) -> Non
 
 def test_a_folder_that_cannot_be_made_is_said(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(DataError, match=r"file/metrics\.jsonl could not be written: .*mend the folder"):
+    with pytest.raises(DataError, match=r"file/metrics\.jsonl could not be written: .*repair the folder"):
         MetricsLog(tmp_path / "file" / "metrics.jsonl")

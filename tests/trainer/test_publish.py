@@ -33,7 +33,7 @@ def test_a_full_disk_is_said_and_leaves_nothing_and_a_start_removes_what_killed_
     run = trained(publish_mode="full")
     run.step(1)
     folder = run.folder / "out" / "versions"
-    with room_for(5_000), pytest.raises(DataError, match=r"step-000002-1 could not be written: .*; make room"):
+    with room_for(5_000), pytest.raises(DataError, match=r"step-000002-1 could not be written: .*; free disk space"):
         run.publisher.publish(2)
     assert [path.name for path in folder.iterdir()] == ["step-000001-1"]
     assert [v.step for v in run.versions()] == [0, 1]
