@@ -26,7 +26,7 @@ EXAMPLES = sorted(set((ROOT / "assets").rglob("*.yml")) - {*ACCELERATE, AGENTS})
 
 
 def arguments(service: type[ServiceConfig], path: Path) -> list[str]:
-    """A command line with everything that is asked for beside the YAML file."""
+    """A command line with all required options that are not in the YAML file."""
     if service is LaunchConfig:
         return ["demo", "--config", str(path)]
     whose = [f"--policy={policy}" for policy in read_policies(path) if service in (TrainerConfig, KeeperConfig)][:1]

@@ -53,7 +53,7 @@ class ReplicaSet:
     # ------------------------------------------------------------------ what it is
 
     def ask(self, n: int, command: dict[str, Any], timeout_s: float = 30.0) -> dict[str, Any]:
-        """A command for one member, whatever its state."""
+        """Send a command to one member in any state."""
         options: dict[str, Any] = {"serverSelectionTimeoutMS": 2000, "socketTimeoutMS": round(timeout_s * 1000)}
         with pymongo.MongoClient[dict[str, Any]](self.members[n].connection_string, **options) as client:
             return client.admin.command(command)

@@ -49,14 +49,14 @@ def test_pymongo_still_forgets_a_socket_when_it_is_closed_while_a_monitor_connec
     with socket.socket() as full, socket.socket() as first, socket.socket() as second:
         full.bind(("127.0.0.1", 0))
         full.listen(0)
-        for one in (first, second):  # nobody accepts: the next to come waits in `connect`
+        for one in (first, second):  # no accept: the next client blocks in `connect`
             one.setblocking(False)
             one.connect_ex(full.getsockname())
 
         async def close_while_connecting() -> None:
             client: AsyncMongoClient[object] = AsyncMongoClient("127.0.0.1", full.getsockname()[1])
             ping = asyncio.create_task(client.admin.command("ping"))
-            while not _connecting():  # noqa: ASYNC110 - a task of PyMongo's tells nobody that it waits
+            while not _connecting():  # noqa: ASYNC110 - a task of PyMongo does not signal that it waits
                 await asyncio.sleep(0.01)
             await client.close()
             ping.cancel()

@@ -74,7 +74,7 @@ async def test_metadata_that_does_not_fit_the_samplers_own_model_is_refused_by_l
         '3: "metadata.size" is missing; Maze expects it',
     ]
     assert await store.tasks.get("main:train:0:t0") is None
-    assert (await import_task_file(store, path, ImportTarget())).inserted == 3  # nobody said whose they are
+    assert (await import_task_file(store, path, ImportTarget())).inserted == 3  # without a source
 
 
 @pytest.mark.parametrize("what", WRONG)

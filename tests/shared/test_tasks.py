@@ -133,7 +133,7 @@ async def test_renewal_keeps_a_lease_and_names_those_that_are_lost(store: Store)
     assert heir.task.id == lost.task.id
     await let_time_pass(store)
     assert await store.tasks.renew_leases([kept, lost, heir], lease_s=60) == [lost]
-    assert await claim(store, "thief") is None  # renewed, so nobody may take it
+    assert await claim(store, "thief") is None  # renewed, so it cannot be claimed
 
 
 async def test_a_task_bound_to_a_version_waits_for_an_engine_that_serves_it(store: Store) -> None:
@@ -183,7 +183,7 @@ async def test_only_one_settler_at_a_time_and_a_dead_one_is_replaced(store: Stor
 
 
 class Slots(RuleBasedStateMachine):
-    """A model of the slots beside the real store: who holds what, whose lease was lost, what is finished."""
+    """A model of the slots next to the real store: current claims, lost leases, finished slots."""
 
     connection_string = ""  # set by the test
 
@@ -237,7 +237,7 @@ class Slots(RuleBasedStateMachine):
 
     @rule(data=st.data())
     def zombie(self, data: st.DataObject) -> None:
-        """Whoever lost its slot is refused; whoever ended it may say so again. In no case does anything change."""
+        """A claim that lost its slot is refused; one that ended it may repeat the write. Neither changes anything."""
         if not self.lost:
             return
         got = data.draw(st.sampled_from(self.lost))

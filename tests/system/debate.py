@@ -27,7 +27,7 @@ class Debate(AsyncSampler):
             heard = "nothing" if turn is None else turn.text
             await self.create_chat_completions([{"role": "user", "content": f"heard {heard}"}], policy=JUDGE)
             while hold is not None and self.claim.traj_id == 0 and await asyncio.to_thread(hold.exists):  # noqa: ASYNC110
-                await asyncio.sleep(0.05)  # a file tells nobody that it goes
+                await asyncio.sleep(0.05)  # a file's removal is not signalled
         return Termination.ANSWERED
 
     async def evaluate_record(self) -> Score:

@@ -28,7 +28,7 @@ PATIENT = {"TANDEM_KEEPER_START_TIMEOUT_S": f"{PATIENCE_S:g}", "TANDEM_LAUNCH_ST
 
 
 class Run:
-    """One run in `folder`: start and kill its parts by name; whatever is left is ended with the context."""
+    """One run in `folder`: start and kill its parts by name; the context's exit ends all remaining ones."""
 
     def __init__(self, folder: Path, *, groups_per_step: int = 2, max_steps: int = 4, max_staleness: int = 2) -> None:
         self.folder = folder
@@ -101,7 +101,7 @@ class Run:
         self.start_trainer(trainer_processes)
 
     def end(self, name: str, sig: signal.Signals = signal.SIGTERM, timeout_s: float = 120.0) -> int:
-        """Send `sig` to a part and to whatever it started, wait, and return its exit status."""
+        """Send `sig` to a part and its descendants, wait, and return its exit status."""
         process = self.processes[name]
         if process.poll() is None:
             parent = psutil.Process(process.pid)

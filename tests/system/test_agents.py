@@ -103,7 +103,7 @@ async def _register(store: Store, url: str) -> None:
                 await client.get("/model_info")
                 break
             except httpx.TransportError:
-                await asyncio.sleep(0.05)  # a child's port opens without telling anybody
+                await asyncio.sleep(0.05)  # a child does not signal that its port is open
     await store.services.heartbeat(
         InferenceService(
             id=url, url=url, policy="main", version=0, status=ServiceStatus.UP, capacity=4, heartbeat_s=3600

@@ -66,7 +66,7 @@ async def test_a_stopped_sampler_releases_its_slots_and_a_killed_or_frozen_one_c
             slots = await store.tasks.count_slots()
             assert slots.get("leased", 0) == 0, "released at once, not after their leases"
             assert slots["failures"] == 0, "without blame"
-        run.sampler_flags["lease_s"] = "4"  # somebody waits for those of the one that is killed
+        run.sampler_flags["lease_s"] = "4"  # the slots of the killed one are awaited
         run.start_sampler("sampler1")
         await run.until("episodes in flight again", episodes_running)
         run.end("sampler1", signal.SIGKILL)

@@ -1,6 +1,6 @@
 """The commands of the documentation's examples, extracted from their pages and run by a shell unchanged.
 
-They run in a copy of the repository, so that nobody's own output is touched; the environment makes them short.
+They run in a copy of the repository, so that no user's output is changed; the environment makes them short.
 """
 
 import json
@@ -57,7 +57,7 @@ def run_page(repository: Path, page: str, **environment: str) -> list[str]:
 
 
 def run_block(block: str, folder: Path, environment: dict[str, str]) -> tuple[int, str]:
-    """Exit status and output; after LIMIT_S it is ended with whatever it started."""
+    """Exit status and output; after LIMIT_S it is ended with its descendants."""
     process = subprocess.Popen(
         ["bash", "-e", "-o", "pipefail", "-c", block],
         cwd=folder,

@@ -108,7 +108,10 @@ def test_a_choice_that_cannot_be_written_down_ends_the_program_with_a_message(
     flags = ["--model_name_or_path", str(model_directory), "--output_dir", str(out), "--run", RUN]
     flags += ["--db_connection_string", mongod.connection_string]
     room = room_for(500 if what == "full disk" else 1 << 30)
-    with room, pytest.raises(SystemExit, match=r"trainer\.sft: .*records\.jsonl could not be written: .*; free disk space"):
+    with (
+        room,
+        pytest.raises(SystemExit, match=r"trainer\.sft: .*records\.jsonl could not be written: .*; free disk space"),
+    ):
         sft.main(flags)
     assert not out.is_dir() or not list(out.iterdir())
 
