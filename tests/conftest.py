@@ -41,6 +41,7 @@ UNITS = (
     r"tests/trainer/.*\[(two_processes)",
     r"(tests/sampler/engine/local)/",
     r"(tests/system/.*)",
+    r"(tests/test_benchmarks\.py::.*)",
 )
 LONGEST_FIRST = ("contract", "system", "trainer", "sampler")
 

@@ -219,6 +219,13 @@ MUTANTS = (
         f"{KEEPER}::test_files_that_would_crash_or_corrupt_an_engine_never_reach_it",
     ),
     Mutant(
+        "size of a safetensors file against its header",
+        "shared/weights/tensor_file.py",
+        "    if size != reached:\n",
+        "    if False:\n",
+        "tests/shared/test_buckets.py::test_a_file_that_cannot_be_split_is_refused",
+    ),
+    Mutant(
         "question to the engine what it serves",
         "sampler/engine/keeper/update.py",
         "        await _load_over_stale_cache(client, url, folder, version)\n    await require_version(client, url, version)\n",
