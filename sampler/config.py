@@ -9,7 +9,8 @@ from sampler.engine.client.access import EngineAccess
 from sampler.history.config import ContextConfig, NewContext
 from sampler.settlement.config import GroupConfig
 from sampler.tools.isolation import Sandbox
-from shared.configuration.loading import LogLevel, ServiceConfig, secret_field
+from shared.configuration.loading import LogLevel, ServiceConfig
+from shared.configuration.secrets import secret_field
 from shared.documents.run import HEARTBEAT_S
 from shared.files.hub import TokenizerFolder
 from shared.names import DEFAULT_POLICY, PolicyName, RunName

@@ -23,10 +23,10 @@ from shared.store import Store
 from tests.sampler.running import running_sampler, until
 from tests.shared.builders import import_tasks
 from tests.trainer.test_losses import batch
-from trainer.config import TrainerConfig
 from trainer.data.advantages import NORMALIZATIONS, BatchTurn
 from trainer.losses import compute
 from trainer.losses.settings import LOSSES
+from trainer.settings.config import TrainerConfig
 
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
@@ -148,7 +148,7 @@ def test_the_losses_of_the_page_are_computed_by_their_settings(
         run="r", db_connection_string="x", model_name_or_path=tmp_path, loss_aggregation=aggregation, **given
     )
     whole, denominators = batch(0)
-    loss, outcome = compute(whole, denominators, config.loss())
+    loss, outcome = compute(whole, denominators, config.loss)
     (gradient_E,) = torch.autograd.grad(loss, whole.new_logprob_E)
     assert gradient_E.isfinite().all()
     assert gradient_E.any()

@@ -13,9 +13,10 @@ from sampler.engine.keeper.keeper import KeeperConfig
 from scripts.launch.policies import load_policies
 from scripts.launch.settings import LaunchConfig
 from shared.configuration.loading import POLICIES, SECTIONS, ServiceConfig, read_policies, read_section
+from shared.configuration.sections import flattened, settings_of
 from shared.errors import ConfigError
 from shared.tasks.mix import TasksConfig
-from trainer.config import TrainerConfig
+from trainer.settings.config import TrainerConfig
 from trainer.sft.config import SftConfig
 
 ROOT = Path(__file__).parents[1]
@@ -37,7 +38,7 @@ def arguments(service: type[ServiceConfig], path: Path) -> list[str]:
         "train_file": "sft.jsonl",
         "output_dir": "output/demo",
     }
-    required = [name for name, field in service.model_fields.items() if field.is_required()]
+    required = [name for name, setting in settings_of(service).items() if setting.required]
     names = [*required, "train_file"] if service is SftConfig else required  # or a run
     flags = [f"--{name}={values[name]}" for name in names]
     return [*flags, *whose, "--config", str(path)]
@@ -47,7 +48,7 @@ def arguments(service: type[ServiceConfig], path: Path) -> list[str]:
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.name)
 def test_an_example_configuration_loads(path: Path, service: type[ServiceConfig]) -> None:
     config = service.load(arguments(service, path))
-    for name, value in read_section(path, service).items():
+    for name, value in flattened(service, read_section(path, service)).items():
         if name == "sources":  # each is a model of its own; their defaults are not in the file
             assert [source.model_dump(mode="json", exclude_unset=True) for source in config.sources] == value
             continue
@@ -70,7 +71,7 @@ def test_every_policy_of_an_example_has_its_own_settings(path: Path) -> None:
     for policy, sections in own.items():
         for service in (TrainerConfig, KeeperConfig):
             config = service.load([*arguments(service, path), "--policy", policy])
-            assert (sections.get(service.section) or {}).items() <= config.snapshot().items()
+            assert flattened(service, sections.get(service.section) or {}).items() <= config.snapshot().items()
 
 
 @pytest.mark.parametrize("path", ACCELERATE, ids=lambda path: path.name)

@@ -16,11 +16,13 @@ from sampler.config import SamplerConfig
 from sampler.engine.keeper.config import KeeperConfig
 from scripts.launch.policies import load_policies
 from scripts.launch.settings import LaunchConfig
-from shared.configuration.loading import SECRETS, ServiceConfig, is_secret_variable
+from shared.configuration.loading import ServiceConfig
+from shared.configuration.secrets import SECRETS, is_secret_variable
+from shared.configuration.sections import settings_of
 from shared.errors import ConfigError
 from shared.tasks.mix import TasksConfig
-from trainer.config import TrainerConfig
 from trainer.export import ExportConfig
+from trainer.settings.config import TrainerConfig
 from trainer.sft.config import SftConfig
 from trainer.verify import VerifyConfig
 
@@ -28,7 +30,7 @@ ROOT = Path(__file__).parents[1]
 SERVICES: tuple[type[ServiceConfig], ...] = (
     *(SamplerConfig, KeeperConfig, TrainerConfig, VerifyConfig, ExportConfig, SftConfig, LaunchConfig, TasksConfig),
 )
-FIELDS = [(kind, name) for kind in SERVICES for name in kind.model_fields if name != "config"]
+FIELDS = [(kind, name) for kind in SERVICES for name in settings_of(kind) if name != "config"]
 LOOP: list[Any] = []
 LOOP.append(LOOP)
 DEEP: Any = 1
@@ -109,7 +111,7 @@ WILD = st.recursive(
 @given(data=st.data())
 def test_several_wild_values_at_once_are_refused_or_taken(data: st.DataObject) -> None:
     kind = data.draw(st.sampled_from(SERVICES))
-    names = data.draw(st.lists(st.sampled_from([n for n in kind.model_fields if n != "config"]), max_size=4))
+    names = data.draw(st.lists(st.sampled_from([n for n in settings_of(kind) if n != "config"]), max_size=4))
     _takes_or_refuses(kind, {name: data.draw(WILD) for name in names})
 
 
@@ -118,7 +120,7 @@ def test_several_wild_values_at_once_are_refused_or_taken(data: st.DataObject) -
 def test_flags_and_variables_of_any_text_are_refused(
     kind: type[ServiceConfig], text: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    names = [name for name in kind.model_fields if not (kind is LaunchConfig and name == "run")]
+    names = [name for name in settings_of(kind) if not (kind is LaunchConfig and name == "run")]
     first = ["demo"] if kind is LaunchConfig else []
     with pytest.raises((ConfigError, SystemExit)):
         kind.load([*first, *(f"--{name}={text}" for name in names)])
@@ -193,7 +195,8 @@ def test_a_program_says_it_in_a_line_and_exits_with_2(module: str) -> None:
 
 @pytest.mark.parametrize("kind", SERVICES, ids=lambda kind: kind.section)
 def test_every_secret_field_is_known_to_those_who_keep_it_from_others(kind: type[ServiceConfig]) -> None:
-    for name, field in kind.model_fields.items():
+    for name, setting in settings_of(kind).items():
+        field = setting.field
         secret = isinstance(field.json_schema_extra, dict) and bool(field.json_schema_extra.get("secret"))
         assert secret == (name in SECRETS)
         assert secret == (not field.repr)
@@ -213,7 +216,7 @@ def _takes_or_refuses(kind: type[ServiceConfig], values: dict[str, Any], named: 
 
 def _load(kind: type[ServiceConfig], values: dict[str, Any]) -> ServiceConfig:
     """As if a YAML file held them; some are what no YAML can write."""
-    required = {name: _placeholder(name) for name, field in kind.model_fields.items() if field.is_required()}
+    required = {name: _placeholder(name) for name, setting in settings_of(kind).items() if setting.required}
     if kind is SftConfig and not {"run", "train_file"} & values.keys():
         required |= {"run": "demo", "db_connection_string": "mongodb://h"}
     return kind.from_sources({"my.yml": values, "flags": required})

@@ -11,9 +11,9 @@ import os
 from shared.errors import TandemError
 from shared.logs import begin_logging
 from shared.processes.interrupt import run_command
-from trainer.config import TrainerConfig
 from trainer.loop import train
 from trainer.parallel import LaunchError, end_process
+from trainer.settings.config import TrainerConfig
 
 
 def main() -> None:

@@ -11,8 +11,8 @@ import logging
 from pathlib import Path
 
 from shared.evaluation.rounds import EvaluationRound, evaluation_round
-from trainer.config import TrainerConfig
 from trainer.parallel import Parallel
+from trainer.settings.config import TrainerConfig
 from trainer.store_bridge import StoreBridge
 
 log = logging.getLogger(__name__)
@@ -23,7 +23,7 @@ class Evaluation:
         self._bridge = bridge
         self._store = bridge.store
         self._policy = config.policy
-        self._every = config.eval_steps
+        self._every = config.checkpoint.eval_steps
         self._is_main = parallel.is_main
         self._awaited: dict[int, int] = {}  # {version: step} of unlogged rounds, in order
 

@@ -27,7 +27,7 @@ from trainer.checkpoints.atomic_directories import write_directory_atomically
 from trainer.checkpoints.checkpoint import STATE_FILE, TRAINED, load_tensors, stored_tensors, without_frozen
 from trainer.modeling.forward import TreeLM
 from trainer.modeling.model import load_model
-from trainer.modeling.trainable import Trainable
+from trainer.modeling.trainable import LoraSettings, Trainable
 from trainer.parallel import Parallel, end_process, parallel_session
 from trainer.publishing.adapter import gather_adapter, write_adapter
 from trainer.publishing.weights import WrittenWeights, write_weights
@@ -65,25 +65,25 @@ def export(config: ExportConfig) -> WrittenWeights:
     source = config.model_name_or_path or _source(config.checkpoint)
     with parallel_session("cpu") as parallel:
         trainable = _trainable(config.checkpoint)
-        if config.adapter and not trainable.lora_rank:
+        if config.adapter and trainable.lora is None:
             raise ConfigError(f"{config.checkpoint} was trained without adapters; leave --adapter out")
         lm = TreeLM(load_model(source, dtype=_stored_dtype(config.checkpoint), trainable=trainable))
         wanted = {"model": without_frozen(lm, get_model_state_dict(lm, options=TRAINED))}
         load_tensors(config.checkpoint, wanted)
         set_model_state_dict(lm, wanted["model"], options=TRAINED)
-        if config.adapter:
-            return _write_adapter(config.output_dir, lm.causal_lm, parallel, trainable, source)
+        if config.adapter and trainable.lora:
+            return _write_adapter(config.output_dir, lm.causal_lm, parallel, trainable.lora, source)
         return write_weights(lm.causal_lm, source, config.output_dir, parallel, dtype=config.dtype)
 
 
 def _write_adapter(
-    target: Path, model: PreTrainedModel, parallel: Parallel, trainable: Trainable, source: Path
+    target: Path, model: PreTrainedModel, parallel: Parallel, lora: LoraSettings, source: Path
 ) -> WrittenWeights:
     started = time.monotonic()
     state = gather_adapter(model, parallel)
 
     def fill(temporary: Path) -> None:
-        write_adapter(temporary, model, state, trainable, source)
+        write_adapter(temporary, model, state, lora, source)
 
     write_directory_atomically(target, fill)
     manifest = manifest_of(target)

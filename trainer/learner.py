@@ -77,7 +77,6 @@ def open_learner(
     parallel: Parallel,
     *,
     trainable: Trainable = EVERYTHING,
-    reference_directory: Path | None = None,
     dtype: str = "float32",
     attn_implementation: str = "auto",
     prefix_trees: bool = True,
@@ -88,7 +87,7 @@ def open_learner(
 ) -> "Learner":
     """Load, wrap, shard: a learner ready for its first step or for `checkpoint.load`.
 
-    The frozen reference model, from `reference_directory` or the same weights, is loaded only where the loss has a KL term;
+    The frozen reference model, `loss.kl.reference_model` or the same weights, is loaded only where the loss has a KL term;
     the same weights are not loaded twice where they are there already, below adapters.
     How it is computed is measured (`trainer/modeling/forward_choice.py`). With `prefix_trees` False, or a model that they cannot
     go through, rows must be single sequences (`Learner.linear`).
@@ -127,10 +126,10 @@ def open_learner(
     shard(lm, model_directory)
     way = measure(lm, model_directory, attn_implementation, trees=prefix_trees)
     reference = None
-    if loss.kl_coefficient > 0 and trainable.lora_rank and reference_directory is None:
+    if loss.kl and trainable.lora and loss.kl.reference_model is None:
         reference = lm
-    elif loss.kl_coefficient > 0:
-        directory = reference_directory or model_directory
+    elif loss.kl:
+        directory = loss.kl.reference_model or model_directory
         reference = load(directory, EVERYTHING).requires_grad_(False)
         shard(reference, directory, frozen=True)
         _check_same_rows(measure(reference, directory, plain_name(way.attention), trees=way.trees), way, directory)

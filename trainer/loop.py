@@ -28,17 +28,17 @@ from shared.errors import ConfigError
 from shared.evaluation.rounds import best_steps
 from shared.files.output_names import CHECKPOINTS, METRICS_FILE
 from trainer.checkpoints import checkpoint
-from trainer.config import TrainerConfig
 from trainer.data.stream import RecordStream
 from trainer.evaluation import Evaluation
 from trainer.graceful_stop import stops_at_signals
-from trainer.ineffective_settings import warn_of_unused
 from trainer.learner import Learner, open_learner
 from trainer.parallel import Parallel, parallel_session
-from trainer.presets import PRESETS
 from trainer.publishing.publish import Publisher
 from trainer.reporting.alarms import Alarms
 from trainer.reporting.metrics import MetricsLog
+from trainer.settings.config import TrainerConfig
+from trainer.settings.ineffective import warn_of_unused
+from trainer.settings.presets import PRESETS
 from trainer.store_bridge import StoreBridge
 from trainer.takeover import SavedSteps, take_over
 
@@ -48,7 +48,7 @@ log = logging.getLogger(__name__)
 def train(config: TrainerConfig) -> None:
     """Train until `max_steps`, or until SIGTERM or Ctrl-C, after which the current step is finished and saved."""
     with (
-        parallel_session(config.device, config.num_threads, tp_size=config.tp_size, cp_size=config.cp_size) as parallel,
+        parallel_session(**config.parallel.model_dump()) as parallel,
         StoreBridge(config.db_connection_string, config.run) as bridge,
     ):
         _seed(config.seed + parallel.data.rank)
@@ -64,19 +64,18 @@ def train(config: TrainerConfig) -> None:
             warn_of_unused(config, config.without_effect())
             _warn_of_staleness(config)
         learner = open_learner(
-            config.model_name_or_path,
-            config.loss(),
-            config.optimizer(),
+            config.model.model_name_or_path,
+            config.loss,
+            config.optimizer.adamw(),
             parallel,
-            trainable=config.trainable(),
-            reference_directory=config.reference_model,
-            dtype=config.dtype,
-            attn_implementation=config.attn_implementation,
-            prefix_trees=config.prefix_trees,
-            dropout=config.dropout,
-            compile_layers=config.compile_layers,
-            with_entropy=config.with_entropy,
-            memory=config.memory(),
+            trainable=config.model.trainable(config.seed),
+            dtype=config.model.dtype,
+            attn_implementation=config.model.attn_implementation,
+            prefix_trees=config.model.prefix_trees,
+            dropout=config.model.dropout,
+            compile_layers=config.model.compile_layers,
+            with_entropy=config.report.with_entropy,
+            memory=config.memory,
         )
         _resume(learner, config, parallel)
         publisher = Publisher(bridge, config, parallel, learner)
@@ -119,21 +118,21 @@ def _run(
     status: "Status",
 ) -> str:
     """Run the steps; returns the reason of the end."""
-    why = f"all {config.max_steps} steps are taken"
+    why = f"all {config.optimizer.max_steps} steps are taken"
     metrics_path = config.folder / METRICS_FILE
-    awaited_steps = evaluation.awaited_steps if config.keep_best_checkpoints else list
+    awaited_steps = evaluation.awaited_steps if config.checkpoint.keep_best_checkpoints else list
     checkpoints = checkpoint.Checkpoints(
         config.folder / CHECKPOINTS,
         parallel,
-        keep_last=config.keep_checkpoints,
-        asynchronous=config.async_checkpoints,
-        keep_also=lambda: {*best_steps(metrics_path, config.keep_best_checkpoints), *awaited_steps()},
+        keep_last=config.checkpoint.keep_checkpoints,
+        asynchronous=config.checkpoint.async_checkpoints,
+        keep_also=lambda: {*best_steps(metrics_path, config.checkpoint.keep_best_checkpoints), *awaited_steps()},
         fence=fence,
     )
     with _metrics_log(metrics_path, learner.steps_done, config, parallel) as metrics_log:
         alarms = Alarms(metrics_path)
         evaluation.begin(learner.steps_done, metrics_path)
-        for step in range(learner.steps_done + 1, config.max_steps + 1):
+        for step in range(learner.steps_done + 1, config.optimizer.max_steps + 1):
             started = time.monotonic()
             status.doing(f"waiting for the data of step {step}", step=step - 1)
             while not stream.wait(step):
@@ -144,14 +143,14 @@ def _run(
                 status.doing(f"{waiting} step {step}", step=step - 1)
             batch = stream.next_batch(step)
             if batch is None:
-                why = f"before step {step} of {config.max_steps}: {stream.end}"
+                why = f"before step {step} of {config.optimizer.max_steps}: {stream.end}"
                 log.info("ended %s", why)
                 break
             status.doing(f"step {step}", step=step - 1)
             result = learner.step_in_minibatches(batch.minibatches)
             stream.commit(step)
             checkpoints.settle()
-            if step % config.save_steps == 0 or step == config.max_steps:
+            if step % config.checkpoint.save_steps == 0 or step == config.optimizer.max_steps:
                 checkpoints.save(learner, _accounting(learner, config))
             saved_steps.note(checkpoints.saved)
             published = publisher.publish(step)
@@ -174,12 +173,12 @@ def _run(
 
 
 def _warn_of_staleness(config: TrainerConfig) -> None:
-    if config.max_staleness > 0 and not config.weighs_what_others_sampled:
+    if config.data.max_staleness > 0 and not config.loss.weighs_what_others_sampled:
         log.warning(
             "%s with clip_anchor %s and rollout_is none gives old tokens the weight of fresh ones: set rollout_is token, or "
             "max_staleness 0",
-            config.loss_calculater,
-            config.clip_anchor,
+            config.loss.loss_calculater,
+            config.loss.clip_anchor,
         )
 
 
@@ -202,8 +201,8 @@ def _accounting(learner: Learner, config: TrainerConfig) -> dict[str, Any]:
         "run": config.run,
         "policy": config.policy,
         "step": learner.steps_done,
-        "model_name_or_path": str(config.model_name_or_path.resolve()),
-        "trainable": config.trainable().model_dump(),
+        "model_name_or_path": str(config.model.model_name_or_path.resolve()),
+        "trainable": config.model.trainable(config.seed).model_dump(),
     }
 
 
@@ -221,7 +220,7 @@ def _metrics_log(path: Any, steps_done: int, config: TrainerConfig, parallel: Pa
     with MetricsLog(
         path,
         resume_step=steps_done + 1,
-        trackers=config.report_to,
+        trackers=config.report.report_to,
         run_name=config.tracked_as,
         settings=config.snapshot(),
     ) as metrics_log:

@@ -14,9 +14,9 @@ from shared.documents.run import Admission, Run, SavedCheckpoint
 from shared.errors import ConfigError, LeaseLost
 from shared.files.output_names import CHECKPOINTS
 from trainer.checkpoints import checkpoint
-from trainer.config import TrainerConfig
 from trainer.data.offline import bring_in, check_source
 from trainer.parallel import Parallel
+from trainer.settings.config import TrainerConfig
 from trainer.store_bridge import StoreBridge
 
 log = logging.getLogger(__name__)
@@ -34,7 +34,7 @@ def take_over(bridge: StoreBridge, config: TrainerConfig, parallel: Parallel, st
     bring_in(bridge, config, parallel)
     if trainer_generation is not None:
         released = bridge(store.data.release_claims(config.policy, trainer_generation))
-        rewound = bridge(store.data.rewind(config.policy, step, max_trained_count=config.max_trained_count))
+        rewound = bridge(store.data.rewind(config.policy, step, max_trained_count=config.data.max_trained_count))
         log.info("trainer start=%d step=%d released=%d rewound=%d", trainer_generation, step, released, rewound)
     return int(parallel.broadcast_object(trainer_generation))
 
@@ -63,7 +63,9 @@ def checkpoint_at(config: TrainerConfig, step: int) -> SavedCheckpoint:
 
 def _begin(bridge: StoreBridge, config: TrainerConfig, step: int) -> int:
     admission = Admission(
-        groups_per_step=config.groups_per_step, max_staleness=config.max_staleness, num_steps=config.max_steps
+        groups_per_step=config.data.groups_per_step,
+        max_staleness=config.data.max_staleness,
+        num_steps=config.optimizer.max_steps,
     )
     while True:
         seen = look(bridge, config, step)
@@ -87,7 +89,7 @@ def look(bridge: StoreBridge, config: TrainerConfig, step: int) -> Run:
     store = bridge.store
     run = bridge(store.runs.read())
     newest = bridge(store.versions.newest(config.policy))
-    if newest is None or step >= newest.step or config.undo_later_steps:
+    if newest is None or step >= newest.step or config.checkpoint.undo_later_steps:
         return run
     mine, saved = checkpoint_at(config, step), run.checkpoints.get(config.policy)
     moved = saved is None or saved.folder != mine.folder

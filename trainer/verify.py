@@ -22,7 +22,8 @@ from pydantic import Field
 from rich.console import Console
 from rich.table import Table
 
-from shared.configuration.loading import ServiceConfig, secret_field
+from shared.configuration.loading import ServiceConfig
+from shared.configuration.secrets import secret_field
 from shared.documents import DBRecordData
 from shared.documents.run import PolicyVersion
 from shared.errors import DataError, TandemError

@@ -37,13 +37,13 @@ from shared.processes.interrupt import run_command
 from shared.processes.mongod import Mongod
 from shared.store import Store
 from shared.tokens.record_tree import RecordTree, TreeDispatch
-from trainer.config import TrainerConfig
 from trainer.learner import Learner, OptimizerConfig, open_learner
 from trainer.losses import Denominators, LossConfig, LossName
 from trainer.modeling.model import DTYPES
 from trainer.parallel import Parallel, parallel_session
 from trainer.publishing.publish import Publisher
 from trainer.publishing.weights import gather_state
+from trainer.settings.config import TrainerConfig
 from trainer.store_bridge import StoreBridge
 from trainer.trees.packing import pack
 from trainer.trees.tree import merge
@@ -77,14 +77,16 @@ def main() -> None:
                 lora = kind == "lora"
                 of_case = []
                 for mode in ("full", "delta", "adapter") if lora else ("full", "delta"):
-                    config = TrainerConfig(
-                        run=RUN,
-                        db_connection_string=mongod.connection_string,
-                        model_name_or_path=args.model,
-                        output_dir=folder,
-                        learning_rate=float(rate),
-                        publish_mode=mode,
-                        **(LORA if lora else {"publish_dtype": kind}),
+                    config = TrainerConfig.model_validate(
+                        {
+                            "run": RUN,
+                            "db_connection_string": mongod.connection_string,
+                            "model_name_or_path": args.model,
+                            "output_dir": folder,
+                            "learning_rate": float(rate),
+                            "publish_mode": mode,
+                        }
+                        | (LORA if lora else {"publish_dtype": kind})
                     )
                     of_case.append({"published": kind} | run_case(config, bridge, parallel, args.steps))
                 for row in of_case[1:]:
@@ -98,11 +100,11 @@ def run_case(config: TrainerConfig, bridge: StoreBridge, parallel: Parallel, ste
     """One row of the table: a start of the trainer, which withdraws what the one before had published."""
     torch.manual_seed(0)
     learner = open_learner(
-        config.model_name_or_path,
+        config.model.model_name_or_path,
         LossConfig(loss_calculater=LossName.CROSS_ENTROPY),
-        OptimizerConfig(learning_rate=config.learning_rate, max_steps=100),
+        OptimizerConfig(learning_rate=config.optimizer.learning_rate, max_steps=100),
         parallel,
-        trainable=config.trainable(),
+        trainable=config.model.trainable(config.seed),
     )
     start = bridge(bridge.store.runs.start_trainer("main", Admission(groups_per_step=1, max_staleness=1)))
     publisher = Publisher(bridge, config, parallel, learner)
@@ -111,12 +113,14 @@ def run_case(config: TrainerConfig, bridge: StoreBridge, parallel: Parallel, ste
     bridge(served(bridge.store), FOLLOW_LIMIT_S)
     found: list[dict[str, float]] = []
     for step in range(1, steps + 2):
-        learn(learner, config.model_name_or_path, step)
+        learn(learner, config.model.model_name_or_path, step)
         published = publisher.publish(step)
         announced = time.monotonic()
         service, stats = bridge(served(bridge.store), FOLLOW_LIMIT_S)
         found.append(published | stats | {"follow_s": time.monotonic() - announced})
-    return summary(config, found[1:], same_bits(service.url, learner, parallel, config.publish_dtype or config.dtype))
+    return summary(
+        config, found[1:], same_bits(service.url, learner, parallel, config.publish.publish_dtype or config.model.dtype)
+    )
 
 
 @contextmanager
@@ -196,9 +200,9 @@ def summary(config: TrainerConfig, steps: list[dict[str, float]], equal: bool) -
         return mean(step.get(name, 0.0) for step in steps)
 
     return {
-        "learning rate": f"{config.learning_rate:g}",
-        "mode": config.publish_mode,
-        "changed": of("publish/changed_fraction") if config.publish_mode == "delta" else None,
+        "learning rate": f"{config.optimizer.learning_rate:g}",
+        "mode": config.publish.publish_mode,
+        "changed": of("publish/changed_fraction") if config.publish.publish_mode == "delta" else None,
         "bytes": of("publish/bytes"),
         "ratio": None,
         "publish s": of("publish/seconds"),

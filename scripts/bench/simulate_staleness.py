@@ -39,8 +39,8 @@ from shared.names import DEFAULT_POLICY, TRAIN_SPLIT
 from shared.processes.interrupt import run_command
 from shared.processes.mongod import Mongod
 from shared.store.pipelines import EPOCH
-from trainer.config import TrainerConfig
 from trainer.data.groups import Candidates, Group, GroupSelector
+from trainer.settings.config import TrainerConfig
 from trainer.store_bridge import StoreBridge
 from trainer.trees.staleness import StaleData, Staleness
 
@@ -118,14 +118,16 @@ class Simulation:
         self._store = bridge.store
         self._setting = setting
         self._durations = setting.durations()
-        self._config = TrainerConfig(
-            run="simulation",
-            db_connection_string="given",
-            model_name_or_path=Path("."),
-            groups_per_step=setting.groups_per_step,
-            max_staleness=setting.max_staleness,
-            stale_data=setting.stale_data,
-            max_steps=setting.steps,
+        self._config = TrainerConfig.model_validate(
+            {
+                "run": "simulation",
+                "db_connection_string": "given",
+                "model_name_or_path": ".",
+                "groups_per_step": setting.groups_per_step,
+                "max_staleness": setting.max_staleness,
+                "stale_data": setting.stale_data,
+                "max_steps": setting.steps,
+            }
         )
         self._admission = Admission(
             groups_per_step=setting.groups_per_step, max_staleness=setting.max_staleness, num_steps=setting.steps

@@ -40,9 +40,9 @@ from shared.processes.interrupt import run_command
 from shared.processes.mongod import Mongod, free_port
 from shared.store import Store
 from shared.tokens.flatten import data_fields, digest, flatten, tree_of
-from trainer.config import TrainerConfig
 from trainer.data.stream import RecordStream
 from trainer.parallel import end_process, parallel_session
+from trainer.settings.config import TrainerConfig
 from trainer.store_bridge import StoreBridge
 from trainer.trees.packing import pack
 from trainer.trees.staleness import Staleness
@@ -185,15 +185,16 @@ def timed(do: Callable[[], object], server: psutil.Process) -> tuple[float, floa
 def child() -> None:
     """One rank: take and commit steps, say what they cost. Started by `ranks`, with the order on standard input."""
     order = json.loads(sys.stdin.read())
-    config = TrainerConfig(
-        run=order["run"], db_connection_string=order["uri"], model_name_or_path=Path("."), report_to=["none"],
-        groups_per_step=order["groups_per_step"], max_tokens_per_row=order["max_tokens_per_row"],
-        max_trained_count=1_000_000, retrained_interval=2, prefetch=order["prefetch"], max_staleness=10_000, stale_data="keep",
-    )  # fmt: skip
+    names = ("run", "groups_per_step", "max_tokens_per_row", "prefetch")
+    config = TrainerConfig.model_validate(
+        {name: order[name] for name in names}
+        | {"db_connection_string": order["uri"], "model_name_or_path": ".", "report_to": ["none"]}
+        | {"max_trained_count": 1_000_000, "retrained_interval": 2, "max_staleness": 10_000, "stale_data": "keep"}
+    )
     with parallel_session("cpu", 1) as parallel, StoreBridge(order["uri"], order["run"]) as bridge:
         trainer_generation = 1
         if parallel.is_main:
-            admission = Admission(groups_per_step=config.groups_per_step, max_staleness=0)
+            admission = Admission(groups_per_step=config.data.groups_per_step, max_staleness=0)
             trainer_generation = bridge(bridge.store.runs.start_trainer("main", admission))
         trainer_generation = int(parallel.broadcast_object(trainer_generation))
         cpu = time.process_time()

@@ -36,7 +36,7 @@ from scripts.launch.services import start_keepers, start_samplers, start_tools, 
 from scripts.launch.settings import ROOT, LaunchConfig
 from scripts.launch.task_checks import check_tasks, check_tools
 from scripts.launch.waiting import signals_set, until
-from shared.configuration.loading import forget_secrets
+from shared.configuration.secrets import forget_secrets
 from shared.documents.states import ServiceStatus
 from shared.errors import ConfigError, TandemError
 from shared.evaluation.rounds import EvaluationRound, evaluation_rounds

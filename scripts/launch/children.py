@@ -25,7 +25,7 @@ from typing import Self
 
 from scripts.launch.errors import ErrorLines, Repeats, raised
 from scripts.launch.processes import MARK, Target, start_time, stop
-from shared.configuration.loading import is_secret_variable
+from shared.configuration.secrets import is_secret_variable
 from shared.errors import TandemError
 from shared.processes.mongod import Mongod
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from scripts.launch.settings import EXAMPLE, ROOT, LaunchConfig
-from shared.configuration.loading import DATABASE
+from shared.configuration.secrets import DATABASE
 
 Command = list[str]
 SGLANG_SCRIPT = ROOT / "scripts" / "sglang_cpu.sh"

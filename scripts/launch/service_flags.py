@@ -13,8 +13,10 @@ from typing import Any
 
 from sampler.config import SamplerConfig
 from sampler.engine.keeper.config import KeeperConfig
-from shared.configuration.loading import SECRETS, ServiceConfig
+from shared.configuration.loading import ServiceConfig
 from shared.configuration.option_names import unknown_option
+from shared.configuration.secrets import SECRETS
+from shared.configuration.sections import alike, setting_of, settings_of, spellings
 from shared.errors import ConfigError
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -37,20 +39,16 @@ def split_arguments(arguments: Sequence[str], own: Iterable[str]) -> tuple[list[
     while left:
         word = left.pop(0)
         flag, equals, value = word.partition("=")
-        if not flag.startswith("--") or _base(flag) in known:
+        own_flag = flag in known
+        if not flag.startswith("--") or own_flag:
             mine.append(word)
-            if _base(flag) in known and not equals and left and not left[0].startswith("--"):
+            if own_flag and not equals and left and not left[0].startswith("--"):
                 mine.append(left.pop(0))
             continue
         if not equals:
             value = left.pop(0) if left and not left[0].startswith("--") else ""
         others[flag.removeprefix("--")] = value
     return mine, others
-
-
-def _base(name: str) -> str:
-    """`eval_sampling` for `eval_sampling.top_p`."""
-    return name.partition(".")[0]
 
 
 def hand_out(given: dict[str, str], launcher: Iterable[str], context: Sequence[str]) -> ServiceFlags:
@@ -62,24 +60,33 @@ def hand_out(given: dict[str, str], launcher: Iterable[str], context: Sequence[s
         return {}
     for name in given.keys() & OURS.keys():
         raise ConfigError(f"--{name} is set by the launcher: {OURS[name]}")
-    for name in given.keys() & set(SECRETS):
-        raise ConfigError(f"--{name} may contain a secret: set it in the environment, as TANDEM_TRAINER_{name.upper()}")
+    for name in given:
+        if (setting := name.rpartition(".")[2]) in SECRETS:
+            raise ConfigError(
+                f"--{name} may contain a secret: set it in the environment, as TANDEM_TRAINER_{setting.upper()}"
+            )
     trainer = _ask_trainer(given, context)
-    known = {cls.section: set(cls.model_fields) for cls in LIGHT} | {"trainer": set(trainer["names"])}
-    every = set(launcher).union(*known.values())
-    problems = [unknown_option(name, every) for name in given if _base(name) not in every]
-    empty = [name for name, value in given.items() if _base(name) in every and not value]
+    takers = {cls.section: _known(cls, given) for cls in LIGHT} | {"trainer": set(trainer["known"])}
+    taken = set().union(*takers.values())
+    every = set(launcher).union(trainer["names"], *(spellings(cls) for cls in LIGHT))
+    problems = [unknown_option(name, alike(name, every)) for name in given if name not in taken]
+    empty = [name for name, value in given.items() if name in taken and not value]
     problems += [f"--{name} has no value; expected --{name} VALUE" for name in empty]
     if problems:
         raise ConfigError("\n".join(problems))
     flags = {
-        section: [f"--{name}={value}" for name, value in given.items() if _base(name) in names]
-        for section, names in known.items()
+        section: [f"--{name}={value}" for name, value in given.items() if name in names]
+        for section, names in takers.items()
     }
     refused = [trainer["error"], *(_refused(cls, context, flags[cls.section]) for cls in LIGHT)]
     if any(refused):
         raise ConfigError("\n".join(filter(None, refused)))
     return flags
+
+
+def _known(cls: type[ServiceConfig], given: Iterable[str]) -> set[str]:
+    """Those of the flags that are settings of this service, in any spelling."""
+    return {name for name in given if setting_of(cls, name)}
 
 
 def _refused(cls: type[ServiceConfig], context: Sequence[str], flags: Sequence[str]) -> str:
@@ -93,12 +100,15 @@ def _refused(cls: type[ServiceConfig], context: Sequence[str], flags: Sequence[s
 
 
 def _placeholders(cls: type[ServiceConfig]) -> list[str]:
-    """Placeholders for required options that the launcher sets later."""
-    return [f"--{name}=x" for name, field in cls.model_fields.items() if field.is_required()]
+    """For what a service demands and the launcher gives it later."""
+    return [f"--{name}=x" for name, setting in settings_of(cls).items() if setting.required]
 
 
 def _ask_trainer(given: dict[str, str], context: Sequence[str]) -> dict[str, Any]:
-    """{"names": its settings, "error": its message or ""}, from a separate process: torch takes seconds and memory."""
+    """{"names": of its settings, "known": the flags that are its, "error": what it refuses, or ""}.
+
+    It is asked in a process of its own: torch takes seconds and memory.
+    """
     question = json.dumps({"given": given, "context": list(context)})
     command = [sys.executable, "-m", "scripts.launch.service_flags"]
     asked = subprocess.run(
@@ -111,14 +121,13 @@ def _ask_trainer(given: dict[str, str], context: Sequence[str]) -> dict[str, Any
 
 
 def _answer_for_trainer() -> None:
-    from trainer.config import TrainerConfig
+    from trainer.settings.config import TrainerConfig
 
     question = json.loads(sys.stdin.read())
-    flags = [
-        f"--{name}={value}" for name, value in question["given"].items() if _base(name) in TrainerConfig.model_fields
-    ]
+    known = _known(TrainerConfig, question["given"])
+    flags = [f"--{name}={value}" for name, value in question["given"].items() if name in known]
     error = _refused(TrainerConfig, question["context"], flags)
-    sys.stdout.write(json.dumps({"names": list(TrainerConfig.model_fields), "error": error}) + "\n")
+    sys.stdout.write(json.dumps({"names": list(spellings(TrainerConfig)), "known": list(known), "error": error}) + "\n")
 
 
 if __name__ == "__main__":

@@ -20,8 +20,8 @@ from shared.configuration.loading import (
     read_section,
     read_sections,
     require_keys,
-    secret_field,
 )
+from shared.configuration.secrets import secret_field
 from shared.errors import ConfigError
 from shared.files.hub import ModelFolder
 from shared.names import DEFAULT_POLICY, EVAL_SPLIT, TRAIN_SPLIT, PolicyName, RunName, shortened
@@ -37,7 +37,9 @@ PLAIN_NAMES = (
     *("NUM_MACHINES", "MACHINE_RANK", "MASTER_ADDR", "MASTER_PORT", "NUM_PROCESSES", "NUM_SAMPLERS"),
 )
 
-BUNDLED = "bundled"  # mcp_manager_url: the example's tool server
+MAX_STEPS = ("max_steps", "optimizer.max_steps")  # as the trainer's flags and variables may spell it
+MAX_STEPS_VARIABLES = ("TANDEM_TRAINER_MAX_STEPS", "TANDEM_TRAINER_OPTIMIZER__MAX_STEPS")
+BUNDLED = "bundled"  # mcp_manager_url: the example's own tool server
 SAME = {"--model_name_or_path": "--model", "--eval_files": "--eval_file"}
 
 GUIDE = Path(__file__).with_name("guide.txt")  # the scripts print it too if .venv does not exist yet
@@ -241,15 +243,19 @@ class LaunchConfig(ServiceConfig):
         return TasksConfig.load(["--config", str(ROOT / self.config)])
 
     def max_steps(self) -> int | None:
-        """The trainer's `max_steps` from environment or YAML. Reading the trainer's defaults would need torch."""
-        flag = next((word for word in self.service_flags.get("trainer", ()) if word.startswith("--max_steps=")), None)
-        if given := flag.partition("=")[2] if flag else os.environ.get("TANDEM_TRAINER_MAX_STEPS"):
-            return _steps(given, "TANDEM_TRAINER_MAX_STEPS")
+        """The trainer's `max_steps` where environment or YAML say it. Its own defaults need torch to be read."""
+        flags = dict(word.split("=", 1) for word in self.service_flags.get("trainer", ()))
+        said = [flags.get(f"--{name}") for name in MAX_STEPS] + [os.environ.get(name) for name in MAX_STEPS_VARIABLES]
+        if given := next(filter(None, said), None):
+            return _steps(given, MAX_STEPS_VARIABLES[0])
         if self.config is None:
             return None
-        shared, own = read_sections(ROOT / self.config), read_policies(ROOT / self.config).get(self.policy, {})
-        sections = [require_keys(found.get("trainer"), f"{self.config}: trainer") for found in (shared, own)]
-        given = {**sections[0], **sections[1]}.get("max_steps")
+        common, own = read_sections(ROOT / self.config), read_policies(ROOT / self.config).get(self.policy, {})
+        sections = [require_keys(found.get("trainer"), f"{self.config}: trainer") for found in (common, own)]
+        places = [
+            place for section in sections for place in (section.get("optimizer"), section) if isinstance(place, dict)
+        ]
+        given = next((place["max_steps"] for place in reversed(places) if place.get("max_steps") is not None), None)
         return None if given is None else _steps(given, f"{self.config}: trainer: max_steps")
 
     def own_sections(self) -> dict[str, dict[str, Any]]:

@@ -16,60 +16,37 @@ visible in the process list to every user of the machine. `DB_CONNECTION_STRING`
 service that needs one. `load_or_exit` removes secrets from the environment, so that no child process inherits them.
 """
 
-import os
-import re
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Literal, NoReturn, Self
 
 from pydantic import Field, ValidationError, model_validator
-from pydantic_settings import (
-    BaseSettings,
-    CliSettingsSource,
-    EnvSettingsSource,
-    PydanticBaseSettingsSource,
-    SettingsConfigDict,
-    SettingsError,
-)
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, SettingsError
 
-from shared.configuration.option_names import unknown_option
 from shared.configuration.plain_values import problems_of
+from shared.configuration.secrets import DATABASE, DATABASE_VARIABLE, forget_secrets, is_secret
+from shared.configuration.sections import (
+    flat_values,
+    flattened,
+    located,
+    nested,
+    others_in_section,
+    settings_of,
+    unknown_name,
+    written_as,
+)
+from shared.configuration.sources import given_flags, given_variables
 from shared.errors import ConfigError
 from shared.files.yaml_file import read_yaml_file
 from shared.names import check_name, cut, shortened
-from shared.redaction import is_plain, redacted, redacted_values
+from shared.redaction import redacted, redacted_values
 
 LogLevel = Literal["DEBUG", "INFO", "WARNING", "ERROR"]
 SECTIONS = ("trainer", "sft", "export", "sampler", "keeper", "launch", "verify", "tasks")
 POLICIES = "policies"
-OF_A_POLICY = ("trainer", "keeper", "launch")  # sections that a policy may override
-DATABASE = "db_connection_string"
-DATABASE_VARIABLE = "DB_CONNECTION_STRING"
-SECRETS = (
-    DATABASE,
-    "data_db",
-)  # secret fields of all services; the launcher passes each only to children that need it
-SECRET = {"secret": True}
-LONGEST_MESSAGE = 1_000  # characters per error: a rule may quote a value of any length
-
-
-def secret_field(default: Any = ..., *, description: str) -> Any:
-    """A field whose value is or may contain a secret, such as a connection string: it appears in no message and no document."""
-    described = f"{description} Pass one with a password in the environment."
-    return Field(default, description=described, repr=False, json_schema_extra=dict(SECRET))
-
-
-def is_secret_variable(name: str) -> bool:
-    """Whether an environment variable of this name is a secret of some service."""
-    return bool(re.fullmatch(rf"{DATABASE_VARIABLE}|TANDEM_[A-Z]+_({'|'.join(SECRETS)})", name, re.IGNORECASE))
-
-
-def forget_secrets(section: str = r"\w+") -> None:
-    """Remove the secrets of a section, or of all, from the environment, so that children do not inherit them."""
-    for name in filter(is_secret_variable, list(os.environ)):
-        if re.fullmatch(rf"{DATABASE_VARIABLE}|TANDEM_{section}_.*", name, re.IGNORECASE):
-            del os.environ[name]
+OF_A_POLICY = ("trainer", "keeper", "launch")  # sections that a policy may have of its own
+LONGEST_MESSAGE = 1_000  # characters of one error: a rule may quote a value of any length
 
 
 class ServiceConfig(BaseSettings):
@@ -99,18 +76,23 @@ class ServiceConfig(BaseSettings):
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         return (init_settings,)  # `load` merges the sources itself, so that an error can name the source
 
+    @model_validator(mode="before")
+    @classmethod
+    def short_names_are_put_into_their_sections(cls, values: Any) -> Any:
+        return nested(cls, values) if isinstance(values, dict) else values
+
     @model_validator(mode="after")
     def values_are_such_as_documents_files_and_clocks_hold(self) -> Self:
-        _refuse_unusable(type(self), dict(self))
+        _refuse_unusable(type(self), flat_values(self))
         return self
 
     @classmethod
     def load(cls, argv: Sequence[str] | None = None) -> Self:
         """Read flags, environment (`TANDEM_<SECTION>_<FIELD>`) and YAML. Raises ConfigError; `--help` exits."""
         try:
-            flags = _given_flags(cls, list(sys.argv[1:] if argv is None else argv))
-            environment = _environment(cls)
-        except SettingsError as exc:  # a list or an object that is not JSON
+            flags = _flags(cls, list(sys.argv[1:] if argv is None else argv))
+            environment = given_variables(cls, cls.section)
+        except SettingsError as exc:  # a list or an object that is no JSON
             raise ConfigError(f"flags or environment: {exc}; expected JSON") from exc
         except RecursionError as exc:
             raise ConfigError("flags or environment: a value is nested too deeply") from exc
@@ -127,8 +109,12 @@ class ServiceConfig(BaseSettings):
         """Merge {source: its values}; the first source with a value wins. Raises ConfigError, which names source and field."""
         merged: dict[str, Any] = {}
         for source, values in reversed(list(sources.items())):
-            _refuse_unusable(cls, values, f"{source}: ")
-            merged.update(values)
+            try:
+                flat = flattened(cls, values)
+            except ValueError as exc:
+                raise ConfigError(f"{source}: {exc}") from exc
+            _refuse_unusable(cls, flat, f"{source}: ")
+            merged.update(flat)
         try:
             return cls(**merged)
         except ValidationError as exc:
@@ -147,59 +133,27 @@ class ServiceConfig(BaseSettings):
 
     @classmethod
     def given(cls, argv: Sequence[str]) -> dict[str, Any]:
-        """Unchecked values of flags and environment, flags first; does not read the YAML file."""
-        return _environment(cls) | _given_flags(cls, list(argv))
+        """What flags and environment say, flags first, not yet checked; the YAML file is not read."""
+        return given_variables(cls, cls.section) | _flags(cls, argv)
 
     def snapshot(self) -> dict[str, Any]:
-        """Plain values of the resolved configuration, without secrets, for the run's document."""
-        values = {k: v for k, v in self.model_dump(mode="json").items() if not _is_secret(type(self), k)}
-        return {name: redacted_values(value) for name, value in values.items()}
+        """{setting: its plain value}, of all sections, for the run's document, without any secret."""
+        values = flattened(type(self), self.model_dump(mode="json"))
+        return {name: redacted_values(v) for name, v in values.items() if not is_secret(type(self), name)}
 
     def secrets(self) -> list[str]:
-        """The values that `snapshot` omits."""
-        named = [name for name in type(self).model_fields if _is_secret(type(self), name)]
-        return [str(value) for name in named if (value := getattr(self, name))]
+        """The values that `snapshot` leaves out."""
+        return [str(value) for name, value in flat_values(self).items() if value and is_secret(type(self), name)]
 
 
-def _is_secret(kind: type[BaseSettings], name: str) -> bool:
-    extra = kind.model_fields[name].json_schema_extra if name in kind.model_fields else None
-    return isinstance(extra, dict) and bool(extra.get("secret"))
+def _flags(cls: type[ServiceConfig], argv: Sequence[str]) -> dict[str, Any]:
+    return given_flags(cls, argv, cls.program or cls.section, cls.section)
 
 
 def _refuse_unusable(cls: type[ServiceConfig], values: dict[str, Any], where: str = "") -> None:
     for name, found, expected in problems_of(values):
-        shown = "" if _is_secret(cls, name) else f" is {redacted(found)}"
+        shown = "" if is_secret(cls, name) else f" is {redacted(found)}"
         raise ConfigError(f"{where}{name}{shown}; expected {expected}")
-
-
-def _given_flags(cls: type[ServiceConfig], argv: list[str]) -> dict[str, Any]:
-    names = [word.removeprefix("--").partition("=")[0].partition(".")[0] for word in argv if word.startswith("--")]
-    if unknown := [name for name in names if name not in cls.model_fields and name != "help"]:
-        raise ConfigError("\n".join(f"--{name}: {unknown_option(name, cls.model_fields)}" for name in unknown))
-    program = cls.program or cls.section
-    source: CliSettingsSource[Any] = CliSettingsSource(
-        cls, cli_parse_args=argv, cli_prog_name=program, cli_exit_on_error=True
-    )
-    given = dict(source())
-    for name, value in given.items():
-        if _is_secret(cls, name) and "://" in str(value) and not is_plain(str(value)):
-            variable = DATABASE_VARIABLE if name == DATABASE else f"TANDEM_{cls.section.upper()}_{name.upper()}"
-            sys.stderr.write(
-                f"{program}: --{name} may contain a secret, which the process list shows to every user of this machine: "
-                f"set it in the environment, as {variable}\n"
-            )
-    return given
-
-
-def _environment(cls: type[ServiceConfig]) -> dict[str, Any]:
-    prefix = f"TANDEM_{cls.section.upper()}_"
-    known = {f"{prefix}{name.upper()}" for name in cls.model_fields}
-    if unknown := sorted(k for k in os.environ if k.upper().startswith(prefix) and k.upper() not in known):
-        raise ConfigError(f"environment: unknown variable {unknown[0]}; {cls.section} knows {', '.join(sorted(known))}")
-    found = dict(EnvSettingsSource(cls, env_prefix=prefix)())
-    if DATABASE in cls.model_fields and cls.model_fields[DATABASE].is_required() and DATABASE_VARIABLE in os.environ:
-        found.setdefault(DATABASE, os.environ[DATABASE_VARIABLE])
-    return found
 
 
 def read_section(path: Path, cls: type[ServiceConfig]) -> dict[str, Any]:
@@ -254,9 +208,14 @@ def read_sections(path: Path) -> dict[str, Any]:
 
 
 def _checked(sections: dict[str, Any], cls: type[ServiceConfig], where: str) -> dict[str, Any]:
-    values = require_keys(sections.get(cls.section), f"{where}: {cls.section}")
-    if unknown := sorted(map(str, values.keys() - cls.model_fields.keys())):
-        raise ConfigError(f"{where}: {cls.section}: {unknown_option(unknown[0], cls.model_fields, 'key')}")
+    where = f"{where}: {cls.section}"
+    values = require_keys(sections.get(cls.section), where)
+    try:
+        unknown = sorted(name for name in map(str, flattened(cls, values)) if name not in settings_of(cls))
+    except ValueError as exc:
+        raise ConfigError(f"{where}: {exc}") from exc
+    if unknown:
+        raise ConfigError(f"{where}: {unknown_name(cls, unknown[0], 'key')}")
     return values
 
 
@@ -269,18 +228,33 @@ def require_keys(values: Any, where: str) -> dict[str, Any]:
 
 def _explain(error: Any, cls: type[ServiceConfig], sources: Mapping[str, dict[str, Any]]) -> str:
     said = redacted(cut(str(error["msg"]).removeprefix("Value error, "), LONGEST_MESSAGE))
-    if not error["loc"]:  # a rule between fields
+    name, inside = located(cls, error["loc"])
+    if name is None:  # a rule between fields
         return said
-    name, path = str(error["loc"][0]), ".".join(map(str, error["loc"]))
-    where = next((source for source, values in sources.items() if name in values), None)
-    if error["type"] == "missing":
-        given_as = (
-            f"in the environment, as {DATABASE_VARIABLE}," if path == DATABASE else f"as --{path}, in the environment,"
-        )
-        return f"{path} is missing: give it {given_as} or in the YAML file"
-    hidden = isinstance(error["input"], dict) or _is_secret(cls, name)
+    given = {source: written for source, values in sources.items() if (written := written_as(cls, values, name))}
+    where, written = next(iter(given.items()), ("", name))
+    path = ".".join(map(str, (written, *inside)))
+    if error["type"] == "missing" and not inside:
+        return f"{path} is missing{_what_needs(cls, name, sources)}: give it {_given_as(cls, name)} or in the YAML file"
+    hidden = isinstance(error["input"], dict) or is_secret(cls, name)
     found = "" if hidden else f" is {redacted(shortened(error['input']))}"
     return f"{where + ': ' if where else ''}{path}{found}; {said}"
+
+
+def _given_as(cls: type[ServiceConfig], name: str) -> str:
+    if name == DATABASE and settings_of(cls)[name].required:
+        return f"in the environment, as {DATABASE_VARIABLE},"
+    return f"as --{name}, in the environment,"
+
+
+def _what_needs(cls: type[ServiceConfig], name: str, sources: Mapping[str, dict[str, Any]]) -> str:
+    """What of the same optional section is given: without it, the setting would not be missing."""
+    if name not in settings_of(cls) or not settings_of(cls)[name].optional:
+        return ""
+    others = sorted(
+        others_in_section(cls, name) & {given for values in sources.values() for given in flattened(cls, values)}
+    )
+    return f", which {', '.join(others)} needs" if others else ""
 
 
 def _exit(message: str) -> NoReturn:

@@ -16,10 +16,11 @@ from scripts.launch.service_flags import split_arguments
 from scripts.launch.settings import BUNDLED, EXAMPLE, ROOT, LaunchConfig
 from shared.configuration.loading import ServiceConfig
 from shared.configuration.option_names import SUCCESSORS, unknown_option
+from shared.configuration.sections import settings_of
 from shared.documents import TaskPayload
 from shared.errors import ConfigError
 from tests.system.processes import PATIENCE_S, PATIENT
-from trainer.config import TrainerConfig
+from trainer.settings.config import TrainerConfig
 
 pytestmark = pytest.mark.timeout(900)
 SERVICES: tuple[type[ServiceConfig], ...] = (LaunchConfig, SamplerConfig, KeeperConfig, TrainerConfig)
@@ -95,6 +96,17 @@ def test_a_service_s_flag_reaches_the_services_that_have_it() -> None:
     assert commands.keeper(config, None)[-1] == "--log_level=WARNING"
 
 
+def test_a_flag_with_its_section_reaches_the_trainer_alone(tmp_path: Path) -> None:
+    config = LaunchConfig.load(["demo", "--optimizer.max_steps", "7", "--model.dtype=bfloat16", "--num_samplers", "1"])
+    assert config.max_steps() == 7
+    assert config.num_samplers == 1
+    assert config.service_flags["trainer"] == ["--optimizer.max_steps=7", "--model.dtype=bfloat16"]
+    (file := tmp_path / "run.yml").write_text("trainer: {optimizer: {max_steps: 9}}")
+    assert LaunchConfig.load(["demo", "--config", str(file)]).max_steps() == 9
+    with pytest.raises(ConfigError, match=r"unknown option 'optimizer\.max_step'; did you mean optimizer\.max_steps"):
+        LaunchConfig.load(["demo", "--optimizer.max_step", "7"])
+
+
 def test_wrong_flags_stop_the_start_with_a_sentence_each() -> None:
     names = ["--max_turn", "3", "--lr_scheduler_type", "cosine", "--bf16", "--engine_timeout_s"]
     with pytest.raises(ConfigError) as caught:
@@ -132,7 +144,7 @@ def test_an_unknown_option_of_a_service_names_its_successor_or_the_nearest(tmp_p
 
 
 def test_every_successor_exists() -> None:
-    options = {name for service in SERVICES for name in service.model_fields} | set(TaskPayload.model_fields)
+    options = {name for service in SERVICES for name in settings_of(service)} | set(TaskPayload.model_fields)
     for name, successor in SUCCESSORS.items():
         assert name not in options, f"{name} is an option here: it needs no successor"
         if not successor.startswith("nothing"):

@@ -8,11 +8,11 @@ import pytest
 
 from scripts.bench.simulate_staleness import Row, Setting, simulate
 from shared.processes.mongod import Mongod
-from trainer.config import TrainerConfig
+from trainer.settings.data import DataSettings
 from trainer.trees.staleness import StaleData
 
 STEPS, GROUPS_PER_STEP, MAX_STALENESS = 16, 4, 1
-DEFAULT = str(TrainerConfig.model_fields["stale_data"].default)
+DEFAULT = str(DataSettings.model_fields["stale_data"].default)
 
 
 @pytest.fixture

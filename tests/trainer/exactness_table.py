@@ -143,7 +143,7 @@ def _step(lm: TreeLM, frozen: TreeLM, config: LossConfig, merging: Merging, coun
     trees = [merge(records, merging=merging).at(STALENESS) for records in step_groups()]
     own = trees[parallel.data.rank :: parallel.data.size]
     rows = rows_in(own, count)
-    reference = frozen if config.kl_coefficient else None
+    reference = frozen if config.kl else None
     accumulator = Accumulator(lm, reference, config, parallel, dense_mask, chunk=7, with_entropy=False)
     proximal = None
     if config.clip_anchor is ClipAnchor.PROXIMAL:

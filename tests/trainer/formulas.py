@@ -21,8 +21,8 @@ def reference_loss(trajectories: Sequence[Sequence[Token]], config: LossConfig) 
         of_sequence = torch.zeros((), dtype=torch.float64)
         for token, token_loss, factor in zip(tokens, losses, factors, strict=True):
             of_sequence = of_sequence + factor * token_loss
-            if config.kl_coefficient:
-                of_sequence = of_sequence + config.kl_coefficient * kl(token, config)
+            if config.kl:
+                of_sequence = of_sequence + config.kl.kl_coefficient * kl(token, config)
             if config.entropy_coefficient:
                 assert token.entropy is not None
                 of_sequence = of_sequence - config.entropy_coefficient * token.entropy
@@ -32,9 +32,9 @@ def reference_loss(trajectories: Sequence[Sequence[Token]], config: LossConfig) 
 
 def weight(length: int, num_sequences: int, total_tokens: int, config: LossConfig) -> float:
     """What one token counts, by the table of aggregations."""
-    mode = config.loss_aggregation
+    mode = config.averaging.loss_aggregation
     if mode is None:
-        token_mean, token_sum = config.token_level_loss, config.skip_length_normalization
+        token_mean, token_sum = config.averaging.token_level_loss, config.averaging.skip_length_normalization
         name = str(config.loss_calculater)
         if token_mean is None:
             token_mean = name in ("CrossEntropy", "CISPO", "DPPO", "REINFORCE") and token_sum is None
@@ -44,7 +44,7 @@ def weight(length: int, num_sequences: int, total_tokens: int, config: LossConfi
     return {
         "token-mean": 1.0 / total_tokens,
         "token-sum": 1.0,
-        "seq-mean-token-sum": 1.0 / num_sequences / config.length_scale,
+        "seq-mean-token-sum": 1.0 / num_sequences / config.averaging.length_scale,
         "seq-mean-token-mean": 1.0 / num_sequences / length,
     }[str(mode)]
 
@@ -184,23 +184,28 @@ TOKEN_LOSSES = {
 
 def correction_factors(tokens: Sequence[Token], config: LossConfig) -> list[float]:
     """What the policy term of each token is multiplied by: its weight, or 0 where it is dropped."""
+    wanted = config.correction
     logs = [mismatch(token, config) for token in tokens]
     xs = [math.exp(value) for value in logs]
     product, mean = math.exp(sum(logs)), math.exp(sum(logs) / len(logs))
     sequence_kept = (
-        _within(product, config.sequence_mask_low, config.sequence_mask_high)
-        and _within(mean, config.geometric_mask_low, config.geometric_mask_high)
-        and _within(sum(x - 1 - math.log(x) for x in xs) / len(xs), None, config.k3_mask_high)
-        and _within(min(xs), config.veto_low, None)
+        _within(product, wanted.sequence_mask_low, wanted.sequence_mask_high)
+        and _within(mean, wanted.geometric_mask_low, wanted.geometric_mask_high)
+        and _within(sum(x - 1 - math.log(x) for x in xs) / len(xs), None, wanted.k3_mask_high)
+        and _within(min(xs), wanted.veto_low, None)
     )
     drift = sum(token.old - token.new.item() for token in tokens) / len(tokens)
     factors = []
     for token, x in zip(tokens, xs, strict=True):
-        factor = {"none": 1.0, "token": min(x, config.rollout_is_cap), "sequence": min(product, config.rollout_is_cap)}
-        kept = sequence_kept and _within(x, config.token_mask_low, config.token_mask_high)
-        if config.opsm_threshold is not None and token.advantage < 0 and drift > config.opsm_threshold:
+        factor = {
+            "none": 1.0,
+            "token": min(x, wanted.rollout_is_cap),
+            "sequence": min(product, wanted.rollout_is_cap),
+        }
+        kept = sequence_kept and _within(x, wanted.token_mask_low, wanted.token_mask_high)
+        if wanted.opsm_threshold is not None and token.advantage < 0 and drift > wanted.opsm_threshold:
             kept = False
-        factors.append(factor[str(config.rollout_is)] if kept else 0.0)
+        factors.append(factor[str(wanted.rollout_is)] if kept else 0.0)
     return factors
 
 
@@ -210,12 +215,12 @@ def _within(value: float, low: float | None, high: float | None) -> bool:
 
 def kl(token: Token, config: LossConfig) -> Tensor:
     assert token.reference is not None
-    d, name = token.new - token.reference, str(config.kl_estimator)
+    d, name = token.new - token.reference, str(config.kl.kl_estimator)
     values = {"k1": d, "k2": d**2 / 2, "k3": torch.exp(-d) + d - 1}
     estimate = values[name.removesuffix("+")]
     if name.endswith("+"):
         estimate = values["k2"] - values["k2"].item() + estimate.item()
-    if not config.kl_off_policy:
+    if not config.kl.kl_off_policy:
         return estimate
     ratio = torch.exp(token.new - token.old)
     return (ratio if name in ("k1", "k3") else ratio.item()) * estimate

@@ -2,8 +2,9 @@
 
 from typing import Any
 
+from shared.configuration.sections import settings_of
 from trainer.losses import LossConfig
-from trainer.presets import PRESETS
+from trainer.settings.presets import PRESETS
 
 
 def config(**values: Any) -> LossConfig:
@@ -12,7 +13,7 @@ def config(**values: Any) -> LossConfig:
 
 def of_preset(name: str, **values: Any) -> LossConfig:
     """A preset's loss, with values that suit random data."""
-    settings = {k: v for k, v in PRESETS[name].settings.items() if k in LossConfig.model_fields}
+    settings = {k: v for k, v in PRESETS[name].settings.items() if k in settings_of(LossConfig)}
     return LossConfig(**{**settings, **values})
 
 

@@ -14,12 +14,12 @@ from shared.processes.mongod import Mongod
 from shared.weights.assembly import Assembly, Reached
 from shared.weights.files import manifest_of
 from tests.trainer.builders import tiny_model
-from trainer.config import TrainerConfig
 from trainer.learner import OptimizerConfig, open_learner
 from trainer.losses import LossConfig
 from trainer.parallel import Parallel
 from trainer.publishing.publish import Publisher
 from trainer.publishing.weights import write_weights
+from trainer.settings.config import TrainerConfig
 from trainer.store_bridge import StoreBridge
 
 RUN = "publish-test"
@@ -46,8 +46,8 @@ class Publishing:
             LossConfig(),
             OptimizerConfig(),
             parallel,
-            trainable=self.config.trainable(),
-            dtype=self.config.dtype,
+            trainable=self.config.model.trainable(self.config.seed),
+            dtype=self.config.model.dtype,
         )
         self.start()
 
@@ -92,7 +92,9 @@ class Trained(Publishing):
         self.nudge(step, lambda local: local.mul_(torch.where(torch.rand_like(local) < 0.1, 1.01, 1.0)))
         expected = self.folder / "expected" / str(step)
         shutil.rmtree(expected, ignore_errors=True)
-        write_weights(self.learner.causal_lm, self.model, expected, self.parallel, dtype=self.config.publish_dtype)
+        write_weights(
+            self.learner.causal_lm, self.model, expected, self.parallel, dtype=self.config.publish.publish_dtype
+        )
         return self.publisher.publish(step)
 
     def assert_whole(self, reached: Reached) -> None:

@@ -5,9 +5,9 @@ from pathlib import Path
 from shared.documents import DBRecordData
 from shared.documents.run import Admission
 from tests.shared.builders import make_answer, make_data, make_task
-from trainer.config import TrainerConfig
 from trainer.data.stream import RecordStream
 from trainer.parallel import Parallel
+from trainer.settings.config import TrainerConfig
 from trainer.store_bridge import StoreBridge
 
 RUN = "stream-test"
@@ -20,7 +20,7 @@ def make_config(**fields: object) -> TrainerConfig:
 
 def start(bridge: StoreBridge, parallel: Parallel, **fields: object) -> RecordStream:
     config = make_config(**fields)
-    admission = Admission(groups_per_step=config.groups_per_step, max_staleness=config.max_staleness)
+    admission = Admission(groups_per_step=config.data.groups_per_step, max_staleness=config.data.max_staleness)
     trainer_generation = bridge(bridge.store.runs.start_trainer("main", admission))
     return RecordStream(bridge, config, parallel, trainer_generation=trainer_generation)
 

@@ -10,10 +10,10 @@ from rich.console import Console
 from shared.cli.status import _render, look
 from shared.documents.run import Admission
 from shared.processes.mongod import Mongod
-from trainer.config import TrainerConfig
 from trainer.loop import _status
 from trainer.parallel import Parallel
 from trainer.reporting.alarms import ENTROPY, FIRST_STEPS, RULES, Alarms
+from trainer.settings.config import TrainerConfig
 from trainer.store_bridge import StoreBridge
 
 CALM = {

@@ -13,9 +13,9 @@ from shared.store import Store
 from tests.shared.builders import make_task
 from tests.shared.episodes import announce
 from tests.shared.rounds import import_set, play
-from trainer.config import TrainerConfig
 from trainer.evaluation import Evaluation
 from trainer.parallel import Parallel
+from trainer.settings.config import TrainerConfig
 from trainer.store_bridge import StoreBridge
 
 SCORES: dict[str, list[float | None]] = {"t0": [1.0, 0.0], "t1": [1.0, 1.0], "t2": [0.0, 0.0]}

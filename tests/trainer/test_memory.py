@@ -12,7 +12,6 @@ from torch.distributed.tensor import DTensor
 from shared.errors import ConfigError
 from tests.trainer.builders import STALENESS, random_group, random_tree_record, relative_difference, tiny_model
 from tests.trainer.exactness import CONFIGS, TOLERANCE, one_by_one
-from trainer.config import TrainerConfig
 from trainer.learner import Learner, OptimizerConfig, open_learner
 from trainer.losses import Denominators
 from trainer.modeling import node_attention
@@ -20,6 +19,7 @@ from trainer.modeling.float64_norms import exact_norms
 from trainer.modeling.forward import TreeLM, row_logprobs
 from trainer.modeling.memory import MemorySettings, checkpoint_layers, with_optimizer_offload
 from trainer.parallel import Parallel, ShardSettings
+from trainer.settings.config import TrainerConfig
 from trainer.trees.minibatch import Minibatch
 from trainer.trees.packing import pack
 from trainer.trees.tree import Merging, merge

@@ -10,9 +10,9 @@ import pytest
 from shared.errors import ConfigError, DataError
 from shared.names import cut
 from tests.full_disk import room_for
-from trainer.config import TrainerConfig
 from trainer.reporting.hyperparameters import flattened
 from trainer.reporting.metrics import MetricsLog
+from trainer.settings.config import TrainerConfig
 
 
 def scalars(folder: Path) -> dict[str, list[tuple[int, float]]]:
@@ -68,17 +68,18 @@ def test_tensorboard_shows_what_the_jsonl_has(tmp_path: Path, trackers: list[str
 @pytest.mark.parametrize("policy", ["main", "judge"])
 def test_tensorboard_shows_the_settings_of_every_start_under_the_policys_own_name(tmp_path: Path, policy: str) -> None:
     pytest.importorskip("tensorboard")
-    config = TrainerConfig(
-        run="demo",
-        db_connection_string="mongodb://ann:secret@db/",
-        policy=policy,
-        model_name_or_path=Path("/models/tiny"),
-        learning_rate=0.5,
-        lora_rank=2,
-        lora_target_modules=["q", "v"],
-    )
+    values = {
+        "run": "demo",
+        "db_connection_string": "mongodb://ann:secret@db/",
+        "policy": policy,
+        "model_name_or_path": Path("/models/tiny"),
+        "learning_rate": 0.5,
+        "lora_rank": 2,
+        "lora_target_modules": ["q", "v"],
+    }
+    config = TrainerConfig.model_validate(values)
     for rate in (0.5, 0.25):
-        changed = config.model_copy(update={"learning_rate": rate})
+        changed = TrainerConfig.model_validate(values | {"learning_rate": rate})
         with MetricsLog(
             tmp_path / "metrics.jsonl", run_name=changed.tracked_as, trackers=None, settings=changed.snapshot()
         ):
@@ -87,7 +88,7 @@ def test_tensorboard_shows_the_settings_of_every_start_under_the_policys_own_nam
     assert folder.name == {"main": "demo", "judge": "demo-judge"}[policy]
     first, second = hyperparameters(folder)
     assert (first["learning_rate"], second["learning_rate"]) == (0.5, 0.25)
-    assert (first["policy"], first["lora_target_modules"], first["reference_model"]) == (policy, '["q", "v"]', "null")
+    assert (first["policy"], first["lora_target_modules"], first["data_run"]) == (policy, '["q", "v"]', "null")
     assert (first["prefetch"], first["loss_calculater"], first["model_name_or_path"]) == (
         True,
         "MINIRL",

@@ -16,12 +16,12 @@ from shared.errors import ConfigError, DataError
 from shared.processes.mongod import Mongod
 from shared.store import Store
 from tests.shared.episodes import announce, whole_run
-from trainer.config import TrainerConfig
 from trainer.data import offline
 from trainer.data.offline import bring_in, check_source
 from trainer.data.stream import RecordStream
 from trainer.loop import train
 from trainer.parallel import Parallel
+from trainer.settings.config import TrainerConfig
 from trainer.store_bridge import StoreBridge
 from trainer.verify import VerifyConfig, verify
 

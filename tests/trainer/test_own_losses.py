@@ -12,8 +12,8 @@ from torch import Tensor
 
 from shared.errors import ConfigError, OwnCodeFailed
 from tests.trainer.test_losses import batch
-from trainer.config import TrainerConfig
 from trainer.losses import LossConfig, LossName, Terms, TokenLoss, compute, register_loss, registry
+from trainer.settings.config import TrainerConfig
 
 HERE = "tests/trainer/test_own_losses.py:"
 MODULE = """
@@ -71,7 +71,7 @@ def test_the_settings_import_the_module_and_take_its_loss(tmp_path: Path) -> Non
     with pytest.raises(ConfigError, match=r"loss_calculater is 'plain'; .*loss 'plain' is unknown"):
         TrainerConfig.load(given)
     config = TrainerConfig.load([*given, "--loss_modules", f'["{tmp_path}/tests_own_losses_module.py"]'])
-    assert config.loss().loss_calculater == config.snapshot()["loss_calculater"] == "plain"
+    assert config.loss.loss_calculater == config.snapshot()["loss_calculater"] == "plain"
     assert not config.without_effect(), "a loss of one's own may look at every setting"
     with pytest.raises(ConfigError) as refused:
         TrainerConfig.load([*given, "--loss_modules", '["no.such"]'])

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from shared.errors import ConfigError, OwnCodeFailed
 from tests.trainer.test_batch_advantages import advantages, alone, on_two_ranks, random_batch
-from trainer.config import TrainerConfig
 from trainer.data.advantages import NORMALIZATIONS, BatchTurn, normalize, register_normalization
+from trainer.settings.config import TrainerConfig
 
 HERE = "tests/trainer/test_own_normalizations.py:"
 
@@ -55,7 +55,7 @@ def test_a_normalization_sees_every_turn_of_the_batch_whatever_ranks_there_are(r
 
 def test_the_settings_take_a_name_that_is_registered() -> None:
     given = ["--run", "r", "--db_connection_string", "x", "--model_name_or_path", "."]
-    assert TrainerConfig.load([*given, "--advantage_normalization", "ranks"]).advantage_normalization == "ranks"
+    assert TrainerConfig.load([*given, "--advantage_normalization", "ranks"]).data.advantage_normalization == "ranks"
     with pytest.raises(ConfigError, match=r"advantage_normalization 'batchstd' is unknown; did you mean \"batch_std\""):
         TrainerConfig.load([*given, "--advantage_normalization", "batchstd"])
 

@@ -24,7 +24,6 @@ from tests.trainer.builders import (
 from tests.trainer.exactness import TOLERANCE
 from tests.trainer.formulas import reference_loss
 from tests.trainer.launched import OPTIMIZER, exact_learner, full_parameters, take_steps
-from trainer.config import TrainerConfig
 from trainer.learner import Learner, open_learner
 from trainer.losses import Denominators, LossConfig, LossName
 from trainer.modeling.float64_norms import exact_norms
@@ -33,6 +32,7 @@ from trainer.modeling.routing import load_metrics, router_aux_loss, routing_of
 from trainer.modeling.trainable import Trainable
 from trainer.parallel import Parallel
 from trainer.publishing.weights import write_weights
+from trainer.settings.config import TrainerConfig
 from trainer.trees.minibatch import Minibatch
 from trainer.trees.packing import Row, pack
 from trainer.trees.tree import Merging, merge
@@ -246,4 +246,4 @@ def test_records_without_advantage_have_a_part_in_the_balance() -> None:
     ]
     with pytest.raises(ConfigError, match="router_aux_loss_coef gives records without advantage a gradient too"):
         TrainerConfig.load(given)
-    assert TrainerConfig.load([*given, "--drop_zero_advantage", "false"]).loss().router_aux_loss_coef == 0.001
+    assert TrainerConfig.load([*given, "--drop_zero_advantage", "false"]).loss.router_aux_loss_coef == 0.001

@@ -25,6 +25,7 @@ from trainer.sft.records import RecordFilter, Records, choose
 from trainer.store_bridge import StoreBridge
 
 RUN = "sft-records-test"
+GIVEN = {"run": RUN, "db_connection_string": "given"}
 
 
 @pytest.fixture
@@ -81,7 +82,7 @@ def test_a_restart_trains_on_what_was_chosen_and_a_deleted_record_is_named(
     bridge: StoreBridge, tmp_path: Path, alone: Parallel, caplog: pytest.LogCaptureFixture
 ) -> None:
     played(bridge, 0, reward=1.0)
-    wanted = RecordFilter(run=RUN)
+    wanted = RecordFilter(**GIVEN)
     with caplog.at_level(logging.INFO):
         first = Records(bridge, wanted, tmp_path, alone, 100)
     assert f"run {RUN}: 1 records chosen, 5 trained tokens" in caplog.text
@@ -132,7 +133,7 @@ def test_each_rule_counts_what_it_leaves_out_and_the_newest_come_first() -> None
         data(5, 2, reward=1.0),
         data(6),
     ]
-    wanted = RecordFilter(source=["test"], best_of_group=True, max_records=2)
+    wanted = RecordFilter(**GIVEN, source=["test"], best_of_group=True, max_records=2)
     chosen = choose(candidates, wanted, max_tokens=50)
     assert [(record.seq, record.num_trained_tokens) for record in chosen.records] == [(6, 2), (5, 3)]
     assert chosen.left_out == {
@@ -143,17 +144,17 @@ def test_each_rule_counts_what_it_leaves_out_and_the_newest_come_first() -> None
         "not the best of its group": 2,
         "beyond max_records=2": 1,
     }
-    assert len(choose(candidates, RecordFilter(min_score=0.0), max_tokens=100).records) == 8
+    assert len(choose(candidates, RecordFilter(**GIVEN, min_score=0.0), max_tokens=100).records) == 8
 
 
 def test_a_run_without_good_records_is_refused_with_the_counts(
     bridge: StoreBridge, mongod: Mongod, tmp_path: Path, alone: Parallel
 ) -> None:
     with pytest.raises(ConfigError, match="no record passes: the run has no training data of this policy"):
-        Records(bridge, RecordFilter(run=RUN), tmp_path, alone, 100)
+        Records(bridge, RecordFilter(**GIVEN), tmp_path, alone, 100)
     played(bridge, 0, reward=0.5)
     with pytest.raises(ConfigError, match="no record passes: 1 score below min_score=1"):
-        Records(bridge, RecordFilter(run=RUN), tmp_path, alone, 100)
+        Records(bridge, RecordFilter(**GIVEN), tmp_path, alone, 100)
     with (
         pytest.raises(ConfigError, match=r"no run 'no-such-run' at .*; runs there: .*sft-records-test"),
         StoreBridge(mongod.connection_string, "no-such-run", must_exist=True),
@@ -166,8 +167,8 @@ def test_a_run_without_good_records_is_refused_with_the_counts(
     [
         ({}, "expected either train_file, a JSONL file of conversations, or run"),
         ({"train_file": "a.jsonl", "run": "r", "db_connection_string": "u"}, "expected either train_file"),
-        ({"run": "r"}, "run and db_connection_string belong together"),
-        ({"train_file": "a.jsonl", "min_score": 0.5}, "min_score chooses records of a run: give run, or leave it out"),
+        ({"run": "r"}, "db_connection_string\n  Field required"),
+        ({"train_file": "a.jsonl", "min_score": 0.5}, "records.run\n  Field required"),
     ],
 )
 def test_data_comes_from_a_file_or_from_a_run(fields: dict[str, Any], message: str, tmp_path: Path) -> None:

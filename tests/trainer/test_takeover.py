@@ -19,9 +19,9 @@ from tests.trainer.builders import tiny_model
 from tests.trainer.streams import add_groups, make_config, publish
 from tests.trainer.trainer_kills import fill, nursery
 from tests.trainer.training_child import MAX_STEPS
-from trainer.config import TrainerConfig
 from trainer.data.groups import Group, GroupSelector
 from trainer.parallel import Parallel
+from trainer.settings.config import TrainerConfig
 from trainer.store_bridge import StoreBridge
 from trainer.takeover import SavedSteps, look, take_over
 

@@ -89,7 +89,7 @@ def test_a_merged_matrix_is_the_exact_sum_rounded_once(
     assert bool(b.any())
     assert written[f"{name}.weight"].dtype == base.dtype == getattr(torch, dtype)
     total = b[:, :1] * a[:1]
-    for k in range(1, LORA.lora_rank):
+    for k in range(1, 4):
         total = total + b[:, k : k + 1] * a[k : k + 1]
     assert torch.equal(written[f"{name}.weight"], (base.float() + total * 2.0).to(base.dtype))
     if dtype == "float32":
@@ -159,7 +159,7 @@ def test_a_resume_continues_bit_by_bit_from_what_is_trained_alone(
     take_steps(resumed, 4, 30, alone)
     expected = full_parameters(learner)
     assert all(torch.equal(tensor, expected[name]) for name, tensor in full_parameters(resumed).items())
-    for other in (EVERYTHING, LORA.model_copy(update={"lora_rank": 2})):
+    for other in (EVERYTHING, Trainable(lora_rank=2, lora_alpha=8.0)):
         with pytest.raises(
             DataError, match=r"tensors differ from those that this start trains.* expected the same model, lora_rank"
         ):
@@ -185,11 +185,15 @@ def test_an_exported_checkpoint_of_adapters_is_what_was_published(model_director
 def test_the_kl_term_sees_the_base_below_the_adapters_as_it_would_see_a_second_copy(
     model_directory: Path, alone: Parallel
 ) -> None:
-    loss = LossConfig(kl_coefficient=0.5)
     parameters, kls = [], []
     for reference in (None, model_directory):
         learner = open_learner(
-            model_directory, loss, OPTIMIZER, alone, trainable=LORA, reference_directory=reference, dtype="float64"
+            model_directory,
+            LossConfig(kl_coefficient=0.5, reference_model=reference),
+            OPTIMIZER,
+            alone,
+            trainable=LORA,
+            dtype="float64",
         )
         assert learner.reference is not None
         own_copy = learner.reference is not learner.lm
@@ -229,7 +233,7 @@ def test_adapters_begin_alike_whatever_the_random_state_and_leave_it_alone(model
 
 def test_target_modules_choose_layers_and_never_the_head(model_directory: Path) -> None:
     def layers(*names: str) -> dict[str, LoraLayer]:
-        chosen = LORA.model_copy(update={"lora_target_modules": list(names)})
+        chosen = Trainable(lora_rank=4, lora_target_modules=list(names))
         return lora_layers(load_model(model_directory, trainable=chosen))
 
     assert set(layers("q_proj")) == {f"model.layers.{i}.self_attn.q_proj" for i in (0, 1)}

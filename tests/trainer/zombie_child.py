@@ -14,10 +14,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from shared.configuration.sections import flat_values
 from tests.trainer.training_child import config_of, say
 from trainer.checkpoints import atomic_directories, checkpoint
 from trainer.data.stream import RecordStream
 from trainer.loop import train
+from trainer.settings.config import TrainerConfig
 
 WRITES: dict[str, tuple[Any, str]] = {
     "begin": (RecordStream, "next_batch"),
@@ -76,7 +78,8 @@ def main() -> None:
                 stop_at(order["stop_at"], order["nth"])
             try:
                 own = {"max_steps": 4, "keep_checkpoints": 9, "async_checkpoints": order["async_checkpoints"]}
-                train(config_of(order, Path(sys.argv[1])).model_copy(update=own))
+                given = flat_values(config_of(order, Path(sys.argv[1])))
+                train(TrainerConfig.model_validate(given | own))
             except BaseException as exc:  # noqa: BLE001  # the parent asks how it ended
                 os.write(2, f"{os.getpid()} {type(exc).__name__}: {exc}\n".encode())
                 os._exit(1)

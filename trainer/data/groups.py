@@ -16,8 +16,8 @@ from shared.documents.run import PolicyVersion
 from shared.documents.states import DataStatus
 from shared.errors import LeaseLost
 from shared.names import TRAIN_SPLIT
-from trainer.config import TrainerConfig
 from trainer.data.group_cost import group_cost
+from trainer.settings.config import TrainerConfig
 from trainer.store_bridge import StoreBridge
 from trainer.trees.staleness import StaleData, Staleness
 
@@ -65,9 +65,9 @@ class GroupSelector:
         rows = self._bridge(
             self._store.data.ready_groups(
                 self._config.policy,
-                4 * self._config.groups_per_step,
-                trained_until=step - self._config.retrained_interval,
-                least_trained_first=self._config.data_run is not None,
+                4 * self._config.data.groups_per_step,
+                trained_until=step - self._config.data.retrained_interval,
+                least_trained_first=self._config.data.offline is not None,
             )
         )
         staleness = self._staleness(rows, step)
@@ -85,24 +85,24 @@ class GroupSelector:
             if behind is None:
                 fresh.append(group)
             else:
-                stale.append((group, f"{behind} steps behind step {step}; at most {self._config.max_staleness}"))
+                stale.append((group, f"{behind} steps behind step {step}; at most {self._config.data.max_staleness}"))
         return Candidates(fresh, stale, staleness)
 
     def _unended(self) -> dict[str, int]:
         """{policy: first of its tasks that a group behind it waits for}; nothing where nothing waits."""
-        if self._config.stale_data is not StaleData.WAIT or self._config.data_run is not None:
+        if self._config.data.stale_data is not StaleData.WAIT or self._config.data.offline is not None:
             return {}
         return self._bridge(self._store.tasks.first_unended(TRAIN_SPLIT))
 
     def _staleness(self, rows: Sequence[dict[str, Any]], step: int) -> Staleness:
-        if self._config.data_run is not None:
+        if self._config.data.offline is not None:
             return Staleness(None)
         newest = max((version for row in rows for version in row["versions"]), default=-1)
         if newest not in self._versions and newest >= 0:
             self._versions = {v.version: v for v in self._bridge(self._store.versions.all(self._config.policy))}
         steps_behind = {version: known.staleness(step - 1) for version, known in self._versions.items()}
         return Staleness(
-            steps_behind, self._config.max_staleness if self._config.stale_data is StaleData.MASK else None
+            steps_behind, self._config.data.max_staleness if self._config.data.stale_data is StaleData.MASK else None
         )
 
     def _too_stale(self, row: dict[str, Any], staleness: Staleness) -> int | None:
@@ -114,13 +114,13 @@ class GroupSelector:
         if (
             not versions
             or staleness.steps_behind is None
-            or self._config.stale_data not in (StaleData.MASK, StaleData.DROP)
+            or self._config.data.stale_data not in (StaleData.MASK, StaleData.DROP)
         ):
             return None
         oldest = max(map(staleness.of, versions))
-        if self._config.stale_data is StaleData.MASK:  # something in it must be young enough
-            return oldest if min(map(staleness.of, versions)) > self._config.max_staleness else None
-        return oldest if oldest > self._config.max_staleness else None
+        if self._config.data.stale_data is StaleData.MASK:  # something in it must be young enough
+            return oldest if min(map(staleness.of, versions)) > self._config.data.max_staleness else None
+        return oldest if oldest > self._config.data.max_staleness else None
 
     def borrow(self, groups: Sequence[Group], trainer_generation: int, step: int) -> None:
         """Raises LeaseLost when another trainer of this policy has started: before this borrows, or while it does.

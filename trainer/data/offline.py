@@ -13,8 +13,8 @@ import logging
 from shared.errors import ConfigError
 from shared.store import Store
 from shared.store.copying import copy_groups
-from trainer.config import TrainerConfig
 from trainer.parallel import Parallel
+from trainer.settings.config import TrainerConfig
 from trainer.store_bridge import StoreBridge
 
 log = logging.getLogger(__name__)
@@ -26,11 +26,13 @@ KEEP_ALIVE_S = 60.0  # far below COLLECTIVE_TIMEOUT_S
 def check_source(bridge: StoreBridge, config: TrainerConfig) -> None:
     """A run has data of its own samplers or of one other run, never both. Raises ConfigError."""
     run = bridge(bridge.store.runs.get())
+    offline = config.data.offline
+    now = offline.data_run if offline else None
     before = (run.configs.get(f"trainer-{config.policy}", {}) if run else {}).get("data_run")
-    if before != config.data_run and bridge(bridge.store.data.count_by_status(config.policy)):
+    if before != now and bridge(bridge.store.data.count_by_status(config.policy)):
         raise ConfigError(
             f"run {config.run} has the data of {f'run {before}' if before else 'its own samplers'}, and data_run is "
-            f"{config.data_run or 'not set'}: their weight versions and marks would mix; choose another run name"
+            f"{now or 'not set'}: their weight versions and marks would mix; choose another run name"
         )
 
 
@@ -39,13 +41,15 @@ def bring_in(bridge: StoreBridge, config: TrainerConfig, parallel: Parallel) -> 
 
     Every rank must call it. The first one copies; the others wait as long as it takes, since they hear of it now and then.
     """
-    if config.data_run is None:
+    offline = config.data.offline
+    if offline is None:
         return
-    copying = bridge.start(_copy(bridge.store, config), COPY_TIMEOUT_S) if parallel.is_main else None
+    source = offline.data_db or config.db_connection_string, offline.data_run
+    copying = bridge.start(_copy(bridge.store, config.policy, source), COPY_TIMEOUT_S) if parallel.is_main else None
     while not parallel.broadcast_object(copying is not None and _ended(copying)):
         pass
     if copying is not None:
-        log.info("offline data_run=%s copied_groups=%d", config.data_run, copying.result())
+        log.info("offline data_run=%s copied_groups=%d", offline.data_run, copying.result())
 
 
 def _ended(copying: "concurrent.futures.Future[int]") -> bool:
@@ -53,8 +57,6 @@ def _ended(copying: "concurrent.futures.Future[int]") -> bool:
     return bool(concurrent.futures.wait([copying], KEEP_ALIVE_S).done)
 
 
-async def _copy(target: Store, config: TrainerConfig) -> int:
-    assert config.data_run is not None
-    uri = config.data_db or config.db_connection_string
-    async with Store.open(uri, config.data_run, read_only=True) as source:
-        return await copy_groups(source, target, config.policy)
+async def _copy(target: Store, policy: str, database_and_run: tuple[str, str]) -> int:
+    async with Store.open(*database_and_run, read_only=True) as source:
+        return await copy_groups(source, target, policy)

@@ -12,10 +12,10 @@ its own share.
 import threading
 from concurrent.futures import Future, ThreadPoolExecutor
 
-from trainer.config import TrainerConfig
 from trainer.data.groups import Candidates, Group, GroupSelector, shares_of
 from trainer.data.reading import PrefetchBuffer, Reader, tasks_of
 from trainer.parallel import Peers
+from trainer.settings.config import TrainerConfig
 
 LOOK_EVERY_S = 0.25
 READ_AT_ONCE = 4  # groups: `finish` waits for those being read
@@ -79,12 +79,12 @@ class Prefetch:
         return buffer
 
     def _probable_shares(self, found: Candidates) -> list[list[Group]]:
-        probable = found.fresh[: self._config.groups_per_step]
-        return shares_of(probable, self._config.updates_per_step, self._own.rank, self._own.size)
+        probable = found.fresh[: self._config.data.groups_per_step]
+        return shares_of(probable, self._config.data.updates_per_step, self._own.rank, self._own.size)
 
     def _pack_one(self, buffer: PrefetchBuffer, shares: list[list[Group]], found: Candidates) -> bool:
         """Pack the share of one update, if the step could be taken now; False when there is nothing to pack."""
-        if len(found.fresh) < self._config.groups_per_step or not self._reader.advantages_are_final:
+        if len(found.fresh) < self._config.data.groups_per_step or not self._reader.advantages_are_final:
             return False
         probable = {tasks_of(share) for share in shares}
         buffer.packed = {tasks: packed for tasks, packed in buffer.packed.items() if tasks in probable}

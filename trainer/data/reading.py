@@ -16,9 +16,9 @@ from shared.documents import DBRecordData
 from shared.errors import DataError
 from shared.tokens.flatten import tree_of
 from shared.tokens.record_tree import RecordTree
-from trainer.config import TrainerConfig
 from trainer.data.advantages import AdvantageNormalization, Gather, normalize
 from trainer.data.groups import Group
+from trainer.settings.config import TrainerConfig
 from trainer.store_bridge import StoreBridge
 from trainer.trees.minibatch import Minibatch, count_entries
 from trainer.trees.packing import Row, pack
@@ -73,7 +73,7 @@ class Reader:
         self._bridge = bridge
         self._config = config
         self._linear = linear
-        self.advantages_are_final = config.advantage_normalization == AdvantageNormalization.NONE
+        self.advantages_are_final = config.data.advantage_normalization == AdvantageNormalization.NONE
 
     def read(self, groups: Sequence[Group]) -> tuple[dict[str, LoadedGroup], dict[str, str]]:
         """{task: its group}, and {task: why it cannot be trained}, which names the record: a document is spoilt or missing, or
@@ -108,9 +108,9 @@ class Reader:
         """Of one group, whose advantages are final."""
         return merge(
             records,
-            drop_zero_advantage=self._config.drop_zero_advantage,
-            minimal_advantage=self._config.minimal_advantage,
-            skip_non_positive_advantage=self._config.skip_non_positive_advantage,
+            drop_zero_advantage=self._config.data.drop_zero_advantage,
+            minimal_advantage=self._config.data.minimal_advantage,
+            skip_non_positive_advantage=self._config.data.skip_non_positive_advantage,
             merging=Merging.LINEAR if self._linear else Merging.TREE,
         )
 
@@ -124,7 +124,7 @@ class Reader:
         records, metrics = normalize(
             [d for group in groups for d in group.data],
             [record for group in groups for record in group.records],
-            self._config.advantage_normalization,
+            self._config.data.advantage_normalization,
             gather,
         )
         found = iter(records)
@@ -140,9 +140,9 @@ class Reader:
         too_old = sum(len(tree.entries) for tree in merged) - sum(len(tree.entries) for tree in trees)
         rows: list[Row] = pack(
             trees,
-            self._config.max_tokens_per_row,
+            self._config.data.max_tokens_per_row,
             one_sequence_per_row=self._linear,
-            every_token=self._config.router_aux_loss_coef > 0,
+            every_token=self._config.loss.router_aux_loss_coef > 0,
         )
         data = [d for group in groups for d in group.data]
         minibatch = Minibatch(rows, count_entries(trees), [d.source for d in data])

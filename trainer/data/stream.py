@@ -18,13 +18,13 @@ from typing import Self
 from shared.documents import DataClaim
 from shared.documents.run import TrainedStep, step_id
 from shared.errors import LeaseLost
-from trainer.config import TrainerConfig
 from trainer.data.groups import Group, GroupSelection, GroupSelector, shares_of
 from trainer.data.prefetch import Prefetch
 from trainer.data.reading import PrefetchBuffer, Reader, tasks_of
 from trainer.data.selection_metrics import Selection
 from trainer.data.stream_metrics import batch_metrics
 from trainer.parallel import Parallel
+from trainer.settings.config import TrainerConfig
 from trainer.store_bridge import StoreBridge
 from trainer.trees.minibatch import Minibatch
 
@@ -82,7 +82,7 @@ class RecordStream:
         self.paused = False  # rank 0: the run is paused, so no step begins even if data is ready
 
     def __enter__(self) -> Self:
-        if self._config.prefetch:
+        if self._config.data.prefetch:
             self._prefetch = Prefetch(
                 GroupSelector(self._bridge, self._config), self._reader, self._config, self._parallel.data
             )
@@ -126,7 +126,7 @@ class RecordStream:
             assert self._waiting_since is not None, "what was found was waited for"
             started = time.monotonic()
             waited, self._waiting_since = waited + started - self._waiting_since, None
-            shares = shares_of(found.groups, self._config.updates_per_step, data.rank, data.size)
+            shares = shares_of(found.groups, self._config.data.updates_per_step, data.rank, data.size)
             if (buffer := self._read(step, found, shares)) is not None:
                 break
         batch = self._batch(step, found, shares, buffer)
@@ -142,7 +142,7 @@ class RecordStream:
             return
         policy, claim = self._config.policy, DataClaim(trainer_generation=self._trainer_generation, step=step)
         marked = self._bridge(
-            self._store.data.commit_step(policy, claim, max_trained_count=self._config.max_trained_count)
+            self._store.data.commit_step(policy, claim, max_trained_count=self._config.data.max_trained_count)
         )
         borrowed = {record for group in self._borrowed for record in group.records}
         if missing := borrowed - set(marked):
@@ -183,9 +183,9 @@ class RecordStream:
                 self._selector.set_aside(group, reason)
                 self._set_aside.append(group)
                 log.info("stale group task=%s %s", group.task, reason)
-            enough = len(found.fresh) >= self._config.groups_per_step
+            enough = len(found.fresh) >= self._config.data.groups_per_step
             if enough and not self.paused:
-                chosen = found.fresh[: self._config.groups_per_step]
+                chosen = found.fresh[: self._config.data.groups_per_step]
                 if self._prefetch is not None:
                     self._prefetch.stop()
                 self._selector.borrow(chosen, self._trainer_generation, step)
@@ -194,15 +194,15 @@ class RecordStream:
                     return None
                 self._borrowed = chosen
                 return GroupSelection(chosen, found.staleness)
-            if self._config.data_run is not None and not enough:
-                return f"run {self._config.data_run} is used up: {len(found.fresh)} groups left of the " + (
-                    f"{self._config.groups_per_step} that a step takes"
+            if (offline := self._config.data.offline) and not enough:
+                return f"run {offline.data_run} is used up: {len(found.fresh)} groups left of the " + (
+                    f"{self._config.data.groups_per_step} that a step takes"
                 )
             time.sleep(POLL_S)
         self._selector.check_current(self._trainer_generation)
         self._selector.free_earlier(self._trainer_generation)
         why = "paused" if self.paused else "waiting for data"
-        log.info("%s step=%d ready_groups=%d of %d", why, step, len(found.fresh), self._config.groups_per_step)
+        log.info("%s step=%d ready_groups=%d of %d", why, step, len(found.fresh), self._config.data.groups_per_step)
         return None
 
     def _pause_changed(self) -> bool:

@@ -16,5 +16,5 @@ def entry_weights(t: Terms, config: LossConfig) -> Tensor:
         return torch.full_like(like, 1.0 / max(denominators.num_tokens, 1))
     per_sequence = 1.0 / max(denominators.num_trajectories, 1)
     if config.aggregation is Aggregation.SEQUENCE_SUM:
-        return torch.full_like(like, per_sequence / config.length_scale)
+        return torch.full_like(like, per_sequence / config.averaging.length_scale)
     return per_sequence / denominators.tokens_T[t.trajectory_E].to(like.dtype)

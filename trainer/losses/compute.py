@@ -9,7 +9,7 @@ from trainer.losses.entries import Denominators, LossBatch, Outcome
 from trainer.losses.kl import kl_terms
 from trainer.losses.ratios import Terms, terms
 from trainer.losses.registry import token_loss
-from trainer.losses.settings import LossConfig
+from trainer.losses.settings import KlSettings, LossConfig
 
 
 def compute(batch: LossBatch, denominators: Denominators, config: LossConfig) -> tuple[Tensor, Outcome]:
@@ -19,10 +19,10 @@ def compute(batch: LossBatch, denominators: Denominators, config: LossConfig) ->
     """
     t = terms(batch, denominators, config)
     weight_E = entry_weights(t, config)
-    corrected = correction(t, config)
+    corrected = correction(t, config.correction)
     found = token_loss(t, config)
     policy_E = weight_E * corrected.factor_E * found.loss_E
-    kl_E, bonus_E = _kl(t, weight_E, config), _entropy_bonus(t, weight_E, config)
+    kl_E, bonus_E = _kl(t, weight_E, config.kl), _entropy_bonus(t, weight_E, config)
     outcome = Outcome(
         policy_E=policy_E.detach(),
         kl_E=kl_E.detach(),
@@ -37,8 +37,8 @@ def compute(batch: LossBatch, denominators: Denominators, config: LossConfig) ->
     return (policy_E + kl_E - bonus_E).sum(), outcome
 
 
-def _kl(t: Terms, weight_E: Tensor, config: LossConfig) -> Tensor:
-    if config.kl_coefficient == 0.0:
+def _kl(t: Terms, weight_E: Tensor, config: KlSettings | None) -> Tensor:
+    if config is None:
         return torch.zeros_like(weight_E)
     if t.reference_logprob_E is None:
         raise ValueError("kl_coefficient is not 0, but there are no log-probs of a reference model")

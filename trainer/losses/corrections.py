@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from trainer.losses.ratios import Terms, exp_ratio
-from trainer.losses.settings import LossConfig, RolloutIs
+from trainer.losses.settings import CorrectionSettings, RolloutIs
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class Correction:
         return self.weight_E * (~(self.dropped_token_E | self.dropped_sequence_E)).to(self.weight_E.dtype)
 
 
-def correction(t: Terms, config: LossConfig) -> Correction:
+def correction(t: Terms, config: CorrectionSettings) -> Correction:
     """Of every entry; whole trajectories unless only token-wise corrections are on."""
     sum_T = t.trajectory_sum(t.log_x_E)
     return Correction(
@@ -45,14 +45,14 @@ def correction(t: Terms, config: LossConfig) -> Correction:
     )
 
 
-def _weight(t: Terms, sum_T: Tensor, config: LossConfig) -> Tensor:
+def _weight(t: Terms, sum_T: Tensor, config: CorrectionSettings) -> Tensor:
     if config.rollout_is is RolloutIs.NONE:
         return torch.ones_like(t.log_x_E)
     log_weight_E = t.log_x_E if config.rollout_is is RolloutIs.TOKEN else sum_T[t.trajectory_E]
     return exp_ratio(log_weight_E).clamp(max=config.rollout_is_cap)
 
 
-def _dropped_sequences(t: Terms, sum_T: Tensor, config: LossConfig) -> Tensor:
+def _dropped_sequences(t: Terms, sum_T: Tensor, config: CorrectionSettings) -> Tensor:
     mean_T = sum_T / t.denominators.whole_T.to(sum_T.dtype).clamp(min=1)
     dropped_T = _outside(sum_T, config.sequence_mask_low, config.sequence_mask_high)
     dropped_T = dropped_T | _outside(mean_T, config.geometric_mask_low, config.geometric_mask_high)
@@ -65,7 +65,7 @@ def _dropped_sequences(t: Terms, sum_T: Tensor, config: LossConfig) -> Tensor:
     return dropped_T
 
 
-def _opsm(t: Terms, config: LossConfig) -> Tensor:
+def _opsm(t: Terms, config: CorrectionSettings) -> Tensor:
     if config.opsm_threshold is None:
         return torch.zeros_like(t.trajectory_E, dtype=torch.bool)
     drift_T = t.trajectory_mean(-t.log_rho_E.detach())

@@ -2,10 +2,12 @@
 
 from collections.abc import Callable
 from enum import StrEnum
-from typing import Any, Self
+from pathlib import Path
+from typing import Any, ClassVar, Self
 
-from pydantic import BaseModel, Field, ValidationInfo, field_validator, model_validator
+from pydantic import Field, ValidationInfo, field_validator, model_validator
 
+from shared.configuration.sections import Section, flat_values, settings_of
 from shared.user_code.registry import FunctionRegistry
 
 LOSSES: FunctionRegistry[Callable[..., Any]] = FunctionRegistry(
@@ -85,7 +87,69 @@ MASKS = (
 )
 
 
-class LossConfig(BaseModel, frozen=True, extra="forbid"):
+class AveragingSettings(Section):
+    """How the losses of tokens become one number."""
+
+    token_level_loss: bool | None = Field(None, description="Mean over tokens. None: as in the loss's source.")
+    skip_length_normalization: bool | None = Field(
+        None, description="Sum over a trajectory's tokens, not their mean. None: as in the loss's source."
+    )
+    loss_aggregation: Aggregation | None = Field(None, description="None: what the two settings above say.")
+    length_scale: float = Field(1.0, gt=0, description="Constant divisor of a token sum (not of token-sum itself).")
+
+
+class CorrectionSettings(Section):
+    """What is done about tokens that the trained policy finds more or less likely than the one that sampled them."""
+
+    rollout_is: RolloutIs = Field(RolloutIs.NONE, description="Weight against engine-trainer mismatch (TIS).")
+    rollout_is_cap: float = Field(2.0, gt=0, description="Upper limit of that weight.")
+    token_mask_low: float | None = Field(None, gt=0, description="Drop tokens with a ratio below (IcePop, MIS).")
+    token_mask_high: float | None = Field(None, gt=0, description="Drop tokens with a ratio above (IcePop, MIS).")
+    sequence_mask_low: float | None = Field(None, gt=0, description="Drop trajectories: product of ratios below.")
+    sequence_mask_high: float | None = Field(None, gt=0, description="Drop trajectories: product of ratios above.")
+    geometric_mask_low: float | None = Field(None, gt=0, description="Drop trajectories: geometric mean below.")
+    geometric_mask_high: float | None = Field(None, gt=0, description="Drop trajectories: geometric mean above.")
+    k3_mask_high: float | None = Field(None, gt=0, description="Drop trajectories: mean of x - log x - 1 above.")
+    veto_low: float | None = Field(None, gt=0, description="Drop trajectories that have one token's ratio below.")
+    opsm_threshold: float | None = Field(
+        None,
+        description="Drop trajectories with A < 0 and mean(old - new) above this, old of the policy that sampled, at either "
+        "clip_anchor (off-policy sequence masking).",
+    )
+
+    @model_validator(mode="after")
+    def a_mask_leaves_room_between_its_bounds(self) -> Self:
+        for kind in ("token_mask", "sequence_mask", "geometric_mask"):
+            low, high = getattr(self, f"{kind}_low"), getattr(self, f"{kind}_high")
+            if low is not None and high is not None and low >= high:
+                raise ValueError(
+                    f"{kind}_low is {low} and {kind}_high {high}: everything would be dropped; expected low < high"
+                )
+        return self
+
+
+class KlSettings(Section):
+    """A term that keeps the policy near a frozen reference model."""
+
+    switch: ClassVar = ("kl_coefficient", 0.0)
+
+    kl_coefficient: float = Field(
+        gt=0,
+        description="Times KL to the frozen reference model; 0, or no section: there is none, and it is not loaded.",
+    )
+    reference_model: Path | None = Field(
+        None,
+        description="The frozen model. None: model_name_or_path (with adapters it is there already, below them).",
+    )
+    kl_estimator: KlEstimator = Field(
+        KlEstimator.K2,
+        description="k1, k2, k3, k1+ or k3+. Of a token, the value of k3 is limited to 10 and every gradient "
+        "by its log-prob to ±20 (times the ratio, with kl_off_policy); a limit keeps the sign.",
+    )
+    kl_off_policy: bool = Field(False, description="Weight the KL by the ratio: unbiased for stale data.")
+
+
+class LossConfig(Section):
     """What a loss needs. Raises ValueError for values, and combinations of them, that no loss can mean.
 
     The clip range of a token is [1 − epsilon·w, 1 + epsilon_higher·w] with w = exp(−out_of_date_decay · staleness), times
@@ -117,40 +181,13 @@ class LossConfig(BaseModel, frozen=True, extra="forbid"):
     sapo_temperature_negative: float = Field(1.05, gt=0, description="SAPO's gate for the others.")
     log_ratio_penalty: float = Field(0.0, ge=0, description="DPPO: times (log ratio)², added.")
 
-    token_level_loss: bool | None = Field(None, description="Mean over tokens. None: as in the loss's source.")
-    skip_length_normalization: bool | None = Field(
-        None, description="Sum over a trajectory's tokens, not their mean. None: as in the loss's source."
-    )
-    loss_aggregation: Aggregation | None = Field(None, description="None: what the two settings above say.")
-    length_scale: float = Field(1.0, gt=0, description="Constant divisor of a token sum (not of token-sum itself).")
-
-    rollout_is: RolloutIs = Field(RolloutIs.NONE, description="Weight against engine-trainer mismatch (TIS).")
-    rollout_is_cap: float = Field(2.0, gt=0, description="Upper limit of that weight.")
-    token_mask_low: float | None = Field(None, gt=0, description="Drop tokens with a ratio below (IcePop, MIS).")
-    token_mask_high: float | None = Field(None, gt=0, description="Drop tokens with a ratio above (IcePop, MIS).")
-    sequence_mask_low: float | None = Field(None, gt=0, description="Drop trajectories: product of ratios below.")
-    sequence_mask_high: float | None = Field(None, gt=0, description="Drop trajectories: product of ratios above.")
-    geometric_mask_low: float | None = Field(None, gt=0, description="Drop trajectories: geometric mean below.")
-    geometric_mask_high: float | None = Field(None, gt=0, description="Drop trajectories: geometric mean above.")
-    k3_mask_high: float | None = Field(None, gt=0, description="Drop trajectories: mean of x - log x - 1 above.")
-    veto_low: float | None = Field(None, gt=0, description="Drop trajectories that have one token's ratio below.")
-    opsm_threshold: float | None = Field(
-        None,
-        description="Drop trajectories with A < 0 and mean(old - new) above this, old of the policy that sampled, at either "
-        "clip_anchor (off-policy sequence masking).",
-    )
-
-    kl_coefficient: float = Field(0.0, ge=0, description="Times KL to the frozen reference model; 0: not loaded.")
-    kl_estimator: KlEstimator = Field(
-        KlEstimator.K2,
-        description="k1, k2, k3, k1+ or k3+. Of a token, the value of k3 is limited to 10 and every gradient "
-        "by its log-prob to ±20 (times the ratio, with kl_off_policy); a limit keeps the sign.",
-    )
-    kl_off_policy: bool = Field(False, description="Weight the KL by the ratio: unbiased for stale data.")
     entropy_coefficient: float = Field(0.0, description="Times the policy's entropy, rewarded.")
     router_aux_loss_coef: float = Field(
         0.0, ge=0, description="Times the load-balancing loss of a mixture of experts (docs/training.md)."
     )
+    averaging: AveragingSettings = AveragingSettings()
+    correction: CorrectionSettings = CorrectionSettings()
+    kl: KlSettings | None = None
 
     @field_validator("loss_modules")
     @classmethod
@@ -175,21 +212,11 @@ class LossConfig(BaseModel, frozen=True, extra="forbid"):
     def a_ratio_is_used_once(self) -> Self:
         name, on_rollout = self.loss_calculater, self.clip_anchor is ClipAnchor.ROLLOUT
         weighted = name in WEIGHTED_ALREADY or (on_rollout and name in CLIPPING | {LossName.CROSS_ENTROPY})
-        if self.rollout_is is not RolloutIs.NONE and weighted:
+        if self.correction.rollout_is is not RolloutIs.NONE and weighted:
             raise ValueError(
-                f"rollout_is is {self.rollout_is}, but {name} with clip_anchor {self.clip_anchor} has that ratio in it "
-                "already; expected rollout_is none, or clip_anchor proximal"
+                f"rollout_is is {self.correction.rollout_is}, but {name} with clip_anchor {self.clip_anchor} has that ratio "
+                "in it already; expected rollout_is none, or clip_anchor proximal"
             )
-        return self
-
-    @model_validator(mode="after")
-    def a_mask_leaves_room_between_its_bounds(self) -> Self:
-        for kind in ("token_mask", "sequence_mask", "geometric_mask"):
-            low, high = getattr(self, f"{kind}_low"), getattr(self, f"{kind}_high")
-            if low is not None and high is not None and low >= high:
-                raise ValueError(
-                    f"{kind}_low is {low} and {kind}_high {high}: everything would be dropped; expected low < high"
-                )
         return self
 
     @model_validator(mode="after")
@@ -200,8 +227,8 @@ class LossConfig(BaseModel, frozen=True, extra="forbid"):
 
     @model_validator(mode="after")
     def cross_entropy_knows_no_old_policy(self) -> Self:
-        given = [name for name in MASKS if getattr(self, name) is not None]
-        if self.rollout_is is not RolloutIs.NONE:
+        given = [name for name in MASKS if getattr(self.correction, name) is not None]
+        if self.correction.rollout_is is not RolloutIs.NONE:
             given.append("rollout_is")
         if self.loss_calculater is LossName.CROSS_ENTROPY and given:
             raise ValueError(f"{', '.join(given)}: CrossEntropy does not look at the policy that sampled")
@@ -210,9 +237,9 @@ class LossConfig(BaseModel, frozen=True, extra="forbid"):
     @property
     def aggregation(self) -> Aggregation:
         """How tokens are averaged; `token_level_loss` wins over `skip_length_normalization`."""
-        if self.loss_aggregation is not None:
-            return self.loss_aggregation
-        token_level, token_sum = self.token_level_loss, self.skip_length_normalization
+        if self.averaging.loss_aggregation is not None:
+            return self.averaging.loss_aggregation
+        token_level, token_sum = self.averaging.token_level_loss, self.averaging.skip_length_normalization
         if token_level or (token_level is None and self.loss_calculater in TOKEN_LEVEL and token_sum is None):
             return Aggregation.TOKEN_MEAN
         if token_sum or (token_sum is None and self.loss_calculater in TOKEN_SUM):
@@ -229,25 +256,24 @@ class LossConfig(BaseModel, frozen=True, extra="forbid"):
         if name in WEIGHTED_ALREADY or name not in CLIPPING | {LossName.REINFORCE}:
             return True
         by_ratio = on_rollout and name is not LossName.REINFORCE
-        return by_ratio or self.rollout_is is not RolloutIs.NONE
+        return by_ratio or self.correction.rollout_is is not RolloutIs.NONE
 
     def without_effect(self) -> dict[str, str]:
         """{setting: why it has no effect}, of those that have another value than their default."""
         found = self._not_used_by_loss() if self.loss_calculater in BUNDLED else {}
         if self.clip_anchor is not ClipAnchor.PROXIMAL:
             found["proximal_logprobs"] = f"clip_anchor is {self.clip_anchor}: it needs proximal"
-        if self.loss_aggregation is not None:
+        if self.averaging.loss_aggregation is not None:
             for setting in ("token_level_loss", "skip_length_normalization"):
-                found[setting] = f"loss_aggregation {self.loss_aggregation} says how tokens are averaged"
-        elif self.token_level_loss and self.skip_length_normalization:
+                found[setting] = f"loss_aggregation {self.averaging.loss_aggregation} says how tokens are averaged"
+        elif self.averaging.token_level_loss and self.averaging.skip_length_normalization:
             found["skip_length_normalization"] = "token_level_loss true is a mean over all tokens"
         if self.aggregation is not Aggregation.SEQUENCE_SUM:
             found["length_scale"] = f"tokens are averaged by {self.aggregation}: it needs {Aggregation.SEQUENCE_SUM}"
-        if self.rollout_is is RolloutIs.NONE:
+        if self.correction.rollout_is is RolloutIs.NONE:
             found["rollout_is_cap"] = "rollout_is is none"
-        if self.kl_coefficient == 0.0:
-            found |= dict.fromkeys(("kl_estimator", "kl_off_policy"), "kl_coefficient is 0")
-        return {s: why for s, why in found.items() if getattr(self, s) != LossConfig.model_fields[s].default}
+        values, settings = flat_values(self), settings_of(LossConfig)
+        return {name: why for name, why in found.items() if values[name] != settings[name].field.default}
 
     def _not_used_by_loss(self) -> dict[str, str]:
         """Of a bundled loss; one of a user's own may look at everything."""
@@ -264,9 +290,9 @@ class LossConfig(BaseModel, frozen=True, extra="forbid"):
     @property
     def needs_whole_trajectories(self) -> bool:
         """Something in this loss is a function of all trained tokens of a trajectory at once."""
-        by_sequence = [getattr(self, name) for name in MASKS if not name.startswith("token_mask")]
+        by_sequence = [getattr(self.correction, name) for name in MASKS if not name.startswith("token_mask")]
         return (
             LOSSES.has(self.loss_calculater, "whole_trajectories")
-            or self.rollout_is is RolloutIs.SEQUENCE
+            or self.correction.rollout_is is RolloutIs.SEQUENCE
             or any(value is not None for value in by_sequence)
         )

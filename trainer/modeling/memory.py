@@ -15,17 +15,18 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Self
 
-from pydantic import BaseModel, Field, model_validator
+from pydantic import Field, model_validator
 from torch import nn
 from transformers import PreTrainedModel
 from transformers.modeling_layers import GradientCheckpointingLayer
 
+from shared.configuration.sections import Section
 from shared.errors import ConfigError
 from trainer.parallel import Parallel
 
 
-class MemorySettings(BaseModel):
-    """The settings; `TrainerConfig` and `SftConfig` have them by the same names."""
+class MemorySettings(Section):
+    """Less memory for more time: none of these changes a gradient."""
 
     logprob_chunk: int = Field(1024, gt=0, description="Log-probs computed at a time: bounds the logits in memory.")
     activation_checkpointing: bool = Field(
@@ -41,10 +42,6 @@ class MemorySettings(BaseModel):
         if self.activation_offload and not self.activation_checkpointing:
             raise ValueError("activation_offload moves what activation_checkpointing keeps; expected that on too")
         return self
-
-    def memory(self) -> "MemorySettings":
-        """These settings alone."""
-        return MemorySettings(**{name: getattr(self, name) for name in MemorySettings.model_fields})
 
 
 def checkpoint_layers(model: PreTrainedModel, memory: MemorySettings, parallel: Parallel) -> None:

@@ -26,10 +26,10 @@ def empty_model(
 
     Raises ConfigError for new adapters, whose initial values are in no file, and like `choose_trained`.
     """
-    if trainable.lora_rank:
+    if trainable.lora:
         raise ConfigError(
-            f"lora_rank is {trainable.lora_rank} and fsdp_cpu_ram_efficient_loading true; expected one of them: adapters are "
-            "made where the whole model is"
+            f"lora_rank is {trainable.lora.lora_rank} and fsdp_cpu_ram_efficient_loading true; expected one of them: adapters "
+            "are made where the whole model is"
         )
     with init_empty_weights(include_buffers=False):
         model = AutoModelForCausalLM.from_config(

@@ -12,13 +12,14 @@ import fnmatch
 import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Protocol, Self
+from typing import Any, ClassVar, Protocol, Self
 
 import torch
-from pydantic import BaseModel, Field, model_validator
+from pydantic import Field, model_validator
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from shared.configuration.sections import Section
 from shared.errors import ConfigError
 from shared.weights.adapters import merge
 
@@ -28,11 +29,13 @@ ADAPTER = "default"  # PEFT names each adapter; there is one
 EVERY_LINEAR = "all-linear"
 
 
-class Trainable(BaseModel):
-    """The settings; `TrainerConfig` and `SftConfig` have them by the same names."""
+class LoraSettings(Section):
+    """Low-rank adapters, which are trained instead of the model itself."""
+
+    switch: ClassVar = ("lora_rank", 0)
 
     lora_rank: int = Field(
-        0, ge=0, description="Train adapters of this rank instead of the model; 0: the model itself."
+        gt=0, description="Train adapters of this rank instead of the model; 0, or no section: the model itself."
     )
     lora_alpha: float = Field(32.0, gt=0, description="The adapters' part is scaled by lora_alpha / lora_rank.")
     lora_dropout: float = Field(0.0, description="0 only: the prefixes that records share are computed once for all.")
@@ -41,10 +44,6 @@ class Trainable(BaseModel):
         description='Linear layers that get an adapter, by the end of their names: ["q_proj", "v_proj"]; all-linear: '
         "all but the head.",
     )
-    freeze: list[str] = Field(
-        [], description='Parameters that are not trained, by patterns of their names: ["model.embed_tokens.*"].'
-    )
-    seed: int = Field(0, ge=0, description="Of everything random in the trainer.")
 
     @model_validator(mode="after")
     def dropout_would_give_each_record_a_model_of_its_own(self) -> Self:
@@ -53,21 +52,32 @@ class Trainable(BaseModel):
                 f"lora_dropout is {self.lora_dropout}; expected 0: with dropout two records that share a prefix see different "
                 "values of it, and a prefix tree computes it once"
             )
-        return self
-
-    @model_validator(mode="after")
-    def adapters_leave_nothing_to_freeze(self) -> Self:
-        if self.lora_rank and self.freeze:
-            raise ValueError(
-                "lora_rank freezes the whole model already; leave freeze out, and choose layers by lora_target_modules"
-            )
-        if self.lora_rank and not self.lora_target_modules:
+        if not self.lora_target_modules:
             raise ValueError(f"lora_target_modules is empty; expected names of layers, or {EVERY_LINEAR}")
         return self
 
-    def trainable(self) -> "Trainable":
-        """These settings alone."""
-        return Trainable(**{name: getattr(self, name) for name in Trainable.model_fields})
+
+class TrainedParts(Section):
+    """What of a model is trained: all but what is frozen, or adapters of it."""
+
+    freeze: list[str] = Field(
+        [], description='Parameters that are not trained, by patterns of their names: ["model.embed_tokens.*"].'
+    )
+    lora: LoraSettings | None = None
+
+    @model_validator(mode="after")
+    def adapters_leave_nothing_to_freeze(self) -> Self:
+        if self.lora and self.freeze:
+            raise ValueError(
+                "lora_rank freezes the whole model already; leave freeze out, and choose layers by lora_target_modules"
+            )
+        return self
+
+
+class Trainable(TrainedParts):
+    """What a model is loaded with; a checkpoint keeps it. Adapters begin as `seed` says."""
+
+    seed: int = 0
 
 
 EVERYTHING = Trainable()
@@ -87,8 +97,8 @@ def choose_trained(model: PreTrainedModel, trainable: Trainable) -> None:
 
     Raises ConfigError for a layer or pattern without a match, and if nothing is left to train.
     """
-    if trainable.lora_rank:
-        _add_adapters(model, trainable)
+    if trainable.lora:
+        _add_adapters(model, trainable.lora, trainable.seed)
     else:
         _freeze(model, trainable.freeze)
 
@@ -108,22 +118,22 @@ def _freeze(model: nn.Module, patterns: Sequence[str]) -> None:
         raise ConfigError(f"freeze: {', '.join(map(repr, patterns))} leave nothing to train")
 
 
-def _add_adapters(model: PreTrainedModel, trainable: Trainable) -> None:
+def _add_adapters(model: PreTrainedModel, lora: LoraSettings, seed: int) -> None:
     import peft  # imported here: it takes seconds, which training without adapters does not need
 
     # Wrapped in a module of a type unknown to PEFT: in a mixture of experts PEFT would take a layer's name for that of a
     # projection inside the experts, as in older transformers.
     held = nn.ModuleDict({"held": model})
-    targets = [f"held.{name}" for name in _target_names(model, trainable.lora_target_modules)]
+    targets = [f"held.{name}" for name in _target_names(model, lora.lora_target_modules)]
     config = peft.LoraConfig(
-        r=trainable.lora_rank,
-        lora_alpha=trainable.lora_alpha,  # type: ignore[arg-type]  # PEFT only divides by the rank
+        r=lora.lora_rank,
+        lora_alpha=lora.lora_alpha,  # type: ignore[arg-type]  # PEFT only divides by the rank
         lora_dropout=0.0,
         target_modules=targets,
         bias="none",
     )
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(trainable.seed)  # otherwise each process would initialise different adapters
+        torch.manual_seed(seed)  # otherwise each process would initialise different adapters
         peft.inject_adapter_in_model(config, held, adapter_name=ADAPTER)
     for parameter in model.parameters():
         if parameter.requires_grad and parameter.dtype == torch.bfloat16:

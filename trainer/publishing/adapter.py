@@ -12,7 +12,7 @@ from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_
 from transformers import PreTrainedModel
 
 from shared.weights.adapters import ADAPTER_WEIGHTS, PREFIX, Adapter
-from trainer.modeling.trainable import ADAPTER, Trainable, lora_layers
+from trainer.modeling.trainable import ADAPTER, LoraSettings, lora_layers
 from trainer.parallel import Parallel
 
 ADAPTERS_ONLY = StateDictOptions(full_state_dict=True, cpu_offload=True, ignore_frozen_params=True)
@@ -31,15 +31,15 @@ def gather_adapter(model: nn.Module, parallel: Parallel) -> dict[str, torch.Tens
 
 
 def write_adapter(
-    folder: Path, model: PreTrainedModel, state: dict[str, torch.Tensor], trainable: Trainable, base: Path
+    folder: Path, model: PreTrainedModel, state: dict[str, torch.Tensor], lora: LoraSettings, base: Path
 ) -> Adapter:
     """Write `state` to the empty directory `folder` and return its description. `base`: the model it belongs to."""
     import peft  # imported here: it takes seconds, which training without adapters does not need
 
     folder.mkdir(exist_ok=True)
     config = peft.LoraConfig(
-        r=trainable.lora_rank,
-        lora_alpha=trainable.lora_alpha,  # type: ignore[arg-type]  # PEFT takes numbers, and says int
+        r=lora.lora_rank,
+        lora_alpha=lora.lora_alpha,  # type: ignore[arg-type]  # PEFT takes numbers, and says int
         target_modules=_short_names(model),
         bias="none",
         task_type=peft.TaskType.CAUSAL_LM,

@@ -27,11 +27,11 @@ from shared.files.output_names import step_folder
 from shared.weights.assembly import ancestors
 from shared.weights.files import manifest_of
 from trainer.checkpoints.atomic_directories import remove_leftovers
-from trainer.config import TrainerConfig
 from trainer.learner import Learner
 from trainer.parallel import Parallel
 from trainer.publishing.broadcast import Broadcaster
 from trainer.publishing.version_files import State, Written, version_files
+from trainer.settings.config import TrainerConfig
 from trainer.store_bridge import StoreBridge
 
 log = logging.getLogger(__name__)
@@ -60,7 +60,7 @@ class Publisher:
         self._answered_at = -1  # step whose weights were published again
         self._since_full = 0
         self._broadcaster: Broadcaster | None = None
-        if parallel.is_main and (settings := config.broadcast(parallel.device)) is not None:
+        if parallel.is_main and (settings := config.publish.transport.broadcast(parallel.device)) is not None:
             self._broadcaster = Broadcaster(bridge.store, config.policy, settings)
 
     def check(self) -> None:
@@ -69,7 +69,7 @@ class Publisher:
         Raises DataError, and ConfigError if the model does not support the publish mode.
         """
         if self._parallel.is_main:
-            policy, source = self._config.policy, self._config.model_name_or_path
+            policy, source = self._config.policy, self._config.model.model_name_or_path
             self._first = manifest_of(source)
             if self._bridge(self._store.versions.newest(policy)) is not None:
                 self._bridge(self._store.versions.check_first(policy, str(source.resolve()), self._first))
@@ -80,7 +80,7 @@ class Publisher:
         step, self._trainer_generation = self._learner.steps_done, trainer_generation
         if self._parallel.is_main:
             remove_leftovers(self._folder, "step-*")  # of earlier starts, whose versions had other names
-            policy, source = self._config.policy, self._config.model_name_or_path
+            policy, source = self._config.policy, self._config.model.model_name_or_path
             self._bridge(self._store.versions.ensure_first(policy, str(source.resolve()), self._first))
             self._bridge(self._store.versions.fence(policy, trainer_generation, step))
             self._bridge(self._store.versions.fail_broadcasts(policy, trainer_generation))
@@ -121,8 +121,8 @@ class Publisher:
     # ------------------------------------------------------------------ rank 0
 
     def _publish_main(self, step: int, state: State) -> dict[str, float]:
-        last = step == self._config.max_steps
-        due = self._config.publish_mode == "delta" and self._since_full + 1 >= self._config.full_every
+        last = step == self._config.optimizer.max_steps
+        due = self._config.publish.publish_mode == "delta" and self._since_full + 1 >= self._config.publish.full_every
         full = self._files.needs_full or due or last or self._full_is_wanted()
         written = self._files.write(self._new_folder(step), state, full=full)
         version = self._announce(step, written, self._offer())
@@ -177,7 +177,7 @@ class Publisher:
         versions = self._bridge(self._store.versions.all(self._config.policy))
         awaited = self._bridge(self._store.evaluation.open_versions(self._config.policy))
         surviving = [v for v in versions if not v.pruned and v.withdrawn_to is None]
-        last = surviving[-self._config.keep_versions :]
+        last = surviving[-self._config.publish.keep_versions :]
         needed = needed_for([*last, *(v for v in surviving if v.version in awaited and v not in last)], versions)
         old = [v for v in versions if not v.pruned and v.version not in needed and self._owns(v)]
         for version in old:

@@ -21,7 +21,6 @@ from shared.weights.adapters import ADAPTER_FOLDER, base_matrices, merge_into, m
 from shared.weights.deltas import DeltaSize
 from shared.weights.files import DELTA_FILE, WEIGHTS_FILE, manifest_of
 from trainer.checkpoints.atomic_directories import write_directory_atomically
-from trainer.config import TrainerConfig
 from trainer.learner import Learner
 from trainer.modeling.model import DTYPES
 from trainer.modeling.trainable import lora_layers
@@ -29,6 +28,7 @@ from trainer.parallel import Parallel
 from trainer.publishing.adapter import gather_adapter, write_adapter
 from trainer.publishing.published_copy import FileLayout, PublishedCopy
 from trainer.publishing.weights import gather_state, write_files
+from trainer.settings.config import TrainerConfig
 
 State = dict[str, torch.Tensor]
 
@@ -77,7 +77,7 @@ class VersionFiles(Protocol):
 
 def version_files(config: TrainerConfig, learner: Learner, parallel: Parallel) -> VersionFiles:
     """By `publish_mode`."""
-    if config.publish_mode == "adapter":
+    if config.publish.publish_mode == "adapter":
         return AdapterFiles(config, learner, parallel)
     return WeightFiles(config, learner, parallel)
 
@@ -99,7 +99,7 @@ class WeightFiles:
         """No effect: these modes do not need version 0."""
 
     def gather(self) -> State:
-        dtype = DTYPES[self._config.publish_dtype] if self._config.publish_dtype else None
+        dtype = DTYPES[self._config.publish.publish_dtype] if self._config.publish.publish_dtype else None
         return gather_state(self._learner.causal_lm, self._parallel, dtype)
 
     def write(self, target: Path, state: State, *, full: bool) -> Written:
@@ -108,7 +108,7 @@ class WeightFiles:
         def fill(temporary: Path) -> None:
             nonlocal size
             if full:
-                write_files(temporary, self._config.model_name_or_path, self._learner.causal_lm, state)
+                write_files(temporary, self._config.model.model_name_or_path, self._learner.causal_lm, state)
             if self._last is not None:
                 size = self._last.write_changes(temporary / DELTA_FILE, state, torch.get_num_threads())
 
@@ -124,7 +124,7 @@ class WeightFiles:
         return replace(written, base=self._last.version, delta=delta, changed_fraction=changed)
 
     def remember(self, version: PolicyVersion, state: State) -> None:
-        if self._config.publish_mode == "delta":
+        if self._config.publish.publish_mode == "delta":
             kept = {name: tensor.clone() for name, tensor in state.items()} if self._aliases else state
             layout = FileLayout.read(Path(version.path) / WEIGHTS_FILE) if self._last is None else self._last.layout
             self._last = PublishedCopy(version.version, kept, layout, version.files)
@@ -144,7 +144,7 @@ class AdapterFiles:
         self._config = config
         self._learner = learner
         self._parallel = parallel
-        self._base = config.model_name_or_path
+        self._base = config.model.model_name_or_path
         self._first: Mapping[str, FileEntry] = {}
 
     def begin(self, first: Mapping[str, FileEntry]) -> None:
@@ -155,12 +155,13 @@ class AdapterFiles:
             found = list(base_matrices(self._base, {name: (shape[0], shape[1]) for name, shape in layers.items()}))
         except DataError as exc:
             raise ConfigError(f"publish_mode adapter: {exc}; expected publish_mode full or delta") from exc
-        held = DTYPES[self._config.dtype]
+        own = self._config.model.dtype
+        held = DTYPES[own]
         for file, matrix, _ in found:
             if torch.promote_types(held, getattr(torch, matrix.dtype)) != held:
                 raise ConfigError(
                     f"publish_mode adapter: engines add the adapter to {matrix.name} of {file} in {matrix.dtype}; "
-                    f"the trainer computes with it in {self._config.dtype}: expected dtype {matrix.dtype}, or publish_mode full"
+                    f"the trainer computes with it in {own}: expected dtype {matrix.dtype}, or publish_mode full"
                 )
 
     def gather(self) -> State:
@@ -172,8 +173,9 @@ class AdapterFiles:
 
         def fill(temporary: Path) -> None:
             nonlocal files
-            model, trainable = self._learner.causal_lm, self._config.trainable()
-            adapter = write_adapter(temporary / ADAPTER_FOLDER, model, state, trainable, self._base)
+            lora = self._config.model.lora
+            assert lora is not None  # a validator's promise
+            adapter = write_adapter(temporary / ADAPTER_FOLDER, self._learner.causal_lm, state, lora, self._base)
             if full:
                 for name in self._first:
                     shutil.copyfile(self._base / name, temporary / name)

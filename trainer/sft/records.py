@@ -13,10 +13,12 @@ import logging
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
+from typing import ClassVar
 
-from pydantic import BaseModel, Field
+from pydantic import Field
 
-from shared.configuration.loading import secret_field
+from shared.configuration.secrets import secret_field
+from shared.configuration.sections import Section
 from shared.documents import DBRecordData
 from shared.errors import ConfigError, DataError
 from shared.files.written_file import write_text_whole
@@ -31,11 +33,13 @@ log = logging.getLogger(__name__)
 CHOICE_FILE = "records.jsonl"
 
 
-class RecordFilter(BaseModel):
-    """Which records of a run are imitated; `SftConfig` has these settings by the same names."""
+class RecordFilter(Section):
+    """Which records of a run are imitated."""
 
-    run: RunName | None = Field(None, description="Instead of train_file: train on records of this run.")
-    db_connection_string: str | None = secret_field(None, description="MongoDB of the run.")
+    switch: ClassVar = ("run", None)
+
+    run: RunName = Field(description="Instead of train_file: train on records of this run.")
+    db_connection_string: str = secret_field(description="MongoDB of the run.")
     policy: PolicyName = Field(DEFAULT_POLICY, description="Whose records.")
     min_score: float = Field(1.0, description="Records of this score or more.")
     source: list[str] | None = Field(None, description="Records of tasks of these sources. None: of all.")

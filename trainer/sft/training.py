@@ -33,13 +33,13 @@ from shared.processes.interrupt import INTERRUPTED
 from shared.tokens.record_tree import RecordTree
 from trainer.checkpoints import checkpoint
 from trainer.graceful_stop import stops_at_signals
-from trainer.ineffective_settings import warn_of_unused
 from trainer.learner import Learner, open_learner
 from trainer.losses import Denominators, LossConfig, LossName
 from trainer.modeling.model import load_tokenizer
 from trainer.parallel import Parallel, end_process, parallel_session
 from trainer.publishing.weights import write_weights
 from trainer.reporting.metrics import MetricsLog
+from trainer.settings.ineffective import warn_of_unused
 from trainer.sft.config import SftConfig
 from trainer.sft.conversations import Conversations, read_conversations, sample_order
 from trainer.sft.records import Records
@@ -68,9 +68,7 @@ def main(argv: list[str] | None = None) -> None:
     handler = RichHandler(console=Console(stderr=True), show_path=False)
     logging.basicConfig(level=logging.INFO, format="%(message)s", handlers=[handler])
     try:
-        with parallel_session(
-            config.device, config.num_threads, tp_size=config.tp_size, cp_size=config.cp_size
-        ) as parallel:
+        with parallel_session(**config.parallel.model_dump()) as parallel:
             train(config, parallel)
     except Stopped as exc:
         if os.environ.get("RANK", "0") == "0":
@@ -94,20 +92,22 @@ def train(config: SftConfig, parallel: Parallel) -> Path:
 
 @contextmanager
 def _open_data(config: SftConfig, parallel: Parallel) -> Iterator[Data]:
-    if config.train_file is not None:
-        conversations = Conversations(read_conversations(config.train_file), load_tokenizer(config.model_name_or_path))
+    if config.data.train_file is not None:
+        conversations = Conversations(
+            read_conversations(config.data.train_file), load_tokenizer(config.model.model_name_or_path)
+        )
         conversations.check(_indices_to_come(config, len(conversations)), parallel)
         yield conversations
         return
-    assert config.run is not None
-    assert config.db_connection_string is not None  # validators' promises
-    with StoreBridge(config.db_connection_string, config.run, must_exist=True) as bridge:
-        yield Records(bridge, config, config.output_dir, parallel, config.max_tokens)
+    wanted = config.data.records
+    assert wanted is not None  # a validator's promise
+    with StoreBridge(wanted.db_connection_string, wanted.run, must_exist=True) as bridge:
+        yield Records(bridge, wanted, config.output_dir, parallel, config.data.max_tokens)
 
 
 def _indices_to_come(config: SftConfig, num_samples: int) -> Sequence[int]:
     """Indices of the samples that remaining steps will use."""
-    newest, count = checkpoint.latest(config.output_dir / CHECKPOINTS), config.samples_per_step
+    newest, count = checkpoint.latest(config.output_dir / CHECKPOINTS), config.data.samples_per_step
     first = checkpoint.step_of(newest) if newest else 0
     wanted = max(0, _max_steps(config, num_samples) - first) * count
     return (
@@ -116,23 +116,23 @@ def _indices_to_come(config: SftConfig, num_samples: int) -> Sequence[int]:
 
 
 def _max_steps(config: SftConfig, num_samples: int) -> int:
-    return config.max_steps or max(1, round(config.epochs * num_samples / config.samples_per_step))
+    return config.optimizer.max_steps or max(1, round(config.data.epochs * num_samples / config.data.samples_per_step))
 
 
 def _train(config: SftConfig, parallel: Parallel, data: Data) -> Path:
     max_steps = _max_steps(config, len(data))
     learner = open_learner(
-        config.model_name_or_path,
-        LossConfig(loss_calculater=LossName.CROSS_ENTROPY, router_aux_loss_coef=config.router_aux_loss_coef),
-        config.optimizer(max_steps),
+        config.model.model_name_or_path,
+        LossConfig(loss_calculater=LossName.CROSS_ENTROPY, router_aux_loss_coef=config.optimizer.router_aux_loss_coef),
+        config.optimizer.adamw(max_steps),
         parallel,
-        trainable=config.trainable(),
-        dtype=config.dtype,
-        attn_implementation=config.attn_implementation,
-        prefix_trees=config.prefix_trees,
-        dropout=config.dropout,
-        compile_layers=config.compile_layers,
-        memory=config.memory(),
+        trainable=config.model.trainable(config.seed),
+        dtype=config.model.dtype,
+        attn_implementation=config.model.attn_implementation,
+        prefix_trees=config.model.prefix_trees,
+        dropout=config.model.dropout,
+        compile_layers=config.model.compile_layers,
+        memory=config.memory,
     )
     checkpoints = config.output_dir / CHECKPOINTS
     if path := checkpoint.latest(checkpoints):
@@ -141,19 +141,21 @@ def _train(config: SftConfig, parallel: Parallel, data: Data) -> Path:
     _steps(config, learner, samples, max_steps, parallel)
     written = write_weights(
         learner.causal_lm,
-        config.model_name_or_path,
+        config.model.model_name_or_path,
         config.output_dir / "final",
         parallel,
-        dtype=config.output_dtype,
+        dtype=config.checkpoint.output_dtype,
     )
     return written.path
 
 
 def _steps(config: SftConfig, learner: Learner, samples: "Samples", max_steps: int, parallel: Parallel) -> None:
-    checkpoints = checkpoint.Checkpoints(config.output_dir / CHECKPOINTS, parallel, keep_last=config.save_total_limit)
+    checkpoints = checkpoint.Checkpoints(
+        config.output_dir / CHECKPOINTS, parallel, keep_last=config.checkpoint.save_total_limit
+    )
     accounting = {
-        "model_name_or_path": str(config.model_name_or_path.resolve()),
-        "trainable": config.trainable().model_dump(),
+        "model_name_or_path": str(config.model.model_name_or_path.resolve()),
+        "trainable": config.model.trainable(config.seed).model_dump(),
     }
     with ExitStack() as stack:
         stack.enter_context(stops_at_signals(samples))
@@ -165,7 +167,7 @@ def _steps(config: SftConfig, learner: Learner, samples: "Samples", max_steps: i
             if reporter:
                 reporter.report(step, result.metrics | {"sft/left_out_samples": float(samples.left_out)})
             stops = learner.steps_done < max_steps and parallel.max_int(samples.stopping)
-            if stops or (config.save_steps and learner.steps_done % config.save_steps == 0):
+            if stops or (config.checkpoint.save_steps and learner.steps_done % config.checkpoint.save_steps == 0):
                 checkpoints.save(learner, accounting)
             if stops:
                 raise Stopped(
@@ -173,8 +175,8 @@ def _steps(config: SftConfig, learner: Learner, samples: "Samples", max_steps: i
                 )
     if first < max_steps and not trained_tokens:
         raise ConfigError(
-            f"every sample of {max_steps - first} steps was left out: longer than max_tokens={config.max_tokens}; nothing was "
-            "trained, and no model is written"
+            f"every sample of {max_steps - first} steps was left out: longer than max_tokens={config.data.max_tokens}; nothing "
+            "was trained, and no model is written"
         )
 
 
@@ -209,22 +211,25 @@ class Samples:
     def of_step(self, step: int) -> tuple[list[Row], Denominators]:
         """Each rank takes every world_size-th sample; equal prefixes among them are computed once."""
         config = self._config
-        count = config.samples_per_step
+        count = config.data.samples_per_step
         order = sample_order(len(self._data), step * count, count, config.seed)
         records = self._data.trees(order[self._parallel.data.rank :: self._parallel.data.size])
-        fitting = [record for record in records if record.num_tokens <= config.max_tokens]
+        fitting = [record for record in records if record.num_tokens <= config.data.max_tokens]
         for record in records:
-            if record.num_tokens > config.max_tokens:
+            if record.num_tokens > config.data.max_tokens:
                 log.warning(
-                    "%s: %d tokens, max_tokens is %d: left out", record.record_id, record.num_tokens, config.max_tokens
+                    "%s: %d tokens, max_tokens is %d: left out",
+                    record.record_id,
+                    record.num_tokens,
+                    config.data.max_tokens,
                 )
         self.left_out += len(records) - len(fitting)
         tree = merge(fitting, merging=Merging.LINEAR if self._linear else Merging.TREE)
         rows = pack(
             [tree],
-            config.tokens_per_row,
+            config.data.tokens_per_row,
             one_sequence_per_row=self._linear,
-            every_token=config.router_aux_loss_coef > 0,
+            every_token=config.optimizer.router_aux_loss_coef > 0,
         )
         return rows, Denominators.count(torch.from_numpy(tree.trained_tokens_T))
 
@@ -233,11 +238,11 @@ class _Reporter:
     """Progress bar and metrics file, on the main process."""
 
     def __init__(self, config: SftConfig, first: int, max_steps: int) -> None:
-        self._log_steps, self._last = config.log_steps, max_steps - 1
+        self._log_steps, self._last = config.report.log_steps, max_steps - 1
         self._metrics = MetricsLog(
             config.output_dir / METRICS_FILE,
             resume_step=first,
-            trackers=config.report_to,
+            trackers=config.report.report_to,
             run_name="sft",
             settings=config.snapshot(),
         )

@@ -6,7 +6,8 @@ from typing import ClassVar, Literal
 from pydantic import Field, model_validator
 
 from sampler.engine.client.access import EngineAccess
-from shared.configuration.loading import LogLevel, ServiceConfig, secret_field
+from shared.configuration.loading import LogLevel, ServiceConfig
+from shared.configuration.secrets import secret_field
 from shared.files.hub import ModelFolder
 from shared.names import DEFAULT_POLICY, PolicyName, RunName
 

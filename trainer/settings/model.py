@@ -1,17 +1,17 @@
-"""Settings of the model's computation, shared by reinforcement learning and supervised training."""
+"""Which model is trained and how it is computed: sections that reinforcement learning and supervised training share."""
 
-from typing import Annotated
+from pathlib import Path
 
 from pydantic import Field
 
-from trainer.modeling.memory import MemorySettings
+from shared.configuration.sections import Section
+from trainer.modeling.trainable import Trainable, TrainedParts
 
-Positive = Annotated[int, Field(gt=0)]
 
+class ModelSettings(TrainedParts):
+    """Which model is trained, what of it, and how it is computed. None changes what is trained, but freeze, lora and dropout."""
 
-class ComputeSettings(MemorySettings):
-    """The settings; `TrainerConfig` and `SftConfig` have them by the same names. None changes what is trained, but `dropout`."""
-
+    model_name_or_path: Path = Field(description="Hugging Face directory with the weights the run starts from.")
     dtype: str = Field("float32", description="Of parameters and optimizer: float32, bfloat16 or float64.")
     attn_implementation: str = Field(
         "auto", description="by_node, flex_attention, sdpa, eager, or auto: the first that fits."
@@ -27,12 +27,23 @@ class ComputeSettings(MemorySettings):
     compile_layers: bool = Field(
         False, description="Compile the layers (torch.compile): slower first steps; docs/memory.md says when it pays."
     )
+
+    def trainable(self, seed: int) -> Trainable:
+        return Trainable(freeze=self.freeze, lora=self.lora, seed=seed)
+
+
+class ParallelSettings(Section):
+    """Devices and processes: how one step's computation is divided."""
+
     device: str = Field("auto", description="auto, cpu or cuda.")
     num_threads: int = Field(0, ge=0, description="CPU threads a process; 0 follows OMP_NUM_THREADS, else one.")
-    tp_size: Positive = Field(
+    tp_size: int = Field(
         1,
+        gt=0,
         description="Processes that share each layer, and its experts (tensor and expert parallelism); the rest share the data.",
     )
-    cp_size: Positive = Field(
-        1, description="Processes that share each row's tokens (context parallelism); tp_size × cp_size share a row."
+    cp_size: int = Field(
+        1,
+        gt=0,
+        description="Processes that share each row's tokens (context parallelism); tp_size × cp_size share a row.",
     )

@@ -6,6 +6,8 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from shared.configuration.sections import flat_values, settings_of
+
 log = logging.getLogger(__name__)
 
 
@@ -14,16 +16,15 @@ def unused(config: BaseModel, rules: Mapping[str, tuple[str, Any]]) -> dict[str,
 
     A setting with its default value is never reported: it cannot be told whether the user gave it.
     """
-    fields = type(config).model_fields
+    values, settings = flat_values(config), settings_of(type(config))
     return {
         name: f"{other} is {value}"
         for name, (other, value) in rules.items()
-        if getattr(config, other) == value
-        and getattr(config, name) != fields[name].get_default(call_default_factory=True)
+        if values[other] == value and values[name] != settings[name].field.get_default(call_default_factory=True)
     }
 
 
 def warn_of_unused(config: BaseModel, found: Mapping[str, str]) -> None:
     """A line for each of {setting: why it has no effect}. No error: a flag may turn off what a file sets."""
     for name, why in found.items():
-        log.warning("%s is %s, but has no effect: %s", name, getattr(config, name), why)
+        log.warning("%s is %s, but has no effect: %s", name, flat_values(config)[name], why)

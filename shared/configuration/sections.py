@@ -1,0 +1,205 @@
+"""Sections of a service's settings: `config.optimizer.learning_rate`, written with or without the section's name.
+
+    trainer: {optimizer: {learning_rate: 1.0e-6}}       --optimizer.learning_rate 1e-6
+    trainer: {learning_rate: 1.0e-6}                    --learning_rate 1e-6
+
+A setting has one name, which no other section of the service uses; its section says only where it stands. So the short form is
+always possible, and both forms mean the same. A section may hold sections.
+
+An optional section (`Section | None`) is on or off by one of its settings, its `switch`, which has no default: `lora_rank: 0` is
+`lora: null`. The other settings of a section that is off cannot be read; given to one that is on, they need the switch.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, ClassVar, get_args
+
+from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError, model_validator
+from pydantic.fields import FieldInfo
+
+from shared.configuration.option_names import unknown_option
+
+
+class Section(BaseModel):
+    """Base of a named group of settings. The first line of a subclass's docstring is its title in `--help`."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, hide_input_in_errors=True)
+    switch: ClassVar[tuple[str, Any] | None] = None  # of an optional section: a setting, and its value for "off"
+
+    @model_validator(mode="before")
+    @classmethod
+    def short_names_are_put_into_their_sections(cls, values: Any) -> Any:
+        return nested(cls, values) if isinstance(values, dict) else values
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """`path`: its sections and its own name, which is the last part; `optional`: one of the sections is."""
+
+    path: tuple[str, ...]
+    field: FieldInfo
+    optional: bool
+
+    @property
+    def dotted(self) -> str:
+        return ".".join(self.path)
+
+    @property
+    def required(self) -> bool:
+        return self.field.is_required() and not self.optional
+
+
+def section_of(field: FieldInfo) -> type[Section] | None:
+    """The section that a field of a model is; None: it is a setting."""
+    for kind in (field.annotation, *get_args(field.annotation)):
+        if isinstance(kind, type) and issubclass(kind, Section):
+            return kind
+    return None
+
+
+@cache
+def sections_of(model: type[BaseModel]) -> Mapping[str, type[Section]]:
+    """The sections directly inside a model, by name."""
+    return {name: kind for name, field in model.model_fields.items() if (kind := section_of(field))}
+
+
+@cache
+def settings_of(model: type[BaseModel]) -> Mapping[str, Setting]:
+    """Every setting of a model and its sections, by name, in the order of the fields."""
+    found: dict[str, Setting] = {}
+    for name, field in model.model_fields.items():
+        kind = section_of(field)
+        inner = {name: Setting((), field, False)} if kind is None else settings_of(kind)
+        for setting, its in inner.items():
+            if setting in found:
+                raise TypeError(f"{model.__name__}: {setting} is in two sections, {found[setting].dotted} and {name}")
+            optional = its.optional or bool(kind and kind.switch)
+            found[setting] = Setting((name, *its.path), its.field, optional)
+    return found
+
+
+@cache
+def spellings(model: type[BaseModel]) -> Mapping[str, str]:
+    """{as it may be written: setting}: by its name, and by its name after those of its sections."""
+    return {written: name for name, setting in settings_of(model).items() for written in (name, setting.dotted)}
+
+
+def setting_of(model: type[BaseModel], written: str) -> str | None:
+    """The setting that is meant, also by the key of one that is a mapping (`eval_sampling.top_p`). None: there is none."""
+    base = written.rpartition(".")[0]
+    if written in spellings(model) or not base or base in sections_of(model):
+        return spellings(model).get(written)
+    return setting_of(model, base)
+
+
+def unknown_name(model: type[BaseModel], name: str, kind: str = "option") -> str:
+    """What to say of a name that is no setting: the nearest that are, written in the same way."""
+    return unknown_option(name, alike(name, spellings(model)), kind)
+
+
+def alike(name: str, known: Iterable[str]) -> list[str]:
+    """The names that are written as this one is: with sections, or without."""
+    return [other for other in known if ("." in other) == ("." in name)]
+
+
+def flattened(model: type[BaseModel], values: Mapping[str, Any]) -> dict[str, Any]:
+    """{setting: value} of values in every spelling; an unknown name stays as it is.
+
+    Raises ValueError for a section that is no mapping, and for two values of one setting.
+    """
+    flat: dict[str, Any] = {}
+    written: dict[str, str] = {}
+    for name, value, where in _leaves(model, values, ""):
+        if name in flat and flat[name] != value:
+            raise ValueError(
+                f"{written[name]} and {where} are one setting, with different values; expected one of them"
+            )
+        flat[name], written[name] = value, where
+    return flat
+
+
+def written_as(model: type[BaseModel], values: Mapping[str, Any], name: str) -> str | None:
+    """How the values spell a setting; None: they do not have it."""
+    return next((where for setting, _, where in _leaves(model, values, "") if setting == name), None)
+
+
+def _leaves(model: type[BaseModel], values: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any, str]]:
+    """(setting, value, as it is written)."""
+    for name, value in values.items():
+        kind = sections_of(model).get(name)
+        where = f"{prefix}{name}"
+        if kind is None or (name in settings_of(model) and not isinstance(value, dict | Section)):
+            yield spellings(model).get(name, where), value, where
+        elif isinstance(value, Section):
+            yield from ((inner, value, where) for inner, value in flat_values(value).items())
+        elif isinstance(value, dict):
+            yield from _leaves(kind, value, f"{where}.")
+        elif value is None and kind.switch is not None:
+            yield *kind.switch, where
+        else:
+            raise ValueError(f"{where}: found {type(value).__name__}; expected settings and their values")
+
+
+def located(model: type[BaseModel], place: Sequence[str | int]) -> tuple[str | None, tuple[str | int, ...]]:
+    """The setting, and the place inside its value, that a validation error's `loc` names; (None, ()): a whole section."""
+    for depth, name in enumerate(place):
+        kind = sections_of(model).get(str(name))
+        if kind is None:
+            return str(name), tuple(place[depth + 1 :])
+        model = kind
+    return None, ()
+
+
+def others_in_section(model: type[BaseModel], name: str) -> set[str]:
+    """The other settings of a setting's own section."""
+    settings = settings_of(model)
+    place = settings[name].path[:-1]
+    return {other for other, setting in settings.items() if setting.path[:-1] == place and other != name}
+
+
+def nested(model: type[BaseModel], values: Mapping[str, Any]) -> dict[str, Any]:
+    """The same with every setting in its section, as the model is validated from."""
+    flat = flattened(model, values)
+    whole: dict[str, Any] = {}
+    for name in [name for name in flat if name not in settings_of(model)]:
+        whole[name] = flat.pop(name)
+    return whole | _nest(model, flat)
+
+
+def _nest(model: type[BaseModel], flat: Mapping[str, Any]) -> dict[str, Any]:
+    whole = {name: flat[name] for name in model.model_fields.keys() - sections_of(model).keys() if name in flat}
+    for name, kind in sections_of(model).items():
+        own = {setting: flat[setting] for setting in settings_of(kind) if setting in flat}
+        if kind.switch is None:
+            whole[name] = _nest(kind, own)
+        elif own:
+            whole[name] = None if _is_off(own, *kind.switch) else _nest(kind, own)
+    return whole
+
+
+def _is_off(own: Mapping[str, Any], switch: str, off: Any) -> bool:
+    """A flag's or a variable's value is text."""
+    try:
+        return switch in own and bool(TypeAdapter(type(off)).validate_python(own[switch]) == off)
+    except ValidationError:
+        return False
+
+
+def flat_values(config: BaseModel) -> dict[str, Any]:
+    """{setting: value} of a model; of an optional section that is off, its switch alone."""
+    flat: dict[str, Any] = {}
+    for name in type(config).model_fields:
+        kind, value = sections_of(type(config)).get(name), getattr(config, name)
+        if kind is None:
+            flat[name] = value
+        elif isinstance(value, Section):
+            flat |= flat_values(value)
+        elif kind.switch is not None:
+            flat.update([kind.switch])
+    return flat
+
+
+def value_of(config: BaseModel, name: str) -> Any:
+    """Of one setting, in any section. Raises KeyError where its section is off."""
+    return flat_values(config)[name]

@@ -1,0 +1,52 @@
+"""What is kept of a training, and what is measured and reported of it."""
+
+from typing import Annotated, Self
+
+from pydantic import Field, model_validator
+
+from shared.configuration.sections import Section
+
+Positive = Annotated[int, Field(gt=0)]
+
+
+class CheckpointSettings(Section):
+    """When checkpoints are written and evaluated, and which are kept."""
+
+    save_steps: Positive = Field(10, description="Checkpoint every so many steps, and at the end.")
+    eval_steps: int = Field(
+        0, ge=0, description="Queue the held-out tasks (split eval) at the weights of every so many steps. 0: never."
+    )
+    keep_checkpoints: Positive = Field(2, description="Checkpoints to keep: the last ones.")
+    keep_best_checkpoints: int = Field(
+        0,
+        ge=0,
+        description="Keep those with the best held-out rewards too, so many (see eval_steps, a multiple of save_steps).",
+    )
+    async_checkpoints: bool = Field(
+        True,
+        description="Write checkpoints while the next steps are computed; needs host memory for one more copy of the state.",
+    )
+    undo_later_steps: bool = Field(
+        False,
+        description="Begin before the run's newest checkpoint: later versions are withdrawn, later steps' records trained again.",
+    )
+
+    @model_validator(mode="after")
+    def the_best_checkpoints_are_of_steps_that_are_saved_and_judged(self) -> Self:
+        if self.keep_best_checkpoints and (self.eval_steps == 0 or self.eval_steps % self.save_steps):
+            raise ValueError(
+                f"keep_best_checkpoints is {self.keep_best_checkpoints}, but eval_steps {self.eval_steps} and save_steps "
+                f"{self.save_steps}; expected eval_steps to be a multiple of save_steps, so that what is judged is there to keep"
+            )
+        return self
+
+
+class ReportSettings(Section):
+    """What is measured of the training, and where it is reported."""
+
+    with_entropy: bool = Field(True, description="Measure the policy's entropy (one more pass over the logits).")
+    report_to: list[str] | None = Field(
+        None,
+        description="Trackers: tensorboard, wandb, swanlab, mlflow, trackio, none. None: tensorboard where installed. They are "
+        "told these settings, and log as RUN, or as RUN-POLICY where it is not main.",
+    )

@@ -1,0 +1,128 @@
+"""The trainer's configuration: `python -m trainer --help` prints it."""
+
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+from pydantic import Field, model_validator
+
+from shared.configuration.loading import LogLevel, ServiceConfig
+from shared.configuration.secrets import secret_field
+from shared.configuration.sections import flat_values, flattened
+from shared.names import DEFAULT_POLICY, PolicyName, RunName, shortened
+from trainer.data.advantages import require_normalization
+from trainer.losses import LossConfig, LossName
+from trainer.modeling.memory import MemorySettings
+from trainer.settings.checkpoint import CheckpointSettings, ReportSettings
+from trainer.settings.data import DataSettings
+from trainer.settings.ineffective import unused
+from trainer.settings.model import ModelSettings, ParallelSettings
+from trainer.settings.optimizer import OptimizerSettings
+from trainer.settings.presets import PRESETS
+from trainer.settings.publish import PublishSettings
+
+UNUSED = {  # settings that do nothing while another one has this value
+    "min_lr_ratio": ("lr_schedule", "constant"),
+    "retrained_interval": ("max_trained_count", 1),
+    "full_every": ("publish_mode", "full"),
+    "broadcast_address": ("weight_transport", "disk"),
+    "broadcast_port": ("weight_transport", "disk"),
+    "broadcast_backend": ("weight_transport", "disk"),
+    "broadcast_join_s": ("weight_transport", "disk"),
+    "broadcast_limit_s": ("weight_transport", "disk"),
+}
+
+
+class TrainerConfig(ServiceConfig):
+    """One training job: its run and policy, and a section of settings for each part of the work."""
+
+    section: ClassVar[str] = "trainer"
+    program: ClassVar[str] = "python -m trainer"
+
+    run: RunName = Field(description="Run name: the database that samplers and trainers of this run share.")
+    db_connection_string: str = secret_field(description="MongoDB to use.")
+    policy: PolicyName = Field(DEFAULT_POLICY, description="Which policy this job trains.")
+    output_dir: Path | None = Field(
+        None, description="Checkpoints, versions, metrics. None: output/RUN, or output/RUN/POLICY where it is not main."
+    )
+    preset: str | None = Field(None, description=f"Values to start from: {', '.join(PRESETS)}. Other settings win.")
+    seed: int = Field(0, ge=0, description="Of everything random in the trainer.")
+    log_level: LogLevel = Field("INFO", description="From which severity on messages are logged.")
+
+    model: ModelSettings
+    memory: MemorySettings = MemorySettings()
+    parallel: ParallelSettings = ParallelSettings()
+    data: DataSettings = DataSettings()
+    loss: LossConfig = LossConfig()
+    optimizer: OptimizerSettings = OptimizerSettings()
+    publish: PublishSettings = PublishSettings()
+    checkpoint: CheckpointSettings = CheckpointSettings()
+    report: ReportSettings = ReportSettings()
+
+    @model_validator(mode="before")
+    @classmethod
+    def a_preset_gives_what_is_not_set(cls, values: Any) -> Any:
+        if not isinstance(values, dict) or values.get("preset") is None:
+            return values
+        name = values["preset"]
+        if not isinstance(name, str) or name not in PRESETS:
+            raise ValueError(f"preset {shortened(name)} is unknown; expected one of {', '.join(PRESETS)}")
+        return {**PRESETS[name].settings, **flattened(cls, values)}
+
+    @model_validator(mode="after")
+    def zero_advantages_mean_nothing_to_a_policy_gradient_only(self) -> Self:
+        if not self.data.drop_zero_advantage:
+            return self
+        if self.loss.loss_calculater is LossName.CROSS_ENTROPY:
+            raise ValueError("CrossEntropy trains on every record: set drop_zero_advantage to false")
+        names = ("kl_coefficient", "entropy_coefficient", "router_aux_loss_coef", "log_ratio_penalty")
+        terms = [name for name in names if flat_values(self)[name] != 0]
+        if terms and not (terms == ["log_ratio_penalty"] and self.loss.loss_calculater is not LossName.DPPO):
+            raise ValueError(
+                f"{terms[0]} gives records without advantage a gradient too: set drop_zero_advantage to false"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def a_normalization_is_registered(self) -> Self:
+        require_normalization(self.data.advantage_normalization)
+        return self
+
+    @model_validator(mode="after")
+    def the_data_of_this_very_run_comes_from_elsewhere(self) -> Self:
+        offline = self.data.offline
+        if offline and offline.data_run == self.run and offline.data_db is None:
+            raise ValueError(
+                f"data_run is {self.run!r}, this run itself: its trainer marks what it uses; expected another run name"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def an_adapter_is_published_of_what_has_one(self) -> Self:
+        if self.publish.publish_mode != "adapter":
+            return self
+        if not self.model.lora:
+            raise ValueError(
+                "publish_mode adapter publishes the adapter: set lora_rank, or publish_mode to full or delta"
+            )
+        if self.publish.publish_dtype:
+            raise ValueError(
+                f"publish_mode adapter leaves the frozen weights as they lie in model_name_or_path; publish_dtype is "
+                f"{self.publish.publish_dtype}, expected none"
+            )
+        return self
+
+    def without_effect(self) -> dict[str, str]:
+        """Preset values made moot by another setting are not reported."""
+        given = PRESETS[self.preset].settings if self.preset is not None else {}
+        found, values = self.loss.without_effect() | unused(self, UNUSED), flat_values(self)
+        return {name: why for name, why in found.items() if values[name] != given.get(name)}
+
+    @property
+    def folder(self) -> Path:
+        run = Path("output") / self.run
+        return self.output_dir or (run if self.policy == DEFAULT_POLICY else run / self.policy)
+
+    @property
+    def tracked_as(self) -> str:
+        """The name that trackers know this training by: each policy's trainer has its own."""
+        return self.run if self.policy == DEFAULT_POLICY else f"{self.run}-{self.policy}"

@@ -1,0 +1,77 @@
+"""How the weights of each step reach the engines."""
+
+import socket
+from typing import Annotated, Literal, Self
+
+import torch
+from pydantic import Field, model_validator
+
+from shared.configuration.sections import Section
+from trainer.publishing.broadcast import BroadcastSettings
+
+Positive = Annotated[int, Field(gt=0)]
+
+
+class TransportSettings(Section):
+    """By what way engines get published weights."""
+
+    weight_transport: Literal["disk", "broadcast"] = Field(
+        "disk",
+        description="How engines get published weights: from disk, or, those that can, over the network. Every version is on "
+        "disk in any case; docs/publishing.md says when which is better.",
+    )
+    broadcast_address: str | None = Field(
+        None, description="This machine's address, as engines reach it. None: its host name."
+    )
+    broadcast_port: int = Field(
+        0, ge=0, le=65535, description="Where engines meet for a broadcast (they also use others). 0: a free one."
+    )
+    broadcast_backend: Literal["gloo", "nccl"] | None = Field(
+        None, description="What carries a broadcast. None: nccl where the trainer computes on a GPU, else gloo."
+    )
+    broadcast_join_s: float = Field(10.0, gt=0, description="How long an offer to engines is open at most.")
+    broadcast_limit_s: float = Field(120.0, gt=0, description="How long one broadcast may take.")
+
+    def broadcast(self, device: torch.device) -> BroadcastSettings | None:
+        """None: from disk alone."""
+        if self.weight_transport == "disk":
+            return None
+        backend = self.broadcast_backend or ("nccl" if device.type == "cuda" else "gloo")
+        return BroadcastSettings(
+            address=self.broadcast_address or socket.gethostname(),
+            port=self.broadcast_port,
+            backend=backend,
+            device=str(device) if backend == "nccl" else "cpu",
+            join_s=self.broadcast_join_s,
+            limit_s=self.broadcast_limit_s,
+        )
+
+
+class PublishSettings(Section):
+    """In what form each version of the weights is published, and how engines get it."""
+
+    publish_mode: Literal["full", "delta", "adapter"] = Field(
+        "full",
+        description="Every version as a complete directory; as the changed bytes with a complete one now and then (delta); or as "
+        "the adapter alone, which engines' keepers merge (adapter: needs lora_rank). docs/publishing.md says when that is less.",
+    )
+    full_every: Positive = Field(
+        20, description="publish_mode delta: every so many versions is a complete directory too."
+    )
+    publish_dtype: Literal["bfloat16", "float32", "float64"] | None = Field(
+        None, description="Of published weights: what engines serve. None: that of the parameters."
+    )
+    keep_versions: Annotated[int, Field(ge=2)] = Field(
+        4,
+        description="Published versions to keep on disk, with what they are put together from; engines may still be loading "
+        "the last ones.",
+    )
+    transport: TransportSettings = TransportSettings()
+
+    @model_validator(mode="after")
+    def what_is_broadcast_is_complete(self) -> Self:
+        if self.transport.weight_transport == "broadcast" and self.publish_mode != "full":
+            raise ValueError(
+                f"weight_transport broadcast sends complete files; publish_mode is {self.publish_mode}, expected full"
+            )
+        return self
