@@ -142,7 +142,7 @@ def test_the_losses_of_the_page_are_computed_by_their_settings(
     (tmp_path / "losses_of_the_page.py").write_text(block)
     given = settings("trainer.losses") | {
         "loss_modules": [f"{tmp_path}/losses_of_the_page.py"],
-        "loss_calculater": name,
+        "loss": name,
     }
     config = TrainerConfig(
         run="r", db_connection_string="x", model_name_or_path=tmp_path, loss_aggregation=aggregation, **given

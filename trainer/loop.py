@@ -177,7 +177,7 @@ def _warn_of_staleness(config: TrainerConfig) -> None:
         log.warning(
             "%s with clip_anchor %s and rollout_is none gives old tokens the weight of fresh ones: set rollout_is token, or "
             "max_staleness 0",
-            config.loss.loss_calculater,
+            config.loss.loss,
             config.loss.clip_anchor,
         )
 

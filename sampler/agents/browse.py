@@ -58,7 +58,7 @@ class BrowseAgent:
     async def purpose_for(self, tool: str, purpose: object, text: str) -> str | None:
         """The purpose for summarizing `text`, a result of `tool`; None: do not summarize. `purpose`: the call's argument."""
         entry = next((entry for entry in self.config.browse_tools if fnmatchcase(tool, entry)), None)
-        if entry is None or not self.config.status or not await asyncio.to_thread(self._is_long, text):
+        if entry is None or not self.config.enabled or not await asyncio.to_thread(self._is_long, text):
             return None
         given = purpose.strip() if isinstance(purpose, str) else ""
         return given or self.config.default_purpose.get(entry, DEFAULT_PURPOSE)

@@ -17,7 +17,16 @@ from typing import Annotated, Any, Self
 from urllib.parse import urlsplit
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_validator, model_validator
+from pydantic import (
+    AliasChoices,
+    BaseModel,
+    ConfigDict,
+    Field,
+    SecretStr,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 
 from sampler.environment_variables import VARIABLE, expand
 from shared.errors import ConfigError
@@ -115,7 +124,9 @@ class BrowseAgentConfig(AgentConfig):
     default_purpose: dict[str, Text] = {}  # by entry of browse_tools; for calls without an argument `purpose`
     min_prompt_length: Annotated[int, Field(ge=0)] = 1500  # tokens; shorter results stay unchanged
     max_prompt_length: Count = 60_000  # tokens; the middle of longer results is cut
-    status: bool = True  # False: tool results are not summarized
+    enabled: bool = Field(
+        True, validation_alias=AliasChoices("enabled", "status")
+    )  # False: tool results are not summarized
 
     @model_validator(mode="after")
     def _lengths_are_in_order(self) -> Self:

@@ -101,7 +101,7 @@ def run_case(config: TrainerConfig, bridge: StoreBridge, parallel: Parallel, ste
     torch.manual_seed(0)
     learner = open_learner(
         config.model.model_name_or_path,
-        LossConfig(loss_calculater=LossName.CROSS_ENTROPY),
+        LossConfig(loss=LossName.CROSS_ENTROPY),
         OptimizerConfig(learning_rate=config.optimizer.learning_rate, max_steps=100),
         parallel,
         trainable=config.model.trainable(config.seed),

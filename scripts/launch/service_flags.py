@@ -1,4 +1,4 @@
-"""Service flags on the launcher's command line: `minirl_example.sh RUN --loss_calculater GRPO --max_turns 4`.
+"""Service flags on the launcher's command line: `minirl_example.sh RUN --loss GRPO --max_turns 4`.
 
 A flag that is not the launcher's is passed to every service that has it, where it overrides environment and YAML.
 Names, values and the rules between settings are checked before anything starts.

@@ -26,6 +26,7 @@ class Section(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, hide_input_in_errors=True)
     switch: ClassVar[tuple[str, Any] | None] = None  # of an optional section: a setting, and its value for "off"
+    aliases: ClassVar[Mapping[str, str]] = {}  # {another name that users know: setting}
 
     @model_validator(mode="before")
     @classmethod
@@ -81,8 +82,22 @@ def settings_of(model: type[BaseModel]) -> Mapping[str, Setting]:
 
 @cache
 def spellings(model: type[BaseModel]) -> Mapping[str, str]:
-    """{as it may be written: setting}: by its name, and by its name after those of its sections."""
-    return {written: name for name, setting in settings_of(model).items() for written in (name, setting.dotted)}
+    """{as it may be written: setting}: by its name or an alias, and by each after the names of its sections."""
+    return {written: name for name in settings_of(model) for written in spellings_of(model, name)}
+
+
+@cache
+def spellings_of(model: type[BaseModel], name: str) -> Sequence[str]:
+    """Of one setting, its own name first."""
+    setting = settings_of(model)[name]
+    prefix = "".join(f"{section}." for section in setting.path[:-1])
+    names = [name, *(alias for alias, meant in _aliases(model).items() if meant == name)]
+    return [*names, *(f"{prefix}{one}" for one in names)] if prefix else names
+
+
+def _aliases(model: type[BaseModel]) -> dict[str, str]:
+    own = dict(model.aliases) if issubclass(model, Section) else {}
+    return own | {alias: name for kind in sections_of(model).values() for alias, name in _aliases(kind).items()}
 
 
 def setting_of(model: type[BaseModel], written: str) -> str | None:

@@ -12,7 +12,7 @@ from typing import Any
 from pydantic_settings import BaseSettings, CliSettingsSource, EnvSettingsSource, SettingsError
 
 from shared.configuration.secrets import DATABASE, DATABASE_VARIABLE, is_secret
-from shared.configuration.sections import flattened, setting_of, settings_of, spellings, unknown_name
+from shared.configuration.sections import flattened, setting_of, settings_of, spellings, spellings_of, unknown_name
 from shared.errors import ConfigError
 from shared.redaction import is_plain
 
@@ -29,7 +29,9 @@ def given_flags(cls: type[BaseSettings], argv: Sequence[str], program: str, sect
     given = {written.get(name, name): value for name, value in flattened(cls, source()).items()}
     for name, value in given.items():
         if is_secret(cls, spellings(cls)[name]) and "://" in str(value) and not is_plain(str(value)):
-            variable = DATABASE_VARIABLE if name == DATABASE else variables_of(cls, section)[spellings(cls)[name]][0]
+            variable = (
+                DATABASE_VARIABLE if name == DATABASE else next(iter(variables_of(cls, section)[spellings(cls)[name]]))
+            )
             sys.stderr.write(
                 f"{program}: --{name} may contain a secret, which the process list shows to every user of this machine: "
                 f"set it in the environment, as {variable}\n"
@@ -59,12 +61,11 @@ def _spelled_out(cls: type[BaseSettings], argv: list[str]) -> list[str]:
     return found
 
 
-def variables_of(cls: type[BaseSettings], section: str) -> dict[str, tuple[str, str]]:
-    """{setting: its variables, without and with its sections}."""
-    prefix = f"TANDEM_{section}_"
+def variables_of(cls: type[BaseSettings], section: str) -> dict[str, dict[str, str]]:
+    """{setting: {variable: the spelling it stands for}}, the shortest first."""
     return {
-        name: (f"{prefix}{name}".upper(), f"{prefix}{'__'.join(setting.path)}".upper())
-        for name, setting in settings_of(cls).items()
+        name: {f"TANDEM_{section}_{written.replace('.', '__')}".upper(): written for written in spellings_of(cls, name)}
+        for name in settings_of(cls)
     }
 
 
@@ -74,13 +75,13 @@ def given_variables(cls: type[BaseSettings], section: str) -> dict[str, Any]:
         name.upper(): text for name, text in os.environ.items() if name.upper().startswith(f"TANDEM_{section.upper()}_")
     }
     known = variables_of(cls, section)
-    if unknown := sorted(given.keys() - {variable for both in known.values() for variable in both}):
-        names = ", ".join(sorted(short for short, _ in known.values()))
+    if unknown := sorted(given.keys() - {variable for variables in known.values() for variable in variables}):
+        names = ", ".join(sorted(next(iter(variables)) for variables in known.values()))
         raise ConfigError(f"environment: unknown variable {unknown[0]}; {section} knows {names}")
     source = EnvSettingsSource(cls)
     found: dict[str, Any] = {}
     for name, setting in settings_of(cls).items():
-        for variable, written in zip(known[name], (name, setting.dotted), strict=True):
+        for variable, written in known[name].items():
             if variable in given:
                 try:
                     found[written] = source.prepare_field_value(name, setting.field, given[variable], False)

@@ -144,3 +144,39 @@ def test_no_section_of_the_trainer_is_longer_than_a_person_can_hold_in_the_head(
     for service in (TrainerConfig, SftConfig):
         places = [setting.path[:-1] for setting in settings_of(service).values()]
         assert max(places.count(place) for place in places) <= 16
+
+
+@pytest.mark.parametrize(
+    ("flags", "variables"),
+    [
+        (["--loss", "GRPO"], {}),
+        (["--loss_calculater", "GRPO"], {}),
+        (["--loss.loss", "GRPO"], {}),
+        (["--loss.loss_calculater=GRPO"], {}),
+        ([], {"TANDEM_TRAINER_LOSS": "GRPO"}),
+        ([], {"TANDEM_TRAINER_LOSS_CALCULATER": "GRPO"}),
+        ([], {"TANDEM_TRAINER_LOSS__LOSS": "GRPO"}),
+    ],
+)
+def test_the_loss_has_its_name_and_its_alias_everywhere(
+    flags: list[str], variables: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    required = ["--run", "r", "--db_connection_string", "x", "--model_name_or_path", "."]
+    assert TrainerConfig.load([*required, *flags]).loss.loss == "GRPO"
+
+
+@pytest.mark.parametrize(
+    "text", ["{loss: GRPO}", "{loss_calculater: GRPO}", "{loss: {loss: GRPO}}", "{loss: {loss_calculater: GRPO}}"]
+)
+def test_the_loss_has_its_name_and_its_alias_in_yaml(text: str, tmp_path: Path) -> None:
+    (tmp_path / "a.yml").write_text(f"trainer: {text}\n")
+    required = ["--run", "r", "--db_connection_string", "x", "--model_name_or_path", "."]
+    assert TrainerConfig.load([*required, "--config", str(tmp_path / "a.yml")]).loss.loss == "GRPO"
+
+
+def test_a_name_and_its_alias_with_different_values_are_refused() -> None:
+    required = ["--run", "r", "--db_connection_string", "x", "--model_name_or_path", "."]
+    with pytest.raises(ConfigError, match="--loss and --loss_calculater are one setting, with different values"):
+        TrainerConfig.load([*required, "--loss", "GRPO", "--loss_calculater", "GSPO"])

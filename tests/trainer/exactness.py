@@ -19,11 +19,9 @@ from trainer.trees.tree import TokenTree
 TOLERANCE = 1e-9
 CONFIGS = {
     "minirl": LossConfig(importance_weight_cap_ratio=1.5),
-    "grpo": LossConfig(loss_calculater=LossName.GRPO, out_of_date_decay=0.1),
-    "a3po": LossConfig(
-        loss_calculater=LossName.GRPO, clip_anchor="proximal", proximal_logprobs="loglinear", rollout_is="token"
-    ),
-    "cross-entropy": LossConfig(loss_calculater=LossName.CROSS_ENTROPY),
+    "grpo": LossConfig(loss=LossName.GRPO, out_of_date_decay=0.1),
+    "a3po": LossConfig(loss=LossName.GRPO, clip_anchor="proximal", proximal_logprobs="loglinear", rollout_is="token"),
+    "cross-entropy": LossConfig(loss=LossName.CROSS_ENTROPY),
 }
 seeds = st.integers(0, 2**32 - 1)
 every_loss = pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS.keys())

@@ -35,7 +35,7 @@ def weight(length: int, num_sequences: int, total_tokens: int, config: LossConfi
     mode = config.averaging.loss_aggregation
     if mode is None:
         token_mean, token_sum = config.averaging.token_level_loss, config.averaging.skip_length_normalization
-        name = str(config.loss_calculater)
+        name = str(config.loss)
         if token_mean is None:
             token_mean = name in ("CrossEntropy", "CISPO", "DPPO", "REINFORCE") and token_sum is None
         if token_sum is None:
@@ -65,7 +65,7 @@ def proximal(token: Token, config: LossConfig) -> float:
 
 def mismatch(token: Token, config: LossConfig) -> float:
     """log x"""
-    if config.clip_anchor == "proximal" and config.loss_calculater != "REINFORCE":
+    if config.clip_anchor == "proximal" and config.loss != "REINFORCE":
         return proximal(token, config) - token.old
     return token.new.item() - token.old
 
@@ -79,7 +79,7 @@ def bounds(token: Token, config: LossConfig) -> tuple[float, float]:
 
 def policy_losses(tokens: Sequence[Token], config: LossConfig) -> list[Tensor]:
     """l of each token, before corrections."""
-    name = str(config.loss_calculater)
+    name = str(config.loss)
     if name in ("GSPO", "GSPO-token"):
         return _gspo(tokens, config)
     return [TOKEN_LOSSES[name](token, config) for token in tokens]
@@ -98,7 +98,7 @@ def _ppo(ratio: Tensor, a: float, low: float, high: float, dual_clip: float | No
 
 def _gspo(tokens: Sequence[Token], config: LossConfig) -> list[Tensor]:
     mean = torch.stack([token.new - anchor(token, config) for token in tokens]).sum() / len(tokens)
-    if config.loss_calculater == "GSPO":
+    if config.loss == "GSPO":
         advantage = sum(token.advantage for token in tokens) / len(tokens)
         low, high = (sum(bounds(token, config)[side] for token in tokens) / len(tokens) for side in (0, 1))
         return [_ppo(torch.exp(mean), advantage, low, high, config.dual_clip)] * len(tokens)

@@ -66,15 +66,14 @@ def test_a_step_computes_what_an_engine_computes(config: PreTrainedConfig, alone
     model = saved(config, tmp_path).eval()
     with torch.no_grad():
         expected = [float(token.new) for tokens in logprobs_one_by_one(model, random_group(3)) for token in tokens]
-    found = mean_logprob(open_learner(tmp_path, LossConfig(loss_calculater=LossName.GRPO), OPTIMIZER, alone))
+    found = mean_logprob(open_learner(tmp_path, LossConfig(loss=LossName.GRPO), OPTIMIZER, alone))
     assert found == pytest.approx(sum(expected) / len(expected), rel=1e-5)
 
 
 def test_dropout_that_is_asked_for_is_on_and_its_sequences_are_forwarded_alone(alone: Parallel, tmp_path: Path) -> None:
     saved(NOISY["attention dropout"], tmp_path)
     learners = [
-        open_learner(tmp_path, LossConfig(loss_calculater=LossName.GRPO), OPTIMIZER, alone, dropout=True)
-        for _ in range(2)
+        open_learner(tmp_path, LossConfig(loss=LossName.GRPO), OPTIMIZER, alone, dropout=True) for _ in range(2)
     ]
     assert all(learner.linear for learner in learners)
     first, second = (mean_logprob(learner) for learner in learners)

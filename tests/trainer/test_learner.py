@@ -44,7 +44,7 @@ def test_splitting_a_step_into_rows_does_not_change_the_update(
 ) -> None:
     results = {}
     for max_tokens in (12, 10_000):
-        learner = exact_learner(model_directory, alone, LossConfig(loss_calculater=loss))
+        learner = exact_learner(model_directory, alone, LossConfig(loss=loss))
         metrics = take_steps(learner, LAST_STEP, max_tokens, alone)
         results[max_tokens] = (full_parameters(learner), metrics)
     (many, many_metrics), (one, one_metrics) = results[12], results[10_000]
@@ -76,7 +76,7 @@ def test_a_step_of_two_updates_is_two_steps_where_nothing_is_anchored_on_its_sta
     model_directory: Path, alone: Parallel
 ) -> None:
     config = dataclasses.replace(OPTIMIZER, lr_schedule="constant", warmup_steps=0)
-    loss = LossConfig(loss_calculater=LossName.GRPO)
+    loss = LossConfig(loss=LossName.GRPO)
     together, apart = (open_learner(model_directory, loss, config, alone, dtype="float64") for _ in range(2))
     parts = minibatches(2, alone)
     result = together.step_in_minibatches(parts)
@@ -297,7 +297,7 @@ def test_the_gradient_is_clipped_by_its_global_norm(model_directory: Path, alone
     norms = []
     for limit in (0.0, 0.01):
         config = dataclasses.replace(OPTIMIZER, max_grad_norm=limit)
-        loss = LossConfig(loss_calculater=LossName.CROSS_ENTROPY)
+        loss = LossConfig(loss=LossName.CROSS_ENTROPY)
         learner = open_learner(model_directory, loss, config, alone, dtype="float64")
         norms.append(learner.step(rows, denominators).metrics["learner/grad_norm"])
         first_moments = [state["exp_avg"] for state in learner.optimizer.state.values()]
@@ -308,7 +308,7 @@ def test_the_gradient_is_clipped_by_its_global_norm(model_directory: Path, alone
 
 def test_bfloat16_compute_learns_with_float32_parameters(model_directory: Path, alone: Parallel) -> None:
     parallel = dataclasses.replace(alone, settings=dataclasses.replace(alone.settings, precision="bf16"))
-    loss = LossConfig(loss_calculater=LossName.CROSS_ENTROPY)
+    loss = LossConfig(loss=LossName.CROSS_ENTROPY)
     learner = open_learner(model_directory, loss, dataclasses.replace(OPTIMIZER, learning_rate=1e-2), parallel)
     losses = [learner.step(*rows_of_step(0, 30, parallel)).metrics["loss/loss"] for _ in range(6)]
     assert losses[-1] < 0.8 * losses[0]

@@ -187,7 +187,7 @@ def test_clipping_a_token_does_not_make_the_others_count_more() -> None:
 
 def test_a_mask_drops_the_policy_term_and_neither_denominators_nor_regularizers() -> None:
     whole, denominators = batch(0)
-    plain = {"loss_calculater": "GRPO", "kl_coefficient": 0.2, "entropy_coefficient": 0.1}
+    plain = {"loss": "GRPO", "kl_coefficient": 0.2, "entropy_coefficient": 0.1}
     nothing_kept, _ = compute(whole, denominators, config(**plain, token_mask_high=1e-6))
     zeroed = dataclasses.replace(whole, advantage_E=torch.zeros_like(whole.advantage_E))
     regularizers, _ = compute(zeroed, denominators, config(**plain))
@@ -202,7 +202,7 @@ def test_on_policy_all_policy_losses_have_the_plain_policy_gradient(name: LossNa
         old_logprob_E=whole.new_logprob_E.detach().clone(),
         advantage_E=torch.tensor([1.0, -0.5, 2.0, -1.0, 0.3], dtype=torch.float64)[whole.trajectory_E],
     )
-    loss = LossConfig(loss_calculater=name, token_level_loss=False, skip_length_normalization=False)
+    loss = LossConfig(loss=name, token_level_loss=False, skip_length_normalization=False)
     (gradient_E,) = torch.autograd.grad(compute(on_policy, denominators, loss)[0], whole.new_logprob_E)
     expected_E = -on_policy.advantage_E / 5 / denominators.tokens_T[whole.trajectory_E]
     torch.testing.assert_close(gradient_E, expected_E, rtol=1e-12, atol=1e-14)
@@ -215,7 +215,7 @@ def test_the_gradient_of_gspo_raises_what_was_good() -> None:
     good = dataclasses.replace(whole, advantage_E=torch.ones_like(whole.advantage_E))
     for name in (LossName.GSPO, LossName.GSPO_TOKEN):
         (gradient_E,) = torch.autograd.grad(
-            compute(good, denominators, LossConfig(loss_calculater=name, **wide))[0], good.new_logprob_E
+            compute(good, denominators, LossConfig(loss=name, **wide))[0], good.new_logprob_E
         )
         assert (gradient_E < 0).all()
 
@@ -284,7 +284,7 @@ def test_a_trajectory_without_trained_tokens_is_no_sequence() -> None:
 
 def test_each_loss_averages_as_its_source_does_unless_told_otherwise() -> None:
     def aggregation(name: LossName, token: bool | None = None, skip: bool | None = None) -> Aggregation:
-        return LossConfig(loss_calculater=name, token_level_loss=token, skip_length_normalization=skip).aggregation
+        return LossConfig(loss=name, token_level_loss=token, skip_length_normalization=skip).aggregation
 
     sums, means, tokens = Aggregation.SEQUENCE_SUM, Aggregation.SEQUENCE_MEAN, Aggregation.TOKEN_MEAN
     assert {name: aggregation(name) for name in LossName} == {
@@ -315,9 +315,9 @@ def test_each_loss_averages_as_its_source_does_unless_told_otherwise() -> None:
         ({"out_of_date_decay": -1.0}, "out_of_date_decay"),
         ({"dual_clip": 1.0}, "dual_clip"),
         ({"rollout_is": "token"}, "MINIRL with clip_anchor rollout has that ratio in it already"),
-        ({"loss_calculater": "GRPO", "rollout_is": "token"}, "expected rollout_is none, or clip_anchor proximal"),
-        ({"loss_calculater": "SAPO", "clip_anchor": "proximal"}, "SAPO is defined on the rollout policy"),
-        ({"loss_calculater": "CrossEntropy", "veto_low": 0.1}, "veto_low: CrossEntropy does not look"),
+        ({"loss": "GRPO", "rollout_is": "token"}, "expected rollout_is none, or clip_anchor proximal"),
+        ({"loss": "SAPO", "clip_anchor": "proximal"}, "SAPO is defined on the rollout policy"),
+        ({"loss": "CrossEntropy", "veto_low": 0.1}, "veto_low: CrossEntropy does not look"),
         ({"kl_estimator": "k4"}, "kl_estimator"),
         (
             {"geometric_mask_low": 1.01, "geometric_mask_high": 0.99},

@@ -108,7 +108,7 @@ def test_a_sharded_model_learns_by_the_way_that_was_found(name: str, alone: Para
     """Also after a way that raised in the middle of a sharded forward."""
     model = tiny(name)
     model.save_pretrained(tmp_path)
-    learner = open_learner(tmp_path, LossConfig(loss_calculater=LossName.GRPO), OPTIMIZER, alone)
+    learner = open_learner(tmp_path, LossConfig(loss=LossName.GRPO), OPTIMIZER, alone)
     tree = merge(random_group(3), merging=Merging.LINEAR if learner.linear else Merging.TREE)
     rows = pack([tree], 40, one_sequence_per_row=learner.linear)
     denominators = Denominators.count(torch.from_numpy(tree.trained_tokens_T))

@@ -89,7 +89,7 @@ def test_tensorboard_shows_the_settings_of_every_start_under_the_policys_own_nam
     first, second = hyperparameters(folder)
     assert (first["learning_rate"], second["learning_rate"]) == (0.5, 0.25)
     assert (first["policy"], first["lora_target_modules"], first["data_run"]) == (policy, '["q", "v"]', "null")
-    assert (first["prefetch"], first["loss_calculater"], first["model_name_or_path"]) == (
+    assert (first["prefetch"], first["loss"], first["model_name_or_path"]) == (
         True,
         "MINIRL",
         "/models/tiny",

@@ -75,7 +75,7 @@ def test_a_prefix_whose_keys_and_values_are_detached_has_another_gradient(model:
 
 def test_clipping_the_sum_of_advantages_on_a_shared_token_is_another_loss(model: PreTrainedModel) -> None:
     """The tempting shortcut: one entry per node, with the summed advantage and the mean old log-prob."""
-    records, config = forking_records(), LossConfig(loss_calculater=LossName.GRPO, skip_length_normalization=True)
+    records, config = forking_records(), LossConfig(loss=LossName.GRPO, skip_length_normalization=True)
     _, expected = one_by_one(model, records, config)
     (row,) = pack([merge(records)], 1000)
     count_U = torch.bincount(row.edge_E)

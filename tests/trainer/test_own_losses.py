@@ -39,8 +39,8 @@ def test_a_loss_of_ones_own_is_weighed_corrected_and_summed_as_a_bundled_one() -
     register_loss("plain")(plain)
     whole, denominators = batch(0)
     settings: dict[str, Any] = {"rollout_is": "token", "loss_aggregation": "token-mean", "kl_coefficient": 0.1}
-    bundled, expected = compute(whole, denominators, LossConfig(loss_calculater=LossName.REINFORCE, **settings))
-    own, outcome = compute(whole, denominators, LossConfig(loss_calculater="plain", **settings))
+    bundled, expected = compute(whole, denominators, LossConfig(loss=LossName.REINFORCE, **settings))
+    own, outcome = compute(whole, denominators, LossConfig(loss="plain", **settings))
     assert own.item() == bundled.item()
     assert torch.equal(outcome.policy_E, expected.policy_E)
     assert torch.equal(*(torch.autograd.grad(loss, whole.new_logprob_E)[0] for loss in (own, bundled)))
@@ -55,7 +55,7 @@ def test_a_loss_sees_the_counts_of_the_step_its_settings_and_may_mark_what_it_cl
         return TokenLoss(loss_E, high_E, torch.zeros_like(high_E), t.advantage_E)
 
     whole, denominators = batch(0)
-    config = LossConfig(loss_calculater="own_mean", loss_aggregation="token-sum")
+    config = LossConfig(loss="own_mean", loss_aggregation="token-sum")
     assert config.needs_whole_trajectories
     loss, outcome = compute(whole, denominators, config)
     log_r_E = (whole.new_logprob_E - whole.old_logprob_E).detach()
@@ -71,7 +71,7 @@ def test_the_settings_import_the_module_and_take_its_loss(tmp_path: Path) -> Non
     with pytest.raises(ConfigError, match=r"loss_calculater is 'plain'; .*loss 'plain' is unknown"):
         TrainerConfig.load(given)
     config = TrainerConfig.load([*given, "--loss_modules", f'["{tmp_path}/tests_own_losses_module.py"]'])
-    assert config.loss.loss_calculater == config.snapshot()["loss_calculater"] == "plain"
+    assert config.loss.loss == config.snapshot()["loss"] == "plain"
     assert not config.without_effect(), "a loss of one's own may look at every setting"
     with pytest.raises(ConfigError) as refused:
         TrainerConfig.load([*given, "--loss_modules", '["no.such"]'])
@@ -82,7 +82,7 @@ def test_the_settings_import_the_module_and_take_its_loss(tmp_path: Path) -> Non
 @pytest.mark.parametrize(("name", "nearest"), [("grpo", "GRPO"), ("GSPO_token", "GSPO-token"), ("minrl", "MINIRL")])
 def test_an_unknown_name_gets_the_nearest_one(name: str, nearest: str) -> None:
     with pytest.raises(ValidationError, match=f'loss {name!r} is unknown; did you mean "{nearest}"[?] Expected one of'):
-        LossConfig(loss_calculater=name)
+        LossConfig(loss=name)
 
 
 def test_a_name_belongs_to_one_loss() -> None:
@@ -125,5 +125,5 @@ def test_a_mistake_in_a_loss_names_its_line(loss: Callable[..., Tensor], message
     register_loss("wrong")(loss)
     whole, denominators = batch(0)
     with pytest.raises(OwnCodeFailed, match=f"^loss 'wrong' {message}") as caught:
-        compute(whole, denominators, LossConfig(loss_calculater="wrong"))
+        compute(whole, denominators, LossConfig(loss="wrong"))
     assert re.search(rf"; at {HERE}\d+(, in misspelt: return -t.advantages|: def {loss.__name__}\()", str(caught.value))

@@ -35,7 +35,7 @@ def test_a_flag_a_variable_and_a_yaml_key_win_over_the_preset(monkeypatch: pytes
     file.write_text("trainer: {preset: dapo, epsilon: 0.11}")
     monkeypatch.setenv("TANDEM_TRAINER_EPSILON_HIGHER", "0.33")
     config = load("--config", str(file), "--token_level_loss", "false")
-    assert (config.loss.loss_calculater, config.loss.epsilon, config.loss.epsilon_higher) == ("GRPO", 0.11, 0.33)
+    assert (config.loss.loss, config.loss.epsilon, config.loss.epsilon_higher) == ("GRPO", 0.11, 0.33)
     assert config.loss.aggregation is Aggregation.SEQUENCE_MEAN
 
 
@@ -50,7 +50,7 @@ def test_without_a_preset_the_defaults_are_those_of_minirl() -> None:
     ("flags", "message"),
     [
         (["--preset", "grop"], "preset 'grop' is unknown; expected one of minirl"),
-        (["--loss_calculater", "CrossEntropy"], "set drop_zero_advantage to false"),
+        (["--loss", "CrossEntropy"], "set drop_zero_advantage to false"),
         (["--kl_coefficient", "0.1"], "kl_coefficient gives records without advantage a gradient too"),
         (["--updates_per_step", "32"], "expected at most groups_per_step=16"),
         (["--rollout_is", "token"], "has that ratio in it already"),
@@ -58,7 +58,7 @@ def test_without_a_preset_the_defaults_are_those_of_minirl() -> None:
         (["--adam_beta1", "1"], "adam_beta1 is '1'; Input should be less than 1"),
         (["--keep_best_checkpoints", "1"], "expected eval_steps to be a multiple of save_steps"),
         (["--keep_best_checkpoints", "1", "--eval_steps", "3"], "but eval_steps 3 and save_steps 10"),
-        (["--loss_calculater", "GRPPO"], "loss_calculater"),
+        (["--loss_calculater", "GRPPO"], "loss"),
         (["--kl_estimator", "k3"], "kl_coefficient is missing, which kl_estimator needs: give it as --kl_coefficient"),
         (["--reference_model", "."], "kl_coefficient is missing"),
         (["--lora_alpha", "16"], "lora_rank is missing, which lora_alpha needs: give it as --lora_rank"),
@@ -86,9 +86,9 @@ def test_settings_that_contradict_each_other_stop_the_start_with_a_message(flags
             "--loss_calculater GRPO --length_scale 8",
             "length_scale is 8.0, .* by seq-mean-token-mean: it needs seq-mean-to",
         ),
-        ("--dual_clip 3", "dual_clip is 3.0, but has no effect: loss_calculater MINIRL does not look at it"),
+        ("--dual_clip 3", "dual_clip is 3.0, but has no effect: loss MINIRL does not look at it"),
         ("--loss_calculater GRPO --importance_weight_cap_ratio 9", "importance_weight_cap_ratio is 9.0, but"),
-        ("--loss_calculater REINFORCE --clip_anchor proximal", "clip_anchor is proximal, .* REINFORCE clips no ratio"),
+        ("--loss REINFORCE --clip_anchor proximal", "clip_anchor is proximal, .* REINFORCE clips no ratio"),
         ("--log_ratio_penalty 1 --drop_zero_advantage false", "log_ratio_penalty is 1.0, but"),
         ("--rollout_is_cap 3", "rollout_is_cap is 3.0, but has no effect: rollout_is is none"),
         ("--retrained_interval 2", "retrained_interval is 2, but has no effect: max_trained_count is 1"),

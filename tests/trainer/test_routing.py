@@ -107,7 +107,7 @@ def rows_of(way: str) -> tuple[list[Row], Denominators]:
 def test_the_balance_is_its_formula_whatever_merging_rows_and_passes(
     loss: LossName, passes: int, memory: MemorySettings, experts: Path, alone: Parallel
 ) -> None:
-    config = LossConfig(loss_calculater=loss, router_aux_loss_coef=COEFFICIENT)
+    config = LossConfig(loss=loss, router_aux_loss_coef=COEFFICIENT)
     policy, balance, expected = expected_update(config)
     learner = open_learner(
         experts, config, OPTIMIZER, alone, dtype="float64", attn_implementation="sdpa", memory=memory

@@ -237,7 +237,7 @@ def test_a_trajectorys_ratio_is_over_the_tokens_that_have_a_loss_and_its_weight_
         staleness_E=zeros,
     )
     tokens_T, entries_T = torch.tensor([4, 1]), torch.tensor([2, 1])  # two of the first one's tokens have no loss
-    config = LossConfig(loss_calculater=LossName.GSPO, epsilon=1.0, epsilon_higher=10.0)
+    config = LossConfig(loss=LossName.GSPO, epsilon=1.0, epsilon_higher=10.0)
     loss, _ = compute(batch, Denominators.count(tokens_T, entries_T), config)
     first, second = math.exp(((-0.5 + 0.6) + (-1.0 + 0.7)) / 2), math.exp(-0.3 + 0.9)
     assert float(loss) == pytest.approx(-2 * first / (2 * 4) + second / (2 * 1), rel=1e-6)
@@ -297,7 +297,7 @@ def make_records(zero_below: float = 0.0, zero_non_positive: bool = False) -> li
 def step(model: PreTrainedModel, tree: TokenTree, name: LossName) -> tuple[float, dict[str, torch.Tensor]]:
     model.zero_grad()
     denominators = Denominators.count(torch.from_numpy(tree.trained_tokens_T), torch.from_numpy(tree.entries_T))
-    config = LossConfig(loss_calculater=name, epsilon=1.0, epsilon_higher=1e9)  # nothing is clipped
+    config = LossConfig(loss=name, epsilon=1.0, epsilon_higher=1e9)  # nothing is clipped
     total = 0.0
     for row in pack([tree], 1000):
         logprob_E, entropy_E = row_logprobs(TreeLM(model), row)

@@ -51,7 +51,7 @@ def terms(batch: LossBatch, denominators: Denominators, config: LossConfig) -> T
     old_E, fixed_E = columns["old_logprob_E"], new_E.detach()
     proximal_E = proximal(fixed_E, old_E, columns["staleness_E"], batch.proximal_logprob_E, config)
     on_rollout = config.clip_anchor is ClipAnchor.ROLLOUT
-    two_policies = on_rollout or config.loss_calculater is LossName.REINFORCE
+    two_policies = on_rollout or config.loss is LossName.REINFORCE
     low_E, high_E = bounds(columns["staleness_E"], config)
     log_rho_E, log_r_E = new_E - old_E, new_E - (old_E if on_rollout else proximal_E)
     return Terms(

@@ -39,7 +39,7 @@ def register_loss(name: str, *, whole_trajectories: bool = False) -> Callable[[F
 
 def token_loss(t: Terms, config: LossConfig) -> TokenLoss:
     """Of the configured loss. Raises OwnCodeFailed for a mistake in a user's."""
-    found: Tensor | TokenLoss = LOSSES.call(config.loss_calculater, partial(_problem, t), t, config)
+    found: Tensor | TokenLoss = LOSSES.call(config.loss, partial(_problem, t), t, config)
     if isinstance(found, TokenLoss):
         return found
     nowhere_E = torch.zeros_like(found, dtype=torch.bool)

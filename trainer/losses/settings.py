@@ -1,6 +1,6 @@
 """The settings of a loss, each with its meaning: the text of `python -m trainer --help`. Presets are sets of these values."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, ClassVar, Self
@@ -157,11 +157,15 @@ class LossConfig(Section):
     stale alike.
     """
 
+    aliases: ClassVar[Mapping[str, str]] = {"loss_calculater": "loss"}  # AgentRL's name
+
     loss_modules: list[str] = Field(
         [], description="Modules to import: their losses and normalizations are registered by that (docs/api.md)."
     )
-    loss_calculater: str = Field(
-        LossName.MINIRL, description=f"{', '.join(LossName)}, or a loss of your own that loss_modules registers."
+    loss: str = Field(
+        LossName.MINIRL,
+        description=f"{', '.join(LossName)}, or a loss of your own that loss_modules registers. "
+        "Alias: loss_calculater.",
     )
     epsilon: float = Field(0.2, gt=0, description="Lower clip: the bound is 1 - epsilon (DPPO: of probabilities).")
     epsilon_higher: float = Field(0.27, gt=0, description="Upper clip: the bound is 1 + epsilon_higher.")
@@ -195,7 +199,7 @@ class LossConfig(Section):
         LOSSES.import_modules(modules)
         return modules
 
-    @field_validator("loss_calculater")
+    @field_validator("loss")
     @classmethod
     def a_loss_is_registered(cls, name: str, given: ValidationInfo) -> str:
         if "loss_modules" in given.data:  # else they are refused, which says enough
@@ -210,7 +214,7 @@ class LossConfig(Section):
 
     @model_validator(mode="after")
     def a_ratio_is_used_once(self) -> Self:
-        name, on_rollout = self.loss_calculater, self.clip_anchor is ClipAnchor.ROLLOUT
+        name, on_rollout = self.loss, self.clip_anchor is ClipAnchor.ROLLOUT
         weighted = name in WEIGHTED_ALREADY or (on_rollout and name in CLIPPING | {LossName.CROSS_ENTROPY})
         if self.correction.rollout_is is not RolloutIs.NONE and weighted:
             raise ValueError(
@@ -221,8 +225,8 @@ class LossConfig(Section):
 
     @model_validator(mode="after")
     def sapo_and_dppo_are_anchored_on_the_rollout(self) -> Self:
-        if self.loss_calculater in (LossName.SAPO, LossName.DPPO) and self.clip_anchor is ClipAnchor.PROXIMAL:
-            raise ValueError(f"clip_anchor is proximal; {self.loss_calculater} is defined on the rollout policy")
+        if self.loss in (LossName.SAPO, LossName.DPPO) and self.clip_anchor is ClipAnchor.PROXIMAL:
+            raise ValueError(f"clip_anchor is proximal; {self.loss} is defined on the rollout policy")
         return self
 
     @model_validator(mode="after")
@@ -230,7 +234,7 @@ class LossConfig(Section):
         given = [name for name in MASKS if getattr(self.correction, name) is not None]
         if self.correction.rollout_is is not RolloutIs.NONE:
             given.append("rollout_is")
-        if self.loss_calculater is LossName.CROSS_ENTROPY and given:
+        if self.loss is LossName.CROSS_ENTROPY and given:
             raise ValueError(f"{', '.join(given)}: CrossEntropy does not look at the policy that sampled")
         return self
 
@@ -240,9 +244,9 @@ class LossConfig(Section):
         if self.averaging.loss_aggregation is not None:
             return self.averaging.loss_aggregation
         token_level, token_sum = self.averaging.token_level_loss, self.averaging.skip_length_normalization
-        if token_level or (token_level is None and self.loss_calculater in TOKEN_LEVEL and token_sum is None):
+        if token_level or (token_level is None and self.loss in TOKEN_LEVEL and token_sum is None):
             return Aggregation.TOKEN_MEAN
-        if token_sum or (token_sum is None and self.loss_calculater in TOKEN_SUM):
+        if token_sum or (token_sum is None and self.loss in TOKEN_SUM):
             return Aggregation.SEQUENCE_SUM
         return Aggregation.SEQUENCE_MEAN
 
@@ -252,7 +256,7 @@ class LossConfig(Section):
 
         A loss of a user's own is taken to do so.
         """
-        name, on_rollout = self.loss_calculater, self.clip_anchor is ClipAnchor.ROLLOUT
+        name, on_rollout = self.loss, self.clip_anchor is ClipAnchor.ROLLOUT
         if name in WEIGHTED_ALREADY or name not in CLIPPING | {LossName.REINFORCE}:
             return True
         by_ratio = on_rollout and name is not LossName.REINFORCE
@@ -260,7 +264,7 @@ class LossConfig(Section):
 
     def without_effect(self) -> dict[str, str]:
         """{setting: why it has no effect}, of those that have another value than their default."""
-        found = self._not_used_by_loss() if self.loss_calculater in BUNDLED else {}
+        found = self._not_used_by_loss() if self.loss in BUNDLED else {}
         if self.clip_anchor is not ClipAnchor.PROXIMAL:
             found["proximal_logprobs"] = f"clip_anchor is {self.clip_anchor}: it needs proximal"
         if self.averaging.loss_aggregation is not None:
@@ -277,14 +281,12 @@ class LossConfig(Section):
 
     def _not_used_by_loss(self) -> dict[str, str]:
         """Of a bundled loss; one of a user's own may look at everything."""
-        name = self.loss_calculater
-        found = {
-            s: f"loss_calculater {name} does not look at it" for s, losses in USED_BY.items() if name not in losses
-        }
+        name = self.loss
+        found = {s: f"loss {name} does not look at it" for s, losses in USED_BY.items() if name not in losses}
         if name not in WEIGHTED_ALREADY and self.strict_in_bound:
-            found["importance_weight_cap_ratio"] = f"loss_calculater {name} with strict_in_bound true has no such cap"
+            found["importance_weight_cap_ratio"] = f"loss {name} with strict_in_bound true has no such cap"
         if name not in CLIPPING:
-            found["clip_anchor"] = f"loss_calculater {name} clips no ratio"
+            found["clip_anchor"] = f"loss {name} clips no ratio"
         return found
 
     @property
@@ -292,7 +294,7 @@ class LossConfig(Section):
         """Something in this loss is a function of all trained tokens of a trajectory at once."""
         by_sequence = [getattr(self.correction, name) for name in MASKS if not name.startswith("token_mask")]
         return (
-            LOSSES.has(self.loss_calculater, "whole_trajectories")
+            LOSSES.has(self.loss, "whole_trajectories")
             or self.correction.rollout_is is RolloutIs.SEQUENCE
             or any(value is not None for value in by_sequence)
         )

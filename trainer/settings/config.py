@@ -72,11 +72,11 @@ class TrainerConfig(ServiceConfig):
     def zero_advantages_mean_nothing_to_a_policy_gradient_only(self) -> Self:
         if not self.data.drop_zero_advantage:
             return self
-        if self.loss.loss_calculater is LossName.CROSS_ENTROPY:
+        if self.loss.loss is LossName.CROSS_ENTROPY:
             raise ValueError("CrossEntropy trains on every record: set drop_zero_advantage to false")
         names = ("kl_coefficient", "entropy_coefficient", "router_aux_loss_coef", "log_ratio_penalty")
         terms = [name for name in names if flat_values(self)[name] != 0]
-        if terms and not (terms == ["log_ratio_penalty"] and self.loss.loss_calculater is not LossName.DPPO):
+        if terms and not (terms == ["log_ratio_penalty"] and self.loss.loss is not LossName.DPPO):
             raise ValueError(
                 f"{terms[0]} gives records without advantage a gradient too: set drop_zero_advantage to false"
             )

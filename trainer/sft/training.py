@@ -123,7 +123,7 @@ def _train(config: SftConfig, parallel: Parallel, data: Data) -> Path:
     max_steps = _max_steps(config, len(data))
     learner = open_learner(
         config.model.model_name_or_path,
-        LossConfig(loss_calculater=LossName.CROSS_ENTROPY, router_aux_loss_coef=config.optimizer.router_aux_loss_coef),
+        LossConfig(loss=LossName.CROSS_ENTROPY, router_aux_loss_coef=config.optimizer.router_aux_loss_coef),
         config.optimizer.adamw(max_steps),
         parallel,
         trainable=config.model.trainable(config.seed),

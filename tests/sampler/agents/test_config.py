@@ -5,8 +5,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from pydantic import ValidationError
 
-from sampler.agents.config import JUDGE_PROMPT, read_agents_config
+from sampler.agents.config import JUDGE_PROMPT, BrowseAgentConfig, read_agents_config
 from shared.errors import ConfigError
 
 ROOT = Path(__file__).parents[3]
@@ -138,3 +139,12 @@ def test_a_sampler_without_agents_does_not_import_the_client() -> None:
     imports = "import sampler.service.service, sampler.mcp_sampler, sys"
     code = f"{imports}; sys.exit('openai' in sys.modules or 'jsonschema' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, timeout=60, check=False).returncode == 0
+
+
+@pytest.mark.parametrize("name", ["enabled", "status"])
+def test_the_browse_agent_is_switched_off_by_its_setting_and_by_the_alias(name: str) -> None:
+    models = [{"model": "m", "base_url": "http://x"}]
+    assert BrowseAgentConfig.model_validate({"models": models}).enabled
+    assert not BrowseAgentConfig.model_validate({"models": models, name: False}).enabled
+    with pytest.raises(ValidationError, match="status"):
+        BrowseAgentConfig.model_validate({"models": models, "enabled": True, "status": False})
