@@ -11,6 +11,7 @@ from sampler.rendering.template import ChatTemplate
 from scripts.launch.settings import LaunchConfig
 from shared.errors import ConfigError
 from shared.files.hub import model_folder
+from trainer.settings.config import TrainerConfig
 
 EXAMPLE = Path(__file__).parents[2] / "assets" / "example" / "model"
 URI = "mongodb://127.0.0.1:1"
@@ -35,6 +36,12 @@ def test_each_service_takes_a_model_by_its_name(snapshot: Path) -> None:
     assert ChatTemplate.from_dir(sampler.model_name_or_path)
     assert {sampler.model_name_or_path, *sampler.other_policies.values()} == {snapshot}
     assert KeeperConfig.load(common).model_name_or_path == snapshot
+    trainer = TrainerConfig.load(
+        [*common, "--kl_coefficient", "0.1", "--drop_zero_advantage", "false", "--reference_model", "me/tiny"]
+    )
+    assert trainer.model.model_name_or_path == snapshot
+    assert trainer.loss.kl is not None
+    assert trainer.loss.kl.reference_model == snapshot
     assert LaunchConfig.load(["r", "--model", "me/tiny"]).model == snapshot
 
 

@@ -2,12 +2,12 @@
 
 from collections.abc import Callable, Mapping
 from enum import StrEnum
-from pathlib import Path
 from typing import Any, ClassVar, Self
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from shared.configuration.sections import Section, flat_values, settings_of
+from shared.files.hub import ModelFolder
 from shared.user_code.registry import FunctionRegistry
 
 LOSSES: FunctionRegistry[Callable[..., Any]] = FunctionRegistry(
@@ -137,7 +137,7 @@ class KlSettings(Section):
         gt=0,
         description="Times KL to the frozen reference model; 0, or no section: there is none, and it is not loaded.",
     )
-    reference_model: Path | None = Field(
+    reference_model: ModelFolder | None = Field(
         None,
         description="The frozen model. None: model_name_or_path (with adapters it is there already, below them).",
     )

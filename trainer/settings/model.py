@@ -1,17 +1,16 @@
 """Which model is trained and how it is computed: sections that reinforcement learning and supervised training share."""
 
-from pathlib import Path
-
 from pydantic import Field
 
 from shared.configuration.sections import Section
+from shared.files.hub import ModelFolder
 from trainer.modeling.trainable import Trainable, TrainedParts
 
 
 class ModelSettings(TrainedParts):
     """Which model is trained, what of it, and how it is computed. None changes what is trained, but freeze, lora and dropout."""
 
-    model_name_or_path: Path = Field(description="Hugging Face directory with the weights the run starts from.")
+    model_name_or_path: ModelFolder = Field(description="Hugging Face directory with the weights the run starts from.")
     dtype: str = Field("float32", description="Of parameters and optimizer: float32, bfloat16 or float64.")
     attn_implementation: str = Field(
         "auto", description="by_node, flex_attention, sdpa, eager, or auto: the first that fits."
