@@ -1,6 +1,6 @@
 """Becoming a policy's trainer: look first, refuse what a kill does not explain, then take over and go back to the checkpoint.
 
-    look ─▶ the same version 0? the newest checkpoint? ─▶ take over ─▶ release, rewind, withdraw ─▶ train
+    look ─▶ the same version 0? the newest checkpoint? ─▶ take over ─▶ release, rewind ─▶ train
               no: an error, and nothing has changed         one update, of exactly the run that was looked at
 
 A kill costs the steps since the newest checkpoint, which the run's document names: to begin there again takes those back, and

@@ -136,7 +136,7 @@ def flip(file: Path) -> None:
 
 DAMAGES: dict[str, Callable[[Path], Any]] = {
     "sha256": flip,
-    "was cut": lambda file: file.write_bytes(file.read_bytes()[:-9]),
+    "was truncated": lambda file: file.write_bytes(file.read_bytes()[:-9]),
     "No such file": Path.unlink,
 }
 

@@ -119,7 +119,7 @@ def cut(folder: Path) -> None:
 
 DAMAGES: dict[str, Callable[[Path], Any]] = {
     "sha256": flip(DELTA_FILE),
-    "was cut": cut,
+    "was truncated": cut,
     "No such file": lambda folder: (folder / DELTA_FILE).unlink(),
 }
 
