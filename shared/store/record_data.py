@@ -169,7 +169,7 @@ class RecordDataVerbs:
     async def commit_step(self, policy: str, claim: DataClaim, *, max_trained_count: int) -> list[str]:
         """After the optimizer step: mark all data borrowed for it as used. Idempotent.
 
-        Returns the ids of the used data. Records of the policy's own tasks get `trained_count` and `last_trained_step` too, so that
+        Returns the ids of the used data. Records of the policy's own tasks get `trained_count` and `last_trained_step`, so that
         either collection can be queried; in an episode of several policies only the task's policy marks the record.
         """
         await self._data.update_many(
