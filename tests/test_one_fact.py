@@ -85,3 +85,14 @@ def test_no_text_is_a_constant_of_two_files() -> None:
                 where[value].add(file)
     twice = {value: files for value, files in where.items() if len(files) > 1}
     assert twice.keys() == TEXT_COINCIDENCES.keys(), twice
+
+
+def test_a_class_name_has_one_meaning() -> None:
+    places: dict[str, list[str]] = {}
+    for package in ("shared", "sampler", "trainer", "scripts"):
+        for path in sorted((ROOT / package).rglob("*.py")):
+            for node in ast.parse(path.read_text(encoding="utf-8")).body:
+                if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                    places.setdefault(node.name, []).append(str(path.relative_to(ROOT)))
+    assert len(places) > 300
+    assert {name: found for name, found in places.items() if len(found) > 1} == {}

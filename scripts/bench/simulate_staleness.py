@@ -51,7 +51,7 @@ Row = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Setting:
+class Scenario:
     stale_data: StaleData
     max_staleness: int
     steps: int
@@ -91,7 +91,7 @@ def main() -> None:
     add_json(parser)
     args = parsed(parser, modes="keep,drop", staleness="1", steps=8, groups_per_step=4)
     settings = [
-        Setting(StaleData(mode), int(allowed), args.steps, args.groups_per_step, args.sigma, args.train, args.seed)
+        Scenario(StaleData(mode), int(allowed), args.steps, args.groups_per_step, args.sigma, args.train, args.seed)
         for mode in args.modes.split(",")
         for allowed in args.staleness.split(",")
     ]
@@ -101,7 +101,7 @@ def main() -> None:
     write_json(args.json, rows)
 
 
-def simulate(uri: str, run: str, setting: Setting) -> Row:
+def simulate(uri: str, run: str, setting: Scenario) -> Row:
     """In a database of its own, of this name."""
     with StoreBridge(uri, run) as bridge:
         return summary(setting, Simulation(bridge, setting).run())
@@ -113,7 +113,7 @@ def simulate(uri: str, run: str, setting: Setting) -> Row:
 class Simulation:
     """Two kinds of events: a group was played, a step was trained. Between them everybody does at once what is allowed."""
 
-    def __init__(self, bridge: StoreBridge, setting: Setting) -> None:
+    def __init__(self, bridge: StoreBridge, setting: Scenario) -> None:
         self._bridge = bridge
         self._store = bridge.store
         self._setting = setting
@@ -250,7 +250,7 @@ def _seq(group: Group) -> int:
 # ---------------------------------------------------------------------- for people
 
 
-def summary(setting: Setting, outcome: SimulatedRun) -> Row:
+def summary(setting: Scenario, outcome: SimulatedRun) -> Row:
     durations = setting.durations()
     slowest = sorted(outcome.opened, key=lambda seq: durations[seq])[-max(1, len(outcome.opened) // 10) :]
     of_all = float(np.mean([durations[seq] for seq in outcome.opened]))

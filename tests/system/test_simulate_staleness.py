@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pymongo
 import pytest
 
-from scripts.bench.simulate_staleness import Row, Setting, simulate
+from scripts.bench.simulate_staleness import Row, Scenario, simulate
 from shared.processes.mongod import Mongod
 from trainer.settings.data import DataSettings
 from trainer.trees.staleness import StaleData
@@ -24,7 +24,7 @@ def run(mongod: Mongod) -> Iterator[str]:
 
 
 def simulated(mongod: Mongod, run: str, mode: str) -> Row:
-    setting = Setting(StaleData(mode), MAX_STALENESS, STEPS, GROUPS_PER_STEP, sigma=1.0, train=0.3, seed=0)
+    setting = Scenario(StaleData(mode), MAX_STALENESS, STEPS, GROUPS_PER_STEP, sigma=1.0, train=0.3, seed=0)
     return simulate(mongod.connection_string, run, setting)
 
 
