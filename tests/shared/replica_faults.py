@@ -19,15 +19,18 @@ from tests.shared.episodes import play, settle, train
 from tests.shared.replica_set import ReplicaSet
 
 RUN = "faults"
+LEASE_S = 20.0
 
 
 async def work_through(store: Store, groups: range) -> None:
     """Import, play, settle and train them, a group a step."""
     for seq in groups:
         await store.tasks.insert_new([make_task(seq)])
-        while (held := await claim(store)) is not None:
-            await play(store, held, float(held.traj_id))
-        await settle(store)
+        while (await store.tasks.count_by_status()).get("train", {}).get("settled", 0) <= seq:
+            while (held := await claim(store, lease_s=LEASE_S)) is not None:
+                await play(store, held, float(held.traj_id))
+            await settle(store)
+            await asyncio.sleep(0.1)  # a claim whose answer was lost is claimed again when its lease ends
         await train(store, seq + 1)
         await store.versions.announce("main", seq + 1, f"/weights/{seq + 1}", {})
 

@@ -98,7 +98,7 @@ def test_a_data_set_of_the_hub_is_read_from_its_cache(tmp_path: Path, monkeypatc
             "label\n4\n",
             r"row 1: \"query\" is missing.*\nMap columns by --map FIELD=COLUMN; those of the file: label",
         ),
-        ("a.csv", "question,id\nq,1\nr,1\n", r'row 2: "id" is "1", which line 1 has already'),
+        ("a.csv", "question,id\nq,1\nr,1\n", r'row 2: "id" is "1", which line 1 already has'),
         ("a.csv", "question\n", "no row in it"),
         ("a.json", "[1]", r"row 1: expected an object"),
         ("a.json", "[" * 100_000, "not JSON"),
