@@ -89,7 +89,7 @@ def test_a_service_s_flag_reaches_the_services_that_have_it() -> None:
     assert config.service_flags == {
         "sampler": ["--max_turns=3", "--log_level=WARNING"],
         "keeper": ["--log_level=WARNING"],
-        "trainer": ["--loss=GRPO", "--log_level=WARNING", "--max_steps=7"],
+        "trainer": ["--loss_calculater=GRPO", "--log_level=WARNING", "--max_steps=7"],
     }
     assert commands.trainer(config)[-3:] == config.service_flags["trainer"]
     assert commands.sampler([config], None)[-2:] == ["--max_turns=3", "--log_level=WARNING"]
