@@ -4,6 +4,7 @@
 """
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
@@ -38,25 +39,33 @@ def dataset_file(name: str) -> Path:
     parts = name.split("/")
     if len(parts) < 3 or not all(parts):
         raise DataError(f"hub:{name}: expected hub:OWNER/DATASET/PATH/FILE.parquet")
-    try:
+
+    def fetch() -> str:
         from huggingface_hub import hf_hub_download
 
-        return Path(hf_hub_download("/".join(parts[:2]), "/".join(parts[2:]), repo_type="dataset"))
-    except Exception as exc:  # errors of the Hub's client have no common base
-        raise DataError(f"hub:{name}: {_cause(exc)}") from exc
+        return str(hf_hub_download("/".join(parts[:2]), "/".join(parts[2:]), repo_type="dataset"))
+
+    return _fetched(f"hub:{name}", fetch)
 
 
 def _snapshot(path: Path, files: tuple[str, ...]) -> Path:
     found = MODEL_NAME.fullmatch(str(path))
     if found is None or path.exists():
         return path
-    try:
+
+    def fetch() -> str:
         from huggingface_hub import snapshot_download
 
-        return Path(snapshot_download(found["repository"], revision=found["revision"], allow_patterns=list(files)))
-    except Exception as exc:  # likewise
-        raise ValueError(f"no such folder here, and the Hugging Face Hub does not give it: {_cause(exc)}") from exc
+        return str(snapshot_download(found["repository"], revision=found["revision"], allow_patterns=list(files)))
+
+    try:
+        return _fetched("no such folder here, and the Hugging Face Hub does not give it", fetch)
+    except DataError as exc:
+        raise ValueError(str(exc)) from exc  # a validator's error, which names the setting
 
 
-def _cause(exc: Exception) -> str:
-    return f"{type(exc).__name__}: {next(iter(str(exc).splitlines()), '')}"
+def _fetched(what: str, fetch: Callable[[], str]) -> Path:
+    try:
+        return Path(fetch())
+    except Exception as exc:  # the Hub's client raises OSError, ValueError, httpx2's and its own errors: no common base
+        raise DataError(f"{what}: {type(exc).__name__}: {next(iter(str(exc).splitlines()), '')}") from exc
