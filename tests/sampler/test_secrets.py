@@ -20,7 +20,7 @@ from tests.sampler.boxes import PATIENCE_S
 
 ROOT = Path(__file__).parents[2]
 CONNECTION = "mongodb://me:pa55-on-the-command-line@db"
-OTHER_USER = "nobody"  # every Linux has it
+OTHER_USER = "nobody"  # the unprivileged user that every Linux has
 LOOKS = {
     "arguments": "tr '\\0' ' ' < /proc/PARENT/cmdline",
     "environment": "tr '\\0' ' ' < /proc/PARENT/environ",

@@ -232,7 +232,7 @@ def path_to(parents_N: np.ndarray, node: int) -> list[int]:
     return path[::-1]
 
 
-def test_a_reply_that_weights_changed_in_has_the_age_of_each_token_and_loses_only_those_too_old() -> None:
+def test_a_reply_that_weights_changed_in_has_the_staleness_of_each_token_and_loses_only_those_too_old() -> None:
     builder = RecordBuilder("a")
     builder.reply([3, 4, 5], builder.context([1]), versions=[0, 2, 4])
     tree = merge([builder.build()])
