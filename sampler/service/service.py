@@ -69,7 +69,7 @@ class DatabaseState:
 
 async def run_service(config: SamplerConfig) -> None:
     """Run until SIGTERM or SIGINT. Raises ExceptionGroup when a loop fails."""
-    sampler_class = load_class("sampler", config.sampler, AsyncSampler)  # type: ignore[type-abstract]  # never made: only compared with
+    sampler_class = load_class("sampler", config.sampler, AsyncSampler)  # type: ignore[type-abstract]  # a bound for subclasses, never instantiated
     import_scorers(config.scorer_modules)
     host, pid = socket.gethostname(), os.getpid()
     worker = f"sampler:{host}:{pid}"

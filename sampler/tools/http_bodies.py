@@ -103,7 +103,7 @@ class _Stream(httpx2.AsyncByteStream):
 
 
 async def _decompressed(response: httpx2.Response) -> AsyncIterator[bytes]:
-    """The body in pieces of bounded size, whatever the compression ratio. Raises DecodingError."""
+    """Decompress the body in pieces of bounded size, at any compression ratio. Raises DecodingError."""
     assert isinstance(response.stream, httpx2.AsyncByteStream)
     encoding = response.headers.get("content-encoding", "").strip().lower()
     if encoding not in ("", "identity", "gzip", "x-gzip", "deflate"):

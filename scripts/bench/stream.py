@@ -210,7 +210,7 @@ def child() -> None:
 def take(stream: RecordStream, step: int, step_s: float) -> dict[str, float]:
     batch = stream.next_batch(step)
     assert batch is not None
-    time.sleep(step_s)  # stands for the optimizer step, during which the stream reads ahead
+    time.sleep(step_s)  # simulates the optimizer step, during which the stream reads ahead
     stream.commit(step)
     return batch.metrics
 

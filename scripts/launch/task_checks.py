@@ -60,7 +60,7 @@ def _samplers(config: LaunchConfig, settings: SamplerConfig, tell: Tell) -> Samp
         for name in settings.scorer_modules:
             import_own("scorer_modules", name)
         if settings.sampler != STANDARD:
-            kind = load_class("sampler", settings.sampler, AsyncSampler)  # type: ignore[type-abstract]  # only compared with
+            kind = load_class("sampler", settings.sampler, AsyncSampler)  # type: ignore[type-abstract]  # a bound for subclasses, never instantiated
             scores, uses_tools = scores_itself(kind), kind.uses_tools
         if settings.agent_config_path is not None:
             has_judge = read_agents_config(settings.agent_config_path).scorer_agent is not None

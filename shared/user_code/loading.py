@@ -45,7 +45,7 @@ def load_class(option: str, path: str, base: type[T]) -> type[T]:
 
 
 def _import_file(path: Path) -> ModuleType:
-    """Import a file as one module, whatever path or name it is imported by."""
+    """Import a file as a single module, also when it is imported by several paths or names."""
     path = path.resolve()
     if not path.is_file():
         raise FileNotFoundError(f"{path} is no file")

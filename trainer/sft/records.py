@@ -130,7 +130,7 @@ class Records:
 
 
 def imitated(tree: RecordTree) -> RecordTree:
-    """The same tokens for cross entropy: weight 1 each, at temperature 1 whatever the sampling temperature."""
+    """The same tokens for cross entropy: weight 1 each, at temperature 1 instead of the sampling temperature."""
     dispatches = tuple(dataclasses.replace(d, advantage=1.0, temperature=1.0) for d in tree.dispatches)
     return dataclasses.replace(tree, dispatches=dispatches)
 
