@@ -94,12 +94,12 @@ class AveragingSettings(Section):
     skip_length_normalization: bool | None = Field(
         None, description="Sum over a trajectory's tokens, not their mean. None: as in the loss's source."
     )
-    loss_aggregation: Aggregation | None = Field(None, description="None: what the two settings above say.")
+    loss_aggregation: Aggregation | None = Field(None, description="Replaces the two settings above. None: they apply.")
     length_scale: float = Field(1.0, gt=0, description="Constant divisor of a token sum (not of token-sum itself).")
 
 
 class CorrectionSettings(Section):
-    """What is done about tokens that the trained policy finds more or less likely than the one that sampled them."""
+    """Corrections for tokens whose probability differs between the trained policy and the policy that sampled them."""
 
     rollout_is: RolloutIs = Field(RolloutIs.NONE, description="Weight against engine-trainer mismatch (TIS).")
     rollout_is_cap: float = Field(2.0, gt=0, description="Upper limit of that weight.")
@@ -135,11 +135,12 @@ class KlSettings(Section):
 
     kl_coefficient: float = Field(
         gt=0,
-        description="Times KL to the frozen reference model; 0, or no section: there is none, and it is not loaded.",
+        description="Coefficient of the KL to a frozen reference model. 0, or no section: no KL term, and no "
+        "reference model is loaded.",
     )
     reference_model: ModelFolder | None = Field(
         None,
-        description="The frozen model. None: model_name_or_path (with adapters it is there already, below them).",
+        description="The frozen model. None: model_name_or_path (under LoRA, the model without its adapters).",
     )
     kl_estimator: KlEstimator = Field(
         KlEstimator.K2,
@@ -150,7 +151,7 @@ class KlSettings(Section):
 
 
 class LossConfig(Section):
-    """What a loss needs. Raises ValueError for values, and combinations of them, that no loss can mean.
+    """Which loss is minimised, its clip range and its extra terms. Combinations that no loss can use are refused.
 
     The clip range of a token is [1 − epsilon·w, 1 + epsilon_higher·w] with w = exp(−out_of_date_decay · staleness), times
     `importance_weight_cap_ratio` unless `strict_in_bound`. So by default it is exactly [0.8, 1.27] for fresh and
@@ -169,25 +170,35 @@ class LossConfig(Section):
     )
     epsilon: float = Field(0.2, gt=0, description="Lower clip: the bound is 1 - epsilon (DPPO: of probabilities).")
     epsilon_higher: float = Field(0.27, gt=0, description="Upper clip: the bound is 1 + epsilon_higher.")
-    clip_anchor: ClipAnchor = Field(ClipAnchor.ROLLOUT, description="What the clipped ratio is against.")
-    proximal_logprobs: ProximalLogprobs = Field(
-        ProximalLogprobs.RECOMPUTE, description="Of clip_anchor proximal: recompute, or loglinear (no forward)."
+    clip_anchor: ClipAnchor = Field(
+        ClipAnchor.ROLLOUT,
+        description="Policy that the clipped ratio compares with: rollout (the one that sampled) or proximal (the step's start).",
     )
-    importance_weight_cap_ratio: float = Field(5.0, ge=1, description="Importance weights of MINIRL and DPPO.")
+    proximal_logprobs: ProximalLogprobs = Field(
+        ProximalLogprobs.RECOMPUTE,
+        description="How clip_anchor proximal gets its log-probs: recompute (one forward more) or loglinear (interpolated).",
+    )
+    importance_weight_cap_ratio: float = Field(
+        5.0, ge=1, description="Upper limit of the importance weights of MINIRL and DPPO."
+    )
     strict_in_bound: bool = Field(True, description="False: the clip range is wider by the cap ratio.")
     out_of_date_decay: float = Field(
-        0.0, ge=0, description="Per step of a token's staleness its clip range narrows by exp(-this)."
+        0.0, ge=0, description="Narrow the clip range by exp(-this) for each step of a token's staleness."
     )
     dual_clip: float | None = Field(
-        None, gt=1, description="GRPO, ASPO: limit for negative advantages (ASPO: for all). None: no limit."
+        None, gt=1, description="GRPO, ASPO: limit of the loss at negative advantages (ASPO: at all). None: no limit."
     )
-    sapo_temperature_positive: float = Field(1.0, gt=0, description="SAPO's gate for positive advantages.")
-    sapo_temperature_negative: float = Field(1.05, gt=0, description="SAPO's gate for the others.")
-    log_ratio_penalty: float = Field(0.0, ge=0, description="DPPO: times (log ratio)², added.")
+    sapo_temperature_positive: float = Field(
+        1.0, gt=0, description="SAPO: temperature of the gate at positive advantages."
+    )
+    sapo_temperature_negative: float = Field(
+        1.05, gt=0, description="SAPO: temperature of the gate at negative advantages."
+    )
+    log_ratio_penalty: float = Field(0.0, ge=0, description="DPPO: coefficient of the added (log ratio)² penalty.")
 
-    entropy_coefficient: float = Field(0.0, description="Times the policy's entropy, rewarded.")
+    entropy_coefficient: float = Field(0.0, description="Coefficient of the entropy bonus.")
     router_aux_loss_coef: float = Field(
-        0.0, ge=0, description="Times the load-balancing loss of a mixture of experts (docs/training.md)."
+        0.0, ge=0, description="Coefficient of the load-balancing loss of a mixture of experts (docs/training.md)."
     )
     averaging: AveragingSettings = AveragingSettings()
     correction: CorrectionSettings = CorrectionSettings()

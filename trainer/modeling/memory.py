@@ -30,7 +30,7 @@ class MemorySettings(Section):
 
     logprob_chunk: int = Field(1024, gt=0, description="Log-probs computed at a time: bounds the logits in memory.")
     activation_checkpointing: bool = Field(
-        False, description="Keep each layer's input alone and compute the layer again in the backward."
+        False, description="Keep only each layer's input, and recompute the layer in the backward pass."
     )
     activation_offload: bool = Field(False, description="Keep those inputs in host memory.")
     optimizer_offload: bool = Field(

@@ -12,15 +12,16 @@ Positive = Annotated[int, Field(gt=0)]
 class CheckpointSettings(Section):
     """When checkpoints are written and evaluated, and which are kept."""
 
-    save_steps: Positive = Field(10, description="Checkpoint every so many steps, and at the end.")
+    save_steps: Positive = Field(10, description="Steps between checkpoints; one more is written at the end.")
     eval_steps: int = Field(
-        0, ge=0, description="Queue the held-out tasks (split eval) at the weights of every so many steps. 0: never."
+        0, ge=0, description="Steps between evaluations on the held-out tasks (split eval). 0: no evaluation."
     )
     keep_checkpoints: Positive = Field(2, description="Checkpoints to keep: the last ones.")
     keep_best_checkpoints: int = Field(
         0,
         ge=0,
-        description="Keep those with the best held-out rewards too, so many (see eval_steps, a multiple of save_steps).",
+        description="Checkpoints to keep in addition: those with the best held-out rewards (eval_steps must be a multiple of "
+        "save_steps).",
     )
     async_checkpoints: bool = Field(
         True,

@@ -45,8 +45,8 @@ class TrainerConfig(ServiceConfig):
         None, description="Checkpoints, versions, metrics. None: output/RUN, or output/RUN/POLICY where it is not main."
     )
     preset: str | None = Field(None, description=f"Values to start from: {', '.join(PRESETS)}. Other settings win.")
-    seed: int = Field(0, ge=0, description="Of everything random in the trainer.")
-    log_level: LogLevel = Field("INFO", description="From which severity on messages are logged.")
+    seed: int = Field(0, ge=0, description="Seed of all randomness in the trainer.")
+    log_level: LogLevel = Field("INFO", description="Lowest severity that is logged.")
 
     model: ModelSettings
     memory: MemorySettings = MemorySettings()

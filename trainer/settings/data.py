@@ -14,7 +14,7 @@ Positive = Annotated[int, Field(gt=0)]
 
 
 class OfflineSettings(Section):
-    """Training on what another run has recorded, instead of on what this run's samplers record."""
+    """Offline training on the records of another run."""
 
     switch: ClassVar = ("data_run", None)
 
@@ -46,7 +46,7 @@ class DataSettings(Section):
         "loss) and drop (their group is set aside) select against slow episodes: docs/staleness.md has the figures.",
     )
     max_trained_count: Positive = Field(1, description="How often one record may be trained.")
-    retrained_interval: Positive = Field(1, description="Steps from one use of a record to its next.")
+    retrained_interval: Positive = Field(1, description="Steps between two uses of a record.")
     prefetch: bool = Field(True, description="Read, merge and pack the next step's groups while this one is computed.")
     drop_zero_advantage: bool = Field(
         True, description="Spare the forward of records whose advantages are all 0: their gradient is 0 anyway."

@@ -10,13 +10,16 @@ from trainer.modeling.trainable import Trainable, TrainedParts
 class ModelSettings(TrainedParts):
     """Which model is trained, what of it, and how it is computed. None changes what is trained, but freeze, lora and dropout."""
 
-    model_name_or_path: ModelFolder = Field(description="Hugging Face directory with the weights the run starts from.")
-    dtype: str = Field("float32", description="Of parameters and optimizer: float32, bfloat16 or float64.")
+    model_name_or_path: ModelFolder = Field(
+        description="Hugging Face directory with the weights the run starts from, or a name of the Hub."
+    )
+    dtype: str = Field("float32", description="Type of parameters and optimizer states: float32, bfloat16 or float64.")
     attn_implementation: str = Field(
         "auto", description="by_node, flex_attention, sdpa, eager, or auto: the first that fits."
     )
     prefix_trees: bool = Field(
-        True, description="Forward shared prefixes once. False, or for models that forbid it: one sequence at a time."
+        True,
+        description="Compute shared prefixes once. False: one sequence at a time, as for models that cannot take a tree.",
     )
     dropout: bool = Field(
         False,
@@ -35,7 +38,7 @@ class ParallelSettings(Section):
     """Devices and processes: how one step's computation is divided."""
 
     device: str = Field("auto", description="auto, cpu or cuda.")
-    num_threads: int = Field(0, ge=0, description="CPU threads a process; 0 follows OMP_NUM_THREADS, else one.")
+    num_threads: int = Field(0, ge=0, description="CPU threads per process. 0: OMP_NUM_THREADS, or one if it is unset.")
     tp_size: int = Field(
         1,
         gt=0,

@@ -13,7 +13,7 @@ Positive = Annotated[int, Field(gt=0)]
 
 
 class TransportSettings(Section):
-    """By what way engines get published weights."""
+    """How engines receive published weights."""
 
     weight_transport: Literal["disk", "broadcast"] = Field(
         "disk",
@@ -21,16 +21,16 @@ class TransportSettings(Section):
         "disk in any case; docs/publishing.md says when which is better.",
     )
     broadcast_address: str | None = Field(
-        None, description="This machine's address, as engines reach it. None: its host name."
+        None, description="Address at which engines reach this machine. None: its host name."
     )
     broadcast_port: int = Field(
         0, ge=0, le=65535, description="Where engines meet for a broadcast (they also use others). 0: a free one."
     )
     broadcast_backend: Literal["gloo", "nccl"] | None = Field(
-        None, description="What carries a broadcast. None: nccl where the trainer computes on a GPU, else gloo."
+        None, description="Backend of a broadcast. None: nccl if the trainer computes on a GPU, else gloo."
     )
-    broadcast_join_s: float = Field(10.0, gt=0, description="How long an offer to engines is open at most.")
-    broadcast_limit_s: float = Field(120.0, gt=0, description="How long one broadcast may take.")
+    broadcast_join_s: float = Field(10.0, gt=0, description="Longest time that an offer to engines stays open.")
+    broadcast_limit_s: float = Field(120.0, gt=0, description="Longest time of one broadcast.")
 
     def broadcast(self, device: torch.device) -> BroadcastSettings | None:
         """None: from disk alone."""
@@ -48,7 +48,7 @@ class TransportSettings(Section):
 
 
 class PublishSettings(Section):
-    """In what form each version of the weights is published, and how engines get it."""
+    """The form in which each version of the weights is published, and its way to the engines."""
 
     publish_mode: Literal["full", "delta", "adapter"] = Field(
         "full",
@@ -59,7 +59,7 @@ class PublishSettings(Section):
         20, description="publish_mode delta: every so many versions is a complete directory too."
     )
     publish_dtype: Literal["bfloat16", "float32", "float64"] | None = Field(
-        None, description="Of published weights: what engines serve. None: that of the parameters."
+        None, description="Type of published weights, which engines serve. None: the parameters' type."
     )
     keep_versions: Annotated[int, Field(ge=2)] = Field(
         4,
