@@ -33,6 +33,7 @@ SETTINGS = "tests/shared/test_store_settings.py"
 POOL = "tests/sampler/test_pool.py"
 ADMISSION = "tests/sampler/test_admission.py"
 LISTS = "tests/sampler/test_engine_lists.py"
+DEVICES = "tests/shared/test_leases.py"
 
 MUTANTS = (
     Mutant(
@@ -315,5 +316,33 @@ MUTANTS = (
         '{"$multiply": [MISSED_HEARTBEATS, period_s]}',
         "0",
         "tests/shared/cli/test_cli_reading.py::test_an_engine_whose_keeper_was_killed_is_said_to_be_silent",
+    ),
+    Mutant(
+        "leases: a device is taken only from engines that sleep",
+        "shared/store/leases.py",
+        '"$expr": {"$and": [LASTS, NONE_OCCUPIES]},',
+        '"$expr": LASTS,',
+        f"{DEVICES}::test_a_device_is_taken_only_after_every_engine_on_it_has_confirmed",
+    ),
+    Mutant(
+        "leases: no engine wakes on a claimed device",
+        "shared/store/leases.py",
+        '                "$expr": IS_FREE,\n            },\n            {"$set": {"occupants.$.asleep_for": None}},',
+        '            },\n            {"$set": {"occupants.$.asleep_for": None}},',
+        f"{DEVICES}::test_an_engine_does_not_wake_while_the_device_is_claimed",
+    ),
+    Mutant(
+        "leases: one that is over is never renewed",
+        "shared/store/leases.py",
+        '"state": {"$in": CLAIMED}, "$expr": LASTS}, [{"$set": {"free_at"',
+        '"state": {"$in": CLAIMED}}, [{"$set": {"free_at"',
+        f"{DEVICES}::test_the_lease_of_a_killed_holder_ends_by_the_servers_clock_for_good",
+    ),
+    Mutant(
+        "leases: the engine of a dead keeper is not waited for",
+        "shared/store/leases.py",
+        '{"$and": [{"$eq": ["$$o.asleep_for", None]}, {"$gt": ["$$o.free_at", NOW]}]}',
+        '{"$eq": ["$$o.asleep_for", None]}',
+        f"{DEVICES}::test_an_engine_whose_keeper_died_is_not_waited_for",
     ),
 )

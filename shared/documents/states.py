@@ -92,6 +92,21 @@ class ServiceStatus(StrEnum):
     DOWN = "DOWN"  # does not answer
     UPDATING = "UPDATING"  # paused to load weights; accepts requests and answers them afterwards
     DRAINING = "DRAINING"  # finishes its requests before it loads weights; accepts none until it is UP
+    ASLEEP = "ASLEEP"  # has released its memory to a trainer on the same device; accepts none until it is UP
+
+
+class LeaseKind(StrEnum):
+    """What is leased."""
+
+    GPU = "gpu"  # a device, or several, that engines and a trainer use by turns
+
+
+class LeaseState(StrEnum):
+    """One device. WANTED and HELD end by themselves at `free_at`."""
+
+    FREE = "free"  # engines may use it
+    WANTED = "wanted"  # claimed: engines release their memory, and none begins to use it
+    HELD = "held"  # every engine has released its memory: the holder computes
 
 
 class OfferState(StrEnum):

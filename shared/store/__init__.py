@@ -22,6 +22,7 @@ from shared.redaction import shown
 from shared.store.admission import AdmissionVerbs
 from shared.store.connecting import check_is_primary, connect, first_contact
 from shared.store.evaluation import EvaluationVerbs
+from shared.store.leases import LeaseVerbs
 from shared.store.malformed import MalformedVerbs
 from shared.store.policies import ServiceVerbs, VersionVerbs
 from shared.store.questions import QuestionVerbs
@@ -63,6 +64,7 @@ class Store:
         self.versions = VersionVerbs(database)
         self.services = ServiceVerbs(database)
         self.workers = WorkerVerbs(database)
+        self.leases = LeaseVerbs(database)
         self.questions = QuestionVerbs(database)
 
     async def ensure_indexes(self) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 from shared.documents import Claim, DataClaim, Task
 from shared.documents.offers import BroadcastOffer, Joined
 from shared.documents.run import Admission, SavedCheckpoint, TrainedStep, TrainerEnd, step_id
-from shared.documents.states import DataStatus, OfferState, RecordStatus
+from shared.documents.states import DataStatus, LeaseKind, OfferState, RecordStatus
 from shared.store import Store
 from tests.shared.builders import claim, import_tasks, make_data, make_task
 from tests.shared.episodes import SCHEMAS, announce, play, settle, train, whole_run
@@ -265,3 +265,30 @@ async def _(store: Store, late: Late) -> None:
     await late(store.versions.end_broadcast("main", 0, OfferState.SENT))
     await late(store.versions.fail_broadcasts("main", 2))
     await store.versions.announce("main", 2, "/2", {}, offer=OFFER, trainer_generation=2)
+
+
+@row(
+    *("leases.ensure", "leases.claim", "leases.take", "leases.release"),
+    *("leases.occupy", "leases.confirm", "leases.wake"),
+)
+async def _(store: Store, late: Late) -> None:
+    """The device has gone to a second holder, for whom the engine sleeps again."""
+    device = (await late(store.leases.ensure(LeaseKind.GPU, "h:0"))).id
+    await late(store.leases.occupy(device, "keeper", "http://e", 600, asleep=True))
+    await late(store.leases.wake(device, "keeper", 0))
+    for holder in ("first", "second"):
+        claim = await late(store.leases.claim(device, holder, 600))
+        await late(store.leases.confirm(device, "keeper", claim.attempt))
+        await late(store.leases.take(claim))
+        if holder == "first":
+            await late(store.leases.release(claim))
+            await late(store.leases.wake(device, "keeper", claim.attempt))
+
+
+@row("leases.leave")
+async def _(store: Store, late: Late) -> None:
+    """The keeper has been started again."""
+    device = (await store.leases.ensure(LeaseKind.GPU, "h:0")).id
+    await store.leases.occupy(device, "keeper 1", "http://e", 600, asleep=False)
+    await late(store.leases.leave(device, "keeper 1"))
+    await store.leases.occupy(device, "keeper 2", "http://e", 600, asleep=False)

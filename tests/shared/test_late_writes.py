@@ -44,6 +44,9 @@ READS = {
         "services.all",
         "workers.all",
         "workers.live",
+        "leases.get",
+        "leases.all",
+        "leases.is_held",
     ),
 }
 REASONS = {
@@ -58,6 +61,8 @@ REASONS = {
     "services.remove": "the next heartbeat is right again",
     "workers.heartbeat": "the next one is right again",
     "workers.leave": "the next heartbeat is right again",
+    "leases.renew": "a claim that lasts ends later",
+    "leases.stay": "an occupant that is registered counts as dead later",
     "indexes": "they are there or not",
 }
 
