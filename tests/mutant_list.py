@@ -37,6 +37,35 @@ DEVICES = "tests/shared/test_leases.py"
 
 MUTANTS = (
     Mutant(
+        "torchrun's own store keeps its port",
+        "scripts/launch/nodes.py",
+        """ + (environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True")""",
+        "",
+        "tests/system/test_launch_nodes.py::test_torchrun_itself_starts_a_launcher_per_machine_which_keeps_off_its_store",
+    ),
+    Mutant(
+        "children do not get the launcher's rank under torchrun",
+        "scripts/launch/children.py",
+        " or is_of_torchrun(name)",
+        "",
+        "tests/system/test_launch_nodes.py::test_children_do_not_inherit_the_launchers_rank_under_torchrun",
+    ),
+    Mutant(
+        "a machine that is not the first stays until the last version was evaluated",
+        "scripts/launch/following.py",
+        "return not held_out or await EvalRound(store, policy, newest.version).is_complete()",
+        "return True",
+        "tests/system/test_launch_nodes.py::"
+        "test_a_run_is_over_when_its_trainer_has_ended_and_its_last_version_was_evaluated",
+    ),
+    Mutant(
+        "an engine listens where it is announced",
+        "sampler/engine/keeper/config.py",
+        "if self.engine_host != LOOPBACK and",
+        "if False and",
+        "tests/system/test_launch_nodes.py::test_an_engine_command_that_ignores_its_host_is_refused",
+    ),
+    Mutant(
         "a list of messages that repeats the conversation is refused",
         "sampler/rendering/view.py",
         "        self._sent.send(messages, restart=restart)\n",

@@ -5,7 +5,9 @@
          ─▶ evaluate version 0 ─▶ queue the tasks ─▶ train to the end        engines and a trainer)
          ─▶ evaluate the result ─▶ summary
 
-With `only_evaluate` there is no trainer: it evaluates version 0 and writes a report.
+With `only_evaluate` there is no trainer: it evaluates version 0 and writes a report. Of several machines the first does
+everything above; the others start their own trainer process, samplers and engine, one that joins only the latter two, and
+stay until the run is over. `--dry-run` prints what would be started.
 
 Every step is idempotent: the same command continues an interrupted run. If a child crashes, the launcher names it, prints
 the end of its log, stops the rest and exits with 1; samplers are restarted a few times first. Ctrl-C stops everything and
@@ -14,6 +16,7 @@ exits with 130; a second Ctrl-C kills without waiting.
 
 import asyncio
 import logging
+import math
 import os
 import subprocess
 import sys
@@ -24,12 +27,14 @@ from typing import Any
 
 from rich.console import Console
 
-from scripts.launch import commands, report, summary, summary_text
+from scripts.launch import commands, dry_run, report, summary, summary_text
 from scripts.launch.children import POLL_S, ChildDied, Children
 from scripts.launch.clock import PhaseClock
 from scripts.launch.display import Display
 from scripts.launch.figures import StepMetrics, take_snapshot
+from scripts.launch.following import until_over
 from scripts.launch.lock import RunLock
+from scripts.launch.nodes import place_lines
 from scripts.launch.policies import load_policies
 from scripts.launch.rounds import EvalRound, import_eval, import_train, setup_seconds
 from scripts.launch.services import start_keepers, start_samplers, start_tools, start_trainers
@@ -62,10 +67,12 @@ def main() -> None:
     os.chdir(ROOT)
     logging.basicConfig(level=logging.WARNING)
     console = Console(emoji=False)  # rich would render `:train:` in the id main:train:0:t0 as a tram
-    suffix = "" if config.is_main else f"_{config.machine_rank}"
+    if config.dry_run:
+        sys.exit(dry_run.show(console, policies))
+    suffix = "" if config.is_main else f"_{config.node}"
     try:
         with RunLock(config.folder / f"launch{suffix}.lock") as lock, Children(config.run, ROOT, lock.fd) as children:
-            if any(policy.engine == "sglang" and not policy.engine_urls for policy in policies):
+            if any(policy.engine == "sglang" and policy.starts_engine for policy in policies):
                 install_sglang()
             launch = Launch(policies, children, Display(config.run, console))
             status = asyncio.run(launch.until_done_or_interrupted())
@@ -96,7 +103,7 @@ class Launch:
         self.display = display
         self.trained = [policy for policy in policies if not policy.frozen]
         self.metrics = {policy.policy: StepMetrics(policy.policy_folder / METRICS_FILE) for policy in self.trained}
-        self.clock = PhaseClock(config.folder / "seconds.json")
+        self.clock = PhaseClock(config.folder / f"seconds{'' if config.is_main else f'_{config.node}'}.json")
         self.database = config.db_connection_string or ""
         self.figures: dict[str, Any] | None = None  # the summary, at the end
         self.evaluated: EvaluationRound | None = None  # the result with `only_evaluate`
@@ -146,13 +153,16 @@ class Launch:
         config = self.config
         self.clock.record("setup", setup_seconds(Path(sys.prefix)))
         self.clock.begin("start")
+        for line in place_lines(config, config.derived, config.address):
+            self.display.note(line)
         await self.start_database()
         async with Store.open(self.database, config.run) as store, self._refreshed(store):
             if config.is_main and await self.is_finished(store):
                 return await self.finish(store)
             asked = await asyncio.to_thread(check_tasks, config, self.display.note) if config.is_main else []
             tools_url = await start_tools(config, self.children)
-            self.display.note(f"tools: {redacted(tools_url) if tools_url else NO_TOOLS}")
+            no_tools = NO_TOOLS if config.num_samplers else "none here, since NUM_SAMPLERS is 0"
+            self.display.note(f"tools: {redacted(tools_url) if tools_url else no_tools}")
             await check_tools(config, tools_url, asked, self.display.note)
             start_keepers(self.policies, self.children, self.database)
             start_samplers(self.policies, self.children, self.database, tools_url)
@@ -222,9 +232,10 @@ class Launch:
         if not await played.is_complete():
             self.clock.begin("start")
             self.display.begin_phase(f"waiting for an engine that serves version {version}")
-            await until(
-                self.config, f"an engine that serves version {version}", lambda: self._is_served(store, version)
-            )
+            limited = all(policy.engine_urls or policy.starts_engine for policy in self.policies)
+            limit_s = self.config.start_timeout_s if limited else math.inf  # other machines may come later
+            which = f"an engine that serves version {version}"
+            await until(self.config, which, lambda: self._is_served(store, version), limit_s)
             self.clock.begin(phase)
             self.display.begin_phase(f"evaluating version {version}", played.progress)
             await played.play()
@@ -248,11 +259,15 @@ class Launch:
         return f"{self.metrics[policy].last_step} steps{whose}"
 
     async def follow(self, store: Store) -> int:
-        """On machines other than the first: wait until the trainers, or the evaluation, have finished."""
-        self.display.begin_phase("working for machine 0")
-        if trainers := self.display.trainers.values():
-            return max([await self.children.wait_exit(trainer) for trainer in trainers])
-        await EvalRound(store, self.config.policy, 0).wait()
+        """On machines other than the first: wait until the trainers and the last evaluation have finished."""
+        self.display.begin_phase("working for the run" if self.config.join else "working for machine 0")
+        if self.config.only_evaluate:
+            await EvalRound(store, self.config.policy, 0).wait()
+            return 0
+        trainers = self.display.trainers.values()
+        if status := max([await self.children.wait_exit(trainer) for trainer in trainers], default=0):
+            return status
+        self.display.note(await until_over(store, self.config, self.display.note))
         return 0
 
     # ---------------------------------------------------------------- queries

@@ -21,9 +21,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Protocol, Self
 
 from scripts.launch.errors import ErrorLines, Repeats, raised
+from scripts.launch.nodes import is_of_torchrun
 from scripts.launch.processes import MARK, Target, start_time, stop
 from shared.configuration.secrets import is_secret_variable
 from shared.errors import TandemError
@@ -107,15 +108,34 @@ class Child:
 
 
 def _inherited(kind: str) -> dict[str, str]:
-    """The launcher's environment, without secrets of other kinds of services."""
+    """The launcher's environment, without secrets of other kinds of services and without its own rank under torchrun."""
     own = f"TANDEM_{kind.upper()}_"
-    return {name: value for name, value in os.environ.items() if name.startswith(own) or not is_secret_variable(name)}
+    return {
+        name: value
+        for name, value in os.environ.items()
+        if name.startswith(own) or not (is_secret_variable(name) or is_of_torchrun(name))
+    }
 
 
 def describe_exit(status: int | None) -> str:
     if status is None:
         return "is running"
     return f"was killed by {signal.Signals(-status).name}" if status < 0 else f"ended with status {status}"
+
+
+class Starter(Protocol):
+    """What starts children, or shows what it would start (`dry_run.py`)."""
+
+    def start(
+        self,
+        name: str,
+        kind: str,
+        command: Sequence[str],
+        log_path: Path,
+        environment: dict[str, str] | None = None,
+        *,
+        ends_itself: bool = False,
+    ) -> Child: ...
 
 
 class Children:

@@ -10,6 +10,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from sampler.engine.keeper.config import LOOPBACK
+from scripts.launch.nodes import interface_of
 from scripts.launch.settings import EXAMPLE, ROOT, LaunchConfig
 from shared.configuration.secrets import DATABASE
 
@@ -38,7 +40,10 @@ def keeper(config: LaunchConfig, engine_url: str | None) -> Command:
     """`engine_url`: a running engine. Without one the keeper starts an engine."""
     engine = ["--engine_url", engine_url] if engine_url else []
     if config.engine == "sglang":
-        engine = ["--engine_command", f"{shlex.quote(str(SGLANG_SCRIPT))} serve {{model}} --port {{port}}"]
+        command = f"{shlex.quote(str(SGLANG_SCRIPT))} serve {{model}} --host {{host}} --port {{port}}"
+        engine = ["--engine_command", command]
+    if engine_url is None and (address := config.address) != LOOPBACK:
+        engine += ["--engine_host", address]
     return [
         sys.executable,
         "-m",
@@ -91,7 +96,15 @@ def trainer(config: LaunchConfig) -> Command:
 
 def trainer_environment(config: LaunchConfig, database: str) -> dict[str, str]:
     """The trainer refuses to start with fewer processes than this."""
-    return with_database("trainer", database) | {"TANDEM_NUM_PROCESSES": str(num_trainers(config))}
+    return with_database("trainer", database) | {"TANDEM_NUM_PROCESSES": str(num_trainers(config))} | _interface(config)
+
+
+def _interface(config: LaunchConfig) -> dict[str, str]:
+    """Gloo would take the address of the host's name, which on Debian is 127.0.1.1."""
+    if config.num_machines == 1 or "GLOO_SOCKET_IFNAME" in os.environ:
+        return {}
+    name = interface_of(config.address)
+    return {"GLOO_SOCKET_IFNAME": name} if name else {}
 
 
 def num_trainers(config: LaunchConfig) -> int:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from urllib.parse import urlsplit
 
 from scripts.launch import commands
-from scripts.launch.children import Child, Children
+from scripts.launch.children import Child, Children, Starter
 from scripts.launch.settings import BUNDLED, LaunchConfig
 from scripts.launch.waiting import until
 
@@ -18,14 +18,19 @@ TOOLS_URL = re.compile(r"^tools at (\S+)$", re.MULTILINE)
 
 
 async def start_tools(config: LaunchConfig, children: Children) -> str | None:
-    """Start the tools and wait until they answer; returns their URL, or None without tools."""
-    if config.tools != BUNDLED:
-        return config.tools
-    log_path = config.log_path("tools" + (f"_{config.machine_rank}" if config.num_machines > 1 else ""))
-    child = children.start("tools", "tools", commands.tools(), log_path, commands.environment())
+    """Start the tools of this machine's samplers and wait until they answer; returns their URL, or None without tools."""
+    if config.tools != BUNDLED or not config.num_samplers:
+        return None if config.tools == BUNDLED else config.tools
+    child = start_bundled_tools(config, children)
     url: str = await until(config, "the tool server to print its URL", lambda: _tools_url(child))
     await until(config, f"{url} to answer", lambda: _listens(url))
     return url
+
+
+def start_bundled_tools(config: LaunchConfig, children: Starter) -> Child:
+    """They listen on this machine only, where its samplers are."""
+    log_path = config.log_path("tools" if config.is_alone else f"tools_{config.node}")
+    return children.start("tools", "tools", commands.tools(), log_path, commands.environment())
 
 
 def _tools_url(child: Child) -> str | None:
@@ -40,26 +45,32 @@ def _listens(url: str) -> bool:
     return False
 
 
-def start_keepers(policies: Sequence[LaunchConfig], children: Children, database: str) -> None:
+def start_keepers(policies: Sequence[LaunchConfig], children: Starter, database: str) -> None:
     for config in policies:
-        for i, url in enumerate(config.engine_urls or [None]):
-            part = config.part("engine", i if config.engine_urls else config.machine_rank)
+        for i, url in enumerate(config.engine_urls or [None] * config.starts_engine):
+            part = config.part("engine", _number(config, i) if config.engine_urls else config.node)
             command, environment = commands.keeper(config, url), commands.with_database("keeper", database)
             children.start(_spoken(part), "keeper", command, config.log_path(part), environment)
 
 
-def start_samplers(policies: Sequence[LaunchConfig], children: Children, database: str, tools_url: str | None) -> None:
+def start_samplers(policies: Sequence[LaunchConfig], children: Starter, database: str, tools_url: str | None) -> None:
     config = policies[0]
     first = config.machine_rank * config.num_samplers
     for i in range(first, first + config.num_samplers):
         command, environment = commands.sampler(policies, tools_url), commands.with_database("sampler", database)
-        children.start(f"sampler {i}", "sampler", command, config.log_path(f"sample_{i}"), environment)
+        number = _number(config, i)
+        children.start(f"sampler {number}", "sampler", command, config.log_path(f"sample_{number}"), environment)
 
 
-def start_trainers(policies: Sequence[LaunchConfig], children: Children, database: str) -> dict[str, Child]:
-    """Start the trainers; returns {policy: its trainer} without frozen policies."""
+def _number(config: LaunchConfig, i: int) -> str:
+    """A number in names of processes and logs, which is unique among the run's machines."""
+    return f"{config.node}-{i}" if config.join else str(i)
+
+
+def start_trainers(policies: Sequence[LaunchConfig], children: Starter, database: str) -> dict[str, Child]:
+    """Start the trainers; returns {policy: its trainer} without frozen policies; {} on a machine that joins."""
     trainers = {}
-    for config in (config for config in policies if not config.frozen):
+    for config in (config for config in policies if config.trains):
         command, environment = commands.trainer(config), commands.trainer_environment(config, database)
         name = _spoken(config.part("trainer", config.machine_rank))
         log_path = config.log_path(config.part("train", config.machine_rank))

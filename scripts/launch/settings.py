@@ -13,6 +13,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 from pydantic import Field, PrivateAttr, field_validator, model_validator
 from pydantic_settings import CliPositionalArg, NoDecode
 
+from scripts.launch.nodes import Derived, NodeSettings, derived, own_address
 from scripts.launch.service_flags import ServiceFlags, hand_out, split_arguments
 from shared.configuration.loading import (
     ServiceConfig,
@@ -35,6 +36,7 @@ PLAIN_NAMES = (
     *("DB_CONNECTION_STRING", "MCP_MANAGER_URL", "ENGINE_URLS", "ENGINE", "MODEL", "TRAIN_FILE", "EVAL_FILE", "CONFIG"),
     "EVAL_GENERATIONS",
     *("NUM_MACHINES", "MACHINE_RANK", "MASTER_ADDR", "MASTER_PORT", "NUM_PROCESSES", "NUM_SAMPLERS"),
+    *("JOIN", "NODE_ADDR", "NODE_NAME"),
 )
 
 MAX_STEPS = ("max_steps", "optimizer.max_steps")  # as the trainer's flags and variables may spell it
@@ -48,13 +50,16 @@ GUIDE = Path(__file__).with_name("guide.txt")  # the scripts print it too if .ve
 def _own_name(word: str) -> str:
     """The launcher's name for an option that services and other systems name differently."""
     flag, equals, value = word.partition("=")
+    if flag == "--dry-run" and not equals:
+        return "--dry_run=true"
     return SAME.get(flag, flag) + equals + value
 
 
-class LaunchConfig(ServiceConfig):
+class LaunchConfig(ServiceConfig, NodeSettings):
     section: ClassVar[str] = "launch"
     program: ClassVar[str] = "scripts.launch"
     _service_flags: ServiceFlags = PrivateAttr(default_factory=dict)
+    _derived: Derived = PrivateAttr(default_factory=Derived)
 
     run: CliPositionalArg[RunName] = Field(description="Run name: the database, output/RUN and logs/RUN_*.log.")
 
@@ -70,10 +75,10 @@ class LaunchConfig(ServiceConfig):
     engine_urls: Annotated[list[str], NoDecode] = Field(
         [], description="SGLang servers, comma separated, one keeper each. Empty: start one engine here."
     )
-    engine: Literal["local", "sglang"] = Field(
+    engine: Literal["local", "sglang", "none"] = Field(
         "local",
         description="The engine to start: the local CPU engine, or the real SGLang on a CPU (scripts/sglang_cpu.sh "
-        "installs it once, 2.8 GB).",
+        "installs it once, 2.8 GB); none: other machines have the engines.",
     )
 
     # model, tasks and method
@@ -111,16 +116,12 @@ class LaunchConfig(ServiceConfig):
     # numbers of processes
     num_samplers: int = Field(2, ge=0, description="Sampler processes on this machine.")
     num_processes: int = Field(0, ge=0, description="Trainer processes on this machine. 0: one per GPU, or one on CPU.")
-    num_machines: int = Field(1, gt=0, description="Machines that train together.")
-    machine_rank: int = Field(0, ge=0, description="This machine's number, from 0.")
-    master_addr: str | None = Field(None, description="Address of machine 0, for the trainers' rendezvous.")
-    master_port: int | None = Field(
-        None, gt=0, lt=65536, description="Port on machine 0, for the trainers' rendezvous."
-    )
     accelerate_config: Path = Field(Path("assets/fsdp2.yml"), description="Settings of `accelerate launch`.")
 
     # time limits
     start_timeout_s: float = Field(180.0, gt=0, description="Time limit for the start of a service.")
+
+    dry_run: bool = Field(False, description="Print what would be started on this machine, and start nothing.")
 
     @classmethod
     def load(cls, argv: Sequence[str] | None = None) -> Self:
@@ -133,7 +134,10 @@ class LaunchConfig(ServiceConfig):
         os.environ.update({name: given[name] for name in added})
         try:
             own, others = split_arguments(arguments, cls.model_fields)
-            config = super().load([*own, *cls._default_config(own)])
+            own += cls._default_config(own)
+            found = cls._derived_place(own)
+            config = super().load([*own, *(f"--{name}={value}" for name, value in found.values.items())])
+            config._derived = found
             context = ["--config", str(config.config)] if config.config else []
             config._service_flags = hand_out(others, cls.model_fields, context)
             return config
@@ -150,6 +154,19 @@ class LaunchConfig(ServiceConfig):
         folder = Path("assets") if "model" in given else EXAMPLE
         return ["--config", str(folder / f"{given['method']}.yml")]
 
+    @classmethod
+    def _derived_place(cls, arguments: list[str]) -> Derived:
+        """This machine's place by torchrun's or Slurm's variables, if nothing else says it."""
+        given = cls.given(arguments)
+        section = read_section(Path(given["config"]), cls) if given.get("config") else {}
+        if {"num_machines", "machine_rank", "join"} & (given.keys() | section.keys()):
+            return Derived()
+        found = derived(os.environ)
+        if found.source == "torchrun":  # MASTER_ADDR and MASTER_PORT in the environment are its own
+            given = {word.removeprefix("--").partition("=")[0]: word for word in arguments}
+        own = given.keys() | section.keys()
+        return Derived(found.source, {name: value for name, value in found.values.items() if name not in own})
+
     @field_validator("engine_urls", "eval_file", mode="before")
     @classmethod
     def lists_are_separated_by_commas(cls, value: object) -> object:
@@ -163,12 +180,17 @@ class LaunchConfig(ServiceConfig):
             raise ValueError(
                 f"MACHINE_RANK is {self.machine_rank}; expected 0 to {self.num_machines - 1} (NUM_MACHINES={self.num_machines})"
             )
-        if self.num_machines > 1:
+        if self.join and self.num_machines > 1:
+            raise ValueError(
+                "JOIN and NUM_MACHINES exclude each other: a machine that joins is none of those that train"
+            )
+        if self.num_machines > 1 or self.join:
             needed: dict[str, object] = {"DB_CONNECTION_STRING": self.db_connection_string}
-            if not self.only_evaluate:
+            if not (self.only_evaluate or self.join):
                 needed |= {"MASTER_ADDR": self.master_addr, "MASTER_PORT": self.master_port}
             if missing := [name for name, value in needed.items() if not value]:
-                raise ValueError(f"NUM_MACHINES is {self.num_machines}, so {', '.join(missing)} must be given")
+                which = "JOIN is true" if self.join else f"NUM_MACHINES is {self.num_machines}"
+                raise ValueError(f"{which}, so {', '.join(missing)} must be given")
         return self
 
     @model_validator(mode="after")
@@ -263,8 +285,23 @@ class LaunchConfig(ServiceConfig):
         return {} if self.config is None else read_policies(ROOT / self.config)
 
     @property
-    def is_main(self) -> bool:
-        return self.machine_rank == 0
+    def derived(self) -> Derived:
+        """What torchrun's or Slurm's variables said of this machine's place."""
+        return self._derived
+
+    @property
+    def address(self) -> str:
+        """The address at which this machine's engines listen and are announced."""
+        return own_address(self, self.db_connection_string)
+
+    @property
+    def starts_engine(self) -> bool:
+        return not self.engine_urls and self.engine != "none"
+
+    @property
+    def trains(self) -> bool:
+        """Whether this machine runs a trainer of this policy."""
+        return not (self.only_evaluate or self.join or self.frozen)
 
     @property
     def folder(self) -> Path:
@@ -281,7 +318,7 @@ class LaunchConfig(ServiceConfig):
         own = list(self.own_sections())
         return None if self.master_port is None else self.master_port + (own.index(self.policy) if own else 0)
 
-    def part(self, kind: str, number: int) -> str:
+    def part(self, kind: str, number: int | str) -> str:
         """Name of a policy's engine or trainer, also of its log: trainer_0, or trainer_judge_0 with several policies."""
         return f"{kind}_{self.policy}_{number}" if self.own_sections() else f"{kind}_{number}"
 

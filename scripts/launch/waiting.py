@@ -13,9 +13,10 @@ from shared.errors import TandemError
 ASK_S = 0.2
 
 
-async def until(config: LaunchConfig, what: str, ask: Callable[[], Any]) -> Any:
-    """Poll `ask` until it returns neither None nor False. Raises TandemError after `start_timeout_s`."""
-    deadline = time.monotonic() + config.start_timeout_s
+async def until(config: LaunchConfig, what: str, ask: Callable[[], Any], limit_s: float | None = None) -> Any:
+    """Poll `ask` until it returns neither None nor False. Raises TandemError after `limit_s`; None: `start_timeout_s`."""
+    limit_s = config.start_timeout_s if limit_s is None else limit_s
+    deadline = time.monotonic() + limit_s
     while True:
         answer = ask()
         if isinstance(answer, Awaitable):
@@ -24,7 +25,7 @@ async def until(config: LaunchConfig, what: str, ask: Callable[[], Any]) -> Any:
             return answer
         if time.monotonic() > deadline:
             raise TandemError(
-                f"timed out after {config.start_timeout_s:g} s waiting for {what}; see logs/{config.run}_*.log, "
+                f"timed out after {limit_s:g} s waiting for {what}; see logs/{config.run}_*.log, "
                 "or allow more with --start_timeout_s"
             )
         await asyncio.sleep(ASK_S)

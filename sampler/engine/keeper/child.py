@@ -1,7 +1,7 @@
 """An engine as a child process: started on a free port, stopped by pid.
 
-The engine is given as a command line with the placeholders {model} and {port}, and {api_key} if it shall require one; without
-a command it is the local engine.
+The engine is given as a command line with the placeholders {model}, {host} and {port}, and {api_key} if it shall require one;
+without a command it is the local engine.
 """
 
 import asyncio
@@ -12,16 +12,29 @@ import signal
 import sys
 from pathlib import Path
 
+from sampler.engine.keeper.config import LOOPBACK
 from shared.processes.mongod import free_port
 
 STOP_S = 10.0
-LOCAL = (sys.executable, "-m", "sampler.engine.local", "--model-path", "{model}", "--port", "{port}")
+LOCAL = (
+    sys.executable,
+    "-m",
+    "sampler.engine.local",
+    "--model-path",
+    "{model}",
+    "--host",
+    "{host}",
+    "--port",
+    "{port}",
+)
 
 
-def command_line(template: str | None, model: Path, port: int, api_key: str | None = None) -> list[str]:
+def command_line(
+    template: str | None, model: Path, port: int, api_key: str | None = None, host: str = LOOPBACK
+) -> list[str]:
     """Split `template` into words as a shell would, then fill it in, so that a path with blanks stays one word."""
     words = list(LOCAL) if template is None else shlex.split(template)
-    places = {"{model}": str(model), "{port}": str(port), "{api_key}": api_key or ""}
+    places = {"{model}": str(model), "{host}": host, "{port}": str(port), "{api_key}": api_key or ""}
     for place, value in places.items():
         words = [word.replace(place, value) for word in words]
     return words
@@ -30,14 +43,21 @@ def command_line(template: str | None, model: Path, port: int, api_key: str | No
 class EngineChild:
     """One engine over `model`. It inherits its parent's output streams and process group."""
 
-    def __init__(self, model: Path, template: str | None = None, port: int = 0, api_key: str | None = None) -> None:
-        self._port = port or free_port()
-        self._command = command_line(template, model, self._port, api_key)
+    def __init__(
+        self,
+        model: Path,
+        template: str | None = None,
+        port: int = 0,
+        api_key: str | None = None,
+        host: str = LOOPBACK,
+    ) -> None:
+        self._host, self._port = host, port or free_port()
+        self._command = command_line(template, model, self._port, api_key, host)
         self._process: asyncio.subprocess.Process | None = None
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self._port}"
+        return f"http://{self._host}:{self._port}"
 
     @property
     def ended(self) -> bool:

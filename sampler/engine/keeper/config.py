@@ -11,6 +11,8 @@ from shared.configuration.secrets import secret_field
 from shared.files.hub import ModelFolder
 from shared.names import DEFAULT_POLICY, PolicyName, RunName
 
+LOOPBACK = "127.0.0.1"
+
 
 class KeeperConfig(ServiceConfig, EngineAccess):
     """Runs one engine: registers it, reports its load, keeps it on the wanted version of a policy."""
@@ -29,8 +31,15 @@ class KeeperConfig(ServiceConfig, EngineAccess):
     )
     engine_command: str | None = Field(
         None,
-        description="Command to start an engine here, with placeholders {model} and {port} (and {api_key} if it requires one), "
-        "such as 'python -m sglang.launch_server --model-path {model} --port {port}'. None: the local CPU engine.",
+        description="Command to start an engine here, with placeholders {model} and {port}, {host} if samplers are elsewhere, "
+        "and {api_key} if it requires one, such as 'python -m sglang.launch_server --model-path {model} --port {port}'. "
+        "None: the local CPU engine.",
+    )
+    engine_host: str = Field(
+        LOOPBACK,
+        pattern=r"^[\w.-]+$",
+        description="Address at which the started engine listens, and by which samplers reach it: for samplers on other machines "
+        "this machine's own.",
     )
     engine_port: int = Field(0, ge=0, le=65535, description="Port of the started engine; 0: a free one.")
     capacity: int = Field(0, ge=0, description="Maximum requests that it runs at once; 0: as the engine reports.")
@@ -75,6 +84,11 @@ class KeeperConfig(ServiceConfig, EngineAccess):
             )
         if missing := [place for place in ("{model}", "{port}") if place not in self.engine_command]:
             raise ValueError(f"engine_command {self.engine_command!r} lacks the placeholder {' and '.join(missing)}")
+        if self.engine_host != LOOPBACK and "{host}" not in self.engine_command:
+            raise ValueError(
+                f"engine_host is {self.engine_host}, and engine_command {self.engine_command!r} lacks the placeholder {{host}}: "
+                "the engine would not listen there"
+            )
         if "{api_key}" in self.engine_command and self.engine_api_key_var is None:
             raise ValueError(
                 "engine_command has the placeholder {api_key}; expected engine_api_key_var to name the key's variable"

@@ -52,7 +52,7 @@ class Keeper:
         self._client = client
         self._config = config
         self._assembly = assembly
-        given = (config.engine_command, config.engine_port, config.engine_api_key)
+        given = (config.engine_command, config.engine_port, config.engine_api_key, config.engine_host)
         self._child = None if config.engine_url else EngineChild(config.model_name_or_path, *given)
         self._layout = read_layout(config.model_name_or_path)
         self._changing = asyncio.Lock()  # held while the engine is paused, so that no other task leaves it paused

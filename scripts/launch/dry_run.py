@@ -1,0 +1,77 @@
+"""`--dry-run`: prints what a launch would start on this machine, with the variables of every process, and starts nothing."""
+
+import os
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+from typing import cast
+
+from rich.console import Console
+
+from scripts.launch import commands
+from scripts.launch.children import Child
+from scripts.launch.nodes import place_lines
+from scripts.launch.services import start_bundled_tools, start_keepers, start_samplers, start_trainers
+from scripts.launch.settings import BUNDLED, ROOT, LaunchConfig
+from scripts.launch.task_checks import check_tasks
+from shared.processes.mongod import Mongod
+from shared.redaction import redacted, shown
+
+TOOLS_URL = "http://127.0.0.1:0/mcp"  # the bundled server prints its port when it starts
+DATABASE = "mongodb://127.0.0.1:0/?directConnection=true"
+
+
+class Planned:
+    """Prints children where `Children` starts them."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+
+    def start(
+        self,
+        name: str,
+        kind: str,
+        command: Sequence[str],
+        log_path: Path,
+        environment: dict[str, str] | None = None,
+        *,
+        ends_itself: bool = False,
+    ) -> Child:
+        self.say(f"{name}, log {log_path.relative_to(ROOT)}")
+        usual = commands.environment()
+        for variable, value in (environment or {}).items():
+            if variable not in usual:
+                self.say(f"    {variable}={shown(value) if '://' in value else value}")
+        self.say(f"    {redacted(shlex.join(command))}")
+        return cast(Child, None)  # there is none; nothing below asks it
+
+    def say(self, text: str) -> None:
+        self._console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+
+def show(console: Console, policies: Sequence[LaunchConfig]) -> int:
+    """Print the plan of this machine; returns the exit status. Raises ConfigError for tasks that could not be played."""
+    config, planned = policies[0], Planned(console)
+    for line in place_lines(config, config.derived, config.address):
+        planned.say(line)
+    if config.is_main:
+        check_tasks(config, planned.say)
+    if config.db_connection_string:
+        planned.say(f"MongoDB: {shown(config.db_connection_string)}, given")
+    else:
+        server = Mongod(config.folder / "mongodb")
+        planned.say(f"mongod, data {server.folder.relative_to(ROOT)}")
+    database = config.db_connection_string or DATABASE
+    tools = config.tools
+    if tools == BUNDLED:
+        tools = TOOLS_URL if config.num_samplers else None
+        if tools:
+            start_bundled_tools(config, planned)
+    elif tools:
+        planned.say(f"tools: {redacted(tools)}, given")
+    start_keepers(policies, planned, database)
+    start_samplers(policies, planned, database, tools)
+    if not config.only_evaluate:
+        start_trainers(policies, planned, database)
+    planned.say(f"nothing was started (--dry-run); the working directory is {os.path.relpath(ROOT)}")
+    return 0
