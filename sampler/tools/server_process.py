@@ -1,6 +1,6 @@
 """The child process of a stdio tool server: starting it, and ending it with all its descendants.
 
-A guard process (`sampler.tools.guard`) runs between the sampler and the server: it ends the descendants of the server, even
+A guard process (`shared.processes.guard`) runs between the sampler and the server: it ends the descendants of the server, even
 if the sampler is killed. If the guard itself is killed, the server ends with it, and the rest is found by a mark in the
 environment.
 """
@@ -19,8 +19,8 @@ from pathlib import Path
 
 from mcp.client.stdio import get_default_environment
 
-from sampler.tools import guard
 from sampler.tools.servers import ToolServer
+from shared.processes import guard
 
 log = logging.getLogger(__name__)
 

@@ -1,0 +1,191 @@
+"""A session's private folder, its user, and what remains of sessions whose gateway was killed.
+
+STATE/.lock   held by the gateway that uses STATE, as long as it lives
+STATE/NAME    a session's folder (0700; of a user of its own where the gateway is root)
+"""
+
+import asyncio
+import contextlib
+import fcntl
+import hashlib
+import logging
+import os
+import shutil
+import signal
+import subprocess
+import time
+import uuid
+from dataclasses import dataclass
+from pathlib import Path
+
+from sampler.mcp_docker.sandbox import cgroups, containers, landlock
+from sampler.mcp_docker.sandbox.users import is_session_user, users
+from sampler.tools.server_process import MARK
+from shared.errors import ConfigError
+
+log = logging.getLogger(__name__)
+
+LOCK_NAME = ".lock"
+_SHARED_FOLDERS = ("/tmp", "/var/tmp", "/dev/shm")  # where any user may leave files
+_POLL_S = 0.02
+_KILL_S = 30.0
+_locks: dict[Path, int] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class LeftOver:
+    """What was found and removed."""
+
+    processes: int = 0
+    folders: int = 0
+    containers: int = 0
+    cgroups: int = 0
+
+
+def new_folder(state_folder: Path) -> Path:
+    """A private folder for a session. Raises ConfigError if the gateway's sessions have all users."""
+    state_folder.mkdir(mode=0o711, parents=True, exist_ok=True)
+    folder = state_folder.resolve() / uuid.uuid4().hex
+    folder.mkdir(mode=0o700)
+    try:
+        own(folder)
+    except BaseException:
+        folder.rmdir()
+        raise
+    return folder
+
+
+def own(folder: Path) -> int | None:
+    """The session's user: the folder's owner, which it becomes at the first call. None: not root, so there are no others."""
+    if os.geteuid() != 0:
+        return None
+    owner = folder.stat().st_uid
+    if is_session_user(owner):
+        return owner
+    user = users().take()
+    os.chown(folder, user, user)
+    folder.chmod(0o700)
+    return user
+
+
+async def discard(folder: Path) -> None:
+    """Remove a session's folder and give its user back, after all its processes have been stopped."""
+    await asyncio.to_thread(_discard, folder)
+
+
+def _discard(folder: Path) -> None:
+    try:
+        owner = folder.stat().st_uid
+    except FileNotFoundError:
+        return
+    _remove_tree(folder)
+    if os.geteuid() == 0 and is_session_user(owner):
+        _remove_shared_files(owner)
+        users().give_back(owner)
+
+
+async def reap_left_over(state_folder: Path) -> LeftOver:
+    """End and remove what an earlier gateway left that used this folder. Call it once, before the first session.
+
+    Raises ConfigError if another gateway that lives uses the folder.
+    """
+    state_folder = await asyncio.to_thread(_locked, state_folder)
+    named = await containers.left_over(state_folder)
+    await containers.remove(named)
+    return await asyncio.to_thread(_reap, state_folder, len(named))
+
+
+def _locked(state_folder: Path) -> Path:
+    state_folder.mkdir(mode=0o711, parents=True, exist_ok=True)
+    state_folder = state_folder.resolve()
+    if state_folder in _locks:
+        return state_folder
+    file = os.open(state_folder / LOCK_NAME, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as exc:
+        os.close(file)
+        raise ConfigError(f"{state_folder}: another gateway uses this state folder; expected one of its own") from exc
+    _locks[state_folder] = file
+    return state_folder
+
+
+def _reap(state_folder: Path, found_containers: int) -> LeftOver:
+    folders = [folder for folder in state_folder.iterdir() if folder.is_dir() and not folder.is_symlink()]
+    owners = {folder.lstat().st_uid for folder in folders} if os.geteuid() == 0 else set()
+    joined = cgroups.left_over(folder_key(state_folder))
+    processes = _end_processes(state_folder, {owner for owner in owners if is_session_user(owner)}, joined)
+    for folder in folders:
+        _discard(folder)
+    for cgroup in joined:
+        with contextlib.suppress(OSError):
+            cgroup.rmdir()
+    return LeftOver(processes, len(folders), found_containers, len(joined))
+
+
+def _end_processes(state_folder: Path, owners: set[int], joined: list[Path]) -> int:
+    """Kill them until none is left; how many there were."""
+    killed: set[int] = set()
+    mark = f"{MARK}={folder_key(state_folder)}-".encode()
+    end = time.monotonic() + _KILL_S
+    while True:
+        found = {pid for cgroup in joined for pid in cgroups.members(cgroup)}
+        found |= {pid for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if _is_ours(pid, owners, mark)}
+        if not found:
+            return len(killed)
+        if time.monotonic() > end:
+            log.warning("%s: processes of earlier sessions cannot be ended: %s", state_folder, sorted(found))
+            return len(killed)
+        killed |= found
+        for pid in found:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(_POLL_S)  # not our children, so there is nothing to wait on
+
+
+def _is_ours(pid: int, owners: set[int], mark: bytes) -> bool:
+    try:
+        if os.stat(f"/proc/{pid}").st_uid in owners or _has_user(pid, owners):
+            with open(f"/proc/{pid}/stat", "rb") as file:
+                return not file.read().rpartition(b")")[2].lstrip().startswith(b"Z")
+        with open(f"/proc/{pid}/environ", "rb") as file:
+            return any(variable.startswith(mark) for variable in file.read().split(b"\0"))
+    except OSError:  # it has ended, or is another user's
+        return False
+
+
+def _has_user(pid: int, owners: set[int]) -> bool:
+    """A process that hides its memory belongs to root in /proc."""
+    if not owners:
+        return False
+    with open(f"/proc/{pid}/status", "rb") as file:
+        line = next(line for line in file if line.startswith(b"Uid:"))
+    return any(int(user) in owners for user in line.split()[1:])
+
+
+def _remove_tree(folder: Path) -> None:
+    """Whatever a tool made of it: folders without rights, paths longer than the system's limit."""
+    try:
+        shutil.rmtree(folder)
+    except (OSError, RecursionError):
+        subprocess.run(["chmod", "-R", "u+rwX", str(folder)], capture_output=True, check=False)
+        removed = subprocess.run(["rm", "-rf", "--", str(folder)], capture_output=True, text=True, check=False)
+        if removed.returncode != 0:
+            log.warning("the folder of an ended session cannot be removed: %s", removed.stderr.strip()[-500:])
+
+
+def _remove_shared_files(user: int) -> None:
+    """Of a session's user; with Landlock it could make none."""
+    if landlock.abi() > 0:
+        return
+    for shared in _SHARED_FOLDERS:
+        with contextlib.suppress(FileNotFoundError), os.scandir(shared) as entries:
+            for entry in entries:
+                with contextlib.suppress(OSError):
+                    if entry.stat(follow_symlinks=False).st_uid == user:
+                        shutil.rmtree(entry.path) if entry.is_dir(follow_symlinks=False) else os.unlink(entry.path)
+
+
+def folder_key(state_folder: Path) -> str:
+    """A short name of a state folder, for what its sessions have outside of it."""
+    return hashlib.sha256(str(state_folder.resolve()).encode()).hexdigest()[:12]

@@ -1,0 +1,165 @@
+"""Limits on all processes of a start together, which rlimits cannot express: the warden looks at them from time to time.
+
+It looks often while they use the processor and seldom while they are idle. So these limits are exceeded for a moment before
+they act; the kernel's (rlimits, cgroups) bound what fits into that moment.
+Standard library only: it runs in the warden.
+"""
+
+import contextlib
+import os
+import resource
+import signal
+import stat
+import time
+from typing import NamedTuple
+
+from shared.processes.guard import Observer, descendants
+
+_BUSY_S, _IDLE_S = 0.25, 2.0
+_SCAN_SHARE = 20  # reading the folder takes at most this part of the time
+_ENTRY_BYTES = 4096
+_MOST_LEVELS = 128
+_REMOVE_S = 60  # for an engine that does not answer; the next gateway removes the container then
+_MB = 1024 * 1024
+_TICKS = os.sysconf("SC_CLK_TCK")
+_PAGE = os.sysconf("SC_PAGE_SIZE")
+
+
+class Bounds(NamedTuple):
+    """As in `Limits`."""
+
+    cpu_s: float
+    memory_mb: int
+    processes: int
+    folder_mb: int
+    lifetime_s: float
+
+
+class Watch(Observer):
+    """Reports the exceeded limit on `report`, as text."""
+
+    def __init__(self, bounds: Bounds, folder: str, report: int, cgroups: list[str], remove: list[str]) -> None:
+        """`remove` is the command that removes a container, whose engine watches its processes: they are not the warden's."""
+        self._bounds = bounds
+        self._folder = folder
+        self._report = report
+        self._cgroups = cgroups
+        self._remove = remove
+        self._end = time.monotonic() + bounds.lifetime_s
+        self._cpu_s = -1.0
+        self._next_scan = 0.0
+        self.next_look_s: float | None = _BUSY_S
+
+    def look(self, server: int) -> bool:
+        exceeded = self._exceeded()
+        if exceeded is None:
+            return False
+        os.write(self._report, exceeded.encode())
+        return True
+
+    def ended(self) -> None:
+        for cgroup in self._cgroups:
+            with contextlib.suppress(OSError):
+                os.rmdir(cgroup)
+        if self._remove:
+            signal.signal(signal.SIGALRM, signal.SIG_DFL)
+            signal.alarm(_REMOVE_S)
+            os.waitpid(os.posix_spawnp(self._remove[0], self._remove, os.environ), 0)
+
+    def _exceeded(self) -> str | None:
+        now = time.monotonic()
+        if now >= self._end:
+            return f"lifetime_s: the process was there for {self._bounds.lifetime_s:g} s"
+        alive = list(descendants(os.getpid()))
+        used = [found for pid in alive if (found := _usage(pid)) is not None]
+        cpu_s = sum(cpu for cpu, _ in used) + _ended_cpu_s()
+        idle = cpu_s == self._cpu_s
+        self._cpu_s = cpu_s
+        self._wait(now, idle)
+        if not self._remove and (exceeded := self._processes_exceed(alive, used)):
+            return exceeded
+        if (idle and not self._remove) or now < self._next_scan:
+            return None
+        size = folder_bytes(self._folder, self._bounds.folder_mb * _MB) + unlinked_bytes(alive)
+        self._next_scan = now + _SCAN_SHARE * (time.monotonic() - now)
+        if size > self._bounds.folder_mb * _MB:
+            return f"folder_mb: the folder's files take more than {self._bounds.folder_mb} MB"
+        return None
+
+    def _wait(self, now: float, idle: bool) -> None:
+        wait = min(2 * (self.next_look_s or _BUSY_S), _IDLE_S) if idle else _BUSY_S
+        self.next_look_s = max(0.0, min(wait, self._end - now))
+
+    def _processes_exceed(self, alive: list[int], used: list[tuple[float, int]]) -> str | None:
+        if self._cpu_s > self._bounds.cpu_s:
+            return f"cpu_s: the processes used {self._cpu_s:.1f} s of processor time, of {self._bounds.cpu_s:g} s"
+        if len(alive) > self._bounds.processes + 2:  # bubblewrap's own two
+            return f"processes: there are {len(alive)} processes, of {self._bounds.processes}"
+        most = self._bounds.memory_mb * _MB
+        if sum(memory for _, memory in used) > most and sum(map(_share_of_memory, alive)) > most:
+            return f"memory_mb: the processes use more than {self._bounds.memory_mb} MB together"
+        return None
+
+
+def folder_bytes(folder: str, enough: int) -> int:
+    """On the disk; counts on until it is more than `enough`. A tree too deep to be read is more than enough."""
+    total = 0
+    pending = [(folder, 0)]
+    while pending and total <= enough:
+        path, level = pending.pop()
+        try:
+            with os.scandir(path) as entries:
+                for entry in entries:
+                    found = entry.stat(follow_symlinks=False)
+                    total += max(_ENTRY_BYTES, found.st_blocks * 512)
+                    if stat.S_ISDIR(found.st_mode):
+                        pending.append((entry.path, level + 1))
+                    if total > enough:
+                        break
+        except FileNotFoundError:
+            continue
+        except PermissionError:  # not root, and a folder without rights: its files are counted when they can be read
+            continue
+        except OSError:  # a path that is too long
+            return enough + 1
+        if level > _MOST_LEVELS:
+            return enough + 1
+    return total
+
+
+def unlinked_bytes(pids: list[int]) -> int:
+    """Of files that are open and have no name."""
+    sizes: dict[tuple[int, int], int] = {}
+    for pid in pids:
+        with contextlib.suppress(OSError):
+            for number in os.listdir(f"/proc/{pid}/fd"):
+                with contextlib.suppress(OSError):
+                    found = os.stat(f"/proc/{pid}/fd/{number}")
+                    if found.st_nlink == 0 and stat.S_ISREG(found.st_mode):
+                        sizes[found.st_dev, found.st_ino] = found.st_blocks * 512
+    return sum(sizes.values())
+
+
+def _usage(pid: int) -> tuple[float, int] | None:
+    """Seconds of processor time, also of its ended children; bytes of memory, shared ones included. None: it has ended."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            fields = file.read().rpartition(b")")[2].split()
+    except OSError:
+        return None
+    return sum(map(int, fields[11:15])) / _TICKS, int(fields[21]) * _PAGE
+
+
+def _ended_cpu_s() -> float:
+    ended = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return ended.ru_utime + ended.ru_stime
+
+
+def _share_of_memory(pid: int) -> int:
+    """Bytes; a page that n processes share counts 1/n in each."""
+    try:
+        with open(f"/proc/{pid}/smaps_rollup", "rb") as file:
+            return sum(int(line.split()[1]) * 1024 for line in file if line.startswith(b"Pss:"))
+    except OSError:
+        found = _usage(pid)
+        return found[1] if found else 0
