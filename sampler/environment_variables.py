@@ -1,9 +1,10 @@
-"""Replaces `${NAME}` in a configuration file by an environment variable, so that the file contains no secret."""
+"""Replaces `${NAME}` in a configuration file by an environment variable, or by what is in the file that NAME_FILE names, so that
+the configuration file contains no secret."""
 
-import os
 import re
 from collections.abc import Mapping
 
+from shared.configuration.secrets import given_secret
 from shared.errors import ConfigError
 
 VARIABLE = re.compile(r"\$\{(\w+)\}")
@@ -14,7 +15,8 @@ def expand(text: str, where: str, defaults: Mapping[str, str] | None = None) -> 
 
     def value_of(match: re.Match[str]) -> str:
         name = match.group(1)
-        value = os.environ.get(name, (defaults or {}).get(name))
+        value = given_secret(name)
+        value = (defaults or {}).get(name) if value is None else value
         if value is None:
             raise ConfigError(f"{where}: environment variable {name} is not set")
         return value

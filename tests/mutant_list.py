@@ -32,6 +32,7 @@ KEEPER = "tests/contract/test_keeper.py"
 SETTINGS = "tests/shared/test_store_settings.py"
 POOL = "tests/sampler/test_pool.py"
 ADMISSION = "tests/sampler/test_admission.py"
+USERS = "tests/system/test_database_users.py"
 LISTS = "tests/sampler/test_engine_lists.py"
 DEVICES = "tests/shared/test_leases.py"
 
@@ -373,5 +374,31 @@ MUTANTS = (
         '{"$and": [{"$eq": ["$$o.asleep_for", None]}, {"$gt": ["$$o.free_at", NOW]}]}',
         '{"$eq": ["$$o.asleep_for", None]}',
         f"{DEVICES}::test_an_engine_whose_keeper_died_is_not_waited_for",
+        "a sampler's user does not write versions of the weights",
+        "shared/store/users.py",
+        'read=("policy_versions", "inference_services"))),\n    Role("keeper"',
+        'write=("policy_versions", "inference_services"))),\n    Role("keeper"',
+        f"{USERS}::test_a_user_may_send_exactly_the_commands_of_its_service",
+    ),
+    Mutant(
+        "a preparation takes back rights that were added",
+        "shared/store/users.py",
+        '        admin.admin.command(f"update{kind}", name, **definition)\n',
+        "        pass\n",
+        f"{USERS}::test_a_second_preparation_keeps_passwords_and_takes_back_rights_that_somebody_added",
+    ),
+    Mutant(
+        "a keeper's health check asks the engine itself",
+        "sampler/engine/keeper/health.py",
+        "await _wrong_version(store, config, service) or await",
+        "await",
+        f"{USERS}::test_each_service_does_its_work_with_its_own_user",
+    ),
+    Mutant(
+        "commands that read need no right to write",
+        "shared/cli/status.py",
+        "work, read_only=True)",
+        "work)",
+        f"{USERS}::test_each_service_does_its_work_with_its_own_user",
     ),
 )

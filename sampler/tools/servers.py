@@ -18,7 +18,6 @@ Guide: `docs/tools.md`.
 """
 
 import math
-import os
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -29,6 +28,7 @@ from urllib.parse import urlsplit
 from sampler.environment_variables import expand
 from sampler.tools.auth import ClientCredentials, Method
 from sampler.tools.revision import Revision
+from shared.configuration.secrets import given_secret
 from shared.errors import ConfigError
 from shared.files.json_file import read_json_file
 
@@ -131,7 +131,7 @@ def parse_servers(source: str | Path | Mapping[str, Any] | None) -> list[ToolSer
                 f"mcp_manager_url: {address} has a user name, password or query, but is stored with the run; put a token into "
                 f"{_TOKEN_VARIABLE}, or the URL into an mcpServers JSON, with ${{NAME}} for secrets"
             )
-        token = os.environ.get(_TOKEN_VARIABLE)
+        token = given_secret(_TOKEN_VARIABLE)
         headers = {"Authorization": f"Bearer {token}"} if token else {}
         return [ToolServer(name="manager", url=source, headers=headers, remote=_remote_of(source), shown=address)]
     if isinstance(source, Mapping):

@@ -5,7 +5,7 @@ Exit codes: 0 success, 1 a problem was found or the database does not answer, 2 
 
 import typer
 
-from shared.cli import audit, data, evaluation, export, pausing, server, show, status, tasks, trace
+from shared.cli import audit, data, database, evaluation, export, health, pausing, server, show, status, tasks, trace
 
 app = typer.Typer(
     name="tandem",
@@ -18,6 +18,7 @@ app = typer.Typer(
 )
 app.add_typer(tasks.app, name="tasks")
 app.add_typer(data.app, name="data")
+app.add_typer(database.app, name="database")
 app.command("status", epilog=status.EXAMPLES)(status.status)
 app.command("pause", epilog=pausing.EXAMPLES)(pausing.pause)
 app.command("resume", epilog=pausing.EXAMPLES)(pausing.resume)
@@ -26,6 +27,7 @@ app.command("eval", epilog=evaluation.EXAMPLES)(evaluation.evaluation)
 app.command("audit", epilog=audit.EXAMPLES)(audit.audit_run)
 app.command("trace", epilog=trace.EXAMPLES)(trace.trace)
 app.command("export-model", epilog=export.EXAMPLES)(export.export_model)
+app.command("health", epilog=health.EXAMPLE)(health.health)
 app.command("mongod", epilog=server.EXAMPLES)(server.mongod)
 
 

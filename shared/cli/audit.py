@@ -43,6 +43,7 @@ def audit_run(
         db_connection_string,
         run,
         lambda store: audit(store, running=running, max_trained_count=max_trained_count, newest_step=newest_step),
+        read_only=True,
     )
     if as_json:
         typer.echo(json.dumps(report.to_json(), ensure_ascii=False))

@@ -1,6 +1,7 @@
 """Shared parts of all commands: finding the database, running a command, exit codes, output.
 
-The connection string is `--db_connection_string`, else `$DB_CONNECTION_STRING`, else that of the run's embedded server
+The connection string is `--db_connection_string`, else `$DB_CONNECTION_STRING` (or the file that `$DB_CONNECTION_STRING_FILE`
+names), else that of the run's embedded server
 (`output/RUN/mongodb/mongod.json`), else that of `tandem mongod` in this folder (`output/mongodb/mongod.json`).
 """
 
@@ -19,6 +20,7 @@ from rich.measure import Measurement
 from rich.padding import Padding
 from rich.table import Table
 
+from shared.configuration.secrets import DATABASE_VARIABLE, given_secret
 from shared.errors import ConfigError, TandemError
 from shared.processes.interrupt import INTERRUPTED
 from shared.store import Store
@@ -89,7 +91,7 @@ def warn(text: str) -> None:
 
 def connection_string(given: str | None, run: str) -> str:
     """Find the connection string. Raises ConfigError if there is none."""
-    if given:
+    if given := given or given_secret(DATABASE_VARIABLE):
         return given
     kept = (Path("output") / run / "mongodb" / "mongod.json", Path("output") / "mongodb" / "mongod.json")
     for path in kept:
@@ -108,12 +110,22 @@ def _port(path: Path) -> int:
         raise ConfigError(f'{path}: expected {{"port": NUMBER}}; start the server again, or remove the file') from exc
 
 
-def with_store(given: str | None, run: str, work: Callable[[Store], Awaitable[T]], *, must_exist: bool = True) -> T:
-    """Run `work` on the run's store; a TandemError becomes a message and an exit code."""
+def with_store(
+    given: str | None,
+    run: str,
+    work: Callable[[Store], Awaitable[T]],
+    *,
+    must_exist: bool = True,
+    read_only: bool = False,
+) -> T:
+    """Run `work` on the run's store; a TandemError becomes a message and an exit code. `read_only`: a user without any other
+    right may do it."""
 
     async def opened() -> T:
         uri = connection_string(given, run)
-        async with Store.open(uri, run, timeout_s=CONNECT_TIMEOUT_S, must_exist=must_exist) as store:
+        async with Store.open(
+            uri, run, timeout_s=CONNECT_TIMEOUT_S, must_exist=must_exist, read_only=read_only
+        ) as store:
             return await work(store)
 
     return answer(opened())

@@ -23,7 +23,7 @@ def export(
     db_connection_string: Connection = None,
 ) -> None:
     """Write the settled groups of a run: tasks, records, dispatches and training data, without training marks."""
-    groups = with_store(db_connection_string, run, lambda store: export_data(store, file, policy))
+    groups = with_store(db_connection_string, run, lambda store: export_data(store, file, policy), read_only=True)
     console().print(f"{file}: {groups} groups of run {run}, {file.stat().st_size:,} bytes", soft_wrap=True)
 
 

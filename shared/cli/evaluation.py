@@ -40,7 +40,7 @@ def evaluation(
     (an episode passes with a score of 1 or more), its interval Wilson's for as many trials as tasks; that of the
     reward is a bootstrap over tasks. Episodes that the infrastructure failed have no score and are counted apart.
     """
-    rounds = with_store(db_connection_string, run, lambda store: evaluation_rounds(store, policy))
+    rounds = with_store(db_connection_string, run, lambda store: evaluation_rounds(store, policy), read_only=True)
     if as_json:
         report = {"run": run, "policy": policy, "rounds": [played.to_json() for played in rounds]}
         typer.echo(json.dumps(report, ensure_ascii=False))

@@ -69,7 +69,7 @@ def show(
         else:
             await _show_tasks(store, what)
 
-    with_store(db_connection_string, run, work)
+    with_store(db_connection_string, run, work, read_only=True)
 
 
 # ---------------------------------------------------------------------- lists of records

@@ -99,7 +99,7 @@ def status(
                 await asyncio.sleep(interval_s)
                 live.update(_render(await look(store), every), refresh=True)
 
-    with_store(db_connection_string, run, work)
+    with_store(db_connection_string, run, work, read_only=True)
 
 
 # ---------------------------------------------------------------------- queries

@@ -56,7 +56,7 @@ def trace(
         metrics = {} if step is None else {policy: await _metrics(store, policy, step) for policy in policies}
         return rows, [v for policy in policies for v in await store.versions.all(policy)], metrics
 
-    rows, versions, metrics = with_store(db_connection_string, run, work)
+    rows, versions, metrics = with_store(db_connection_string, run, work, read_only=True)
     if as_json:
         told = {"query": chain_pipeline(where), "rows": rows, "metrics": metrics}
         typer.echo(json.dumps(told, ensure_ascii=False))

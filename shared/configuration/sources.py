@@ -11,7 +11,7 @@ from typing import Any
 
 from pydantic_settings import BaseSettings, CliSettingsSource, EnvSettingsSource, SettingsError
 
-from shared.configuration.secrets import DATABASE, DATABASE_VARIABLE, is_secret
+from shared.configuration.secrets import DATABASE, DATABASE_VARIABLE, given_secret, is_secret
 from shared.configuration.sections import flattened, setting_of, settings_of, spellings, spellings_of, unknown_name
 from shared.errors import ConfigError
 from shared.redaction import is_plain
@@ -87,6 +87,7 @@ def given_variables(cls: type[BaseSettings], section: str) -> dict[str, Any]:
                     found[written] = source.prepare_field_value(name, setting.field, given[variable], False)
                 except ValueError as exc:
                     raise SettingsError(f'value of field "{name}" in {variable} cannot be parsed') from exc
-    if DATABASE in cls.model_fields and cls.model_fields[DATABASE].is_required() and DATABASE_VARIABLE in os.environ:
-        found.setdefault(DATABASE, os.environ[DATABASE_VARIABLE])
+    needs_one = DATABASE in cls.model_fields and cls.model_fields[DATABASE].is_required() and DATABASE not in found
+    if needs_one and (database := given_secret(DATABASE_VARIABLE)) is not None:
+        found[DATABASE] = database
     return found

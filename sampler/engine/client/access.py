@@ -1,10 +1,11 @@
 """Authentication of a service to engines. The key comes from the environment, and is in no file and no document."""
 
-import os
 import re
 from typing import Self
 
 from pydantic import BaseModel, Field, model_validator
+
+from shared.configuration.secrets import given_secret
 
 NAME = re.compile(r"[A-Z_][A-Z0-9_]*")
 
@@ -25,12 +26,12 @@ class EngineAccess(BaseModel):
             raise ValueError(
                 "engine_api_key_var is not a name of an environment variable; expected one like SGLANG_API_KEY"
             )
-        if name is not None and not os.environ.get(name):
+        if name is not None and not given_secret(name):
             raise ValueError(
-                f"engine_api_key_var: environment variable {name} is not set; expected the engines' key in it"
+                f"engine_api_key_var: environment variable {name} is not set; expected the engines' key in it, or {name}_FILE"
             )
         return self
 
     @property
     def engine_api_key(self) -> str | None:
-        return os.environ[self.engine_api_key_var] if self.engine_api_key_var else None
+        return given_secret(self.engine_api_key_var) if self.engine_api_key_var else None

@@ -1,0 +1,72 @@
+"""Whether the keeper of this host keeps its engine on the announced weights: `python -m sampler.engine.keeper.health`.
+
+Takes the keeper's own settings. Exit status 0 only if the keeper has a current heartbeat, the engine itself answers with the
+version that the keeper tells, and no version has waited longer than `MAX_LAG_S` to be loaded.
+"""
+
+import asyncio
+import socket
+import sys
+from datetime import timedelta
+
+from sampler.engine.client.engine_client import EngineClient
+from sampler.engine.keeper.config import KeeperConfig
+from shared.documents.run import InferenceService
+from shared.documents.states import ServiceStatus
+from shared.errors import TandemError
+from shared.processes.interrupt import run_command
+from shared.store import Store
+
+MAX_LAG_S = 300.0  # the largest weights take minutes to be loaded
+
+
+async def problem(config: KeeperConfig, host: str) -> str | None:
+    """What is wrong; None: nothing."""
+    async with Store.open(config.db_connection_string, config.run, read_only=True) as store:
+        own = [s for s in await store.services.live(config.policy) if (s.keeper or "").startswith(f"keeper:{host}:")]
+        if not own:
+            return f"no keeper on host {host} has a current heartbeat"
+        service = own[0]
+        if service.status not in (ServiceStatus.UP, ServiceStatus.UPDATING, ServiceStatus.DRAINING):
+            return f"engine {service.url} is {service.status}: {service.error}"
+        return await _wrong_version(store, config, service) or await _late(store, config, service)
+
+
+async def _wrong_version(store: Store, config: KeeperConfig, service: InferenceService) -> str | None:
+    if service.status is not ServiceStatus.UP:
+        return None  # between two versions
+    async with EngineClient(api_key=config.engine_api_key) as client:
+        label = (await client.model_info(service.url)).weight_version
+    newer = [s for s in await store.services.live(config.policy) if s.url == service.url]
+    if label in {str(told.version) for told in (service, *newer)} or any(
+        s.status is not ServiceStatus.UP for s in newer
+    ):
+        return None
+    return f"engine {service.url} answers with version {label}; its keeper tells {service.version}"
+
+
+async def _late(store: Store, config: KeeperConfig, service: InferenceService) -> str | None:
+    newest = await store.versions.newest(config.policy)
+    if newest is None or newest.version < service.version + config.follow_every or newest.created_at is None:
+        return None
+    if await store.evaluation.awaited_version(config.policy, before=newest.version) is not None:
+        return None  # it serves an older one, to be evaluated
+    age = await store.questions.server_time() - newest.created_at
+    if age < timedelta(seconds=MAX_LAG_S):
+        return None
+    return f"engine {service.url} serves version {service.version}; {newest.version} was announced {age} ago"
+
+
+def main() -> None:
+    config = KeeperConfig.load_or_exit()
+    try:
+        found = asyncio.run(problem(config, socket.gethostname()))
+    except TandemError as exc:
+        found = str(exc)
+    if found:
+        sys.stderr.write(f"{found}\n")
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    run_command(main)

@@ -1,0 +1,96 @@
+"""`tandem database prepare`: users, passwords and connection strings of a MongoDB server of your own.
+
+    FOLDER/ROLE/password               made at the first call, kept afterwards; a file that is there is used
+    FOLDER/ROLE/db_connection_string   DB_CONNECTION_STRING_FILE of the services with this role
+    FOLDER/ROLE/compass                the same from the machine of the server, for Compass
+
+Each role has a folder of its own, so that a container gets its own secrets alone.
+"""
+
+import os
+import secrets
+from pathlib import Path
+from typing import Annotated
+from urllib.parse import quote
+
+import typer
+
+from shared.cli.connect import PROBLEM, USAGE, complain
+from shared.configuration.secrets import DATABASE
+from shared.errors import ConfigError, DataError, TandemError
+from shared.logs import begin_logging
+from shared.store.first_start import prepare_server
+from shared.store.users import ADMIN, ROLES
+
+app = typer.Typer(help="A MongoDB server with users and passwords.", no_args_is_help=True)
+
+PASSWORD = "password"
+COMPASS = "compass"
+BYTES = 24
+EXAMPLE = "Example:  `tandem database prepare --folder credentials --member db.example.com:27017`"
+
+
+@app.callback()
+def database() -> None:
+    """Keeps `prepare` a command of its own: typer would run a single command without its name."""
+
+
+@app.command(epilog=EXAMPLE)
+def prepare(
+    folder: Annotated[Path, typer.Option("--folder", help="Folder of the passwords and connection strings.")],
+    member: Annotated[
+        str, typer.Option("--member", help="HOST:PORT by which services reach the server, as a member of its set.")
+    ] = "mongo:27017",
+    port: Annotated[int, typer.Option("--port", min=1, max=65535, help="Its port on this machine.")] = 27017,
+    outside_port: Annotated[
+        int, typer.Option("--outside_port", min=1, max=65535, help="Its port for Compass on the machine of the server.")
+    ] = 27017,
+    replica_set: Annotated[str, typer.Option("--replica_set", help="Name of its replica set.")] = "rs0",
+    timeout_s: Annotated[float, typer.Option("--timeout_s", min=1, help="Time limit of the whole call.")] = 120.0,
+) -> None:
+    """Prepare a server that was started on this machine with --replSet and --keyFile: initiate its replica set, create its users.
+
+    Repeatable: passwords stay, roles become what this version of the program needs.
+    """
+    begin_logging("INFO")
+    try:
+        passwords = {name: _password(folder / name) for name in (ADMIN, *(role.name for role in ROLES))}
+        prepare_server(port, replica_set, member, passwords[ADMIN], passwords, timeout_s)
+        for name, password in passwords.items():
+            login = f"mongodb://{name}:{quote(password, safe='')}@"
+            _write(folder / name / DATABASE, f"{login}{member}/?replicaSet={quote(replica_set)}&authSource=admin")
+            outside = f"{login}127.0.0.1:{outside_port}/?directConnection=true&authSource=admin"
+            _write(folder / name / COMPASS, outside)
+    except ConfigError as exc:
+        complain(str(exc))
+        raise typer.Exit(USAGE) from exc
+    except TandemError as exc:
+        complain(str(exc))
+        raise typer.Exit(PROBLEM) from exc
+    typer.echo(f"MongoDB is prepared; connection strings of {', '.join(passwords)} in {folder}")
+
+
+def _password(folder: Path) -> str:
+    """The password in `folder`; a new one, on disk before the server gets it, if there is none."""
+    path = folder / PASSWORD
+    if not path.exists():
+        _write(path, secrets.token_urlsafe(BYTES))
+    password = path.read_text(encoding="utf-8").strip()
+    if not password:
+        raise ConfigError(f"{path} is empty; expected a password, or no file")
+    return password
+
+
+def _write(path: Path, text: str) -> None:
+    """Atomically, readable by this user alone. Raises DataError."""
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o400)
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except OSError as exc:
+        raise DataError(f"{path} could not be written: {exc}") from exc

@@ -1,0 +1,113 @@
+"""Prepares a MongoDB server with a password for runs: a replica set of one, the administrator, the users of `shared.store.users`.
+
+    no user yet    ─▶ over the connection from its own machine: initiate the replica set, create the administrator
+    administrator  ─▶ with its password: create or update roles and users
+
+Every step may be repeated, and continued after a kill.
+"""
+
+import logging
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from pymongo import MongoClient
+from pymongo.errors import ConnectionFailure, OperationFailure, PyMongoError
+
+from shared.errors import ConfigError, StoreUnavailable
+from shared.store.users import ADMIN, Client, create_admin, prepare_users
+
+log = logging.getLogger(__name__)
+
+POLL_S = 0.2
+ANSWER_S = 5.0
+ALREADY_INITIALIZED, UNAUTHORIZED, REFUSED_LOGIN = 23, 13, 18
+NOT_YET = frozenset({94, 10107, 11602, 13435, 13436})  # no replica set yet, or no primary yet
+
+
+def prepare_server(
+    port: int, replica_set: str, member: str, admin_password: str, passwords: Mapping[str, str], timeout_s: float
+) -> None:
+    """Prepare the server on this machine's `port`. `member`: HOST:PORT by which the clients of the set reach it.
+
+    Raises StoreUnavailable, and ConfigError if its administrator has another password.
+    """
+    deadline = time.monotonic() + timeout_s
+    with _client(port) as local:
+        _until(deadline, f"MongoDB on port {port} to answer", lambda: bool(local.admin.command("hello")))
+        if not _may_log_in(port, admin_password):
+            _begin(local, replica_set, member, admin_password, deadline)
+            if not _may_log_in(port, admin_password):
+                raise ConfigError(
+                    f"MongoDB on port {port}: its user {ADMIN!r} has another password than the one in the folder; expected "
+                    "the folder that was made together with this server's data"
+                )
+    with _client(port, admin_password) as admin:
+        _until(deadline, "a primary", lambda: bool(admin.admin.command("hello")["isWritablePrimary"]))
+        prepare_users(admin, passwords)
+
+
+def _begin(local: Client, replica_set: str, member: str, admin_password: str, deadline: float) -> None:
+    """Over a connection from the same machine, which may do this as long as there is no user."""
+    members = [{"_id": 0, "host": member}]
+    with _refused_once_there_are_users(ALREADY_INITIALIZED):
+        local.admin.command("replSetInitiate", {"_id": replica_set, "members": members})
+        log.info("replica set %s of %s", replica_set, member)
+    _until(deadline, "a primary", lambda: bool(local.admin.command("hello")["isWritablePrimary"]))
+    with _refused_once_there_are_users():
+        create_admin(local, admin_password)
+        log.info("user %s created", ADMIN)
+
+
+@contextmanager
+def _refused_once_there_are_users(*codes: int) -> Iterator[None]:
+    """Pass over a refusal for want of a login, or with one of `codes`: an earlier call has done it."""
+    try:
+        yield
+    except OperationFailure as exc:
+        if exc.code not in (UNAUTHORIZED, *codes):
+            raise
+
+
+def _may_log_in(port: int, admin_password: str) -> bool:
+    """With a client of its own: one that was refused stays so."""
+    try:
+        with _client(port, admin_password) as admin:
+            admin.admin.command("ping")
+    except OperationFailure as exc:
+        if exc.code != REFUSED_LOGIN:
+            raise
+        return False
+    return True
+
+
+def _client(port: int, admin_password: str | None = None) -> Client:
+    login: dict[str, Any] = {"username": ADMIN, "password": admin_password, "authSource": "admin"}
+    return MongoClient(
+        "127.0.0.1",
+        port,
+        directConnection=True,
+        serverSelectionTimeoutMS=round(1000 * ANSWER_S),
+        connectTimeoutMS=round(1000 * ANSWER_S),
+        socketTimeoutMS=60_000,
+        appname="tandem",
+        **(login if admin_password else {}),
+    )
+
+
+def _until(deadline: float, what: str, is_so: Callable[[], bool]) -> None:
+    """Raises StoreUnavailable."""
+    said = ""
+    while True:
+        try:
+            if is_so():
+                return
+        except ConnectionFailure as exc:
+            said = f" ({exc})"
+        except PyMongoError as exc:
+            if not isinstance(exc, OperationFailure) or exc.code not in NOT_YET:
+                raise
+        if time.monotonic() > deadline:
+            raise StoreUnavailable(f"waited for {what} until the time was over{said}")
+        time.sleep(POLL_S)

@@ -1,0 +1,111 @@
+"""The users of a run's database with a password: a role for each service, with the rights that it needs and no more.
+
+    operator   imports tasks, pauses, evaluates and audits runs      keeper    engines, the first version of the weights
+    sampler    episodes, and the data that they settle to            viewer    reads everything: Compass, `tandem status`
+    trainer    marks on data, steps, versions of the weights
+
+A right names a collection in every database of the server, since a run is a database. MongoDB bounds rights by collection, not by
+field: what several services write (`runs`, `workers`, `tasks`), each of them may write as a whole.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pymongo import MongoClient
+from pymongo.errors import OperationFailure
+
+Document = dict[str, Any]
+Client = MongoClient[Document]
+
+READ = ("find",)
+ADD = ("find", "insert", "update")  # an insertion is an update with `upsert`
+WRITE = (*ADD, "remove")
+INDEX = ("createIndex",)
+BROWSE = (
+    *READ,
+    "listCollections",
+    "listIndexes",
+    "collStats",
+    "dbStats",
+    "indexStats",
+    "planCacheRead",
+    "changeStream",
+)
+
+DATA = ("tasks", "records", "dispatched_sampling_tasks", "record_data", "tool_schemas")
+TOLD = ("runs", "settings", "workers", "malformed_documents")  # what every service says of itself
+PUBLISHED = ("policy_versions", "inference_services", "trained_steps")
+COLLECTIONS = (*DATA, *TOLD, *PUBLISHED)
+EVERY = ""  # in a role's resource: every database, every collection
+
+USER_EXISTS, ROLE_EXISTS = 51003, 51002
+ADMIN = "root"
+
+
+@dataclass(frozen=True)
+class Role:
+    """{collection: actions}, and actions on the server itself."""
+
+    name: str
+    rights: Mapping[str, tuple[str, ...]]
+    on_server: tuple[str, ...] = ()
+
+    @property
+    def privileges(self) -> list[Document]:
+        of_collections: list[Document] = [
+            {"resource": {"db": EVERY, "collection": name}, "actions": list(actions)}
+            for name, actions in self.rights.items()
+        ]
+        on_server = [{"resource": {"cluster": True}, "actions": list(self.on_server)}] if self.on_server else []
+        return of_collections + on_server
+
+
+def _rights(**groups: Iterable[str]) -> dict[str, tuple[str, ...]]:
+    """{collection: its actions} of {actions: collections}; every collection of a run gets its indexes."""
+    actions = {"read": READ, "add": ADD, "write": WRITE}
+    found: dict[str, tuple[str, ...]] = dict.fromkeys(COLLECTIONS, INDEX)
+    for kind, collections in groups.items():
+        for name in collections:
+            found[name] = (*INDEX, *actions[kind])
+    return found
+
+
+ROLES = (
+    Role("sampler", _rights(add=(*DATA, *TOLD), read=("policy_versions", "inference_services"))),
+    Role("keeper", _rights(add=(*TOLD, "policy_versions"), write=("inference_services",), read=("tasks",))),
+    Role("trainer", _rights(add=(*DATA, *TOLD, "policy_versions", "trained_steps"), read=("inference_services",))),
+    Role("operator", _rights(write=COLLECTIONS), on_server=("listDatabases",)),
+    Role("viewer", {EVERY: BROWSE}, on_server=("listDatabases",)),
+)
+
+
+def prepare_users(admin: Client, passwords: Mapping[str, str]) -> None:
+    """Create or update every role and its user, named like it. `passwords`: {role: password}. Repeatable.
+
+    A role is what this version of the program says, also after an upgrade.
+    """
+    for role in ROLES:
+        definition: Document = {"privileges": role.privileges, "roles": []}
+        _create_or_update(admin, "Role", _role_name(role), ROLE_EXISTS, definition)
+        rights = [{"role": _role_name(role), "db": "admin"}]
+        account: Document = {"pwd": passwords[role.name], "roles": rights, "mechanisms": ["SCRAM-SHA-256"]}
+        _create_or_update(admin, "User", role.name, USER_EXISTS, account)
+
+
+def create_admin(local: Client, password: str) -> None:
+    """The first user, which MongoDB lets be created without one, over a connection from its own machine."""
+    local.admin.command("createUser", ADMIN, pwd=password, roles=["root"], mechanisms=["SCRAM-SHA-256"])
+
+
+def _role_name(role: Role) -> str:
+    return f"tandem-{role.name}"
+
+
+def _create_or_update(admin: Client, kind: str, name: str, exists: int, definition: Document) -> None:
+    try:
+        admin.admin.command(f"create{kind}", name, **definition)
+    except OperationFailure as exc:
+        if exc.code != exists:
+            raise
+        admin.admin.command(f"update{kind}", name, **definition)

@@ -1,0 +1,208 @@
+"""Each service has a user of its own, who can do its work, and not that of the others."""
+
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pymongo
+import pytest
+from pymongo.errors import OperationFailure
+
+from sampler.engine.client.engine_client import EngineClient
+from shared.processes.mongod import Mongod
+from shared.store import Store
+from tests.system.processes import MODEL, TRAIN_FILE
+from tests.system.secured import SecuredRun, login, prepare, preparing, secured_mongod, tandem
+from tests.system.test_loop import copy_of
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+
+UNAUTHORIZED, LOGIN_FAILED = 13, 18
+RUN = "somerun"
+# Commands on each collection: f(ind), i(nsert), u(pdate), d(elete). Written out, so that a wider role is seen here too.
+ALLOWED = {
+    "sampler": {
+        **dict.fromkeys(["tasks", "records", "dispatched_sampling_tasks", "record_data", "tool_schemas"], "fiu"),
+        **dict.fromkeys(["runs", "settings", "workers", "malformed_documents"], "fiu"),
+        **dict.fromkeys(["policy_versions", "inference_services"], "f"),
+        "trained_steps": "",
+    },
+    "keeper": {
+        **dict.fromkeys(["runs", "settings", "workers", "malformed_documents", "policy_versions"], "fiu"),
+        "inference_services": "fiud",
+        "tasks": "f",
+        **dict.fromkeys(["records", "dispatched_sampling_tasks", "record_data", "tool_schemas", "trained_steps"], ""),
+    },
+    "trainer": {
+        **dict.fromkeys(["tasks", "records", "dispatched_sampling_tasks", "record_data", "tool_schemas"], "fiu"),
+        **dict.fromkeys(["runs", "settings", "workers", "malformed_documents"], "fiu"),
+        **dict.fromkeys(["policy_versions", "trained_steps"], "fiu"),
+        "inference_services": "f",
+    },
+}
+COLLECTIONS = sorted(ALLOWED["sampler"])
+ALLOWED["viewer"] = dict.fromkeys([*COLLECTIONS, "other"], "f")
+ALLOWED["operator"] = dict.fromkeys(COLLECTIONS, "fiud")
+COMMANDS: dict[str, dict[str, Any]] = {
+    "f": {"find": "", "limit": 1},
+    "i": {"insert": "", "documents": [{}]},
+    "u": {"update": "", "updates": [{"q": {"_id": "none"}, "u": {"$set": {"x": 1}}}]},
+    "d": {"delete": "", "deletes": [{"q": {"_id": "none"}, "limit": 1}]},
+}
+Server = tuple[Mongod, Path]
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A server whose preparation was killed before it ended, and begun again."""
+    folder = tmp_path_factory.mktemp("users")
+    with secured_mongod(folder / "mongodb") as mongod:
+        for delay_s in (0.7, 1.0, 1.3, 1.6):
+            with preparing(mongod, folder / "credentials") as process:
+                time.sleep(delay_s)
+                process.kill()
+        done = prepare(mongod, folder / "credentials")
+        assert done.returncode == 0, done.stderr
+        yield mongod, folder / "credentials"
+
+
+def is_allowed(database: Any, command: dict[str, Any]) -> bool:
+    try:
+        database.command(command)
+    except OperationFailure as exc:
+        if exc.code != UNAUTHORIZED:
+            raise
+        return False
+    return True
+
+
+@pytest.mark.parametrize("role", sorted(ALLOWED))
+def test_a_user_may_send_exactly_the_commands_of_its_service(server: Server, role: str) -> None:
+    with pymongo.MongoClient(login(server[1], role)) as client:
+        for collection in [*COLLECTIONS, "other"]:
+            found = ""
+            for kind, command in COMMANDS.items():
+                name = next(iter(command))
+                found += kind if is_allowed(client[RUN], {**command, name: collection}) else ""
+            assert found == ALLOWED[role].get(collection, ""), f"{role}: {collection}"
+
+
+@pytest.mark.parametrize("role", sorted(ALLOWED))
+@pytest.mark.parametrize(
+    "command",
+    [
+        {"dropDatabase": 1},
+        {"drop": "tasks"},
+        {"renameCollection": f"{RUN}.tasks", "to": f"{RUN}.taken"},
+        {"createUser": "eve", "pwd": "pw", "roles": ["root"]},
+        {"grantRolesToUser": "viewer", "roles": ["root"]},
+        {"find": "system.users"},
+        {"find": "system.keys"},
+        {"shutdown": 1},
+        {"replSetStepDown": 1},
+        {"getLog": "global"},
+        {"setParameter": 1, "logLevel": 0},
+        {"currentOp": 1, "$all": True},
+    ],
+    ids=lambda command: next(iter(command)),
+)
+def test_no_service_administers_the_server(server: Server, role: str, command: dict[str, Any]) -> None:
+    on_server = next(iter(command)) not in ("dropDatabase", "drop")
+    with pymongo.MongoClient(login(server[1], role)) as client:
+        assert not is_allowed(client["admin" if on_server else RUN], command)
+
+
+def test_without_a_login_nothing_is_read(server: Server) -> None:
+    with pymongo.MongoClient(server[0].connection_string) as client:
+        assert not is_allowed(client[RUN], {"find": "tasks"})
+        assert not is_allowed(client.admin, {"createUser": "eve", "pwd": "pw", "roles": ["root"]})
+
+
+def test_a_second_preparation_keeps_passwords_and_takes_back_rights_that_somebody_added(server: Server) -> None:
+    mongod, credentials = server
+    before = {path: path.read_text() for path in credentials.rglob("*") if path.is_file()}
+    with pymongo.MongoClient(login(credentials, "root")) as client:
+        added = {"resource": {"db": "", "collection": "policy_versions"}, "actions": ["remove"]}
+        client.admin.command("grantPrivilegesToRole", "tandem-sampler", privileges=[added])
+    assert prepare(mongod, credentials).returncode == 0
+    assert {path: path.read_text() for path in credentials.rglob("*") if path.is_file()} == before
+    assert all(path.stat().st_mode & 0o777 == 0o400 for path in before)
+    with pymongo.MongoClient(login(credentials, "sampler")) as client:
+        assert not is_allowed(client[RUN], {"delete": "policy_versions", "deletes": [{"q": {}, "limit": 1}]})
+
+
+def test_a_folder_of_another_server_is_refused(server: Server, tmp_path: Path) -> None:
+    refused = prepare(server[0], tmp_path / "credentials")
+    assert refused.returncode == 2
+    assert "has another password" in refused.stderr
+    for path in (tmp_path / "credentials").rglob("password"):
+        assert path.read_text() not in refused.stderr
+
+
+def test_compass_reads_what_is_there_from_the_machine_of_the_server(server: Server) -> None:
+    text = (server[1] / "viewer" / "compass").read_text()
+    with pymongo.MongoClient(login(server[1], "operator")) as client:
+        client["compassrun"].command({"insert": "runs", "documents": [{"_id": "run", "name": "compassrun"}]})
+    with pymongo.MongoClient(text) as client:
+        assert "compassrun" in client.list_database_names()
+        assert client["compassrun"].list_collection_names() == ["runs"]
+        assert [index["name"] for index in client["compassrun"]["runs"].list_indexes()] == ["_id_"]
+        assert client["compassrun"].command("collStats", "runs")["count"] == 1
+        assert client["compassrun"].command("dbStats")["objects"] == 1
+        assert list(client["compassrun"]["runs"].aggregate([{"$indexStats": {}}]))
+        assert client["compassrun"].command("explain", {"find": "runs"})["ok"] == 1
+        assert list(client["compassrun"]["runs"].aggregate([{"$sample": {"size": 1}}]))
+
+
+async def test_each_service_does_its_work_with_its_own_user(tmp_path: Path) -> None:
+    with SecuredRun(tmp_path, max_steps=2) as run:
+        tasks = str(copy_of(TRAIN_FILE, tmp_path, lines=12))
+        queued = run.tandem("operator", "tasks", "import", run.name, tasks, "--num_generations", "4")
+        assert queued.returncode == 0, queued.stderr
+        run.start_all()
+        assert run.wait("trainer") == 0, run.log("trainer")
+        await assert_health_checks_tell_the_truth(run)
+        for name in ("sampler0", "keeper"):
+            assert run.end(name) == 0, run.log(name)
+        ended = run.tandem("sampler", "health", run.name, "sampler")
+        assert (ended.returncode, "no sampler on host" in ended.stderr) == (1, True)
+        secrets = [path.read_text() for path in run.credentials.rglob("password")]
+        assert not [log.name for log in run.logs() for secret in secrets if secret in log.read_text(errors="replace")]
+        assert "not authorized" not in "".join(log.read_text(errors="replace") for log in run.logs())
+        for command in (["status"], ["show"], ["eval"], ["trace", "--step", "1"], ["audit"]):
+            told = run.tandem("viewer", command[0], run.name, *command[1:])
+            assert told.returncode == 0, told.stdout + told.stderr
+        refused = run.tandem("viewer", "pause", run.name)
+        assert refused.returncode == 2
+        assert "not authorized" in refused.stderr
+        assert run.tandem("operator", "pause", run.name).returncode == 0
+
+
+async def assert_health_checks_tell_the_truth(run: SecuredRun) -> None:
+    """Somebody gives the engine other weights: its keeper does not notice, the check does."""
+    assert run.tandem("sampler", "health", run.name, "sampler").returncode == 0
+    assert run.tandem("sampler", "health", run.name, "sampler", "--host", "elsewhere").returncode == 1
+    keeper = run.keeper_health()
+    assert keeper.returncode == 0, keeper.stderr
+    async with Store.open(login(run.credentials, "keeper"), run.name) as store, EngineClient() as client:
+        service = (await store.services.all())[0]
+        await client.pause(service.url)
+        await client.update_weights_from_disk(service.url, str(MODEL), 77)
+        await client.resume(service.url)
+    keeper = run.keeper_health()
+    assert (keeper.returncode, "answers with version 77; its keeper tells 2" in keeper.stderr) == (1, True), (
+        keeper.stderr
+    )
+
+
+def test_a_secret_in_a_file_is_read_and_a_doubtful_one_is_refused(server: Server, tmp_path: Path) -> None:
+    path = server[1] / "viewer" / "db_connection_string"
+    assert "no run 'nothere'" in tandem("status", "nothere", DB_CONNECTION_STRING_FILE=str(path)).stderr
+    empty = tmp_path / "empty"
+    empty.touch()
+    for wrong, said in ((empty, "which is empty"), (tmp_path / "none", "No such file")):
+        told = tandem("status", "nothere", DB_CONNECTION_STRING_FILE=str(wrong))
+        assert (told.returncode, said in told.stderr) == (2, True), told.stderr
+    assert "DB_CONNECTION_STRING_FILE" not in os.environ
