@@ -374,6 +374,8 @@ MUTANTS = (
         '{"$and": [{"$eq": ["$$o.asleep_for", None]}, {"$gt": ["$$o.free_at", NOW]}]}',
         '{"$eq": ["$$o.asleep_for", None]}',
         f"{DEVICES}::test_an_engine_whose_keeper_died_is_not_waited_for",
+    ),
+    Mutant(
         "a sampler's user does not write versions of the weights",
         "shared/store/users.py",
         'read=("policy_versions", "inference_services"))),\n    Role("keeper"',

@@ -35,7 +35,7 @@ BROWSE = (
 
 DATA = ("tasks", "records", "dispatched_sampling_tasks", "record_data", "tool_schemas")
 TOLD = ("runs", "settings", "workers", "malformed_documents")  # what every service says of itself
-PUBLISHED = ("policy_versions", "inference_services", "trained_steps")
+PUBLISHED = ("policy_versions", "inference_services", "trained_steps", "leases")
 COLLECTIONS = (*DATA, *TOLD, *PUBLISHED)
 EVERY = ""  # in a role's resource: every database, every collection
 
@@ -73,8 +73,11 @@ def _rights(**groups: Iterable[str]) -> dict[str, tuple[str, ...]]:
 
 ROLES = (
     Role("sampler", _rights(add=(*DATA, *TOLD), read=("policy_versions", "inference_services"))),
-    Role("keeper", _rights(add=(*TOLD, "policy_versions"), write=("inference_services",), read=("tasks",))),
-    Role("trainer", _rights(add=(*DATA, *TOLD, "policy_versions", "trained_steps"), read=("inference_services",))),
+    Role("keeper", _rights(add=(*TOLD, "policy_versions", "leases"), write=("inference_services",), read=("tasks",))),
+    Role(
+        "trainer",
+        _rights(add=(*DATA, *TOLD, "policy_versions", "trained_steps", "leases"), read=("inference_services",)),
+    ),
     Role("operator", _rights(write=COLLECTIONS), on_server=("listDatabases",)),
     Role("viewer", {EVERY: BROWSE}, on_server=("listDatabases",)),
 )

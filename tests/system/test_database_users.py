@@ -1,6 +1,7 @@
 """Each service has a user of its own, who can do its work, and not that of the others."""
 
 import os
+import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,9 +12,10 @@ import pytest
 from pymongo.errors import OperationFailure
 
 from sampler.engine.client.engine_client import EngineClient
+from shared.documents.base import Document
 from shared.processes.mongod import Mongod
 from shared.store import Store
-from tests.system.processes import MODEL, TRAIN_FILE
+from tests.system.processes import MODEL, ROOT, TRAIN_FILE
 from tests.system.secured import SecuredRun, login, prepare, preparing, secured_mongod, tandem
 from tests.system.test_loop import copy_of
 
@@ -27,10 +29,10 @@ ALLOWED = {
         **dict.fromkeys(["tasks", "records", "dispatched_sampling_tasks", "record_data", "tool_schemas"], "fiu"),
         **dict.fromkeys(["runs", "settings", "workers", "malformed_documents"], "fiu"),
         **dict.fromkeys(["policy_versions", "inference_services"], "f"),
-        "trained_steps": "",
+        **dict.fromkeys(["trained_steps", "leases"], ""),
     },
     "keeper": {
-        **dict.fromkeys(["runs", "settings", "workers", "malformed_documents", "policy_versions"], "fiu"),
+        **dict.fromkeys(["runs", "settings", "workers", "malformed_documents", "policy_versions", "leases"], "fiu"),
         "inference_services": "fiud",
         "tasks": "f",
         **dict.fromkeys(["records", "dispatched_sampling_tasks", "record_data", "tool_schemas", "trained_steps"], ""),
@@ -38,7 +40,7 @@ ALLOWED = {
     "trainer": {
         **dict.fromkeys(["tasks", "records", "dispatched_sampling_tasks", "record_data", "tool_schemas"], "fiu"),
         **dict.fromkeys(["runs", "settings", "workers", "malformed_documents"], "fiu"),
-        **dict.fromkeys(["policy_versions", "trained_steps"], "fiu"),
+        **dict.fromkeys(["policy_versions", "trained_steps", "leases"], "fiu"),
         "inference_services": "f",
     },
 }
@@ -76,6 +78,12 @@ def is_allowed(database: Any, command: dict[str, Any]) -> bool:
             raise
         return False
     return True
+
+
+def test_every_collection_of_the_store_is_in_the_roles() -> None:
+    sources = "\n".join(path.read_text() for path in (ROOT / "shared").rglob("*.py"))
+    named = set(re.findall(r'database\["(\w+)"\]|^    collection: ClassVar\[str\] = "(\w+)"', sources, re.MULTILINE))
+    assert {name for pair in named for name in pair if name} - {Document.collection} == set(COLLECTIONS)
 
 
 @pytest.mark.parametrize("role", sorted(ALLOWED))
