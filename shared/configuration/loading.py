@@ -43,7 +43,7 @@ from shared.names import check_name, cut, shortened
 from shared.redaction import redacted, redacted_values
 
 LogLevel = Literal["DEBUG", "INFO", "WARNING", "ERROR"]
-SECTIONS = ("trainer", "sft", "export", "sampler", "keeper", "launch", "verify", "tasks")
+SECTIONS = ("trainer", "sft", "export", "sampler", "keeper", "launch", "verify", "tasks", "mcp")
 POLICIES = "policies"
 OF_A_POLICY = ("trainer", "keeper", "launch")  # sections that a policy may have of its own
 LONGEST_MESSAGE = 1_000  # characters of one error: a rule may quote a value of any length

@@ -20,6 +20,7 @@ DATABASE_VARIABLE = "DB_CONNECTION_STRING"
 SECRETS = (
     DATABASE,
     "data_db",
+    "token",
 )  # every secret of every service, which the launcher keeps from children without need of it
 SECRET = {"secret": True}
 FILE_SUFFIX = "_FILE"

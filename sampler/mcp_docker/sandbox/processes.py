@@ -11,6 +11,7 @@ import uuid
 from asyncio.subprocess import Process, SubprocessStreamProtocol
 from dataclasses import dataclass
 from pathlib import Path
+from typing import cast
 
 from sampler.mcp_docker.sandbox import bubblewrap, cgroups, containers, warden
 from sampler.mcp_docker.sandbox.confinement import Confinement, readable_files
@@ -104,8 +105,7 @@ class _BoundedOutput(SubprocessStreamProtocol):
         self._warden: asyncio.SubprocessTransport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.SubprocessTransport)
-        self._warden = transport
+        self._warden = cast(asyncio.SubprocessTransport, transport)  # uvloop's is no subclass of it
         super().connection_made(transport)
 
     def pipe_data_received(self, fd: int, data: bytes | str) -> None:

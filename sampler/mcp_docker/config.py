@@ -1,0 +1,112 @@
+"""MCP-Docker's settings: `python -m sampler.mcp_docker --help` prints them."""
+
+from pathlib import Path
+from typing import Annotated, ClassVar, Literal, Self
+
+from pydantic import Field, model_validator
+
+from sampler.mcp_docker.sandbox import Limits
+from shared.configuration.loading import LogLevel, ServiceConfig
+from shared.configuration.secrets import secret_field
+from shared.configuration.sections import Section
+
+Seconds = Annotated[float, Field(gt=0)]
+_DEFAULTS = Limits()
+Level = Literal["process", "bubblewrap", "container"]
+Count = Annotated[int, Field(gt=0)]
+Megabytes = Annotated[int, Field(gt=0, le=1024)]
+LOOPBACK = ("127.0.0.1", "::1", "localhost")
+
+
+class ToolLimitSettings(Section):
+    """Limits of every tool server's processes, with all their descendants."""
+
+    cpu_s: Seconds = Field(_DEFAULTS.cpu_s, description="Processor time.")
+    memory_mb: Count = Field(_DEFAULTS.memory_mb, description="Memory.")
+    processes: Count = Field(_DEFAULTS.processes, description="Processes and threads of a session.")
+    open_files: Count = Field(_DEFAULTS.open_files, description="Open files of one process.")
+    file_mb: Count = Field(_DEFAULTS.file_mb, description="Size of one file.")
+    folder_mb: Count = Field(_DEFAULTS.folder_mb, description="All files of a session together.")
+    lifetime_s: Seconds = Field(_DEFAULTS.lifetime_s, description="Time from the start of the processes.")
+    output_mb: Count = Field(_DEFAULTS.output_mb, description="Output on stdout and stderr together.")
+
+
+class McpDockerConfig(ServiceConfig):
+    """Serves the tool servers of an mcpServers JSON at http://HOST:PORT/mcp. Every session has tool processes of its own."""
+
+    section: ClassVar[str] = "mcp"
+    program: ClassVar[str] = "python -m sampler.mcp_docker"
+
+    servers: Path = Field(
+        description='The tool servers: a JSON file {"mcpServers": {NAME: {"command": …} or {"url": …}}} as for Claude Desktop.'
+    )
+    host: str = Field("127.0.0.1", description="Address to listen on; 0.0.0.0: every one, which needs a token.")
+    port: int = Field(9700, ge=0, le=65535, description="Port to listen on; 0: a free one, printed on the first line.")
+    token: str | None = secret_field(None, description="Bearer token that every request must carry. None: no token.")
+    token_file: Path | None = Field(None, description="File with the bearer token, such as a Docker secret.")
+    allowed_origins: list[str] = Field(
+        [], description="Origins of web pages that may send requests, such as https://inspector.example.org. [*]: all."
+    )
+    state_folder: Path | None = Field(
+        None, description="Folder of the sessions' private folders. None: one per port below the temporary folder."
+    )
+
+    # sessions
+    max_sessions: int = Field(
+        1000, gt=0, description="Maximum open sessions; above it, a new one is refused as busy (HTTP 503, Retry-After)."
+    )
+    warm_sessions: int = Field(2, ge=0, description="Sets of tool processes that are started before a session asks.")
+    max_starting: int | None = Field(
+        None, gt=0, description="Maximum sets of tool processes that start at the same time. None: two per core."
+    )
+    start_s: Seconds = Field(60.0, description="Maximum time for a set of tool processes to start.")
+    wait_s: Seconds = Field(20.0, description="How long a new session waits for its set before it is refused as busy.")
+    retry_after_s: Seconds = Field(2.0, description="Retry-After of busy answers.")
+    lease_s: Seconds = Field(
+        600.0, description="A session without a request or an open connection for this long is ended."
+    )
+    broken_s: Seconds = Field(
+        60.0, description="The same, after a connection broke off while it waited for an answer or listened."
+    )
+    drain_s: float = Field(20.0, ge=0, description="At SIGTERM: how long calls in flight may take to end.")
+
+    # requests
+    call_s: Seconds = Field(3600.0, description="Maximum time of one request to a tool server, even with progress.")
+    max_body_mb: Megabytes = Field(16, description="Maximum size of a request's body.")
+    max_message_mb: Megabytes = Field(16, description="Maximum size of one message of a tool server.")
+    max_parallel_calls: int = Field(32, gt=0, description="Maximum requests of one session in flight; above: HTTP 429.")
+    max_calls_per_s: int = Field(
+        200,
+        gt=0,
+        description="Maximum requests per second of one session, on average over ten seconds; above: HTTP 429.",
+    )
+    max_connections: int = Field(10_000, gt=0, description="Maximum open connections of all clients.")
+
+    # isolation
+    isolation: Level | None = Field(
+        None, description="Isolation of tool processes. None: the strongest that this machine has."
+    )
+    limits: ToolLimitSettings = ToolLimitSettings()
+    readable: list[Path] = Field(
+        [], description="Folders that tools may read, besides the system's and Python's: their programs and data."
+    )
+    network_servers: list[str] = Field([], description="Names of servers whose processes may use the network.")
+    log_level: LogLevel = Field("INFO", description="Least severe level that is logged.")
+
+    @model_validator(mode="after")
+    def only_one_token_is_given(self) -> Self:
+        if self.token is not None and self.token_file is not None:
+            raise ValueError("token and token_file are both given; expected one of them")
+        return self
+
+    @model_validator(mode="after")
+    def other_machines_need_a_token(self) -> Self:
+        if self.host not in LOOPBACK and self.token is None and self.token_file is None:
+            raise ValueError(
+                f"host is {self.host!r} without a token; expected token_file or TANDEM_MCP_TOKEN, or 127.0.0.1"
+            )
+        return self
+
+    @property
+    def sandbox_limits(self) -> Limits:
+        return Limits(**self.limits.model_dump())

@@ -1,0 +1,101 @@
+"""JSON-RPC messages as the gateway handles them: decoded for routing, and forwarded as the bytes that came.
+
+Promise: a message is forwarded unchanged, byte for byte, unless its id or its tool's name differs between the two sides. So
+fields that this code does not know, of later revisions say, survive.
+"""
+
+import json
+from typing import Any
+
+from mcp_types import INVALID_REQUEST, PARSE_ERROR
+from pydantic_core import from_json
+
+from sampler.tools.messages import mended
+
+Message = dict[str, Any]
+RequestId = int | str
+SERVER_GONE = -32500  # the tool server ended: among JSON-RPC's reserved codes, of which no tool's answer is one
+TIMED_OUT = -32001
+MAX_ID_CHARS = 256
+_NO_LINE_BREAKS = bytes.maketrans(b"\r\n", b"  ")  # in valid JSON, line breaks stand between tokens only
+
+
+class NotAMessage(ValueError):
+    """The bytes are no JSON-RPC message; `code` is JSON-RPC's code for it."""
+
+    def __init__(self, code: int, why: str) -> None:
+        super().__init__(why)
+        self.code = code
+
+
+def decoded(body: bytes) -> Message:
+    """Raises NotAMessage."""
+    try:
+        found = from_json(mended(body))
+    except ValueError as exc:
+        raise NotAMessage(PARSE_ERROR, f"the body is not JSON: {str(exc)[:200]}") from exc
+    if isinstance(found, list):
+        raise NotAMessage(
+            INVALID_REQUEST, "the body is a list; expected one JSON-RPC message: batches are not supported"
+        )
+    if not isinstance(found, dict) or found.get("jsonrpc") != "2.0":
+        raise NotAMessage(INVALID_REQUEST, 'expected one JSON-RPC message: an object with "jsonrpc": "2.0"')
+    _require_known_shape(found)
+    return found
+
+
+def _require_known_shape(found: Message) -> None:
+    method = found.get("method")
+    if "id" in found and not is_id(found["id"]):
+        raise NotAMessage(INVALID_REQUEST, f"id is {str(found['id'])[:60]!r}; expected a text or an integer")
+    if "method" in found and not isinstance(method, str):
+        raise NotAMessage(INVALID_REQUEST, f"method is {type(method).__name__}; expected a text")
+    if "method" not in found and not ("id" in found and found.keys() & {"result", "error"}):
+        raise NotAMessage(INVALID_REQUEST, "expected a method, or an id with a result or an error")
+    if not isinstance(found.get("params", {}), dict):
+        raise NotAMessage(INVALID_REQUEST, f"params is {type(found['params']).__name__}; expected an object")
+
+
+def is_id(value: Any) -> bool:
+    if isinstance(value, str):
+        return len(value) <= MAX_ID_CHARS
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def one_line(body: bytes) -> bytes:
+    """A valid JSON text as one line, for a server over stdio."""
+    if b"\n" in body or b"\r" in body:
+        return body.translate(_NO_LINE_BREAKS)
+    return body
+
+
+def encoded(message: Message) -> bytes:
+    return json.dumps(message, separators=(",", ":"), ensure_ascii=False).encode("utf-8", "replace")
+
+
+def request(request_id: RequestId, method: str, params: Message | None = None) -> Message:
+    message: Message = {"jsonrpc": "2.0", "id": request_id, "method": method}
+    return message if params is None else message | {"params": params}
+
+
+def notification(method: str, params: Message | None = None) -> Message:
+    message: Message = {"jsonrpc": "2.0", "method": method}
+    return message if params is None else message | {"params": params}
+
+
+def answer(request_id: RequestId | None, result: Message) -> Message:
+    return {"jsonrpc": "2.0", "id": request_id, "result": result}
+
+
+def refusal(request_id: RequestId | None, code: int, why: str, data: Any = None) -> Message:
+    error: Message = {"code": code, "message": why}
+    if data is not None:
+        error["data"] = data
+    return {"jsonrpc": "2.0", "id": request_id, "error": error}
+
+
+def progress_token(message: Message) -> RequestId | None:
+    """The token under which a request wants progress."""
+    meta = message.get("params", {}).get("_meta")
+    token = meta.get("progressToken") if isinstance(meta, dict) else None
+    return token if is_id(token) else None

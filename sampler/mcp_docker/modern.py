@@ -1,0 +1,185 @@
+"""`/mcp` at MCP's revision of 2026-07-28: every POST stands alone, and an episode's id says whose tools it has.
+
+The id comes in the header `Tandem-Episode-Id` or as `_meta["tandem/episode-id"]`, as our samplers send both. A tool
+call without one gets a set of tool processes for itself. Closing the connection cancels the request.
+"""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+from mcp.shared.inbound import (
+    ERROR_CODE_HTTP_STATUS,
+    InboundLadderRejection,
+    InboundModernRoute,
+    classify_inbound_request,
+    find_duplicated_routing_header,
+    unsupported_protocol_version_rejection,
+    validate_mcp_param_headers,
+)
+from mcp_types import HEADER_MISMATCH, INTERNAL_ERROR, INVALID_REQUEST, METHOD_NOT_FOUND
+from mcp_types.version import MODERN_PROTOCOL_VERSIONS
+from starlette.datastructures import Headers as StarletteHeaders
+
+from sampler.mcp_docker.delivery import Delivery
+from sampler.mcp_docker.errors import GatewayBusy, Refused, ServerGone, StartFailed
+from sampler.mcp_docker.exchange import Exchange
+from sampler.mcp_docker.gateway_session import GatewaySession
+from sampler.mcp_docker.http import HttpRefusal, HttpRequest, retry_after
+from sampler.mcp_docker.messages import Message, answer, encoded, refusal
+from sampler.mcp_docker.modern_session import ModernSession, in_modern_words
+from sampler.mcp_docker.offers import merged_capabilities, merged_instructions
+from sampler.mcp_docker.sessions import Sessions
+from sampler.mcp_docker.tool_set import Profile
+from sampler.tools.revision import EPISODE_HEADER, EPISODE_KEY
+
+_METHODS = frozenset(
+    (
+        *("completion/complete", "prompts/get", "prompts/list", "resources/list", "resources/read"),
+        *("resources/templates/list", "server/discover", "subscriptions/listen", "tools/call", "tools/list"),
+    )
+)
+
+
+class ModernEndpoint:
+    """The revision without sessions over HTTP."""
+
+    def __init__(self, sessions: Sessions) -> None:
+        self._sessions = sessions
+
+    async def serve(self, request: HttpRequest, version: str, message: Message) -> None:
+        """Raises HttpRefusal."""
+        if "method" not in message:
+            raise HttpRefusal(
+                400, refusal(None, INVALID_REQUEST, "expected a request: this revision has no answers to servers")
+            )
+        if "id" not in message:
+            if (unserved := unsupported_protocol_version_rejection(version)) is not None:
+                raise _rejected(None, unserved)
+            await request.answer(202)
+            return
+        route = _route(request, message)
+        profile = Profile.of(route.client_capabilities if isinstance(route.client_capabilities, dict) else {})
+        if message["method"] not in _METHODS:
+            why = f"method {message['method'][:100]!r} is not supported"
+            raise HttpRefusal(404, refusal(message["id"], METHOD_NOT_FOUND, why))
+        async with self._session(request, message, profile) as session:
+            with session.connected():
+                await self._answer(request, session, message)
+
+    async def _answer(self, request: HttpRequest, session: ModernSession, message: Message) -> None:
+        params = message.get("params", {})
+        if message["method"] == "server/discover":
+            result = encoded(answer(message["id"], _discovery(session)))
+            await request.answer(200, encoded(in_modern_words("server/discover", result)))
+            return
+        if message["method"] == "subscriptions/listen":
+            wanted = params.get("notifications")
+            subscription = session.subscribe(message["id"], wanted if isinstance(wanted, dict) else {})
+            try:
+                await Delivery(request, session, subscription, None).run()
+            finally:
+                session.unsubscribe(subscription)
+            return
+        await self._require_true_headers(request, session, message)
+        try:
+            exchange = session.begin(message)
+        except GatewayBusy as exc:
+            raise HttpRefusal(
+                429, refusal(message["id"], -32000, f"busy: {exc}"), retry_after(exc.retry_after_s)
+            ) from exc
+        try:
+            await session.ask(exchange, message, b"")
+            await ModernDelivery(request, session, exchange, self._sessions.rules.call_s, message["method"]).run()
+        finally:
+            session.end_exchange(exchange)
+            self._sessions.calls.count(exchange.outcome, exchange.began)
+
+    async def _require_true_headers(self, request: HttpRequest, session: ModernSession, message: Message) -> None:
+        """`Mcp-Param-*` say what the arguments say, for tools that ask for them."""
+        if message["method"] != "tools/call":
+            return
+        params = message["params"]
+        try:
+            tool = await session.router.tool(params.get("name"))
+        except (Refused, ServerGone):
+            return  # the call itself will say so
+        arguments = params.get("arguments")
+        rejection = validate_mcp_param_headers(
+            tool.get("inputSchema"),
+            arguments if isinstance(arguments, dict) else {},
+            StarletteHeaders(raw=request.raw_headers),  # unlike a dict, it shows a header that comes twice
+        )
+        if rejection is not None:
+            raise _rejected(message["id"], rejection)
+
+    @asynccontextmanager
+    async def _session(self, request: HttpRequest, message: Message, profile: Profile) -> AsyncIterator[ModernSession]:
+        """Of the request's episode; without one, for this request alone. Raises HttpRefusal."""
+        meta = message["params"]["_meta"]
+        told = request.headers.get(EPISODE_HEADER.lower()) or meta.get(EPISODE_KEY)
+        episode = told if isinstance(told, str) and told else None
+        try:
+            if episode is not None:
+                known_as = f"{profile.capabilities_json} {episode}"
+                session = await self._sessions.of_episode(known_as, profile, ModernSession)
+            else:
+                session = await self._sessions.open(profile, ModernSession)
+        except GatewayBusy as exc:
+            raise HttpRefusal(
+                503, refusal(message["id"], -32000, f"busy: {exc}"), retry_after(exc.retry_after_s)
+            ) from exc
+        except StartFailed as exc:
+            raise HttpRefusal(502, refusal(message["id"], INTERNAL_ERROR, str(exc))) from exc
+        assert isinstance(session, ModernSession)
+        try:
+            yield session
+        finally:
+            if episode is None:
+                await self._sessions.end(session, "one_request")
+
+
+class ModernDelivery(Delivery):
+    """Answers of servers, in the words of the new revision."""
+
+    def __init__(
+        self, request: HttpRequest, session: GatewaySession, exchange: Exchange, call_s: float, method: str
+    ) -> None:
+        super().__init__(request, session, exchange, call_s)
+        self._method = method
+
+    def _answer(self, body: bytes) -> bytes:
+        self._told = in_modern_words(self._method, body)
+        return encoded(self._told)
+
+    def _status(self, body: bytes) -> int:
+        error = self._told.get("error")
+        code: Any = error.get("code") if isinstance(error, dict) else None
+        return ERROR_CODE_HTTP_STATUS.get(code, self._exchange.status)
+
+
+def _route(request: HttpRequest, message: Message) -> InboundModernRoute:
+    """Raises HttpRefusal."""
+    if (twice := find_duplicated_routing_header(request.named_headers)) is not None:
+        why = f"{twice} header appears more than once"
+        raise HttpRefusal(400, refusal(message["id"], HEADER_MISMATCH, why))
+    route = classify_inbound_request(message, headers=request.headers)
+    if isinstance(route, InboundLadderRejection):
+        raise _rejected(message["id"], route)
+    return route
+
+
+def _rejected(number: int | str | None, rejection: InboundLadderRejection) -> HttpRefusal:
+    status = ERROR_CODE_HTTP_STATUS.get(rejection.code, 400)
+    return HttpRefusal(status, refusal(number, rejection.code, rejection.message, rejection.data))
+
+
+def _discovery(session: GatewaySession) -> Message:
+    links = session.tool_set.links
+    result: Message = {
+        "supportedVersions": list(MODERN_PROTOCOL_VERSIONS),
+        "capabilities": merged_capabilities(links.values()),
+    }
+    if (told := merged_instructions(links)) is not None:
+        result["instructions"] = told
+    return result

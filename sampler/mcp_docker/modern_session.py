@@ -1,0 +1,185 @@
+"""A session for MCP's revision of 2026-07-28, which has none: the requests of one episode id, over many connections.
+
+Requests of several connections may have the same id and progress token, so servers get numbers of our own. What the revision has
+no words for is translated: a server's request to the client becomes a result that asks for input (`input_required`), and the
+client's repeated request brings it; results name their type; lists say that they may not be cached.
+"""
+
+import asyncio
+import itertools
+import secrets
+from typing import Any
+
+from mcp_types import (
+    CLIENT_CAPABILITIES_META_KEY,
+    CLIENT_INFO_META_KEY,
+    INVALID_PARAMS,
+    METHOD_NOT_FOUND,
+    PROTOCOL_VERSION_META_KEY,
+    SERVER_INFO_META_KEY,
+)
+from mcp_types.methods import CACHEABLE_METHODS
+
+from sampler.mcp_docker.errors import Refused
+from sampler.mcp_docker.exchange import Exchange
+from sampler.mcp_docker.gateway_session import GatewaySession
+from sampler.mcp_docker.messages import Message, RequestId, answer, decoded, encoded, refusal
+from sampler.mcp_docker.server_link import ServerLink
+
+SERVER_INFO = {"name": "tandem-mcp-docker", "version": "1"}
+SUBSCRIPTION_KEY = "io.modelcontextprotocol/subscriptionId"
+LOG_LEVEL_KEY = "io.modelcontextprotocol/logLevel"
+# Of every request of the new revision; a server that had the handshake refuses it.
+_ENVELOPE = (PROTOCOL_VERSION_META_KEY, CLIENT_INFO_META_KEY, CLIENT_CAPABILITIES_META_KEY, LOG_LEVEL_KEY)
+PAUSED_S = 300.0  # how long a request waits for its client's input
+_FLAGS = {
+    "notifications/tools/list_changed": "toolsListChanged",
+    "notifications/prompts/list_changed": "promptsListChanged",
+    "notifications/resources/list_changed": "resourcesListChanged",
+}
+
+
+class Subscription(Exchange):
+    """A `subscriptions/listen` stream, with what its client asked for."""
+
+    __slots__ = ("flags", "uris")
+
+    def __init__(self, request_id: RequestId, wanted: Message) -> None:
+        super().__init__(request_id)
+        self.flags = {flag: True for flag in _FLAGS.values() if wanted.get(flag) is True}
+        uris = wanted.get("resourceSubscriptions")
+        self.uris = [uri for uri in uris if isinstance(uri, str)] if isinstance(uris, list) else []
+        told: Message = dict(self.flags) | ({"resourceSubscriptions": self.uris} if self.uris else {})
+        self.tell(
+            {"jsonrpc": "2.0", "method": "notifications/subscriptions/acknowledged", "params": {"notifications": told}}
+        )
+
+    def tell(self, message: Message) -> None:
+        params = message.get("params", {})
+        meta = params.get("_meta") if isinstance(params.get("_meta"), dict) else {}
+        self.push(encoded(message | {"params": params | {"_meta": meta | {SUBSCRIPTION_KEY: self.request_id}}}))
+
+    def wants(self, message: Message) -> bool:
+        method = message["method"]
+        if method == "notifications/resources/updated":
+            return message.get("params", {}).get("uri") in self.uris
+        return _FLAGS.get(method) in self.flags
+
+
+class ModernSession(GatewaySession):
+    """See the module."""
+
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        self._sent_ids = itertools.count(1)
+        self._subscriptions: set[Subscription] = set()
+        self._paused: dict[str, Exchange] = {}  # by request state: they wait for input of the client
+
+    def begin(self, message: Message) -> Exchange:
+        """Several connections may use one id at the same time: the key is a number of ours."""
+        number = message["id"]
+        exchange = super().begin(message | {"id": next(self._sent_ids)})
+        exchange.sent_id, exchange.request_id = exchange.request_id, number
+        return exchange
+
+    async def ask(self, exchange: Exchange, message: Message, body: bytes) -> None:
+        params = message.get("params", {})
+        meta = params.get("_meta")
+        exchange.wants_log = isinstance(meta, dict) and LOG_LEVEL_KEY in meta
+        if isinstance(state := params.get("requestState"), str):
+            try:
+                await self._continue(exchange, state, params)
+            except Refused as exc:
+                exchange.finish(encoded(refusal(exchange.request_id, exc.code, str(exc))))
+            return
+        known = {key: value for key, value in meta.items() if key not in _ENVELOPE} if isinstance(meta, dict) else {}
+        if exchange.token is not None:
+            known["progressToken"] = exchange.sent_id
+        sent = message | {"id": exchange.sent_id, "params": params | {"_meta": known}}
+        await super().ask(exchange, sent, encoded(sent))
+
+    async def _continue(self, exchange: Exchange, state: str, params: Message) -> None:
+        """A repeated request with the client's input: its server has been waiting for that."""
+        waiting = self._paused.pop(state, None)
+        if waiting is None:
+            raise Refused(INVALID_PARAMS, "requestState is unknown: the request was answered, or waited too long")
+        given = params.get("inputResponses")
+        link = waiting.link
+        if link is not None:
+            link.in_flight[waiting.sent_id] = exchange
+            exchange.link, exchange.sent_id = link, waiting.sent_id
+        for key, value in (given if isinstance(given, dict) else {}).items():
+            if key.isdigit() and isinstance(value, dict):
+                await self.answer_server(answer(int(key), value))
+
+    def end_exchange(self, exchange: Exchange) -> None:
+        for number, known in list(self.exchanges.items()):
+            if known is exchange:
+                del self.exchanges[number]
+        if exchange.link is not None and exchange.link.in_flight.get(exchange.sent_id) is exchange:
+            exchange.link.forget(exchange)
+
+    def subscribe(self, request_id: RequestId, wanted: Message) -> Subscription:
+        subscription = Subscription(request_id, wanted)
+        self._subscriptions.add(subscription)
+        return subscription
+
+    def unsubscribe(self, subscription: Subscription) -> None:
+        self._subscriptions.discard(subscription)
+
+    def on_request(self, link: ServerLink, message: Message) -> None:
+        """Interrupt the latest request of that server: its client brings the answer with a repeated one."""
+        exchange = next(reversed(link.in_flight.values()), None)
+        number = self._note_asked(link, message) if exchange is not None else None
+        if exchange is None or number is None:
+            link.reply(refusal(message["id"], METHOD_NOT_FOUND, f"the client does not serve {message['method']}"))
+            return
+        state = secrets.token_urlsafe(16)
+        waiting = Exchange(exchange.request_id)
+        waiting.link, waiting.sent_id = link, exchange.sent_id
+        link.in_flight[exchange.sent_id] = self._paused[state] = waiting
+        asyncio.get_running_loop().call_later(PAUSED_S, self._give_up, state)
+        wanted = {key: message[key] for key in ("method", "params") if key in message}
+        result = {"resultType": "input_required", "inputRequests": {str(number): wanted}, "requestState": state}
+        exchange.finish(encoded(answer(exchange.request_id, result)))
+
+    def _give_up(self, state: str) -> None:
+        waiting = self._paused.pop(state, None)
+        if waiting is not None and waiting.link is not None:
+            waiting.link.forget(waiting)
+
+    def on_notification(self, link: ServerLink, message: Message, body: bytes) -> None:
+        method = message["method"]
+        if method == "notifications/progress":
+            params = message.get("params", {})
+            exchange = link.in_flight.get(params.get("progressToken"))
+            if exchange is not None and exchange.token is not None:
+                exchange.push(encoded(message | {"params": params | {"progressToken": exchange.token}}))
+        elif method == "notifications/message":
+            exchange = next(reversed(link.in_flight.values()), None)
+            if exchange is not None and exchange.wants_log:
+                exchange.push(body)
+        for subscription in self._subscriptions:
+            if subscription.wants(message):
+                subscription.tell(message)
+
+    async def end(self) -> None:
+        for subscription in self._subscriptions:
+            result = {"resultType": "complete", "_meta": {SUBSCRIPTION_KEY: subscription.request_id}}
+            subscription.finish(encoded(answer(subscription.request_id, result)))
+        await super().end()
+
+
+def in_modern_words(method: str, body: bytes) -> Message:
+    """An answer of a server that had the handshake, for a client of the new revision."""
+    message = decoded(body)
+    result = message.get("result")
+    if not isinstance(result, dict):
+        return message
+    meta = result.get("_meta")
+    told: Message = {"_meta": {SERVER_INFO_META_KEY: SERVER_INFO} | (meta if isinstance(meta, dict) else {})}
+    if "resultType" not in result:
+        told["resultType"] = "complete"
+    if method in CACHEABLE_METHODS:
+        told |= {"ttlMs": 0, "cacheScope": "private"}
+    return message | {"result": result | told}

@@ -1,0 +1,95 @@
+"""What the servers of a set offer together: their lists merged, and which server has the tool, prompt or resource of a name.
+
+Names of tools and prompts follow `sampler.tools.names`: one's own name where it is unique, else `server_name`.
+"""
+
+import asyncio
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from mcp_types import METHOD_NOT_FOUND
+
+from sampler.mcp_docker.errors import Refused, ServerGone
+from sampler.mcp_docker.messages import Message
+from sampler.mcp_docker.server_link import ServerLink
+from sampler.tools.names import unique_names
+from sampler.tools.offered import OfferedTool
+
+Links = Mapping[str, ServerLink]
+Owner = tuple[str, str]  # the server, and its own name for the thing
+
+# method: the server's capability, the key of the list, the key of an entry's name
+LISTS = {
+    "tools/list": ("tools", "tools", "name"),
+    "prompts/list": ("prompts", "prompts", "name"),
+    "resources/list": ("resources", "resources", "uri"),
+    "resources/templates/list": ("resources", "resourceTemplates", "uriTemplate"),
+}
+_NAMED = ("tools/list", "prompts/list")
+
+
+@dataclass
+class Offers:
+    """`owners`: {method of the list: {shown name: owner}}, of the lists that were asked for. `tools`: by shown name."""
+
+    owners: dict[str, dict[str, Owner]] = field(default_factory=dict)
+    tools: dict[str, Message] = field(default_factory=dict)
+    changes: int = 0  # list changes that its servers had announced when it was made
+
+    async def listed(self, method: str, links: Links) -> list[Message]:
+        """The merged list, asked of the servers now. Raises Refused and ServerGone."""
+        capability, key, name_key = LISTS[method]
+        asked = [link for link in links.values() if capability in link.capabilities]
+        pages = await asyncio.gather(*(_entries(link, method, key) for link in asked))
+        found = [(link.name, entry) for link, entries in zip(asked, pages, strict=True) for entry in entries]
+        named = [(server, entry) for server, entry in found if isinstance(entry.get(name_key), str)]
+        shown = _unique(named) if method in _NAMED else [(entry[name_key], server, entry) for server, entry in named]
+        owners: dict[str, Owner] = {}
+        for name, server, entry in shown:
+            owners.setdefault(name, (server, entry[name_key]))
+        self.owners[method] = owners
+        merged = [entry if entry[name_key] == name else entry | {name_key: name} for name, _, entry in shown]
+        if method == "tools/list":
+            self.tools = {tool["name"]: tool for tool in merged}
+        return merged
+
+    def owner(self, method: str, name: str) -> Owner | None:
+        return self.owners.get(method, {}).get(name)
+
+
+def merged_capabilities(links: Iterable[ServerLink]) -> Message:
+    """Of all servers together. What the gateway does not pass on (tasks, experimental) is left out."""
+    merged: Message = {}
+    for link in links:
+        for name in ("tools", "prompts", "resources", "logging", "completions"):
+            told = link.capabilities.get(name)
+            if isinstance(told, dict):
+                here = merged.setdefault(name, {})
+                here.update({key: value for key, value in told.items() if value or key not in here})
+    return merged
+
+
+def merged_instructions(links: Links) -> str | None:
+    told = [(link.name, link.told.get("instructions")) for link in links.values()]
+    texts = [(name, text) for name, text in told if isinstance(text, str) and text]
+    if len(links) == 1:
+        return texts[0][1] if texts else None
+    return "\n\n".join(f"# {name}\n{text}" for name, text in texts) or None
+
+
+async def _entries(link: ServerLink, method: str, key: str) -> list[Message]:
+    try:
+        return await link.all_pages(method, key)
+    except Refused as exc:
+        if exc.code == METHOD_NOT_FOUND:  # declares resources, say, but has no templates
+            return []
+        raise
+    except ServerGone:
+        return []  # its tools are gone; those of the others are there
+
+
+def _unique(found: list[tuple[str, Message]]) -> list[tuple[str, str, Message]]:
+    """(shown name, server, entry). Raises ConfigError if two servers' names cannot be told apart."""
+    entries = {(server, entry["name"]): entry for server, entry in reversed(found)}
+    offered = [OfferedTool(server, entry["name"], "", {}) for server, entry in found]
+    return [(name, tool.server, entries[tool.identity]) for name, tool in unique_names(offered).items()]

@@ -1,0 +1,124 @@
+"""Which server answers a request of a client, and what the gateway answers itself."""
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any
+
+from mcp_types import INVALID_PARAMS, METHOD_NOT_FOUND
+
+from sampler.mcp_docker.errors import Refused, ServerGone
+from sampler.mcp_docker.messages import Message
+from sampler.mcp_docker.offers import LISTS, Offers, Owner
+from sampler.mcp_docker.server_link import ServerLink
+from shared.errors import ConfigError
+
+_BY_NAME = {"tools/call": "tools/list", "prompts/get": "prompts/list"}
+_BY_URI = ("resources/read", "resources/subscribe", "resources/unsubscribe")
+RESOURCE_NOT_FOUND = -32002
+
+
+class Router:
+    """Of one set. `shared`: what sets of the same profile were seen to offer, for clients that call without listing."""
+
+    def __init__(self, links: Mapping[str, ServerLink], shared: Offers) -> None:
+        self._links = links
+        self._shared = shared
+        self._own = Offers()
+
+    async def own_answer(self, method: str, params: Message) -> Message | None:
+        """The result, if the gateway answers this request itself. Raises Refused and ServerGone."""
+        if method == "ping":
+            return {}
+        if method in LISTS:
+            return {LISTS[method][1]: await self.listed(method)}
+        if method == "logging/setLevel":
+            asked = [link for link in self._links.values() if "logging" in link.capabilities]
+            await asyncio.gather(*(link.ask(method, params) for link in asked))
+            return {}
+        return None
+
+    async def listed(self, method: str) -> list[Message]:
+        """Raises Refused and ServerGone."""
+        try:
+            found = await self._own.listed(method, self._links)
+        except ConfigError as exc:
+            raise Refused(METHOD_NOT_FOUND, str(exc)) from exc
+        self._shared.owners[method] = self._own.owners[method]
+        if method == "tools/list":
+            self._shared.tools = self._own.tools
+        return found
+
+    async def target(self, message: Message) -> tuple[ServerLink, Message]:
+        """The server for a request, and the request as that server knows it. Raises Refused and ServerGone."""
+        method, params = message["method"], message.get("params", {})
+        if method in _BY_NAME:
+            return await self._by_name(message, method, params.get("name"))
+        if method in _BY_URI:
+            return await self._by_uri(params.get("uri")), message
+        if method == "completion/complete":
+            return await self._completing(message, params.get("ref"))
+        raise Refused(METHOD_NOT_FOUND, f"method {method[:100]!r} is not supported")
+
+    async def _by_name(self, message: Message, method: str, name: Any) -> tuple[ServerLink, Message]:
+        if not isinstance(name, str):
+            raise Refused(INVALID_PARAMS, f"params.name is {type(name).__name__}; expected a text")
+        server, own_name = await self._owner(_BY_NAME[method], name)
+        if own_name != name:
+            message = message | {"params": message["params"] | {"name": own_name}}
+        return self._links[server], message
+
+    async def _owner(self, method: str, name: str) -> Owner:
+        """Asks the servers of this set if the name is not known: their lists may differ from others'."""
+        owner = self._own.owner(method, name)
+        if owner is None and method not in self._own.owners:
+            owner = self._shared.owner(method, name)
+        if owner is None:
+            await self.listed(method)
+            owner = self._own.owner(method, name)
+        if owner is None:
+            kind = "tool" if method == "tools/list" else "prompt"
+            raise Refused(INVALID_PARAMS, f"Unknown {kind}: {name[:200]}")
+        return owner
+
+    async def tool(self, name: Any) -> Message:
+        """A tool as it is shown to clients. Raises Refused and ServerGone."""
+        if isinstance(name, str):
+            await self._owner("tools/list", name)
+            found = self._own.tools.get(name) or self._shared.tools.get(name)
+            if found is not None:
+                return found
+        raise Refused(INVALID_PARAMS, f"Unknown tool: {str(name)[:200]}")
+
+    async def _by_uri(self, uri: Any) -> ServerLink:
+        """The server that lists it; else the first that can read it, since a template's resources are in no list."""
+        if not isinstance(uri, str):
+            raise Refused(INVALID_PARAMS, f"params.uri is {type(uri).__name__}; expected a text")
+        able = [link for link in self._links.values() if "resources" in link.capabilities]
+        if len(able) == 1:
+            return able[0]
+        if "resources/list" not in self._own.owners:
+            await self.listed("resources/list")
+        if (owner := self._own.owner("resources/list", uri)) is not None:
+            return self._links[owner[0]]
+        for link in able:
+            try:
+                await link.ask("resources/read", {"uri": uri})
+            except (Refused, ServerGone):
+                continue
+            return link
+        raise Refused(RESOURCE_NOT_FOUND, f"Resource not found: {uri[:200]}")
+
+    async def _completing(self, message: Message, ref: Any) -> tuple[ServerLink, Message]:
+        if not isinstance(ref, dict):
+            raise Refused(INVALID_PARAMS, f"params.ref is {type(ref).__name__}; expected an object")
+        if ref.get("type") == "ref/prompt" and isinstance(name := ref.get("name"), str):
+            server, own_name = await self._owner("prompts/list", name)
+            params = message["params"] | {"ref": ref | {"name": own_name}}
+            return self._links[server], message | {"params": params}
+        uri = ref.get("uri")
+        if isinstance(uri, str):
+            if "resources/templates/list" not in self._own.owners:
+                await self.listed("resources/templates/list")
+            if (owner := self._own.owner("resources/templates/list", uri)) is not None:
+                return self._links[owner[0]], message
+        raise Refused(INVALID_PARAMS, f"ref {str(ref)[:200]} names nothing that a server offers")

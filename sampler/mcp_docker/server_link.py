@@ -1,0 +1,172 @@
+"""The gateway's side of one tool server of one session: the handshake, its own questions, and clients' requests in flight."""
+
+import asyncio
+import itertools
+import logging
+from typing import Any, Protocol
+
+from mcp_types import METHOD_NOT_FOUND
+from mcp_types.version import LATEST_HANDSHAKE_VERSION
+
+from sampler.mcp_docker.channel import ServerChannel
+from sampler.mcp_docker.errors import Refused, ServerGone, StartFailed
+from sampler.mcp_docker.exchange import Exchange
+from sampler.mcp_docker.messages import (
+    SERVER_GONE,
+    Message,
+    RequestId,
+    answer,
+    encoded,
+    notification,
+    refusal,
+    request,
+)
+
+log = logging.getLogger(__name__)
+
+BAD_GATEWAY = 502
+MAX_PAGES = 100
+_OWN = "tandem-gateway-"  # ids of the gateway's own requests
+_CLIENT_INFO = {"name": "tandem-mcp-docker", "version": "1"}
+
+
+class LinkOwner(Protocol):
+    """The session that uses a set: what its servers send on their own."""
+
+    def on_request(self, link: "ServerLink", message: Message) -> None: ...
+    def on_notification(self, link: "ServerLink", message: Message, body: bytes) -> None: ...
+
+
+class ServerLink:
+    """`name`: the server's in the mcpServers JSON. `told`: its answer to the handshake."""
+
+    def __init__(self, name: str, channel: ServerChannel) -> None:
+        self.name = name
+        self.told: Message = {}
+        self.owner: LinkOwner | None = None
+        self.in_flight: dict[RequestId, Exchange] = {}
+        self.gone = ""  # why the server ended
+        self.num_list_changes = 0
+        self._channel = channel
+        self._asked: dict[RequestId, asyncio.Future[Message]] = {}
+        self._numbers = itertools.count()
+
+    @property
+    def capabilities(self) -> Message:
+        found = self.told.get("capabilities")
+        return found if isinstance(found, dict) else {}
+
+    async def open(self, capabilities: Message, version: str = LATEST_HANDSHAKE_VERSION) -> None:
+        """Start the server and do the handshake, with a client's capabilities. Raises StartFailed; close it then."""
+        try:
+            await self._channel.open(self._on_message, self._on_end)
+            params = {"protocolVersion": version, "capabilities": capabilities, "clientInfo": _CLIENT_INFO}
+            self.told = await self.ask("initialize", params)
+            await self._channel.send(encoded(notification("notifications/initialized")))
+        except (StartFailed, ServerGone, Refused) as exc:
+            raise StartFailed(f"tool server {self.name!r}: {exc}") from exc
+
+    async def close(self) -> None:
+        await self._channel.close()
+
+    async def ask(self, method: str, params: Message) -> Message:
+        """A request of the gateway itself. Raises ServerGone and Refused."""
+        number = f"{_OWN}{next(self._numbers)}"
+        found: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
+        self._asked[number] = found
+        try:
+            await self.send(encoded(request(number, method, params)))
+            message = await found
+        finally:
+            del self._asked[number]
+        if isinstance(result := message.get("result"), dict):
+            return result
+        error = message.get("error")
+        code = error.get("code") if isinstance(error, dict) else None
+        raise Refused(code if isinstance(code, int) else METHOD_NOT_FOUND, f"{method} is answered with {error!r:.300}")
+
+    async def all_pages(self, method: str, key: str) -> list[Message]:
+        """The entries of all pages of a list. Raises ServerGone and Refused."""
+        entries: list[Message] = []
+        params: dict[str, Any] = {}
+        for _ in range(MAX_PAGES):
+            page = await self.ask(method, params)
+            found = page.get(key)
+            entries += [entry for entry in found if isinstance(entry, dict)] if isinstance(found, list) else []
+            cursor = page.get("nextCursor")
+            if not isinstance(cursor, str) or not cursor:
+                return entries
+            params = {"cursor": cursor}
+        raise Refused(SERVER_GONE, f"tool server {self.name!r}: {method} has more than {MAX_PAGES} pages")
+
+    async def send(self, body: bytes) -> None:
+        """Raises ServerGone."""
+        if self.gone:
+            raise ServerGone(f"tool server {self.name!r}: {self.gone}")
+        try:
+            await self._channel.send(body)
+        except ServerGone as exc:
+            raise ServerGone(f"tool server {self.name!r}: {self.gone or exc}") from exc
+
+    async def forward(self, exchange: Exchange, body: bytes) -> None:
+        """Send a client's request; its answer ends `exchange`. Raises ServerGone."""
+        exchange.link = self
+        self.in_flight[exchange.sent_id] = exchange
+        try:
+            await self.send(body)
+        except BaseException:
+            self.in_flight.pop(exchange.sent_id, None)
+            raise
+
+    def forget(self, exchange: Exchange) -> None:
+        self.in_flight.pop(exchange.sent_id, None)
+
+    def _on_message(self, message: Message, body: bytes) -> None:
+        if "method" not in message:
+            self._on_answer(message, body)
+        elif "id" not in message:
+            self.num_list_changes += message["method"].endswith("/list_changed")
+            if self.owner is not None:
+                self.owner.on_notification(self, message, body)
+        elif message["method"] == "ping":
+            self._reply(answer(message["id"], {}))
+        elif self.owner is not None:
+            self.owner.on_request(self, message)
+        else:
+            self._reply(refusal(message["id"], METHOD_NOT_FOUND, "no client is connected yet"))
+
+    def _on_answer(self, message: Message, body: bytes) -> None:
+        number = message["id"]
+        if (asked := self._asked.get(number)) is not None:
+            if not asked.done():
+                asked.set_result(message)
+        elif (exchange := self.in_flight.pop(number, None)) is not None:
+            if exchange.request_id is not number and exchange.request_id != number:
+                body = encoded(message | {"id": exchange.request_id})
+            exchange.finish(body)
+
+    def _reply(self, message: Message) -> None:
+        task = asyncio.ensure_future(self._send_quietly(encoded(message)))
+        _replies.add(task)
+        task.add_done_callback(_replies.discard)
+
+    async def _send_quietly(self, body: bytes) -> None:
+        try:
+            await self.send(body)
+        except ServerGone as exc:
+            log.debug("%s", exc)
+
+    reply = _reply
+
+    def _on_end(self, why: str) -> None:
+        self.gone = self.gone or why
+        told = f"tool server {self.name!r}: {why}; the state of this session with it is lost"
+        for asked in self._asked.values():
+            if not asked.done():
+                asked.set_exception(ServerGone(why))
+        ended, self.in_flight = list(self.in_flight.values()), {}
+        for exchange in ended:
+            exchange.finish(encoded(refusal(exchange.request_id, SERVER_GONE, told)), BAD_GATEWAY)
+
+
+_replies: set["asyncio.Task[None]"] = set()  # the loop holds tasks weakly

@@ -1,0 +1,74 @@
+"""The gateway's tool servers: read from the mcpServers JSON, and how each is started for one session."""
+
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+from sampler.mcp_docker.channel import RemoteChannel, ServerChannel, StdioChannel
+from sampler.mcp_docker.config import McpDockerConfig
+from sampler.mcp_docker.sandbox import IsolationLevel, Launch
+from sampler.mcp_docker.server_link import ServerLink
+from sampler.mcp_docker.tool_set import MakeLinks
+from sampler.tools.limits import ToolLimits
+from sampler.tools.servers import ToolServer, parse_servers
+from shared.errors import ConfigError
+
+MB = 1024 * 1024
+_CLOSE_S = 5.0  # for a remote server's DELETE
+
+
+def read_servers(config: McpDockerConfig) -> list[ToolServer]:
+    """Raises ConfigError, which names the file and the field."""
+    servers = parse_servers(config.servers)
+    if not servers:
+        raise ConfigError(f'{config.servers}: has no servers; expected {{"mcpServers": {{NAME: {{"command": …}}}}}}')
+    for server in servers:
+        if server.transport == "mcpapi":
+            raise ConfigError(
+                f"{config.servers}: server {server.name!r}: mcpapi is not MCP; expected a streamable-HTTP URL"
+            )
+        if server.command is not None and shutil.which(server.command) is None:
+            raise ConfigError(
+                f"{config.servers}: server {server.name!r}: command is {server.command!r}, which is not on the PATH"
+            )
+    names = {server.name for server in servers}
+    if unknown := sorted(set(config.network_servers) - names):
+        raise ConfigError(
+            f"network_servers: {unknown[0]!r} is no server of {config.servers}; expected {', '.join(names)}"
+        )
+    return servers
+
+
+def links_of(servers: Sequence[ToolServer], config: McpDockerConfig, level: IsolationLevel) -> MakeLinks:
+    """A function that makes the links of one set, whose processes work in its folder."""
+    limits = ToolLimits(
+        open_s=config.start_s,
+        call_s=config.call_s,
+        max_call_s=config.call_s,
+        close_s=_CLOSE_S,
+        max_message_bytes=config.max_message_mb * MB,
+        max_parallel_calls=config.max_parallel_calls,
+    )
+
+    def channel_of(server: ToolServer, folder: Path) -> ServerChannel:
+        if server.url is not None:
+            return RemoteChannel(server, limits)
+        return StdioChannel(_launch(server, folder, config), level, config.max_message_mb * MB)
+
+    return lambda folder: [ServerLink(server.name, channel_of(server, folder)) for server in servers]
+
+
+def _launch(server: ToolServer, folder: Path, config: McpDockerConfig) -> Launch:
+    command = (server.command or "", *server.args)
+    readable = list(config.readable)
+    if server.cwd is not None:
+        command = ("/bin/sh", "-c", 'cd "$0" && exec "$@"', server.cwd, *command)
+        readable.append(Path(server.cwd))
+    return Launch(
+        command=command,
+        folder=folder,
+        environment=dict(server.env),
+        limits=config.sandbox_limits,
+        network=server.name in config.network_servers,
+        readable=tuple(readable),
+    )

@@ -1,0 +1,148 @@
+"""Starts the gateway, serves until SIGTERM or Ctrl-C, and leaves nothing behind."""
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import socket
+import sys
+from dataclasses import astuple
+from pathlib import Path
+
+import uvicorn
+
+from sampler.mcp_docker.app import GatewayApp
+from sampler.mcp_docker.config import LOOPBACK, McpDockerConfig
+from sampler.mcp_docker.endpoint import McpEndpoint
+from sampler.mcp_docker.older_api import OlderApi
+from sampler.mcp_docker.pool import SetPool
+from sampler.mcp_docker.sandbox import IsolationLevel, chosen_level, reap_left_over
+from sampler.mcp_docker.servers import MB, links_of, read_servers
+from sampler.mcp_docker.sessions import SessionRules, Sessions
+from shared.errors import ConfigError
+from shared.files.private_folder import private_folder, temporary_folder
+
+log = logging.getLogger(__name__)
+
+_BACKLOG = 2048
+_KEEP_ALIVE_S = 75
+
+
+async def run_gateway(config: McpDockerConfig) -> None:
+    """Raises ConfigError."""
+    servers = read_servers(config)
+    level = chosen_level(None if config.isolation is None else IsolationLevel(config.isolation))
+    token = read_token(config)
+    listener = _listener(config.host, config.port)
+    port = listener.getsockname()[1]
+    with contextlib.closing(listener):
+        folder = _state_folder(config, port)
+        left = await reap_left_over(folder)
+        if any(astuple(left)):
+            log.warning("removed what an earlier gateway left behind: %s", left)
+        sessions = _sessions(
+            config,
+            SetPool(
+                links_of(servers, config, level),
+                folder,
+                warm=config.warm_sessions,
+                capacity=config.max_sessions,
+                max_starting=config.max_starting or 2 * (os.cpu_count() or 1),
+                start_s=config.start_s,
+                wait_s=config.wait_s,
+                retry_after_s=config.retry_after_s,
+            ),
+        )
+        endpoint = McpEndpoint(sessions, config.max_body_mb * MB)
+        is_local = config.host in LOOPBACK
+        app = GatewayApp(
+            endpoint,
+            OlderApi(sessions, config.max_body_mb * MB),
+            sessions,
+            level,
+            token=token,
+            origins=config.allowed_origins,
+            is_local=is_local,
+        )
+        sessions.pool.begin()
+        sessions.begin()
+        names = ", ".join(server.name for server in servers)
+        log.info("serving %s at http://%s:%d/mcp isolation=%s", names, config.host, port, level)
+        sys.stdout.write(f"{port}\n")
+        sys.stdout.flush()
+        await _serve(app, sessions, listener, config)
+
+
+def read_token(config: McpDockerConfig) -> str | None:
+    """Raises ConfigError."""
+    if config.token_file is None:
+        return config.token
+    try:
+        token = config.token_file.read_text(encoding="utf-8").strip()
+    except (OSError, ValueError) as exc:
+        raise ConfigError(f"token_file: {config.token_file} cannot be read: {exc}") from exc
+    if not token or not token.isascii() or not token.isprintable():
+        raise ConfigError(f"token_file: {config.token_file} has no token; expected one line of ASCII characters")
+    return token
+
+
+async def _serve(app: GatewayApp, sessions: Sessions, listener: socket.socket, config: McpDockerConfig) -> None:
+    """Until a signal; then no new sessions, calls in flight end, all sets are ended."""
+    server = QuietServer(
+        uvicorn.Config(
+            app,
+            log_level="warning",
+            lifespan="off",
+            access_log=False,
+            server_header=False,
+            date_header=False,
+            limit_concurrency=config.max_connections,
+            backlog=_BACKLOG,
+            timeout_keep_alive=_KEEP_ALIVE_S,
+            timeout_graceful_shutdown=5,
+        )
+    )
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    serving = asyncio.create_task(server.serve(sockets=[listener]))
+    stopping = asyncio.create_task(stop.wait())
+    await asyncio.wait({serving, stopping}, return_when=asyncio.FIRST_COMPLETED)
+    stopping.cancel()
+    app.is_draining = True
+    log.info("draining: %d sessions, calls in flight have %g s", len(sessions), config.drain_s)
+    await sessions.close(config.drain_s)
+    server.should_exit = True
+    await serving
+
+
+class QuietServer(uvicorn.Server):
+    """Leaves signals to us: uvicorn would close connections before the calls on them have ended."""
+
+    @contextlib.contextmanager
+    def capture_signals(self):  # type: ignore[no-untyped-def]  # as uvicorn has it
+        yield
+
+
+def _sessions(config: McpDockerConfig, pool: SetPool) -> Sessions:
+    rules = SessionRules(
+        config.lease_s, config.broken_s, config.call_s, config.max_parallel_calls, config.max_calls_per_s
+    )
+    return Sessions(pool, rules)
+
+
+def _listener(host: str, port: int) -> socket.socket:
+    try:
+        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+        return socket.create_server((host, port), family=family, backlog=_BACKLOG)
+    except OSError as exc:
+        raise ConfigError(f"host and port: cannot listen on {host}:{port}: {exc.strerror or exc}") from exc
+
+
+def _state_folder(config: McpDockerConfig, port: int) -> Path:
+    if config.state_folder is None:
+        return temporary_folder("mcp-docker", str(port))
+    config.state_folder.parent.mkdir(parents=True, exist_ok=True)
+    return private_folder(config.state_folder.absolute())

@@ -1,0 +1,93 @@
+"""One set of tool servers: what one session, and so one episode, has for itself. Its private folder ends with it."""
+
+import asyncio
+import json
+import logging
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sampler.mcp_docker.errors import StartFailed
+from sampler.mcp_docker.messages import Message
+from sampler.mcp_docker.sandbox import discard, new_folder
+from sampler.mcp_docker.server_link import LinkOwner, ServerLink
+
+log = logging.getLogger(__name__)
+
+MakeLinks = Callable[[Path], list[ServerLink]]
+
+
+@dataclass(frozen=True)
+class Profile:
+    """What servers learn about a client at the handshake, and may choose their tools by. Sets of one profile are alike."""
+
+    capabilities_json: str = "{}"
+
+    @classmethod
+    def of(cls, capabilities: Message) -> "Profile":
+        return cls(json.dumps(capabilities, sort_keys=True))
+
+    @property
+    def capabilities(self) -> Message:
+        found: Message = json.loads(self.capabilities_json)
+        return found
+
+
+class ToolSet:
+    """`links`: by server name, in the order of the mcpServers JSON."""
+
+    def __init__(self, profile: Profile, make_links: MakeLinks, parent: Path) -> None:
+        self.profile = profile
+        self._parent = parent
+        self.folder: Path | None = None
+        self.links: dict[str, ServerLink] = {}
+        self._make_links = make_links
+
+    async def open(self, within_s: float) -> None:
+        """Start all servers. Raises StartFailed, and then leaves nothing."""
+        try:
+            self.folder = new_folder(self._parent)
+            self.links = {link.name: link for link in self._make_links(self.folder)}
+            capabilities = self.profile.capabilities
+            async with asyncio.timeout(within_s):
+                await _all_or_first_failure([link.open(capabilities) for link in self.links.values()])
+        except TimeoutError as exc:
+            await self.close()
+            slow = ", ".join(repr(name) for name, link in self.links.items() if not link.told) or "none"
+            raise StartFailed(f"not every tool server answered within {within_s:g} s: {slow} did not") from exc
+        except BaseException:
+            await self.close()
+            raise
+
+    @property
+    def is_whole(self) -> bool:
+        return not any(link.gone for link in self.links.values())
+
+    def belongs_to(self, owner: LinkOwner) -> None:
+        for link in self.links.values():
+            link.owner = owner
+
+    async def close(self) -> None:
+        """End all processes, then remove the folder. Runs to its end also if the caller is cancelled."""
+        await asyncio.shield(asyncio.ensure_future(self._close()))
+
+    async def _close(self) -> None:
+        ended = await asyncio.gather(*(link.close() for link in self.links.values()), return_exceptions=True)
+        for name, outcome in zip(self.links, ended, strict=True):
+            if isinstance(outcome, BaseException):
+                log.error("tool server %s: its end failed: %s", name, outcome)
+        if self.folder is not None:
+            await discard(self.folder)
+
+
+async def _all_or_first_failure(openings: Sequence[Coroutine[Any, Any, None]]) -> None:
+    """Unlike a TaskGroup, it raises the failure itself, and only after every opening has ended."""
+    tasks = [asyncio.ensure_future(opening) for opening in openings]
+    try:
+        await asyncio.gather(*tasks)
+    except BaseException:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        raise

@@ -1,0 +1,150 @@
+"""Real gateways in child processes: `python -m sampler.mcp_docker`, and what tests ask of them."""
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psutil
+
+from sampler.tools import ToolServer
+
+ROOT = Path(__file__).parents[3]
+TOOL_SERVERS = ROOT / "tests" / "sampler" / "tool_servers"
+PATIENCE_S = 120.0
+ACCEPT = "application/json, text/event-stream"
+TOKEN = "s3cret-of-the-gateway"
+
+
+@dataclass
+class Gateway:
+    process: subprocess.Popen[str]
+    port: int
+    folder: Path
+    log: Path
+    token: str | None = None
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    @property
+    def server(self) -> ToolServer:
+        headers = {"Authorization": f"Bearer {self.token}"} if self.token else {}
+        return ToolServer(name="gateway", url=f"{self.url}/mcp", headers=headers)
+
+    @property
+    def folders(self) -> list[Path]:
+        """The sessions' folders, of warm sets too."""
+        return [path for path in self.folder.iterdir() if path.is_dir()]
+
+    def tools(self) -> list[psutil.Process]:
+        """The tool processes, with everything between them and the gateway."""
+        try:
+            return psutil.Process(self.process.pid).children(recursive=True)
+        except psutil.NoSuchProcess:
+            return []
+
+    async def health(self) -> dict[str, Any]:
+        async with httpx.AsyncClient() as http:
+            found: dict[str, Any] = (await http.get(f"{self.url}/health")).json()
+        return found
+
+    async def until(self, **wanted: object) -> dict[str, Any]:
+        """Until `/health` says so."""
+        async with asyncio.timeout(PATIENCE_S):
+            while not wanted.items() <= (found := await self.health()).items():  # noqa: ASYNC110 - another process
+                await asyncio.sleep(0.05)
+        return found
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+    def stop(self) -> int:
+        self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(PATIENCE_S)
+
+
+def box(name: str = "box") -> dict[str, Any]:
+    return {name: {"command": sys.executable, "args": [str(TOOL_SERVERS / "box.py"), "stdio"]}}
+
+
+@contextmanager
+def gateway(
+    folder: Path, servers: Mapping[str, Any] | None = None, *flags: str, token: str | None = None
+) -> Iterator[Gateway]:
+    """Serves one box unless told otherwise. Its state is in `folder`/state; `folder` may be used again."""
+    path = folder / "servers.json"
+    path.write_text(json.dumps({"mcpServers": box() if servers is None else servers}))
+    state, log = folder / "state", folder / "log"
+    given = ["--servers", str(path), "--port", "0", "--state_folder", str(state), "--isolation", "process"]
+    given += ["--readable", str(ROOT), *flags]
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("TANDEM_")}
+    environment |= {"TANDEM_MCP_TOKEN": token} if token else {}
+    with log.open("a") as errors:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "sampler.mcp_docker", *given],
+            cwd=ROOT,
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
+        )
+    assert process.stdout is not None
+    first = process.stdout.readline()
+    process.stdout.close()
+    started = Gateway(process, int(first or 0), state, log, token)
+    try:
+        assert first, log.read_text()
+        yield started
+    finally:
+        if process.poll() is None:
+            process.kill()
+        process.wait()
+
+
+class RawClient:
+    """One MCP session by hand: for what no client does."""
+
+    def __init__(self, at: Gateway) -> None:
+        self.http = httpx.AsyncClient(base_url=at.url, timeout=PATIENCE_S)
+        self.headers = {"Accept": ACCEPT, "Content-Type": "application/json"}
+        if at.token:
+            self.headers["Authorization"] = f"Bearer {at.token}"
+
+    async def open(self, capabilities: Mapping[str, Any] | None = None) -> httpx.Response:
+        params = {
+            "protocolVersion": "2025-11-25",
+            "capabilities": dict(capabilities or {}),
+            "clientInfo": {"name": "raw", "version": "1"},
+        }
+        response = await self.post({"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": params})
+        if response.status_code == 200:
+            self.headers["Mcp-Session-Id"] = response.headers["mcp-session-id"]
+            await self.post({"jsonrpc": "2.0", "method": "notifications/initialized"})
+        return response
+
+    async def post(self, message: object) -> httpx.Response:
+        return await self.http.post("/mcp", json=message, headers=self.headers)
+
+    async def ask(self, method: str, number: int | str = 1, **params: Any) -> dict[str, Any]:
+        response = await self.post({"jsonrpc": "2.0", "id": number, "method": method, "params": params})
+        found: dict[str, Any] = response.json()
+        return found
+
+    async def call(self, name: str, number: int | str = 1, **arguments: Any) -> dict[str, Any]:
+        return await self.ask("tools/call", number, name=name, arguments=arguments)
+
+    async def close(self) -> int:
+        status = (await self.http.delete("/mcp", headers=self.headers)).status_code
+        await self.http.aclose()
+        return status
