@@ -38,6 +38,20 @@ DEVICES = "tests/shared/test_leases.py"
 
 MUTANTS = (
     Mutant(
+        "a second SIGTERM does not end the grace",
+        "scripts/launch/waiting.py",
+        "if event.is_set() and number == signal.SIGINT:",
+        "if event.is_set():",
+        "tests/system/test_launch_nodes.py::test_only_ctrl_c_after_a_signal_ends_the_grace",
+    ),
+    Mutant(
+        "what samplers could play is bounded by the off-policy budget",
+        "shared/store/questions.py",
+        """, "seq": {"$lt": seq_limit}}""",
+        "}",
+        "tests/shared/cli/test_metrics.py::test_wanted_episodes_are_the_slots_within_the_budget_not_the_whole_queue",
+    ),
+    Mutant(
         "torchrun's own store keeps its port",
         "scripts/launch/nodes.py",
         """ + (environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True")""",

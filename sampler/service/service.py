@@ -33,7 +33,6 @@ from sampler.parsers import get_parser
 from sampler.resources import Resources
 from sampler.sampler import AsyncSampler
 from sampler.scorers import import_scorers
-from sampler.service.admission import seq_limit
 from sampler.service.concurrency import Concurrency, LoadReport
 from sampler.service.first_episodes import FirstEpisodes
 from sampler.service.loops import every, wait_for
@@ -49,6 +48,7 @@ from shared.errors import ConfigError, LeaseLost, MalformedDocument, OwnCodeFail
 from shared.names import EVAL_SPLIT, TRAIN_SPLIT
 from shared.store import Store
 from shared.store.malformed import tell
+from shared.tasks.admission import seq_limit
 from shared.user_code.frames import cause_of
 from shared.user_code.loading import load_class
 

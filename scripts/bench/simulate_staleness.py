@@ -31,7 +31,6 @@ from typing import Any
 
 import numpy as np
 
-from sampler.service.admission import seq_limit
 from scripts.bench.results import add_json, parsed, show, write_json
 from shared.documents import Claim, DataClaim, DBRecordData, Slot, Task, TaskPayload, task_id
 from shared.documents.run import Admission
@@ -39,6 +38,7 @@ from shared.names import DEFAULT_POLICY, TRAIN_SPLIT
 from shared.processes.interrupt import run_command
 from shared.processes.mongod import Mongod
 from shared.store.pipelines import EPOCH
+from shared.tasks.admission import seq_limit
 from trainer.data.groups import Candidates, Group, GroupSelector
 from trainer.settings.config import TrainerConfig
 from trainer.store_bridge import StoreBridge

@@ -33,17 +33,20 @@ async def until(config: LaunchConfig, what: str, ask: Callable[[], Any], limit_s
 
 @contextmanager
 def signals_set(event: asyncio.Event, again: Callable[[], None]) -> Iterator[None]:
-    """Ctrl-C, SIGTERM and a closed terminal set `event`; a second one calls `again`."""
+    """Ctrl-C, SIGTERM and a closed terminal set `event`; Ctrl-C after any of them calls `again`.
+
+    A scheduler sends SIGTERM more than once (Slurm to the step, srun to its tasks) and kills later by itself.
+    """
     loop = asyncio.get_running_loop()
 
-    def receive() -> None:
-        if event.is_set():
+    def receive(number: signal.Signals) -> None:
+        if event.is_set() and number == signal.SIGINT:
             again()
         event.set()
 
     signals = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     for number in signals:
-        loop.add_signal_handler(number, receive)
+        loop.add_signal_handler(number, receive, number)
     try:
         yield
     finally:

@@ -5,7 +5,21 @@ Exit codes: 0 success, 1 a problem was found or the database does not answer, 2 
 
 import typer
 
-from shared.cli import audit, data, database, evaluation, export, health, pausing, server, show, status, tasks, trace
+from shared.cli import (
+    audit,
+    data,
+    database,
+    evaluation,
+    export,
+    health,
+    metrics,
+    pausing,
+    server,
+    show,
+    status,
+    tasks,
+    trace,
+)
 
 app = typer.Typer(
     name="tandem",
@@ -28,6 +42,7 @@ app.command("audit", epilog=audit.EXAMPLES)(audit.audit_run)
 app.command("trace", epilog=trace.EXAMPLES)(trace.trace)
 app.command("export-model", epilog=export.EXAMPLES)(export.export_model)
 app.command("health", epilog=health.EXAMPLE)(health.health)
+app.command("metrics", epilog=metrics.EXAMPLES)(metrics.metrics)
 app.command("mongod", epilog=server.EXAMPLES)(server.mongod)
 
 

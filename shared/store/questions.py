@@ -10,8 +10,8 @@ from typing import Any
 
 from pymongo.asynchronous.database import AsyncDatabase
 
-from shared.documents.states import CLAIMABLE, NEVER_OPENED, DataStatus, RecordStatus, TaskStatus
-from shared.names import OWN_DATABASES
+from shared.documents.states import CLAIMABLE, NEVER_OPENED, DataStatus, RecordStatus, SlotStatus, TaskStatus
+from shared.names import EVAL_SPLIT, OWN_DATABASES, TRAIN_SPLIT
 from shared.store.pipelines import NOW
 
 Document = dict[str, Any]
@@ -104,6 +104,19 @@ class QuestionVerbs:
             ]
         )
         return [{"termination": row.pop("_id"), **row} async for row in cursor]
+
+    async def slots_to_play(self, policy: str, seq_limit: int) -> dict[str, int]:
+        """{"open", "leased"}: slots of tasks that may be played: evaluations, and train tasks below the limit."""
+        admitted: Document = {"$or": [{"split": EVAL_SPLIT}, {"split": TRAIN_SPLIT, "seq": {"$lt": seq_limit}}]}
+        cursor = await self._tasks.aggregate(
+            [
+                {"$match": {"policy": policy, "status": {"$in": CLAIMABLE}, **admitted}},
+                {"$unwind": "$slots"},
+                {"$group": {"_id": "$slots.status", "n": {"$sum": 1}}},
+            ]
+        )
+        counts = {row["_id"]: int(row["n"]) async for row in cursor}
+        return {status.value: counts.get(status.value, 0) for status in (SlotStatus.OPEN, SlotStatus.LEASED)}
 
     async def ready_versions(self, policy: str) -> dict[int, int]:
         """{oldest weight version: records} of records that wait for the trainer and have a loss."""

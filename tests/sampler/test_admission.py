@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from sampler.service.admission import seq_limit
 from shared.documents import DataClaim
 from shared.documents.run import Admission
 from shared.documents.states import DataStatus, TaskStatus
 from shared.store import Store
+from shared.tasks.admission import seq_limit
 from tests.shared.builders import claim, import_tasks, make_data, make_task
 
 OVER = (TaskStatus.SETTLED, TaskStatus.ABANDONED, TaskStatus.SKIPPED)

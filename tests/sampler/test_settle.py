@@ -2,7 +2,6 @@
 
 import pytest
 
-from sampler.service.admission import seq_limit
 from sampler.settlement.groups import read_episode
 from sampler.settlement.settle import settle, settle_next
 from shared.audit.run import audit
@@ -11,6 +10,7 @@ from shared.documents.run import Admission
 from shared.documents.states import DataStatus, RecordStatus, TaskStatus, Termination
 from shared.evaluation.rounds import evaluation_round
 from shared.store import Store
+from shared.tasks.admission import seq_limit
 from tests.sampler.builders import play_episode
 from tests.sampler.groups import EVERY_RULE, completed_group, everything, timeless, varied_group
 from tests.sampler.settlement_cases import ESTIMATORS, make_config

@@ -19,7 +19,6 @@ from typing import Any
 
 from pymongo import AsyncMongoClient
 
-from sampler.service.admission import seq_limit
 from shared.documents import DataClaim
 from shared.documents.run import Admission, InferenceService, Worker
 from shared.documents.states import DataStatus, ServiceStatus, TaskStatus
@@ -27,6 +26,7 @@ from shared.names import EVAL_SPLIT, TRAIN_SPLIT
 from shared.processes.interrupt import run_command
 from shared.processes.mongod import Mongod
 from shared.store import Store
+from shared.tasks.admission import seq_limit
 from tests.shared.builders import make_data, make_task
 
 Document = dict[str, Any]

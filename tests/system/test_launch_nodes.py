@@ -22,6 +22,7 @@ from scripts.launch.following import is_over, until_over
 from scripts.launch.nodes import derived, first_host, interface_of, own_address
 from scripts.launch.policies import load_policies
 from scripts.launch.settings import LaunchConfig
+from scripts.launch.waiting import signals_set
 from shared.audit.run import audit
 from shared.documents.run import Admission, TrainerEnd
 from shared.documents.states import ServiceStatus, TaskStatus
@@ -330,3 +331,15 @@ async def test_samplers_and_engine_join_leave_and_come_back_while_another_machin
         assert report.ok, report
     summary = json.loads((ROOT / "output" / machines.run / "summary.json").read_text())
     assert summary["steps"] == 3
+
+
+@pytest.mark.parametrize(("sign", "forced"), [(signal.SIGTERM, False), (signal.SIGINT, True)])
+async def test_only_ctrl_c_after_a_signal_ends_the_grace(sign: signal.Signals, forced: bool) -> None:
+    """A scheduler sends SIGTERM more than once: to the step, and through srun to its tasks."""
+    stopped, again = asyncio.Event(), asyncio.Event()
+    with signals_set(stopped, again.set):
+        os.kill(os.getpid(), signal.SIGTERM)
+        await asyncio.wait_for(stopped.wait(), 60)
+        os.kill(os.getpid(), sign)
+        await asyncio.sleep(0.2)
+        assert again.is_set() is forced

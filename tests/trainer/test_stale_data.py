@@ -6,12 +6,12 @@ import math
 import pytest
 import torch
 
-from sampler.service.admission import seq_limit
 from shared.documents import Claim
 from shared.documents.packed import pack_floats, pack_ints
 from shared.documents.run import Admission
 from shared.documents.states import DataStatus
 from shared.store import Store
+from shared.tasks.admission import seq_limit
 from shared.tokens.flatten import data_fields, flatten
 from tests.shared.builders import claim, import_tasks, make_answer, make_data, make_task
 from tests.trainer.streams import add_groups, publish, start, write

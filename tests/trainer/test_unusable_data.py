@@ -6,11 +6,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sampler.service.admission import seq_limit
 from shared.documents.packed import pack_floats, pack_ints
 from shared.documents.run import Admission
 from shared.documents.states import DataStatus
 from shared.errors import DataError, MalformedDocument
+from shared.tasks.admission import seq_limit
 from shared.tokens.flatten import tree_of
 from tests.trainer.streams import add_groups, make_config, publish, start
 from trainer.data.reading import check_tokens

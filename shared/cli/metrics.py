@@ -1,0 +1,160 @@
+"""`tandem metrics`: a run's queue and services over HTTP, for Prometheus and for what scales samplers.
+
+    GET /metrics        Prometheus' text format        GET /metrics.json   the same as one JSON object
+    GET /health         200 if the database answers
+
+`wanted_episodes` is what samplers could play at once: free and leased slots of the tasks that the trainers' off-policy budget
+admits now, and of open evaluations. Queued tasks beyond the budget do not count: more samplers could not play them.
+"""
+
+import asyncio
+import json
+import signal
+from http import HTTPStatus
+from typing import Annotated
+
+import typer
+
+from shared.cli.connect import Connection, RunName, console, with_store
+from shared.documents.run import Run
+from shared.documents.states import RunState, ServiceStatus
+from shared.errors import TandemError
+from shared.names import EVAL_SPLIT, TRAIN_SPLIT
+from shared.store import Store
+from shared.tasks.admission import seq_limit
+
+EXAMPLES = """Examples:
+
+`tandem metrics demo --port 9464`  then `curl localhost:9464/metrics`
+
+`tandem metrics demo --once`  print the figures and end
+"""
+
+Figures = dict[str, float]
+HELP = {
+    "wanted_episodes": "Episodes that samplers could play at once: slots open and leased within the off-policy budget.",
+    "slots_open": "Slots that may be claimed now.",
+    "slots_leased": "Slots that are being played.",
+    "samplers": "Sampler processes that are alive.",
+    "episodes_running": "Episodes in flight, as samplers report them.",
+    "engines_up": "Engines that serve.",
+    "engine_requests_running": "Requests that engines compute.",
+    "engine_requests_waiting": "Requests that wait in engines.",
+    "step": "Optimizer step of the newest published weights, the lowest of all policies.",
+    "ended": "1 if every trainer has ended.",
+    "paused": "1 if the run is paused.",
+}
+TIME_LIMIT_S = 20.0
+LONGEST_HEAD = 16_384
+PROMETHEUS, JSON = "text/plain; version=0.0.4; charset=utf-8", "application/json"
+
+
+async def figures(store: Store) -> Figures:
+    """The figures of `HELP`, queried now."""
+    run = await store.runs.get()
+    found = dict.fromkeys(HELP, 0.0)
+    if run is None:
+        return found
+    trained, owner = list(run.admission), await _owner(store, run)
+    slots = {"open": 0, "leased": 0}
+    if owner is not None:
+        limit = (await seq_limit(store, [owner, *(name for name in trained if name != owner)], run.admission))[0]
+        slots = await store.questions.slots_to_play(owner, limit)
+    playing = run.state is RunState.RUNNING or (run.state is RunState.ENDED and bool(slots["open"]))
+    newest = [await store.versions.newest(policy) for policy in trained]
+    workers = [worker for worker in await store.workers.live() if worker.kind == "sampler"]
+    engines = [service for policy in await store.questions.policies() for service in await store.services.live(policy)]
+    return found | {
+        "wanted_episodes": slots["leased"] + (slots["open"] if playing else 0),
+        "slots_open": slots["open"],
+        "slots_leased": slots["leased"],
+        "samplers": len(workers),
+        "episodes_running": sum(int(worker.stats.get("episodes_running") or 0) for worker in workers),
+        "engines_up": sum(service.status is ServiceStatus.UP for service in engines),
+        "engine_requests_running": sum(service.running for service in engines),
+        "engine_requests_waiting": sum(service.waiting for service in engines),
+        "step": min((version.step for version in newest if version is not None), default=0),
+        "ended": float(run.state is RunState.ENDED),
+        "paused": float(run.state is RunState.PAUSED),
+    }
+
+
+async def _owner(store: Store, run: Run) -> str | None:
+    """The policy whose tasks the run has; None without tasks."""
+    for policy in (*run.admission, *await store.questions.policies()):
+        if await store.tasks.next_seq(policy, TRAIN_SPLIT) or await store.tasks.next_seq(policy, EVAL_SPLIT):
+            return policy
+    return None
+
+
+def as_text(run: str, found: Figures) -> str:
+    """Prometheus' text format, each metric with its meaning."""
+    lines = []
+    for name, value in found.items():
+        lines += [f"# HELP tandem_{name} {HELP[name]}", f"# TYPE tandem_{name} gauge"]
+        lines.append(f'tandem_{name}{{run="{run}"}} {value:g}')
+    return "\n".join(lines) + "\n"
+
+
+def metrics(
+    run: RunName,
+    port: Annotated[int, typer.Option("--port", min=0, max=65535, help="Port to listen on; 0: a free one.")] = 9464,
+    host: Annotated[str, typer.Option("--host", help="Address to listen on; 0.0.0.0 for all.")] = "127.0.0.1",
+    once: Annotated[bool, typer.Option("--once", help="Print the figures as JSON and end.")] = False,
+    db_connection_string: Connection = None,
+) -> None:
+    """Serve a run's figures to Prometheus and autoscalers.
+
+    Read-only and without authentication: figures of the queue and of services, no text of any episode.
+    """
+    if once:
+        typer.echo(json.dumps(with_store(db_connection_string, run, figures)))
+        return
+    with_store(db_connection_string, run, lambda store: _serve(store, host, port), must_exist=False)
+
+
+async def _serve(store: Store, host: str, port: int) -> None:
+    stop = asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    asking = asyncio.Lock()  # one query at a time, however many ask
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            async with asyncio.timeout(TIME_LIMIT_S):
+                head = await reader.readuntil(b"\r\n\r\n")
+                async with asking:
+                    status, kind, body = await respond(store, head.split(b" ", 2)[:2])
+                writer.write(_message(status, kind, body))
+                await writer.drain()
+        except (TimeoutError, OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
+            return  # the client asks again
+        finally:
+            writer.close()
+
+    server = await asyncio.start_server(answer, host, port, limit=LONGEST_HEAD)
+    address = server.sockets[0].getsockname()
+    console().print(f"figures of {store.run} at http://{address[0]}:{address[1]}/metrics", soft_wrap=True, markup=False)
+    async with server:
+        await stop.wait()
+
+
+async def respond(store: Store, asked: list[bytes]) -> tuple[HTTPStatus, str, str]:
+    """Status, content type and body for [method, path]. 503 while the database does not answer."""
+    method, path = (*asked, b"", b"")[:2]
+    if method != b"GET" or path not in (b"/metrics", b"/metrics.json", b"/health"):
+        return HTTPStatus.NOT_FOUND, JSON, '{"error": "expected GET /metrics, /metrics.json or /health"}\n'
+    try:
+        async with asyncio.timeout(TIME_LIMIT_S / 2):
+            found = await figures(store)
+    except (TandemError, TimeoutError):
+        return HTTPStatus.SERVICE_UNAVAILABLE, JSON, '{"error": "the database does not answer"}\n'
+    if path == b"/metrics":
+        return HTTPStatus.OK, PROMETHEUS, as_text(store.run, found)
+    return HTTPStatus.OK, JSON, json.dumps(found if path == b"/metrics.json" else {"status": "ok"}) + "\n"
+
+
+def _message(status: HTTPStatus, kind: str, body: str) -> bytes:
+    content = body.encode()
+    head = f"HTTP/1.1 {status.value} {status.phrase}\r\nContent-Type: {kind}\r\nContent-Length: {len(content)}\r\n"
+    return f"{head}Connection: close\r\n\r\n".encode() + content

@@ -1,0 +1,233 @@
+"""deploy/k8s: every resource fits Kubernetes' schema, every command line its service, every name leads to something.
+
+Where `kubectl` is, its Kustomize builds the overlays, and what it built is checked too. The schemas of KEDA and of the operator
+of MongoDB are no part of those of Kubernetes: `CRD_FILES=keda.sh_scaledobjects.yaml:… pytest tests/deploy` checks these resources
+by the published definitions.
+"""
+
+import importlib
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import kubernetes_validate
+import pytest
+import typer
+import yaml
+from accelerate.commands.launch import launch_command_parser
+
+from sampler.config import SamplerConfig
+from sampler.engine.keeper.config import KeeperConfig
+from sampler.engine.local.__main__ import _parser as engine_parser
+from shared.cli import app
+from shared.configuration.loading import ServiceConfig
+from trainer.settings.config import TrainerConfig
+
+ROOT = Path(__file__).parents[2]
+K8S = ROOT / "deploy" / "k8s"
+BASE = K8S / "base"
+OVERLAYS = sorted(path.parent for path in K8S.glob("overlays/*/kustomization.yaml"))
+KUBECTL = shutil.which("kubectl")
+FOREIGN = {"keda.sh/v1alpha1", "mongodbcommunity.mongodb.com/v1"}
+SERVICES: dict[str, type[ServiceConfig]] = {
+    "sampler": SamplerConfig,
+    "sampler.engine.keeper": KeeperConfig,
+    "trainer": TrainerConfig,
+}
+# What stands in the manifests, and what it is here.
+PLACES = {
+    "/models/initial": str(ROOT / "assets" / "example" / "model"),
+    "/etc/tandem/run.yml": str(BASE / "run.yml"),
+    "$(POD_IP)": "10.0.0.9",
+    "$(JOB_COMPLETION_INDEX)": "1",
+}
+Manifest = dict[str, Any]
+
+
+def of_base() -> list[Manifest]:
+    names = yaml.safe_load((BASE / "kustomization.yaml").read_text())["resources"]
+    return [document for name in names for document in yaml.safe_load_all((BASE / name).read_text())]
+
+
+def built(overlay: Path) -> list[Manifest]:
+    if KUBECTL is None:
+        pytest.skip("no kubectl here: its Kustomize builds the overlays")
+    done = subprocess.run(
+        [KUBECTL, "kustomize", str(overlay)], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return list(yaml.safe_load_all(done.stdout))
+
+
+def sets() -> Iterator[Any]:
+    yield pytest.param(None, id="base")
+    yield from (pytest.param(overlay, id=overlay.name) for overlay in OVERLAYS)
+
+
+@pytest.fixture(params=sets())
+def manifests(request: pytest.FixtureRequest) -> list[Manifest]:
+    return of_base() if request.param is None else built(request.param)
+
+
+def pods(manifests: list[Manifest]) -> Iterator[tuple[str, Manifest]]:
+    """(name of the workload, its pod)"""
+    for manifest in manifests:
+        if "template" in manifest["spec"] if "spec" in manifest else False:
+            yield manifest["metadata"]["name"], manifest["spec"]["template"]["spec"]
+
+
+def words(container: Manifest) -> list[str]:
+    line = [*container["command"], *container.get("args", [])]
+    for place, here in PLACES.items():
+        line = [word.replace(place, here) for word in line]
+    return line
+
+
+def test_every_resource_fits_the_schema_of_kubernetes(manifests: list[Manifest]) -> None:
+    for manifest in manifests:
+        if manifest["apiVersion"] not in FOREIGN:
+            kubernetes_validate.validate(manifest, "1.32", strict=True)
+
+
+def test_the_schema_refuses_a_misspelt_field() -> None:
+    job = next(manifest for manifest in of_base() if manifest["metadata"]["name"] == "trainer")
+    job["spec"]["completionMod"] = "Indexed"
+    with pytest.raises(kubernetes_validate.ValidationError):
+        kubernetes_validate.validate(job, "1.32", strict=True)
+
+
+@pytest.mark.skipif(not os.environ.get("CRD_FILES"), reason="CRD_FILES names no published definitions")
+def test_resources_of_operators_fit_their_published_definitions() -> None:
+    schemas = {}
+    for name in os.environ["CRD_FILES"].split(":"):
+        definition = yaml.safe_load(Path(name).read_text())["spec"]
+        for version in definition["versions"]:
+            schema = closed(version["schema"]["openAPIV3Schema"] | {"title": name})
+            schema["properties"]["metadata"] = {"type": "object"}
+            schemas[f"{definition['group']}/{version['name']}", definition["names"]["kind"]] = schema
+    foreign = [manifest for manifest in of_base() if manifest["apiVersion"] in FOREIGN]
+    for manifest in foreign:
+        jsonschema.validate(manifest, schemas[manifest["apiVersion"], manifest["kind"]])
+    assert len(foreign) == len(FOREIGN)
+
+
+def closed(schema: Any) -> Any:
+    """The schema without room for unknown fields, as the API server prunes them."""
+    if isinstance(schema, dict):
+        is_open = "additionalProperties" in schema or schema.get("x-kubernetes-preserve-unknown-fields")
+        own = (
+            {}
+            if is_open or "properties" not in schema or schema.get("type") != "object"
+            else {"additionalProperties": False}
+        )
+        return {name: closed(value) for name, value in schema.items()} | own
+    return [closed(value) for value in schema] if isinstance(schema, list) else schema
+
+
+def test_every_command_line_is_one_that_its_program_takes(
+    manifests: list[Manifest], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DB_CONNECTION_STRING", "mongodb://db:27017")
+    seen = {name for _, pod in pods(manifests) for name in (check_line(words(box)) for box in pod["containers"])}
+    assert seen >= {
+        "sampler",
+        "sampler.engine.keeper",
+        "trainer",
+        "tandem metrics",
+        "tandem tasks",
+        "sampler.mcp_docker",
+    }
+
+
+def check_line(line: list[str]) -> str:
+    """Have the program's own reader read its command line; returns the program's name."""
+    if line[0] == "accelerate":
+        given = launch_command_parser().parse_args(line[2:])
+        assert (given.num_machines, given.machine_rank, given.module, given.training_script) == (2, 1, True, "trainer")
+        TrainerConfig.load(given.training_script_args)
+        return "trainer"
+    if line[0] == "tandem":
+        command: Any = typer.main.get_command(app)
+        rest = line[1:]
+        while hasattr(command, "commands"):
+            command, rest = command.commands[rest[0]], rest[1:]
+        command.make_context(line[1], list(rest))
+        return " ".join(line[:2])
+    assert line[0] in ("python", "python3")
+    assert line[1] == "-m"
+    module, arguments = line[2], line[3:]
+    if module in SERVICES:
+        SERVICES[module].load(arguments)
+    elif module == "sampler.engine.local":
+        engine_parser().parse_args(arguments)
+    elif module == "sampler.mcp_docker" and (ROOT / "sampler" / "mcp_docker" / "config.py").is_file():
+        flags = {word.removeprefix("--") for word in arguments if word.startswith("--")}
+        config = importlib.import_module("sampler.mcp_docker.config")
+        kinds = [kind for kind in vars(config).values() if isinstance(kind, type) and issubclass(kind, ServiceConfig)]
+        fields = {name for kind in kinds for name in kind.model_fields}
+        assert flags <= fields, flags - fields
+    else:
+        assert module in ("sglang.launch_server", "sampler.mcp_docker"), module
+    return module
+
+
+def test_every_name_leads_to_something(manifests: list[Manifest]) -> None:
+    """Volumes, claims, settings, services and selectors; secrets are the operator's or the reader's own."""
+    claims = {m["metadata"]["name"] for m in manifests if m["kind"] == "PersistentVolumeClaim"}
+    labels = {name: pod for name, pod in pods(manifests)}
+    users = {u["name"] for m in manifests if m["kind"] == "MongoDBCommunity" for u in m["spec"]["users"]}
+    for name, pod in labels.items():
+        volumes = {volume["name"]: volume for volume in pod["volumes"]}
+        for container in pod["containers"]:
+            mounted = [mount["name"] for mount in container["volumeMounts"]]
+            assert set(mounted) <= volumes.keys(), name
+            for variable in container.get("env", []):
+                secret = variable.get("valueFrom", {}).get("secretKeyRef", {}).get("name", "")
+                assert not secret.startswith("mongodb-admin-") or secret.removeprefix("mongodb-admin-") in users
+        assert {
+            v["persistentVolumeClaim"]["claimName"] for v in volumes.values() if "persistentVolumeClaim" in v
+        } <= claims
+    for service in (m for m in manifests if m["kind"] == "Service"):
+        assert service["spec"]["selector"]["app"] in labels
+    (scaled,) = [m for m in manifests if m["kind"] == "ScaledObject"]
+    assert scaled["spec"]["scaleTargetRef"]["name"] in labels
+
+
+def test_a_pod_ends_after_its_service_has_drained(manifests: list[Manifest]) -> None:
+    grace_s = yaml.safe_load((BASE / "run.yml").read_text())["sampler"]["grace_s"]
+    periods = {name: pod.get("terminationGracePeriodSeconds", 30) for name, pod in pods(manifests)}
+    assert periods["sampler"] >= grace_s + 20
+    assert periods["engine"] >= 60
+    assert periods["trainer"] >= 120
+
+
+def test_no_container_is_root_or_writes_where_it_need_not(manifests: list[Manifest]) -> None:
+    for name, pod in pods(manifests):
+        assert pod["securityContext"]["runAsNonRoot"], name
+        assert pod["automountServiceAccountToken"] is False, name
+        for container in pod["containers"]:
+            assert container["securityContext"]["allowPrivilegeEscalation"] is False, name
+            assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}, name
+
+
+def test_samplers_are_scaled_by_a_figure_that_is_served(manifests: list[Manifest]) -> None:
+    from shared.cli.metrics import HELP
+
+    (scaled,) = [m for m in manifests if m["kind"] == "ScaledObject"]
+    (trigger,) = scaled["spec"]["triggers"]
+    assert trigger["metadata"]["valueLocation"] in HELP
+    episodes = yaml.safe_load((BASE / "run.yml").read_text())["sampler"]["max_concurrent_episodes"]
+    assert float(trigger["metadata"]["targetValue"]) == episodes
+
+
+def test_the_files_that_a_kustomization_names_exist_and_all_files_are_named() -> None:
+    for folder in (BASE, *OVERLAYS):
+        listed = yaml.safe_load((folder / "kustomization.yaml").read_text())
+        names = [*listed["resources"], *(patch["path"] for patch in listed.get("patches", []))]
+        names += [name for made in listed.get("configMapGenerator", []) for name in made["files"]]
+        assert all((folder / name).exists() for name in names), folder
+        assert {path.name for path in folder.iterdir()} - {"kustomization.yaml"} <= set(names), folder

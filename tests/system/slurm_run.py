@@ -1,0 +1,156 @@
+"""A run under a real Slurm, preempted, grown and shrunk: python -m tests.system.slurm_run (needs root and slurm-wlm; minutes).
+
+deploy/slurm/submit submits a trainer over two nodes and an array of two workers. A job of a partition with priority takes the
+place of one worker: it drains, is requeued and comes back. An array of one more worker is submitted, and cancelled. The workers
+leave when the trainer has ended. The end is the audit: no slot lost, none counted twice.
+"""
+
+import argparse
+import asyncio
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+from shared.audit.run import audit
+from shared.processes.mongod import Mongod
+from shared.store import Store
+from tests.system.slurm_cluster import CPUS, SlurmCluster, is_installed
+
+ROOT = Path(__file__).parents[2]
+RUN = "slurm-check"
+PATIENCE_S = 1200.0
+FLAGS = ["--groups_per_step=4", "--save_steps=2", "--lease_s=10", "--renew_s=2"]
+
+
+class Failed(Exception):
+    """The check did not hold; the message says what was found."""
+
+
+class SlurmCheck:
+    def __init__(self, cluster: SlurmCluster, store: Store, database: str, steps: int) -> None:
+        self.cluster = cluster
+        self.store = store
+        self.database = database
+        self.flags = [*FLAGS, f"--max_steps={steps}"]
+        self.started = time.monotonic()
+
+    def say(self, text: str) -> None:
+        sys.stdout.write(f"{time.monotonic() - self.started:7.1f} s  {text}\n")
+        sys.stdout.flush()
+
+    def submit(self, *options: str) -> list[str]:
+        """The ids of the submitted jobs."""
+        given = {"DB_CONNECTION_STRING": self.database, "TRAIN_FILE": "assets/example/train.jsonl"}
+        given |= {"MCP_MANAGER_URL": "bundled", "NUM_PROCESSES": "1"}
+        command = ["deploy/slurm/submit", RUN, *options, "--", *self.flags]
+        done = subprocess.run(
+            command, cwd=ROOT, env=self.cluster.environment | given, capture_output=True, text=True, check=False
+        )
+        if done.returncode:
+            raise Failed(f"{command}: {done.stderr}")
+        return re.findall(r"Submitted batch job (\d+)", done.stdout)
+
+    async def until(self, what: str, ask: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + PATIENCE_S
+        while not await asyncio.to_thread(ask):
+            if time.monotonic() > deadline:
+                raise Failed(f"{what} never came\n{self.cluster.ask('squeue')}\n{logs()}")
+            await asyncio.sleep(0.5)
+
+    async def until_step(self, step: int) -> None:
+        deadline = time.monotonic() + PATIENCE_S
+        while (newest := await self.store.versions.newest("main")) is None or newest.step < step:
+            if time.monotonic() > deadline:
+                raise Failed(f"step {step} never came\n{self.cluster.ask('squeue')}\n{logs()}")
+            await asyncio.sleep(0.5)
+        self.say(f"step {step} is published")
+
+    def state(self, job: str) -> str:
+        return self.cluster.job(job).get("JobState", "none")
+
+
+def logs() -> str:
+    paths = sorted((ROOT / "logs").glob("slurm-tandem-*.out"))
+    return "\n".join(f"--- {path.name}\n{path.read_text(errors='replace')[-1500:]}" for path in paths)
+
+
+async def scenario(check: SlurmCheck) -> None:
+    cluster = check.cluster
+    trainer, array = check.submit(
+        *("--trainer-nodes", "2", "--workers", "2", "--trainer-args", "--partition=high"),
+        *("--worker-args", "--partition=low --export=ALL,NUM_SAMPLERS=1"),
+    )
+    check.say(f"submitted the trainer as job {trainer} and two workers as array {array}")
+    await check.until_step(1)
+    worker = f"{array}_0"
+    node = cluster.job(worker)["NodeList"]
+    blocker = cluster.ask(
+        *("sbatch", "--parsable", "--partition=high", f"--nodelist={node}", f"--cpus-per-task={CPUS - 1}"),
+        *("--output=/dev/null", "--wrap", "sleep 20"),
+    ).strip()
+    check.say(f"job {blocker} of partition high asks for {CPUS - 1} of the {CPUS} CPUs of {node}, where {worker} runs")
+    await check.until("the preemption", lambda: check.state(blocker) in ("RUNNING", "COMPLETED"))
+    check.say(f"{worker} was preempted: it is {check.state(worker)}, job {blocker} {check.state(blocker)}")
+    await check.until("the requeued worker", lambda: cluster.job(worker).get("Restarts") == "1")
+    await check.until("the requeued worker", lambda: check.state(worker) == "RUNNING")
+    check.say(f"{worker} runs again, on {cluster.job(worker)['NodeList']}")
+    (more,) = check.submit("--trainer-nodes", "0", "--workers", "1", "--worker-args", "--partition=low")
+    await check.until("one more worker", lambda: check.state(f"{more}_0") == "RUNNING")
+    newest = await check.store.versions.newest("main")
+    await check.until_step((newest.step if newest else 0) + 2)
+    before = time.monotonic()
+    cluster.ask("scancel", f"{more}_0")
+    await check.until("its end", lambda: check.state(f"{more}_0") == "CANCELLED")
+    check.say(f"array {more}, one more worker, came and was cancelled: its end took {time.monotonic() - before:.1f} s")
+    await check.until("the trainer's end", lambda: check.state(trainer) not in ("RUNNING", "PENDING", "COMPLETING"))
+    check.say(f"the trainer is {check.state(trainer)}, exit code {cluster.job(trainer)['ExitCode']}")
+    for task in (f"{array}_0", f"{array}_1"):
+        await check.until("the workers' end", lambda task=task: check.state(task) not in ("RUNNING", "COMPLETING"))  # type: ignore[misc]
+    jobs = {name: cluster.job(name) for name in (trainer, f"{array}_0", f"{array}_1")}
+    check.say(f"{ {name: (job['JobState'], 'restarts ' + job['Restarts']) for name, job in jobs.items()} }")
+    if any(job["JobState"] != "COMPLETED" for job in jobs.values()):
+        raise Failed(logs())
+
+
+async def run(folder: Path, steps: int) -> None:
+    with Mongod(folder / "mongodb") as server, SlurmCluster(folder / "slurm") as cluster:
+        database = server.connection_string
+        async with Store.open(database, RUN) as store:
+            check = SlurmCheck(cluster, store, database, steps)
+            check.say("slurmctld and two slurmd answer")
+            await scenario(check)
+            report = await audit(store, running=True)
+            status = Counter([record["status"] async for record in store.database["records"].find({}, {"status": 1})])
+            examined = sum(result.examined for result in report.results.values())
+            check.say(f"records {dict(status)}; audit: {examined} things examined, ok {report.ok}")
+            if not report.ok:
+                raise Failed(str(report))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--steps", type=int, default=16)
+    arguments = parser.parse_args()
+    if os.geteuid() != 0 or not is_installed():
+        sys.exit("this needs root, and Slurm's and munge's daemons (Debian: slurm-wlm)")
+    folder = Path(tempfile.mkdtemp(prefix="tandem-slurm-"))
+    try:
+        asyncio.run(run(folder, arguments.steps))
+    except Failed as exc:
+        sys.exit(f"FAILED: {exc}")
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        shutil.rmtree(ROOT / "output" / RUN, ignore_errors=True)
+        for path in (*(ROOT / "logs").glob(f"{RUN}_*.log"), *(ROOT / "logs").glob("slurm-tandem-*.out")):
+            path.unlink()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,197 @@
+"""A run over machines of their own, with losses in the middle: python -m tests.system.two_nodes (needs root, iproute2; minutes).
+
+    database 10.77.N.254        a: rank 0, trainer, a sampler          c: joins with samplers alone; nothing is shared with it
+                                b: rank 1, trainer, engine, samplers
+
+`scripts/minirl_example.sh` starts each machine. a and b share output/RUN (checkpoints, published weights), c shares no folder.
+After the first steps all samplers of b are killed at once (kill -9) and come back; then c is lost as a whole and comes back;
+then c is asked to leave (SIGTERM). With --broadcast, c brings an engine too, which gets its weights over the network alone.
+The end is the audit: no slot lost, none counted twice.
+"""
+
+import argparse
+import asyncio
+import json
+import os
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+from shared.audit.run import audit
+from shared.documents.states import ServiceStatus
+from shared.processes.mongod import Mongod
+from shared.store import Store
+from tests.system.namespaces import ROOT, Machine, Network
+
+PATIENCE_S = 900.0
+RUN = "two-nodes"
+SCRIPT = ["scripts/minirl_example.sh", RUN]
+QUICK = {"groups_per_step": "4", "save_steps": "2", "lease_s": "10", "renew_s": "2", "eval_generations": "1"}
+
+
+class Failed(Exception):
+    """The check did not hold; the message says what was found."""
+
+
+class Check:
+    def __init__(self, network: Network, store: Store, database: str, steps: int, *, broadcast: bool) -> None:
+        self.network = network
+        self.store = store
+        self.database = database
+        self.steps = steps
+        self.started = time.monotonic()
+        shared = {ROOT / "output" / RUN: network.folder / "shared"}
+        (network.folder / "shared").mkdir()
+        self.a = network.add("a", shared)
+        self.b = network.add("b", shared)
+        self.c = network.add("c")
+        self.broadcast = broadcast
+        held_out = (ROOT / "assets" / "example" / "eval.jsonl").read_text().splitlines()[:16]
+        self.eval_file = network.folder / "eval.jsonl"
+        self.eval_file.write_text("\n".join(held_out) + "\n")
+
+    def say(self, text: str) -> None:
+        sys.stdout.write(f"{time.monotonic() - self.started:7.1f} s  {text}\n")
+        sys.stdout.flush()
+
+    def start(self, machine: Machine, **variables: str) -> None:
+        flags = [f"--{name}={value}" for name, value in QUICK.items()]
+        flags += [f"--max_steps={self.steps}"]
+        if self.broadcast:
+            flags += ["--weight_transport=broadcast", f"--broadcast_address={self.a.address}"]
+        environment = {name: value for name, value in os.environ.items() if not name.startswith(("SLURM", "TANDEM"))}
+        tasks = {"TRAIN_FILE": "assets/example/train.jsonl", "MCP_MANAGER_URL": "bundled"}
+        given = {"DB_CONNECTION_STRING": self.database, "EVAL_FILE": str(self.seen_eval_file(machine)), **tasks}
+        machine.start([*SCRIPT, *flags], environment | given | variables)
+
+    def seen_eval_file(self, machine: Machine) -> Path:
+        """A copy of its own: c shares nothing."""
+        copy = machine.folder / "tmp" / "eval.jsonl"
+        copy.write_text(self.eval_file.read_text())
+        return Path("/tmp/eval.jsonl")
+
+    async def until(self, what: str, ask: Callable[[], Awaitable[bool]]) -> None:
+        deadline = time.monotonic() + PATIENCE_S
+        while not await ask():
+            ended = [m.name for m in (self.a, self.b) if not m.runs]
+            if time.monotonic() > deadline or (ended and not await ask()):
+                said = "\n".join(f"--- {m.name}\n{m.said()[-3000:]}" for m in (self.a, self.b, self.c))
+                raise Failed(f"{what} never came (ended: {ended})\n{said}")
+            await asyncio.sleep(0.2)
+
+    async def until_step(self, step: int) -> None:
+        async def reached() -> bool:
+            newest = await self.store.versions.newest("main")
+            return newest is not None and newest.step >= step
+
+        await self.until(f"step {step}", reached)
+        self.say(f"step {step} is published")
+
+    async def episodes(self) -> Counter[str]:
+        """Episodes that ended scored, by machine."""
+        found: Counter[str] = Counter()
+        async for record in self.store.database["records"].find({"status": "scored"}, {"worker": 1}):
+            found[record["worker"].split(":")[1]] += 1
+        return found
+
+    async def until_more(self, machine: Machine, count: int) -> None:
+        before = (await self.episodes())[machine.name]
+
+        async def more() -> bool:
+            return (await self.episodes())[machine.name] >= before + count
+
+        await self.until(f"{count} episodes of {machine.name}", more)
+        self.say(f"{machine.name} has played {count} more episodes")
+
+
+async def scenario(check: Check) -> None:
+    a, b, c = check.a, check.b, check.c
+    place = {"NUM_MACHINES": "2", "MASTER_ADDR": a.address, "MASTER_PORT": "29500"}
+    joining = {"JOIN": "true", "NUM_SAMPLERS": "2"} | ({} if check.broadcast else {"ENGINE": "none"})
+    check.start(a, MACHINE_RANK="0", ENGINE="none", NUM_SAMPLERS="1", **place)
+    check.start(b, MACHINE_RANK="1", NUM_SAMPLERS="2", **place)
+    check.start(c, **joining)
+    await check.until_step(1)
+    engines = [(s.url, s.status.value, s.version) for s in await check.store.services.all()]
+    check.say(f"engines: {engines}")
+    samplers = b.processes(" -m sampler --run")
+    for pid in samplers:
+        os.kill(pid, signal.SIGKILL)
+    check.say(f"killed all {len(samplers)} samplers of b")
+    await check.until_more(b, 2)
+    await check.until_more(c, 2)
+    c.kill()
+    check.say("c is lost: every process of it was killed at once")
+    newest = await check.store.versions.newest("main")
+    await check.until_step((newest.step if newest else 0) + 2)
+    check.start(c, **joining)
+    await check.until_more(c, 1)
+    if check.broadcast:
+        await until_broadcast(check)
+    before = time.monotonic()
+    status = c.stop()
+    check.say(f"c was asked to leave: status {status} after {time.monotonic() - before:.1f} s")
+    await check.until_step(check.steps)
+    statuses = {m.name: await asyncio.to_thread(m.wait) for m in (a, b)}
+    check.say(f"the launchers of a and b ended with {statuses}")
+    if any(statuses.values()):
+        raise Failed(a.said()[-4000:] + b.said()[-4000:])
+
+
+async def until_broadcast(check: Check) -> None:
+    """Until c's engine, which sees none of the published files, serves a version of the trainer."""
+
+    async def served() -> bool:
+        own = [s for s in await check.store.services.all() if check.c.address in s.url]
+        return any(s.status == ServiceStatus.UP and s.version > 0 for s in own)
+
+    await check.until("a version at c's engine", served)
+    check.say("c's engine serves weights that it got over the network alone")
+
+
+async def run(folder: Path, steps: int, *, broadcast: bool) -> None:
+    with Network(folder) as network:
+        server = Mongod(folder / "mongodb", bind_ip=f"127.0.0.1,{network.address}")
+        with server:
+            database = f"mongodb://{network.address}:{server.port}/?directConnection=true"
+            async with Store.open(database, RUN) as store:
+                check = Check(network, store, database, steps, broadcast=broadcast)
+                await scenario(check)
+                report = await audit(store, running=True)
+                retried = await store.database["records"].count_documents({"status": {"$nin": ["scored", "failed"]}})
+                summary = json.loads((folder / "shared" / "summary.json").read_text())
+                check.say(f"episodes by machine: {dict(await check.episodes())}; records not ended: {retried}")
+                check.say(f"summary: steps {summary['steps']}, held-out {json.dumps(summary['eval'])[:300]}")
+                examined = sum(result.examined for result in report.results.values())
+                check.say(f"audit: {examined} things examined, ok {report.ok}")
+                if not report.ok:
+                    raise Failed(str(report))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--steps", type=int, default=24)
+    parser.add_argument("--broadcast", action="store_true")
+    parser.add_argument("--keep", action="store_true", help="keep the folder with outputs and logs")
+    arguments = parser.parse_args()
+    if os.geteuid() != 0:
+        sys.exit("network namespaces need root")
+    folder = Path(tempfile.mkdtemp(prefix="tandem-two-nodes-"))
+    try:
+        asyncio.run(run(folder, arguments.steps, broadcast=arguments.broadcast))
+    except Failed as exc:
+        sys.exit(f"FAILED: {exc}")
+    finally:
+        if arguments.keep:
+            sys.stdout.write(f"kept: {folder}\n")
+        else:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    main()
