@@ -76,6 +76,7 @@ async def _play_and_score(sampler: AsyncSampler) -> tuple[Termination, Score]:
     if wanted is not None and sampler.episode.versions - {wanted}:
         raise WrongVersion(f"sampled by versions {sorted(sampler.episode.versions)}; expected {wanted} alone")
     score = await call_own(sampler.evaluate_record, Score, "Score(value=<number>)")
+    await sampler.finish_turn(last=True)
     if not isinstance(score.details, Mapping) or not isinstance(score.others, Mapping):
         where = definition_of(sampler.evaluate_record)
         raise OwnCodeFailed(f"evaluate_record returned {score}; expected details and others to be dicts{where}")

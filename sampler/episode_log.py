@@ -15,11 +15,16 @@ class EpisodeLog:
     num_tokens: int = 0
     versions: set[int] = field(default_factory=set)  # of the task's own policy
     other_versions: dict[str, set[int]] = field(default_factory=dict)  # of the other policies that took turns
-    last_reply: str = ""
+    replies: dict[int, str] = field(default_factory=dict)  # of the task's own policy, by turn; without summaries
     answer: str | None = None
     turn_scores: dict[str, float] = field(default_factory=dict)  # by dispatch
     metrics: dict[str, float] = field(default_factory=dict)
     misconfigured: str | None = None  # the error, if retrying cannot fix it
+
+    @property
+    def last_reply(self) -> str:
+        """The reply to the request that was asked last, of the task's own policy."""
+        return self.replies[max(self.replies)] if self.replies else ""
 
     def values(self) -> dict[str, Any]:
         return {

@@ -71,16 +71,16 @@ class MCPSampler(AsyncSampler):
             try:
                 result = await tools.call(call.name, call.arguments)
             except ToolFailure:
-                self.add_tool_calls(results, status=DispatchStatus.TOOL_FAILED)
+                self.add_tool_calls(results, status=DispatchStatus.TOOL_FAILED, turn=turn)
                 raise
             try:
                 result, summarized_by = await self._summarized(tools, call, result)
             except AgentFailed as exc:
                 results.append(_document(call, result, exc.use))
-                self.add_tool_calls(results, status=DispatchStatus.TOOL_FAILED)
+                self.add_tool_calls(results, status=DispatchStatus.TOOL_FAILED, turn=turn)
                 raise
             results.append(_document(call, result, summarized_by))
-        self.add_tool_calls(results)
+        self.add_tool_calls(results, turn=turn)
         return [*_tool_messages(turn.parsed, results), *_error_messages(turn)]
 
     async def _summarized(

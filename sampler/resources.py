@@ -37,6 +37,7 @@ class Resources:
     sources: Sequence[Source] = ()  # alternative sources for turns of the process's own policy
     kept_tools: set[str] = field(default_factory=set)  # hashes of the tool lists that this process has stored
     branch_causes: Counter[str] = field(default_factory=Counter)  # requests by `BranchCause`, for the worker's stats
+    parent_kinds: Counter[str] = field(default_factory=Counter)  # requests by `ParentKind`, likewise
 
     async def keep_tools(self, tools_hash: str, tools: Tools) -> None:
         """Store the tool list that requests name, before the first of them and once per process."""

@@ -7,10 +7,11 @@
 
     python -m sampler --sampler my.module:Greeter ...
 
-`create_chat_completions` takes only the new messages. It builds the prompt (previous ids + what the template adds), sends it
-to an engine, and writes request and reply to the database. `run` plays and `evaluate_record` scores; the service handles
-leases, retries, settlement and shutdown. Do not catch infrastructure errors (`EngineError`, `ToolFailure`, `AgentFailed`,
-`ScorerFailed`): the service retries the slot, and the error never becomes a reward.
+`create_chat_completions` takes only the messages that are new in a thread. It builds the prompt (previous ids + what the
+template adds), sends it to an engine, and writes request and reply to the database. Threads may ask at the same time. `run`
+plays and `evaluate_record` scores; the service handles leases, retries, settlement and shutdown. Do not catch infrastructure
+errors (`EngineError`, `ToolFailure`, `AgentFailed`, `ScorerFailed`): the service retries the slot, and the error never becomes
+a reward.
 """
 
 import math
@@ -22,28 +23,32 @@ from typing import Any, ClassVar, TypeVar
 
 from pydantic import BaseModel
 
+from sampler.dispatch import answer_values, new_dispatch, sampling_params
 from sampler.engine.pool.turn_sources import draw
 from sampler.episode_log import EpisodeLog
+from sampler.in_flight import InFlight
+from sampler.journal import Journal, Thread
 from sampler.messages.opening import opening_messages
-from sampler.messages.reply_message import Message, beyond_text, message_of, with_call_ids
-from sampler.messages.transcript import Transcript
+from sampler.messages.reply_message import Message, message_of, with_call_ids
+from sampler.messages.transcript import Transcript, joined
 from sampler.parsers import ParsedReply
+from sampler.rendering.recorded import Parent
 from sampler.rendering.template import ToolSchema
-from sampler.rendering.view import View
+from sampler.rendering.view import PolicyTokens, View
 from sampler.rendering.words import reply_words
 from sampler.resources import Resources
 from sampler.scorers import Score, ScoringRequest, default_scorer, score_answer
 from sampler.scorers.answers import extract_answer
-from shared.documents import Claim, DispatchedSamplingTask, SampledResponse, Task, ToolCallResult
-from shared.documents.packed import pack_floats, pack_ints
+from shared.documents import Claim, DispatchedSamplingTask, Task, ToolCallResult
 from shared.documents.states import DispatchStatus, Termination
-from shared.errors import ConfigError, DoesNotFit
+from shared.errors import ConfigError
 from shared.names import TRAIN_SPLIT
-from shared.outside_text import MAX_ERROR_CHARS, clipped
+from shared.outside_text import error_text
 from shared.user_code.payload import own_payload_problems
 
 PayloadT = TypeVar("PayloadT", bound=BaseModel)
 METRIC_NAME = re.compile(r"[A-Za-z0-9_-]+")
+MAX_THREAD_CHARS = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +60,12 @@ class Turn:
     message: Message
     parsed: ParsedReply
     finish_reason: str
+    thread: str | None = None
+
+    @property
+    def number(self) -> int:
+        """Of the turn in its episode, in the order in which the model was asked."""
+        return int(self.dispatch_id.rpartition(":")[2])
 
 
 class AsyncSampler(ABC):
@@ -71,9 +82,11 @@ class AsyncSampler(ABC):
         self.config = resources.config
         self.claim = claim
         self.episode = EpisodeLog()
-        self._views: dict[str, View] = {}  # by policy
-        self._transcript = Transcript()
-        self._unwritten: list[DispatchedSamplingTask] = []  # requests that ended; written together with the next one
+        self._views: dict[Thread, View] = {}
+        self._tokens: dict[str, PolicyTokens] = {}  # by policy
+        self._transcripts: dict[str | None, Transcript] = {}  # by thread of the task's own policy
+        self._journal = Journal(resources.store.records)
+        self._in_flight = InFlight()
 
     @property
     def task(self) -> Task:
@@ -115,8 +128,9 @@ class AsyncSampler(ABC):
 
     @property
     def conversation(self) -> tuple[Mapping[str, Any], ...]:
-        """The messages that the task's policy has received and written so far (`sampler/messages/transcript.py`)."""
-        return self._transcript.messages()
+        """The messages that the task's policy has received and written so far, thread by thread
+        (`sampler/messages/transcript.py`)."""
+        return joined(list(self._transcripts.values()))
 
     # ------------------------------------------------------------------ what `run` uses
 
@@ -127,51 +141,59 @@ class AsyncSampler(ABC):
         tools: Sequence[ToolSchema] | None = None,
         restart: bool = False,
         policy: str | None = None,
+        thread: str | None = None,
     ) -> Turn | None:
-        """Return the policy's next reply to the messages that are new since its last one.
+        """Return the policy's next reply to the messages that are new since its last one in the thread.
 
-        Returns None when the context has no room for another token (`Termination.LENGTH_LIMIT`). Only the first call's
-        `tools` count. `restart`: the messages are the whole history from now on, as rewritten by a context policy. Replies of
-        this episode among them (`Turn.message`, a copy of it, or `Turn.text` as content) keep their sampled ids. `policy`:
-        one of `other_policies` instead of the task's own; each has its own view, and they take turns one at a time. Raises
-        EngineError, and ConfigError for messages that were already sent (`sampler/rendering/new_messages.py`).
+        Returns None when the context has no room for another token (`Termination.LENGTH_LIMIT`). Only the `tools` of a thread's
+        first call count. `restart`: the messages are the whole history from now on, as rewritten by a context policy. Replies
+        of this episode among them, and among a thread's first messages (`Turn.message`, a copy of it, or `Turn.text` as
+        content), keep their sampled ids. `policy`: one of `other_policies` instead of the task's own. `thread`: the name of a
+        conversation of its own; threads and policies may ask at the same time. After an error or a cancellation the thread is
+        as it was before the call. Raises EngineError, and ConfigError for messages that were already sent
+        (`sampler/rendering/new_messages.py`) and for a thread that waits for a reply.
         """
-        view = self._view(policy or self.task.policy, tools)
-        dispatch, prompt = self._next_dispatch(view, new_messages, restart)
-        room = min(self.config.max_new_tokens, self.config.max_tokens - len(prompt))
-        if room <= 0 or (view.last_dispatch is None and len(prompt) > self.config.max_prompt_tokens):
-            return None
-        await self.resources.keep_tools(view.tools_hash, view.tools)
-        params = {**dispatch.sampling_params, "max_new_tokens": room}
-        dispatch = dispatch.model_copy(update={"status": DispatchStatus.RUNNING, "sampling_params": params})
-        if view.policy == self.task.policy:
-            self._transcript.told(new_messages, restart=restart)
-        answered = list(self._unwritten)
-        self.episode.dispatches.append(dispatch.id)
-        view.last_dispatch = dispatch.id
-        self.resources.branch_causes[dispatch.branch_cause.value] += 1
-        self._unwritten.append(dispatch)
-        await self.resources.store.records.open_dispatch(dispatch, closing=answered)
-        del self._unwritten[: len(answered)]
-        return await self._ask(view, dispatch, prompt, params)
+        key = self._key(policy, thread)
+        with self._in_flight.asking(key):
+            view = self._view(key, tools)
+            before, turn = view.fork(sharing=True), None
+            try:
+                turn = await self._next_turn(view, new_messages, restart)
+            finally:
+                if turn is None:
+                    self._views[key] = before
+            return turn
 
     def prompt_tokens(
-        self, messages: Sequence[Message], *, tools: Sequence[ToolSchema] | None = None, restart: bool = False
+        self,
+        messages: Sequence[Message],
+        *,
+        tools: Sequence[ToolSchema] | None = None,
+        restart: bool = False,
+        policy: str | None = None,
+        thread: str | None = None,
     ) -> int:
         """Length of the prompt that `create_chat_completions` would send for these messages. Sends and changes nothing."""
-        policy = self.task.policy
-        fork = (self._views.get(policy) or self._new_view(policy, tools)).fork()
+        key = self._key(policy, thread)
+        fork = (self._views.get(key) or self._new_view(key, tools)).fork()
         fork.next_prompt(messages, restart=restart)
         return len(fork.context.ids)
 
-    def mark(self, status: DispatchStatus) -> None:
-        """Set the status of the last reply. It is written together with its tool calls."""
-        self._unwritten[-1] = self._unwritten[-1].model_copy(update={"status": status})
+    def mark(self, status: DispatchStatus, *, turn: Turn | None = None) -> None:
+        """Set the status of `turn`, or of the last reply. It is written together with its tool calls."""
+        self._journal.amend(self._dispatch_of(turn), status=status)
 
-    def add_tool_calls(self, tool_calls: Sequence[ToolCallResult], *, status: DispatchStatus | None = None) -> None:
-        """Attach tool results to the last reply. They are written with the next request, or at the end of the episode."""
+    def add_tool_calls(
+        self,
+        tool_calls: Sequence[ToolCallResult],
+        *,
+        status: DispatchStatus | None = None,
+        turn: Turn | None = None,
+    ) -> None:
+        """Attach tool results to `turn`, or to the last reply; in an episode with threads `turn` is required. They are
+        written with the thread's next request, or at the end of the episode; after that raises ValueError."""
         update = {"tool_calls": list(tool_calls), **({} if status is None else {"status": status})}
-        self._unwritten[-1] = self._unwritten[-1].model_copy(update=update)
+        self._journal.amend(self._dispatch_of(turn), **update)
 
     def score_turn(self, turn: Turn, score: float) -> None:
         """Assign `score` to `turn`, as a part of the episode's score. A second call replaces the first.
@@ -185,6 +207,8 @@ class AsyncSampler(ABC):
                 f"score {score} of turn {turn.dispatch_id}: expected a finite number for a turn of this episode"
             )
         self.episode.turn_scores[turn.dispatch_id] = float(score)
+        if self._journal.is_unwritten(turn.dispatch_id):
+            self._journal.amend(turn.dispatch_id, score=float(score))
 
     def add_metric(self, name: str, value: float) -> None:
         """Record a number about this episode; a second call replaces the first. `tandem show` prints it with the record,
@@ -205,27 +229,21 @@ class AsyncSampler(ABC):
             raise ConfigError(f"task {self.task.id}: {problems[0]}")
         return model.model_validate(self.task.payload.metadata)
 
-    async def finish_turn(self, unanswered: DispatchStatus = DispatchStatus.FAILED, *, failed: bool = False) -> None:
-        """Write the last reply and its tool results unless already written. `unanswered`: status of a request without a reply.
+    async def finish_turn(
+        self, unanswered: DispatchStatus = DispatchStatus.FAILED, *, failed: bool = False, last: bool = False
+    ) -> None:
+        """Write replies and tool results that are not written yet. `unanswered`: status of requests without a reply.
 
-        Raises DoesNotFit; with `failed`, stores the error in place of the contents instead.
+        Raises OwnCodeFailed if requests wait for a reply, and DoesNotFit; with `failed`, cancels such requests, and stores the
+        error in place of contents that do not fit. With `failed` or `last` nothing is asked afterwards.
         """
-        ended = [
-            d.model_copy(update={"status": unanswered}) if d.status is DispatchStatus.RUNNING else d
-            for d in self._unwritten
-        ]
-        records = self.resources.store.records
-        try:
-            await records.close_dispatches(ended)
-        except DoesNotFit:
-            if not failed:
-                raise
-            for dispatch in ended:
-                try:
-                    await records.close_dispatches([dispatch])
-                except DoesNotFit as exc:
-                    await records.close_dispatches([_without_contents(dispatch, exc)])
-        self._unwritten.clear()
+        if failed:
+            await self._in_flight.stop()
+        else:
+            self._in_flight.require_none()
+        if last:
+            self._in_flight.end()
+        await self._journal.close(unanswered, failed=failed)
 
     def ended_by(self, turn: Turn | None) -> Termination | None:
         """The termination that follows from the reply alone: no room for one, or cut off by the token budget."""
@@ -233,61 +251,69 @@ class AsyncSampler(ABC):
             return Termination.LENGTH_LIMIT
         return None
 
-    def _view(self, policy: str, tools: Sequence[ToolSchema] | None) -> View:
-        if policy not in self._views:
-            self._views[policy] = self._new_view(policy, tools)
-        return self._views[policy]
+    def _key(self, policy: str | None, thread: str | None) -> Thread:
+        if thread is not None and not (isinstance(thread, str) and 0 < len(thread) <= MAX_THREAD_CHARS):
+            raise ValueError(f"thread is {thread!r}; expected a name of at most {MAX_THREAD_CHARS} characters")
+        return policy or self.task.policy, thread
 
-    def _new_view(self, policy: str, tools: Sequence[ToolSchema] | None) -> View:
-        return View(policy, self.resources.policy_client(policy).template, tools, self.config.template_rewrites)
+    def _view(self, key: Thread, tools: Sequence[ToolSchema] | None) -> View:
+        if key not in self._views:
+            self._views[key] = self._new_view(key, tools)
+        return self._views[key]
 
-    def _next_dispatch(
-        self, view: View, messages: Sequence[Message], restart: bool
-    ) -> tuple[DispatchedSamplingTask, list[int]]:
-        """The document of the next request, and the whole prompt to send."""
-        turn = len(self.episode.dispatches)
+    def _new_view(self, key: Thread, tools: Sequence[ToolSchema] | None) -> View:
+        policy, thread = key
+        template = self.resources.policy_client(policy).template
+        tokens = self._tokens.setdefault(policy, PolicyTokens())
+        return View(policy, thread, template, tools, self.config.template_rewrites, tokens)
+
+    def _dispatch_of(self, turn: Turn | None) -> str:
+        if turn is not None:
+            return turn.dispatch_id
+        if any(thread is not None for _, thread in self._views):
+            raise ValueError("the episode has threads: say which reply is meant, by turn=")
+        return self._journal.newest()
+
+    async def _next_turn(self, view: View, messages: Sequence[Message], restart: bool) -> Turn | None:
         prompt = view.next_prompt(messages, restart=restart)
-        dispatch = DispatchedSamplingTask(
-            id=f"{self.claim.record_id}:{turn}",
-            record=self.claim.record_id,
-            policy=view.policy,
-            turn=turn,
-            parent=view.last_dispatch,
-            shared_length=prompt.shared_length,
-            branch_cause=prompt.cause,
-            prompt_ids=pack_ints(prompt.added),
-            messages=list(messages),
-            tools_hash=view.tools_hash,
-            sampling_params=self._sampling_params(view),
+        ids = view.context.ids
+        room = min(self.config.max_new_tokens, self.config.max_tokens - len(ids))
+        if room <= 0 or (view.is_opening and len(ids) > self.config.max_prompt_tokens):
+            return None
+        parent, cause = view.parent(prompt)
+        turn = len(self.episode.dispatches)  # no await before the number is taken, below
+        dispatch = new_dispatch(
+            self.claim.record_id,
+            turn,
+            view,
+            messages,
+            parent,
+            cause,
+            while_open=self._in_flight.number((view.policy, view.thread), turn),
+            params=sampling_params(self.config, self.task, view.context.format.end_ids) | {"max_new_tokens": room},
         )
-        return dispatch, list(view.context.ids)
+        self.episode.dispatches.append(dispatch.id)
+        if view.policy == self.task.policy:
+            self._transcripts.setdefault(view.thread, Transcript()).told(messages, restart=restart)
+        self.resources.branch_causes[cause.value] += 1
+        self.resources.parent_kinds[parent.kind.value] += 1
+        try:
+            await self.resources.keep_tools(view.tools_hash, view.tools)
+            await self._journal.open(dispatch, (view.policy, view.thread))
+            return await self._ask(view, dispatch, parent)
+        except BaseException as exc:  # also when only this request is cancelled
+            if self._journal.is_unwritten(dispatch.id):
+                self._journal.amend(dispatch.id, error=error_text(exc))
+            raise
 
-    def _sampling_params(self, view: View) -> dict[str, Any]:
-        """Training uses no top-p, top-k or penalties, so that the stored log-probs are the policy's own."""
-        config, is_training = self.config, self.task.split == TRAIN_SPLIT
-        temperature = config.temperature
-        if not is_training and config.eval_temperature is not None:
-            temperature = config.eval_temperature
-        if self.task.payload.temperature is not None:
-            temperature = self.task.payload.temperature
-        return {
-            "temperature": temperature,
-            "top_p": 1.0,
-            **({} if is_training else config.eval_sampling.model_dump(exclude_none=True)),
-            "stop_token_ids": list(view.context.format.end_ids),
-            "skip_special_tokens": False,
-        }
-
-    async def _ask(
-        self, view: View, dispatch: DispatchedSamplingTask, prompt: list[int], params: Mapping[str, Any]
-    ) -> Turn:
+    async def _ask(self, view: View, dispatch: DispatchedSamplingTask, parent: Parent) -> Turn:
         mixed = view.policy == self.config.policy and self.task.split == TRAIN_SPLIT
         source = await draw(self.resources.policy_client(view.policy).pool, self.resources.sources if mixed else ())
         reply = await source.pool.generate(
-            prompt,
-            params,
+            view.context.ids,
+            dispatch.sampling_params,
             rid=dispatch.id,
-            affinity=view.affinity.get(source.name),
+            affinity=view.engine_of(source.name, parent),
             timeout_s=self.config.engine_timeout_s,
             version=self.task.at_version if view.policy == self.task.policy else None,
         )
@@ -297,42 +323,16 @@ class AsyncSampler(ABC):
         parsed = with_call_ids(self.resources.parser(text, view.context.tools or ()), dispatch.turn)
         message = message_of(parsed)
         words = reply_words(message, text, view.context.format.end_think)
-        view.add_reply(generation.output_ids, message, words)
-        self._unwritten[-1] = dispatch.model_copy(
-            update={
-                "status": DispatchStatus.FORMAT_ERROR if parsed.errors else DispatchStatus.COMPLETED,
-                "error": clipped("; ".join(parsed.errors), MAX_ERROR_CHARS) or None,
-                "service": generation.url,
-                "sampled_by": source.policy,
-                "continuations": len(reply.continuations),
-                "weight_versions": [(version, n) for version, n in generation.version_runs],
-                "usage": {
-                    "prompt": len(prompt),
-                    "cached": generation.cached_tokens,
-                    "completion": len(generation.output_ids),
-                },
-                "response": SampledResponse(
-                    text=text,
-                    message=beyond_text(text, message),
-                    output_ids=pack_ints(generation.output_ids),
-                    output_logprobs=pack_floats(generation.logprobs),
-                    finish_reason=generation.finish_reason,
-                ),
-            }
-        )
+        view.add_reply(dispatch.id, parent, generation.output_ids, message, words)
+        self._journal.amend(dispatch.id, **answer_values(reply, source, text, parsed, message))
         self.episode.num_tokens += len(generation.output_ids)
         sampled_by = {version for version, _ in generation.version_runs}
         if view.policy != self.task.policy:
             self.episode.other_versions.setdefault(view.policy, set()).update(sampled_by)
         else:
-            self.episode.last_reply = text
-            self._transcript.replied({"role": "assistant", "content": text} if parsed.errors else message, words)
+            self.episode.replies[dispatch.turn] = text
+            said = {"role": "assistant", "content": text} if parsed.errors else message
+            self._transcripts[view.thread].replied(said, words)
             if source.policy is None:
                 self.episode.versions |= sampled_by
-        return Turn(dispatch.id, text, message, parsed, generation.finish_reason)
-
-
-def _without_contents(dispatch: DispatchedSamplingTask, exc: DoesNotFit) -> DispatchedSamplingTask:
-    """The storable part of a request whose reply or tool results do not fit. Its episode failed and is never trained."""
-    status = DispatchStatus.FAILED if dispatch.status is DispatchStatus.COMPLETED else dispatch.status
-    return dispatch.model_copy(update={"response": None, "tool_calls": [], "status": status, "error": str(exc)})
+        return Turn(dispatch.id, text, message, parsed, generation.finish_reason, view.thread)

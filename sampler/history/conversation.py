@@ -1,4 +1,4 @@
-"""One episode's conversation, and the part of it that the next request shows.
+"""One conversation of an episode, and the part of it that the next request shows.
 
     reply ─▶ would the next prompt exceed the budget, or must it be compressed? ─no─▶ request: the new messages
                      │ yes
@@ -31,7 +31,8 @@ from shared.documents.states import DispatchStatus
 
 
 class Conversation:
-    """`sampler` sends and records; its configuration selects the context policy. Only the first request's `tools` count."""
+    """`sampler` sends and records; its configuration selects the context policy. Only the first request's `tools` count.
+    `thread`: the conversation's name, in an episode with several."""
 
     def __init__(
         self,
@@ -39,8 +40,11 @@ class Conversation:
         opening: Sequence[Message],
         tools: Sequence[ToolSchema],
         browse_agent: BrowseAgent | None = None,
+        *,
+        thread: str | None = None,
     ) -> None:
         self._sampler = sampler
+        self._thread = thread
         self._config = sampler.config
         self._tools = tools
         self._browse_agent = browse_agent
@@ -56,7 +60,9 @@ class Conversation:
             if history is None or self._tokens_of(history) > self._config.budget_tokens:
                 return None
             self._history, self._new, self._in_circles = history, history.messages(), False
-        return await self._sampler.create_chat_completions(self._new, tools=self._tools, restart=restart)
+        return await self._sampler.create_chat_completions(
+            self._new, tools=self._tools, restart=restart, thread=self._thread
+        )
 
     def answer(self, turn: Turn, messages: Sequence[Message]) -> None:
         """Add the messages of tools or user that answer the last reply."""
@@ -68,7 +74,7 @@ class Conversation:
         limit = self._config.repetition_early_stop_times
         times = times_said(self._history, turn) if limit > 0 else 1
         if times > 1:
-            self._sampler.mark(DispatchStatus.REPEAT_ERROR)
+            self._sampler.mark(DispatchStatus.REPEAT_ERROR, turn=turn)
         return 0 < limit <= times
 
     def compress(self) -> None:
@@ -80,7 +86,7 @@ class Conversation:
     def _exceeds_budget(self) -> bool:
         if self._config.new_context is NewContext.DISABLED or not self._history.rounds:
             return False
-        return self._sampler.prompt_tokens(self._new) > self._config.budget_tokens
+        return self._tokens_sent(self._new) > self._config.budget_tokens
 
     async def _rewritten(self) -> History | None:
         """None: no room to request a summary."""
@@ -101,15 +107,19 @@ class Conversation:
         for newest in (last, last.cleared()):
             shown = replace(history, rounds=(*history.rounds[:-1], newest)).messages()
             request = asking_for_a_summary(shown if restart else newest.answers)
-            if sampler.prompt_tokens(request, restart=restart) + self._config.max_new_tokens <= self._config.max_tokens:
+            if self._tokens_sent(request, restart=restart) + self._config.max_new_tokens <= self._config.max_tokens:
                 break
-        answer_so_far = sampler.episode.last_reply
-        turn = await sampler.create_chat_completions(request, restart=restart)
-        sampler.episode.last_reply = answer_so_far  # a summary is not an answer
-        return None if turn is None else discard_all(history, turn.parsed.content.strip() or turn.text.strip())
+        turn = await sampler.create_chat_completions(request, restart=restart, thread=self._thread)
+        if turn is None:
+            return None
+        sampler.episode.replies.pop(turn.number, None)  # a summary is not an answer
+        return discard_all(history, turn.parsed.content.strip() or turn.text.strip())
 
     def _tokens_of(self, history: History) -> int:
-        return self._sampler.prompt_tokens(history.messages(), restart=True)
+        return self._tokens_sent(history.messages(), restart=True)
+
+    def _tokens_sent(self, messages: Sequence[Message], *, restart: bool = False) -> int:
+        return self._sampler.prompt_tokens(messages, restart=restart, thread=self._thread)
 
 
 def _query(history: History) -> str:

@@ -1,4 +1,5 @@
-"""The conversation of an episode for its scorer: all messages that the task's own policy received and wrote, each once.
+"""The conversation of an episode for its scorer: all messages that the task's own policy received and wrote in a thread,
+each once, thread by thread.
 
     sent       S Q          r1    t1          r2    restart: S Q r1 [removed] r2 t2          r3
     here      S Q          r1    t1          r2                                t2           r3
@@ -60,6 +61,11 @@ class Transcript:
         gap = {"role": "system", "content": f"[{self._left_out} messages are left out here]"}
         return (*self._opening, *[gap] * (self._left_out > 0), *(message for message, _ in self._rest))
 
+    @property
+    def chars(self) -> int:
+        """Without the opening."""
+        return self._chars
+
     def _known(self, names: Sequence[Said]) -> tuple[set[int], set[int]]:
         """Positions of received messages, counted as often as they occur, and of replies, each once."""
         left, used = Counter(self._times), set[int]()
@@ -80,6 +86,16 @@ class Transcript:
         while self._chars > self._max_chars and len(self._rest) > 1:
             self._chars -= self._rest.popleft()[1]
             self._left_out += 1
+
+
+def joined(threads: Sequence[Transcript], max_chars: int = MAX_CHARS) -> tuple[Message, ...]:
+    """The messages of several threads, one thread after the other. Beyond `max_chars` the oldest threads are dropped."""
+    kept, chars = len(threads), 0
+    while kept > 0 and (kept == len(threads) or chars + threads[kept - 1].chars <= max_chars):
+        kept -= 1
+        chars += threads[kept].chars
+    gap = {"role": "system", "content": f"[{kept} threads are left out here]"}
+    return (*[gap] * (kept > 0), *(message for thread in threads[kept:] for message in thread.messages()))
 
 
 def _name(message: Message) -> Said:

@@ -1,4 +1,4 @@
-"""One episode's tokens, exactly as the engine saw and sampled them. Model output is never re-encoded.
+"""One thread's tokens, exactly as the engine saw and sampled them. Model output is never re-encoded.
 
     ids      [ prompt of turn 1 | reply 1 (sampled) | what the template adds | reply 2 (sampled) | … ]
     start    ─────────────────▶
@@ -14,6 +14,9 @@ cases:
     still shows is replaced by its sampled ids. The longest common prefix with the last request is shared; the rest are prompt
     tokens, which have no loss. With `keep` the history stays as it was sampled.
 
+A history that the thread did not hold before (`start`, `restart`) may contain any reply of the policy in this episode, also
+of other threads: `KnownReplies` finds its sampled ids.
+
 Spelling differences in a reply cause no branch: a model that writes its JSON without blanks keeps those ids, although the
 template would add blanks. Only text that the template shows or hides causes a branch.
 """
@@ -24,7 +27,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal
 
-from sampler.rendering.known_replies import KnownReplies
+from sampler.rendering.known_replies import START, KnownReplies, history_with
 from sampler.rendering.marks import MARK_END
 from sampler.rendering.sampled_reply import SampledReply
 from sampler.rendering.template import ChatTemplate, Message, ToolSchema
@@ -33,6 +36,7 @@ from shared.documents.states import BranchCause
 from shared.errors import ConfigError
 
 Rewrites = Literal["branch", "keep"]
+Sampled = SampledReply | Sequence[int]  # a reply that is known, or the ids of one that is not yet
 MAX_SHOWN_CALLS = 1000
 
 
@@ -56,10 +60,16 @@ class _Shown:
 
 
 class Context:
-    """`ids`: the whole prompt of the next request. One object per episode; the template may be shared."""
+    """`ids`: the whole prompt of the next request. One object per thread; the template may be shared; `known` and `now`,
+    which some templates show, are shared by the threads of a policy in one episode."""
 
     def __init__(
-        self, template: ChatTemplate, tools: Sequence[ToolSchema] | None = None, rewrites: Rewrites = "branch"
+        self,
+        template: ChatTemplate,
+        tools: Sequence[ToolSchema] | None = None,
+        rewrites: Rewrites = "branch",
+        known: KnownReplies | None = None,
+        now: datetime | None = None,
     ) -> None:
         self.template = template
         self.tools = list(tools) if tools else None
@@ -67,64 +77,59 @@ class Context:
         self.format = turn_format(template)
         self.ids: list[int] = []
         self._marked_tools = template.mark_tools(self.tools)
-        self._now = datetime.now()
+        self._now = now or datetime.now()
         self._messages: list[Message] = []
-        self._known = KnownReplies()
+        self._known = KnownReplies() if known is None else known
+        self._thread = object()  # the same in every copy of this context
+        self._history = START
         self._replies: list[SampledReply] = []  # replies in the current history
         self._places: list[int] = []  # their indices among the messages
         self._call_ids: list[list[str]] = []  # call ids, for each reply as shown
         self._text = ""  # the rendering behind the last prompt
         self._encoded: dict[str, list[int]] = {}  # cache of text between replies, which recurs with every rewriting
 
+    @property
+    def has_replies(self) -> bool:
+        """Whether the current history contains replies of the episode."""
+        return bool(self._replies)
+
     def start(self, messages: Sequence[Message]) -> Prompt:
         """The first prompt."""
-        self._known.wrote(messages)
-        self._messages = self._marked(messages)
-        self._text = self._render()
-        self.ids = self._encode(self._text)
+        self._retell(messages)
+        self.ids = self._compose(self._text)
         return Prompt(0, list(self.ids), BranchCause.CLEAN)
 
-    def restart(
-        self, messages: Sequence[Message], output_ids: Sequence[int] = (), message: Message | None = None
-    ) -> Prompt:
+    def restart(self, messages: Sequence[Message], output: Sampled = (), message: Message | None = None) -> Prompt:
         """Replace the history, as a context policy does; shares the longest prefix with the last request and its reply.
 
         A message that is a reply of this episode (`KnownReplies`) keeps its sampled ids, even after other histories.
         """
-        old = [*self.ids, *output_ids]
-        if output_ids or message is not None:
-            self._known.add(SampledReply(self.format, self.template, output_ids, message, self._text))
-        self._messages, self._replies, self._places, self._call_ids = [], [], [], []
-        told: list[Message] = []
-        for index, (entry, reply) in enumerate(zip(messages, self._known.among(messages), strict=True)):
-            if reply is None:
-                told.append(entry)
-                self._known.wrote([entry])
-            else:
-                self._messages += self._marked(told)
-                told = []
-                self._add_reply(reply, messages[index + 1 :])
-        self._messages += self._marked(told)
-        self._text = self._render()
+        old = list(self.ids)
+        if isinstance(output, SampledReply) or output or message is not None:
+            old += self.sampled(output, message).output_ids
+        self._retell(messages)
         return self._branch(old, self._compose(self._text), BranchCause.CONTEXT_POLICY)
 
-    def extend(
-        self, output_ids: Sequence[int], new_messages: Sequence[Message], message: Message | None = None
-    ) -> Prompt:
-        """Append a reply and the messages that answer it; `message`: the reply as a message, for `restart` to match.
+    def sampled(self, output: Sampled, message: Message | None = None) -> SampledReply:
+        """The reply to the current prompt, known from now on; `message`: the reply as a message, for histories to match."""
+        if isinstance(output, SampledReply):
+            return output
+        reply = SampledReply(self.format, self.template, output, message, self._text)
+        self._known.add(reply, self._history, self._thread)
+        return reply
+
+    def extend(self, output: Sampled, new_messages: Sequence[Message], message: Message | None = None) -> Prompt:
+        """Append a reply and the messages that answer it; `message`: as in `sampled`.
 
         A reply without an end-of-turn token (length limit, stop string) gets one as the first of the added ids: a prompt
         token, neither sampled nor trained. Raises ConfigError if the template hides the reply.
         """
         if not new_messages:
             raise ValueError("extend needs the messages that answer the reply (tool results or a user's text)")
-        old = [*self.ids, *output_ids]
-        before = self._text
-        reply = SampledReply(self.format, self.template, output_ids, message, before)
-        self._known.add(reply)
-        self._known.wrote(new_messages)
+        before, reply = self._text, self.sampled(output, message)
+        old = [*self.ids, *reply.output_ids]
         self._add_reply(reply, new_messages)
-        self._messages += self._marked(new_messages)
+        self._tell(new_messages)
         self._text = self._render()
         shown = self._shown(reply, 0)
         if shown is None or shown.end < 0:
@@ -142,21 +147,42 @@ class Context:
         self.ids = [*old, *added]
         return Prompt(len(old), added, BranchCause.CLEAN)
 
-    def fork(self) -> "Context":
-        """An independent copy: to compute a prompt that may never be sent."""
+    def fork(self, *, sharing: bool = False) -> "Context":
+        """An independent copy: to compute a prompt that may never be sent. `sharing`: both go on knowing the same replies."""
         twin = copy.copy(self)
-        twin.ids, twin._messages = list(self.ids), list(self._messages)
+        twin._messages = list(self._messages)
         twin._replies, twin._places = list(self._replies), list(self._places)
-        twin._call_ids, twin._known = list(self._call_ids), self._known.copy()
+        twin._call_ids = list(self._call_ids)
+        twin._known = self._known if sharing else self._known.copy()
         return twin
 
     # ------------------------------------------------------------------ rendering
 
-    def _marked(self, messages: Sequence[Message]) -> list[Message]:
-        return [self.template.mark(message) for message in self.format.spoken(messages)]
+    def _retell(self, messages: Sequence[Message]) -> None:
+        """Render another history, in which any reply of the episode may occur."""
+        self._messages, self._replies, self._places, self._call_ids = [], [], [], []
+        self._history = START
+        told: list[Message] = []
+        for index, (entry, reply) in enumerate(zip(messages, self._known.among(messages, self._thread), strict=True)):
+            if reply is None:
+                told.append(entry)
+            else:
+                self._tell(told)
+                told = []
+                self._add_reply(reply, messages[index + 1 :])
+        self._tell(told)
+        self._text = self._render()
+
+    def _tell(self, messages: Sequence[Message]) -> None:
+        """Append messages that the model did not write."""
+        for message in messages:
+            self._known.wrote(message, self._history, self._thread)
+            self._history = history_with(self._history, message, None)
+        self._messages += [self.template.mark(message) for message in self.format.spoken(messages)]
 
     def _add_reply(self, reply: SampledReply, following: Sequence[Message]) -> None:
         """Append a message of sentinels that called the tools whose results follow."""
+        self._history = history_with(self._history, {}, reply)
         results = []
         for message in following:
             if message.get("role") != "tool":

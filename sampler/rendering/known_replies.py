@@ -1,47 +1,61 @@
-"""Every reply of a model in an episode, including those that the current history omits, and how messages are matched to them.
+"""Every reply of one policy in an episode, in all its threads, and how messages are matched to them.
 
 A message matches a reply if it is the same object, or has the same content: text, reasoning and calls of the turn's
 message, or the reply's raw text as its content. So a history keeps the sampled ids of a reply, whether the sampler holds
-the object, a copy or a JSON round trip of it, and even after other histories. An assistant message that the sampler
-wrote itself is plain text.
+the object, a copy or a JSON round trip of it, and even after other histories and in other threads. Of several replies with
+the same content, the one that was sampled after the same messages is meant; or else the thread's own, or else the newest.
+An assistant message that the sampler wrote itself is plain text.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from sampler.rendering.sampled_reply import SampledReply
 from sampler.rendering.template import Message
 from sampler.rendering.words import Words, words_of
 
+History = int  # a hash of everything before a message: equal for equal messages with the same replies among them
+START: History = 0
+Thread = object  # a key of the thread that a reply or message belongs to
+
+
+def history_with(history: History, message: Mapping[str, Any], reply: SampledReply | None) -> History:
+    """The history with one more message; `reply`: the sampled reply that it is."""
+    said = (message.get("role"), words_of(message)) if reply is None else reply.number
+    return hash((history, said))
+
 
 class KnownReplies:
     def __init__(self) -> None:
-        self._in_order: list[SampledReply | Words] = []  # words: of a message that the sampler wrote
+        self._in_order: list[tuple[Thread, SampledReply | Words]] = []  # words: of a message that the sampler wrote
+        self._sampled: dict[History, list[SampledReply]] = {}
+        self._written: set[tuple[History, Words]] = set()
 
-    def add(self, reply: SampledReply) -> None:
-        self._in_order.append(reply)
+    def add(self, reply: SampledReply, history: History = START, thread: Thread = None) -> None:
+        self._in_order.append((thread, reply))
+        self._sampled.setdefault(history, []).append(reply)
 
-    def wrote(self, messages: Sequence[Message]) -> None:
-        """Mark messages as written by the sampler, even if a later reply has the same content."""
-        self._in_order += [words_of(message) for message in messages if message.get("role") == "assistant"]
+    def wrote(self, message: Message, history: History = START, thread: Thread = None) -> None:
+        """Mark a message as written by the sampler, even if a later reply has the same content."""
+        if message.get("role") == "assistant":
+            words = words_of(message)
+            self._in_order.append((thread, words))
+            self._written.add((history, words))
 
-    def among(self, messages: Sequence[Message]) -> list[SampledReply | None]:
+    def among(self, messages: Sequence[Message], thread: Thread = None) -> list[SampledReply | None]:
         """For each message the matching reply, if any. A message that occurs twice gets two replies with distinct sentinels."""
-        objects = {id(one.message): one for one in self._in_order if isinstance(one, SampledReply) and one.message}
+        if not self._sampled:
+            return [None] * len(messages)
+        objects = {id(one.message): one for _, one in self._in_order if isinstance(one, SampledReply) and one.message}
         given = [objects.get(id(message)) for message in messages]
         copies = {
             at: words_of(message)
             for at, (message, reply) in enumerate(zip(messages, given, strict=True))
             if reply is None and message.get("role") == "assistant"
         }
-        found, saying = list(given), self._saying() if copies else {}
-        for words in saying.keys() & copies.values():
-            places = [
-                at for at, reply in enumerate(given) if copies.get(at) == words or (reply and words in reply.words)
-            ]
-            # Among replies with the same content prefer the latest: histories are cut at their beginning.
-            meant = [saying[words][0]] * len(places) + saying[words]
-            for at, reply in zip(reversed(places), reversed(meant), strict=False):
-                found[at] = given[at] or reply
+        found = self._aligned(given, copies, thread)
+        if copies:
+            found = self._after_the_same(messages, found, copies)
         used: set[int] = set()
         for at, reply in enumerate(found):
             if reply is not None and id(reply) in used:
@@ -51,16 +65,48 @@ class KnownReplies:
 
     def copy(self) -> "KnownReplies":
         twin = KnownReplies()
-        twin._in_order = list(self._in_order)
+        twin._in_order, twin._written = list(self._in_order), set(self._written)
+        twin._sampled = {history: list(replies) for history, replies in self._sampled.items()}
         return twin
 
-    def _saying(self) -> dict[Words, list[SampledReply | None]]:
-        """Replies by their words, in order; None: the sampler wrote it."""
-        saying: dict[Words, list[SampledReply | None]] = {}
-        for one in self._in_order:
-            if isinstance(one, Words):
-                saying.setdefault(one, [None])
-            else:
+    def _aligned(
+        self, given: Sequence[SampledReply | None], copies: Mapping[int, Words], thread: Thread
+    ) -> list[SampledReply | None]:
+        """By content alone. Among replies with the same content prefer the latest: histories are cut at their beginning."""
+        found, saying = list(given), self._saying(thread) if copies else {}
+        for words in saying.keys() & copies.values():
+            places = [
+                at for at, reply in enumerate(given) if copies.get(at) == words or (reply and words in reply.words)
+            ]
+            meant = [saying[words][0]] * len(places) + saying[words]
+            for at, reply in zip(reversed(places), reversed(meant), strict=False):
+                found[at] = given[at] or reply
+        return found
+
+    def _after_the_same(
+        self, messages: Sequence[Message], found: Sequence[SampledReply | None], copies: Mapping[int, Words]
+    ) -> list[SampledReply | None]:
+        """The same, but for what was sampled or written after exactly these messages."""
+        history, exact = START, list(found)
+        for at, message in enumerate(messages):
+            if at in copies:
+                sampled = [one for one in self._sampled.get(history, ()) if copies[at] in one.words]
+                if sampled and found[at] not in sampled:
+                    exact[at] = sampled[-1]
+                elif not sampled and (history, copies[at]) in self._written:
+                    exact[at] = None
+            history = history_with(history, message, exact[at])
+        return exact
+
+    def _saying(self, thread: Thread) -> dict[Words, list[SampledReply | None]]:
+        """Replies by their words, in order; None: the sampler wrote it. Other threads' only where this one has none."""
+        own: dict[Words, list[SampledReply | None]] = {}
+        others: dict[Words, list[SampledReply | None]] = {}
+        for whose, one in self._in_order:
+            if not isinstance(one, Words):
+                saying = own if whose is thread else others
                 for words in one.words:
                     saying.setdefault(words, []).append(one)
-        return saying
+            elif whose is thread:
+                own.setdefault(one, [None])
+        return others | own

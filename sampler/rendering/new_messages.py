@@ -1,12 +1,12 @@
-"""Refuses a list of new messages that repeats the conversation so far, which would be sent twice.
+"""Refuses a list of new messages that repeats the thread so far, which would be sent twice.
 
     sent      system, question | reply 1 | result | reply 2
     refused   system, question, reply 1, result, reply 2, result     the whole history, as most chat APIs expect it
               reply 2, result                                        the reply and its result
     passes    result                                               only the new message
 
-From the second request on, a list is refused if
-  * a message is a reply of this episode: the same object, or an assistant message with the same content that begins the
+From the second request of a thread on, a list is refused if
+  * a message is a reply of this thread: the same object, or an assistant message with the same content that begins the
     list or follows the message that this reply answered;
   * it begins with a system message that began a history;
   * it begins with a whole opening (`start`, or a restart), followed by an assistant message or a tool result.
@@ -39,10 +39,10 @@ class _Reply:
 
 
 class SentMessages:
-    """The messages that one policy received and wrote in one episode."""
+    """The messages that one policy received and wrote in one thread of an episode."""
 
-    def __init__(self, policy: str) -> None:
-        self._policy = policy
+    def __init__(self, policy: str, thread: str | None = None) -> None:
+        self._where = f"policy {policy}" if thread is None else f"policy {policy}, thread {thread}"
         self._openings: list[list[Said]] = []
         self._replies: list[_Reply] = []
         self._last: Said | None = None
@@ -53,7 +53,7 @@ class SentMessages:
         if restart or not self._openings:
             self._openings.append(said)
         elif (problem := self._own_reply(messages, said) or self._beginning(said)) is not None:
-            raise ConfigError(f"messages repeat what was sent: {problem}; {REMEDY} (policy {self._policy})")
+            raise ConfigError(f"messages repeat what was sent: {problem}; {REMEDY} ({self._where})")
         self._last = said[-1] if said else None
 
     def replied(self, message: Message, words: frozenset[Words]) -> None:

@@ -7,16 +7,19 @@ blanks that a template trims and text that it keeps is encoded anew, alone.
 import copy
 from collections.abc import Sequence
 from functools import cached_property
+from itertools import count
 
 from sampler.rendering.marks import MARK_END
 from sampler.rendering.template import ChatTemplate, Message
 from sampler.rendering.turn_format import TurnFormat, make_sentinel
 from sampler.rendering.words import Words, words_of
 
+_numbers = count()
+
 
 class SampledReply:
     """`body_ids`: without the final token, which is `end_id` (None: cut off). `opener`: the prompt's ending.
-    `says_nothing`: the reply has no text besides its reasoning and calls."""
+    `says_nothing`: the reply has no text besides its reasoning and calls. `number`: unique in the process."""
 
     def __init__(
         self,
@@ -28,6 +31,7 @@ class SampledReply:
     ) -> None:
         ended = bool(output_ids) and output_ids[-1] in turn.end_ids
         self.message = message
+        self.number = next(_numbers)
         self.end_id = output_ids[-1] if ended else None
         self.body_ids = list(output_ids[:-1] if ended else output_ids)
         self.opener = _opener(turn, template, prompt_text)
@@ -40,6 +44,10 @@ class SampledReply:
         self.closes_empty_reasoning = self._answer_at is not None and not has_reasoning
         names = ["content", "call", "reasoning"] if has_reasoning else ["content", "call"]
         self.sentinels = {name: make_sentinel() for name in names}
+
+    @property
+    def output_ids(self) -> list[int]:
+        return self.body_ids if self.end_id is None else [*self.body_ids, self.end_id]
 
     @cached_property
     def words(self) -> frozenset[Words]:
@@ -68,12 +76,12 @@ class SampledReply:
         rest = self.body_ids[self._answer_at or 0 :]
         text = self._template.decode(rest)
         blanks = len(text) - len(text.lstrip())
-        for count in range(len(rest) + 1):
-            head = self._template.decode(rest[:count])
+        for cut in range(len(rest) + 1):
+            head = self._template.decode(rest[:cut])
             if head == text[:blanks]:
-                return rest[count:]
+                return rest[cut:]
             if len(head) > blanks and text.startswith(head):  # not in the middle of a character
-                return [*self._template.encode_plain(head[blanks:]), *rest[count:]]
+                return [*self._template.encode_plain(head[blanks:]), *rest[cut:]]
         return rest
 
 

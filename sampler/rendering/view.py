@@ -1,66 +1,111 @@
-"""One policy's view of an episode: its prompt and sampled tokens, and the engine that sampled them.
+"""One thread of an episode: its prompt and sampled tokens, and the engine that sampled them.
 
-An episode of one policy has one view. If several policies take turns, each has its own view with its own chat template:
-another policy's replies are part of it only if the sampler puts them into messages.
+    PolicyTokens   by policy: every reply of the episode, and the recorded requests
+      View         by (policy, thread): one conversation, with the chat template of its policy
+
+An episode of one conversation has one view. Another policy's replies are part of a view only if the sampler puts them into
+messages; replies of the same policy in other threads keep their sampled ids there.
 """
 
 from collections.abc import Sequence
 from copy import copy
+from datetime import datetime
 from typing import Any
 
 from sampler.rendering.context import Context, Prompt, Rewrites
+from sampler.rendering.known_replies import KnownReplies
 from sampler.rendering.new_messages import SentMessages
+from sampler.rendering.recorded import Parent, RecordedRequests
+from sampler.rendering.sampled_reply import SampledReply
 from sampler.rendering.template import ChatTemplate, ToolSchema
 from sampler.rendering.words import Words
+from shared.documents.states import BranchCause, ParentKind
 from shared.documents.tool_schemas import hash_of
 
 Message = dict[str, Any]
 
 
+class PolicyTokens:
+    """What all threads of one policy in one episode share. `affinity`: the engines that hold the KV cache, by dispatch."""
+
+    def __init__(self) -> None:
+        self.now = datetime.now()
+        self.known = KnownReplies()
+        self.recorded = RecordedRequests()
+        self.affinity: dict[str, dict[str, str]] = {}
+
+
 class View:
-    """`last_dispatch`: the request that the next one continues. `affinity`: the engine that holds the episode's KV cache, by
-    turn source."""
+    """`last_dispatch`: the last answered request. `affinity`: the engine that holds the thread's KV cache, by turn source."""
 
     def __init__(
-        self, policy: str, template: ChatTemplate, tools: Sequence[ToolSchema] | None, rewrites: Rewrites
+        self,
+        policy: str,
+        thread: str | None,
+        template: ChatTemplate,
+        tools: Sequence[ToolSchema] | None,
+        rewrites: Rewrites,
+        tokens: PolicyTokens,
     ) -> None:
         self.policy = policy
-        self.context = Context(template, tools, rewrites)
+        self.thread = thread
+        self.context = Context(template, tools, rewrites, tokens.known, tokens.now)
         self.tools = tools or ()
         self.tools_hash = hash_of(tools)
         self.last_dispatch: str | None = None
         self.affinity: dict[str, str] = {}
-        self._sent = SentMessages(policy)
+        self._tokens = tokens
+        self._sent = SentMessages(policy, thread)
         self._begun = False
-        self._output: list[int] = []
-        self._message: Message | None = None
+        self._reply: SampledReply | None = None
+
+    @property
+    def is_opening(self) -> bool:
+        """Whether the prompt is the first of its thread and contains no reply."""
+        return self.last_dispatch is None and not self.context.has_replies
 
     def next_prompt(self, messages: Sequence[Message], *, restart: bool) -> Prompt:
-        """The tokens that the next request adds; `context.ids` is the whole prompt. `restart`: the messages are the whole
-        history.
+        """The tokens that the next request adds to the thread's last one; `context.ids` is the whole prompt. `restart`: the
+        messages are the whole history.
 
         Raises ConfigError for a list that repeats earlier messages, or that the template rejects.
         """
         self._sent.send(messages, restart=restart)
-        output, reply = self._output, self._message
-        self._output, self._message = [], None
+        reply, self._reply = self._reply, None
         if not self._begun:
             self._begun = True
             return self.context.start(messages)
-        return (
-            self.context.restart(messages, output, reply) if restart else self.context.extend(output, messages, reply)
-        )
+        assert reply is not None, "a request without a reply leaves the view as it was"
+        return self.context.restart(messages, reply) if restart else self.context.extend(reply, messages)
 
-    def fork(self) -> "View":
-        """An independent copy."""
+    def parent(self, prompt: Prompt) -> tuple[Parent, BranchCause]:
+        """The parent of the request with this prompt, and why it does not continue the thread's last one."""
+        found = self._tokens.recorded.parent_of(self.context.ids, self.last_dispatch, prompt.shared_length)
+        if self.last_dispatch is None and found.kind is ParentKind.FORK:
+            return found, BranchCause.THREAD
+        return found, prompt.cause
+
+    def engine_of(self, source: str, parent: Parent) -> str | None:
+        """The engine that holds the KV cache of the thread, or else of the request's parent."""
+        held = self._tokens.affinity.get(parent.name or "", {})
+        return self.affinity.get(source) or held.get(source)
+
+    def fork(self, *, sharing: bool = False) -> "View":
+        """An independent copy; `sharing`: that goes on knowing the episode's replies."""
         fork = copy(self)
-        fork.context, fork._sent = self.context.fork(), self._sent.copy()
+        fork.context, fork._sent = self.context.fork(sharing=sharing), self._sent.copy()
+        fork.affinity = dict(self.affinity)
         return fork
 
-    def add_reply(self, output_ids: Sequence[int], message: Message, words: frozenset[Words]) -> None:
-        """`words`: as returned by `reply_words`."""
-        self._output, self._message = list(output_ids), message
+    def add_reply(
+        self, dispatch: str, parent: Parent, output_ids: Sequence[int], message: Message, words: frozenset[Words]
+    ) -> None:
+        """The reply to the request `dispatch`, whose prompt is `context.ids`. `words`: as returned by `reply_words`."""
+        self._reply = self.context.sampled(output_ids, message)
         self._sent.replied(message, words)
+        self._tokens.recorded.add(dispatch, [*self.context.ids, *output_ids], parent)
+        self._tokens.affinity[dispatch] = self.affinity
+        self.last_dispatch = dispatch
 
     def text_of(self, output_ids: Sequence[int]) -> str:
         """The text for people and parsers, without the end-of-turn token. Training and later prompts use the ids.

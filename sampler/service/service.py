@@ -341,6 +341,7 @@ class SamplerService:
                     "retries": stats.retries,
                     "continuations": stats.continuations,
                     "branch_causes": dict(self._resources.branch_causes),
+                    "parents": dict(self._resources.parent_kinds),
                     "reward_mean": round(sum(self._rewards) / len(self._rewards), 4) if self._rewards else None,
                 },
             )

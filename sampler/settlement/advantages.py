@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from sampler.settlement.config import Advantage, GigpoMode, GroupConfig
-from sampler.settlement.groups import ScoredEpisode, turn_rewards
+from sampler.settlement.groups import ScoredEpisode, follows, turn_rewards
 from sampler.settlement.registry import estimate, register_advantage
 
 ZSCORE_EPSILON = 1e-6
@@ -85,12 +85,25 @@ def _zero_if_tiny(value: float) -> float:
 
 
 def returns(episode: ScoredEpisode, reward: float, discount: float) -> list[float]:
-    """G_t = Σ_k≥t γ^(k−t) r_k: the return from turn t on."""
+    """G_t = Σ_k≥t γ^(k−t) r_k: the return from turn t on, over turns that were asked after its reply.
+
+    Turns of other threads that were asked before that are not its consequences; they count neither in the sum nor in k − t.
+    """
+    if any(turn.while_open for turn in episode.turns):
+        return _returns_of_threads(episode, reward, discount)
     total, found = 0.0, []
     for earned in reversed(turn_rewards(episode, reward)):
         total = earned + discount * total
         found.append(total)
     return found[::-1]
+
+
+def _returns_of_threads(episode: ScoredEpisode, reward: float, discount: float) -> list[float]:
+    earned, turns, found = turn_rewards(episode, reward), episode.turns, []
+    for at, turn in enumerate(turns):
+        later = [k for k in range(at + 1, len(turns)) if follows(turn, turns[k])]
+        found.append(math.fsum(discount**n * earned[k] for n, k in enumerate([at, *later])))
+    return found
 
 
 @register_advantage(Advantage.REWARD_TO_GO)

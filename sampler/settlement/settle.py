@@ -24,6 +24,7 @@ from sampler.settlement.groups import ScoredEpisode, read_episode
 from sampler.settlement.rules import RuleResult, judge
 from shared.documents import DBRecordData, DispatchedSamplingTask, Record, Slot, Task, data_id
 from shared.documents.states import DataStatus, RecordStatus, SlotStatus
+from shared.episodes.state import OPEN
 from shared.errors import DataError, MalformedDocument
 from shared.names import TRAIN_SPLIT
 from shared.store import Store
@@ -121,6 +122,7 @@ async def _parts(store: Store, task: Task, scored: Mapping[str, float]) -> dict[
         raise SpoiltRecord(min(missing), MalformedDocument(Record.collection, min(missing), "it is gone"))
     parts: dict[str, list[Part]] = {task.policy: []}
     for rid, score in scored.items():
+        _require_closed(rid, dispatches[rid])
         turns: dict[str, list[DispatchedSamplingTask]] = {task.policy: []}
         for dispatch in answered(dispatches[rid]):
             turns.setdefault(dispatch.policy or task.policy, []).append(dispatch)
@@ -130,6 +132,14 @@ async def _parts(store: Store, task: Task, scored: Mapping[str, float]) -> dict[
                 part = Part(records[rid], records[rid].policy_scores.get(policy, score), own)
                 parts.setdefault(policy, []).append(part)
     return parts
+
+
+def _require_closed(rid: str, dispatches: Sequence[DispatchedSamplingTask]) -> None:
+    """A request that was asked and never written since leaves an incomplete episode, which is not trained as if whole."""
+    for dispatch in dispatches:
+        if dispatch.status in OPEN:
+            problem = f"is {dispatch.status.value}: its reply was never written, so its episode is incomplete"
+            raise SpoiltRecord(rid, MalformedDocument(DispatchedSamplingTask.collection, dispatch.id, problem))
 
 
 def _read(part: Part, config: SamplerConfig) -> ScoredEpisode:

@@ -24,6 +24,9 @@ class Check(StrEnum):
     ONCE = "no slot has two trained records, or two sets of training data for a policy"
     OWNED = "training data belongs to a scored slot's record"
     POLICIES = "each policy trains on its own turns"
+    COMPLETE = (
+        "an episode with training data has no open request, and each turn's parent is an earlier turn of its policy"
+    )
     TOOLS = "the tools that a request names are stored unchanged"
     TOKENS = "trained tokens equal those of the dispatches"
     SAMPLED = "sampled tokens in the tree equal those of the engine's replies"

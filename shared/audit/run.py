@@ -17,6 +17,7 @@ from shared.audit.tokens import audit_tokens
 from shared.audit.tools import audit_tools
 from shared.documents import DBRecordData, DispatchedSamplingTask, Record, Slot, Task, data_id
 from shared.documents.states import RecordStatus, SlotStatus
+from shared.episodes.state import EpisodeState
 from shared.names import TRAIN_SPLIT
 from shared.store import Store
 
@@ -218,6 +219,7 @@ async def _audit_data(
         read = {d.id: d for document in dispatches[data.record] if (d := report.read(DispatchedSamplingTask, document))}
         if record is not None:
             _audit_policy(report, data, record["policy"], read)
+            _audit_episode(report, record, list(read.values()))
         audit_tokens(report, data, read)
 
 
@@ -275,6 +277,17 @@ def _audit_policy(
         right = whose == data.policy and (sampler == data.policy or not used.trained)
         text = f"{used.id}, a turn of policy {whose}, was sampled by policy {sampler}"
         report.look(Check.POLICIES, right, f"{data.id}: trains {text}" if used.trained else f"{data.id}: has {text}")
+
+
+def _audit_episode(
+    report: AuditReport, document: Mapping[str, Any], dispatches: Sequence[DispatchedSamplingTask]
+) -> None:
+    record = report.read(Record, document)
+    if record is None:
+        return
+    state = EpisodeState(record, dispatches)
+    wrong = [f"turn {number} is open" for number in state.open_turns] + state.problems
+    report.look(Check.COMPLETE, not wrong, f"{record.id}: {'; '.join(wrong)}")
 
 
 def _audit_steps(

@@ -1,6 +1,6 @@
 """`tandem show`: print an episode, the attempts at a task, or the latest episodes."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -15,7 +15,9 @@ from rich.table import Table
 from shared.cli.connect import Connection, RunName, ago, console, print_records, table, with_store
 from shared.documents import DBRecordData, DispatchedSamplingTask, Record, Task
 from shared.documents.packed import unpack_floats, unpack_ints
+from shared.documents.states import ParentKind
 from shared.documents.tool_schemas import ToolSchemas
+from shared.episodes.state import EpisodeState, ThreadState, TurnState
 from shared.errors import ConfigError
 from shared.store import Store
 
@@ -39,7 +41,7 @@ class StoredEpisode:
 
     record: Record
     task: Task | None
-    dispatches: Sequence[DispatchedSamplingTask]
+    state: EpisodeState
     data: Sequence[DBRecordData]  # one for each policy that took turns
     settings: Sequence[str]  # ids of its sampler's settings
     tools: Mapping[str, ToolSchemas]  # by hash
@@ -129,7 +131,8 @@ async def _episode(store: Store, record: Record) -> StoredEpisode:
     dispatches = await store.records.dispatches_of([record.id])
     settings = [settings.id for settings in await store.settings.of_worker(record.worker)]
     tools = await store.tool_schemas.get_many(sorted({dispatch.tools_hash for dispatch in dispatches[record.id]}))
-    return StoredEpisode(record, await store.tasks.get(record.task), dispatches[record.id], data, settings, tools)
+    state = EpisodeState(record, dispatches[record.id])
+    return StoredEpisode(record, await store.tasks.get(record.task), state, data, settings, tools)
 
 
 async def _speller(store: Store, policy: str) -> Callable[[int], str]:
@@ -152,14 +155,16 @@ def _print_episode(episode: StoredEpisode, spell: Callable[[int], str] | None, *
     _field(out, "record", f"{record.id}: {record.status.value}, {record.num_turns} turns, {record.num_tokens} tokens")
     _field(out, "sampler", ", ".join([record.worker, *(f"with {name}" for name in episode.settings)]))
     told = ""
-    for dispatch in episode.dispatches:
-        if dispatch.tools_hash not in ("", told):
-            told = dispatch.tools_hash
+    for turn in _in_order(out, episode.state):
+        if turn.dispatch.tools_hash not in ("", told):
+            told = turn.dispatch.tools_hash
             _print_tools(out, told, episode.tools.get(told), whole=whole_tools)
-        _print_dispatch(out, dispatch, record.policy)
+        _print_turn(out, turn, record.policy)
         if spell is not None:
-            _print_tokens(out, dispatch, spell)
+            _print_tokens(out, turn.dispatch, spell)
     out.print(Rule("outcome"))
+    for problem in episode.state.problems:
+        _field(out, "problem", problem, style="red")
     _field(out, "ended", f"{record.termination or 'not yet'}" + (f"; {record.error}" if record.error else ""))
     _field(out, "settled", record.reason)
     _field(out, "answer", record.answer)
@@ -177,6 +182,22 @@ def _print_episode(episode: StoredEpisode, spell: Callable[[int], str] | None, *
         _field(out, "training", whose + _training(data))
     if not episode.data:
         _field(out, "training", "no training data")
+
+
+def _in_order(out: Console, state: EpisodeState) -> Iterator[TurnState]:
+    """As asked; in an episode with threads one thread after the other, each below its name."""
+    if all(thread.name is None for thread in state.threads):
+        yield from state.turns
+        return
+    _field(out, "threads", "; ".join(_thread(thread, state.record.policy) for thread in state.threads))
+    for thread in state.threads:
+        out.print(Rule(escape(_thread(thread, state.record.policy)), characters="═"))
+        yield from thread.turns
+
+
+def _thread(thread: ThreadState, owner: str) -> str:
+    turns = ", ".join(str(turn.number) for turn in thread.turns)
+    return f"{thread.label(owner)}: turn{'s' * (len(thread.turns) > 1)} {turns}"
 
 
 def _training(data: DBRecordData) -> str:
@@ -209,11 +230,13 @@ def _print_tools(out: Console, tools_hash: str, schemas: ToolSchemas | None, *, 
         _field(out, "tool", line)
 
 
-def _print_dispatch(out: Console, d: DispatchedSamplingTask, owner: str) -> None:
-    whose = "" if d.policy in (None, owner) else f" of policy {d.policy}"
+def _print_turn(out: Console, turn: TurnState, owner: str) -> None:
+    d = turn.dispatch
+    whose = "" if turn.policy == owner else f" of policy {turn.policy}"
     title = f"turn {d.turn}{whose}: {d.status.value}"
-    if d.parent is not None:
-        title += f", after {d.parent.rsplit(':', 1)[-1]} (shares {d.shared_length} tokens)"
+    if turn.parent is not None and turn.kind is not ParentKind.ROOT:
+        how = "after" if turn.kind is ParentKind.BRIDGE else "forks from"
+        title += f", {how} {turn.parent} (shares {d.shared_length} tokens)"
     out.print(Rule(escape(title), align="left"))
     for message in d.messages:
         _field(out, str(message.get("role", "message")), message.get("content"), style="cyan")

@@ -97,7 +97,7 @@ def _print(run: str, rows: list[Document], versions: list[PolicyVersion]) -> Non
         record, data = (row["record"],), (row["record"], row["policy"])
         chain.add_row(
             escape(row["record"]) if record not in seen else "",
-            str(row["turn"]),
+            str(row["turn"]) if row["thread"] is None else escape(f"{row['turn']} {row['thread']}"),
             escape(row["policy"]),
             " ".join(f"v{version}×{n}" for version, n in row["weight_versions"]),
             "–" if row["advantage"] is None else f"{row['advantage']:+.4f}",

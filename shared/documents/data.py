@@ -192,14 +192,17 @@ class DispatchedSamplingTask(Document):
     """One request to the engine and its answer.
 
     Its prompt is the first `shared_length` tokens of the parent's prompt + response, then `prompt_ids`; so storage grows
-    linearly with the turns of an episode. `messages` holds only the new ones. A field that is not stored has its default.
+    linearly with the turns of an episode. The parent is any earlier request of the same policy that was answered.
+    `messages` holds only those that are new in the thread. A field that is not stored has its default.
     """
 
     collection: ClassVar[str] = "dispatched_sampling_tasks"
     id: str = Field(alias="_id")
     record: str
     policy: str | None = None  # policy that took this turn; None: the record's
+    thread: str | None = None  # conversation of the policy; None: its main one
     turn: int
+    while_open: list[int] = []  # turns of other threads without a reply when this one was asked
     parent: str | None
     shared_length: int
     branch_cause: BranchCause = BranchCause.CLEAN

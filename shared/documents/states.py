@@ -69,11 +69,20 @@ class DispatchStatus(StrEnum):
 
 
 class BranchCause(StrEnum):
-    """How a request's tokens relate to the previous request's."""
+    """How a request's tokens relate to the previous request of its thread, and why."""
 
     CLEAN = "clean"  # they extend them, or this is the first request
     TEMPLATE_REWRITE = "template_rewrite"  # the chat template now renders older turns differently
     CONTEXT_POLICY = "context_policy"  # the sampler started another history
+    THREAD = "thread"  # the first request of a further thread, which shares a part of an earlier request
+
+
+class ParentKind(StrEnum):
+    """How a request's tokens relate to its parent: the recorded request of its policy that shares the longest prefix."""
+
+    BRIDGE = "bridge"  # the parent's whole prompt and reply, and what the template adds
+    FORK = "fork"  # a part of the parent's prompt and reply
+    ROOT = "root"  # nothing: it has no parent
 
 
 class DataStatus(StrEnum):

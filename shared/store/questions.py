@@ -278,6 +278,7 @@ def chain_pipeline(where: Mapping[str, Any]) -> list[Document]:
                 "reward": 1,
                 "trained_steps": 1,
                 "turn": "$dispatch.turn",
+                "thread": {"$ifNull": ["$dispatch.thread", None]},
                 "weight_versions": "$dispatch.weight_versions",
                 "advantage": "$dispatch.advantage",
                 "service": "$dispatch.service",

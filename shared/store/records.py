@@ -29,6 +29,7 @@ WRITTEN_WITH_THE_ANSWER = {
     "continuations",
     "usage",
     "tool_calls",
+    "score",
 }
 TOKENS = [
     *("record", "turn", "parent", "shared_length", "status", "sampling_params", "prompt_ids", "weight_versions"),

@@ -18,8 +18,8 @@ from sampler.sampler import AsyncSampler
 from sampler.scorers import Score
 from sampler.settlement.settle import settle_next
 from shared.audit.run import audit
-from shared.documents.packed import unpack_ints
 from shared.documents.states import Termination
+from shared.episodes.state import EpisodeState
 from shared.store import Store
 from tests.sampler.chats import NAMED, small_tokenizer
 from tests.sampler.conversations import TOOLS
@@ -252,10 +252,12 @@ async def test_a_sampler_that_returns_to_a_history_sends_the_sampled_ids(store: 
             sampler = Wanderer(shared, await claim(store))
             assert await play(sampler) is not None
         await settle_next(store, "w", shared.config)
-    _, _, dispatches = await ended(store, sampler)
-    sent: list[int] = []
-    for dispatch in dispatches:
-        sent = [*sent, *output][: dispatch.shared_length] + unpack_ints(dispatch.prompt_ids).tolist()
+    record, _, dispatches = await ended(store, sampler)
+    sent = EpisodeState(record, dispatches).prompt_of(2)
     assert len(dispatches) == 3
+    assert (dispatches[2].parent, dispatches[2].shared_length) == (
+        dispatches[0].id,
+        dispatches[0].usage["prompt"] + dispatches[0].usage["completion"],
+    ), "it continues the first request, as if the second had never been"
     assert sent[dispatches[0].usage["prompt"] :][: len(output)] == output
     assert (await audit(store, running=True)).ok

@@ -181,7 +181,7 @@ def test_show_lists_what_to_choose_from_then_a_task_then_an_episode(tandem: Comm
     assert episode.exit_code == 0
     for text in (
         *("2+2?", "message [0]", "reply 1", "calculator({'e': '2+2'})", "[4]  [0.25 s]"),
-        *("v3 × 2, v4 × 1", "score", "steps: 1", "6 of 12 tokens have a loss", "after 1 (shares 5 tokens)"),
+        *("v3 × 2, v4 × 1", "score", "steps: 1", "6 of 12 tokens have a loss", "forks from 1 (shares 5 tokens)"),
     ):
         assert text in episode.stdout
     assert "-0.4000" not in episode.stdout
