@@ -10,6 +10,7 @@ from shared.lazy_names import lazy_names
 if TYPE_CHECKING:
     from sampler.errors import AgentFailed, EngineError, ScorerFailed, ToolFailure
     from sampler.mcp_sampler import MCPSampler
+    from sampler.ported import ChatPort, PortedSampler
     from sampler.sampler import AsyncSampler, Turn
     from sampler.scorers.registry import Score
     from shared.documents.states import Termination
@@ -17,8 +18,10 @@ if TYPE_CHECKING:
 __all__ = [
     "AgentFailed",
     "AsyncSampler",
+    "ChatPort",
     "EngineError",
     "MCPSampler",
+    "PortedSampler",
     "Score",
     "ScorerFailed",
     "Termination",
@@ -30,6 +33,7 @@ __getattr__ = lazy_names(
     {
         **dict.fromkeys(("AgentFailed", "EngineError", "ScorerFailed", "ToolFailure"), "sampler.errors"),
         **dict.fromkeys(("AsyncSampler", "Turn"), "sampler.sampler"),
+        **dict.fromkeys(("ChatPort", "PortedSampler"), "sampler.ported"),
         "MCPSampler": "sampler.mcp_sampler",
         "Score": "sampler.scorers.registry",
         "Termination": "shared.documents.states",
