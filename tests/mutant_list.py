@@ -39,6 +39,7 @@ FORKS = "tests/sampler/sandbox/test_forked_warden.py"
 SANDBOX = "tests/sampler/sandbox/test_sandbox.py"
 TOOLS = "tests/sampler/sandbox/test_bundled_tools.py"
 DEVICES = "tests/shared/test_leases.py"
+THREADS = "tests/sampler/test_threads.py"
 
 MUTANTS = (
     Mutant(
@@ -54,6 +55,62 @@ MUTANTS = (
         """, "seq": {"$lt": seq_limit}}""",
         "}",
         "tests/shared/cli/test_metrics.py::test_wanted_episodes_are_the_slots_within_the_budget_not_the_whole_queue",
+    ),
+    Mutant(
+        "threads: a copy of a reply means the one that was sampled after the same messages",
+        "sampler/rendering/known_replies.py",
+        "found = self._after_the_same(messages, found, copies)",
+        "pass",
+        f"{THREADS}::test_alternating_histories_lose_no_sampled_id_even_if_both_say_the_same",
+    ),
+    Mutant(
+        "threads: a thread has one request at a time",
+        "sampler/in_flight.py",
+        "if thread in self._callers:",
+        "if False:",
+        f"{THREADS}::test_a_misuse_of_threads_fails_the_slot_with_the_remedy",
+    ),
+    Mutant(
+        "threads: an episode does not end with an open request",
+        "sampler/in_flight.py",
+        "if self._callers:",
+        "if False:",
+        f"{THREADS}::test_an_episode_that_ends_with_an_open_request_is_refused_and_the_request_cancelled",
+    ),
+    Mutant(
+        "threads: a failed episode cancels its other requests",
+        "sampler/in_flight.py",
+        "            task.cancel()\n",
+        "            pass\n",
+        f"{THREADS}::test_after_a_failure_of_one_thread_the_others_ask_nothing_and_nothing_stays_open",
+    ),
+    Mutant(
+        "threads: a request without a reply leaves its thread as it was",
+        "sampler/sampler.py",
+        "                if turn is None:\n                    self._views[key] = before",
+        "                if False:\n                    self._views[key] = before",
+        f"{THREADS}::test_a_cancelled_request_leaves_its_thread_as_it_was",
+    ),
+    Mutant(
+        "threads: a request closes its own thread's last turn alone",
+        "sampler/journal.py",
+        'self._unwritten.get(self._last.get(thread, ""))',
+        "next(reversed(self._unwritten.values()), None)",
+        f"{THREADS}::test_tool_calls_marks_and_scores_belong_to_the_turn_that_is_named",
+    ),
+    Mutant(
+        "threads: an episode with an open request is not settled",
+        "sampler/settlement/settle.py",
+        "        _require_closed(rid, dispatches[rid])\n",
+        "",
+        f"{THREADS}::test_an_episode_with_an_open_request_is_set_aside_at_settlement_and_found_by_the_audit",
+    ),
+    Mutant(
+        "threads: a turn's return leaves out turns that ran at the same time",
+        "sampler/settlement/groups.py",
+        "return earlier.number in later.while_open",
+        "return False",
+        f"{THREADS}::test_a_turns_return_counts_what_was_asked_after_its_reply",
     ),
     Mutant(
         "torchrun's own store keeps its port",
