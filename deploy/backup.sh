@@ -1,0 +1,49 @@
+#!/usr/bin/env bash
+# Backs up and restores a Compose project: the database, the administrator's password, checkpoints and published weights.
+#
+#   deploy/backup.sh save FILE.tar       stop what writes, copy the volumes, start it again
+#   deploy/backup.sh restore FILE.tar    into a project without volumes: COMPOSE_PROJECT_NAME=other deploy/backup.sh restore FILE.tar
+#
+# Every other password is set anew at the next `up`: `prepare` logs in with the administrator's.
+#   COMPOSE_PROJECT_NAME   the project; default: deploy, the folder's name
+#   IMAGES, TANDEM_VERSION as for docker-compose.yml: the image whose tar is used
+set -euo pipefail
+usage() { sed -n '2,/^set /{/^set /!s/^# \{0,1\}//p}' "${BASH_SOURCE[0]}"; }
+project="${COMPOSE_PROJECT_NAME:-deploy}"
+image="${IMAGES:-tandem}/sampler:${TANDEM_VERSION:-0.1.0}"
+volumes=(mongo-data credentials-root output)
+
+mounts() {  # mode
+  local volume
+  for volume in "${volumes[@]}"; do printf -- '-v %s_%s:/volumes/%s%s ' "$project" "$volume" "$volume" "$1"; done
+}
+in_tar() {  # mode, arguments of tar: as root, who keeps the owners
+  # shellcheck disable=SC2046  # words on purpose
+  docker run --rm -i --network none --user 0 --entrypoint tar $(mounts "$1") "$image" "${@:2}"
+}
+running() { docker ps -q --filter "label=com.docker.compose.project=$project"; }
+
+case "${1:-}" in
+  save)
+    [[ $# == 2 && ! -e "$2" ]] || { echo "backup: expected a FILE that does not exist yet" >&2; exit 2; }
+    mapfile -t stopped < <(running)
+    # The database last: the others still write while they end.
+    mongo="$(docker ps -q --filter "label=com.docker.compose.project=$project" --filter label=com.docker.compose.service=mongo)"
+    for one in "${stopped[@]}"; do [[ "$one" == "$mongo" ]] || docker stop "$one" >/dev/null; done
+    [[ -z "$mongo" ]] || docker stop "$mongo" >/dev/null
+    in_tar :ro -C /volumes -c . > "$2.part" && mv "$2.part" "$2"
+    [[ -z "$mongo" ]] || docker start "$mongo" >/dev/null
+    for one in "${stopped[@]}"; do [[ "$one" == "$mongo" ]] || docker start "$one" >/dev/null; done
+    echo "$2: $(du -h "$2" | cut -f1) of ${volumes[*]}" ;;
+  restore)
+    [[ $# == 2 && -r "$2" ]] || { echo "backup: expected a FILE" >&2; exit 2; }
+    for volume in "${volumes[@]}"; do
+      if docker volume inspect "${project}_$volume" >/dev/null 2>&1; then
+        echo "backup: the volume ${project}_$volume is there; expected a project without volumes (docker-compose down --volumes deletes them)" >&2
+        exit 2
+      fi
+    done
+    in_tar "" -C /volumes -xp < "$2"
+    echo "restored into project $project; start it with docker-compose -p $project up -d" ;;
+  *) usage; [[ "${1:-}" == --help || "${1:-}" == -h ]] || exit 2 ;;
+esac

@@ -1,0 +1,1 @@
+"""`python -m scripts.deploy_check`: the Docker Compose deployment, tried on a real engine."""

@@ -1,0 +1,193 @@
+"""Tries the Docker Compose deployment on a real engine: `python -m scripts.deploy_check --help`.
+
+    build ▸ up to healthy ▸ import ▸ train ▸ scale to 6, then 1 ▸ kill each container ▸ trained ▸ audit ▸ what lies in the images
+
+Variables of the Compose file are taken from the environment (deploy/.env.example): images, ports, package indices.
+"""
+
+import json
+import sys
+import time
+from typing import Any
+
+from scripts.deploy_check import images
+from scripts.deploy_check.compose import Compose, DeployCheckFailed, health_of, name_of, say, service_of
+from scripts.deploy_check.settings import DeployCheckConfig
+from shared.errors import TandemError
+from shared.processes.interrupt import run_command
+
+TOOLS = "http://example-tools:9800/mcp"
+SERVICES = ("mongo", "mcp", "example-tools", "cpu-engine", "keeper", "sampler", "trainer")
+IMAGES = ("sampler", "mcp", "trainer", "engine")
+LAST_STEPS = 5
+
+
+class DeploymentTrial:
+    """The steps in order; `figures` is what they found."""
+
+    def __init__(self, config: DeployCheckConfig) -> None:
+        flags = f"--max_steps {config.max_steps}"
+        self.config = config
+        self.compose = Compose(
+            config.project, {"RUN_NAME": config.run, "TRAINER_FLAGS": flags, "MCP_MANAGER_URL": TOOLS}
+        )
+        self.figures: dict[str, Any] = {}
+
+    def run(self) -> None:
+        if self.config.build:
+            self.build()
+        try:
+            self.bring_up()
+            self.train()
+            self.finish()
+        finally:
+            if not self.config.keep:
+                self.compose.run("down", "--volumes", "--timeout", "20", check=False)
+        self.look_at_images()
+
+    def build(self) -> None:
+        started = time.monotonic()
+        self.compose.run("build", "prepare", "mcp", "trainer", "cpu-engine", quiet=False)
+        self._told("build_s", time.monotonic() - started)
+
+    def bring_up(self) -> None:
+        """`up` alone: MongoDB and MCP-Docker."""
+        started = time.monotonic()
+        self.compose.run("up", "-d", profiles=False)
+        self._healthy("mongo", "mcp")
+        self._told("up_to_healthy_s", time.monotonic() - started)
+        imported = ("tasks", "import", self.config.run, "/tasks/train.jsonl", "--num_generations", "8")
+        say(self.compose.tandem(*imported).strip().splitlines()[-1])
+
+    def train(self) -> None:
+        started = time.monotonic()
+        self._scale(self.config.samplers)
+        self._healthy(*SERVICES)
+        self._told("all_healthy_s", time.monotonic() - started)
+        quarter = max(1, self.config.max_steps // 4)
+        self._until_step(quarter)
+        self._scale(self.config.many_samplers)
+        self._until_step(quarter + 2)
+        self._workers_are(self.config.many_samplers)
+        self._scale(1)
+        self._workers_are(1)
+        self._until_step(quarter + 4)
+        self._scale(self.config.samplers)
+        if self.config.kill:
+            for service in SERVICES:
+                self._kill(service)
+        self._until_ended()
+        self._told("training_s", time.monotonic() - started)
+
+    def _scale(self, samplers: int) -> None:
+        say(f"--scale sampler={samplers}")
+        self.compose.run("up", "-d", "--scale", f"sampler={samplers}")
+
+    def _kill(self, service: str) -> None:
+        """`docker kill`, as an operator would; Docker does not restart what was killed so, so start it again."""
+        container = self.compose.containers(service)[0]
+        before = self._status()["records"].get("scored", 0) + self._status()["records"].get("ready", 0)
+        self.compose.docker("kill", name_of(container))
+        self.compose.docker("start", name_of(container))
+        started = time.monotonic()
+        self._healthy(service)
+
+        def goes_on() -> bool:
+            records = self._status()["records"]
+            return bool(records.get("scored", 0) + records.get("ready", 0) > before) or self._has_ended()
+
+        self.compose.until(f"another record after {service} was killed", goes_on, self.config.step_timeout_s)
+        self._told(f"kill_{service}_to_next_record_s", time.monotonic() - started)
+
+    def finish(self) -> None:
+        audit = self.compose.tandem("audit", self.config.run, "--json", check=False)
+        self.figures["audit"] = json.loads(audit)
+        rewards = self._rewards(self.compose.run("run", "--rm", "-T", "--no-deps", "--entrypoint", "cat", "trainer",
+                                                 f"/output/{self.config.run}/metrics.jsonl"))  # fmt: skip
+        self._told("rewards", rewards)
+        self._told(f"reward_of_last_{LAST_STEPS}_steps", sum(rewards[-LAST_STEPS:]) / LAST_STEPS)
+        if self.config.bare_metrics is not None:
+            bare = self._rewards(self.config.bare_metrics.read_text(encoding="utf-8"))[: len(rewards)]
+            self._told("rewards_bare", bare)
+            self._told(f"reward_bare_of_last_{LAST_STEPS}_steps", sum(bare[-LAST_STEPS:]) / LAST_STEPS)
+        status = self._status()
+        self._told("status", {name: status[name] for name in ("records", "record_data", "abandoned", "malformed")})
+        self._told("confinement", {service_of(one): images.confinement(one) for one in self.compose.containers()})
+        self._told("restarts", {name_of(one): one["RestartCount"] for one in self.compose.containers()})
+        self._told("running", images.running(self.compose))
+
+    def look_at_images(self) -> None:
+        prefix, _, tag = self.compose.image.rpartition("/sampler:")
+        for name in IMAGES:
+            image = f"{prefix}/{name}:{tag}"
+            self._told(f"image_{name}_mb", round(images.size_mb(self.compose, image)))
+            self._told(f"image_{name}_without_base_mb", round(images.own_mb(self.compose, image, self.compose.base)))
+        self._told("sampler_torch", images.files_with_torch(self.compose, self.compose.image))
+        self._told("sampler_secrets", images.secrets_in(self.compose, self.compose.image))
+        if self.figures["sampler_torch"] or self.figures["sampler_secrets"]:
+            raise DeployCheckFailed("the sampler's image has torch or a secret, see above")
+
+    # ------------------------------------------------------------------ what the run says
+
+    def _status(self) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(self.compose.tandem("status", self.config.run, "--json"))
+        return found
+
+    def _step(self) -> int:
+        policies = self._status()["policies"]
+        return int(policies[0]["step"]) if policies else 0
+
+    def _has_ended(self) -> bool:
+        state = self.compose.containers("trainer")[0]["State"]
+        return bool(state["Status"] == "exited" and state["ExitCode"] == 0)
+
+    def _until_step(self, step: int) -> None:
+        seconds = self.compose.until(f"step {step}", lambda: self._step() >= step, self.config.step_timeout_s)
+        say(f"step {step} after {seconds:.0f} s more")
+
+    def _until_ended(self) -> None:
+        self.compose.until("the trainer to end", self._has_ended, self.config.max_steps * self.config.step_timeout_s)
+
+    def _workers_are(self, samplers: int) -> None:
+        """As many live samplers as there shall be; those that were stopped have said so."""
+
+        def live() -> int:
+            workers = self._status()["workers"]
+            return sum(one["kind"] == "sampler" and one["live"] for one in workers)
+
+        self.compose.until(f"{samplers} samplers", lambda: live() == samplers, self.config.step_timeout_s)
+        say(f"{samplers} samplers are at work")
+
+    def _healthy(self, *services: str) -> None:
+        def are_healthy() -> bool:
+            found = [health_of(one) for name in services for one in self.compose.containers(name)]
+            return len(found) >= len(services) and all(health in ("healthy", "exited") for health in found)
+
+        self.compose.until(f"{', '.join(services)} to be healthy", are_healthy, self.config.step_timeout_s)
+
+    @staticmethod
+    def _rewards(lines: str) -> list[float]:
+        by_step = {int(line["step"]): line.get("reward/mean") for line in map(json.loads, lines.splitlines())}
+        return [round(float(reward), 4) for _, reward in sorted(by_step.items()) if reward is not None]
+
+    def _told(self, name: str, value: Any) -> None:
+        self.figures[name] = round(value, 3) if isinstance(value, float) else value
+        say(f"{name}: {json.dumps(self.figures[name], default=str)}")
+
+
+def main() -> None:
+    config = DeployCheckConfig.load_or_exit()
+    trial = DeploymentTrial(config)
+    try:
+        trial.run()
+    except TandemError as exc:
+        sys.exit(f"{type(exc).__name__}: {exc}")
+    finally:
+        if config.report is not None:
+            config.report.write_text(json.dumps(trial.figures, indent=1, default=str), encoding="utf-8")
+    if not trial.figures["audit"]["ok"]:
+        sys.exit("tandem audit found violations")
+
+
+if __name__ == "__main__":
+    run_command(main)

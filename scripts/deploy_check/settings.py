@@ -1,0 +1,32 @@
+"""The options of `python -m scripts.deploy_check`."""
+
+from pathlib import Path
+from typing import Annotated, ClassVar
+
+from pydantic import Field
+
+from shared.configuration.loading import ServiceConfig
+from shared.names import RunName
+
+Count = Annotated[int, Field(gt=0)]
+
+
+class DeployCheckConfig(ServiceConfig):
+    """Builds images, brings all up, trains the demo while samplers come and go and containers are killed, audits the run."""
+
+    section: ClassVar[str] = "deploy_check"
+    program: ClassVar[str] = "python -m scripts.deploy_check"
+
+    project: str = Field("tandem-check", description="Name of the Compose project, before its containers and volumes.")
+    run: RunName = Field("demo", description="Name of the run.")
+    max_steps: Count = Field(20, description="Optimizer steps of the demo.")
+    samplers: Count = Field(2, description="Samplers at first, and after the scaling.")
+    many_samplers: Count = Field(6, description="Samplers in the middle; then one.")
+    build: bool = Field(True, description="Build the images first. False: those that are there.")
+    kill: bool = Field(True, description="Kill every container once.")
+    keep: bool = Field(False, description="Leave containers and volumes for inspection. False: remove them at the end.")
+    bare_metrics: Path | None = Field(
+        None, description="metrics.jsonl of the same demo without containers, to compare the reward at the same steps."
+    )
+    step_timeout_s: Annotated[float, Field(gt=0)] = Field(600.0, description="Longest wait for any one thing.")
+    report: Path | None = Field(None, description="File for the figures, JSON. None: they are only printed.")

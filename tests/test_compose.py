@@ -1,0 +1,177 @@
+"""deploy/docker-compose.yml without an engine: what it names exists, each service's settings are those of its configuration, and
+every service is confined. `python -m scripts.deploy_check` tries it on a real engine.
+"""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from sampler.config import SamplerConfig
+from sampler.engine.keeper.config import KeeperConfig
+from sampler.engine.local.__main__ import _parser as engine_parser
+from sampler.mcp_docker.config import McpDockerConfig
+from sampler.tools import parse_servers
+from scripts.deploy_check.images import SECRET
+from shared.cli import app
+from shared.configuration.loading import ServiceConfig
+from shared.store.users import ROLES
+from trainer.settings.config import TrainerConfig
+
+ROOT = Path(__file__).parents[1]
+DEPLOY = ROOT / "deploy"
+TEXT = (DEPLOY / "docker-compose.yml").read_text()
+COMPOSE: dict[str, Any] = yaml.safe_load(TEXT)
+SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
+VARIABLE = re.compile(r"\$\{(\w+):-([^}]*)\}")
+CONFIGURED: dict[str, type[ServiceConfig]] = {
+    "sampler": SamplerConfig,
+    "keeper": KeeperConfig,
+    "trainer": TrainerConfig,
+}
+ENDS_BY_ITSELF = {"prepare", "tandem"}
+IN_CONTAINER = {"/config/run.yml": "assets/example/minirl.yml", "/model": "assets/example/model"}
+
+
+def with_defaults(text: str) -> str:
+    return VARIABLE.sub(lambda found: found[2], text)
+
+
+def flags(command: str | list[str]) -> list[str]:
+    return with_defaults(command).split() if isinstance(command, str) else [with_defaults(word) for word in command]
+
+
+def test_every_variable_is_in_the_example_with_its_default_and_none_is_left_over() -> None:
+    used = {found[1]: found[2] for found in VARIABLE.finditer(TEXT)}
+    assert len(re.findall(r"\$\{", TEXT)) == len(VARIABLE.findall(TEXT)), "each has a default"
+    example = dict(re.findall(r"^#([A-Z_]+)=(.*)$", (DEPLOY / ".env.example").read_text(), re.MULTILINE))
+    assert example == used
+
+
+@pytest.mark.parametrize("name", sorted(SERVICES))
+def test_a_service_is_confined_and_checked(name: str) -> None:
+    service = SERVICES[name]
+    assert service["read_only"] is True
+    assert service["user"].split(":")[0] not in ("0", "root")
+    assert service["cap_drop"] == ["ALL"]
+    assert service["security_opt"] == ["no-new-privileges:true"]
+    assert service["init"] is True
+    assert service["pids_limit"] > 0
+    assert "privileged" not in service
+    assert not [volume for volume in service.get("volumes", ()) if "docker.sock" in volume]
+    if name not in ENDS_BY_ITSELF:
+        assert service["healthcheck"]["test"][0] == "CMD"
+        assert service["restart"] in ("unless-stopped", "on-failure")
+        assert service["stop_grace_period"]
+
+
+def test_images_are_pinned_and_ports_are_for_this_machine_alone() -> None:
+    for name, service in SERVICES.items():
+        image = with_defaults(service["image"])
+        assert re.search(r":v?\d+\.\d+", image), name
+        for port in service.get("ports", ()):
+            assert with_defaults(port).startswith("127.0.0.1:"), f"{name}: {port}"
+
+
+def test_what_is_mounted_exists_and_volumes_are_declared() -> None:
+    used = set()
+    for name, service in SERVICES.items():
+        for volume in service.get("volumes", ()):
+            source = with_defaults(volume).split(":")[0]
+            if source.startswith("."):
+                assert (DEPLOY / source).exists(), f"{name}: {source}"
+            else:
+                used.add(source)
+    assert used == set(COMPOSE["volumes"])
+
+
+def test_a_service_gets_its_own_secrets_alone() -> None:
+    for role in (*(role.name for role in ROLES), "root"):
+        holders = [
+            name for name, s in SERVICES.items() if any(f"credentials-{role}:" in v for v in s.get("volumes", ()))
+        ]
+        own = {"operator": ["prepare", "tandem"], "viewer": ["prepare"], "root": ["prepare"]}.get(
+            role, ["prepare", role]
+        )
+        assert sorted(holders) == sorted(own), role
+    for name, service in SERVICES.items():
+        for volume in service.get("volumes", ()):
+            assert "credentials-" not in volume or volume.endswith(":ro") or name == "prepare"
+        assert not [value for value in service.get("environment", {}).values() if re.search(SECRET, str(value))]
+    assert not re.search(SECRET, TEXT)
+
+
+@pytest.mark.parametrize("name", sorted(CONFIGURED))
+def test_a_services_settings_are_those_of_its_configuration(
+    name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Its variables and flags, read by the class that reads them in the container."""
+    for variable, value in SERVICES[name]["environment"].items():
+        inside = with_defaults(str(value))
+        monkeypatch.setenv(variable, str(ROOT / IN_CONTAINER[inside]) if inside in IN_CONTAINER else inside)
+    secret = tmp_path / "db_connection_string"
+    secret.write_text("mongodb://someone:secret@mongo:27017/")
+    monkeypatch.setenv("DB_CONNECTION_STRING_FILE", str(secret))
+    words = flags(SERVICES[name]["command"])
+    module = words.index("-m")
+    assert words[module + 1] == CONFIGURED[name].program.removeprefix("python -m ")
+    config = CONFIGURED[name].load(words[module + 2 :])
+    if isinstance(config, McpDockerConfig):
+        assert (config.host, config.port, config.token_file) == ("0.0.0.0", 9700, Path("/run/mcp/token"))
+        return
+    assert config.secrets() == [secret.read_text()]
+    assert config.snapshot()["run"] == "demo"
+
+
+def test_the_cpu_engine_understands_its_flags() -> None:
+    words = SERVICES["cpu-engine"]["command"]
+    assert words[:3] == ["python", "-m", "sampler.engine.local"]
+    given = engine_parser().parse_args(words[3:])
+    assert (given.host, given.port, given.weight_version) == ("0.0.0.0", 30000, "0")
+
+
+def test_mcp_dockers_servers_can_be_started() -> None:
+    source = VARIABLE.search(next(v for v in SERVICES["mcp"]["volumes"] if "servers.json" in v))
+    assert source is not None
+    servers = parse_servers(DEPLOY / source[2])
+    assert {server.name for server in servers} == {"python", "shell", "files", "calculator"}
+    for server in servers:
+        assert (ROOT / f"{server.args[-1].replace('.', '/')}.py").is_file()
+
+
+def test_commands_of_tandem_exist() -> None:
+    known = {command.name for command in app.registered_commands} | {group.name for group in app.registered_groups}
+    named = {"database"}
+    for service in SERVICES.values():
+        test = service["healthcheck"].get("test", ["CMD", ""])
+        named |= {test[2]} if test[1] == "tandem" else set()
+    assert named == {"database", "health"}
+    assert named <= known
+
+
+def test_a_services_grace_exceeds_what_it_needs_to_stop() -> None:
+    grace = SamplerConfig.model_fields["grace_s"].default
+    assert SERVICES["sampler"]["stop_grace_period"] == "1m"
+    assert grace < 60
+
+
+def test_images_copy_what_exists_and_the_samplers_has_neither_torch_nor_the_trainer() -> None:
+    allowed = [line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")]
+    for path in (DEPLOY / "Dockerfile", DEPLOY / "mcp" / "Dockerfile"):
+        for line in re.findall(r"^COPY (?!--from)(.*)$", path.read_text(), re.MULTILINE):
+            for source in line.split()[:-1]:
+                assert (ROOT / source).exists(), source
+                assert any(
+                    source == name or name.startswith(f"{source}/") or source.startswith(f"{name}/") for name in allowed
+                )
+    stages = {
+        part.split()[0]: part for part in re.split(r"^FROM \S+ AS ", (DEPLOY / "Dockerfile").read_text(), flags=re.M)
+    }
+    assert "torch" not in stages["sampler"] + stages["sampler-packages"]
+    assert "COPY trainer" not in stages["sampler"] + stages["engine"]
+    assert "COPY sampler" not in stages["trainer"]
+    assert "sampler-packages" in stages["sampler"]
+    for name in ("Dockerfile", "mcp/Dockerfile"):
+        assert re.search(r"^USER 10001:10001$", (DEPLOY / name).read_text(), re.MULTILINE)
