@@ -105,11 +105,13 @@ class DeploymentTrial:
         rewards = self._rewards(self.compose.run("run", "--rm", "-T", "--no-deps", "--entrypoint", "cat", "trainer",
                                                  f"/output/{self.config.run}/metrics.jsonl"))  # fmt: skip
         self._told("rewards", rewards)
-        self._told(f"reward_of_last_{LAST_STEPS}_steps", sum(rewards[-LAST_STEPS:]) / LAST_STEPS)
         if self.config.bare_metrics is not None:
-            bare = self._rewards(self.config.bare_metrics.read_text(encoding="utf-8"))[: len(rewards)]
+            bare = self._rewards(self.config.bare_metrics.read_text(encoding="utf-8"))
             self._told("rewards_bare", bare)
-            self._told(f"reward_bare_of_last_{LAST_STEPS}_steps", sum(bare[-LAST_STEPS:]) / LAST_STEPS)
+            common = min(len(bare), len(rewards))
+            for name, found in (("", rewards), ("_bare", bare)):
+                last = found[max(0, common - LAST_STEPS) : common]
+                self._told(f"reward{name}_up_to_step_{common}", sum(last) / len(last))
         status = self._status()
         self._told("status", {name: status[name] for name in ("records", "record_data", "abandoned", "malformed")})
         self._told("confinement", {service_of(one): images.confinement(one) for one in self.compose.containers()})
