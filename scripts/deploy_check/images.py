@@ -10,6 +10,10 @@ SECRET = (
     r"-----BEGIN [A-Z ]*PRIVATE KEY-----|mongodb(\+srv)?://[^/:@ ]+:[^@/ $<{}]+@|\bsk-[A-Za-z0-9]{20,}|\bhf_[A-Za-z0-9]{20,}"
     r"|AKIA[0-9A-Z]{16}|ghp_[A-Za-z0-9]{30,}"
 )
+FIND_TORCH = (
+    r"find / -xdev \( -path '*/site-packages/torch*' -o -path '*/site-packages/nvidia*' -o -name 'libtorch*' \)"
+    " -prune -not -path '/proc/*' -print"
+)
 PLACES = ("/app", "/opt/tandem", "/etc", "/run", "/home", "/root", "/credentials", "/output", "/tmp", "/build")
 
 
@@ -24,15 +28,7 @@ def own_mb(compose: Compose, image: str, base: str) -> float:
 
 def files_with_torch(compose: Compose, image: str) -> list[str]:
     """Folders of torch and of NVIDIA's packages, and torch as a module that can be found."""
-    look = (
-        (
-            "find / -xdev ( -path */site-packages/torch* -o -path */site-packages/nvidia* -o -name libtorch* ) "
-            "-prune -not -path /proc/* -print"
-        )
-        .replace("(", r"\(")
-        .replace(")", r"\)")
-    )
-    found = _shell(compose, image, re.sub(r"(\*\S+)", r"'\1'", look)).split()
+    found = _shell(compose, image, FIND_TORCH).split()
     told = _shell(compose, image, "python -c 'import importlib.util as u; print(bool(u.find_spec(\"torch\")))'")
     return found + (["importable"] if "True" in told else [])
 
@@ -48,7 +44,12 @@ def secrets_in(compose: Compose, image: str) -> list[str]:
     return [path for path in found if path and not path.startswith(KNOWN_EXAMPLES)]
 
 
-KNOWN_EXAMPLES = ("/opt/tandem/lib/python3.11/site-packages/pymongo/", "/app/shared/redaction.py")
+PACKAGES = "/opt/tandem/lib/python3.11/site-packages"
+KNOWN_EXAMPLES = (
+    f"{PACKAGES}/pymongo/",
+    f"{PACKAGES}/cryptography/hazmat/primitives/serialization/ssh.py",  # the first line of a key, which it looks for
+    "/app/shared/redaction.py",
+)
 
 
 def running(compose: Compose) -> dict[str, list[str]]:
