@@ -146,6 +146,14 @@ class EngineClient:
         """Raises EngineRefused while requests are running or waiting: pause with mode `retract` first."""
         await self._send(url, "POST", "/flush_cache", self.timeouts.control_s, {})
 
+    async def release_memory(self, url: str) -> None:
+        """Release the weights' memory and the cache's. SGLang crashes while requests hold the cache: pause and flush first."""
+        await self._send(url, "POST", "/release_memory_occupation", self.timeouts.update_s, {})
+
+    async def resume_memory(self, url: str) -> None:
+        """Allocate it again; the weights have no values until the next update. SGLang crashes if nothing was released."""
+        await self._send(url, "POST", "/resume_memory_occupation", self.timeouts.update_s, {})
+
     async def _json(
         self, url: str, method: str, path: str, timeout_s: float, body: Mapping[str, Any] | None = None
     ) -> dict[str, Any]:

@@ -22,6 +22,7 @@ from sampler.engine.local.batching import Batching
 from sampler.engine.local.distributed import Announced, GroupError, UpdateGroups, check_fit
 from sampler.engine.local.errors import bad_value, bad_weights
 from sampler.engine.local.generation import RunningSequence
+from sampler.engine.local.occupation import TAGS, Occupation
 from sampler.engine.local.protocol import Limits
 from sampler.engine.local.runner import LoadedModel, UnsupportedModelError, load
 from sampler.engine.local.scheduler import Scheduler, UpdateRefusedError
@@ -34,6 +35,11 @@ log = logging.getLogger(__name__)
 REFUSED = (
     "Weights were not updated: sequences that are paused in place would go on over a stale cache. Pause with mode "
     "retract or abort, or send flush_cache=false."
+)
+ASLEEP = "Weights were not updated: their memory is released. Call /resume_memory_occupation first."
+BUSY = "Memory was not released: requests hold the cache. Pause with mode retract or abort first."
+STALE = (
+    "Still paused: memory is released, or the weights have no values since. Resume it, and update the weights first."
 )
 STALLED_S = 20.0  # a scheduler without a turn for this long is unhealthy (SGLang's health limit)
 
@@ -49,7 +55,8 @@ class Engine:
         self._session_open = False
         self._loop: asyncio.AbstractEventLoop | None = None
         self._live: dict[str, RunningSequence] = {}
-        self.scheduler = Scheduler(Batching(loaded.forward, loaded.kv, self.decode, weight_version), self._post)
+        batching = Batching(loaded.forward, loaded.kv, self.decode, weight_version)
+        self.scheduler = Scheduler(batching, self._post, Occupation(loaded.model, loaded.kv))
         config = loaded.model.config
         slots = loaded.kv.num_slots
         self.model = ServedModel(
@@ -127,7 +134,7 @@ class Engine:
                 log.warning("weight update refused path=%s reason=%s", model_path, error)
                 raise bad_weights(str(error)) from error
             except UpdateRefusedError as error:
-                raise bad_weights(REFUSED) from error
+                raise bad_weights(ASLEEP if self.scheduler.occupation.released else REFUSED) from error
             self.model.model_path = model_path
         log.info(
             "weights updated path=%s version=%s seconds=%.3f",
@@ -137,6 +144,25 @@ class Engine:
         )
         suffix = f" Weight version updated to {version}." if version is not None else ""
         return "Succeeded to update model weights." + suffix
+
+    async def release_memory(self, tags: list[str] | None) -> None:
+        """Raises ApiError in the weights' shape while requests hold the cache."""
+        chosen = _tags(tags)
+        async with self._updating:
+            if not await asyncio.wrap_future(self.scheduler.release(chosen)):
+                raise bad_weights(BUSY)
+        log.info("memory released tags=%s", ",".join(chosen))
+
+    async def resume_memory(self, tags: list[str] | None) -> None:
+        chosen = _tags(tags)
+        async with self._updating:
+            await asyncio.wrap_future(self.scheduler.allocate(chosen))
+        log.info("memory resumed tags=%s", ",".join(chosen))
+
+    async def proceed(self) -> None:
+        """Raises ApiError in the weights' shape while memory is released or the weights have no values."""
+        if not await asyncio.wrap_future(self.scheduler.resume()):
+            raise bad_weights(STALE)
 
     async def join_group(self, address: str, port: int, rank: int, size: int, name: str, backend: str) -> str:
         """Returns SGLang's message, as do the methods below. Raises ApiError in the weights' shape."""
@@ -180,13 +206,13 @@ class Engine:
             except DataError as error:
                 raise bad_weights(f"Failed to update parameter online: {error}") from error
             except UpdateRefusedError as error:
-                raise bad_weights(REFUSED) from error
+                raise bad_weights(ASLEEP if self.scheduler.occupation.released else REFUSED) from error
         suffix = f" Weight version updated to {version}." if version is not None else ""
         return "Succeeded to update parameter online." + suffix
 
     def weights_by_name(self, name: str, rows: int) -> list[Any] | None:
-        """The first `rows` of a parameter's current value; None if the model has no such parameter."""
-        parameter = self._loaded.model.state_dict().get(name)
+        """The first `rows` of a parameter's current value; None if the model has no such parameter, or its memory is free."""
+        parameter = None if self.scheduler.occupation.stale else self._loaded.model.state_dict().get(name)
         found: list[Any] | None = None if parameter is None else parameter[:rows].tolist()
         return found
 
@@ -209,6 +235,13 @@ def create(
     """Load the model and create the engine. Raises UnsupportedModelError with a message for the operator."""
     loaded = load(model_path, max_running_requests, max_total_tokens, context_length, num_threads)
     return Engine(model_path, loaded, weight_version)
+
+
+def _tags(tags: list[str] | None) -> list[str]:
+    """All if none is given, as in SGLang. Raises ApiError for an unknown one, which SGLang accepts."""
+    if unknown := [tag for tag in tags or () if tag not in TAGS]:
+        raise bad_value(f"tags: {str(unknown[0])[:100]!r} is unknown; expected some of {', '.join(TAGS)}")
+    return list(tags or TAGS)
 
 
 def _run_all(notices: list[Callable[[], None]]) -> None:

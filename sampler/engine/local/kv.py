@@ -22,11 +22,8 @@ KEEP_TAIL = 0.75  # a cached sequence is overwritten in place only if the new pr
 class KvSlots:
     def __init__(self, num_slots: int, layers: int, kv_heads: int, max_len: int, head_dim: int) -> None:
         self.num_slots, self.layers, self.kv_heads, self.max_len = num_slots, layers, kv_heads, max_len
-        # Zeros, since a masked position still contributes 0 * value and an uninitialized value may be NaN; from numpy,
-        # whose zeros take no memory until they are written.
-        shape = (num_slots, layers, 2, kv_heads, max_len, head_dim)
-        self.data = torch.from_numpy(np.zeros(shape, dtype=np.float32))
-        self.flat = self.data.view(-1, head_dim)
+        self._shape = (num_slots, layers, 2, kv_heads, max_len, head_dim)
+        self.allocate()
         self.tokens: NDArray[np.int32] = np.zeros((num_slots, max_len), dtype=np.int32)
         self.length: NDArray[np.int64] = np.zeros(num_slots, dtype=np.int64)  # reusable tokens
         self.owner: list[RunningSequence | None] = [None] * num_slots
@@ -35,6 +32,18 @@ class KvSlots:
         heads = torch.arange(2 * kv_heads)
         self._row_of_head = (torch.arange(layers)[:, None] * 2 * kv_heads + heads) * max_len  # [layers, 2 * kv_heads]
         self._rows_per_slot = layers * 2 * kv_heads * max_len
+
+    def allocate(self) -> None:
+        # Zeros, since a masked position still contributes 0 * value and an uninitialized value may be NaN; from numpy,
+        # whose zeros take no memory until they are written.
+        self.data = torch.from_numpy(np.zeros(self._shape, dtype=np.float32))
+        self.flat = self.data.view(-1, self._shape[-1])
+
+    def free(self) -> None:
+        """Give up the memory until `allocate`; nothing of the cache is kept. No sequence may own a slot."""
+        self.flush()
+        self.data = torch.empty(0)
+        self.flat = self.data
 
     def write_index(self, slot_N: torch.Tensor, position_N: torch.Tensor) -> torch.Tensor:
         """Rows of `flat` to which N tokens write: [layers, N * 2 * kv_heads], token-major, keys before values."""

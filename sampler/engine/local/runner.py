@@ -18,6 +18,7 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 from sampler.engine.local.attention import Piece, Plan, prefill_plan
 from sampler.engine.local.kv import KvSlots
 from sampler.engine.local.lean import LeanForward, NotLeanError
+from sampler.engine.local.occupation import own_storages
 from sampler.engine.local.stock import StockForward
 
 log = logging.getLogger(__name__)
@@ -57,6 +58,7 @@ def load(
     )
     model.train(False)
     model.requires_grad_(False)
+    own_storages(model)
     parameters = sum(p.numel() for p in model.parameters())
     torch.set_num_threads(num_threads or (1 if parameters < SMALL_MODEL else max(1, torch.get_num_threads())))
     config = model.config

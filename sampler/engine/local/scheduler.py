@@ -14,7 +14,7 @@ import signal
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Literal, TypeVar
@@ -23,6 +23,7 @@ import torch
 
 from sampler.engine.local.batching import Batching
 from sampler.engine.local.generation import RunningSequence
+from sampler.engine.local.occupation import Occupation
 
 log = logging.getLogger(__name__)
 
@@ -31,7 +32,7 @@ Result = TypeVar("Result")
 
 
 class UpdateRefusedError(Exception):
-    """A weight update that would leave running sequences on a stale cache; nothing was changed."""
+    """A weight update that would leave running sequences on a stale cache, or has no memory to go to; nothing was changed."""
 
 
 @dataclass(slots=True)
@@ -43,7 +44,10 @@ class PendingUpdate:
 
 
 class Scheduler:
-    def __init__(self, batching: Batching, post: Callable[[list[Callable[[], None]]], None]) -> None:
+    def __init__(
+        self, batching: Batching, post: Callable[[list[Callable[[], None]]], None], occupation: Occupation
+    ) -> None:
+        self.occupation = occupation
         self.paused: PauseMode | None = None
         self.failure: BaseException | None = None
         self.beat = time.monotonic()  # time of the loop's last turn; old only while a step takes long
@@ -109,12 +113,20 @@ class Scheduler:
     def pause(self, mode: PauseMode) -> Future[None]:
         return self._call(lambda: self._pause(mode))
 
-    def resume(self) -> Future[None]:
+    def resume(self) -> Future[bool]:
+        """False, without effect, while memory is released, or the weights have no values since."""
         return self._call(self._resume)
 
     def flush(self) -> Future[bool]:
         """Forget cached prefixes; False, without effect, while sequences hold KV."""
         return self._call(self._flush)
+
+    def release(self, tags: Sequence[str]) -> Future[bool]:
+        """Free memory; False, without effect, while sequences hold KV or could begin to."""
+        return self._call(lambda: self._release(tags))
+
+    def allocate(self, tags: Sequence[str]) -> Future[None]:
+        return self._call(lambda: self.occupation.resume(tags))
 
     def set_version(self, version: str) -> Future[None]:
         return self._call(lambda: self._b.enter_version(version))
@@ -165,7 +177,8 @@ class Scheduler:
         self._tell()
 
     def _can_step(self) -> bool:
-        return self.paused is None and self._b.can_step
+        asleep = self.occupation.released or self.occupation.stale
+        return self.paused is None and not asleep and self._b.can_step
 
     def _tell(self) -> None:
         if self._b.notices:
@@ -190,24 +203,37 @@ class Scheduler:
         if mode == "retract":
             self._b.retract()
 
-    def _resume(self) -> None:
+    def _resume(self) -> bool:
+        if self.occupation.released or self.occupation.stale:
+            return False
         self.paused = None
+        return True
+
+    @property
+    def _holds_cache(self) -> bool:
+        return self._b.holding or (bool(self._b.waiting) and self.paused is None)
 
     def _flush(self) -> bool:
-        if self._b.holding or (self._b.waiting and self.paused is None):
+        if self._holds_cache:
             return False
         self._b.kv.flush()
         return True
 
+    def _release(self, tags: Sequence[str]) -> bool:
+        if self._holds_cache:
+            return False
+        self.occupation.release(tags)
+        return True
+
     def _try_updates(self) -> None:
         holding = self._b.holding
-        if self.paused is None and (holding or self._b.waiting):
+        if self.paused is None and (holding or self._b.waiting) and not self.occupation.stale:
             return
         while self._updates:
             update = self._updates.popleft()
             if not update.done.set_running_or_notify_cancel():
                 continue
-            if holding and update.flush_cache:
+            if self.occupation.released or (holding and update.flush_cache):
                 update.done.set_exception(UpdateRefusedError())
                 continue
             self._apply(update)
@@ -216,6 +242,7 @@ class Scheduler:
 
     def _apply(self, update: PendingUpdate) -> None:
         update.apply()
+        self.occupation.filled()
         self._b.kv.flush()
         if update.version is not None:
             self._b.enter_version(update.version)

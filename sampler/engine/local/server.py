@@ -1,5 +1,5 @@
-"""The HTTP side: SGLang's routes over the engine. All responses are created in this file, `answers`, `chat` or `errors`;
-nothing here computes.
+"""The HTTP side: SGLang's routes over the engine. All responses are created in this file, `weight_routes`, `answers`,
+`chat` or `errors`; nothing here computes.
 """
 
 from __future__ import annotations
@@ -19,23 +19,20 @@ from starlette.routing import Route
 
 from sampler.engine.local import answers
 from sampler.engine.local.chat import chat_json, parse_chat
-from sampler.engine.local.distributed import announced
 from sampler.engine.local.engine import Engine
-from sampler.engine.local.errors import ApiError, bad_field, bad_weights, field, parse_json
+from sampler.engine.local.errors import ApiError, bad_field, field
 from sampler.engine.local.generation import RunningSequence, SamplingParams
 from sampler.engine.local.key_guard import KeyGuard
 from sampler.engine.local.protocol import parse_generate
+from sampler.engine.local.routed import CONTROL_S, Handler, Routed, json_body
 from sampler.engine.local.scheduler import PauseMode
-from shared.errors import DataError
+from sampler.engine.local.weight_routes import WEIGHT_ROUTES
 
 FLUSHED = (
     "Cache flushed.\nPlease check backend logs for more details. (When there are running or waiting requests, the "
     "operation will not be performed.)\n"
 )
 HEALTH_GENERATE_S = 20.0
-CONTROL_S = 60.0  # a control command waits at most for one step of the scheduler
-
-Handler = Callable[[Engine, Request], Awaitable[Response]]
 
 
 def build_app(engine: Engine, api_key: str | None = None) -> Starlette:
@@ -67,12 +64,8 @@ async def _detail(request: Request, error: Any) -> Response:
     return JSONResponse({"detail": error.detail}, error.status_code)
 
 
-async def _body(request: Request) -> dict[str, Any]:
-    return parse_json(await request.body(), request.headers.get("content-type", ""))
-
-
 async def generate(engine: Engine, request: Request) -> Response:
-    body = await _body(request)
+    body = await json_body(request)
     try:
         generations, as_list = parse_generate(body, engine.limits)
     except ApiError as error:
@@ -88,7 +81,7 @@ async def generate(engine: Engine, request: Request) -> Response:
 
 
 async def chat_completions(engine: Engine, request: Request) -> Response:
-    body = await _body(request)
+    body = await json_body(request)
     generations = parse_chat(body, engine.chat_template, engine.limits)
     if not await _complete(engine, request, generations):
         return Response(status_code=499)
@@ -162,14 +155,14 @@ def _error_event(error: ApiError) -> str:
 
 
 async def abort_request(engine: Engine, request: Request) -> Response:
-    body = await _body(request)
+    body = await json_body(request)
     rid, every = field(body, "rid", str, None), field(body, "abort_all", bool, False)
     await asyncio.wait_for(engine.abort(rid, abort_all=every), CONTROL_S)
     return Response()
 
 
 async def pause_generation(engine: Engine, request: Request) -> Response:
-    mode = field(await _body(request), "mode", str, "abort")
+    mode = field(await json_body(request), "mode", str, "abort")
     if mode not in get_args(PauseMode):
         raise bad_field(
             "{'type': 'literal_error', 'loc': ('body', 'mode'), 'msg': \"Input should be 'abort', 'retract' or "
@@ -180,87 +173,9 @@ async def pause_generation(engine: Engine, request: Request) -> Response:
 
 
 async def continue_generation(engine: Engine, request: Request) -> Response:
-    await _body(request)
-    await asyncio.wait_for(asyncio.wrap_future(engine.scheduler.resume()), CONTROL_S)
+    await json_body(request)
+    await asyncio.wait_for(engine.proceed(), CONTROL_S)
     return JSONResponse({"message": "RunningSequence continued successfully.", "status": "ok"})
-
-
-async def update_weights_from_disk(engine: Engine, request: Request) -> Response:
-    body = await _body(request)
-    message = await engine.update_weights(
-        field(body, "model_path", str),
-        field(body, "weight_version", str, None),
-        flush_cache=field(body, "flush_cache", bool, True),
-        abort_all=field(body, "abort_all_requests", bool, False),
-    )
-    return JSONResponse({"success": True, "message": message, "num_paused_requests": 0})
-
-
-async def init_weights_update_group(engine: Engine, request: Request) -> Response:
-    body = await _body(request)
-    return _changed(
-        await engine.join_group(
-            field(body, "master_address", str),
-            field(body, "master_port", int),
-            field(body, "rank_offset", int),
-            field(body, "world_size", int),
-            field(body, "group_name", str, "weight_update_group"),
-            field(body, "backend", str, "nccl"),
-        )
-    )
-
-
-async def destroy_weights_update_group(engine: Engine, request: Request) -> Response:
-    return _changed(await engine.leave_group(field(await _body(request), "group_name", str, "weight_update_group")))
-
-
-async def begin_weight_update(engine: Engine, request: Request) -> Response:
-    await _body(request)
-    return _changed(engine.begin_update())
-
-
-async def end_weight_update(engine: Engine, request: Request) -> Response:
-    await _body(request)
-    return _changed(engine.end_update())
-
-
-async def update_weights_from_distributed(engine: Engine, request: Request) -> Response:
-    body = await _body(request)
-    names, dtypes, shapes = (field(body, key, list) for key in ("names", "dtypes", "shapes"))
-    try:
-        what = announced(names, dtypes, shapes, field(body, "load_format", str, None))
-    except DataError as error:
-        raise bad_weights(f"Failed to receive weights: {error}") from error
-    message = await engine.update_from_group(
-        field(body, "group_name", str, "weight_update_group"),
-        what,
-        field(body, "weight_version", str, None),
-        flush_cache=field(body, "flush_cache", bool, True),
-    )
-    return _changed(message)
-
-
-def _changed(message: str) -> Response:
-    return JSONResponse({"success": True, "message": message})
-
-
-async def update_weight_version(engine: Engine, request: Request) -> Response:
-    body = await _body(request)
-    version = field(body, "new_version", str)
-    if field(body, "abort_all_requests", bool, True):
-        await asyncio.wait_for(asyncio.wrap_future(engine.scheduler.abort(abort_all=True)), CONTROL_S)
-    await asyncio.wait_for(asyncio.wrap_future(engine.scheduler.set_version(version)), CONTROL_S)
-    answer = {"success": True, "message": f"Weight version updated to {version}", "new_version": version}
-    return JSONResponse(answer)
-
-
-async def get_weights_by_name(engine: Engine, request: Request) -> Response:
-    """The first rows of one parameter, as float32. (SGLang 0.5.23 supports it only for Llama-like classes.)"""
-    body = await _body(request)
-    rows = engine.weights_by_name(field(body, "name", str), field(body, "truncate_size", int, 100))
-    if rows is None:
-        return JSONResponse({"error": {"message": "Get parameter by name failed"}}, 400)
-    return JSONResponse(rows)
 
 
 async def flush_cache(engine: Engine, request: Request) -> Response:
@@ -313,24 +228,17 @@ async def ping(engine: Engine, request: Request) -> Response:
 
 
 async def tokenize(engine: Engine, request: Request) -> Response:
-    ids = engine.encode(field(await _body(request), "prompt", str))
+    ids = engine.encode(field(await json_body(request), "prompt", str))
     return JSONResponse({"tokens": ids, "count": len(ids), "max_model_len": engine.model.context_length})
 
 
-_ROUTES: list[tuple[str, Handler, list[str]]] = [
+_ROUTES: list[Routed] = [
+    *WEIGHT_ROUTES,
     ("/generate", generate, ["POST"]),
     ("/v1/chat/completions", chat_completions, ["POST"]),
     ("/abort_request", abort_request, ["POST"]),
     ("/pause_generation", pause_generation, ["POST"]),
     ("/continue_generation", continue_generation, ["POST"]),
-    ("/update_weights_from_disk", update_weights_from_disk, ["POST"]),
-    ("/init_weights_update_group", init_weights_update_group, ["POST"]),
-    ("/destroy_weights_update_group", destroy_weights_update_group, ["POST"]),
-    ("/begin_weight_update", begin_weight_update, ["POST"]),
-    ("/end_weight_update", end_weight_update, ["POST"]),
-    ("/update_weights_from_distributed", update_weights_from_distributed, ["POST"]),
-    ("/update_weight_version", update_weight_version, ["POST"]),
-    ("/get_weights_by_name", get_weights_by_name, ["GET", "POST"]),
     ("/flush_cache", flush_cache, ["GET", "POST"]),
     ("/model_info", model_info, ["GET"]),
     ("/get_model_info", model_info, ["GET"]),

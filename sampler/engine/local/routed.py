@@ -1,0 +1,21 @@
+"""What the files of routes share: the form of a handler, the JSON body, the time-out of commands."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from sampler.engine.local.engine import Engine
+from sampler.engine.local.errors import parse_json
+
+CONTROL_S = 60.0  # a control command waits at most for one step of the scheduler
+
+Handler = Callable[[Engine, Request], Awaitable[Response]]
+Routed = tuple[str, Handler, list[str]]  # path, handler, methods
+
+
+async def json_body(request: Request) -> dict[str, Any]:
+    return parse_json(await request.body(), request.headers.get("content-type", ""))
