@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 
@@ -41,6 +42,13 @@ def make(name: str, memory_mb: int, processes: int) -> list[str]:
         if str(folder) not in made:
             made.append(str(folder))
     return made
+
+
+def remove(folders: Iterable[str]) -> None:
+    """Those that no process has joined; a warden removes its own."""
+    for folder in folders:
+        with contextlib.suppress(OSError):
+            os.rmdir(folder)
 
 
 def left_over(prefix: str) -> list[Path]:

@@ -146,6 +146,7 @@ async def start(launch: SandboxLaunch, level: IsolationLevel) -> SandboxedProces
     except BaseException:  # cancelled too: a started warden ends when the lifeline closes
         os.close(lifeline)
         os.close(report)
+        cgroups.remove(plan.specification.cgroups)
         raise
     finally:
         os.close(wardens_end)
@@ -194,10 +195,11 @@ def _plan(launch: SandboxLaunch, level: IsolationLevel, mark: str) -> _Plan:
         return _Plan(command, environment, warden.Specification(str(folder), bounds, [], None, remove))
     environment = {"PATH": _PATH, "LANG": "C.UTF-8", "HOME": str(folder), **launch.environment, MARK: mark}
     environment.setdefault("TMPDIR", "/tmp" if level is IsolationLevel.BUBBLEWRAP else str(folder))
+    readable = _readable(launch, environment["PATH"])
     joined = cgroups.make(mark, limits.memory_mb, limits.processes + 2)
     confinement = Confinement(
         folder=str(folder),
-        readable=_readable(launch, environment["PATH"]),
+        readable=readable,
         network=launch.network,
         user=user,
         cpu_s=max(1, int(limits.cpu_s)),

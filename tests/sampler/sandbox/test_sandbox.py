@@ -17,12 +17,14 @@ from sampler.mcp_docker.sandbox import (
     Launch,
     Limits,
     available_levels,
+    cgroups,
     chosen_level,
     discard,
     new_folder,
     reap_left_over,
     start,
 )
+from sampler.mcp_docker.sandbox.folders import folder_key
 from sampler.mcp_docker.sandbox.levels import problem
 from shared.errors import ConfigError
 from tests.conftest import ROOT
@@ -176,6 +178,7 @@ async def test_a_command_that_does_not_exist_is_named() -> None:
     async with session_folder() as folder:
         with pytest.raises(ConfigError, match="absent is not a program"):
             await start(Launch(("/no/such/absent",), folder), IsolationLevel.PROCESS)
+        assert cgroups.left_over(folder_key(folder.parent)) == []
 
 
 async def test_sessions_leak_no_descriptor_no_process_and_no_user() -> None:
