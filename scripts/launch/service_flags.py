@@ -27,7 +27,7 @@ OURS = {  # service options that the launcher sets, and what users set instead
     "engine_url": "give ENGINE_URLS",
     "output_dir": "checkpoints and metrics are in output/RUN",
 }
-TRAINER_TIMEOUT_S = 120.0
+TRAINER_TIMEOUT_S = 600.0  # reading them took more than 120 s on a machine with 15 waiting processes a core
 
 ServiceFlags = dict[str, list[str]]  # {section: flags passed to its service}
 

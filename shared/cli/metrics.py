@@ -108,9 +108,9 @@ def metrics(
     Read-only and without authentication: figures of the queue and of services, no text of any episode.
     """
     if once:
-        typer.echo(json.dumps(with_store(db_connection_string, run, figures)))
+        typer.echo(json.dumps(with_store(db_connection_string, run, figures, read_only=True)))
         return
-    with_store(db_connection_string, run, lambda store: _serve(store, host, port), must_exist=False)
+    with_store(db_connection_string, run, lambda store: _serve(store, host, port), must_exist=False, read_only=True)
 
 
 async def _serve(store: Store, host: str, port: int) -> None:

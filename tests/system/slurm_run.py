@@ -21,6 +21,7 @@ from pathlib import Path
 from shared.audit.run import audit
 from shared.processes.mongod import Mongod
 from shared.store import Store
+from tests.system.processes import PATIENT
 from tests.system.slurm_cluster import CPUS, SlurmCluster, is_installed
 
 ROOT = Path(__file__).parents[2]
@@ -48,7 +49,7 @@ class SlurmCheck:
     def submit(self, *options: str) -> list[str]:
         """The ids of the submitted jobs."""
         given = {"DB_CONNECTION_STRING": self.database, "TRAIN_FILE": "assets/example/train.jsonl"}
-        given |= {"MCP_MANAGER_URL": "bundled", "NUM_PROCESSES": "1"}
+        given |= {"MCP_MANAGER_URL": "bundled", "NUM_PROCESSES": "1"} | PATIENT
         command = ["deploy/slurm/submit", RUN, *options, "--", *self.flags]
         done = subprocess.run(
             command, cwd=ROOT, env=self.cluster.environment | given, capture_output=True, text=True, check=False

@@ -22,16 +22,19 @@ from collections import Counter
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
+import yaml
+
 from shared.audit.run import audit
 from shared.documents.states import ServiceStatus
 from shared.processes.mongod import Mongod
 from shared.store import Store
 from tests.system.namespaces import ROOT, Machine, Network
+from tests.system.processes import PATIENT
 
 PATIENCE_S = 900.0
 RUN = "two-nodes"
 SCRIPT = ["scripts/minirl_example.sh", RUN]
-QUICK = {"groups_per_step": "4", "save_steps": "2", "lease_s": "10", "renew_s": "2", "eval_generations": "1"}
+SETTINGS = ROOT / "assets" / "example" / "minirl.yml"
 
 
 class Failed(Exception):
@@ -60,14 +63,17 @@ class Check:
         sys.stdout.flush()
 
     def start(self, machine: Machine, **variables: str) -> None:
-        flags = [f"--{name}={value}" for name, value in QUICK.items()]
-        flags += [f"--max_steps={self.steps}"]
+        # Settings in a file: flags of services would have every launcher ask the trainer for its own, which takes it seconds.
+        settings = yaml.safe_load(SETTINGS.read_text())
+        settings["trainer"] |= {"groups_per_step": 4, "save_steps": 2, "max_steps": self.steps}
+        settings["sampler"] |= {"lease_s": 10, "renew_s": 2}
         if self.broadcast:
-            flags += ["--weight_transport=broadcast", f"--broadcast_address={self.a.address}"]
+            settings["trainer"] |= {"weight_transport": "broadcast", "broadcast_address": self.a.address}
+        (machine.folder / "tmp" / "run.yml").write_text(yaml.safe_dump(settings))
         environment = {name: value for name, value in os.environ.items() if not name.startswith(("SLURM", "TANDEM"))}
         tasks = {"TRAIN_FILE": "assets/example/train.jsonl", "MCP_MANAGER_URL": "bundled"}
         given = {"DB_CONNECTION_STRING": self.database, "EVAL_FILE": str(self.seen_eval_file(machine)), **tasks}
-        machine.start([*SCRIPT, *flags], environment | given | variables)
+        machine.start([*SCRIPT, "--config", "/tmp/run.yml"], environment | PATIENT | given | variables)
 
     def seen_eval_file(self, machine: Machine) -> Path:
         """A copy of its own: c shares nothing."""
