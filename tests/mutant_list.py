@@ -38,6 +38,8 @@ ESCAPES = "tests/sampler/sandbox/test_escapes.py"
 FORKS = "tests/sampler/sandbox/test_forked_warden.py"
 SANDBOX = "tests/sampler/sandbox/test_sandbox.py"
 TOOLS = "tests/sampler/sandbox/test_bundled_tools.py"
+GATEWAY = "tests/sampler/mcp_docker/test_gateway.py"
+GATEWAY_BUSY = "tests/sampler/mcp_docker/test_gateway_busy.py"
 DEVICES = "tests/shared/test_leases.py"
 THREADS = "tests/sampler/test_threads.py"
 
@@ -624,5 +626,31 @@ MUTANTS = (
         "        connection.set_authorizer(_is_allowed)\n",
         "",
         f"{TOOLS}::test_sql_reads_within_bounds_and_writes_nothing",
+        "a gateway is full at its capacity",
+        "sampler/mcp_docker/pool.py",
+        "if self.in_use + self.ending >= self.capacity:",
+        "if False:",
+        f"{GATEWAY_BUSY}::test_a_session_above_the_capacity_is_told_when_to_ask_again",
+    ),
+    Mutant(
+        "a request needs the gateway's token",
+        "sampler/mcp_docker/app.py",
+        "        if self._token is None:\n            return\n",
+        "        return\n",
+        f"{GATEWAY}::test_only_the_right_token_is_served",
+    ),
+    Mutant(
+        "a silent session of the gateway ends with its lease",
+        "sampler/mcp_docker/sessions.py",
+        "if silent_s > (self.rules.broken_s if session.is_broken else self.rules.lease_s):",
+        "if False:",
+        f"{GATEWAY}::test_a_silent_session_ends_with_its_lease_and_a_busy_one_does_not",
+    ),
+    Mutant(
+        "a session whose client was killed ends soon",
+        "sampler/mcp_docker/delivery.py",
+        "                self._session.is_broken = True\n",
+        "",
+        f"{GATEWAY}::test_a_killed_client_leaves_nothing_after_the_time_for_broken_connections",
     ),
 )

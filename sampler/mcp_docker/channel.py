@@ -17,6 +17,7 @@ from mcp.shared.message import SessionMessage
 from mcp_types import jsonrpc_message_adapter
 
 from sampler.mcp_docker.errors import ServerGone, StartFailed
+from sampler.mcp_docker.forks import ForkedProcess, ForkServer, bundled_module
 from sampler.mcp_docker.messages import Message, NotAMessage, decoded, one_line
 from sampler.mcp_docker.sandbox import IsolationLevel, Launch, SandboxedProcess, start
 from sampler.tools.busy import Line
@@ -29,6 +30,7 @@ from sampler.tools.transports import open_transport
 log = logging.getLogger(__name__)
 
 OnMessage = Callable[[Message, bytes], None]
+ToolProcess = SandboxedProcess | ForkedProcess
 OnEnd = Callable[[str], None]
 _PIECE_BYTES = 256 * 1024
 _EXIT_S = 1.0  # between the end of stdout and of the process, whose status is the cause
@@ -52,17 +54,27 @@ class ServerChannel(Protocol):
 class StdioChannel:
     """A process in a sandbox: one message per line on its stdin and stdout."""
 
-    def __init__(self, launch: Launch, level: IsolationLevel, max_message_bytes: int) -> None:
+    def __init__(
+        self, launch: Launch, level: IsolationLevel, max_message_bytes: int, forks: ForkServer | None = None
+    ) -> None:
+        """`forks`: has the launch's module loaded, and starts it."""
         self._launch, self._level, self._max_bytes = launch, level, max_message_bytes
-        self._process: SandboxedProcess | None = None
+        self._forks = forks
+        self._process: ToolProcess | None = None
         self._reader: asyncio.Task[None] | None = None
 
     async def open(self, on_message: OnMessage, on_end: OnEnd) -> None:
         try:
-            self._process = await start(self._launch, self._level)
+            self._process = await self._started()
         except (OSError, ValueError) as exc:
             raise StartFailed(f"{self._launch.command[0]!r} cannot be started: {exc}") from exc
         self._reader = asyncio.create_task(self._read(self._process, on_message, on_end))
+
+    async def _started(self) -> ToolProcess:
+        module = bundled_module(self._launch.command)
+        if self._forks is not None and module is not None:
+            return await self._forks.start(self._launch, module)
+        return await start(self._launch, self._level)
 
     async def send(self, body: bytes) -> None:
         process = self._process
@@ -82,7 +94,7 @@ class StdioChannel:
             self._reader.cancel()
             await asyncio.wait({self._reader})
 
-    async def _read(self, process: SandboxedProcess, on_message: OnMessage, on_end: OnEnd) -> None:
+    async def _read(self, process: ToolProcess, on_message: OnMessage, on_end: OnEnd) -> None:
         lines, why = MessageLines(self._max_bytes), ""
         try:
             while piece := await process.stdout.read(_PIECE_BYTES):
@@ -167,7 +179,7 @@ def _hand_on(line: bytes, on_message: OnMessage) -> None:
     on_message(message, line)
 
 
-async def _end_of(process: SandboxedProcess) -> str:
+async def _end_of(process: ToolProcess) -> str:
     """Why the process ended, with the end of its stderr."""
     try:
         async with asyncio.timeout(_EXIT_S):

@@ -54,7 +54,7 @@ class HttpRequest:
     async def body(self, max_bytes: int) -> bytes:
         """Raises HttpRefusal."""
         told = self.headers.get("content-length", "0")
-        if told.isdigit() and int(told) > max_bytes:
+        if told.isdigit() and int(told) > 2 * max_bytes:
             raise too_large(max_bytes)
         try:
             async with asyncio.timeout(BODY_S):
@@ -70,11 +70,16 @@ class HttpRequest:
             if event["type"] == "http.disconnect":
                 self.is_broken = True
                 raise HttpRefusal(400, "the client went away")
-            parts.append(event.get("body", b""))
-            num_bytes += len(parts[-1])
-            if num_bytes > max_bytes:
-                raise too_large(max_bytes)
-            if not event.get("more_body"):
+            piece: bytes = event.get("body", b"")
+            num_bytes += len(piece)
+            is_last = not event.get("more_body")
+            if num_bytes > max_bytes:  # read on for a while: a client that is still sending would not see the answer
+                parts.clear()
+                if is_last or num_bytes > 2 * max_bytes:
+                    raise too_large(max_bytes)
+                continue
+            parts.append(piece)
+            if is_last:
                 return parts[0] if len(parts) == 1 else b"".join(parts)
 
     async def until_broken(self) -> None:

@@ -24,8 +24,6 @@ from sampler.mcp_docker.server_link import BAD_GATEWAY, ServerLink
 from sampler.mcp_docker.sessions import Sessions
 from sampler.tools.revision import EPISODE_HEADER
 
-_EVERYBODY = ""  # the episode id of clients without one
-
 
 class OlderApi:
     """Lists and calls; every call is one request to one tool server."""
@@ -52,7 +50,7 @@ class OlderApi:
                 raise HttpRefusal(BAD_GATEWAY, {"detail": f"Connection closed: {exc}"}) from exc
 
     async def _session_for(self, request: HttpRequest) -> GatewaySession:
-        episode = request.headers.get(EPISODE_HEADER.lower(), _EVERYBODY)
+        episode = request.headers.get(EPISODE_HEADER.lower(), "")
         try:
             return await self._sessions.of_episode(f"mcpapi {episode}")
         except GatewayBusy as exc:

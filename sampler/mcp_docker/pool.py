@@ -66,7 +66,9 @@ class SetPool:
     async def take(self, profile: Profile) -> ToolSet:
         """A set of this profile for one session. Raises GatewayBusy and StartFailed."""
         if self.in_use + self.ending >= self.capacity:
-            raise self._busy(f"{self.in_use} sessions are open, which is the maximum")
+            raise self._busy(
+                f"{self.in_use} sessions are open and {self.ending} are ending, of at most {self.capacity}"
+            )
         self.in_use += 1  # from here on, so that a burst does not pass the bound
         try:
             found = self._warm_one(profile) or await self._started(profile)

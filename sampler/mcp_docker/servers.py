@@ -6,6 +6,7 @@ from pathlib import Path
 
 from sampler.mcp_docker.channel import RemoteChannel, ServerChannel, StdioChannel
 from sampler.mcp_docker.config import McpDockerConfig
+from sampler.mcp_docker.forks import ForkServer, bundled_module
 from sampler.mcp_docker.sandbox import IsolationLevel, Launch
 from sampler.mcp_docker.server_link import ServerLink
 from sampler.mcp_docker.tool_set import MakeLinks
@@ -39,7 +40,17 @@ def read_servers(config: McpDockerConfig) -> list[ToolServer]:
     return servers
 
 
-def links_of(servers: Sequence[ToolServer], config: McpDockerConfig, level: IsolationLevel) -> MakeLinks:
+def forked_modules(servers: Sequence[ToolServer], level: IsolationLevel) -> list[str]:
+    """Of bundled tools: they are forked where nothing but the kernel confines them."""
+    if level is not IsolationLevel.PROCESS:
+        return []
+    commands = [(server.command or "", *server.args) for server in servers if server.cwd is None]
+    return sorted({module for command in commands if (module := bundled_module(command)) is not None})
+
+
+def links_of(
+    servers: Sequence[ToolServer], config: McpDockerConfig, level: IsolationLevel, forks: ForkServer | None
+) -> MakeLinks:
     """A function that makes the links of one set, whose processes work in its folder."""
     limits = ToolLimits(
         open_s=config.start_s,
@@ -53,7 +64,7 @@ def links_of(servers: Sequence[ToolServer], config: McpDockerConfig, level: Isol
     def channel_of(server: ToolServer, folder: Path) -> ServerChannel:
         if server.url is not None:
             return RemoteChannel(server, limits)
-        return StdioChannel(_launch(server, folder, config), level, config.max_message_mb * MB)
+        return StdioChannel(_launch(server, folder, config), level, config.max_message_mb * MB, forks)
 
     return lambda folder: [ServerLink(server.name, channel_of(server, folder)) for server in servers]
 

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import logging
 import os
+import resource
 import signal
 import socket
 import sys
@@ -15,10 +16,11 @@ import uvicorn
 from sampler.mcp_docker.app import GatewayApp
 from sampler.mcp_docker.config import LOOPBACK, McpDockerConfig
 from sampler.mcp_docker.endpoint import McpEndpoint
+from sampler.mcp_docker.forks import ForkServer
 from sampler.mcp_docker.older_api import OlderApi
 from sampler.mcp_docker.pool import SetPool
 from sampler.mcp_docker.sandbox import IsolationLevel, chosen_level, reap_left_over
-from sampler.mcp_docker.servers import MB, links_of, read_servers
+from sampler.mcp_docker.servers import MB, forked_modules, links_of, read_servers
 from sampler.mcp_docker.sessions import SessionRules, Sessions
 from shared.errors import ConfigError
 from shared.files.private_folder import private_folder, temporary_folder
@@ -34,6 +36,7 @@ async def run_gateway(config: McpDockerConfig) -> None:
     servers = read_servers(config)
     level = chosen_level(None if config.isolation is None else IsolationLevel(config.isolation))
     token = read_token(config)
+    _allow_many_files()
     listener = _listener(config.host, config.port)
     port = listener.getsockname()[1]
     with contextlib.closing(listener):
@@ -41,10 +44,14 @@ async def run_gateway(config: McpDockerConfig) -> None:
         left = await reap_left_over(folder)
         if any(astuple(left)):
             log.warning("removed what an earlier gateway left behind: %s", left)
+        modules = forked_modules(servers, level)
+        forks = ForkServer(modules, folder) if modules else None
+        if forks is not None:
+            await forks.open()
         sessions = _sessions(
             config,
             SetPool(
-                links_of(servers, config, level),
+                links_of(servers, config, level, forks),
                 folder,
                 warm=config.warm_sessions,
                 capacity=config.max_sessions,
@@ -72,6 +79,8 @@ async def run_gateway(config: McpDockerConfig) -> None:
         sys.stdout.write(f"{port}\n")
         sys.stdout.flush()
         await _serve(app, sessions, listener, config)
+        if forks is not None:
+            await forks.close()
 
 
 def read_token(config: McpDockerConfig) -> str | None:
@@ -139,6 +148,12 @@ def _listener(host: str, port: int) -> socket.socket:
         return socket.create_server((host, port), family=family, backlog=_BACKLOG)
     except OSError as exc:
         raise ConfigError(f"host and port: cannot listen on {host}:{port}: {exc.strerror or exc}") from exc
+
+
+def _allow_many_files() -> None:
+    """A session takes five to ten; the usual soft limit is 1024."""
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def _state_folder(config: McpDockerConfig, port: int) -> Path:

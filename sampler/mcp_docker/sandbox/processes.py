@@ -154,6 +154,13 @@ async def start(launch: SandboxLaunch, level: IsolationLevel) -> SandboxedProces
     return SandboxedProcess(Process(transport, protocol, loop), lifeline, report, mark, protocol)
 
 
+def planned(launch: SandboxLaunch) -> tuple[dict[str, str], warden.Specification]:
+    """Environment and specification of a warden at IsolationLevel.PROCESS, for one that is forked and runs a function."""
+    mark = f"{folder_key(launch.folder.resolve().parent)}-{uuid.uuid4().hex}"
+    plan = _plan(launch, IsolationLevel.PROCESS, mark)
+    return plan.environment, plan.specification
+
+
 def tried(
     folder: Path, command: tuple[str, ...], level: IsolationLevel, limit_s: float
 ) -> subprocess.CompletedProcess[str]:
