@@ -626,6 +626,8 @@ MUTANTS = (
         "        connection.set_authorizer(_is_allowed)\n",
         "",
         f"{TOOLS}::test_sql_reads_within_bounds_and_writes_nothing",
+    ),
+    Mutant(
         "a gateway is full at its capacity",
         "sampler/mcp_docker/pool.py",
         "if self.in_use + self.ending >= self.capacity:",
