@@ -99,10 +99,17 @@ def compare_staleness(folder: Path) -> None:
     assert len(found["curve"]) == len(found["elapsed_s"]) == found["steps"]
 
 
+def mcp_docker(folder: Path) -> None:
+    found = figures(folder, "mcp_docker")["speed"]
+    assert [row["number"] for row in found["rows"]] == [4, 4, 40, 4]
+    assert found["memory"]["open sessions"] == 4
+
+
 CHECKS: dict[str, Callable[[Path], None]] = {
     "compare_staleness": compare_staleness,
     "compile": rows("compile", "hidden", "plain_s", "compiled_s", "ratio", "compiling_s", "graphs"),
     "engine": rows("engine", "requests at once", "tokens/s", "median request ms", "engine CPU us/token"),
+    "mcp_docker": mcp_docker,
     "memory": rows("memory", "shape", "tokens", "peak_mib", "bytes_per_token", "forward_s", "backward_s", "cpu_s"),
     "publish": publish,
     "sampler": sampler,
