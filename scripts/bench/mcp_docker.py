@@ -1,6 +1,6 @@
 """MCP-Docker: what a session and a call cost, how many it bears at once, and what is left after kills.
 
-python -m scripts.bench.mcp_docker                           open sessions, calls per second, sessions per second
+python -m scripts.bench.mcp_docker [--quick]                 open sessions, calls per second, sessions per second
 python -m scripts.bench.mcp_docker --parts soak              10,000 sessions, a third of them and the gateway twice killed
 
 A session has one tool server: the bundled `calculator`, which is forked, or `light`, the least that is a server, started as a
