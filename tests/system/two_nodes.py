@@ -66,7 +66,7 @@ class Check:
         # Settings in a file: flags of services would have every launcher ask the trainer for its own, which takes it seconds.
         settings = yaml.safe_load(SETTINGS.read_text())
         settings["trainer"] |= {"groups_per_step": 4, "save_steps": 2, "max_steps": self.steps}
-        settings["sampler"] |= {"lease_s": 10, "renew_s": 2}
+        settings["sampler"] |= {"lease_s": 10, "renew_s": 2, "max_concurrent_episodes": 8}  # 32 would leave c none
         if self.broadcast:
             settings["trainer"] |= {"weight_transport": "broadcast", "broadcast_address": self.a.address}
         (machine.folder / "tmp" / "run.yml").write_text(yaml.safe_dump(settings))
