@@ -141,11 +141,17 @@ async def _release_in_time(sampler: AsyncSampler, exc: BaseException) -> None:
 
 
 async def _release(sampler: AsyncSampler, exc: BaseException, termination: Termination = Termination.CANCELLED) -> None:
-    await _abandon(sampler, error_text(exc), termination)
+    """Release the slot, then abandon the record. A cancellation that came after the slot had its score changes neither."""
+    tasks, claim = sampler.resources.store.tasks, sampler.claim
     try:
-        await sampler.resources.store.tasks.release_slot(sampler.claim)
+        await tasks.release_slot(claim)
     except LeaseLost:
-        log.info("lease lost record=%s", sampler.claim.record_id)
+        if await tasks.is_scored_by(claim):
+            log.info("cancelled after its end record=%s", claim.record_id)
+            sampler.episode.status = RecordStatus.SCORED
+            return
+        log.info("lease lost record=%s", claim.record_id)
+    await _abandon(sampler, error_text(exc), termination)
 
 
 async def _abandon(sampler: AsyncSampler, error: str, termination: Termination = Termination.CANCELLED) -> None:

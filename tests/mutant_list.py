@@ -45,6 +45,13 @@ THREADS = "tests/sampler/test_threads.py"
 
 MUTANTS = (
     Mutant(
+        "a cancellation after the score leaves the record scored",
+        "sampler/episode.py",
+        "if await tasks.is_scored_by(claim):",
+        "if False:",
+        "tests/sampler/test_episode.py::test_a_cancellation_between_the_score_and_its_acknowledgement_leaves_the_record_scored",
+    ),
+    Mutant(
         "a second SIGTERM does not end the grace",
         "scripts/launch/waiting.py",
         "if event.is_set() and number == signal.SIGINT:",

@@ -191,6 +191,10 @@ class TaskVerbs:
             raise LeaseLost(f"task {claim.task.id} slot {claim.traj_id}: attempt {claim.attempt} is no longer current")
         return bool(document["status"] == TaskStatus.COMPLETED)
 
+    async def is_scored_by(self, claim: Claim) -> bool:
+        """Whether this attempt, and no other, gave the slot its score."""
+        return await self._left_before(claim, [SlotStatus.SCORED]) is not None
+
     async def _left_before(self, claim: Claim, ends: Sequence[SlotStatus]) -> Document | None:
         """The task, if this attempt has already ended its slot, that is, if the acknowledgement of the first try was lost."""
         ended = {

@@ -12,7 +12,7 @@ from sampler.episode import play, retry_delay_s
 from sampler.sampler import AsyncSampler, Turn
 from sampler.scorers import Score, ScoringRequest, register_scorer
 from scripts.bench.sampler_chat import Chat
-from shared.documents import TaskPayload
+from shared.documents import Claim, TaskPayload
 from shared.documents.states import DispatchStatus, RecordStatus, SlotStatus, TaskStatus, Termination
 from shared.store import Store
 from tests.sampler.episodes import ended, resources, says
@@ -302,6 +302,32 @@ async def test_a_cancelled_episode_releases_its_slot_at_once_without_counting_a_
     assert (slot.status, slot.failures, slot.score) == (SlotStatus.OPEN, 0, None)
     assert dispatch.status is DispatchStatus.CANCELLED
     assert await claim(store) is not None
+
+
+async def test_a_cancellation_between_the_score_and_its_acknowledgement_leaves_the_record_scored(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written, finish_slot = asyncio.Event(), store.tasks.finish_slot
+
+    async def unacknowledged(got: Claim, score: float) -> bool:
+        await finish_slot(got, score)
+        written.set()
+        await asyncio.sleep(3600)
+        raise AssertionError("cancelled before")
+
+    monkeypatch.setattr(store.tasks, "finish_slot", unacknowledged)
+    await import_tasks(store, 1, num_generations=1)
+    async with resources(store, says(ANSWER)) as shared:
+        sampler = Chat(shared, await claim(store))
+        task = asyncio.create_task(play(sampler))
+        await asyncio.wait_for(written.wait(), 60)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+    record, slot, dispatches = await ended(store, sampler)
+    assert (record.status, slot.status, slot.record_id) == (RecordStatus.SCORED, SlotStatus.SCORED, record.id)
+    assert record.score == slot.score is not None
+    assert {dispatch.status for dispatch in dispatches} == {DispatchStatus.COMPLETED}
 
 
 async def test_an_episode_whose_lease_was_taken_writes_nothing_that_counts(store: Store) -> None:
