@@ -35,7 +35,7 @@ def main(words: Sequence[str]) -> int:
         if (status := tested(copy, sorted({mutant.test for mutant in chosen}))) != 0:
             print(f"the tests end with status {status} without any change; expected 0: mend them first")
             return 1
-        alive = [mutant for mutant in chosen if not missed(copy, mutant)]
+        alive = [mutant for mutant in chosen if not caught(copy, mutant)]
     print(f"mutants={len(chosen)} alive={len(alive)}")
     return 1 if alive else 0
 
@@ -51,7 +51,7 @@ def copied(folder: Path) -> Path:
     return folder
 
 
-def missed(copy: Path, mutant: Mutant) -> bool:
+def caught(copy: Path, mutant: Mutant) -> bool:
     """Does the mutant's test fail with it?"""
     file = copy / mutant.file
     before = file.read_text(encoding="utf-8")
@@ -62,7 +62,7 @@ def missed(copy: Path, mutant: Mutant) -> bool:
         status = tested(copy, [mutant.test])
     finally:
         file.write_text(before, encoding="utf-8")
-    verdict = {FAILED: "missed", 0: "ALIVE"}.get(status, f"ALIVE? pytest ended with status {status}")
+    verdict = {FAILED: "caught", 0: "ALIVE"}.get(status, f"ALIVE? pytest ended with status {status}")
     print(f"{verdict:8} {mutant.name} ({mutant.file})", flush=True)
     return status == FAILED
 
