@@ -41,7 +41,8 @@ def main(words: Sequence[str]) -> int:
 
 
 def copied(folder: Path) -> Path:
-    """The tree without what is generated or installed."""
+    """The tree without what is generated or installed. Tools of MCP-Docker read it as users of their own."""
+    folder.chmod(0o755)
     for name in COPIED:
         source, target = ROOT / name, folder / name
         if source.is_dir():

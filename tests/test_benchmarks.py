@@ -100,9 +100,12 @@ def compare_staleness(folder: Path) -> None:
 
 
 def mcp_docker(folder: Path) -> None:
-    found = figures(folder, "mcp_docker")["speed"]
-    assert [row["number"] for row in found["rows"]] == [4, 4, 40, 4]
-    assert found["memory"]["open sessions"] == 4
+    found = figures(folder, "mcp_docker", "--parts", "open", "calls", "start", "soak")
+    speed, soak = found["speed"], found["soak"]
+    assert [row["number"] for row in speed["rows"]] == [4, 4, 40, 4]
+    assert speed["memory"]["open sessions"] == 4
+    assert (soak["sessions"], soak["broken off"], soak["gateway kills"]) == (12, 4, 2)
+    assert soak["left over"] == speed["left over"] == {"processes": 0, "folders": 0, "cgroups": 0}
 
 
 CHECKS: dict[str, Callable[[Path], None]] = {

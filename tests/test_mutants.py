@@ -1,11 +1,13 @@
 """The list of `python -m tests.mutants` fits the tree: the changed line and the test of each mutant exist."""
 
 import ast
+from pathlib import Path
 
 import pytest
 
 from tests.conftest import ROOT
 from tests.mutant_list import MUTANTS, Mutant
+from tests.mutants import copied
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=[mutant.name for mutant in MUTANTS])
@@ -20,3 +22,8 @@ def test_a_mutants_line_is_unique_in_its_file_and_its_test_exists(mutant: Mutant
 
 def test_every_mutant_has_a_unique_name() -> None:
     assert len({mutant.name for mutant in MUTANTS}) == len(MUTANTS)
+
+
+def test_the_tools_of_a_gateway_in_the_copy_can_read_it_as_users_of_their_own(tmp_path: Path) -> None:
+    tmp_path.chmod(0o700)  # as tempfile makes folders
+    assert copied(tmp_path).stat().st_mode & 0o777 == 0o755

@@ -10,9 +10,8 @@ programs of the machine do not change much: of the gateway, of the tool processe
 
 import argparse
 import asyncio
+import contextlib
 import json
-import os
-import signal
 import subprocess
 import sys
 import tempfile
@@ -23,6 +22,7 @@ from typing import Any
 
 import psutil
 
+from scripts.bench.left_over import left_over
 from scripts.bench.raw_mcp_client import RawSession
 from scripts.bench.results import add_json, parsed, show, write_json
 
@@ -30,7 +30,6 @@ ROOT = Path(__file__).resolve().parents[2]
 PARTS = ("open", "calls", "start")
 LIGHT = Path(__file__).parent / "light_tool_server.py"
 _MB = 1024 * 1024
-_CGROUPS = Path("/sys/fs/cgroup")
 
 
 class MeasuredGateway:
@@ -40,7 +39,7 @@ class MeasuredGateway:
         command = ["-I", "-S", str(LIGHT)] if options.tool == "light" else ["-m", "sampler.mcp_docker.tools.calculator"]
         servers = {"tool": {"command": sys.executable, "args": command}}
         (folder / "servers.json").write_text(json.dumps({"mcpServers": servers}))
-        self.state = folder / "state"
+        self.state = (folder / "state").resolve()
         self._log = (folder / "log").open("a")
         flags = ["--servers", str(folder / "servers.json"), "--port", "0", "--state_folder", str(self.state)]
         flags += ["--isolation", options.isolation, "--readable", json.dumps([str(ROOT)]), "--log_level", "WARNING"]
@@ -50,8 +49,11 @@ class MeasuredGateway:
             [sys.executable, "-m", "sampler.mcp_docker", *flags], cwd=ROOT, stdout=subprocess.PIPE, stderr=self._log
         )
         assert self.process.stdout is not None
-        self.port = int(self.process.stdout.readline())
+        first = self.process.stdout.readline()
         self.process.stdout.close()
+        if not first:
+            raise RuntimeError(f"the gateway does not start: {(folder / 'log').read_text()[-2000:]}")
+        self.port = int(first)
 
     def tools(self) -> list[psutil.Process]:
         return list(self.process.children(recursive=True))
@@ -69,13 +71,18 @@ class MeasuredGateway:
         return own.user + own.system, tools
 
     def kill(self) -> None:
+        """Its tool processes end by themselves."""
         self.process.kill()
         self.process.wait()
         self._log.close()
 
     def stop(self) -> None:
         self.process.terminate()
-        self.process.wait(600)
+        try:
+            self.process.wait(600)
+        except psutil.TimeoutExpired:
+            self.kill()
+            raise
         self._log.close()
 
 
@@ -177,75 +184,65 @@ async def speed(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
         rows.append(
             await measured(gateway, "session ended", options.sessions, lambda: ended(sessions, options.at_once))
         )
-        held["processes after"] = len(gateway.tools())
+        tools = gateway.tools()
+        held["processes after"] = len(tools)
     finally:
         gateway.stop()
     show(rows, "MCP-Docker, one tool server per session", decimals=2)
     show([held])
-    return {"rows": rows, "memory": held, "left over": left_over(folder / "state")}
+    return {"rows": rows, "memory": held, "left over": left_over(gateway.state, tools)}
 
 
-def left_over(state: Path) -> dict[str, int]:
-    """Processes, folders and cgroups of the sessions of a state folder."""
-    marked = [
-        p for p in psutil.process_iter(["cmdline"]) if any(str(state) in part for part in p.info["cmdline"] or ())
-    ]
-    light = [p for p in psutil.process_iter(["cmdline"]) if _is_tool(p.info["cmdline"] or [])]
-    return {
-        "processes": len({process.pid for process in (*marked, *light)} - {os.getpid()}),
-        "folders": sum(path.is_dir() for path in state.iterdir()),
-        "cgroups": sum(1 for parent in _CGROUPS.glob("*") for _ in parent.glob("**/tandem-mcp-*")),
-    }
-
-
-async def soak(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
+class Soak:
     """Waves of sessions; of each wave a third belongs to a process that is killed. The gateway is killed twice."""
-    before = left_over_before(folder)
-    gateway = MeasuredGateway(folder, options)
-    done = broken = 0
-    kills = [options.soak // 3, 2 * options.soak // 3]
-    while done < options.soak:
-        wave = min(options.at_once, options.soak - done)
+
+    def __init__(self, options: argparse.Namespace, folder: Path) -> None:
+        self._options, self._folder = options, folder
+        self._gateway = MeasuredGateway(folder, options)
+        self._seen: set[psutil.Process] = set()
+        self._done = self._broken = self._kills = 0
+
+    async def run(self) -> dict[str, Any]:
+        try:
+            while self._done < self._options.soak:
+                await self._wave(min(self._options.at_once, self._options.soak - self._done))
+            await until_empty(self._gateway)
+            rest = memory(self._gateway, 0)
+            self._seen.update(self._gateway.tools())
+        finally:
+            self._gateway.stop()
+        await asyncio.sleep(1)
+        left = left_over(self._gateway.state, self._seen)
+        counts = {"sessions": self._done, "broken off": self._broken, "gateway kills": self._kills}
+        show([{**counts, **left, "gateway MB": rest["gateway MB"]}], "left over")
+        return {**counts, "left over": left, "gateway": rest}
+
+    async def _wave(self, wave: int) -> None:
         lost = wave // 3
-        command = [sys.executable, "-m", "scripts.bench.raw_mcp_client", str(gateway.port), str(lost)]
+        command = [sys.executable, "-m", "scripts.bench.raw_mcp_client", str(self._gateway.port), str(lost)]
         client = await asyncio.create_subprocess_exec(*command, cwd=ROOT, stdout=subprocess.PIPE)
         assert client.stdout is not None
-        sessions = await opened(gateway, wave - lost, wave)
-        await calling(sessions, len(sessions))
-        assert await client.stdout.readline() == b"open\n"
-        done, broken = done + wave, broken + lost
-        if kills and done >= kills[0]:
-            kills.pop(0)
-            gateway.kill()
-            client.send_signal(signal.SIGKILL)
+        try:
+            sessions = await opened(self._gateway, wave - lost, wave)
+            await calling(sessions, len(sessions))
+            assert await client.stdout.readline() == b"open\n"
+            self._done, self._broken = self._done + wave, self._broken + lost
+            if self._kills < 2 and self._done >= (self._kills + 1) * self._options.soak // 3:
+                self._restart()
+                for session in sessions:
+                    session.drop()
+                return
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                client.kill()
             await client.wait()
-            for session in sessions:
-                session.drop()
-            gateway = MeasuredGateway(folder, options)
-            continue
-        client.kill()
-        await client.wait()
         await ended(sessions, wave)
-    await until_empty(gateway)
-    rest = memory(gateway, 0)
-    gateway.stop()
-    await asyncio.sleep(1)
-    left = left_over(folder / "state")
-    left["cgroups"] -= before["cgroups"]
-    show(
-        [{"sessions": done, "broken off": broken, "gateway kills": 2, **left, "gateway MB": rest["gateway MB"]}],
-        "left over",
-    )
-    return {"sessions": done, "broken off": broken, "left over": left, "gateway": rest}
 
-
-def _is_tool(command: list[str]) -> bool:
-    return str(LIGHT) in command or "sampler.mcp_docker.fork_server" in command
-
-
-def left_over_before(folder: Path) -> dict[str, int]:
-    (folder / "state").mkdir(mode=0o700, exist_ok=True)
-    return left_over(folder / "state")
+    def _restart(self) -> None:
+        self._seen.update(self._gateway.tools())
+        self._kills += 1
+        self._gateway.kill()
+        self._gateway = MeasuredGateway(self._folder, self._options)
 
 
 async def until_empty(gateway: MeasuredGateway) -> None:
@@ -276,7 +273,7 @@ def main() -> None:
         if set(options.parts) & set(PARTS):
             results["speed"] = asyncio.run(speed(options, Path(folder)))
         if "soak" in options.parts:
-            results["soak"] = asyncio.run(soak(options, Path(folder)))
+            results["soak"] = asyncio.run(Soak(options, Path(folder)).run())
     write_json(options.json, results)
 
 
