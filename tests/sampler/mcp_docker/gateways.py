@@ -6,7 +6,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -65,6 +65,13 @@ class Gateway:
                 await asyncio.sleep(0.05)
         return found
 
+    async def until_in_flight(self, number: int) -> None:
+        """Until so many requests wait for tools."""
+        headers = {"Authorization": f"Bearer {self.token}"} if self.token else {}
+        async with asyncio.timeout(PATIENCE_S), httpx.AsyncClient(base_url=self.url, headers=headers) as http:
+            while f"tandem_mcp_calls_in_flight {number}\n" not in (await http.get("/metrics")).text:  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
+
     def kill(self) -> None:
         self.process.kill()
         self.process.wait()
@@ -72,6 +79,20 @@ class Gateway:
     def stop(self) -> int:
         self.process.send_signal(signal.SIGTERM)
         return self.process.wait(PATIENCE_S)
+
+
+async def until_gone(processes: Sequence[psutil.Process]) -> None:
+    """Until each has ended, collected by its parent or not: the parent may be the first process of a container."""
+    async with asyncio.timeout(PATIENCE_S):
+        while any(_lives(process) for process in processes):  # noqa: ASYNC110 - other processes
+            await asyncio.sleep(0.05)
+
+
+def _lives(process: psutil.Process) -> bool:
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
 
 
 def box(name: str = "box") -> dict[str, Any]:

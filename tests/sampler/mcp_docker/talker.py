@@ -10,7 +10,7 @@ from pydantic import BaseModel
 
 name = sys.argv[1]
 server = MCPServer(name, instructions=f"I am {name}.", log_level="ERROR")
-seen = {"cancelled": 0}
+seen = {"waiting": 0, "cancelled": 0}
 
 
 class Person(BaseModel):
@@ -28,6 +28,7 @@ async def count_up(ctx: Context, steps: int) -> str:
 @server.tool()
 async def wait(seconds: float) -> str:
     """Sleep; cancellations are counted."""
+    seen["waiting"] += 1
     try:
         await asyncio.sleep(seconds)
     except asyncio.CancelledError:
@@ -40,6 +41,12 @@ async def wait(seconds: float) -> str:
 async def cancellations() -> int:
     """How many calls were cancelled."""
     return seen["cancelled"]
+
+
+@server.tool()
+async def waits() -> int:
+    """How many calls of `wait` have begun."""
+    return seen["waiting"]
 
 
 @server.tool()

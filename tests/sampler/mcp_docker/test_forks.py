@@ -7,7 +7,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.sampler.mcp_docker.gateways import PATIENCE_S, RawClient, gateway
+from tests.sampler.mcp_docker.gateways import PATIENCE_S, RawClient, gateway, until_gone
 
 pytestmark = pytest.mark.slow
 BUNDLED = {
@@ -37,9 +37,7 @@ async def test_forked_tools_have_a_folder_per_session_and_end_with_it_and_with_a
         assert len(started.tools()) == 1 + 2 * 2
         left = started.tools()
         started.kill()
-        async with asyncio.timeout(PATIENCE_S):
-            while any(_lives(process) for process in left):  # noqa: ASYNC110 - other processes
-                await asyncio.sleep(0.05)
+        await until_gone(left)
         await bob.http.aclose()
 
 
@@ -58,10 +56,3 @@ async def test_sessions_begin_again_after_the_process_that_forks_was_killed(tmp_
         assert (await again.open()).status_code == 200
         assert told(await again.call("calculate", expression="6*7")) == "42"
         await again.close()
-
-
-def _lives(process: psutil.Process) -> bool:
-    try:
-        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False

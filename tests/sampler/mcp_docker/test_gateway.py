@@ -16,7 +16,17 @@ import pytest
 
 from sampler.errors import ToolServerDied
 from sampler.tools import ToolSession
-from tests.sampler.mcp_docker.gateways import ACCEPT, PATIENCE_S, ROOT, TOKEN, Gateway, RawClient, box, gateway
+from tests.sampler.mcp_docker.gateways import (
+    ACCEPT,
+    PATIENCE_S,
+    ROOT,
+    TOKEN,
+    Gateway,
+    RawClient,
+    box,
+    gateway,
+    until_gone,
+)
 
 pytestmark = pytest.mark.slow
 
@@ -30,12 +40,6 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
 async def bump(session: ToolSession, name: str) -> dict[str, Any]:
     answer: dict[str, Any] = json.loads((await session.call(name, {})).text)
     return answer
-
-
-async def until_gone(processes: list[psutil.Process]) -> None:
-    async with asyncio.timeout(PATIENCE_S):
-        while any(process.is_running() and process.status() != "zombie" for process in processes):  # noqa: ASYNC110
-            await asyncio.sleep(0.05)
 
 
 async def test_every_session_has_processes_of_its_own_for_every_server(shared: Gateway) -> None:
@@ -100,11 +104,11 @@ async def test_a_web_page_of_a_foreign_origin_is_refused(shared: Gateway) -> Non
 
 
 async def test_a_silent_session_ends_with_its_lease_and_a_busy_one_does_not(tmp_path: Path) -> None:
-    with gateway(tmp_path, None, "--lease_s", "2", "--warm_sessions", "0") as started:
+    with gateway(tmp_path, None, "--lease_s", "8", "--warm_sessions", "0") as started:
         silent, busy = RawClient(started), RawClient(started)
         await silent.open()
         await busy.open()
-        slow = asyncio.create_task(busy.call("slow", seconds=6))
+        slow = asyncio.create_task(busy.call("slow", seconds=12))
         await started.until(sessions=1, ending=0)
         assert (await slow)["result"]["content"][0]["text"] == "done"
         await started.until(sessions=0, ending=0)
@@ -131,7 +135,7 @@ async def test_a_killed_client_leaves_nothing_after_the_time_for_broken_connecti
         client = await asyncio.create_subprocess_exec(*command, stdout=subprocess.PIPE, cwd=ROOT)
         assert client.stdout is not None
         assert await client.stdout.readline() == b"open\n"
-        await started.until(sessions=1)
+        await started.until_in_flight(1)
         tools = started.tools()
         assert tools
         client.kill()
@@ -159,7 +163,7 @@ async def test_sigterm_lets_calls_end_and_leaves_nothing(tmp_path: Path) -> None
         client = RawClient(started)
         await client.open()
         call = asyncio.create_task(client.call("slow", seconds=3))
-        await asyncio.sleep(0.5)
+        await started.until_in_flight(1)
         tools = started.tools()
         started.process.send_signal(signal.SIGTERM)
         assert (await call)["result"]["content"][0]["text"] == "done"

@@ -53,6 +53,12 @@ def text(result: Any) -> str:
     return str(result.content[0].text)
 
 
+async def until_told(session: ClientSession, tool: str, answer: str) -> None:
+    async with asyncio.timeout(PATIENCE_S):
+        while text(await session.call_tool(tool, {})) != answer:  # noqa: ASYNC110 - another process
+            await asyncio.sleep(0.05)
+
+
 async def test_progress_arrives_before_the_answer(talking: Gateway) -> None:
     async with client(talking) as session:
         steps: list[tuple[float, str | None]] = []
@@ -72,11 +78,9 @@ async def test_a_cancelled_call_is_cancelled_at_its_server_alone(talking: Gatewa
     async with client(talking) as session:
         call = asyncio.create_task(session.call_tool("ann_wait", {"seconds": 600}))
         other = asyncio.create_task(session.call_tool("bob_wait", {"seconds": 1}))
-        await asyncio.sleep(0.5)
+        await until_told(session, "ann_waits", "1")
         call.cancel()
-        async with asyncio.timeout(PATIENCE_S):
-            while text(await session.call_tool("ann_cancellations", {})) != "1":  # noqa: ASYNC110 - another process
-                await asyncio.sleep(0.05)
+        await until_told(session, "ann_cancellations", "1")
         assert text(await other) == "waited"
         assert text(await session.call_tool("bob_cancellations", {})) == "0"
 

@@ -26,6 +26,7 @@ from sampler.mcp_docker.tools.python import PythonArguments, PythonNotebook
 from sampler.mcp_docker.tools.serving import ToolArguments, ToolRefusal
 from tests.conftest import ROOT
 
+pytestmark = pytest.mark.slow
 TOOLS = "sampler.mcp_docker.tools"
 
 

@@ -9,6 +9,7 @@ from sampler.mcp_docker.sandbox.levels import problem
 from tests.sampler.escapes import ESCAPES, alone, as_expected, batch, machine, missing
 from tests.sampler.sandbox.escape_programs import Escape
 
+pytestmark = pytest.mark.slow
 _batches: dict[IsolationLevel, dict[str, str]] = {}
 
 
