@@ -350,8 +350,8 @@ MUTANTS = (
     Mutant(
         "draining: samplers send nothing",
         "sampler/engine/pool/engines.py",
-        "if service.status is ServiceStatus.UPDATING else",
-        "if service.status is not ServiceStatus.DOWN else",
+        "AS_SEEN.get(service.status, service.status)",
+        "ServiceStatus.UP",
         f"{KEEPER}::test_drain_lets_requests_finish_and_samplers_send_none_meanwhile",
     ),
     Mutant(
@@ -661,5 +661,19 @@ MUTANTS = (
         "                self._session.is_broken = True\n",
         "",
         f"{GATEWAY}::test_a_killed_client_leaves_nothing_after_the_time_for_broken_connections",
+    ),
+    Mutant(
+        "GPUs: one is not given twice",
+        "scripts/launch/placement.py",
+        "    _check_overlaps(chosen)\n",
+        "",
+        "tests/test_placement.py::test_gpus_of_several_policies_are_kept_apart",
+    ),
+    Mutant(
+        "GPUs: an engine on a trainer's GPU takes turns",
+        "scripts/launch/placement.py",
+        "_device_of(trainers[0]) if trainers else None",
+        "None",
+        "tests/test_placement.py::test_what_is_given_is_taken",
     ),
 )

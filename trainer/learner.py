@@ -221,6 +221,11 @@ class Learner:
         return model
 
     @property
+    def lives_on_host(self) -> bool:
+        """Whether parameters and optimizer states are on the host at all times."""
+        return self._parallel.settings.offload_params
+
+    @property
     def vocab_size(self) -> int:
         """Ids from 0 up to here, without it, can be embedded."""
         return int(self.causal_lm.config.get_text_config().vocab_size)

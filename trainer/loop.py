@@ -7,7 +7,8 @@
 Order matters: a checkpoint of step s is written after the commit of s, so a checkpoint's marks are always complete; a resume
 undoes marks above the newest checkpoint. Nothing here starts, calls or waits for a sampler or an engine; while waiting for
 data, the trainer answers engines' requests for complete weights, which are documents. Its last write is its end, with the
-reason, to the run's document; a killed or failed trainer writes none.
+reason, to the run's document; a killed or failed trainer writes none. A device that it shares with engines
+(`trainer/shared_device.py`) is held, once they sleep, from after the batch is there until the weights are published.
 """
 
 import asyncio
@@ -32,6 +33,7 @@ from trainer.data.stream import RecordStream
 from trainer.evaluation import Evaluation
 from trainer.graceful_stop import stops_at_signals
 from trainer.learner import Learner, open_learner
+from trainer.modeling.residence import to_host
 from trainer.parallel import Parallel, parallel_session
 from trainer.publishing.publish import Publisher
 from trainer.reporting.alarms import Alarms
@@ -39,6 +41,7 @@ from trainer.reporting.metrics import MetricsLog
 from trainer.settings.config import TrainerConfig
 from trainer.settings.ineffective import warn_of_unused
 from trainer.settings.presets import PRESETS
+from trainer.shared_device import TrainerDevice
 from trainer.store_bridge import StoreBridge
 from trainer.takeover import SavedSteps, take_over
 
@@ -63,21 +66,8 @@ def train(config: TrainerConfig) -> None:
         if parallel.is_main:
             warn_of_unused(config, config.without_effect())
             _warn_of_staleness(config)
-        learner = open_learner(
-            config.model.model_name_or_path,
-            config.loss,
-            config.optimizer.adamw(),
-            parallel,
-            trainable=config.model.trainable(config.seed),
-            dtype=config.model.dtype,
-            attn_implementation=config.model.attn_implementation,
-            prefix_trees=config.model.prefix_trees,
-            dropout=config.model.dropout,
-            compile_layers=config.model.compile_layers,
-            with_entropy=config.report.with_entropy,
-            memory=config.memory,
-        )
-        _resume(learner, config, parallel)
+        device = TrainerDevice(bridge, config.sharing, parallel, _worker_id(config))
+        learner = _learner(config, parallel, device)
         publisher = Publisher(bridge, config, parallel, learner)
         publisher.check()
         trainer_generation = take_over(bridge, config, parallel, learner.steps_done)
@@ -99,7 +89,7 @@ def train(config: TrainerConfig) -> None:
                 trainer_generation,
                 lambda: bridge(bridge.store.runs.is_current_trainer(config.policy, trainer_generation)),
             )
-            why = _run(learner, stream, publisher, evaluation, fence, saved_steps, config, parallel, status)
+            why = _run(learner, stream, publisher, evaluation, fence, saved_steps, config, parallel, status, device)
             publisher.end()
             if parallel.is_main:
                 end = TrainerEnd(trainer_generation=trainer_generation, step=learner.steps_done, reason=why)
@@ -116,6 +106,7 @@ def _run(
     config: TrainerConfig,
     parallel: Parallel,
     status: "Status",
+    device: TrainerDevice,
 ) -> str:
     """Run the steps; returns the reason of the end."""
     why = f"all {config.optimizer.max_steps} steps are taken"
@@ -147,14 +138,15 @@ def _run(
                 log.info("ended %s", why)
                 break
             status.doing(f"step {step}", step=step - 1)
-            result = learner.step_in_minibatches(batch.minibatches)
-            stream.commit(step)
-            checkpoints.settle()
-            if step % config.checkpoint.save_steps == 0 or step == config.optimizer.max_steps:
-                checkpoints.save(learner, _accounting(learner, config))
-            saved_steps.note(checkpoints.saved)
-            published = publisher.publish(step)
-            metrics = batch.metrics | result.metrics | published | evaluation.after(step)
+            with device.held(learner) as waited:
+                result = learner.step_in_minibatches(batch.minibatches)
+                stream.commit(step)
+                checkpoints.settle()
+                if step % config.checkpoint.save_steps == 0 or step == config.optimizer.max_steps:
+                    checkpoints.save(learner, _accounting(learner, config))
+                saved_steps.note(checkpoints.saved)
+                published = publisher.publish(step)
+            metrics = batch.metrics | result.metrics | published | waited | evaluation.after(step)
             metrics |= {"step/skipped": float(result.skipped), "time/total_s": time.monotonic() - started}
             metrics["perf/tokens_per_s"] = metrics["data/tokens_flat"] / metrics["time/total_s"]
             metrics["perf/idle_fraction"] = metrics["time/wait_s"] / metrics["time/total_s"]
@@ -170,6 +162,29 @@ def _run(
         checkpoints.settle(wait=True)
         saved_steps.note(checkpoints.saved)
     return why
+
+
+def _learner(config: TrainerConfig, parallel: Parallel, device: TrainerDevice) -> Learner:
+    """Load the model, measure how it is computed, and resume; a shared device is held for that too."""
+    with device.held():
+        learner = open_learner(
+            config.model.model_name_or_path,
+            config.loss,
+            config.optimizer.adamw(),
+            parallel,
+            trainable=config.model.trainable(config.seed),
+            dtype=config.model.dtype,
+            attn_implementation=config.model.attn_implementation,
+            prefix_trees=config.model.prefix_trees,
+            dropout=config.model.dropout,
+            compile_layers=config.model.compile_layers,
+            with_entropy=config.report.with_entropy,
+            memory=config.memory,
+        )
+        _resume(learner, config, parallel)
+        if config.sharing.shared_device is not None:
+            to_host(learner, parallel.device)
+    return learner
 
 
 def _warn_of_staleness(config: TrainerConfig) -> None:

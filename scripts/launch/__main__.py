@@ -35,6 +35,7 @@ from scripts.launch.figures import StepMetrics, take_snapshot
 from scripts.launch.following import until_over
 from scripts.launch.lock import RunLock
 from scripts.launch.nodes import place_lines
+from scripts.launch.placing import gpu_lines
 from scripts.launch.policies import load_policies
 from scripts.launch.rounds import EvalRound, import_eval, import_train, setup_seconds
 from scripts.launch.services import start_keepers, start_samplers, start_tools, start_trainers
@@ -72,7 +73,7 @@ def main() -> None:
     suffix = "" if config.is_main else f"_{config.node}"
     try:
         with RunLock(config.folder / f"launch{suffix}.lock") as lock, Children(config.run, ROOT, lock.fd) as children:
-            if any(policy.engine == "sglang" and policy.starts_engine for policy in policies):
+            if any(policy.engine == "sglang" and policy.starts_engine and not policy.placed for policy in policies):
                 install_sglang()
             launch = Launch(policies, children, Display(config.run, console))
             status = asyncio.run(launch.until_done_or_interrupted())
@@ -153,7 +154,7 @@ class Launch:
         config = self.config
         self.clock.record("setup", setup_seconds(Path(sys.prefix)))
         self.clock.begin("start")
-        for line in place_lines(config, config.derived, config.address):
+        for line in [*place_lines(config, config.derived, config.address), *gpu_lines(self.policies)]:
             self.display.note(line)
         await self.start_database()
         async with Store.open(self.database, config.run) as store, self._refreshed(store):

@@ -11,7 +11,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from sampler.engine.keeper.config import LOOPBACK
+from scripts.launch.gpus import VISIBLE
 from scripts.launch.nodes import interface_of
+from scripts.launch.placement import EnginePlace
+from scripts.launch.placing import SGLANG
 from scripts.launch.settings import EXAMPLE, ROOT, LaunchConfig
 from shared.configuration.secrets import DATABASE
 
@@ -36,10 +39,12 @@ def tools() -> Command:
     return [sys.executable, server, "--transport", "streamable-http", "--port", "0"]  # prints its port
 
 
-def keeper(config: LaunchConfig, engine_url: str | None) -> Command:
-    """`engine_url`: a running engine. Without one the keeper starts an engine."""
+def keeper(config: LaunchConfig, engine_url: str | None, place: EnginePlace | None = None) -> Command:
+    """`engine_url`: a running engine. Without one the keeper starts an engine: on the GPUs of `place`, if any, SGLang."""
     engine = ["--engine_url", engine_url] if engine_url else []
-    if config.engine == "sglang":
+    if place is not None:
+        engine = _sglang_on(config, place)
+    elif config.engine == "sglang":
         command = f"{shlex.quote(str(SGLANG_SCRIPT))} serve {{model}} --host {{host}} --port {{port}}"
         engine = ["--engine_command", command]
     if engine_url is None and (address := config.address) != LOOPBACK:
@@ -52,6 +57,21 @@ def keeper(config: LaunchConfig, engine_url: str | None) -> Command:
         *engine,
         *_given(config, "keeper"),
     ]
+
+
+def _sglang_on(config: LaunchConfig, place: EnginePlace) -> Command:
+    command = f"{SGLANG} serve --model-path {{model}} --host {{host}} --port {{port}} --tp-size {len(place.gpus)}"
+    if place.shared_device:
+        command += " --enable-memory-saver"
+    if config.placed and config.placed.mem_fraction:
+        command += f" --mem-fraction-static {config.placed.mem_fraction:g}"
+    shared = ["--shared_device", place.shared_device] if place.shared_device else []
+    return ["--engine_command", command, "--start_timeout_s", f"{config.start_timeout_s:g}", *shared]
+
+
+def on_gpus(config: LaunchConfig, gpus: Sequence[int]) -> dict[str, str]:
+    """The variable that shows a process these GPUs alone; nothing where none were placed."""
+    return {VISIBLE: config.placed.visible(gpus)} if config.placed else {}
 
 
 def install_sglang() -> Command:
@@ -82,6 +102,8 @@ def trainer(config: LaunchConfig) -> Command:
         launch += ["--num_machines", str(config.num_machines), "--machine_rank", str(config.machine_rank)]
         launch += ["--main_process_ip", str(config.master_addr), "--main_process_port", str(config.trainer_port)]
     output = ["--output_dir", str(config.policy_folder)]
+    if config.placed and (device := config.placed.placement.shared_device):
+        output += ["--shared_device", device]
     return [
         _accelerate(),
         "launch",

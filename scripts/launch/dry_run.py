@@ -11,6 +11,7 @@ from rich.console import Console
 from scripts.launch import commands
 from scripts.launch.children import Child
 from scripts.launch.nodes import place_lines
+from scripts.launch.placing import gpu_lines
 from scripts.launch.services import start_bundled_tools, start_keepers, start_samplers, start_trainers
 from scripts.launch.settings import BUNDLED, ROOT, LaunchConfig
 from scripts.launch.task_checks import check_tasks
@@ -52,7 +53,7 @@ class Planned:
 def show(console: Console, policies: Sequence[LaunchConfig]) -> int:
     """Print the plan of this machine; returns the exit status. Raises ConfigError for tasks that could not be played."""
     config, planned = policies[0], Planned(console)
-    for line in place_lines(config, config.derived, config.address):
+    for line in [*place_lines(config, config.derived, config.address), *gpu_lines(policies)]:
         planned.say(line)
     if config.is_main:
         check_tasks(config, planned.say)

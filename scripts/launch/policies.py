@@ -12,6 +12,7 @@ import sys
 from collections import Counter
 from collections.abc import Sequence
 
+from scripts.launch.placing import place_gpus
 from scripts.launch.settings import LaunchConfig
 from shared.errors import ConfigError
 
@@ -34,6 +35,7 @@ def load_policies(argv: Sequence[str] | None = None) -> list[LaunchConfig]:
     if owner.frozen and not owner.only_evaluate:
         raise ConfigError(f"policy {owner.policy!r}, the owner of the tasks, is frozen: nothing would be trained")
     _check_engines(policies)
+    place_gpus(policies)
     return policies
 
 

@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 
 from scripts.launch import commands
 from scripts.launch.children import Child, Children, Starter
+from scripts.launch.placement import EnginePlace
 from scripts.launch.settings import BUNDLED, LaunchConfig
 from scripts.launch.waiting import until
 
@@ -47,10 +48,22 @@ def _listens(url: str) -> bool:
 
 def start_keepers(policies: Sequence[LaunchConfig], children: Starter, database: str) -> None:
     for config in policies:
-        for i, url in enumerate(config.engine_urls or [None] * config.starts_engine):
-            part = config.part("engine", _number(config, i) if config.engine_urls else config.node)
-            command, environment = commands.keeper(config, url), commands.with_database("keeper", database)
+        for number, url, place in _engines(config):
+            part = config.part("engine", number)
+            command, environment = commands.keeper(config, url, place), commands.with_database("keeper", database)
+            if place is not None:
+                environment |= commands.on_gpus(config, place.gpus)
             children.start(_spoken(part), "keeper", command, config.log_path(part), environment)
+
+
+def _engines(config: LaunchConfig) -> list[tuple[str, str | None, EnginePlace | None]]:
+    """Number in names, URL if it runs already, GPUs if it is placed."""
+    if config.engine_urls:
+        return [(_number(config, i), url, None) for i, url in enumerate(config.engine_urls)]
+    if config.placed and (engines := config.placed.placement.engines):
+        alone = len(engines) == 1
+        return [(config.node if alone else f"{config.node}-{i}", None, place) for i, place in enumerate(engines)]
+    return [(config.node, None, None)] * config.starts_engine
 
 
 def start_samplers(policies: Sequence[LaunchConfig], children: Starter, database: str, tools_url: str | None) -> None:
@@ -72,6 +85,8 @@ def start_trainers(policies: Sequence[LaunchConfig], children: Starter, database
     trainers = {}
     for config in (config for config in policies if config.trains):
         command, environment = commands.trainer(config), commands.trainer_environment(config, database)
+        if config.placed:
+            environment |= commands.on_gpus(config, config.placed.placement.trainer)
         name = _spoken(config.part("trainer", config.machine_rank))
         log_path = config.log_path(config.part("train", config.machine_rank))
         child = children.start(name, "trainer", command, log_path, environment, ends_itself=True)

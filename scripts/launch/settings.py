@@ -14,6 +14,7 @@ from pydantic import Field, PrivateAttr, field_validator, model_validator
 from pydantic_settings import CliPositionalArg, NoDecode
 
 from scripts.launch.nodes import Derived, NodeSettings, derived, own_address
+from scripts.launch.placement import PlacedSettings
 from scripts.launch.service_flags import ServiceFlags, hand_out, split_arguments
 from shared.configuration.loading import (
     ServiceConfig,
@@ -55,7 +56,7 @@ def _own_name(word: str) -> str:
     return SAME.get(flag, flag) + equals + value
 
 
-class LaunchConfig(ServiceConfig, NodeSettings):
+class LaunchConfig(ServiceConfig, NodeSettings, PlacedSettings):
     section: ClassVar[str] = "launch"
     program: ClassVar[str] = "scripts.launch"
     _service_flags: ServiceFlags = PrivateAttr(default_factory=dict)
@@ -77,8 +78,8 @@ class LaunchConfig(ServiceConfig, NodeSettings):
     )
     engine: Literal["local", "sglang", "none"] = Field(
         "local",
-        description="The engine to start: the local CPU engine, or the real SGLang on a CPU (scripts/sglang_cpu.sh "
-        "installs it once, 2.8 GB); none: other machines have the engines.",
+        description="The engine to start: the local CPU engine (not the default where there are GPUs), or the real SGLang: your "
+        "own on GPUs, else on a CPU (scripts/sglang_cpu.sh installs it once, 2.8 GB); none: other machines have the engines.",
     )
 
     # model, tasks and method
@@ -329,7 +330,7 @@ class LaunchConfig(ServiceConfig, NodeSettings):
 
     @property
     def processes_here(self) -> int:
-        return self.num_processes or max(1, count_gpus())
+        return self.num_processes or max(1, len(self.placed.placement.trainer) if self.placed else 0)
 
 
 def _steps(given: object, where: str) -> int:
@@ -337,10 +338,3 @@ def _steps(given: object, where: str) -> int:
         return int(str(given))
     except ValueError as exc:
         raise ConfigError(f"{where} is {shortened(given)}; expected a number of steps") from exc
-
-
-def count_gpus() -> int:
-    """NVIDIA GPUs that this process may use, without loading torch."""
-    if (visible := os.environ.get("CUDA_VISIBLE_DEVICES")) is not None:
-        return len([name for name in visible.split(",") if name.strip() and name.strip() != "-1"])
-    return len([p for p in Path("/dev").glob("nvidia*") if p.name.removeprefix("nvidia").isdigit()])

@@ -58,6 +58,11 @@ class LeaseVerbs:
             raise DataError(f"lease {lease}: there is none; expected `ensure` before")
         return Lease.from_mongo(document)
 
+    async def claimed(self, lease: str) -> Lease | None:
+        """The lease if it is claimed and lasts, by the server's clock."""
+        document = await self._leases.find_one({"_id": lease, "state": {"$in": CLAIMED}, "$expr": LASTS})
+        return None if document is None else Lease.from_mongo(document)
+
     async def all(self) -> list[Lease]:
         return await readable(Lease, self._leases.find().sort([("_id", 1)]))
 

@@ -47,6 +47,7 @@ READS = {
         "leases.get",
         "leases.all",
         "leases.is_held",
+        "leases.claimed",
     ),
 }
 REASONS = {

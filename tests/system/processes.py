@@ -36,6 +36,7 @@ class Run:
         self.mongod = Mongod(folder / "mongodb")
         self.tools_port = free_port()
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
+        self.keeper_flags: dict[str, str] = {}
         self.trainer_flags = {
             "output_dir": str(folder / "out"),
             "groups_per_step": str(groups_per_step),
@@ -80,7 +81,10 @@ class Run:
             time.sleep(0.05)
 
     def start_keeper(self, policy: str | None = None) -> None:
-        self._start(part("keeper", policy), [sys.executable, "-m", "sampler.engine.keeper", *self._common(policy)])
+        self._start(
+            part("keeper", policy),
+            [sys.executable, "-m", "sampler.engine.keeper", *self._common(policy), *_flags(self.keeper_flags)],
+        )
 
     def start_sampler(self, name: str = "sampler", policy: str | None = None) -> None:
         self._start(name, [sys.executable, "-m", "sampler", *self._common(policy), *_flags(self.sampler_flags)])

@@ -19,6 +19,7 @@ from trainer.settings.model import ModelSettings, ParallelSettings
 from trainer.settings.optimizer import OptimizerSettings
 from trainer.settings.presets import PRESETS
 from trainer.settings.publish import PublishSettings
+from trainer.settings.sharing import SharingSettings
 
 UNUSED = {  # settings that do nothing while another one has this value
     "min_lr_ratio": ("lr_schedule", "constant"),
@@ -29,6 +30,7 @@ UNUSED = {  # settings that do nothing while another one has this value
     "broadcast_backend": ("weight_transport", "disk"),
     "broadcast_join_s": ("weight_transport", "disk"),
     "broadcast_limit_s": ("weight_transport", "disk"),
+    "device_lease_s": ("shared_device", None),
 }
 
 
@@ -51,6 +53,7 @@ class TrainerConfig(ServiceConfig):
     model: ModelSettings
     memory: MemorySettings = MemorySettings()
     parallel: ParallelSettings = ParallelSettings()
+    sharing: SharingSettings = SharingSettings()
     data: DataSettings = DataSettings()
     loss: LossConfig = LossConfig()
     optimizer: OptimizerSettings = OptimizerSettings()
@@ -108,6 +111,14 @@ class TrainerConfig(ServiceConfig):
             raise ValueError(
                 f"publish_mode adapter leaves the frozen weights as they lie in model_name_or_path; publish_dtype is "
                 f"{self.publish.publish_dtype}, expected none"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def engines_that_sleep_receive_no_broadcast(self) -> Self:
+        if self.sharing.shared_device is not None and self.publish.transport.weight_transport == "broadcast":
+            raise ValueError(
+                "shared_device: engines sleep while weights are published; weight_transport is broadcast, expected disk"
             )
         return self
 

@@ -8,14 +8,17 @@ import asyncio
 import contextlib
 import os
 import shlex
+import shutil
 import signal
 import sys
 from pathlib import Path
 
 from sampler.engine.keeper.config import LOOPBACK
+from shared.processes import bound
 from shared.processes.mongod import free_port
 
 STOP_S = 10.0
+BOUND = str(Path(bound.__file__))
 LOCAL = (
     sys.executable,
     "-m",
@@ -69,8 +72,17 @@ class EngineChild:
         return None if self._process is None else self._process.returncode
 
     async def start(self) -> None:
-        """Raises OSError if the command does not exist."""
-        self._process = await asyncio.create_subprocess_exec(*self._command, stdin=asyncio.subprocess.DEVNULL)
+        """Raises OSError if the command does not exist. The engine ends with this process, also if that is killed."""
+        if shutil.which(self._command[0]) is None:
+            raise FileNotFoundError(f"no such program: {self._command[0]}")
+        prefix = (sys.executable, "-I", "-S", BOUND, str(os.getpid()))
+        self._process = await asyncio.create_subprocess_exec(*prefix, *self._command, stdin=asyncio.subprocess.DEVNULL)
+
+    async def kill(self) -> None:
+        """End an engine that does not answer."""
+        if self._process is not None and self._process.returncode is None:
+            self._process.kill()
+            await self._process.wait()
 
     async def stop(self) -> None:
         """Send SIGTERM, then SIGKILL, to the engine and its descendants; returns when it has ended."""

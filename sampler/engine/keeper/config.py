@@ -58,6 +58,12 @@ class KeeperConfig(ServiceConfig, EngineAccess):
         "broadcast",
         description="Whether it receives weights by broadcast when the trainer offers it, or always loads them from disk.",
     )
+    shared_device: str | None = Field(
+        None,
+        min_length=1,
+        description="Name of a device that the engine shares with a trainer of the same setting: it releases its memory while "
+        "that one computes a step (docs/gpus.md). None: it has its own.",
+    )
     cache_dir: Path | None = Field(
         None,
         description="Folder where weights published as changes or adapters are merged; the engine must see it under this path. "
@@ -95,6 +101,16 @@ class KeeperConfig(ServiceConfig, EngineAccess):
             )
         return self
 
+    @model_validator(mode="after")
+    def an_engine_that_shares_is_started_here(self) -> "KeeperConfig":
+        if self.shared_device is not None and self.engine_url:
+            raise ValueError(
+                "shared_device needs an engine that the keeper starts (engine_command): of a running one it cannot know "
+                "whether it sleeps"
+            )
+        return self
+
     @property
     def joins_broadcasts(self) -> bool:
-        return self.weight_transport == "broadcast" and self.follow_every == 1
+        """An engine that sleeps while its trainer publishes cannot receive."""
+        return self.weight_transport == "broadcast" and self.follow_every == 1 and self.shared_device is None

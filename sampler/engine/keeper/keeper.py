@@ -4,16 +4,14 @@
                                                    └ follow: the wanted version ─▶ merge ─▶ pause ─▶         │
                                                      update ─▶ check the engine's report ─▶ continue         ┘
                                                      (or: join its broadcast ─▶ pause ─▶ receive ─▶ …)
-
-    python -m sampler.engine.keeper --run RUN --db_connection_string URI --model_name_or_path DIR [--engine_url URL]
+    On a device that it shares with a trainer: sleep while that one computes, wake with the newest weights (`sharing.py`)
 
 Promise: an engine is UP only under the version that it reports itself (`update.py` describes the steps). Versions published as
 changes or adapters are merged here first (`shared.weights.assembly`). Files are checked before an engine sees them: their
 checksums, and the names, shapes and dtypes of their tensors. A broadcast carries the published weights (`broadcast.py`); if it
 fails, the version is loaded from disk. An engine that joins late or restarts begins with the newest version, without the
 trainer's help. If a version cannot be merged, the engine stays at, or goes to, the newest one that can, and `wants_full` in its
-document requests a complete one. While evaluation tasks of a version are open, one engine of the policy serves that version
-until the last of them has ended: the one whose URL sorts first among those that do not lag. The others continue.
+document requests a complete one. While evaluation tasks of a version are open, one engine serves that version (`wanted.py`).
 """
 
 import asyncio
@@ -31,8 +29,10 @@ from sampler.engine.keeper.broadcast import Receiver
 from sampler.engine.keeper.child import EngineChild
 from sampler.engine.keeper.config import KeeperConfig
 from sampler.engine.keeper.layout import check_layout, read_layout
+from sampler.engine.keeper.sharing import SharedDevice
 from sampler.engine.keeper.starting import first_answer
 from sampler.engine.keeper.update import drain, update
+from sampler.engine.keeper.wanted import wanted_version
 from sampler.errors import EngineError, EngineRefused, EngineUnavailable
 from shared.documents.run import InferenceService, PolicyVersion, Worker
 from shared.documents.states import ServiceStatus
@@ -42,6 +42,8 @@ from shared.weights.assembly import Assembly, Reached
 from shared.weights.files import manifest_of
 
 log = logging.getLogger(__name__)
+
+SLEEP_TRIES = 3  # of an engine that does not release its memory: then it is ended, since a trainer waits
 
 
 class Keeper:
@@ -68,6 +70,10 @@ class Keeper:
         self._error: str | None = None
         self._capacity = config.capacity
         self._restarts = 0
+        self._share = SharedDevice(store, client, config.shared_device, self._id) if config.shared_device else None
+        self._sleepless = 0  # consecutive failures to put the engine to sleep
+        self._woken = False  # its memory is allocated again, without weights
+        self._stop = asyncio.Event()
 
     @property
     def url(self) -> str:
@@ -75,6 +81,7 @@ class Keeper:
 
     async def run(self, stop: asyncio.Event) -> None:
         """Run until `stop`. Raises EngineUnavailable if the engine cannot be started or kept running, KeyRefused."""
+        self._stop = stop
         await self._store.runs.save_config("keeper", self._config.snapshot())
         await self._store.settings.keep("keeper", self._config.snapshot(), self._id)
         await self._announce_first_version()
@@ -95,6 +102,8 @@ class Keeper:
             await self._store.workers.leave(self._id)
             if self._child is not None:
                 await self._child.stop()
+            if self._share is not None:
+                await self._share.leave()
 
     async def _announce_first_version(self) -> None:
         path = self._config.model_name_or_path
@@ -106,6 +115,10 @@ class Keeper:
     async def _start_engine(self) -> None:
         """Raises EngineUnavailable if it does not start. An engine that exits during its start is restarted, and counted."""
         while True:
+            if self._share is not None:
+                await self._share.until_free(self.url, self._config.start_timeout_s, self._stop)
+                if self._stop.is_set():
+                    return
             if self._child is not None:
                 try:
                     await self._child.start()
@@ -118,6 +131,7 @@ class Keeper:
         self._capacity = self._config.capacity or info.max_running_requests or 1
         self._receiver.meet(self.url, info.broadcast_ranks)
         self._serving = -1  # unknown: `_follow` sets the wanted version, and checks the report
+        self._torn = self._woken = False
 
     def _has_ended(self) -> bool:
         return self._child is not None and self._child.ended
@@ -145,7 +159,9 @@ class Keeper:
     async def _follow(self) -> None:
         """Bring the engine to the wanted version, if necessary."""
         await self._restart_if_dead()
-        wanted = await self._wanted()
+        if self._stop.is_set() or not await self._has_device():
+            return
+        wanted = await wanted_version(self._store, self._config, self.url, self._refused)
         if wanted is None or wanted.version in (self._serving, self._refused):
             return
         if 0 <= self._serving <= wanted.version < self._serving + self._config.follow_every:
@@ -175,22 +191,37 @@ class Keeper:
             await asyncio.to_thread(self._assembly.keep_only, self._serving)
         await self._beat()
 
-    async def _wanted(self) -> PolicyVersion | None:
-        """The newest version, or that of the oldest open evaluation round if this engine serves evaluations.
+    async def _has_device(self) -> bool:
+        """Take turns with the trainer on a shared device; False while it is the trainer's."""
+        if self._share is None:
+            return True
+        try:
+            if await self._share.is_claimed():
+                await self._sleep(self._share)
+                return False
+            if not self._share.asleep:
+                return True
+            async with self._changing:
+                if not await self._share.wake():
+                    return False
+            self._torn = self._woken = True  # no weights: `_follow` loads the newest, and only then it goes on
+            self._serving = self._refused = -1
+        except EngineError as exc:
+            self._sleepless += 1
+            log.warning("engine does not take turns url=%s tries=%d %s", self.url, self._sleepless, exc)
+            if self._sleepless >= SLEEP_TRIES:
+                await self._require_child().kill()  # it starts again when the device is free
+            return False
+        return True
 
-        The newest is read first: a round is queued before the next version is announced, so it cannot be missed.
-        """
-        store, policy = self._store, self._config.policy
-        newest = await store.versions.newest(policy)
-        awaited = None if newest is None else await store.evaluation.awaited_version(policy, before=newest.version)
-        if awaited is None or awaited == self._refused or self._config.follow_every > 1:
-            return newest
-        live = await store.services.live(policy)
-        others = [service.url for service in live if service.follow_every == 1]
-        if min([self.url, *others]) != self.url:
-            return newest
-        evaluated = await store.versions.get(policy, awaited)
-        return newest if evaluated.pruned or evaluated.withdrawn_to is not None else evaluated
+    async def _sleep(self, share: SharedDevice) -> None:
+        if not share.asleep:
+            await self._drain()
+            self._status = ServiceStatus.ASLEEP
+            await self._beat()  # so that samplers send nothing more
+        async with self._changing:
+            await share.sleep(self._pause_mode)
+        self._sleepless = 0
 
     async def _by_broadcast(self, wanted: PolicyVersion) -> Reached | None:
         """None: not offered, or this engine was excluded and keeps serving. Raises EngineUnavailable."""
@@ -237,13 +268,14 @@ class Keeper:
         async with self._changing:
             wanted = reached.version.version
             await update(self._client, self.url, reached.folder, wanted, self._pause_mode, torn=self._torn)
-            self._torn = False
+            self._torn = self._woken = False
         seconds = {**reached.seconds, "drain": paused - started, "engine": time.monotonic() - paused}
         self._update_stats = {"update_bytes": float(reached.bytes)} | {f"update_{n}_s": s for n, s in seconds.items()}
 
     @property
     def _pause_mode(self) -> Literal["retract", "abort"]:
-        return "abort" if self._config.weight_update_mode == "abort" else "retract"
+        """After a sleep nothing runs, and what waits in the engine goes on waiting."""
+        return "abort" if self._config.weight_update_mode == "abort" and not self._woken else "retract"
 
     @property
     def _status_meanwhile(self) -> ServiceStatus:
@@ -251,7 +283,7 @@ class Keeper:
         return ServiceStatus.DRAINING if self._config.weight_update_mode == "drain" else ServiceStatus.UPDATING
 
     async def _drain(self) -> None:
-        if self._config.weight_update_mode == "drain":
+        if self._config.weight_update_mode == "drain" and not self._woken:
             self._status = ServiceStatus.DRAINING
             await self._beat()  # reports DRAINING, so that samplers send nothing more
             await drain(self._client, self.url, self._config.drain_s, self._config.poll_s)
@@ -259,11 +291,15 @@ class Keeper:
     # ------------------------------------------------------------------ reports
 
     async def _beat(self) -> None:
+        if self._share is not None:
+            await self._share.stay()
         load = EngineLoad(running=0, waiting=0, token_usage=0.0)
         try:
             load = await self._client.load(self.url)
             if self._status is ServiceStatus.DOWN and self._serving >= 0:
                 self._serving = -1  # it is back with an unknown version: `_follow` sets and checks it
+                if self._share is not None and self._share.asleep:
+                    self._status = ServiceStatus.ASLEEP
         except EngineError as exc:
             self._status, self._error = ServiceStatus.DOWN, str(exc)
         await self._register(load)
@@ -310,5 +346,5 @@ class Keeper:
             await asyncio.sleep(period_s)
 
     def _require_child(self) -> EngineChild:
-        assert self._child is not None, "without an engine_url there is a child"
+        assert self._child
         return self._child

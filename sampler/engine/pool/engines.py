@@ -2,7 +2,8 @@
 alternative source of turns.
 
 An engine being updated holds its requests and answers them afterwards: it counts as up. A draining engine gets no requests
-until it serves its new weights. An engine with `follow_every` above 1 serves only turns of the source "lagging".
+until it serves its new weights, one that is asleep none until it is awake. An engine with `follow_every` above 1 serves only
+turns of the source "lagging".
 """
 
 from collections.abc import Iterable, Sequence
@@ -23,6 +24,8 @@ from shared.documents.states import ServiceStatus
 from shared.errors import ConfigError
 from shared.files.json_file import read_json_file
 from shared.store import Store
+
+AS_SEEN = {ServiceStatus.UPDATING: ServiceStatus.UP, ServiceStatus.ASLEEP: ServiceStatus.DRAINING}  # by the pool
 
 
 class Engines:
@@ -82,7 +85,7 @@ class Engines:
     async def _services(self, policy: str, lagging: bool) -> Sequence[PoolService]:
         """Read on demand, so that a pool's list is as fresh as the pool assumes."""
         await self._look_at(policy)
-        return [_seen(service) for service in self._asked(policy, lagging=lagging)]
+        return [seen(service) for service in self._asked(policy, lagging=lagging)]
 
     def _policy_client(self, policy: str, model: Path) -> PolicyClient:
         template = ChatTemplate.from_dir(model, self._config.chat_template_kwargs)
@@ -134,6 +137,6 @@ class _Seen:
     capacity: int
 
 
-def _seen(service: InferenceService) -> _Seen:
-    status = ServiceStatus.UP if service.status is ServiceStatus.UPDATING else service.status
+def seen(service: InferenceService) -> _Seen:
+    status = AS_SEEN.get(service.status, service.status)
     return _Seen(service.url, service.version, status.value, service.running, service.capacity)

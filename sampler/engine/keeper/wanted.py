@@ -1,0 +1,27 @@
+"""Which version an engine should serve.
+
+While evaluation tasks of a version are open, one engine of the policy serves that version until the last of them has ended: the
+one whose URL sorts first among those that do not lag. The others continue.
+"""
+
+from sampler.engine.keeper.config import KeeperConfig
+from shared.documents.run import PolicyVersion
+from shared.store import Store
+
+
+async def wanted_version(store: Store, config: KeeperConfig, url: str, refused: int) -> PolicyVersion | None:
+    """The newest version, or that of the oldest open evaluation round if this engine serves evaluations.
+
+    The newest is read first: a round is queued before the next version is announced, so it cannot be missed. `refused`: a
+    version that the engine cannot serve.
+    """
+    newest = await store.versions.newest(config.policy)
+    awaited = None if newest is None else await store.evaluation.awaited_version(config.policy, before=newest.version)
+    if awaited is None or awaited == refused or config.follow_every > 1:
+        return newest
+    live = await store.services.live(config.policy)
+    others = [service.url for service in live if service.follow_every == 1]
+    if min([url, *others]) != url:
+        return newest
+    evaluated = await store.versions.get(config.policy, awaited)
+    return newest if evaluated.pruned or evaluated.withdrawn_to is not None else evaluated

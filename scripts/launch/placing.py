@@ -1,0 +1,55 @@
+"""Gives the policies of a launch their GPUs: finds those of this machine, places, and checks that SGLang can be started."""
+
+import json
+import shutil
+from collections.abc import Sequence
+
+from scripts.launch.gpus import visible_gpus
+from scripts.launch.placement import Placed, Wanted, lines, place
+from scripts.launch.settings import EXAMPLE, ROOT, LaunchConfig
+from shared.errors import ConfigError
+
+SGLANG = "sglang"
+EXAMPLE_MODEL = EXAMPLE / "model"
+SHARED_FRACTION = 0.75  # of memory, for an engine on a trainer's GPU: contexts of both take the rest
+
+
+def place_gpus(policies: Sequence[LaunchConfig]) -> None:
+    """Raises ConfigError, which names the setting. Without GPUs nothing changes."""
+    owner = policies[0]
+    if owner.assume_gpus is not None and not owner.dry_run:
+        raise ConfigError("assume_gpus is for plans: expected --dry-run with it")
+    gpus = visible_gpus(owner)
+    placed = place(len(gpus), [_wanted(config) for config in policies], owner.gpus)
+    for config in policies:
+        if (found := placed.get(config.policy)) is None:
+            continue
+        if config.num_processes not in (0, len(found.trainer)) and found.trainer:
+            raise ConfigError(
+                f"num_processes is {config.num_processes}, but the trainer of policy {config.policy} has {len(found.trainer)} "
+                "GPUs; expected one process for each, or 0"
+            )
+        shares = any(engine.shared_device for engine in found.engines)
+        fraction = owner.mem_fraction_static or (SHARED_FRACTION if shares else None)
+        config.give(Placed(found, tuple(gpu.name for gpu in gpus), fraction))
+        if found.engines and owner.assume_gpus is None and shutil.which(SGLANG) is None:
+            raise ConfigError(
+                f"this machine has {len(gpus)} GPUs, and SGLang, which would use them, is not installed: there is no program "
+                f"{SGLANG!r} on PATH. Install it (pip install sglang), name running servers (ENGINE_URLS), or set ENGINE=local"
+            )
+
+
+def gpu_lines(policies: Sequence[LaunchConfig]) -> list[str]:
+    """The placement for people; nothing without GPUs."""
+    return lines({config.policy: config.placed.placement for config in policies if config.placed})
+
+
+def _wanted(config: LaunchConfig) -> Wanted:
+    """ENGINE=local, if it is said, keeps the engine on the CPU; so does the bundled model where SGLang is not installed."""
+    settled = "engine" in config.model_fields_set or config.gpus or config.assume_gpus is not None
+    by_default = bool(settled) or config.model != EXAMPLE_MODEL or shutil.which(SGLANG) is not None
+    local = config.engine == "local" and ("engine" in config.model_fields_set or not by_default)
+    heads = json.loads((ROOT / config.model / "config.json").read_bytes()).get("num_attention_heads")
+    return Wanted(
+        config.policy, config.trains, config.starts_engine and not local, heads if isinstance(heads, int) else None
+    )

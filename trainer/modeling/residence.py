@@ -1,0 +1,41 @@
+"""Where the parameters and optimizer states are: on the device for a step, on the host between steps of a shared device.
+
+Both moves keep the parameters' identity, so that optimizer and sharding go on with them. Nothing moves on a CPU, nor with
+`optimizer_offload`, which keeps everything on the host anyway; the allocator's free blocks are returned in any case.
+"""
+
+import gc
+
+import torch
+from torch import nn
+
+from trainer.learner import Learner
+
+HOST = torch.device("cpu")
+
+
+def to_host(learner: Learner, device: torch.device) -> None:
+    """Free the device's memory of this process but its context."""
+    _move(learner, HOST, device)
+    if device.type == "cuda":
+        gc.collect()
+        torch.cuda.synchronize(device)
+        torch.cuda.empty_cache()
+
+
+def to_device(learner: Learner, device: torch.device) -> None:
+    _move(learner, device, device)
+
+
+def _move(learner: Learner, target: torch.device, device: torch.device) -> None:
+    if device.type != "cuda" or learner.lives_on_host:
+        return
+    modules: list[nn.Module] = [learner.lm]
+    if learner.reference is not None and learner.reference is not learner.lm:
+        modules.append(learner.reference)
+    for module in modules:
+        module.to(target)
+    for state in learner.optimizer.state.values():
+        for name, value in state.items():
+            if isinstance(value, torch.Tensor):
+                state[name] = value.to(target)

@@ -1,0 +1,120 @@
+"""A trainer's part in the lease of a device that it shares with engines.
+
+    batch is there ─▶ claim ─▶ engines sleep ─▶ take ─▶ states to the device ─▶ still held? ─▶ step, publish ─▶ states to the
+                        ▲                                                          │ no              host ─▶ release
+                        └──────────────────────────────────────────────────────────┘
+
+Promise: nothing is computed on a device without a lease that held when the states were there; the lease is never held while the
+trainer waits for data, and ends by itself if the process dies. Rank 0 speaks for all ranks.
+"""
+
+import asyncio
+import logging
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from shared.documents.leases import LeaseClaim
+from shared.documents.states import LeaseKind
+from shared.store.leases import lease_id
+from trainer.learner import Learner
+from trainer.modeling.residence import to_device, to_host
+from trainer.parallel import Parallel
+from trainer.settings.sharing import SharingSettings
+from trainer.store_bridge import StoreBridge
+
+log = logging.getLogger(__name__)
+
+CLAIM_POLL_S = 0.1
+TELL_S = 30.0  # between two reports of what is waited for
+RENEWALS = 4  # of a lease, in its time
+
+
+class TrainerDevice:
+    """Without a `shared_device` nothing is asked and nothing moves."""
+
+    def __init__(self, bridge: StoreBridge, settings: SharingSettings, parallel: Parallel, worker: str) -> None:
+        self._bridge = bridge
+        self._leases = bridge.store.leases
+        self._settings = settings
+        self._parallel = parallel
+        self._worker = worker
+        self._lease = lease_id(LeaseKind.GPU, settings.shared_device or "")
+        if settings.shared_device is not None and parallel.is_main:
+            bridge(self._leases.ensure(LeaseKind.GPU, settings.shared_device))
+
+    @contextmanager
+    def held(self, learner: Learner | None = None) -> Iterator[dict[str, float]]:
+        """Have the device in this context, with `learner`'s states on it; yields the seconds that were waited, as a metric.
+
+        Every rank must call it. If an error leaves the context the lease is left to end by itself: the memory is still used.
+        """
+        if self._settings.shared_device is None:
+            yield {}
+            return
+        began = time.monotonic()
+        claim, renewing = self._begin(learner)
+        metrics = {"time/device_wait_s": time.monotonic() - began}
+        try:
+            yield metrics
+            self._parallel.barrier()
+            if learner is not None:
+                to_host(learner, self._parallel.device)
+            self._parallel.barrier()
+            if claim is not None:
+                if not self._bridge(self._leases.is_held(claim)):
+                    log.warning("device lost during a step lease=%s: engines may have run out of memory", self._lease)
+                self._bridge(self._leases.release(claim))
+        finally:
+            if renewing is not None:
+                renewing.cancel()
+
+    def _begin(self, learner: Learner | None) -> tuple[LeaseClaim | None, Any]:
+        while True:
+            claim, renewing = self._acquire() if self._parallel.is_main else (None, None)
+            self._parallel.barrier()
+            if learner is not None:
+                to_device(learner, self._parallel.device)
+            self._parallel.barrier()
+            held = claim is None or self._bridge(self._leases.is_held(claim))
+            if self._parallel.broadcast_object(held):
+                return claim, renewing
+            log.warning("device lost before a step lease=%s: asking again", self._lease)
+            if renewing is not None:
+                renewing.cancel()
+            if learner is not None:
+                to_host(learner, self._parallel.device)
+
+    def _acquire(self) -> tuple[LeaseClaim, Any]:
+        told = time.monotonic()
+        while True:
+            holder = f"{self._worker}:{uuid.uuid4().hex}"
+            claim = self._bridge(self._leases.claim(self._lease, holder, self._settings.device_lease_s))
+            if claim is not None:
+                renewing = self._bridge.background(self._renew(claim))
+                while not (taken := self._bridge(self._leases.take(claim))):
+                    if renewing.done():  # over: the process was stopped for longer than the lease
+                        break
+                    told = self._tell(told)
+                    time.sleep(CLAIM_POLL_S)
+                if taken:
+                    return claim, renewing
+            told = self._tell(told)
+            time.sleep(CLAIM_POLL_S)
+
+    async def _renew(self, claim: LeaseClaim) -> None:
+        """Ends when the lease is over."""
+        while await self._leases.renew(claim, self._settings.device_lease_s):  # noqa: ASYNC110  # nothing else ends it
+            await asyncio.sleep(self._settings.device_lease_s / RENEWALS)
+
+    def _tell(self, told: float) -> float:
+        if time.monotonic() - told < TELL_S:
+            return told
+        lease = self._bridge(self._leases.get(self._lease))
+        awake = [one.service for one in lease.occupants if one.asleep_for is None]
+        log.info(
+            "waiting for the device lease=%s holder=%s awake=%s", self._lease, lease.holder, ",".join(awake) or "none"
+        )
+        return time.monotonic()
