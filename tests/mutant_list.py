@@ -369,6 +369,13 @@ MUTANTS = (
         f"{POOL}::test_a_list_of_engines_that_took_long_to_read_is_reread_before_use",
     ),
     Mutant(
+        "a keeper that is asked to stop starts no engine",
+        "sampler/engine/keeper/keeper.py",
+        "        if self._stop.is_set():\n            return\n        assert self._child is not None",
+        "        assert self._child is not None",
+        "tests/contract/test_keeper_stop.py::test_an_engine_that_ends_with_its_keeper_is_neither_counted_nor_started_again",
+    ),
+    Mutant(
         "draining: the keeper waits until every sampler knows",
         "sampler/engine/keeper/update.py",
         "    await asyncio.sleep(min(SETTLE_S, limit_s))\n",

@@ -114,17 +114,18 @@ class Keeper:
 
     async def _start_engine(self) -> None:
         """Raises EngineUnavailable if it does not start. An engine that exits during its start is restarted, and counted."""
+        limit_s = self._config.start_timeout_s
         while True:
             if self._share is not None:
-                await self._share.until_free(self.url, self._config.start_timeout_s, self._stop)
-                if self._stop.is_set():
-                    return
+                await self._share.until_free(self.url, limit_s, self._stop)
+            if self._stop.is_set():
+                return  # at the keeper's own end none is started or waited for
             if self._child is not None:
                 try:
                     await self._child.start()
                 except OSError as exc:
                     raise EngineUnavailable(f"the engine cannot be started: {exc}") from exc
-            info = await first_answer(self._client, self.url, self._config.start_timeout_s, self._has_ended)
+            info = await first_answer(self._client, self.url, limit_s, lambda: self._has_ended() or self._stop.is_set())
             if info is not None:
                 break
             await self._count_end()
@@ -142,7 +143,10 @@ class Keeper:
             await self._start_engine()
 
     async def _count_end(self) -> None:
-        """The child has exited: mark it DOWN. Raises EngineUnavailable after too many exits."""
+        """The child has exited: mark it DOWN. Raises EngineUnavailable after too many exits. At the keeper's own end: nothing."""
+        await asyncio.sleep(0)  # a signal that ended it may have been sent to this process too
+        if self._stop.is_set():
+            return
         assert self._child is not None, "this keeper does not start an engine with a given URL"
         self._restarts += 1
         log.error("engine ended status=%s restart=%d", self._child.status, self._restarts)
@@ -181,13 +185,8 @@ class Keeper:
             if reached.problems:
                 self._refused = wanted.version
                 log.error("version not served version=%d instead=%d %s", wanted.version, self._serving, self._error)
-            log.info(
-                "serving version=%d step=%d url=%s %s",
-                self._serving,
-                reached.version.step,
-                self.url,
-                " ".join(f"{name}={value:.3g}" for name, value in self._update_stats.items()),
-            )
+            took = " ".join(f"{name}={value:.3g}" for name, value in self._update_stats.items())
+            log.info("serving version=%d step=%d url=%s %s", self._serving, reached.version.step, self.url, took)
             await asyncio.to_thread(self._assembly.keep_only, self._serving)
         await self._beat()
 

@@ -14,9 +14,12 @@ ASK_S = 0.1
 
 
 async def first_answer(
-    client: EngineClient, url: str, limit_s: float, has_ended: Callable[[], bool]
+    client: EngineClient, url: str, limit_s: float, is_over: Callable[[], bool]
 ) -> ServerInfo | None:
-    """The engine's reports; None if its process has exited. Raises EngineUnavailable after `limit_s`, KeyRefused."""
+    """The engine's reports; None once `is_over`: its process has exited, or its keeper stops.
+
+    Raises EngineUnavailable after `limit_s`, KeyRefused.
+    """
     deadline = asyncio.get_running_loop().time() + limit_s
     while True:
         try:
@@ -25,7 +28,7 @@ async def first_answer(
         except KeyRefused:
             raise
         except EngineError as exc:
-            if has_ended():
+            if is_over():
                 return None
             if asyncio.get_running_loop().time() > deadline:
                 raise EngineUnavailable(f"{url} did not answer within {limit_s:g} s: {exc}") from exc
