@@ -111,21 +111,25 @@ async def test_trainer_keeper_and_engine_killed_while_the_trainer_has_the_device
 
 
 async def test_a_trainer_is_not_stuck_behind_a_keeper_that_was_killed_awake(tmp_path: Path) -> None:
-    """No other keeper comes: the data that was sampled is trained."""
+    """No other keeper comes: the data that was sampled is trained. The trainer is stopped until that data is there."""
     with sharing(tmp_path) as run:
         run.trainer_flags |= {"max_steps": "1"}
         await queue_tasks(run)
-        run.start_tools()
-        run.start_keeper()
-        await run.until("the engine", is_up)
-        run.start_sampler()
+        run.start_all()
+
+        async def is_admitted(store: Store) -> bool:
+            found = await store.runs.get()
+            return found is not None and bool(found.admission)
 
         async def data_is_ready(store: Store) -> bool:
             return await store.data.count_ready_groups("main") >= 2
 
+        await run.until("the trainer to open the gate", is_admitted)
+        for process in psutil.Process(run.processes["trainer"].pid).children(recursive=True):
+            process.suspend()
         await run.until("data for a step", data_is_ready)
         keeper = run.processes.pop("keeper")
         os.kill(keeper.pid, signal.SIGKILL)
         keeper.wait(60)
-        run.start_trainer()
+        go_on(run)
         assert run.wait("trainer") == 0, run.log("trainer")
