@@ -17,7 +17,8 @@ service that needs one. `load_or_exit` removes secrets from the environment, so 
 """
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, ClassVar, Literal, NoReturn, Self
 
@@ -89,13 +90,8 @@ class ServiceConfig(BaseSettings):
     @classmethod
     def load(cls, argv: Sequence[str] | None = None) -> Self:
         """Read flags, environment (`TANDEM_<SECTION>_<FIELD>`) and YAML. Raises ConfigError; `--help` exits."""
-        try:
-            flags = _flags(cls, list(sys.argv[1:] if argv is None else argv))
-            environment = given_variables(cls, cls.section)
-        except SettingsError as exc:  # a list or an object that is no JSON
-            raise ConfigError(f"flags or environment: {exc}; expected JSON") from exc
-        except RecursionError as exc:
-            raise ConfigError("flags or environment: a value is nested too deeply") from exc
+        flags = _flags(cls, list(sys.argv[1:] if argv is None else argv))
+        environment = _variables(cls)
         path = flags.get("config") or environment.get("config")
         sources = {"flags": flags, "environment": environment}
         if path:
@@ -134,7 +130,7 @@ class ServiceConfig(BaseSettings):
     @classmethod
     def given(cls, argv: Sequence[str]) -> dict[str, Any]:
         """What flags and environment say, flags first, not yet checked; the YAML file is not read."""
-        return given_variables(cls, cls.section) | _flags(cls, argv)
+        return _variables(cls) | _flags(cls, argv)
 
     def snapshot(self) -> dict[str, Any]:
         """{setting: its plain value}, of all sections, for the run's document, without any secret."""
@@ -147,7 +143,23 @@ class ServiceConfig(BaseSettings):
 
 
 def _flags(cls: type[ServiceConfig], argv: Sequence[str]) -> dict[str, Any]:
-    return given_flags(cls, argv, cls.program or cls.section, cls.section)
+    with _json_expected("flags"):
+        return given_flags(cls, argv, cls.program or cls.section, cls.section)
+
+
+def _variables(cls: type[ServiceConfig]) -> dict[str, Any]:
+    with _json_expected("environment"):
+        return given_variables(cls, cls.section)
+
+
+@contextmanager
+def _json_expected(source: str) -> Iterator[None]:
+    try:
+        yield
+    except SettingsError as exc:  # a list or an object that is no JSON
+        raise ConfigError(f"{source}: {exc}; expected JSON") from exc
+    except RecursionError as exc:
+        raise ConfigError(f"{source}: a value is nested too deeply") from exc
 
 
 def _refuse_unusable(cls: type[ServiceConfig], values: dict[str, Any], where: str = "") -> None:

@@ -120,7 +120,7 @@ async def test_replies_begun_before_a_sleep_end_after_it_token_exact_and_without
         await shared.store.leases.release(claim)
         replies = await asyncio.wait_for(asyncio.gather(*requests, late), 120)
         for prompt, reply in zip([*PROMPTS, PROMPTS[0]], replies, strict=True):
-            assert reply.failures == 0
+            assert reply.failures <= (mode == "abort")  # aborted before its first token: the pool counts it
             reference.assert_truthful(prompt, reply.generation)
         assert all(len(reply.generation.output_ids) == LENGTH for reply in replies[:-1])
         assert replies[-1].generation.version_runs == [[1, 8]]
@@ -149,22 +149,25 @@ async def test_the_engine_wakes_when_the_lease_of_a_killed_trainer_is_over(
 async def test_an_engine_killed_asleep_starts_again_when_the_device_is_free_and_one_killed_awake_keeps_none_waiting(
     store: Store, models: tuple[Path, Path], until: Until, tmp_path: Path
 ) -> None:
+    others = engine_pids()
     async with sharing(store, models, until, tmp_path) as shared:
         await shared.serves(0)
         claim = await shared.take()
         await shared.sleeps()
-        os.kill(engine_pid(), signal.SIGKILL)
+        (engine,) = engine_pids() - others
+        os.kill(engine, signal.SIGKILL)
 
         async def is_down() -> bool:
             return await store.services.live("main") == []
 
         await until(is_down)
         await asyncio.sleep(1)
-        assert engine_pid() == 0, "none starts on a held device"
+        assert engine_pids() <= others, "none starts on a held device"
         await shared.announce(1)
         await store.leases.release(claim)
         await shared.serves(1)
-        os.kill(engine_pid(), signal.SIGKILL)
+        (engine,) = engine_pids() - others
+        os.kill(engine, signal.SIGKILL)
         claim = await shared.take()
         await store.leases.release(claim)
         await shared.serves(1)
@@ -177,23 +180,21 @@ async def test_a_keeper_that_starts_on_a_held_device_waits_and_stops_when_it_is_
     claim = await store.leases.claim("gpu:h:0", "trainer", LONG_S)
     assert claim is not None
     assert await store.leases.take(claim)
+    others = engine_pids()
     async with sharing(store, models, until, tmp_path) as shared:
 
         async def is_there() -> bool:
             return bool((await store.leases.get(shared.lease)).occupants)
 
         await until(is_there)
-        assert engine_pid() == 0
+        assert engine_pids() <= others
     assert (await store.leases.get("gpu:h:0")).occupants == []
 
 
-def engine_pid() -> int:
-    """Of the engine that this process's keeper has started; 0: none runs."""
+def engine_pids() -> set[int]:
+    """Of the local engines that this process has started: its keeper's, and those of other tests in the same process."""
     children = Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children").read_text().split()
-    for pid in children:
-        if b"sampler.engine.local" in Path(f"/proc/{pid}/cmdline").read_bytes():
-            return int(pid)
-    return 0
+    return {int(pid) for pid in children if b"sampler.engine.local" in Path(f"/proc/{pid}/cmdline").read_bytes()}
 
 
 def test_an_engine_that_runs_elsewhere_cannot_share(tmp_path: Path) -> None:

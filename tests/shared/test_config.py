@@ -93,9 +93,9 @@ def test_all_wrong_values_are_reported_at_once(yaml: Path) -> None:
 
 def test_a_value_that_should_be_json_and_is_not_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     given = ("--run_name", "r")
-    assert re.fullmatch(r"flags or environment: .*\bnames\b.*; expected JSON", refused(*given, "--names", '{"a"'))
+    assert re.fullmatch(r"flags: .*\bnames\b.*; expected JSON", refused(*given, "--names", '{"a"'))
     monkeypatch.setenv("TANDEM_SAMPLER_NAMES", "{")
-    assert re.fullmatch(r'flags or environment: .*"names".*; expected JSON', refused(*given))
+    assert re.fullmatch(r'environment: .*"names".*; expected JSON', refused(*given))
 
 
 def test_a_missing_value_says_how_to_give_it() -> None:

@@ -23,6 +23,7 @@ READS = {
         "tasks.next_seq",
         "tasks.existing_payloads",
         "tasks.holds",
+        "tasks.is_scored_by",
         "tasks.ended_of",
         "admission.seq_limit",
         "tasks.get",

@@ -183,7 +183,7 @@ async def test_a_command_that_does_not_exist_is_named() -> None:
 
 async def test_sessions_leak_no_descriptor_no_process_and_no_user() -> None:
     state = Path(tempfile.mkdtemp(prefix="tandem-test-"))
-    before = 0
+    before, others = 0, psutil.Process().children()
     for _ in range(4):
         folder = new_folder(state)
         process = await start(Launch(("cat",), folder), IsolationLevel.PROCESS)
@@ -193,5 +193,5 @@ async def test_sessions_leak_no_descriptor_no_process_and_no_user() -> None:
         after = len(os.listdir("/proc/self/fd"))
         assert before in (0, after)
         before = after
-    assert psutil.Process().children() == []
+    assert set(psutil.Process().children()) <= set(others)
     os.rmdir(state)
