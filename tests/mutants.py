@@ -16,7 +16,8 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from tests.mutant_list import MUTANTS, Mutant
+from tests.mutant_rows import MUTANTS
+from tests.mutant_rows.mutant import Mutant
 
 ROOT = Path(__file__).parents[1]
 COPIED = ("sampler", "shared", "trainer", "scripts", "tests", "assets", "pyproject.toml")

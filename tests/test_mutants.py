@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import ROOT
-from tests.mutant_list import MUTANTS, Mutant
+from tests.mutant_rows import MUTANTS
+from tests.mutant_rows.mutant import Mutant
 from tests.mutants import copied
 
 

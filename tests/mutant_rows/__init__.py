@@ -1,0 +1,13 @@
+"""The list of `python -m tests.mutants`, a module per area: each row takes one protection out, and names the test that fails then."""
+
+from tests.mutant_rows import engines, episodes, launch, mcp_docker, store, trainer
+from tests.mutant_rows.mutant import Mutant
+
+MUTANTS: tuple[Mutant, ...] = (
+    *engines.MUTANTS,
+    *episodes.MUTANTS,
+    *launch.MUTANTS,
+    *mcp_docker.MUTANTS,
+    *store.MUTANTS,
+    *trainer.MUTANTS,
+)

@@ -1,0 +1,103 @@
+"""Protections between samplers, keepers and engines."""
+
+from tests.mutant_rows.mutant import Mutant
+
+TRANSPORT = "tests/sampler/test_transport.py"
+KEEPER = "tests/contract/test_keeper.py"
+POOL = "tests/sampler/test_pool.py"
+USERS = "tests/system/test_database_users.py"
+LISTS = "tests/sampler/test_engine_lists.py"
+
+MUTANTS = (
+    Mutant(
+        "an engine listens where it is announced",
+        "sampler/engine/keeper/config.py",
+        "if self.engine_host != LOOPBACK and",
+        "if False and",
+        "tests/system/test_launch_nodes.py::test_an_engine_command_that_ignores_its_host_is_refused",
+    ),
+    Mutant(
+        "bound of an HTTP head: one without an end",
+        "sampler/engine/client/transport.py",
+        "    if len(received) >= MAX_HEAD_BYTES:\n",
+        "    if False:\n",
+        f"{TRANSPORT}::test_a_head_beyond_the_bound_is_an_error_even_if_the_server_continues",
+    ),
+    Mutant(
+        "bound of an HTTP head: a long one with its end, interim answers",
+        "sampler/engine/client/transport.py",
+        'received.find(b"\\r\\n\\r\\n", start, MAX_HEAD_BYTES)',
+        'received.find(b"\\r\\n\\r\\n", start)',
+        f"{TRANSPORT}::test_a_head_beyond_the_bound_is_an_error_even_if_the_server_continues",
+    ),
+    Mutant(
+        "bound of an HTTP body without a size",
+        "sampler/engine/client/transport.py",
+        "        if len(self._received) - self._head.start > 2 * MAX_BODY_BYTES:\n",
+        "        if False:\n",
+        f"{TRANSPORT}::test_a_body_without_a_size_is_bounded_too",
+    ),
+    Mutant(
+        "layout of files before an engine sees them",
+        "sampler/engine/keeper/keeper.py",
+        "        await asyncio.to_thread(check_layout, reached.folder, self._layout)\n",
+        "",
+        f"{KEEPER}::test_files_that_would_crash_or_corrupt_an_engine_never_reach_it",
+    ),
+    Mutant(
+        "question to the engine what it serves",
+        "sampler/engine/keeper/update.py",
+        "        await _load_over_stale_cache(client, url, folder, version)\n    await require_version(client, url, version)\n",
+        "        await _load_over_stale_cache(client, url, folder, version)\n",
+        f"{KEEPER}::test_an_engine_that_reports_a_wrong_version_serves_nothing_until_it_reports_the_right_one",
+    ),
+    Mutant(
+        "draining: samplers send nothing",
+        "sampler/engine/pool/engines.py",
+        "AS_SEEN.get(service.status, service.status)",
+        "ServiceStatus.UP",
+        f"{KEEPER}::test_drain_lets_requests_finish_and_samplers_send_none_meanwhile",
+    ),
+    Mutant(
+        "draining: every sampler knows in time",
+        "sampler/engine/pool/engine_pool.py",
+        "min(self._limits.refresh_s, LIST_AGE_S)",
+        "self._limits.refresh_s",
+        f"{LISTS}::test_a_sampler_learns_in_time_that_an_engine_drains_for_any_poll_interval",
+    ),
+    Mutant(
+        "draining: a list that took long to read",
+        "sampler/engine/pool/engine_pool.py",
+        "if live and self._list_age_s() < LIST_AGE_S:",
+        "if live:",
+        f"{POOL}::test_a_list_of_engines_that_took_long_to_read_is_reread_before_use",
+    ),
+    Mutant(
+        "a keeper that is asked to stop starts no engine",
+        "sampler/engine/keeper/keeper.py",
+        "        if self._stop.is_set():\n            return\n        assert self._child is not None",
+        "        assert self._child is not None",
+        "tests/contract/test_keeper_stop.py::test_an_engine_that_ends_with_its_keeper_is_neither_counted_nor_started_again",
+    ),
+    Mutant(
+        "draining: the keeper waits until every sampler knows",
+        "sampler/engine/keeper/update.py",
+        "    await asyncio.sleep(min(SETTLE_S, limit_s))\n",
+        "",
+        f"{KEEPER}::test_an_idle_engine_is_drained_only_once_every_sampler_knows",
+    ),
+    Mutant(
+        "draining: it is waited for",
+        "sampler/engine/pool/engine_pool.py",
+        'if any(service.status == "DRAINING" for service in self._services):',
+        "if False:",
+        f"{POOL}::test_a_draining_engine_gets_no_requests_and_is_waited_for_longer_than_a_down_one",
+    ),
+    Mutant(
+        "a keeper's health check asks the engine itself",
+        "sampler/engine/keeper/health.py",
+        "await _wrong_version(store, config, service) or await",
+        "await",
+        f"{USERS}::test_each_service_does_its_work_with_its_own_user",
+    ),
+)

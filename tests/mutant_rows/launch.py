@@ -1,0 +1,56 @@
+"""Protections of the launcher: nodes, GPUs and logs."""
+
+from tests.mutant_rows.mutant import Mutant
+
+MUTANTS = (
+    Mutant(
+        "a second SIGTERM does not end the grace",
+        "scripts/launch/waiting.py",
+        "if event.is_set() and number == signal.SIGINT:",
+        "if event.is_set():",
+        "tests/system/test_launch_nodes.py::test_only_ctrl_c_after_a_signal_ends_the_grace",
+    ),
+    Mutant(
+        "torchrun's own store keeps its port",
+        "scripts/launch/nodes.py",
+        """ + (environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True")""",
+        "",
+        "tests/system/test_launch_nodes.py::test_torchrun_itself_starts_a_launcher_per_machine_which_keeps_off_its_store",
+    ),
+    Mutant(
+        "children do not get the launcher's rank under torchrun",
+        "scripts/launch/children.py",
+        " or is_of_torchrun(name)",
+        "",
+        "tests/system/test_launch_nodes.py::test_children_do_not_inherit_the_launchers_rank_under_torchrun",
+    ),
+    Mutant(
+        "a machine that is not the first stays until the last version was evaluated",
+        "scripts/launch/following.py",
+        "return not held_out or await EvalRound(store, policy, newest.version).is_complete()",
+        "return True",
+        "tests/system/test_launch_nodes.py::"
+        "test_a_run_is_over_when_its_trainer_has_ended_and_its_last_version_was_evaluated",
+    ),
+    Mutant(
+        "own code: a log is read in bounded time",
+        "scripts/launch/errors.py",
+        "max(self._at, size - MAX_BYTES)",
+        "self._at",
+        "tests/system/test_launch_errors.py::test_a_log_is_read_by_whole_lines_from_its_start_on_and_in_bounded_time",
+    ),
+    Mutant(
+        "GPUs: one is not given twice",
+        "scripts/launch/placement.py",
+        "    _check_overlaps(chosen)\n",
+        "",
+        "tests/test_placement.py::test_gpus_of_several_policies_are_kept_apart",
+    ),
+    Mutant(
+        "GPUs: an engine on a trainer's GPU takes turns",
+        "scripts/launch/placement.py",
+        "_device_of(trainers[0]) if trainers else None",
+        "None",
+        "tests/test_placement.py::test_what_is_given_is_taken",
+    ),
+)

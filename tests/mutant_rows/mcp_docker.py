@@ -1,0 +1,188 @@
+"""Protections of MCP-Docker: its sessions, sandbox and bundled tools."""
+
+from tests.mutant_rows.mutant import Mutant
+
+ESCAPES = "tests/sampler/sandbox/test_escapes.py"
+FORKS = "tests/sampler/sandbox/test_forked_warden.py"
+SANDBOX = "tests/sampler/sandbox/test_sandbox.py"
+TOOLS = "tests/sampler/sandbox/test_bundled_tools.py"
+GATEWAY = "tests/sampler/mcp_docker/test_gateway.py"
+GATEWAY_BUSY = "tests/sampler/mcp_docker/test_gateway_busy.py"
+
+MUTANTS = (
+    Mutant(
+        "sandbox: seccomp",
+        "sampler/mcp_docker/sandbox/confinement.py",
+        "        _filter(seccomp.program(seccomp.FAMILIES if what.network else ()))\n",
+        "",
+        f"{ESCAPES}::test_an_attempt_meets_what_the_table_says",
+    ),
+    Mutant(
+        "sandbox: seccomp of bubblewrap",
+        "sampler/mcp_docker/sandbox/warden.py",
+        "os.write(filled, program(FAMILIES))",
+        "os.write(filled, program(FAMILIES)[-8:])",
+        f"{ESCAPES}::test_an_attempt_meets_what_the_table_says",
+    ),
+    Mutant(
+        "sandbox: sockets without a network",
+        "sampler/mcp_docker/sandbox/confinement.py",
+        "seccomp.FAMILIES if what.network else ()",
+        "seccomp.FAMILIES",
+        f"{ESCAPES}::test_an_attempt_meets_what_the_table_says",
+    ),
+    Mutant(
+        "sandbox: bubblewrap's network",
+        "sampler/mcp_docker/sandbox/bubblewrap.py",
+        '(*_NAMESPACES, *(() if network else ("net",)))',
+        "_NAMESPACES",
+        f"{ESCAPES}::test_an_attempt_meets_what_the_table_says",
+    ),
+    Mutant(
+        "sandbox: Landlock",
+        "sampler/mcp_docker/sandbox/confinement.py",
+        "        landlock.restrict([*SYSTEM, *readable_files(what)], [what.folder])\n",
+        "",
+        f"{ESCAPES}::test_an_attempt_meets_what_the_table_says",
+    ),
+    Mutant(
+        "sandbox: bubblewrap's own processes",
+        "sampler/mcp_docker/sandbox/bubblewrap.py",
+        '("user", "pid", "ipc"',
+        '("user", "ipc"',
+        f"{ESCAPES}::test_an_attempt_meets_what_the_table_says",
+    ),
+    Mutant(
+        "sandbox: bubblewrap's root and /dev are read-only",
+        "sampler/mcp_docker/sandbox/bubblewrap.py",
+        '"--dev", "/dev", *size, "--tmpfs", "/dev/shm", "--remount-ro", "/dev")',
+        '"--dev", "/dev", *size, "--tmpfs", "/dev/shm")',
+        f"{ESCAPES}::test_an_attempt_meets_what_the_table_says",
+    ),
+    Mutant(
+        "sandbox: the size of one file",
+        "sampler/mcp_docker/sandbox/confinement.py",
+        "resource.RLIMIT_FSIZE: what.file_mb * _MB",
+        "resource.RLIMIT_FSIZE: resource.RLIM_INFINITY",
+        f"{ESCAPES}::test_an_attempt_meets_what_the_table_says",
+    ),
+    Mutant(
+        "sandbox: open files",
+        "sampler/mcp_docker/sandbox/confinement.py",
+        "        resource.RLIMIT_NOFILE: what.open_files,\n",
+        "",
+        f"{ESCAPES}::test_an_attempt_meets_what_the_table_says",
+    ),
+    Mutant(
+        "sandbox: the watch of the folder",
+        "sampler/mcp_docker/sandbox/watch.py",
+        "        if size > self._bounds.folder_mb * _MB:",
+        "        if False:",
+        f"{SANDBOX}::test_a_limit_ends_the_process_and_is_named",
+    ),
+    Mutant(
+        "sandbox: open files without a name are counted",
+        "sampler/mcp_docker/sandbox/watch.py",
+        " + unlinked_bytes(alive)",
+        "",
+        f"{SANDBOX}::test_a_limit_ends_the_process_and_is_named",
+    ),
+    Mutant(
+        "sandbox: the sum of processor time",
+        "sampler/mcp_docker/sandbox/watch.py",
+        "if self._cpu_s > self._bounds.cpu_s:",
+        "if False:",
+        f"{SANDBOX}::test_a_limit_ends_the_process_and_is_named",
+    ),
+    Mutant(
+        "sandbox: lifetime",
+        "sampler/mcp_docker/sandbox/watch.py",
+        "if now >= self._end:",
+        "if False:",
+        f"{SANDBOX}::test_a_limit_ends_the_process_and_is_named",
+    ),
+    Mutant(
+        "sandbox: output",
+        "sampler/mcp_docker/sandbox/processes.py",
+        "if self._bytes > self.most_bytes:",
+        "if False:",
+        f"{SANDBOX}::test_a_limit_ends_the_process_and_is_named",
+    ),
+    Mutant(
+        "sandbox: descriptors are closed",
+        "sampler/mcp_docker/sandbox/confinement.py",
+        "    os.closerange(3 if kept is None else kept + 1, _MOST_DESCRIPTORS)\n",
+        "",
+        f"{FORKS}::test_a_forked_warden_confines_a_function_and_closes_descriptors",
+    ),
+    Mutant(
+        "sandbox: what a killed gateway left is found by its mark",
+        "sampler/mcp_docker/sandbox/folders.py",
+        "            return len(killed)\n        if time",
+        "            return len(killed)\n        found = set()\n        if time",
+        f"{SANDBOX}::test_a_killed_gateway_leaves_nothing_after_the_next_ones_start",
+    ),
+    Mutant(
+        "tools: a symbolic link is not followed",
+        "sampler/mcp_docker/tools/beneath.py",
+        "flags | os.O_NOFOLLOW | os.O_NONBLOCK",
+        "flags | os.O_NONBLOCK",
+        f"{TOOLS}::test_no_path_leads_out_of_the_workspace",
+    ),
+    Mutant(
+        "tools: a redirect is checked",
+        "sampler/mcp_docker/tools/fetch.py",
+        "if not _names(self._allow, host, port, _PORTS[url.scheme]):",
+        "if False:",
+        f"{TOOLS}::test_fetch_reads_allowed_hosts_and_checks_every_redirect",
+    ),
+    Mutant(
+        "tools: a private address is refused",
+        "sampler/mcp_docker/tools/fetch.py",
+        "                if not _is_public(str(address[0])):",
+        "                if False:",
+        f"{TOOLS}::test_a_private_address_is_refused_even_if_its_name_is_allowed",
+    ),
+    Mutant(
+        "tools: Python code that ignores SIGINT is killed",
+        "sampler/mcp_docker/tools/python.py",
+        '        self._end()\n        return f"killed after',
+        '        return f"killed after',
+        f"{TOOLS}::test_python_code_that_does_not_return_is_ended",
+    ),
+    Mutant(
+        "tools: SQL attaches no other file",
+        "sampler/mcp_docker/tools/sql.py",
+        "        connection.set_authorizer(_is_allowed)\n",
+        "",
+        f"{TOOLS}::test_sql_reads_within_bounds_and_writes_nothing",
+    ),
+    Mutant(
+        "a gateway is full at its capacity",
+        "sampler/mcp_docker/pool.py",
+        "if self.in_use + self.ending >= self.capacity:",
+        "if False:",
+        f"{GATEWAY_BUSY}::test_a_session_above_the_capacity_is_told_when_to_ask_again",
+    ),
+    Mutant(
+        "a request needs the gateway's token",
+        "sampler/mcp_docker/app.py",
+        "        if self._token is None:\n            return\n",
+        "        return\n",
+        f"{GATEWAY}::test_only_the_right_token_is_served",
+    ),
+    Mutant(
+        "a silent session of the gateway ends with its lease",
+        "sampler/mcp_docker/sessions.py",
+        "if silent_s > (self.rules.broken_s if session.is_broken else self.rules.lease_s):",
+        "if False:",
+        f"{GATEWAY}::test_a_silent_session_ends_with_its_lease_and_a_busy_one_does_not",
+    ),
+    Mutant(
+        "a session whose client was killed ends soon",
+        "sampler/mcp_docker/delivery.py",
+        "                self._session.is_broken = True\n",
+        "",
+        f"{GATEWAY}::test_a_killed_client_leaves_nothing_after_the_time_for_broken_connections",
+    ),
+)
