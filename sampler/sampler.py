@@ -301,7 +301,7 @@ class AsyncSampler(ABC):
             await self.resources.keep_tools(view.tools_hash, view.tools)
             await self._journal.open(dispatch, (view.policy, view.thread))
             return await self._ask(view, dispatch, parent)
-        except BaseException as exc:  # also when only this request is cancelled
+        except BaseException as exc:  # cancelled too, alone or with its episode: the dispatch says why it has no reply
             if self._journal.is_unwritten(dispatch.id):
                 self._journal.amend(dispatch.id, error=error_text(exc))
             raise

@@ -113,7 +113,7 @@ mend_torchvision() {
 
 write_kernel_substitute() {
   # sgl_kernel exists as CUDA wheels only. These are the names that SGLang imports unconditionally with
-  # SGLANG_USE_CPU_ENGINE=1; whatever else it looks for stays an ImportError, so that its own torch fallbacks run. One of
+  # SGLANG_USE_CPU_ENGINE=1; all else that it looks for stays an ImportError, so that its own torch fallbacks run. One of
   # them is called when a text model is served; the others belong to speculative decoding and say so if they ever are.
   local site; site="$("$venv/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')"
   mkdir -p "$site/sgl_kernel"

@@ -107,9 +107,9 @@ class ForkServer:
         try:
             socket.send_fds(control, [json.dumps(message).encode()], theirs)
             await forked.connect(write, read, read_errors)
-        except BaseException:
+        except BaseException:  # cancelled too: without its lifeline the fork ends
             self._running.pop(number, None)
-            os.close(lifeline)  # which ends the fork
+            os.close(lifeline)
             os.close(report)
             raise
         finally:

@@ -107,7 +107,7 @@ class GatewaySession:
         exchange.finish(encoded(refusal(exchange.request_id, TIMED_OUT, why)), GATEWAY_TIMEOUT)
 
     async def cancel(self, exchange: Exchange, why: str) -> None:
-        """Tell the server that nobody waits for the answer."""
+        """Tell the server that the answer is no longer awaited."""
         if (link := exchange.link) is not None and not exchange.has_ended:
             link.forget(exchange)
             told = {"requestId": exchange.sent_id, "reason": why}

@@ -72,7 +72,7 @@ class SetPool:
         self.in_use += 1  # from here on, so that a burst does not pass the bound
         try:
             found = self._warm_one(profile) or await self._started(profile)
-        except BaseException:
+        except BaseException:  # cancelled too: a place that no session has must become free
             self.in_use -= 1
             raise
         return found
@@ -90,7 +90,7 @@ class SetPool:
         self._in_background(self.end(used))
 
     async def close(self) -> None:
-        """End the warm sets and whatever is starting."""
+        """End the warm sets, and those that are starting."""
         if self._keeper is not None:
             self._keeper.cancel()
             await asyncio.wait({self._keeper})

@@ -114,7 +114,7 @@ class ServerLink:
         self.in_flight[exchange.sent_id] = exchange
         try:
             await self.send(body)
-        except BaseException:
+        except BaseException:  # cancelled too: a request that was not sent has no answer to wait for
             self.in_flight.pop(exchange.sent_id, None)
             raise
 

@@ -131,7 +131,7 @@ class QuietServer(uvicorn.Server):
     """Leaves signals to us: uvicorn would close connections before the calls on them have ended."""
 
     @contextlib.contextmanager
-    def capture_signals(self):  # type: ignore[no-untyped-def]  # as uvicorn has it
+    def capture_signals(self):  # type: ignore[no-untyped-def]  # uvicorn's method, which has no types
         yield
 
 

@@ -106,7 +106,7 @@ class Sessions:
             await asyncio.wait({self._reaper})
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(drain_s):
-                while any(session.exchanges for session in self._by_id.values()):  # noqa: ASYNC110 - rare
+                while any(session.exchanges for session in self._by_id.values()):  # noqa: ASYNC110 - once, at the gateway's end
                     await asyncio.sleep(0.05)
         await asyncio.gather(*(self.end(session, "shutdown") for session in list(self._by_id.values())))
         await self.pool.close()

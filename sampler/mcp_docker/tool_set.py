@@ -56,7 +56,7 @@ class ToolSet:
             await self.close()
             slow = ", ".join(repr(name) for name, link in self.links.items() if not link.told) or "none"
             raise StartFailed(f"not every tool server answered within {within_s:g} s: {slow} did not") from exc
-        except BaseException:
+        except BaseException:  # cancelled too: no process and no folder is left
             await self.close()
             raise
 
@@ -86,7 +86,7 @@ async def _all_or_first_failure(openings: Sequence[Coroutine[Any, Any, None]]) -
     tasks = [asyncio.ensure_future(opening) for opening in openings]
     try:
         await asyncio.gather(*tasks)
-    except BaseException:
+    except BaseException:  # cancelled too: no opening runs on alone
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)

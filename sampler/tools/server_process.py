@@ -118,7 +118,7 @@ def _sweep(mark: str) -> None:
         for pid in found:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
-        time.sleep(_POLL_S)  # not our children, so there is nothing to wait on
+        time.sleep(_POLL_S)  # in a thread of its own; they are not our children, so there is no exit to wait for
     log.warning("tool server: its remaining processes cannot be ended: %s", found)
 
 

@@ -1,4 +1,4 @@
-"""What a gateway of MCP-Docker left: of its own state folder alone, whatever else runs on the machine."""
+"""What a gateway of MCP-Docker left: of its own state folder alone: other gateways of the machine are not counted."""
 
 import contextlib
 import os

@@ -44,7 +44,10 @@ class GpuSettings(BaseModel):
         "flag takes JSON. Empty: shared out, see docs/gpus.md.",
     )
     assume_gpus: int | None = Field(
-        None, ge=0, le=1024, description="Plan with so many GPUs, whatever this machine has: with --dry-run only."
+        None,
+        ge=0,
+        le=1024,
+        description="Plan with this number of GPUs instead of those of this machine: with --dry-run only.",
     )
     mem_fraction_static: float | None = Field(
         None,

@@ -1,5 +1,5 @@
 """Published weights over the network, by the trainer's real sender: to both kinds of engine, to two engines at once, and where
-somebody is missing, dies in the middle or stands still. Whatever happens, an engine ends with the published bytes.
+an engine or the sender is missing, dies in the middle or stands still. In every case an engine ends with the published bytes.
 """
 
 import asyncio

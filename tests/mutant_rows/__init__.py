@@ -1,4 +1,4 @@
-"""The list of `python -m tests.mutants`, a module per area: each row takes one protection out, and names the test that fails then."""
+"""The list of `python -m tests.mutants`: each row takes one protection out, and names the test that fails then."""
 
 from tests.mutant_rows import engines, episodes, launch, mcp_docker, store, trainer
 from tests.mutant_rows.mutant import Mutant

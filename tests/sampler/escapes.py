@@ -85,7 +85,7 @@ class Machine:
             await process.stop()
             assert owner == os.getuid() or processes_of(owner) == [], "nothing is left of a session"
             await discard(folder)
-            assert not folder.exists(), "a session's folder can be removed, whatever is in it"
+            assert not folder.exists(), "a session's folder can be removed with all that is in it"
 
 
 def processes_of(user: int) -> list[psutil.Process]:

@@ -393,7 +393,7 @@ async def test_a_cancelled_request_leaves_its_thread_as_it_was(store: Store) -> 
         ("slow", "completed"),
     ]
     assert engine.prompts[0] == engine.prompts[2], "the same request again"
-    assert [turn.parent for turn in state.turns] == [None, None, 1, 2], "what was never answered is nobody's parent"
+    assert [turn.parent for turn in state.turns] == [None, None, 1, 2], "what was never answered is no turn's parent"
     assert (await audit(store, running=True)).ok
 
 

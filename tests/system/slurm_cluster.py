@@ -20,7 +20,7 @@ from shared.processes.mongod import free_port
 NODES = ("node1", "node2")
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch")
 GRACE_S = 60
-CPUS = 4  # that Slurm is told of, whatever the machine has
+CPUS = 4  # that Slurm is told of; the machine may have fewer
 
 CONFIG = """\
 ClusterName=tandemcheck

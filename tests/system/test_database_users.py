@@ -189,7 +189,7 @@ async def test_each_service_does_its_work_with_its_own_user(tmp_path: Path) -> N
 
 
 async def assert_health_checks_tell_the_truth(run: SecuredRun) -> None:
-    """Somebody gives the engine other weights: its keeper does not notice, the check does."""
+    """The engine is given other weights: its keeper does not notice, the check does."""
     assert run.tandem("sampler", "health", run.name, "sampler").returncode == 0
     assert run.tandem("sampler", "health", run.name, "sampler", "--host", "elsewhere").returncode == 1
     keeper = run.keeper_health()

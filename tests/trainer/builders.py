@@ -31,7 +31,7 @@ class RecordBuilder:
         self.dispatches: list[TreeDispatch] = []
 
     def context(self, ids: Sequence[int], after: int = -1) -> int:
-        """Append tokens nobody sampled; returns the last node."""
+        """Append tokens that were not sampled; returns the last node."""
         for token in ids:
             self.tokens.append((token, after, -1, 0.0, -1))
             after = len(self.tokens) - 1

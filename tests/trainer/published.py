@@ -1,4 +1,4 @@
-"""A publisher over a tiny model that a test nudges by hand, and what whoever follows the versions can reach."""
+"""A publisher over a tiny model that a test nudges by hand, and what a follower of its versions can reach."""
 
 import shutil
 from collections.abc import Callable, Iterator

@@ -1,4 +1,4 @@
-"""Compiled layers compute what layers compute, whatever else is on, and are not compiled again for every row."""
+"""Compiled layers compute what layers compute, with every other setting, and are not compiled again for every row."""
 
 import logging
 import shutil

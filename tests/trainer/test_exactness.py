@@ -121,7 +121,7 @@ def test_two_processes_have_the_gradient_of_one_forward_per_sequence_for_every_l
 
 
 def test_the_table_s_data_makes_every_loss_another_one() -> None:
-    """A mask that takes nothing, or a clip that never acts, would be exact whatever it did."""
+    """A mask that takes nothing, or a clip that never acts, would always be exact."""
     losses = {case: loss for case, (loss, _) in exactness_table.expected(LOSSES).items()}
     twins = {(a, b) for a, b in itertools.combinations(losses, 2) if losses[a] == losses[b]}
     assert twins <= {("grpo, kl k3+", "grpo, kl k3"), ("gspo", "gspo_token")}

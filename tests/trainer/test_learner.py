@@ -1,4 +1,4 @@
-"""One update is the same whatever rows and processes it is spread over, and never writes a number that is not one."""
+"""One update is the same over any number of rows and processes, and never writes a number that is not one."""
 
 import dataclasses
 import math

@@ -107,7 +107,7 @@ def test_in_the_first_update_of_a_batch_the_new_log_probs_are_the_proximal_ones(
 
 @pytest.mark.parametrize("name", ["opsm", "opsm, proximal"])
 def test_off_policy_sequence_masking_looks_at_the_policy_that_sampled(name: str) -> None:
-    """Whatever the clip anchor is: in the first update of a batch the proximal policy is the new one, and would mask nothing."""
+    """With every clip anchor: in the first update of a batch the proximal policy is the new one, and would mask nothing."""
     whole, denominators = batch(0)
     first = dataclasses.replace(whole, proximal_logprob_E=None)
     _, outcome = compute(first, denominators, LOSSES[name])

@@ -1,4 +1,4 @@
-"""Presets are values to start from; whatever the user sets wins, wherever it was set."""
+"""Presets are values to start from; what the user sets wins, in every place where it can be set."""
 
 import re
 from pathlib import Path

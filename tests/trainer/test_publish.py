@@ -1,4 +1,4 @@
-"""Versions as the trainer publishes them: complete or as changes, whole for whoever follows, kept as long as they are needed."""
+"""Versions as the trainer publishes them: complete or as changes, whole for every follower, kept as long as they are needed."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -131,7 +131,7 @@ def test_an_engine_that_asks_is_answered_with_a_complete_version_once(trained: C
     run.step(1)
     run.step(2)
     run.publisher.answer_requests()
-    assert len(run.versions()) == 3, "nobody asked"
+    assert len(run.versions()) == 3, "no engine asked"
     run.ask_for_full(2)
     run.learner.steps_done = 2
     run.publisher.answer_requests()

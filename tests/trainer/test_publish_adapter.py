@@ -1,4 +1,4 @@
-"""Versions published as adapters: whole for whoever follows, each on its own, of the weights that the trainer holds."""
+"""Versions published as adapters: whole for every follower, each on its own, of the weights that the trainer holds."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path

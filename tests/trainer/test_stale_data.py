@@ -175,7 +175,7 @@ def test_waiting_takes_no_group_before_an_older_one_that_is_still_played_and_eve
         last = bridge(claim(bridge.store))
         bridge(end_group(bridge.store, last))
         waits = [group.task for group in stream._selector.candidates(3).fresh]
-        bridge(end_group(bridge.store, without_data, outcome="abandoned"))  # an end without data holds nobody up
+        bridge(end_group(bridge.store, without_data, outcome="abandoned"))  # an end without data delays no other
         assert waits == ([last.task.id] if stale_data == "keep" else [])
         assert [group.task for group in stream._selector.candidates(3).fresh] == [last.task.id]
 

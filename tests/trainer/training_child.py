@@ -73,11 +73,11 @@ def main() -> None:
         if pid == 0:
             train(config_of(json.loads(line), Path(sys.argv[1])))
             os._exit(0)
-        ended = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)  # it stays a zombie, whose pid is nobody else's
+        ended = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)  # it stays a zombie, whose pid no other process gets
         assert ended is not None
         status = ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status
         os.write(1, f"{pid} ended {status}\n".encode())
-        sys.stdin.readline()  # nobody kills it any more
+        sys.stdin.readline()  # no test kills it from here on
         os.waitpid(pid, 0)
 
 

@@ -49,7 +49,7 @@ def new_folder(state_folder: Path) -> Path:
     folder.mkdir(mode=0o700)
     try:
         own(folder)
-    except BaseException:
+    except BaseException:  # an interrupt too: a folder without an owner is never removed
         folder.rmdir()
         raise
     return folder
@@ -140,7 +140,7 @@ def _end_processes(state_folder: Path, owners: set[int], joined: list[Path]) -> 
         for pid in found:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
-        time.sleep(_POLL_S)  # not our children, so there is nothing to wait on
+        time.sleep(_POLL_S)  # in a thread of its own; they are not our children, so there is no exit to wait for
 
 
 def _is_ours(pid: int, owners: set[int], mark: bytes) -> bool:
@@ -164,7 +164,7 @@ def _has_user(pid: int, owners: set[int]) -> bool:
 
 
 def _remove_tree(folder: Path) -> None:
-    """Whatever a tool made of it: folders without rights, paths longer than the system's limit."""
+    """Also where a tool took rights away, or made paths longer than the system's limit."""
     try:
         shutil.rmtree(folder)
     except (OSError, RecursionError):

@@ -43,7 +43,7 @@ def run(text: str, names: dict[str, Any]) -> None:
                 print(repr(value))
     except SystemExit as exc:
         print(f"SystemExit: {exc.code}")
-    except BaseException as exc:  # noqa: BLE001 - of the code, also an interrupt
+    except BaseException as exc:  # noqa: BLE001 - the model's code raised it; an interrupt is its time-out
         found = exc.__traceback__
         while found is not None and found.tb_frame.f_code.co_filename == __file__:
             found = found.tb_next

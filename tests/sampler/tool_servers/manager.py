@@ -1,8 +1,8 @@
 """A manager of MCP servers that speaks the older HTTP protocol (`/mcpapi`): `manager.py servers.json`, prints its port first.
 
 Faithful to AgentDock's node in what a client can see: one session per server, shared by all clients; texts that happen to be
-JSON are parsed; every image is called image/jpeg; `isError` is dropped; arguments are checked against the schema; whatever goes
-wrong in a call is answered with HTTP 200 and the fields of the exception that should have been raised.
+JSON are parsed; every image is called image/jpeg; `isError` is dropped; arguments are checked against the schema; an error
+in a call is answered with HTTP 200 and the fields of the exception that should have been raised.
 """
 
 import contextlib
