@@ -4,6 +4,8 @@ from tests.mutant_rows.mutant import Mutant
 
 LEASES = "tests/sampler/test_service_leases.py"
 THREADS = "tests/sampler/test_threads.py"
+REFUSALS = "tests/sampler/test_thread_refusals.py"
+STATE = "tests/sampler/test_thread_state.py"
 
 MUTANTS = (
     Mutant(
@@ -25,28 +27,28 @@ MUTANTS = (
         "sampler/in_flight.py",
         "if thread in self._callers:",
         "if False:",
-        f"{THREADS}::test_a_misuse_of_threads_fails_the_slot_with_the_remedy",
+        f"{REFUSALS}::test_a_misuse_of_threads_fails_the_slot_with_the_remedy",
     ),
     Mutant(
         "threads: an episode does not end with an open request",
         "sampler/in_flight.py",
         "if self._callers:",
         "if False:",
-        f"{THREADS}::test_an_episode_that_ends_with_an_open_request_is_refused_and_the_request_cancelled",
+        f"{REFUSALS}::test_an_episode_that_ends_with_an_open_request_is_refused_and_the_request_cancelled",
     ),
     Mutant(
         "threads: a failed episode cancels its other requests",
         "sampler/in_flight.py",
         "            task.cancel()\n",
         "            pass\n",
-        f"{THREADS}::test_after_a_failure_of_one_thread_the_others_ask_nothing_and_nothing_stays_open",
+        f"{REFUSALS}::test_after_a_failure_of_one_thread_the_others_ask_nothing_and_nothing_stays_open",
     ),
     Mutant(
         "threads: a request without a reply leaves its thread as it was",
         "sampler/sampler.py",
         "                if turn is None:\n                    self._views[key] = before",
         "                if False:\n                    self._views[key] = before",
-        f"{THREADS}::test_a_cancelled_request_leaves_its_thread_as_it_was",
+        f"{REFUSALS}::test_a_cancelled_request_leaves_its_thread_as_it_was",
     ),
     Mutant(
         "threads: a request closes its own thread's last turn alone",
@@ -60,7 +62,7 @@ MUTANTS = (
         "sampler/settlement/settle.py",
         "        _require_closed(rid, dispatches[rid])\n",
         "",
-        f"{THREADS}::test_an_episode_with_an_open_request_is_set_aside_at_settlement_and_found_by_the_audit",
+        f"{STATE}::test_an_episode_with_an_open_request_is_set_aside_at_settlement_and_found_by_the_audit",
     ),
     Mutant(
         "threads: a turn's return leaves out turns that ran at the same time",

@@ -5,7 +5,9 @@ from tests.mutant_rows.mutant import Mutant
 ESCAPES = "tests/sampler/sandbox/test_escapes.py"
 FORKS = "tests/sampler/sandbox/test_forked_warden.py"
 SANDBOX = "tests/sampler/sandbox/test_sandbox.py"
-TOOLS = "tests/sampler/sandbox/test_bundled_tools.py"
+FETCH = "tests/sampler/sandbox/test_fetch.py"
+CODE = "tests/sampler/sandbox/test_tools_of_code.py"
+FILES = "tests/sampler/sandbox/test_tools_of_files.py"
 GATEWAY = "tests/sampler/mcp_docker/test_gateway.py"
 GATEWAY_BUSY = "tests/sampler/mcp_docker/test_gateway_busy.py"
 
@@ -127,35 +129,35 @@ MUTANTS = (
         "sampler/mcp_docker/tools/beneath.py",
         "flags | os.O_NOFOLLOW | os.O_NONBLOCK",
         "flags | os.O_NONBLOCK",
-        f"{TOOLS}::test_no_path_leads_out_of_the_workspace",
+        f"{FILES}::test_no_path_leads_out_of_the_workspace",
     ),
     Mutant(
         "tools: a redirect is checked",
         "sampler/mcp_docker/tools/fetch.py",
         "if not _names(self._allow, host, port, _PORTS[url.scheme]):",
         "if False:",
-        f"{TOOLS}::test_fetch_reads_allowed_hosts_and_checks_every_redirect",
+        f"{FETCH}::test_fetch_reads_allowed_hosts_and_checks_every_redirect",
     ),
     Mutant(
         "tools: a private address is refused",
         "sampler/mcp_docker/tools/fetch.py",
         "                if not _is_public(str(address[0])):",
         "                if False:",
-        f"{TOOLS}::test_a_private_address_is_refused_even_if_its_name_is_allowed",
+        f"{FETCH}::test_a_private_address_is_refused_even_if_its_name_is_allowed",
     ),
     Mutant(
         "tools: Python code that ignores SIGINT is killed",
         "sampler/mcp_docker/tools/python.py",
         '        self._end()\n        return f"killed after',
         '        return f"killed after',
-        f"{TOOLS}::test_python_code_that_does_not_return_is_ended",
+        f"{CODE}::test_python_code_that_does_not_return_is_ended",
     ),
     Mutant(
         "tools: SQL attaches no other file",
         "sampler/mcp_docker/tools/sql.py",
         "        connection.set_authorizer(_is_allowed)\n",
         "",
-        f"{TOOLS}::test_sql_reads_within_bounds_and_writes_nothing",
+        f"{FILES}::test_sql_reads_within_bounds_and_writes_nothing",
     ),
     Mutant(
         "a gateway is full at its capacity",

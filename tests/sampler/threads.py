@@ -1,16 +1,23 @@
-"""An engine for episodes with threads: it keeps what it read, spells its replies as no tokenizer would, and can hold them."""
+"""Episodes with threads, and their engine: it keeps what it read, spells as no tokenizer would, and can hold its replies."""
 
 import asyncio
 import json
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import httpx
 
+from sampler.episode import play
+from sampler.sampler import AsyncSampler, Turn
+from sampler.scorers import Score
+from sampler.settlement.settle import settle_next
 from shared.documents import DispatchedSamplingTask, Record
+from shared.documents.states import Termination
 from shared.episodes.state import EpisodeState
+from shared.store import Store
 from tests.sampler.engines import STOP, answer
-from tests.sampler.episodes import TEMPLATE
+from tests.sampler.episodes import TEMPLATE, ended, resources
+from tests.shared.builders import claim, import_tasks
 
 END = TEMPLATE.token_id("<|im_end|>") or 0
 
@@ -63,3 +70,47 @@ class HeldEngine:
             assert state.prompt_of(turn.number) == self.prompts[turn.number], turn.number
             assert turn.output_ids == self.outputs.get(turn.number, []), turn.number
         return state
+
+
+def user(text: str) -> dict[str, Any]:
+    return {"role": "user", "content": text}
+
+
+class Threaded(AsyncSampler):
+    async def evaluate_record(self) -> Score:
+        return Score(float(self.claim.traj_id))
+
+    async def ask(self, thread: str | None, *messages: dict[str, Any], **options: Any) -> Turn:
+        turn = await self.create_chat_completions(list(messages), thread=thread, **options)
+        assert turn is not None
+        return turn
+
+
+async def played(
+    store: Store, sampler: type[AsyncSampler], engine: HeldEngine, generations: int = 1, **config: Any
+) -> AsyncSampler:
+    """A group of episodes, all of them played and settled; the last one's sampler."""
+    await import_tasks(store, 1, num_generations=generations)
+    async with resources(store, engine, **{"max_turns": 8, **config}) as shared:
+        for _ in range(generations):
+            engine.prompts.clear()
+            engine.outputs.clear()
+            playing = sampler(shared, await claim(store))
+            assert await play(playing) is not None, (await ended(store, playing))[0].error
+        await settle_next(store, "w", shared.config)
+    return playing
+
+
+class Drafts(Threaded):
+    """Parallel drafts of two turns each, and a last turn that reads them all."""
+
+    count: ClassVar[int] = 64
+
+    async def run(self) -> Termination:
+        drafts = await asyncio.gather(*(self.draft(k) for k in range(self.count)))
+        await self.ask(None, user(" ".join(draft.text for draft in drafts)))
+        return Termination.ANSWERED
+
+    async def draft(self, k: int) -> Turn:
+        await self.ask(f"draft-{k}", user("What is A?"))
+        return await self.ask(f"draft-{k}", user(f"Sure, {k}?"))
