@@ -6,6 +6,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 from pydantic import BaseModel, Field, model_validator
 
 from sampler.engine.client.access import EngineAccess
+from sampler.gateway.config import AgentPlayConfig
 from sampler.history.config import ContextConfig, NewContext
 from sampler.settlement.config import GroupConfig
 from sampler.tools.isolation import Sandbox
@@ -16,6 +17,7 @@ from shared.files.hub import TokenizerFolder
 from shared.names import DEFAULT_POLICY, PolicyName, RunName
 
 Positive = Annotated[int, Field(gt=0)]
+MCP_SAMPLER = "sampler.mcp_sampler:MCPSampler"
 Share = Annotated[float, Field(ge=0, le=1)]
 Seconds = Annotated[float, Field(gt=0)]
 
@@ -31,8 +33,9 @@ class EvalSampling(BaseModel, frozen=True, extra="forbid"):
     repetition_penalty: float | None = Field(None, gt=0, le=2)
 
 
-class SamplerConfig(ServiceConfig, ContextConfig, GroupConfig, EngineAccess):
-    """The sampler's settings, including those of `ContextConfig` (long contexts) and `GroupConfig` (completed groups)."""
+class SamplerConfig(ServiceConfig, ContextConfig, GroupConfig, EngineAccess, AgentPlayConfig):
+    """The sampler's settings, including those of `ContextConfig` (long contexts), `GroupConfig` (completed groups) and
+    `AgentPlayConfig` (foreign agents)."""
 
     section: ClassVar[str] = "sampler"
     program: ClassVar[str] = "python -m sampler"
@@ -53,9 +56,7 @@ class SamplerConfig(ServiceConfig, ContextConfig, GroupConfig, EngineAccess):
         [],
         description="Members of other_policies without a trainer: they keep the weights that their engines loaded.",
     )
-    sampler: str = Field(
-        "sampler.mcp_sampler:MCPSampler", description="The AsyncSampler subclass that plays episodes, as module:Class."
-    )
+    sampler: str = Field(MCP_SAMPLER, description="The AsyncSampler subclass that plays episodes, as module:Class.")
 
     # episodes
     mcp_manager_url: str | None = Field(
@@ -197,6 +198,17 @@ class SamplerConfig(ServiceConfig, ContextConfig, GroupConfig, EngineAccess):
     def leases_are_renewed_before_they_end(self) -> Self:
         if self.renew_s >= self.lease_s:
             raise ValueError(f"renew_s is {self.renew_s:g}; expected less than lease_s = {self.lease_s:g}")
+        return self
+
+    @model_validator(mode="after")
+    def an_agent_is_played_by_a_sampler_for_agents(self) -> Self:
+        if self.agent is not None and self.agent_command is not None:
+            raise ValueError("agent and agent_command are both set; expected one of them")
+        if (self.agent or self.agent_command) and self.sampler == MCP_SAMPLER:
+            raise ValueError(
+                "agent and agent_command need a sampler that runs them; add --sampler "
+                "sampler.gateway.agent_sampler:AgentSampler"
+            )
         return self
 
     @model_validator(mode="after")

@@ -18,7 +18,15 @@ from collections.abc import Mapping
 from typing import Any
 
 from sampler.config import SamplerConfig
-from sampler.errors import AgentFailed, EngineError, ScorerFailed, ToolFailure, ToolNotOffered, ToolServerUnavailable
+from sampler.errors import (
+    AgentCrashed,
+    AgentFailed,
+    EngineError,
+    ScorerFailed,
+    ToolFailure,
+    ToolNotOffered,
+    ToolServerUnavailable,
+)
 from sampler.own_calls import call_own
 from sampler.sampler import AsyncSampler
 from sampler.scorers import Score, is_finite_number, require_scorer
@@ -56,7 +64,9 @@ async def play(sampler: AsyncSampler) -> float | None:
     except ToolServerUnavailable as exc:
         log.warning("slot released record=%s %s", sampler.claim.record_id, exc)
         await _release(sampler, exc, Termination.TOOL_SERVER_AWAY)
-    except (EngineError, ToolFailure, AgentFailed, ScorerFailed, ConfigError, DoesNotFit, TimeoutError) as exc:
+    except (EngineError, ToolFailure, AgentFailed, AgentCrashed, ScorerFailed) as exc:
+        await _fail(sampler, exc)
+    except (ConfigError, DoesNotFit, TimeoutError) as exc:
         await _fail(sampler, exc)
     except BaseException as exc:  # cancelled, or a bug: release the slot, then re-raise
         fault = own_fault(exc, type(sampler))
@@ -177,6 +187,8 @@ def _cause(exc: Exception) -> Termination:
         return Termination.TOOL_FAILURE
     if isinstance(exc, AgentFailed):
         return Termination.AGENT_FAILURE
+    if isinstance(exc, AgentCrashed):
+        return Termination.AGENT_CRASHED
     if isinstance(exc, ScorerFailed):
         return Termination.SCORER_FAILURE
     if isinstance(exc, ConfigError):

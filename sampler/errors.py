@@ -13,6 +13,7 @@ TandemError
 │   ├── ToolTimeout            no answer in time
 │   └── ToolServerUnavailable  the server is unavailable or busy: the slot is released, and no failure is counted
 ├── AgentFailed                no model of a helper agent (browse, judge) gave a usable answer
+├── AgentCrashed               the agent that plays an episode through the gateway crashed
 ├── ScorerFailed               the scorer crashed, or returned something that is not a score
 └── ConfigError
     └── ToolNotOffered         no server lists a tool that the settings or a task name; a server that starts later may
@@ -72,6 +73,10 @@ class AgentFailed(TandemError):
     def __init__(self, message: str, use: AgentUse) -> None:
         super().__init__(message)
         self.use = use
+
+
+class AgentCrashed(TandemError):
+    """The agent that plays the episode (`sampler/gateway`) raised, or its command failed: never a reward."""
 
 
 class ScorerFailed(TandemError):

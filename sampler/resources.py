@@ -9,6 +9,7 @@ from sampler.config import SamplerConfig
 from sampler.engine.pool.engine_pool import EnginePool
 from sampler.engine.pool.policy_client import PolicyClient
 from sampler.engine.pool.turn_sources import Source
+from sampler.gateway.server import GatewayServer
 from sampler.parsers import Parser
 from sampler.rendering.template import ChatTemplate
 from sampler.tools import ToolCatalog, ToolServer, Traffic
@@ -38,6 +39,7 @@ class Resources:
     kept_tools: set[str] = field(default_factory=set)  # hashes of the tool lists that this process has stored
     branch_causes: Counter[str] = field(default_factory=Counter)  # requests by `BranchCause`, for the worker's stats
     parent_kinds: Counter[str] = field(default_factory=Counter)  # requests by `ParentKind`, likewise
+    gateway: GatewayServer = field(default_factory=GatewayServer)
 
     async def keep_tools(self, tools_hash: str, tools: Tools) -> None:
         """Store the tool list that requests name, before the first of them and once per process."""

@@ -18,7 +18,7 @@ import math
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, TypeVar
 
 from pydantic import BaseModel
@@ -61,6 +61,7 @@ class Turn:
     parsed: ParsedReply
     finish_reason: str
     thread: str | None = None
+    usage: Mapping[str, int] = field(default_factory=dict)  # tokens: prompt, cached, completion
 
     @property
     def number(self) -> int:
@@ -142,6 +143,7 @@ class AsyncSampler(ABC):
         restart: bool = False,
         policy: str | None = None,
         thread: str | None = None,
+        max_new_tokens: int | None = None,
     ) -> Turn | None:
         """Return the policy's next reply to the messages that are new since its last one in the thread.
 
@@ -149,16 +151,16 @@ class AsyncSampler(ABC):
         first call count. `restart`: the messages are the whole history from now on, as rewritten by a context policy. Replies
         of this episode among them, and among a thread's first messages (`Turn.message`, a copy of it, or `Turn.text` as
         content), keep their sampled ids. `policy`: one of `other_policies` instead of the task's own. `thread`: the name of a
-        conversation of its own; threads and policies may ask at the same time. After an error or a cancellation the thread is
-        as it was before the call. Raises EngineError, and ConfigError for messages that were already sent
-        (`sampler/rendering/new_messages.py`) and for a thread that waits for a reply.
+        conversation of its own; threads and policies may ask at the same time. `max_new_tokens`: a limit below the setting's.
+        After an error or a cancellation the thread is as it was before the call. Raises EngineError, and ConfigError for
+        messages that were already sent (`sampler/rendering/new_messages.py`) and for a thread that waits for a reply.
         """
         key = self._key(policy, thread)
         with self._in_flight.asking(key):
             view = self._view(key, tools)
             before, turn = view.fork(sharing=True), None
             try:
-                turn = await self._next_turn(view, new_messages, restart)
+                turn = await self._next_turn(view, new_messages, restart, max_new_tokens or self.config.max_new_tokens)
             finally:
                 if turn is None:
                     self._views[key] = before
@@ -274,10 +276,10 @@ class AsyncSampler(ABC):
             raise ValueError("the episode has threads: say which reply is meant, by turn=")
         return self._journal.newest()
 
-    async def _next_turn(self, view: View, messages: Sequence[Message], restart: bool) -> Turn | None:
+    async def _next_turn(self, view: View, messages: Sequence[Message], restart: bool, most: int) -> Turn | None:
         prompt = view.next_prompt(messages, restart=restart)
         ids = view.context.ids
-        room = min(self.config.max_new_tokens, self.config.max_tokens - len(ids))
+        room = min(most, self.config.max_new_tokens, self.config.max_tokens - len(ids))
         if room <= 0 or (view.is_opening and len(ids) > self.config.max_prompt_tokens):
             return None
         parent, cause = view.parent(prompt)
@@ -324,7 +326,8 @@ class AsyncSampler(ABC):
         message = message_of(parsed)
         words = reply_words(message, text, view.context.format.end_think)
         view.add_reply(dispatch.id, parent, generation.output_ids, message, words)
-        self._journal.amend(dispatch.id, **answer_values(reply, source, text, parsed, message))
+        values = answer_values(reply, source, text, parsed, message)
+        self._journal.amend(dispatch.id, **values)
         self.episode.num_tokens += len(generation.output_ids)
         sampled_by = {version for version, _ in generation.version_runs}
         if view.policy != self.task.policy:
@@ -335,4 +338,4 @@ class AsyncSampler(ABC):
             self._transcripts[view.thread].replied(said, words)
             if source.policy is None:
                 self.episode.versions |= sampled_by
-        return Turn(dispatch.id, text, message, parsed, generation.finish_reason, view.thread)
+        return Turn(dispatch.id, text, message, parsed, generation.finish_reason, view.thread, values["usage"])

@@ -1,17 +1,18 @@
-"""Loads users' modules and classes named by options. Any error in them stops the start with a message.
+"""Loads users' modules, classes and functions named by options. Any error in them stops the start with a message.
 
 my_pkg.scorers            a module on Python's path (the working directory is on it)
 /home/me/scorers.py       a file; it can import the other modules of its folder
-my_pkg.samplers:Walker    a class of a module, or of a file: samplers.py:Walker
+my_pkg.samplers:Walker    a class or function of a module, or of a file: samplers.py:Walker
 """
 
 import hashlib
 import importlib
 import importlib.util
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
-from typing import TypeVar
+from typing import Any, TypeVar, cast
 
 from shared.errors import ConfigError
 from shared.user_code.frames import FILE_MODULE, told
@@ -32,16 +33,30 @@ def import_own(option: str, name: str) -> ModuleType:
 
 def load_class(option: str, path: str, base: type[T]) -> type[T]:
     """Load the subclass of `base` that `package.module:Class` or `FILE.py:Class` names. Raises ConfigError."""
-    module_name, _, class_name = path.rpartition(":")
-    if not module_name or not class_name:
-        raise ConfigError(f"{option} is {path!r}; expected package.module:Class, or FILE.py:Class")
-    module = import_own(option, module_name)
-    found = getattr(module, class_name, None)
+    module_name, found = _named(option, path, "Class")
     if not (isinstance(found, type) and issubclass(found, base)):
-        seen = "has no such name" if found is None else f"has {found!r} there"
         wanted = f"{base.__module__}.{base.__qualname__}"
-        raise ConfigError(f"{option} is {path!r}: {module_name} {seen}; expected a subclass of {wanted}")
+        raise ConfigError(f"{option} is {path!r}: {module_name} {_seen(found)}; expected a subclass of {wanted}")
     return found
+
+
+def load_function(option: str, path: str) -> Callable[..., Any]:
+    """Load what `package.module:function` or `FILE.py:function` names. Raises ConfigError."""
+    module_name, found = _named(option, path, "function")
+    if not callable(found):
+        raise ConfigError(f"{option} is {path!r}: {module_name} {_seen(found)}; expected a function")
+    return cast(Callable[..., Any], found)
+
+
+def _named(option: str, path: str, what: str) -> tuple[str, Any]:
+    module_name, _, name = path.rpartition(":")
+    if not module_name or not name:
+        raise ConfigError(f"{option} is {path!r}; expected package.module:{what}, or FILE.py:{what}")
+    return module_name, getattr(import_own(option, module_name), name, None)
+
+
+def _seen(found: Any) -> str:
+    return "has no such name" if found is None else f"has {found!r} there"
 
 
 def _import_file(path: Path) -> ModuleType:

@@ -1,0 +1,156 @@
+"""Plays an episode by running an agent that knows nothing of Tandem: a function or a command that talks to the gateway.
+
+    gateway opens ─▶ the agent runs, with a base URL and the attempt's key ─▶ gateway closes ─▶ score
+                        └── every request of it is a turn of this episode, in the thread that it continues
+
+The score is the posted one, or the number that the function returned, or the task's scorer's on the text that it returned, or
+on the last reply. An agent that crashes is an infrastructure failure and never a reward, unless the crash follows a limit of
+the episode (turns, context): then the episode ended by that limit.
+"""
+
+import inspect
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any
+
+from sampler.errors import AgentCrashed
+from sampler.gateway.child import run_command
+from sampler.gateway.server import OpenAttempt
+from sampler.gateway.session import AttemptSession
+from sampler.messages.reply_message import Message
+from sampler.sampler import AsyncSampler
+from sampler.scorers import Score, ScoringRequest, score_answer
+from sampler.scorers.answers import extract_answer
+from shared.documents import TaskPayload
+from shared.documents.states import Termination
+from shared.errors import ConfigError, OwnCodeFailed, TandemError
+from shared.user_code.frames import definition_of, name_of, told
+from shared.user_code.loading import load_function
+
+
+@dataclass(frozen=True, slots=True)
+class AgentTask:
+    """What an agent's function is given. `base_url`: for OpenAI's clients; `url`: without `/v1`, for Anthropic's.
+
+    `model`: the policy that owns the task. `messages`: the system prompt, with the answer's form, and the query.
+    """
+
+    base_url: str
+    url: str
+    api_key: str
+    model: str
+    query: str
+    messages: list[Message]
+    payload: TaskPayload
+
+
+Agent = Callable[[AgentTask], Awaitable[str | float | None]]
+
+
+class AgentSampler(AsyncSampler):
+    """`agent` or `agent_command` of the settings plays the episodes."""
+
+    async def run(self) -> Termination:
+        config = self.config
+        if (config.agent is None) == (config.agent_command is None):
+            raise ConfigError("AgentSampler needs one of: agent (a function), agent_command (a command)")
+        from sampler.gateway.app import build_app  # Starlette, which samplers without an agent do not need
+
+        session = AttemptSession(self, config.agent_parameters, config.agent_head_lines)
+        self._session, self._returned = session, None
+        try:
+            async with self.resources.gateway.open(session, build_app, config.gateway_host) as attempt:
+                self._returned = await self._played(attempt)
+        except (OwnCodeFailed, AgentCrashed) as exc:
+            if session.failure is not None:
+                raise session.failure from exc
+            if session.limit is None or isinstance(exc, OwnCodeFailed):
+                raise
+        finally:
+            self._count(session)
+        return self._termination(session)
+
+    def _termination(self, session: AttemptSession) -> Termination:
+        if session.failure is not None:  # the agent went on without a reply that it had asked for
+            raise session.failure
+        if session.limit is not None:
+            return session.limit
+        if session.last_turn is None:
+            raise AgentCrashed("the agent ended without a single reply of the model")
+        return self.ended_by(session.last_turn) or Termination.ANSWERED
+
+    async def evaluate_record(self) -> Score:
+        """The agent's own score, or the task's scorer on what it returned, or on the last reply."""
+        if self._session.score is not None:
+            return Score(self._session.score, {"scorer": "agent"})
+        if isinstance(self._returned, str):
+            return await self._scored(self._returned)
+        if self._returned is not None:
+            return Score(float(self._returned), {"scorer": "agent"})
+        return await super().evaluate_record()
+
+    async def _scored(self, text: str) -> Score:
+        """A returned text without the answer's form is the answer itself."""
+        payload = self.task.payload
+        answer = extract_answer(text, payload.answer_schema) or text.strip()
+        request = ScoringRequest(
+            answer=answer,
+            accepted=payload.accepted,
+            query=payload.query,
+            reply=text,
+            payload=payload.model_dump(mode="json"),
+            messages=self.conversation,
+            judge=self.resources.agents.judge,
+        )
+        self.episode.answer = answer
+        return await score_answer(self.scorer_name, request)
+
+    async def _played(self, attempt: OpenAttempt) -> str | float | None:
+        task = AgentTask(
+            base_url=f"{attempt.url}/v1",
+            url=attempt.url,
+            api_key=attempt.key,
+            model=self.task.policy,
+            query=self.task.payload.query,
+            messages=self.opening_messages(),
+            payload=self.task.payload,
+        )
+        if self.config.agent is None:
+            await self._commanded(attempt)
+            return None
+        return await _called(load_function("agent", self.config.agent), task)
+
+    async def _commanded(self, attempt: OpenAttempt) -> None:
+        assert self.config.agent_command is not None, "checked by run"
+        ended = await run_command(
+            self.config.agent_command,
+            attempt,
+            model=self.task.policy,
+            messages=self.opening_messages(),
+            payload=self.task.payload.model_dump(mode="json"),
+            kept=None if self.config.agent_folder is None else self.config.agent_folder / self.claim.record_id,
+        )
+        if ended.status != 0:
+            raise AgentCrashed(f"the agent's command ended with status {ended.status}: {ended.stderr or ended.stdout}")
+
+    def _count(self, session: AttemptSession) -> None:
+        for name, count in session.counts.items():
+            self.add_metric(f"agent_{name}", count)
+
+
+async def _called(agent: Callable[..., Any], task: AgentTask) -> str | float | None:
+    """Raises AgentCrashed for any exception of the agent, and OwnCodeFailed for what is no agent."""
+    try:
+        answer = agent(task)
+        if not inspect.isawaitable(answer):
+            raise OwnCodeFailed(f"{name_of(agent)} is not an async function: write async def{definition_of(agent)}")
+        found = await answer
+    except TandemError:
+        raise
+    except (Exception, SystemExit) as exc:  # the agent's code, or that of its framework
+        raise AgentCrashed(f"{name_of(agent)}: {told(exc, agent)}") from exc
+    if not isinstance(found, str | int | float | None):
+        raise OwnCodeFailed(
+            f"{name_of(agent)} returned {type(found).__name__}; expected a text, a number or None{definition_of(agent)}"
+        )
+    return found

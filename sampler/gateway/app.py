@@ -1,0 +1,191 @@
+"""The routes of the gateway: reads a request, asks the session of its key, answers in the request's dialect.
+
+    POST /v1/chat/completions      OpenAI          GET /v1/models     the policies
+    POST /v1/messages              Anthropic       POST /score        {"score": 1.0, "turn": "<id of a reply>"}
+    POST /v1/messages/count_tokens
+
+The engine gives whole replies: a stream begins with keep-alives while the reply is sampled, then has all of it. Statuses are
+the dialect's own unless the reply takes longer than `PATIENCE_S`; after that an error is an event of the stream.
+"""
+
+import asyncio
+import hashlib
+import json
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from functools import partial
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+from sampler.gateway.dialects import ANTHROPIC, CHAT, CHAT_PATHS, COUNT_PATHS, Dialect
+from sampler.gateway.exchange import ChatReply, ChatRequest, GatewayError, Problem
+from sampler.gateway.session import AttemptSession
+
+MAX_BODY_BYTES = 32 * 1024 * 1024
+MAX_ID_CHARS = 200
+PATIENCE_S = 10.0
+KEEP_ALIVE_S = 10.0
+NO_RETRY = {"x-should-retry": "false"}  # the SDKs obey: what failed here was retried, or cannot succeed
+Handler = Callable[[Request, AttemptSession], Awaitable[Response]]
+SessionOf = Callable[[str], AttemptSession | None]
+_BEARER = re.compile(r"bearer +(\S+) *", re.IGNORECASE)
+
+
+def build_app(session_of: SessionOf) -> Starlette:
+    def dialect_of(path: str) -> Dialect:
+        return ANTHROPIC if path.startswith("/v1/messages") else CHAT
+
+    async def guarded(request: Request, handle: Handler) -> Response:
+        try:
+            return await handle(request, _session(session_of, request))
+        except GatewayError as error:
+            return _error(dialect_of(request.url.path), error)
+        except ClientDisconnect:
+            return Response(status_code=499)
+
+    def route(path: str, handle: Handler, method: str = "POST") -> Route:
+        async def endpoint(request: Request) -> Response:
+            return await guarded(request, handle)
+
+        return Route(path, endpoint, methods=[method])
+
+    async def unknown(request: Request, exc: Exception) -> Response:
+        known = ", ".join([*CHAT_PATHS, *COUNT_PATHS, "/v1/models", "/score"])
+        error = GatewayError(Problem.NOT_FOUND, f"{request.method} {request.url.path} is unknown; known: {known}")
+        return _error(dialect_of(request.url.path), error)
+
+    routes = [route(path, partial(_chat, dialect)) for path, dialect in CHAT_PATHS.items()]
+    routes += [route(path, partial(_count, read)) for path, read in COUNT_PATHS.items()]
+    routes += [route("/v1/models", _models, "GET"), route("/score", _score)]
+    return Starlette(routes=routes, exception_handlers={404: unknown, 405: unknown})
+
+
+def _session(session_of: SessionOf, request: Request) -> AttemptSession:
+    bearer = _BEARER.fullmatch(request.headers.get("authorization", ""))
+    for key in (request.headers.get("x-api-key"), bearer and bearer[1]):
+        if key and (session := session_of(key)) is not None:
+            return session
+    raise GatewayError(Problem.NO_KEY, "the API key is unknown, or its attempt has ended")
+
+
+async def _body(request: Request) -> tuple[bytes, Any]:
+    """Raises GatewayError for a body that is too large or no JSON."""
+    body = bytearray()
+    async for part in request.stream():
+        body += part
+        if len(body) > MAX_BODY_BYTES:
+            raise GatewayError(Problem.TOO_LARGE, f"the body has more than {MAX_BODY_BYTES} bytes")
+    try:
+        found = json.loads(body)
+        if b"\\ud" in body.lower():  # half of a surrogate pair is JSON, and no text
+            json.dumps(found, ensure_ascii=False).encode()
+    except (ValueError, RecursionError) as exc:
+        raise GatewayError(Problem.INVALID, f"the body is not JSON: {exc}") from exc
+    return bytes(body), found
+
+
+async def _chat(dialect: Dialect, request: Request, session: AttemptSession) -> Response:
+    raw, body = await _body(request)
+    chat = dialect.read(body)
+    identity, repeated = _identity(request, raw)
+    asking = asyncio.create_task(session.chat(chat, identity if repeated else None), name="gateway request")
+    asking.add_done_callback(partial(_remember, session, identity))
+    if not await _settled(request, asking, PATIENCE_S if chat.stream else None):
+        if not chat.stream or asking.cancelled():
+            return Response(status_code=499)
+        return StreamingResponse(_late_events(dialect, chat, asking), media_type="text/event-stream")
+    reply = asking.result()
+    if not chat.stream:
+        return JSONResponse(dialect.reply(reply, chat))
+    return StreamingResponse(_events(dialect, chat, reply), media_type="text/event-stream")
+
+
+def _identity(request: Request, raw: bytes) -> tuple[str, bool]:
+    """What is equal for a request that is sent again, and whether the client says that this one is."""
+    given = request.headers.get("idempotency-key", "")[:MAX_ID_CHARS]
+    count = request.headers.get("x-stainless-retry-count", "0")
+    body = hashlib.sha256(raw).hexdigest()
+    return f"{request.url.path} {given} {body}", bool(given) or count not in ("", "0")
+
+
+def _remember(session: AttemptSession, identity: str, asking: "asyncio.Task[ChatReply]") -> None:
+    if not asking.cancelled() and asking.exception() is None:
+        session.remember(identity, asking.result())
+
+
+async def _settled(request: Request, asking: "asyncio.Task[ChatReply]", within_s: float | None) -> bool:
+    """Whether the reply or an error is there; when the client leaves before, its request is cancelled."""
+    gone = asyncio.create_task(_disconnected(request), name="gateway client")
+    try:
+        await asyncio.wait((asking, gone), timeout=within_s, return_when=asyncio.FIRST_COMPLETED)
+        if gone.done() and not asking.done():
+            asking.cancel()
+            await asyncio.wait([asking])
+            return False
+        return asking.done()
+    except asyncio.CancelledError:
+        asking.cancel()
+        raise
+    finally:
+        gone.cancel()
+
+
+async def _disconnected(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+async def _late_events(dialect: Dialect, chat: ChatRequest, asking: "asyncio.Task[ChatReply]") -> AsyncIterator[str]:
+    """Closed when the client leaves, which cancels its request."""
+    try:
+        while not asking.done():
+            yield dialect.keep_alive
+            await asyncio.wait([asking], timeout=KEEP_ALIVE_S)
+        try:
+            reply = asking.result()
+        except GatewayError as error:
+            yield _event(dialect.error_event, dialect.error(error)[1])
+            return
+        async for event in _events(dialect, chat, reply):
+            yield event
+    finally:
+        asking.cancel()
+
+
+async def _events(dialect: Dialect, chat: ChatRequest, reply: ChatReply) -> AsyncIterator[str]:
+    for name, data in dialect.events(reply, chat):
+        yield _event(name, data)
+
+
+def _event(name: str | None, data: Any) -> str:
+    text = data if isinstance(data, str) else json.dumps(data, ensure_ascii=False, separators=(",", ":"))
+    return f"event: {name}\ndata: {text}\n\n" if name else f"data: {text}\n\n"
+
+
+async def _count(read: Callable[[Any], ChatRequest], request: Request, session: AttemptSession) -> Response:
+    _, body = await _body(request)
+    return JSONResponse({"input_tokens": session.count_tokens(read(body))})
+
+
+async def _models(request: Request, session: AttemptSession) -> Response:
+    models = [{"id": name, "object": "model", "created": 0, "owned_by": "tandem"} for name in session.models]
+    return JSONResponse({"object": "list", "data": models})
+
+
+async def _score(request: Request, session: AttemptSession) -> Response:
+    _, body = await _body(request)
+    given: Mapping[str, Any] = body if isinstance(body, dict) else {}
+    score, turn = given.get("score"), given.get("turn")
+    if isinstance(score, bool) or not isinstance(score, int | float) or not isinstance(turn, str | None):
+        raise GatewayError(Problem.INVALID, 'expected {"score": a number, "turn": the id of a reply, or nothing}')
+    session.give_score(score, turn)
+    return JSONResponse({"ok": True})
+
+
+def _error(dialect: Dialect, error: GatewayError) -> Response:
+    status, body = dialect.error(error)
+    return JSONResponse(body, status, headers=None if error.problem is Problem.TOO_MANY else NO_RETRY)

@@ -1,0 +1,99 @@
+"""A request and a reply of the gateway, in the form that all dialects are translated to and from. Plain values, no I/O.
+
+Messages are those that chat templates take: `role`, `content` as text, `tool_calls` with arguments as an object,
+`tool_call_id`. So the session and the sampler know nothing of dialects.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from sampler.rendering.template import ToolSchema
+
+ReceivedMessage = dict[str, Any]
+
+
+class Problem(StrEnum):
+    """Why a request gets no reply. Each dialect has its own name and status for it."""
+
+    INVALID = "invalid"  # the body is not what the dialect allows, or asks for what cannot be given
+    NO_KEY = "no_key"  # the key is unknown, or its attempt has ended
+    NO_MODEL = "no_model"  # `model` names no policy of this process
+    NOT_FOUND = "not_found"  # no such path
+    TOO_LARGE = "too_large"  # the body exceeds the limit
+    TOO_LONG = "too_long"  # the context has no room for another token
+    TOO_MANY = "too_many"  # too many requests of one attempt at once
+    LIMIT = "limit"  # the episode has used up its turns
+    FAILED = "failed"  # infrastructure failed: the attempt ends without a score
+
+
+class GatewayError(Exception):
+    """A request that gets no reply; the message is for the agent's log."""
+
+    def __init__(self, problem: Problem, message: str) -> None:
+        super().__init__(message)
+        self.problem, self.message = problem, message
+
+
+@dataclass(frozen=True, slots=True)
+class ChatRequest:
+    """`messages`: the whole history, as every dialect sends it. `sampling`: parameters that would change the distribution,
+    by name, without those that have their neutral value. `shows_reasoning`: whether the client understands it."""
+
+    model: str
+    messages: Sequence[ReceivedMessage]
+    tools: Sequence[ToolSchema] = ()
+    max_tokens: int | None = None
+    stream: bool = False
+    stream_usage: bool = True
+    shows_reasoning: bool = True
+    sampling: Mapping[str, Any] = field(default_factory=dict)
+    failed_calls: frozenset[str] = frozenset()  # ids of calls whose results the client marks as errors
+
+
+@dataclass(frozen=True, slots=True)
+class RepliedCall:
+    id: str
+    name: str
+    arguments: Mapping[str, Any]
+
+    @property
+    def as_json(self) -> str:
+        return json.dumps(self.arguments, ensure_ascii=False)
+
+
+@dataclass(frozen=True, slots=True)
+class ChatReply:
+    """`id`: of the dispatch, by which a score can be posted for this turn. `is_cut`: by the limit of tokens."""
+
+    id: str
+    model: str
+    content: str
+    reasoning: str
+    calls: Sequence[RepliedCall]
+    is_cut: bool
+    prompt_tokens: int
+    cached_tokens: int
+    completion_tokens: int
+    created: int
+
+
+def not_neutral(given: Mapping[str, Any], neutral: Mapping[str, Sequence[Any]]) -> dict[str, Any]:
+    """Members of `given` that are in `neutral`, without None and without the neutral values."""
+    found = {name: given.get(name) for name in neutral}
+    return {name: value for name, value in found.items() if value is not None and value not in neutral[name]}
+
+
+def arguments_of(where: str, text: Any) -> Any:
+    """The arguments of a call as an object. A client may return a text that is not JSON, which stays a text."""
+    if isinstance(text, Mapping):
+        return dict(text)
+    if not isinstance(text, str):
+        raise GatewayError(Problem.INVALID, f"{where} is {type(text).__name__}; expected JSON text")
+    try:
+        found = json.loads(text or "{}")
+    except ValueError:
+        return text
+    return found if isinstance(found, dict) else text

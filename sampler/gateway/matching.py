@@ -1,0 +1,187 @@
+"""Which conversation a request continues, and which of its messages are replies that the engine sampled.
+
+    recorded   S Q | r1 (calls) | t1 | r2          the request S Q r1' t1' r2' Q2 continues it if r1', t1', r2' say the same
+                                                   ─▶ only Q2 is new; everything before keeps its ids
+    S Q r1' t2                                     another thread; r1' is the sampled r1, so its ids are kept there too
+    S Q x Q2                                       x was never sampled: the client's own text, encoded as such
+
+Messages are compared by what they say: arguments by value, null and "" and absent alike, surrounding blanks, call ids and
+reasoning left out, since clients drop or rewrite those. A reply is looked for after the same messages first, then by what it
+says alone (a history that the client shortened), the newest first. `head_lines`: lines at the beginning of the system prompt
+that may differ between requests of one conversation; the conversation keeps those of its first request.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from sampler.gateway.exchange import ReceivedMessage
+from sampler.rendering.template import ToolSchema
+from shared.documents.tool_schemas import hash_of
+
+Line = int  # a hash of a policy, tools, and all messages up to one: equal for conversations that say the same
+
+
+class MatchCause(StrEnum):
+    """Why a request was given to a thread, counted by episode."""
+
+    CONTINUED = "continued"  # it continues a thread: only what is new is encoded
+    FIRST = "first"  # the policy's first request
+    AGAIN = "again"  # the same messages as an earlier request: a second sample
+    TOOLS = "tools"  # it would continue a thread with other tools
+    SYSTEM = "system"  # it would continue a thread with another system prompt
+    REWRITTEN = "rewritten"  # where a reply was sampled it has another assistant message
+    SHORTENED = "shortened"  # it has sampled replies, but not all messages before them
+    OTHER = "other"  # another conversation: a sub-agent, or a history that was replaced by a summary
+
+
+@dataclass(slots=True)
+class KnownThread:
+    """One conversation with the gateway. `system`: as the first request had it."""
+
+    name: str
+    policy: str
+    system: str
+    tools: str
+    busy: bool = False
+    ends: list[Line] = field(default_factory=list)  # up to its last reply, in each form of that
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """`messages`: those to send: what is new in `thread`, or, if that is new, the whole history, with every sampled reply in
+    it replaced by the very message that the sampler made of it."""
+
+    thread: KnownThread
+    messages: list[ReceivedMessage]
+    cause: MatchCause
+    line: Line  # of the whole request
+
+
+@dataclass(slots=True)
+class Matcher:
+    head_lines: int = 0
+    _ends: dict[Line, list[KnownThread]] = field(default_factory=dict)  # by all messages up to the last reply
+    _asked: set[Line] = field(default_factory=set)  # after which a reply was sampled
+    _after: dict[tuple[Line, int], ReceivedMessage] = field(default_factory=dict)  # replies by line and words
+    _saying: dict[tuple[str, int], ReceivedMessage] = field(default_factory=dict)  # the newest, by policy and words
+    _policies: set[str] = field(default_factory=set)
+    _threads: int = 0
+
+    def match(self, policy: str, messages: Sequence[ReceivedMessage], tools: Sequence[ToolSchema]) -> Match:
+        """The thread is busy until `replied` or `failed`."""
+        system, rest = _system_and_rest(messages)
+        lines = _lines(policy, rest)
+        tools_hash = hash_of(tools)
+        ended = [
+            (at, one) for at in range(len(rest) - 1, 0, -1) for one in self._ends.get(lines[at], ()) if not one.busy
+        ]
+        for at, thread in ended:
+            if thread.tools == tools_hash and self._same(thread.system, system):
+                thread.busy = True
+                return Match(thread, list(rest[at:]), MatchCause.CONTINUED, lines[-1])
+        cause = self._cause(policy, rest, lines, tools_hash, [thread for _, thread in ended])
+        self._policies.add(policy)
+        self._threads += 1
+        thread = KnownThread(f"t{self._threads}", policy, system, tools_hash, busy=True)
+        return Match(thread, [*_head(messages), *self._with_replies(policy, rest, lines)], cause, lines[-1])
+
+    def replied(self, match: Match, message: ReceivedMessage, shown: Sequence[ReceivedMessage]) -> None:
+        """`message`: the sampler's own; `shown`: the forms in which the client may send it back."""
+        thread = match.thread
+        for line in thread.ends:
+            self._ends[line].remove(thread)
+        self._asked.add(match.line)
+        for words in {words_said(one) for one in shown}:
+            self._after[match.line, words] = message
+            self._saying[thread.policy, words] = message
+        thread.ends = list({_next(match.line, one) for one in shown})
+        for line in thread.ends:
+            self._ends.setdefault(line, []).append(thread)
+        thread.busy = False
+
+    def failed(self, match: Match) -> None:
+        """No reply: the thread may be continued from where it was."""
+        match.thread.busy = False
+
+    def _same(self, known: str, system: str) -> bool:
+        if known == system:
+            return True
+        ours, theirs = known.splitlines(), system.splitlines()
+        common = 0
+        for mine, other in zip(reversed(ours), reversed(theirs), strict=False):
+            if mine != other:
+                break
+            common += 1
+        return common > 0 and max(len(ours), len(theirs)) - common <= self.head_lines
+
+    def _with_replies(
+        self, policy: str, rest: Sequence[ReceivedMessage], lines: Sequence[Line]
+    ) -> list[ReceivedMessage]:
+        found = []
+        for at, message in enumerate(rest):
+            reply = None
+            if message["role"] == "assistant":
+                words = words_said(message)
+                reply = self._after.get((lines[at], words)) or self._saying.get((policy, words))
+            found.append(message if reply is None else reply)
+        return found
+
+    def _cause(
+        self,
+        policy: str,
+        rest: Sequence[ReceivedMessage],
+        lines: Sequence[Line],
+        tools: str,
+        ended: Sequence[KnownThread],
+    ) -> MatchCause:
+        if policy not in self._policies:
+            return MatchCause.FIRST
+        if lines[-1] in self._asked:
+            return MatchCause.AGAIN
+        if ended:
+            return MatchCause.TOOLS if ended[0].tools != tools else MatchCause.SYSTEM
+        ours = [at for at, message in enumerate(rest) if message["role"] == "assistant"]
+        if any(lines[at] in self._asked and (lines[at], words_said(rest[at])) not in self._after for at in ours):
+            return MatchCause.REWRITTEN
+        return (
+            MatchCause.SHORTENED
+            if any((policy, words_said(rest[at])) in self._saying for at in ours)
+            else MatchCause.OTHER
+        )
+
+
+def words_said(message: Mapping[str, Any]) -> int:
+    """Equal for messages that say the same."""
+    calls = [
+        (call["function"]["name"], json.dumps(call["function"]["arguments"], sort_keys=True, default=str))
+        for call in message.get("tool_calls") or ()
+    ]
+    return hash((message["role"], str(message.get("content") or "").strip(), tuple(calls)))
+
+
+def _system_and_rest(messages: Sequence[ReceivedMessage]) -> tuple[str, list[ReceivedMessage]]:
+    head = _head(messages)
+    return "\n".join(message["content"] for message in head), list(messages[len(head) :])
+
+
+def _head(messages: Sequence[ReceivedMessage]) -> list[ReceivedMessage]:
+    """The system messages at the beginning."""
+    count = 0
+    while count < len(messages) and messages[count]["role"] == "system":
+        count += 1
+    return list(messages[:count])
+
+
+def _lines(policy: str, rest: Sequence[ReceivedMessage]) -> list[Line]:
+    """`[i]`: of the first i messages."""
+    lines = [hash(policy)]
+    for message in rest:
+        lines.append(_next(lines[-1], message))
+    return lines
+
+
+def _next(line: Line, message: ReceivedMessage) -> Line:
+    return hash((line, words_said(message)))

@@ -1,0 +1,114 @@
+"""The HTTP side of the gateway in a sampler process: one listening socket for all attempts, and their keys.
+
+A key is one attempt's: made when the attempt begins, known here only by its hash, and unknown again when the attempt ends. The
+server listens while attempts are open, on loopback unless told otherwise.
+"""
+
+import asyncio
+import contextlib
+import hashlib
+import logging
+import secrets
+import socket
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    import uvicorn
+
+log = logging.getLogger(__name__)
+
+KEY_BYTES = 32
+STARTED_S = 30.0
+BACKLOG = 1024
+
+
+class EndingSession(Protocol):
+    """What requests with a key are given to; it ends with its attempt."""
+
+    async def close(self) -> None: ...
+
+
+AppBuilder = Callable[[Callable[[str], Any]], Any]  # of the session of a key, to the ASGI application
+
+
+@dataclass(frozen=True, slots=True)
+class OpenAttempt:
+    """`url`: without a path. `key`: in no document and no log."""
+
+    url: str
+    key: str
+
+
+class GatewayServer:
+    """One per process."""
+
+    def __init__(self) -> None:
+        self._sessions: dict[str, EndingSession] = {}  # by the hash of the key
+        self._starting = asyncio.Lock()
+        self._server: uvicorn.Server | None = None
+        self._serving: asyncio.Task[None] | None = None
+        self._address = ("", 0)
+
+    @asynccontextmanager
+    async def open(
+        self, session: EndingSession, build_app: AppBuilder, host: str = "127.0.0.1"
+    ) -> AsyncIterator[OpenAttempt]:
+        """The session gets requests until the block ends; those that run then are cancelled. `host`: to listen on, if the
+        server does not listen yet."""
+        key = f"sk-tandem-{secrets.token_urlsafe(KEY_BYTES)}"
+        self._sessions[_hash(key)] = session
+        try:
+            async with self._starting:
+                await self._start(build_app, host)
+            yield OpenAttempt("http://{}:{}".format(*self._address), key)
+        finally:
+            del self._sessions[_hash(key)]
+            await session.close()
+            async with self._starting:
+                await self._stop_if_idle()
+
+    def session_of(self, key: str) -> Any:
+        return self._sessions.get(_hash(key))
+
+    async def _start(self, build_app: AppBuilder, host: str) -> None:
+        if self._server is not None:
+            return
+        import uvicorn  # samplers without an agent do not need it
+
+        class SignalFreeServer(uvicorn.Server):
+            @contextlib.contextmanager
+            def capture_signals(self) -> Iterator[None]:
+                yield  # the sampler has its own handlers
+
+        listening = socket.create_server((host, 0), backlog=BACKLOG)
+        self._address = (_reachable(host), listening.getsockname()[1])
+        config = uvicorn.Config(
+            build_app(self.session_of), log_config=None, access_log=False, lifespan="off", timeout_graceful_shutdown=1
+        )
+        self._server = SignalFreeServer(config)
+        self._serving = asyncio.create_task(self._server.serve([listening]), name="gateway")
+        async with asyncio.timeout(STARTED_S):
+            while not self._server.started:
+                if self._serving.done():
+                    self._serving.result()
+                await asyncio.sleep(0.005)
+        log.info("gateway listens address=%s:%d", *self._address)
+
+    async def _stop_if_idle(self) -> None:
+        if self._sessions or self._server is None or self._serving is None:
+            return
+        self._server.should_exit = True
+        await self._serving
+        self._server = self._serving = None
+
+
+def _hash(key: str) -> str:
+    return hashlib.sha256(key.encode()).hexdigest()
+
+
+def _reachable(host: str) -> str:
+    """The address for clients of a server that listens on all."""
+    return socket.gethostname() if host in ("0.0.0.0", "::") else host

@@ -1,0 +1,65 @@
+"""Reads the agent's own tool calls and results out of its messages, and records them as those of our own tools are.
+
+A result belongs to the reply that made the call, by the call's id; it is recorded when the first request brings it. Its
+duration is the time from the reply to that request: the tool's own time, and the agent's around it. Whether it is an error is
+known in dialects that say so (Anthropic's `is_error`).
+"""
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from sampler.gateway.exchange import ChatRequest
+from sampler.parsers import ToolCall
+from shared.documents import ToolCallResult
+
+if TYPE_CHECKING:
+    from sampler.sampler import AsyncSampler, Turn
+
+
+@dataclass(slots=True)
+class _Asked:
+    turn: "Turn"
+    at: float
+    calls: dict[str, ToolCall]
+    results: dict[str, ToolCallResult] = field(default_factory=dict)
+
+
+class CalledTools:
+    def __init__(self, sampler: "AsyncSampler") -> None:
+        self._sampler = sampler
+        self._open: dict[str, _Asked] = {}  # by call id, until it has a result
+        self.late = 0  # results that came after the documents of their turn were written
+
+    def asked_for(self, turn: "Turn") -> None:
+        calls = {call.id: call for call in turn.parsed.tool_calls}
+        asked = _Asked(turn, time.monotonic(), calls)
+        self._open.update(dict.fromkeys(calls, asked))
+
+    def answered_by(self, request: ChatRequest) -> None:
+        """Record the results that this request brings, before its thread asks again."""
+        changed: dict[str, _Asked] = {}
+        for message in request.messages:
+            call_id = message.get("tool_call_id", "")
+            asked = self._open.pop(call_id, None) if message["role"] == "tool" else None
+            if asked is not None:
+                asked.results[call_id] = self._result(asked, call_id, message, request)
+                changed[asked.turn.dispatch_id] = asked
+        for asked in changed.values():
+            in_order = [asked.results[call_id] for call_id in asked.calls if call_id in asked.results]
+            try:
+                self._sampler.add_tool_calls(in_order, turn=asked.turn)
+            except ValueError:  # another request has continued this turn's thread already
+                self.late += len(in_order)
+
+    def _result(self, asked: _Asked, call_id: str, message: Mapping[str, Any], request: ChatRequest) -> ToolCallResult:
+        call = asked.calls[call_id]
+        return ToolCallResult(
+            id=call_id,
+            name=call.name,
+            arguments=dict(call.arguments),
+            result=message["content"],
+            is_error=call_id in request.failed_calls,
+            duration_s=round(time.monotonic() - asked.at, 4),
+        )

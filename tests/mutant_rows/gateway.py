@@ -1,0 +1,72 @@
+"""Protections of the recording gateway for agents."""
+
+from tests.mutant_rows.mutant import Mutant
+
+DRIFT = "tests/sampler/gateway/test_drift.py"
+AGENTS = "tests/sampler/gateway/test_agent_sampler.py"
+
+MUTANTS = (
+    Mutant(
+        "a reply in another history keeps its sampled ids",
+        "sampler/gateway/matching.py",
+        "reply = self._after.get((lines[at], words)) or self._saying.get((policy, words))",
+        "reply = None",
+        f"{DRIFT}::test_another_history_is_another_branch_in_which_sampled_replies_keep_their_ids",
+    ),
+    Mutant(
+        "a conversation with other tools is another thread",
+        "sampler/gateway/matching.py",
+        "if thread.tools == tools_hash and",
+        "if",
+        f"{DRIFT}::test_parallel_sub_agents_have_threads_with_their_own_tools",
+    ),
+    Mutant(
+        "another system prompt is another conversation",
+        "sampler/gateway/matching.py",
+        "return common > 0 and max(len(ours), len(theirs)) - common <= self.head_lines",
+        "return True",
+        f"{DRIFT}::test_a_system_prompt_whose_head_changes_is_the_same_conversation_if_the_settings_say_so",
+    ),
+    Mutant(
+        "an agent that goes on without a reply is not scored",
+        "sampler/gateway/session.py",
+        "            self.failure = self.failure or exc\n",
+        "",
+        f"{AGENTS}::test_a_crash_or_a_lost_reply_is_never_a_score",
+    ),
+    Mutant(
+        "a client that leaves aborts its request",
+        "sampler/gateway/app.py",
+        "        if gone.done() and not asking.done():\n            asking.cancel()",
+        "        if gone.done() and not asking.done():\n            asking.done()",
+        "tests/sampler/gateway/test_chat_completions.py::test_a_client_that_leaves_aborts_its_request_and_may_go_on",
+    ),
+    Mutant(
+        "requests end with the attempt",
+        "sampler/gateway/session.py",
+        "        for task in running:\n            task.cancel()\n",
+        "        running.clear()\n",
+        f"{AGENTS}::test_a_request_that_runs_when_the_agent_returns_is_cancelled",
+    ),
+    Mutant(
+        "a key ends with its attempt",
+        "sampler/gateway/server.py",
+        "            del self._sessions[_hash(key)]\n",
+        "",
+        f"{AGENTS}::test_a_key_ends_with_its_attempt_and_no_document_contains_it",
+    ),
+    Mutant(
+        "bodies are bounded",
+        "sampler/gateway/app.py",
+        "if len(body) > MAX_BODY_BYTES:",
+        "if len(body) < 0:",
+        f"{AGENTS}::test_bodies_and_the_number_of_requests_are_bounded",
+    ),
+    Mutant(
+        "an agent's processes end with its command",
+        "sampler/gateway/child.py",
+        "            await asyncio.shield(end_process(child))",
+        "            pass",
+        f"{AGENTS}::test_a_command_ends_with_its_episodes_time",
+    ),
+)
