@@ -29,10 +29,11 @@ from shared.errors import ConfigError
 from shared.evaluation.rounds import best_steps
 from shared.files.output_names import CHECKPOINTS, METRICS_FILE
 from trainer.checkpoints import checkpoint
+from trainer.configured_learner import configured_learner
 from trainer.data.stream import RecordStream
 from trainer.evaluation import Evaluation
 from trainer.graceful_stop import stops_at_signals
-from trainer.learner import Learner, open_learner
+from trainer.learner import Learner
 from trainer.modeling.residence import to_host
 from trainer.parallel import Parallel, parallel_session
 from trainer.publishing.publish import Publisher
@@ -167,19 +168,14 @@ def _run(
 def _learner(config: TrainerConfig, parallel: Parallel, device: TrainerDevice) -> Learner:
     """Load the model, measure how it is computed, and resume; a shared device is held for that too."""
     with device.held():
-        learner = open_learner(
-            config.model.model_name_or_path,
+        learner = configured_learner(
+            config.model,
+            config.seed,
             config.loss,
             config.optimizer.adamw(),
             parallel,
-            trainable=config.model.trainable(config.seed),
-            dtype=config.model.dtype,
-            attn_implementation=config.model.attn_implementation,
-            prefix_trees=config.model.prefix_trees,
-            dropout=config.model.dropout,
-            compile_layers=config.model.compile_layers,
+            config.memory,
             with_entropy=config.report.with_entropy,
-            memory=config.memory,
         )
         _resume(learner, config, parallel)
         if config.sharing.shared_device is not None:

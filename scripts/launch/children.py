@@ -45,30 +45,49 @@ class ChildDied(TandemError):
     """A child exited unexpectedly; the message names it and contains the end of its log."""
 
 
+@dataclass(frozen=True, slots=True)
+class Program:
+    """What a child runs: its output is appended to `log_path`; `environment` is added to the launcher's own."""
+
+    name: str
+    kind: str
+    command: Sequence[str]
+    log_path: Path
+    environment: dict[str, str] = field(default_factory=dict)
+    ends_itself: bool = False  # status 0 is expected
+
+
 @dataclass(slots=True)
 class Child:
     """One process. `log_start`: offset of this start's output in the appended log."""
 
-    name: str
-    kind: str
+    program: Program
     process: "subprocess.Popen[bytes]"
-    log_path: Path
     log_start: int
     target: Target
     errors: ErrorLines
-    command: tuple[str, ...] = ()
-    environment: dict[str, str] = field(default_factory=dict)
-    ends_itself: bool = False  # status 0 is expected
     may_exit: bool = False  # any exit is expected: it was asked to stop
     started_at: float = field(default_factory=time.monotonic)
     restarts: int = 0  # since the last steady process
     due_at: float | None = None  # time of its restart; None: it is running, or lost
 
     @property
+    def name(self) -> str:
+        return self.program.name
+
+    @property
+    def kind(self) -> str:
+        return self.program.kind
+
+    @property
+    def log_path(self) -> Path:
+        return self.program.log_path
+
+    @property
     def died(self) -> bool:
         """Whether it exited unexpectedly."""
         status = self.returncode
-        return status is not None and not self.may_exit and not (self.ends_itself and status == 0)
+        return status is not None and not self.may_exit and not (self.program.ends_itself and status == 0)
 
     @property
     def is_lost(self) -> bool:
@@ -126,16 +145,7 @@ def describe_exit(status: int | None) -> str:
 class Starter(Protocol):
     """What starts children, or shows what it would start (`dry_run.py`)."""
 
-    def start(
-        self,
-        name: str,
-        kind: str,
-        command: Sequence[str],
-        log_path: Path,
-        environment: dict[str, str] | None = None,
-        *,
-        ends_itself: bool = False,
-    ) -> Child: ...
+    def start(self, program: Program) -> Child: ...
 
 
 class Children:
@@ -166,59 +176,46 @@ class Children:
         )
         return self
 
-    def start(
-        self,
-        name: str,
-        kind: str,
-        command: Sequence[str],
-        log_path: Path,
-        environment: dict[str, str] | None = None,
-        *,
-        ends_itself: bool = False,
-    ) -> Child:
-        """Start a child; its output is appended to `log_path`."""
-        log_path.parent.mkdir(parents=True, exist_ok=True)
-        mark = self._announce(name, kind)
-        with log_path.open("ab") as log:
+    def start(self, program: Program) -> Child:
+        program.log_path.parent.mkdir(parents=True, exist_ok=True)
+        mark = self._announce(program)
+        with program.log_path.open("ab") as log:
             begin = log.tell()
             process = subprocess.Popen(
-                list(command),
+                list(program.command),
                 cwd=self._root,
-                env={**_inherited(kind), **(environment or {}), MARK: mark, "PYTHONUNBUFFERED": "1"},
+                env={**_inherited(program.kind), **program.environment, MARK: mark, "PYTHONUNBUFFERED": "1"},
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
             )
-        child = self._add(name, kind, process, log_path, begin, mark)
-        child.command, child.environment, child.ends_itself = tuple(command), environment or {}, ends_itself
-        return child
+        return self._add(program, process, begin, mark)
 
     def start_mongod(self, server: Mongod) -> Child:
         """Start the embedded MongoDB as a child. Raises MongodFailed."""
-        mark = self._announce("mongod", "mongod")
+        program = Program("mongod", "mongod", (), server.log_path)
+        mark = self._announce(program)
         os.environ[MARK] = mark  # the server's process inherits it
         try:
             server.start()
         finally:
             del os.environ[MARK]
         assert server.process is not None
-        return self._add("mongod", "mongod", server.process, server.log_path, server.log_path.stat().st_size, mark)
+        return self._add(program, server.process, server.log_path.stat().st_size, mark)
 
-    def _announce(self, name: str, kind: str) -> str:
+    def _announce(self, program: Program) -> str:
         """Send the reaper a child's mark before it starts, so that the child is covered from the beginning."""
-        stage, grace_s = STAGES[kind]
-        mark = f"{self._launch}:{name}"
-        self._tell(Target(name, 0, -1, mark, stage, grace_s))
+        stage, grace_s = STAGES[program.kind]
+        mark = f"{self._launch}:{program.name}"
+        self._tell(Target(program.name, 0, -1, mark, stage, grace_s))
         return mark
 
-    def _add(
-        self, name: str, kind: str, process: "subprocess.Popen[bytes]", log_path: Path, log_start: int, mark: str
-    ) -> Child:
-        stage, grace_s = STAGES[kind]
-        target = Target(name, process.pid, start_time(process.pid) or 0, mark, stage, grace_s)
+    def _add(self, program: Program, process: "subprocess.Popen[bytes]", log_start: int, mark: str) -> Child:
+        stage, grace_s = STAGES[program.kind]
+        target = Target(program.name, process.pid, start_time(process.pid) or 0, mark, stage, grace_s)
         self._tell(target)
-        child = Child(name, kind, process, log_path, log_start, target, ErrorLines(log_path, log_start))
+        child = Child(program, process, log_start, target, ErrorLines(program.log_path, log_start))
         self.children.append(child)
         return child
 
@@ -261,7 +258,7 @@ class Children:
                 self.tell(f"{child.name} {how}: starting it again in {pause_s:g} s ({which})")
             elif child.due_at <= now and not self._stopping:
                 self.children.remove(child)
-                again = self.start(child.name, child.kind, child.command, child.log_path, child.environment)
+                again = self.start(child.program)
                 again.restarts = child.restarts + 1
 
     def check(self) -> None:

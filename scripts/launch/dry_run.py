@@ -3,13 +3,12 @@
 import os
 import shlex
 from collections.abc import Sequence
-from pathlib import Path
 from typing import cast
 
 from rich.console import Console
 
 from scripts.launch import commands
-from scripts.launch.children import Child
+from scripts.launch.children import Child, Program
 from scripts.launch.nodes import place_lines
 from scripts.launch.placing import gpu_lines
 from scripts.launch.services import start_bundled_tools, start_keepers, start_samplers, start_trainers
@@ -28,22 +27,13 @@ class Planned:
     def __init__(self, console: Console) -> None:
         self._console = console
 
-    def start(
-        self,
-        name: str,
-        kind: str,
-        command: Sequence[str],
-        log_path: Path,
-        environment: dict[str, str] | None = None,
-        *,
-        ends_itself: bool = False,
-    ) -> Child:
-        self.say(f"{name}, log {log_path.relative_to(ROOT)}")
+    def start(self, program: Program) -> Child:
+        self.say(f"{program.name}, log {program.log_path.relative_to(ROOT)}")
         usual = commands.environment()
-        for variable, value in (environment or {}).items():
+        for variable, value in program.environment.items():
             if variable not in usual:
                 self.say(f"    {variable}={shown(value) if '://' in value else value}")
-        self.say(f"    {redacted(shlex.join(command))}")
+        self.say(f"    {redacted(shlex.join(program.command))}")
         return cast(Child, None)  # there is none; nothing below asks it
 
     def say(self, text: str) -> None:

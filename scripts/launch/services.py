@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from urllib.parse import urlsplit
 
 from scripts.launch import commands
-from scripts.launch.children import Child, Children, Starter
+from scripts.launch.children import Child, Children, Program, Starter
 from scripts.launch.placement import EnginePlace
 from scripts.launch.settings import BUNDLED, LaunchConfig
 from scripts.launch.waiting import until
@@ -31,7 +31,7 @@ async def start_tools(config: LaunchConfig, children: Children) -> str | None:
 def start_bundled_tools(config: LaunchConfig, children: Starter) -> Child:
     """They listen on this machine only, where its samplers are."""
     log_path = config.log_path("tools" if config.is_alone else f"tools_{config.node}")
-    return children.start("tools", "tools", commands.tools(), log_path, commands.environment())
+    return children.start(Program("tools", "tools", commands.tools(), log_path, commands.environment()))
 
 
 def _tools_url(child: Child) -> str | None:
@@ -53,7 +53,7 @@ def start_keepers(policies: Sequence[LaunchConfig], children: Starter, database:
             command, environment = commands.keeper(config, url, place), commands.with_database("keeper", database)
             if place is not None:
                 environment |= commands.on_gpus(config, place.gpus)
-            children.start(_spoken(part), "keeper", command, config.log_path(part), environment)
+            children.start(Program(_spoken(part), "keeper", command, config.log_path(part), environment))
 
 
 def _engines(config: LaunchConfig) -> list[tuple[str, str | None, EnginePlace | None]]:
@@ -72,7 +72,8 @@ def start_samplers(policies: Sequence[LaunchConfig], children: Starter, database
     for i in range(first, first + config.num_samplers):
         command, environment = commands.sampler(policies, tools_url), commands.with_database("sampler", database)
         number = _number(config, i)
-        children.start(f"sampler {number}", "sampler", command, config.log_path(f"sample_{number}"), environment)
+        log_path = config.log_path(f"sample_{number}")
+        children.start(Program(f"sampler {number}", "sampler", command, log_path, environment))
 
 
 def _number(config: LaunchConfig, i: int) -> str:
@@ -89,7 +90,7 @@ def start_trainers(policies: Sequence[LaunchConfig], children: Starter, database
             environment |= commands.on_gpus(config, config.placed.placement.trainer)
         name = _spoken(config.part("trainer", config.machine_rank))
         log_path = config.log_path(config.part("train", config.machine_rank))
-        child = children.start(name, "trainer", command, log_path, environment, ends_itself=True)
+        child = children.start(Program(name, "trainer", command, log_path, environment, ends_itself=True))
         trainers[config.policy] = child
     return trainers
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from scripts.launch.children import RESTARTS, STAGES, ChildDied, Children
+from scripts.launch.children import RESTARTS, STAGES, ChildDied, Children, Program
 from scripts.launch.lock import RunLock
 from shared.errors import ConfigError
 from tests.system.processes import launched
@@ -36,14 +36,14 @@ time.sleep(600)
 LAUNCHER = """
 import sys, time
 from pathlib import Path
-from scripts.launch.children import Children
+from scripts.launch.children import Children, Program
 from scripts.launch.lock import RunLock
 from shared.processes.mongod import Mongod
 folder, run = Path(sys.argv[1]), sys.argv[2]
 with RunLock(folder / "launch.lock") as lock, Children(run, Path.cwd(), lock.fd) as children:
     children.start_mongod(Mongod(folder / "mongodb"))
-    children.start("trainer", "trainer", [sys.executable, "-c", sys.argv[3]], folder / "trainer.log")
-    children.start("sampler", "sampler", [sys.executable, "-c", sys.argv[4]], folder / "sampler.log")
+    children.start(Program("trainer", "trainer", [sys.executable, "-c", sys.argv[3]], folder / "trainer.log"))
+    children.start(Program("sampler", "sampler", [sys.executable, "-c", sys.argv[4]], folder / "sampler.log"))
     print("up", flush=True)
     time.sleep(600)
 """
@@ -68,9 +68,9 @@ def run(request: pytest.FixtureRequest) -> str:
 
 async def test_a_dead_child_is_named_with_the_end_of_its_log(tmp_path: Path, run: str) -> None:
     with Children(run, ROOT) as children:
-        children.start("engine 0", "keeper", python(SLEEPER), tmp_path / "engine.log")
+        children.start(Program("engine 0", "keeper", python(SLEEPER), tmp_path / "engine.log"))
         code = "for i in range(40): print('line', i)\nraise SystemExit('no weights in here')"
-        children.start("trainer 0", "trainer", python(code), tmp_path / "trainer.log")
+        children.start(Program("trainer 0", "trainer", python(code), tmp_path / "trainer.log"))
         with pytest.raises(ChildDied) as caught:
             await asyncio.wait_for(children.watch(), 100)
     text = str(caught.value)
@@ -86,7 +86,7 @@ async def test_a_dead_child_is_named_with_the_end_of_its_log(tmp_path: Path, run
 def test_only_this_start_of_a_child_is_quoted_from_its_log(tmp_path: Path, run: str) -> None:
     (tmp_path / "log").write_text("from yesterday\n")
     with Children(run, ROOT) as children:
-        child = children.start("tools", "tools", python("print('from today')"), tmp_path / "log")
+        child = children.start(Program("tools", "tools", python("print('from today')"), tmp_path / "log"))
         child.process.wait(100)
         assert "from today" in child.crash_report()
         assert "from yesterday" not in child.crash_report()
@@ -94,10 +94,10 @@ def test_only_this_start_of_a_child_is_quoted_from_its_log(tmp_path: Path, run: 
 
 async def test_a_trainer_may_end_itself_but_not_with_an_error(tmp_path: Path, run: str) -> None:
     with Children(run, ROOT) as children:
-        child = children.start("t", "trainer", python("pass"), tmp_path / "log", ends_itself=True)
+        child = children.start(Program("t", "trainer", python("pass"), tmp_path / "log", ends_itself=True))
         assert await asyncio.wait_for(children.wait_exit(child), 100) == 0
         children.check()
-        bad = children.start("t", "trainer", python("raise SystemExit(3)"), tmp_path / "log", ends_itself=True)
+        bad = children.start(Program("t", "trainer", python("raise SystemExit(3)"), tmp_path / "log", ends_itself=True))
         await asyncio.wait_for(children.wait_exit(bad), 100)
         with pytest.raises(ChildDied, match="ended with status 3"):
             children.check()
@@ -107,7 +107,9 @@ async def test_a_crashed_sampler_is_restarted_with_its_log_and_mark_and_reported
     told: list[str] = []
     with Children(run, ROOT) as children:
         children.tell = told.append
-        first = children.start("sampler 0", "sampler", python(WITH_LAST_WORDS), tmp_path / "log", {"OWN": "kept"})
+        first = children.start(
+            Program("sampler 0", "sampler", python(WITH_LAST_WORDS), tmp_path / "log", {"OWN": "kept"})
+        )
         watching = asyncio.create_task(children.watch())
         first.process.kill()
         await asyncio.to_thread(wait_until, lambda: children.children != [first] and "ready" in first.log_text())
@@ -130,7 +132,9 @@ async def test_a_sampler_that_crashes_repeatedly_is_lost_after_a_bounded_number_
     told: list[str] = []
     with Children(run, ROOT) as children:
         children.tell = told.append
-        children.start("sampler 0", "sampler", python("print('started')\nraise SystemExit(1)"), tmp_path / "0.log")
+        children.start(
+            Program("sampler 0", "sampler", python("print('started')\nraise SystemExit(1)"), tmp_path / "0.log")
+        )
         with pytest.raises(ChildDied, match=r"sampler 0 .* ended with status 1"):
             await asyncio.wait_for(children.watch(), 100)
     assert (tmp_path / "0.log").read_text().count("started") == 1 + RESTARTS
@@ -140,8 +144,8 @@ async def test_a_sampler_that_crashes_repeatedly_is_lost_after_a_bounded_number_
 async def test_losing_a_sampler_is_reported_once_and_losing_the_last_ends_the_run(tmp_path: Path, run: str) -> None:
     refuse = python("import os, sys\nos.read(0, 1)\nsys.exit(2)")  # as where the configuration is wrong
     with Children(run, ROOT) as children:
-        first = children.start("sampler 0", "sampler", refuse, tmp_path / "0.log")
-        second = children.start("sampler 1", "sampler", python(SLEEPER), tmp_path / "1.log")
+        first = children.start(Program("sampler 0", "sampler", refuse, tmp_path / "0.log"))
+        second = children.start(Program("sampler 1", "sampler", python(SLEEPER), tmp_path / "1.log"))
         first.process.wait(100)
         children.revive()
         children.check()
@@ -159,7 +163,7 @@ def test_stopping_reaches_descendants_in_other_sessions_and_those_that_ignore_si
     bystander = subprocess.Popen(python(SLEEPER))
     try:
         with Children(run, ROOT) as children:
-            child = children.start("trainer 0", "trainer", python(RUNAWAY), tmp_path / "log")
+            child = children.start(Program("trainer 0", "trainer", python(RUNAWAY), tmp_path / "log"))
             wait_until(lambda: child.log_text().count("ready") == 2)
             assert len(launched(run)) == 2
         assert launched(run) == []
@@ -173,7 +177,7 @@ def test_children_stop_in_order_consumers_first(tmp_path: Path, run: str) -> Non
     kinds = ["tools", "keeper", "sampler", "trainer"]
     with Children(run, ROOT) as children:
         for kind in kinds:
-            children.start(kind, kind, python(WITH_LAST_WORDS), tmp_path / kind)
+            children.start(Program(kind, kind, python(WITH_LAST_WORDS), tmp_path / kind))
         wait_until(lambda: all("ready" in child.log_text() for child in children.children))
     ended = {kind: float((tmp_path / kind).read_text().split()[-1]) for kind in kinds}
     assert sorted(kinds, key=ended.__getitem__) == sorted(kinds, key=STAGES.__getitem__)
@@ -181,7 +185,7 @@ def test_children_stop_in_order_consumers_first(tmp_path: Path, run: str) -> Non
 
 def test_force_ends_the_grace(tmp_path: Path, run: str) -> None:
     with Children(run, ROOT) as children:
-        child = children.start("trainer 0", "trainer", python(STUBBORN), tmp_path / "log")
+        child = children.start(Program("trainer 0", "trainer", python(STUBBORN), tmp_path / "log"))
         wait_until(lambda: "ready" in child.log_text())
         children.force = True
         started = time.monotonic()
@@ -191,7 +195,7 @@ def test_force_ends_the_grace(tmp_path: Path, run: str) -> None:
 
 async def test_a_killed_reaper_stops_the_run(tmp_path: Path, run: str) -> None:
     with Children(run, ROOT) as children:
-        children.start("tools", "tools", python(SLEEPER), tmp_path / "log")
+        children.start(Program("tools", "tools", python(SLEEPER), tmp_path / "log"))
         reaper = children._reaper
         assert reaper is not None
         reaper.kill()

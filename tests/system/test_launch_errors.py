@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from scripts.launch.children import Children
+from scripts.launch.children import Children, Program
 from scripts.launch.display import Display
 from scripts.launch.errors import MAX_BYTES, MAX_CHARS, MAX_KINDS, ErrorLines, Repeats, raised
 from scripts.launch.figures import Snapshot
@@ -41,7 +41,7 @@ async def test_an_error_in_a_running_childs_log_is_reported_once_and_then_with_i
 
     with Children("errors", ROOT) as children:
         children.tell = tell
-        child = children.start("sampler 0", "sampler", [sys.executable, "-c", UNWELL], tmp_path / "log")
+        child = children.start(Program("sampler 0", "sampler", [sys.executable, "-c", UNWELL], tmp_path / "log"))
         watching = asyncio.create_task(children.watch())
         await asyncio.wait_for(enough.wait(), 100)
         assert child.returncode is None

@@ -17,7 +17,7 @@ from rich.console import Console
 
 from sampler.engine.keeper.config import KeeperConfig
 from scripts.launch import dry_run
-from scripts.launch.children import Children
+from scripts.launch.children import Children, Program
 from scripts.launch.following import is_over, until_over
 from scripts.launch.nodes import derived, first_host, interface_of, own_address
 from scripts.launch.policies import load_policies
@@ -147,7 +147,9 @@ def test_children_do_not_inherit_the_launchers_rank_under_torchrun(
         "import os; print(sorted(n for n in os.environ if 'RANK' in n or 'WORLD' in n or 'TORCHE' in n or n == 'KEPT'))"
     )
     with Children(run, ROOT) as children:
-        child = children.start("x", "keeper", [sys.executable, "-c", show], tmp_path / "x.log", ends_itself=True)
+        child = children.start(
+            Program("x", "keeper", [sys.executable, "-c", show], tmp_path / "x.log", ends_itself=True)
+        )
         assert asyncio.run(asyncio.wait_for(children.wait_exit(child), PATIENCE_S)) == 0
         assert child.log_text().strip() == "['KEPT']"
 

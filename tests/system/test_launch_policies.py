@@ -60,7 +60,7 @@ def test_a_frozen_policy_has_engines_and_no_trainer(debate: Path) -> None:
     sampler = commands.sampler([solver, judge], None)
     assert json.loads(flag(sampler, "frozen_policies")) == ["judge"]
     started: list[str] = []
-    starting = SimpleNamespace(start=lambda name, *given, **options: started.append(name))
+    starting = SimpleNamespace(start=lambda program: started.append(program.name))
     assert list(start_trainers([solver, judge], cast(Children, starting), "mongodb://db")) == ["solver"]
     assert started == ["trainer solver 0"]
     debate.write_text(debate.read_text().replace("solver: {}", "solver: {launch: {frozen: true}}"))

@@ -19,7 +19,8 @@ from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast, Qwen3Con
 
 from shared.errors import ConfigError
 from trainer.checkpoints.checkpoint import Checkpoints
-from trainer.learner import Learner, StepResult, open_learner
+from trainer.configured_learner import configured_learner
+from trainer.learner import Learner, StepResult
 from trainer.losses import Denominators
 from trainer.parallel import Parallel, Peers
 from trainer.sft import training as sft
@@ -191,10 +192,10 @@ def test_memory_is_spared_as_in_reinforcement_learning_and_no_weight_changes(
     opened = []
 
     def watched(*arguments: Any, **options: Any) -> Learner:
-        opened.append(open_learner(*arguments, **options))
+        opened.append(configured_learner(*arguments, **options))
         return opened[-1]
 
-    monkeypatch.setattr(sft, "open_learner", watched)
+    monkeypatch.setattr(sft, "configured_learner", watched)
     settings = {"logprob_chunk": 3, "activation_checkpointing": True, "activation_offload": True}
     plain = train("plain", max_steps=2, dtype="float64")
     sparing = train("sparing", max_steps=2, dtype="float64", optimizer_offload=True, **settings)

@@ -32,8 +32,9 @@ from shared.files.output_names import CHECKPOINTS, METRICS_FILE
 from shared.processes.interrupt import INTERRUPTED
 from shared.tokens.record_tree import RecordTree
 from trainer.checkpoints import checkpoint
+from trainer.configured_learner import configured_learner
 from trainer.graceful_stop import stops_at_signals
-from trainer.learner import Learner, open_learner
+from trainer.learner import Learner
 from trainer.losses import Denominators, LossConfig, LossName
 from trainer.modeling.model import load_tokenizer
 from trainer.parallel import Parallel, end_process, parallel_session
@@ -121,18 +122,9 @@ def _max_steps(config: SftConfig, num_samples: int) -> int:
 
 def _train(config: SftConfig, parallel: Parallel, data: Data) -> Path:
     max_steps = _max_steps(config, len(data))
-    learner = open_learner(
-        config.model.model_name_or_path,
-        LossConfig(loss=LossName.CROSS_ENTROPY, router_aux_loss_coef=config.optimizer.router_aux_loss_coef),
-        config.optimizer.adamw(max_steps),
-        parallel,
-        trainable=config.model.trainable(config.seed),
-        dtype=config.model.dtype,
-        attn_implementation=config.model.attn_implementation,
-        prefix_trees=config.model.prefix_trees,
-        dropout=config.model.dropout,
-        compile_layers=config.model.compile_layers,
-        memory=config.memory,
+    loss = LossConfig(loss=LossName.CROSS_ENTROPY, router_aux_loss_coef=config.optimizer.router_aux_loss_coef)
+    learner = configured_learner(
+        config.model, config.seed, loss, config.optimizer.adamw(max_steps), parallel, config.memory
     )
     checkpoints = config.output_dir / CHECKPOINTS
     if path := checkpoint.latest(checkpoints):
