@@ -325,7 +325,7 @@ class SamplerService:
                 pid=os.getpid(),
                 doing="draining" if self._stop.is_set() else self._view.doing,
                 heartbeat_s=self._config.heartbeat_s,
-                alarms=[*self._resources.tool_traffic.alarms(), *self._playable.alarms()],
+                alarms=[*self._resources.tool_traffic.alarms(), *self._playable.alarms(), *self._engines.alarms()],
                 stats={
                     "episodes": self._counts["episodes"],
                     "episodes_running": len(self._episodes),

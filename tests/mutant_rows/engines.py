@@ -17,6 +17,13 @@ MUTANTS = (
         "tests/system/test_launch_nodes.py::test_an_engine_command_that_ignores_its_host_is_refused",
     ),
     Mutant(
+        "skipping of engines at another machine's loopback address",
+        "sampler/engine/pool/engines.py",
+        "service for service, why in listed if why is None]",
+        "service for service, _ in listed]",
+        f"{LISTS}::test_an_engine_at_another_machines_loopback_address_is_skipped_with_a_sentence",
+    ),
+    Mutant(
         "bound of an HTTP head: one without an end",
         "sampler/engine/client/transport.py",
         "    if len(received) >= MAX_HEAD_BYTES:\n",

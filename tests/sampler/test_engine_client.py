@@ -1,8 +1,10 @@
 """Answers of a real SGLang, replayed at the transport: what is checked, and which error each failure becomes."""
 
 import asyncio
+import contextlib
 import copy
 import json
+import socket
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -196,6 +198,23 @@ async def test_a_request_to_a_silent_engine_times_out() -> None:
     async with EngineClient(EngineTimeouts(generate_s=0.1), transport=httpx.MockTransport(never)) as client:
         with pytest.raises(EngineUnavailable, match=r"no answer within 0\.1 s"):
             await generate(client)
+
+
+async def test_a_connection_that_is_never_accepted_is_told_from_a_missing_answer() -> None:
+    """A real port whose queue is full: the kernel drops what else wants to connect."""
+    with socket.socket() as deaf, contextlib.ExitStack() as waiting:
+        deaf.bind(("127.0.0.1", 0))
+        deaf.listen(0)
+        for _ in range(2):
+            other = waiting.enter_context(socket.socket())
+            other.setblocking(False)
+            other.connect_ex(deaf.getsockname())
+        url = f"http://127.0.0.1:{deaf.getsockname()[1]}"
+        async with EngineClient(EngineTimeouts(connect_s=0.2)) as client:
+            with pytest.raises(
+                EngineUnavailable, match=r"/generate: no connection within 0\.2 s: expected an engine at"
+            ):
+                await client.generate(url, [1], {"max_new_tokens": 1}, rid="r")
 
 
 async def test_missing_input_and_an_invalid_url_are_refused_without_a_retry(client: EngineClient) -> None:

@@ -1,7 +1,10 @@
 """The list of engines that a sampler process sends by: its own, over the database."""
 
 import asyncio
+import socket
 from pathlib import Path
+
+import pytest
 
 from sampler.config import SamplerConfig
 from sampler.engine.client.engine_client import EngineClient
@@ -36,3 +39,33 @@ async def test_a_sampler_learns_in_time_that_an_engine_drains_for_any_poll_inter
         await tell(store, ServiceStatus.UPDATING)  # paused: what it is sent it answers afterwards
         await asyncio.sleep(LIST_AGE_S)
         assert await pool.is_up()
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1", "127.8.0.9", "localhost", "[::1]"])
+async def test_an_engine_at_another_machines_loopback_address_is_skipped_with_a_sentence(
+    store: Store, address: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    here, url = socket.gethostname(), f"http://{address}:30000"
+    config = SamplerConfig(run=store.run, db_connection_string="(open already)", model_name_or_path=MODEL)
+    async with EngineClient() as client:
+        engines = Engines(store, client, config)
+        for keeper, reachable in ((f"keeper:{here}:7", True), (None, True), ("keeper:gpu2:7", False)):
+            await store.services.heartbeat(up(url, keeper))
+            await engines.look()
+            assert engines.ready() is reachable
+        assert await engines.policy_clients["main"].pool.is_up() is False
+        await engines.look()
+        (alarm,) = engines.alarms()
+        assert alarm.startswith(f"engine {url} is not used: its keeper is on gpu2")
+        assert "engine_host" in alarm
+        assert caplog.text.count(alarm) == 1
+        await store.services.heartbeat(up("http://gpu2:30000", "keeper:gpu2:7"))
+        await engines.look()
+        assert engines.ready()
+        assert [service.url for service in engines.up()] == ["http://gpu2:30000"]
+
+
+def up(url: str, keeper: str | None) -> InferenceService:
+    return InferenceService(
+        id=url, url=url, policy="main", version=3, status=ServiceStatus.UP, keeper=keeper, heartbeat_s=3600
+    )

@@ -175,6 +175,10 @@ class EngineClient:
             async with asyncio.timeout(timeout_s):
                 response = await self._transport.handle_async_request(request)
                 await response.aread()
+        except httpx.ConnectTimeout as exc:
+            raise EngineUnavailable(
+                f"{url}{path}: {exc}: expected an engine at an address that this machine reaches"
+            ) from exc
         except (TimeoutError, httpx.TimeoutException) as exc:
             raise EngineUnavailable(f"{url}{path}: no answer within {timeout_s:g} s ({type(exc).__name__})") from exc
         except (httpx.InvalidURL, httpx.UnsupportedProtocol) as exc:

@@ -6,6 +6,8 @@ until it serves its new weights, one that is asleep none until it is awake. An e
 turns of the source "lagging".
 """
 
+import logging
+import socket
 from collections.abc import Iterable, Sequence
 from dataclasses import astuple, dataclass
 from functools import partial
@@ -13,6 +15,7 @@ from pathlib import Path
 
 from sampler.config import SamplerConfig
 from sampler.engine.client.engine_client import EngineClient
+from sampler.engine.pool.elsewhere import unreachable
 from sampler.engine.pool.engine_pool import EnginePool, PoolLimits, PoolStats
 from sampler.engine.pool.engine_pool import Service as PoolService
 from sampler.engine.pool.policy_client import PolicyClient
@@ -24,6 +27,8 @@ from shared.documents.states import ServiceStatus
 from shared.errors import ConfigError
 from shared.files.json_file import read_json_file
 from shared.store import Store
+
+log = logging.getLogger(__name__)
 
 AS_SEEN = {ServiceStatus.UPDATING: ServiceStatus.UP, ServiceStatus.ASLEEP: ServiceStatus.DRAINING}  # by the pool
 
@@ -39,6 +44,9 @@ class Engines:
         self._client = client
         self._config = config
         self._listed: dict[str, list[InferenceService]] = {}
+        self._unreachable: dict[str, list[str]] = {}  # by policy: the sentences
+        self._told: set[str] = set()
+        self._host = socket.gethostname()
         foreign = [name for name in config.turn_sources if name != LAGGING]
         self._policies = list(dict.fromkeys([*config.policies, *foreign]))
         self._unchecked = set(foreign)
@@ -66,6 +74,10 @@ class Engines:
         own = self._asked(self._config.policy, lagging=False)
         return sorted({service.version for service in own if service.status is ServiceStatus.UP})
 
+    def alarms(self) -> list[str]:
+        """Engines that are listed and cannot be used from this machine."""
+        return [sentence for sentences in self._unreachable.values() for sentence in sentences]
+
     def stats(self) -> PoolStats:
         """Sum over all requests since the start."""
         return _sum(pool.stats for pool in self._pools())
@@ -77,7 +89,13 @@ class Engines:
     # ------------------------------------------------------------------ inside
 
     async def _look_at(self, policy: str) -> None:
-        self._listed[policy] = await self._store.services.live(policy)
+        listed = [(service, unreachable(service, self._host)) for service in await self._store.services.live(policy)]
+        self._listed[policy] = [service for service, why in listed if why is None]
+        self._unreachable[policy] = [why for _, why in listed if why is not None]
+        for why in self.alarms():
+            if why not in self._told:
+                self._told.add(why)
+                log.warning("%s", why)
 
     def _asked(self, policy: str, *, lagging: bool) -> list[InferenceService]:
         return [service for service in self._listed.get(policy, ()) if (service.follow_every > 1) is lagging]
