@@ -159,6 +159,21 @@ class Run:
             )
 
 
+def verify(run: Run) -> str:
+    """The engine's log-probs equal a recomputation under the very weights that sampled them; returns the report."""
+    flags = ["--run", run.name, "--db_connection_string", run.mongod.connection_string, "--tolerance", "1e-4"]
+    done = subprocess.run(
+        [sys.executable, "-m", "trainer.verify", *flags],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
 def part(kind: str, policy: str | None) -> str:
     """The name of a keeper or trainer; None: of the only policy."""
     return kind if policy is None else f"{kind}_{policy}"

@@ -14,24 +14,19 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
-from shared.audit.run import audit
 from shared.processes.mongod import Mongod
 from shared.store import Store
 from tests.system.processes import PATIENT
 from tests.system.slurm_cluster import CPUS, SlurmCluster, is_installed
+from tests.system.watch import CheckFailed, Watch
 
 ROOT = Path(__file__).parents[2]
 RUN = "slurm-check"
 PATIENCE_S = 1200.0
 FLAGS = ["--groups_per_step=4", "--save_steps=2", "--lease_s=10", "--renew_s=2"]
-
-
-class Failed(Exception):
-    """The check did not hold; the message says what was found."""
 
 
 class SlurmCheck:
@@ -40,11 +35,7 @@ class SlurmCheck:
         self.store = store
         self.database = database
         self.flags = [*FLAGS, f"--max_steps={steps}"]
-        self.started = time.monotonic()
-
-    def say(self, text: str) -> None:
-        sys.stdout.write(f"{time.monotonic() - self.started:7.1f} s  {text}\n")
-        sys.stdout.flush()
+        self.watch = Watch(store, lambda: f"{cluster.ask('squeue')}\n{logs()}", PATIENCE_S)
 
     def submit(self, *options: str) -> list[str]:
         """The ids of the submitted jobs."""
@@ -55,23 +46,11 @@ class SlurmCheck:
             command, cwd=ROOT, env=self.cluster.environment | given, capture_output=True, text=True, check=False
         )
         if done.returncode:
-            raise Failed(f"{command}: {done.stderr}")
+            raise CheckFailed(f"{command}: {done.stderr}")
         return re.findall(r"Submitted batch job (\d+)", done.stdout)
 
     async def until(self, what: str, ask: Callable[[], bool]) -> None:
-        deadline = time.monotonic() + PATIENCE_S
-        while not await asyncio.to_thread(ask):
-            if time.monotonic() > deadline:
-                raise Failed(f"{what} never came\n{self.cluster.ask('squeue')}\n{logs()}")
-            await asyncio.sleep(0.5)
-
-    async def until_step(self, step: int) -> None:
-        deadline = time.monotonic() + PATIENCE_S
-        while (newest := await self.store.versions.newest("main")) is None or newest.step < step:
-            if time.monotonic() > deadline:
-                raise Failed(f"step {step} never came\n{self.cluster.ask('squeue')}\n{logs()}")
-            await asyncio.sleep(0.5)
-        self.say(f"step {step} is published")
+        await self.watch.until(what, lambda: asyncio.to_thread(ask))
 
     def state(self, job: str) -> str:
         return self.cluster.job(job).get("JobState", "none")
@@ -88,36 +67,39 @@ async def scenario(check: SlurmCheck) -> None:
         *("--trainer-nodes", "2", "--workers", "2", "--trainer-args", "--partition=high"),
         *("--worker-args", "--partition=low --export=ALL,NUM_SAMPLERS=1"),
     )
-    check.say(f"submitted the trainer as job {trainer} and two workers as array {array}")
-    await check.until_step(1)
+    check.watch.say(f"submitted the trainer as job {trainer} and two workers as array {array}")
+    await check.watch.until_step(1)
     worker = f"{array}_0"
     node = cluster.job(worker)["NodeList"]
     blocker = cluster.ask(
         *("sbatch", "--parsable", "--partition=high", f"--nodelist={node}", f"--cpus-per-task={CPUS - 1}"),
         *("--output=/dev/null", "--wrap", "sleep 20"),
     ).strip()
-    check.say(f"job {blocker} of partition high asks for {CPUS - 1} of the {CPUS} CPUs of {node}, where {worker} runs")
+    check.watch.say(
+        f"job {blocker} of partition high asks for {CPUS - 1} of the {CPUS} CPUs of {node}, where {worker} runs"
+    )
     await check.until("the preemption", lambda: check.state(blocker) in ("RUNNING", "COMPLETED"))
-    check.say(f"{worker} was preempted: it is {check.state(worker)}, job {blocker} {check.state(blocker)}")
+    check.watch.say(f"{worker} was preempted: it is {check.state(worker)}, job {blocker} {check.state(blocker)}")
     await check.until("the requeued worker", lambda: cluster.job(worker).get("Restarts") == "1")
     await check.until("the requeued worker", lambda: check.state(worker) == "RUNNING")
-    check.say(f"{worker} runs again, on {cluster.job(worker)['NodeList']}")
+    check.watch.say(f"{worker} runs again, on {cluster.job(worker)['NodeList']}")
     (more,) = check.submit("--trainer-nodes", "0", "--workers", "1", "--worker-args", "--partition=low")
     await check.until("one more worker", lambda: check.state(f"{more}_0") == "RUNNING")
-    newest = await check.store.versions.newest("main")
-    await check.until_step((newest.step if newest else 0) + 2)
+    await check.watch.until_step(await check.watch.step() + 2)
     before = time.monotonic()
     cluster.ask("scancel", f"{more}_0")
     await check.until("its end", lambda: check.state(f"{more}_0") == "CANCELLED")
-    check.say(f"array {more}, one more worker, came and was cancelled: its end took {time.monotonic() - before:.1f} s")
+    check.watch.say(
+        f"array {more}, one more worker, came and was cancelled: its end took {time.monotonic() - before:.1f} s"
+    )
     await check.until("the trainer's end", lambda: check.state(trainer) not in ("RUNNING", "PENDING", "COMPLETING"))
-    check.say(f"the trainer is {check.state(trainer)}, exit code {cluster.job(trainer)['ExitCode']}")
+    check.watch.say(f"the trainer is {check.state(trainer)}, exit code {cluster.job(trainer)['ExitCode']}")
     for task in (f"{array}_0", f"{array}_1"):
         await check.until("the workers' end", lambda task=task: check.state(task) not in ("RUNNING", "COMPLETING"))  # type: ignore[misc]
     jobs = {name: cluster.job(name) for name in (trainer, f"{array}_0", f"{array}_1")}
-    check.say(f"{ {name: (job['JobState'], 'restarts ' + job['Restarts']) for name, job in jobs.items()} }")
+    check.watch.say(f"{ {name: (job['JobState'], 'restarts ' + job['Restarts']) for name, job in jobs.items()} }")
     if any(job["JobState"] != "COMPLETED" for job in jobs.values()):
-        raise Failed(logs())
+        raise CheckFailed(logs())
 
 
 async def run(folder: Path, steps: int) -> None:
@@ -125,14 +107,9 @@ async def run(folder: Path, steps: int) -> None:
         database = server.connection_string
         async with Store.open(database, RUN) as store:
             check = SlurmCheck(cluster, store, database, steps)
-            check.say("slurmctld and two slurmd answer")
+            check.watch.say("slurmctld and two slurmd answer")
             await scenario(check)
-            report = await audit(store, running=True)
-            status = Counter([record["status"] async for record in store.database["records"].find({}, {"status": 1})])
-            examined = sum(result.examined for result in report.results.values())
-            check.say(f"records {dict(status)}; audit: {examined} things examined, ok {report.ok}")
-            if not report.ok:
-                raise Failed(str(report))
+            await check.watch.audit()
 
 
 def main() -> None:
@@ -144,7 +121,7 @@ def main() -> None:
     folder = Path(tempfile.mkdtemp(prefix="tandem-slurm-"))
     try:
         asyncio.run(run(folder, arguments.steps))
-    except Failed as exc:
+    except CheckFailed as exc:
         sys.exit(f"FAILED: {exc}")
     finally:
         shutil.rmtree(folder, ignore_errors=True)

@@ -1,7 +1,6 @@
 """The whole loop with real processes: the trained tokens equal the sampled ones."""
 
 import json
-import subprocess
 import sys
 from itertools import islice
 from pathlib import Path
@@ -11,7 +10,7 @@ import pytest
 from shared.audit.run import audit
 from shared.store import Store
 from shared.tasks.files import ImportTarget, import_task_file
-from tests.system.processes import PATIENCE_S, ROOT, TRAIN_FILE, Run
+from tests.system.processes import TRAIN_FILE, Run, verify
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -79,17 +78,3 @@ async def assert_every_stored_promise_holds(run: Run, published: list[str]) -> N
     several = [d for d in trained if len(d.dispatches) > 1 and any(turn.advantage for turn in d.dispatches)]
     assert shorter == {step for d in several for step in d.trained_steps}
     verify(run)
-
-
-def verify(run: Run) -> None:
-    """The engine's log-probs equal a recomputation under the very weights that sampled them."""
-    flags = ["--run", run.name, "--db_connection_string", run.mongod.connection_string, "--tolerance", "1e-4"]
-    done = subprocess.run(
-        [sys.executable, "-m", "trainer.verify", *flags],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr

@@ -1,8 +1,6 @@
 """The real loop with parallel drafts, a fork and a combining turn; a sampler is killed while some of them are open."""
 
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -12,7 +10,7 @@ from shared.documents.states import DispatchStatus, ParentKind, RecordStatus
 from shared.episodes.state import EpisodeState
 from shared.store import Store
 from tests.system.drafts import DRAFTS
-from tests.system.processes import PATIENCE_S, ROOT, Run
+from tests.system.processes import Run, verify
 from tests.system.test_loop import queue_tasks
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
@@ -50,7 +48,7 @@ async def test_episodes_with_threads_train_exactly_although_a_sampler_is_killed(
                 assert len(state.turns) == 2 * DRAFTS + 2 == len(data.dispatches)
                 assert [turn.kind for turn in state.turns].count(ParentKind.BRIDGE) >= DRAFTS
             await assert_the_killed_episodes_are_not_trained(store)
-        verify(run)
+        print(verify(run))  # the largest difference, for who asks with -s
 
 
 async def one_open_among_others(store: Store) -> bool:
@@ -71,17 +69,3 @@ async def assert_the_killed_episodes_are_not_trained(store: Store) -> None:
         dispatches = (await store.records.dispatches_of([record["_id"]]))[record["_id"]]
         assert not [d.id for d in dispatches if d.status is DispatchStatus.RUNNING]
     assert {RecordStatus(r["status"]) for r in lost} == {RecordStatus.ABANDONED}
-
-
-def verify(run: Run) -> None:
-    flags = ["--run", run.name, "--db_connection_string", run.mongod.connection_string, "--tolerance", "1e-4"]
-    done = subprocess.run(
-        [sys.executable, "-m", "trainer.verify", *flags],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    print(done.stdout)  # the largest difference, for who asks with -s

@@ -4,8 +4,9 @@
                                 b: rank 1, trainer, engine, samplers
 
 `scripts/minirl_example.sh` starts each machine. a and b share output/RUN (checkpoints, published weights), c shares no folder.
-After the first steps all samplers of b are killed at once (kill -9) and come back; then c is lost as a whole and comes back;
-then c is asked to leave (SIGTERM). With --broadcast, c brings an engine too, which gets its weights over the network alone.
+After the first steps all samplers of b are killed at once (kill -9) and come back; then c is lost as a whole and comes back while
+the run is paused, since it would else end before; then c is asked to leave (SIGTERM). With --broadcast, c brings an engine too,
+which gets its weights over the network alone.
 The end is the audit: no slot lost, none counted twice.
 """
 
@@ -18,27 +19,22 @@ import signal
 import sys
 import tempfile
 import time
-from collections import Counter
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import yaml
 
-from shared.audit.run import audit
-from shared.documents.states import ServiceStatus
+from shared.documents.run import InferenceService
+from shared.documents.states import RunState, ServiceStatus
 from shared.processes.mongod import Mongod
 from shared.store import Store
 from tests.system.namespaces import ROOT, Machine, Network
 from tests.system.processes import PATIENT
+from tests.system.watch import CheckFailed, Watch
 
 PATIENCE_S = 900.0
 RUN = "two-nodes"
 SCRIPT = ["scripts/minirl_example.sh", RUN]
 SETTINGS = ROOT / "assets" / "example" / "minirl.yml"
-
-
-class Failed(Exception):
-    """The check did not hold; the message says what was found."""
 
 
 class Check:
@@ -47,7 +43,6 @@ class Check:
         self.store = store
         self.database = database
         self.steps = steps
-        self.started = time.monotonic()
         shared = {ROOT / "output" / RUN: network.folder / "shared"}
         (network.folder / "shared").mkdir()
         self.a = network.add("a", shared)
@@ -57,10 +52,13 @@ class Check:
         held_out = (ROOT / "assets" / "example" / "eval.jsonl").read_text().splitlines()[:16]
         self.eval_file = network.folder / "eval.jsonl"
         self.eval_file.write_text("\n".join(held_out) + "\n")
+        self.watch = Watch(store, self.clues, PATIENCE_S, self.ended)
 
-    def say(self, text: str) -> None:
-        sys.stdout.write(f"{time.monotonic() - self.started:7.1f} s  {text}\n")
-        sys.stdout.flush()
+    def clues(self) -> str:
+        return "\n".join(f"--- {m.name}\n{m.said()[-3000:]}" for m in (self.a, self.b, self.c))
+
+    def ended(self) -> list[str]:
+        return [m.name for m in (self.a, self.b) if not m.runs]
 
     def start(self, machine: Machine, **variables: str) -> None:
         # Settings in a file: flags of services would have every launcher ask the trainer for its own, which takes it seconds.
@@ -81,83 +79,75 @@ class Check:
         copy.write_text(self.eval_file.read_text())
         return Path("/tmp/eval.jsonl")
 
-    async def until(self, what: str, ask: Callable[[], Awaitable[bool]]) -> None:
-        deadline = time.monotonic() + PATIENCE_S
-        while not await ask():
-            ended = [m.name for m in (self.a, self.b) if not m.runs]
-            if time.monotonic() > deadline or (ended and not await ask()):
-                said = "\n".join(f"--- {m.name}\n{m.said()[-3000:]}" for m in (self.a, self.b, self.c))
-                raise Failed(f"{what} never came (ended: {ended})\n{said}")
-            await asyncio.sleep(0.2)
-
-    async def until_step(self, step: int) -> None:
-        async def reached() -> bool:
-            newest = await self.store.versions.newest("main")
-            return newest is not None and newest.step >= step
-
-        await self.until(f"step {step}", reached)
-        self.say(f"step {step} is published")
-
-    async def episodes(self) -> Counter[str]:
-        """Episodes that ended scored, by machine."""
-        found: Counter[str] = Counter()
-        async for record in self.store.database["records"].find({"status": "scored"}, {"worker": 1}):
-            found[record["worker"].split(":")[1]] += 1
-        return found
-
     async def until_more(self, machine: Machine, count: int) -> None:
-        before = (await self.episodes())[machine.name]
+        before = (await self.watch.episodes())[machine.name]
 
         async def more() -> bool:
-            return (await self.episodes())[machine.name] >= before + count
+            return (await self.watch.episodes())[machine.name] >= before + count
 
-        await self.until(f"{count} episodes of {machine.name}", more)
-        self.say(f"{machine.name} has played {count} more episodes")
+        await self.watch.until(f"{count} more episodes of {machine.name}", more)
+        self.watch.say(f"{machine.name} has played {count} more episodes")
+
+    async def engines_of_c(self) -> list[InferenceService]:
+        return [s for s in await self.store.services.live("main") if self.c.address in s.url]
+
+    async def c_is_gone(self) -> bool:
+        workers = [w for w in await self.store.workers.live() if w.host == self.c.name]
+        return not workers and not await self.engines_of_c()
+
+    async def c_is_back(self) -> bool:
+        samplers = [w for w in await self.store.workers.live() if w.host == self.c.name and w.kind == "sampler"]
+        return bool(samplers) and (not self.broadcast or bool(await self.engines_of_c()))
 
 
 async def scenario(check: Check) -> None:
-    a, b, c = check.a, check.b, check.c
+    a, b, c, watch = check.a, check.b, check.c, check.watch
     place = {"NUM_MACHINES": "2", "MASTER_ADDR": a.address, "MASTER_PORT": "29500"}
     joining = {"JOIN": "true", "NUM_SAMPLERS": "2"} | ({} if check.broadcast else {"ENGINE": "none"})
     check.start(a, MACHINE_RANK="0", ENGINE="none", NUM_SAMPLERS="1", **place)
     check.start(b, MACHINE_RANK="1", NUM_SAMPLERS="2", **place)
     check.start(c, **joining)
-    await check.until_step(1)
+    await watch.until_step(1)
     engines = [(s.url, s.status.value, s.version) for s in await check.store.services.all()]
-    check.say(f"engines: {engines}")
+    watch.say(f"engines: {engines}")
     samplers = b.processes(" -m sampler --run")
     for pid in samplers:
         os.kill(pid, signal.SIGKILL)
-    check.say(f"killed all {len(samplers)} samplers of b")
+    watch.say(f"killed all {len(samplers)} samplers of b")
     await check.until_more(b, 2)
     await check.until_more(c, 2)
+    if check.broadcast:
+        await until_broadcast(check)
     c.kill()
-    check.say("c is lost: every process of it was killed at once")
-    newest = await check.store.versions.newest("main")
-    await check.until_step((newest.step if newest else 0) + 2)
+    watch.say("c is lost: every process of it was killed at once")
+    await watch.until_step(await watch.step() + 2)
+    await check.store.runs.set_state(RunState.PAUSED)
+    await watch.until("the end of c's lost processes by their heartbeats", check.c_is_gone)
     check.start(c, **joining)
-    await check.until_more(c, 1)
+    await watch.until("c's new processes", check.c_is_back)
+    await check.store.runs.set_state(RunState.RUNNING)
+    watch.say("c is back; the run was paused meanwhile")
+    await check.until_more(c, 2)
     if check.broadcast:
         await until_broadcast(check)
     before = time.monotonic()
     status = c.stop()
-    check.say(f"c was asked to leave: status {status} after {time.monotonic() - before:.1f} s")
-    await check.until_step(check.steps)
+    watch.say(f"c was asked to leave: status {status} after {time.monotonic() - before:.1f} s")
+    await watch.until_step(check.steps)
     statuses = {m.name: await asyncio.to_thread(m.wait) for m in (a, b)}
-    check.say(f"the launchers of a and b ended with {statuses}")
+    watch.say(f"the launchers of a and b ended with {statuses}")
     if any(statuses.values()):
-        raise Failed(a.said()[-4000:] + b.said()[-4000:])
+        raise CheckFailed(a.said()[-4000:] + b.said()[-4000:])
 
 
 async def until_broadcast(check: Check) -> None:
     """Until c's engine, which sees none of the published files, serves a version of the trainer."""
 
     async def served() -> bool:
-        own = [s for s in await check.store.services.all() if check.c.address in s.url]
-        return any(s.status == ServiceStatus.UP and s.version > 0 for s in own)
+        return any(s.status is ServiceStatus.UP and s.version > 0 for s in await check.engines_of_c())
 
-    await check.until("a version at c's engine", served)
-    check.say("c's engine serves weights that it got over the network alone")
+    await check.watch.until("a version at c's engine", served)
+    check.watch.say("c's engine serves weights that it got over the network alone")
 
 
 async def run(folder: Path, steps: int, *, broadcast: bool) -> None:
@@ -168,15 +158,20 @@ async def run(folder: Path, steps: int, *, broadcast: bool) -> None:
             async with Store.open(database, RUN) as store:
                 check = Check(network, store, database, steps, broadcast=broadcast)
                 await scenario(check)
-                report = await audit(store, running=True)
-                retried = await store.database["records"].count_documents({"status": {"$nin": ["scored", "failed"]}})
-                summary = json.loads((folder / "shared" / "summary.json").read_text())
-                check.say(f"episodes by machine: {dict(await check.episodes())}; records not ended: {retried}")
-                check.say(f"summary: steps {summary['steps']}, held-out {json.dumps(summary['eval'])[:300]}")
-                examined = sum(result.examined for result in report.results.values())
-                check.say(f"audit: {examined} things examined, ok {report.ok}")
-                if not report.ok:
-                    raise Failed(str(report))
+                say_results(check, folder / "shared")
+                check.watch.say(f"scored episodes by machine: {dict(await check.watch.episodes())}")
+                await check.watch.audit()
+
+
+def say_results(check: Check, output: Path) -> None:
+    lines = [json.loads(line) for line in (output / "metrics.jsonl").read_text().splitlines()]
+    rewards = [line["reward/mean"] for line in lines]
+    ends = [sum(some) / len(some) for some in (rewards[:5], rewards[-5:])]
+    held_out = json.loads((output / "summary.json").read_text())["eval"]
+    scores = ", ".join(f"{when} {found['reward']:.3f} (n {found['n']})" for when, found in held_out.items())
+    check.watch.say(
+        f"{len(lines)} steps; reward of the first and last five {ends[0]:.3f}, {ends[1]:.3f}; held-out {scores}"
+    )
 
 
 def main() -> None:
@@ -190,7 +185,7 @@ def main() -> None:
     folder = Path(tempfile.mkdtemp(prefix="tandem-two-nodes-"))
     try:
         asyncio.run(run(folder, arguments.steps, broadcast=arguments.broadcast))
-    except Failed as exc:
+    except CheckFailed as exc:
         sys.exit(f"FAILED: {exc}")
     finally:
         if arguments.keep:
