@@ -31,7 +31,6 @@ _TOOL_FAILED = 1
 
 def main() -> None:
     control = socket.socket(fileno=int(sys.argv[1]))
-    importlib.import_module("anyio._backends._asyncio")  # which the first `run` would load
     modules = {name: importlib.import_module(name) for name in sys.argv[2:]}
     gc.collect()
     gc.freeze()  # a collection in a fork would copy every page
@@ -108,11 +107,7 @@ def _run(module: ModuleType) -> None:
     """Of the tool: confined already."""
     status = _TOOL_FAILED
     try:
-        with (
-            open(0, "rb", closefd=False) as stdin,
-            open(1, "wb", closefd=False) as stdout,
-        ):  # not those made for other files
-            run(module.tool_server(sys.argv[1:]), stdin, stdout)
+        run(module.tool_server(sys.argv[1:]))
         status = 0
     except SystemExit as exc:
         status = exc.code if isinstance(exc.code, int) else _TOOL_FAILED

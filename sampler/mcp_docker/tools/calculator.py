@@ -8,10 +8,9 @@ from collections.abc import Callable, Sequence
 from fractions import Fraction
 from typing import Any, cast
 
-from mcp.server.lowlevel import Server
 from pydantic import Field
 
-from sampler.mcp_docker.tools.serving import BundledTool, ToolArguments, ToolRefusal, run, server_of
+from sampler.mcp_docker.tools.serving import BundledServer, BundledTool, ToolArguments, ToolRefusal, run, server_of
 
 Number = int | float | Fraction
 MAX_BITS = 20_000  # of a number: 6,000 digits
@@ -133,9 +132,9 @@ def _bounded(value: Any) -> Number:
     return cast(Number, value)
 
 
-def tool_server(arguments: Sequence[str] = ()) -> Server[Any]:
+def tool_server(arguments: Sequence[str] = ()) -> BundledServer:
     description = "Computes an arithmetic expression. Integers and fractions are exact."
-    return server_of("calculator", [BundledTool("calculate", description, CalculatorArguments, calculate)])
+    return server_of("calculator", [BundledTool("calculate", description, CalculatorArguments, calculate, quick=True)])
 
 
 if __name__ == "__main__":

@@ -20,10 +20,9 @@ from html.parser import HTMLParser
 from typing import Any
 from urllib.parse import SplitResult, urljoin, urlsplit
 
-from mcp.server.lowlevel import Server
 from pydantic import Field
 
-from sampler.mcp_docker.tools.serving import BundledTool, ToolArguments, ToolRefusal, run, server_of
+from sampler.mcp_docker.tools.serving import BundledServer, BundledTool, ToolArguments, ToolRefusal, run, server_of
 
 MAX_BYTES = 5 * 1024 * 1024
 MAX_CHARS = 50_000
@@ -212,7 +211,7 @@ def _shown(url: str, status: int, kind: str, body: bytes, first: int) -> str:
     return f"[{url}: status {status}, {kind or 'no type'}]\n{part}{rest}"
 
 
-def tool_server(arguments: Sequence[str]) -> Server[Any]:
+def tool_server(arguments: Sequence[str]) -> BundledServer:
     parser = argparse.ArgumentParser(prog="fetch", description=__doc__)
     parser.add_argument("--allow", nargs="*", default=[])
     parser.add_argument("--private", nargs="*", default=[])

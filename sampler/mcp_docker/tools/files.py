@@ -6,13 +6,11 @@ import stat
 import sys
 import time
 from collections.abc import Sequence
-from typing import Any
 
-from mcp.server.lowlevel import Server
 from pydantic import Field
 
 from sampler.mcp_docker.tools.beneath import BeneathFolder
-from sampler.mcp_docker.tools.serving import BundledTool, ToolArguments, ToolRefusal, run, server_of
+from sampler.mcp_docker.tools.serving import BundledServer, BundledTool, ToolArguments, ToolRefusal, run, server_of
 
 MAX_FILE_BYTES = 16 * 1024 * 1024
 MAX_LISTED = 1_000
@@ -133,7 +131,7 @@ def _kind(found: os.stat_result) -> str:
     return f"  {found.st_size} bytes" if stat.S_ISREG(found.st_mode) else "  [not a regular file]"
 
 
-def tool_server(arguments: Sequence[str] = ()) -> Server[Any]:
+def tool_server(arguments: Sequence[str] = ()) -> BundledServer:
     space = Workspace(arguments[0] if arguments else ".")
     return server_of(
         "files",

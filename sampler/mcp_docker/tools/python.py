@@ -16,13 +16,11 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-from mcp.server.lowlevel import Server
 from pydantic import Field
 
 from sampler.mcp_docker.tools.bounded_output import BoundedOutput
-from sampler.mcp_docker.tools.serving import BundledTool, ToolArguments, run, server_of
+from sampler.mcp_docker.tools.serving import BundledServer, BundledTool, ToolArguments, run, server_of
 from sampler.mcp_docker.tools.shell import MAX_OUTPUT_CHARS
 
 _INTERRUPT_S = 2.0  # from SIGINT to SIGKILL
@@ -146,7 +144,7 @@ class PythonNotebook:
             worker.close()
 
 
-def tool_server(arguments: Sequence[str] = ()) -> Server[Any]:
+def tool_server(arguments: Sequence[str] = ()) -> BundledServer:
     notebook = PythonNotebook()
     description = "Runs Python code in the working folder. Variables, imports and files persist between calls."
     return server_of(

@@ -13,12 +13,10 @@ import sqlite3
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
-from mcp.server.lowlevel import Server
 from pydantic import Field
 
-from sampler.mcp_docker.tools.serving import BundledTool, ToolArguments, ToolRefusal, run, server_of
+from sampler.mcp_docker.tools.serving import BundledServer, BundledTool, ToolArguments, ToolRefusal, run, server_of
 
 TEXT_SUFFIXES = {".txt", ".md", ".rst", ".html", ".tex", ".csv", ".json", ".py"}
 MAX_READ_CHARS = 20_000
@@ -129,7 +127,7 @@ def _document(line: str, source: Path, number: int) -> Row:
     return str(found.get("id", f"{source.stem}-{number}")), title, text
 
 
-def tool_server(arguments: Sequence[str]) -> Server[Any]:
+def tool_server(arguments: Sequence[str]) -> BundledServer:
     corpus = Corpus(Path(arguments[0] if arguments else "corpus.sqlite"))
     return server_of(
         "search",

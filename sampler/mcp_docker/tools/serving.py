@@ -1,88 +1,91 @@
-"""A tool server of the official SDK: functions with checked arguments, over a pair of streams."""
+"""A tool server over stdio. The tools are `bundled`'s, the protocol is `protocol`'s.
 
-import inspect
-import sys
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from io import TextIOWrapper
-from typing import Any, BinaryIO
+    stdin ─▶ lines ─▶ ToolProtocol ─▶ a call is a task: a coroutine, a thread, or (a quick one) at once ─▶ stdout
 
-import anyio
-import anyio.to_thread
-from mcp.server.lowlevel import Server
-from mcp.server.stdio import stdio_server
-from mcp_types import CallToolRequestParams, CallToolResult, ListToolsResult, TextContent, Tool
-from pydantic import BaseModel, ConfigDict, ValidationError
+Calls run at the same time. While the client does not read, nothing more is read from it. When stdin ends, calls in flight are
+answered with an error, and the process ends.
+"""
 
-ToolContent = str
+import asyncio
+import contextlib
+import os
+import stat
+import threading
+from collections.abc import Callable
 
+from sampler.mcp_docker.tools.bundled import BundledServer, BundledTool, ToolArguments, ToolRefusal, server_of
+from sampler.mcp_docker.tools.connection import BundledConnection
 
-class ToolArguments(BaseModel):
-    """Of one tool; its fields' descriptions are what the model reads."""
+__all__ = ["BundledServer", "BundledTool", "ToolArguments", "ToolRefusal", "run", "server_of"]
 
-    model_config = ConfigDict(extra="forbid")
+_PIECE_BYTES = 256 * 1024
 
 
-class ToolRefusal(Exception):
-    """The call has no result; the message tells the model why."""
+def run(server: BundledServer, stdin: int = 0, stdout: int = 1) -> None:
+    """Serve until stdin ends."""
+    asyncio.run(_serve(server, stdin, stdout))
 
 
-@dataclass(frozen=True, slots=True)
-class BundledTool:
-    """`function` takes the checked arguments and returns text; a plain function runs in a thread."""
-
-    name: str
-    description: str
-    arguments: type[ToolArguments]
-    function: Callable[[Any], Any]
-
-    @property
-    def listed(self) -> Tool:
-        schema = self.arguments.model_json_schema()
-        schema.pop("description", None)
-        return Tool(name=self.name, description=self.description, input_schema=schema)
-
-    async def result(self, values: dict[str, Any]) -> CallToolResult:
-        try:
-            arguments = self.arguments.model_validate(values)
-            if inspect.iscoroutinefunction(self.function):
-                text = await self.function(arguments)
-            else:
-                text = await anyio.to_thread.run_sync(self.function, arguments)
-        except ValidationError as exc:
-            wrong = exc.errors(include_url=False, include_input=False)[0]
-            return _answer(f"{'.'.join(map(str, wrong['loc'])) or 'arguments'}: {wrong['msg']}", is_error=True)
-        except ToolRefusal as exc:
-            return _answer(str(exc), is_error=True)
-        return _answer(text)
+async def _serve(server: BundledServer, stdin: int, stdout: int) -> None:
+    loop = asyncio.get_running_loop()
+    ended: asyncio.Future[None] = loop.create_future()
+    flow = _Flow()
+    if _is_pipe(stdout):
+        into, _ = await loop.connect_write_pipe(lambda: flow, os.fdopen(stdout, "wb", 0, closefd=False))
+        write: Callable[[bytes], object] = into.write
+    else:  # a file or a terminal
+        into, write = None, lambda line: _write_all(stdout, line)
+    reading = stdin if _is_pipe(stdin) else _copied(stdin)
+    connection = BundledConnection(server, ended, write)
+    flow.reading, _ = await loop.connect_read_pipe(lambda: connection, os.fdopen(reading, "rb", 0, closefd=False))
+    await ended
+    if into is not None:
+        into.write_eof()  # what is written is sent first
+        await flow.ended
 
 
-def _answer(text: str, is_error: bool = False) -> CallToolResult:
-    return CallToolResult(content=[TextContent(type="text", text=text)], is_error=is_error)
+class _Flow(asyncio.BaseProtocol):
+    """Of stdout."""
+
+    def __init__(self) -> None:
+        self.reading: asyncio.ReadTransport | None = None
+        self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def pause_writing(self) -> None:
+        if self.reading is not None:
+            self.reading.pause_reading()
+
+    def resume_writing(self) -> None:
+        if self.reading is not None:
+            self.reading.resume_reading()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The client reads no more."""
+        if not self.ended.done():
+            self.ended.set_result(None)
+        if self.reading is not None:
+            self.reading.close()
 
 
-def server_of(name: str, tools: Sequence[BundledTool]) -> Server[Any]:
-    by_name = {tool.name: tool for tool in tools}
-
-    async def on_list_tools(context: Any, params: Any) -> ListToolsResult:
-        return ListToolsResult(tools=[tool.listed for tool in tools])
-
-    async def on_call_tool(context: Any, params: CallToolRequestParams) -> CallToolResult:
-        tool = by_name.get(params.name)
-        if tool is None:
-            return _answer(f"there is no tool {params.name!r}; expected one of {', '.join(by_name)}", is_error=True)
-        return await tool.result(params.arguments or {})
-
-    return Server(name, on_list_tools=on_list_tools, on_call_tool=on_call_tool)
+def _is_pipe(descriptor: int) -> bool:
+    mode = os.fstat(descriptor).st_mode
+    return stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode)
 
 
-def run(server: Server[Any], stdin: BinaryIO | None = None, stdout: BinaryIO | None = None) -> None:
-    """Serve until stdin ends. Streams are this process's stdin and stdout, unless given."""
+def _copied(descriptor: int) -> int:
+    """A pipe with what can be read from a file or a terminal, on which no loop can wait."""
+    reading, writing = os.pipe()
 
-    async def serve() -> None:
-        reading = anyio.wrap_file(TextIOWrapper(stdin or sys.stdin.buffer, encoding="utf-8", errors="replace"))
-        writing = anyio.wrap_file(TextIOWrapper(stdout or sys.stdout.buffer, encoding="utf-8"))
-        async with stdio_server(reading, writing) as (read, write):
-            await server.run(read, write, server.create_initialization_options())
+    def copy() -> None:
+        with contextlib.suppress(BrokenPipeError):
+            while piece := os.read(descriptor, _PIECE_BYTES):
+                _write_all(writing, piece)
+        os.close(writing)
 
-    anyio.run(serve)
+    threading.Thread(target=copy, daemon=True).start()
+    return reading
+
+
+def _write_all(descriptor: int, data: bytes) -> None:
+    while data:
+        data = data[os.write(descriptor, data) :]

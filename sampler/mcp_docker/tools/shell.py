@@ -12,13 +12,11 @@ import signal
 import subprocess
 import sys
 from collections.abc import Sequence
-from typing import Any
 
-from mcp.server.lowlevel import Server
 from pydantic import Field
 
 from sampler.mcp_docker.tools.bounded_output import BoundedOutput
-from sampler.mcp_docker.tools.serving import BundledTool, ToolArguments, run, server_of
+from sampler.mcp_docker.tools.serving import BundledServer, BundledTool, ToolArguments, run, server_of
 
 MAX_OUTPUT_CHARS = 20_000
 _POLL_S = 0.02
@@ -76,7 +74,7 @@ def _kill(process: subprocess.Popen[bytes]) -> None:
     process.wait()
 
 
-def tool_server(arguments: Sequence[str] = ()) -> Server[Any]:
+def tool_server(arguments: Sequence[str] = ()) -> BundledServer:
     description = "Runs a shell command in the working folder. Files persist between calls; variables do not."
     return server_of("shell", [BundledTool("run", description, ShellArguments, run_command)])
 

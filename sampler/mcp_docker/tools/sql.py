@@ -9,12 +9,10 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-from mcp.server.lowlevel import Server
 from pydantic import Field
 
-from sampler.mcp_docker.tools.serving import BundledTool, ToolArguments, ToolRefusal, run, server_of
+from sampler.mcp_docker.tools.serving import BundledServer, BundledTool, ToolArguments, ToolRefusal, run, server_of
 
 MAX_CELL_CHARS = 2_000
 _STEPS = 10_000  # of SQLite's virtual machine, between two looks at the clock
@@ -99,7 +97,7 @@ def _cell(value: object) -> str:
     return text if len(text) <= MAX_CELL_CHARS else f"{text[:MAX_CELL_CHARS]}…"
 
 
-def tool_server(arguments: Sequence[str]) -> Server[Any]:
+def tool_server(arguments: Sequence[str]) -> BundledServer:
     paths = [argument for argument in arguments if argument != "--copy"]
     if len(paths) != 1:
         raise SystemExit(__doc__)
