@@ -21,17 +21,21 @@ class InFlight:
         """Raises ConfigError if the thread waits for a reply already, and CancelledError after the episode's end."""
         if self._ended:
             raise asyncio.CancelledError("the episode has ended")
-        if thread in self._callers:
-            raise ConfigError(
-                f"{_name(thread)} waits for a reply already: await it first, or give each parallel conversation a thread "
-                'of its own, as in create_chat_completions(messages, thread="draft-1")'
-            )
+        self.require_free(thread)
         self._callers[thread] = asyncio.current_task()
         try:
             yield
         finally:
             del self._callers[thread]
             self._turns.pop(thread, None)
+
+    def require_free(self, thread: Thread) -> None:
+        """Raises ConfigError if the thread waits for a reply."""
+        if thread in self._callers:
+            raise ConfigError(
+                f"{_name(thread)} waits for a reply already: await it first, or give each parallel conversation a thread "
+                'of its own, as in create_chat_completions(messages, thread="draft-1")'
+            )
 
     def number(self, thread: Thread, turn: int) -> list[int]:
         """Note the number of the thread's request. Returns those of the other threads' requests that wait for replies."""

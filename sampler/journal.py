@@ -33,7 +33,7 @@ class Journal:
         self._closing |= {one.id for one in closing}
         await self._records.open_dispatch(dispatch, closing=closing)
         for one in closing:
-            del self._unwritten[one.id]
+            self._unwritten.pop(one.id, None)
 
     def amend(self, dispatch_id: str, **values: Any) -> None:
         """Change what will be written of a request. Raises ValueError if it has been written already."""
@@ -47,10 +47,13 @@ class Journal:
         return dispatch_id in self._unwritten and dispatch_id not in self._closing
 
     def newest(self) -> str:
-        """The newest request that is not written. Raises ValueError if there is none."""
-        if not self._unwritten:
-            raise ValueError("no reply to attach results to: the model has not been asked")
-        return next(reversed(self._unwritten))
+        """The newest request with a reply. Raises ValueError if there is none, or if it is written."""
+        answered = [one.id for one in self._unwritten.values() if one.response is not None]
+        if not answered:
+            raise ValueError(
+                "no reply to attach results to: the model has not replied, or the reply was written when its thread asked again"
+            )
+        return answered[-1]
 
     async def close(self, unanswered: DispatchStatus, *, failed: bool) -> None:
         """Write everything. `unanswered`: status of requests without a reply.
@@ -58,13 +61,15 @@ class Journal:
         Raises DoesNotFit; with `failed`, stores the error in place of the contents instead.
         """
         ended = [_ended(dispatch, unanswered) for dispatch in self._unwritten.values()]
+        self._closing |= {one.id for one in ended}
         try:
             await self._records.close_dispatches(ended)
         except DoesNotFit:
             if not failed:
                 raise
             await self._close_one_by_one(ended)
-        self._unwritten.clear()
+        for one in ended:  # a task that the sampler left running may have asked meanwhile
+            self._unwritten.pop(one.id, None)
 
     async def _close_one_by_one(self, ended: Sequence[DispatchedSamplingTask]) -> None:
         for dispatch in ended:

@@ -55,6 +55,7 @@ class _Thread:
     said: list[Said] = field(default_factory=list)
     last: Turn | None = None
     is_asking: bool = False
+    has_results: bool = False  # those of its last turn
 
     def begins(self, policy: str, said: Sequence[Said]) -> bool:
         same = zip(self.said, said, strict=False)
@@ -116,7 +117,7 @@ class ChatPort(ABC):
         if turn is None:
             raise ContextIsFull
         reply = reply_words(turn.message, turn.text, "</think>")
-        thread.said, thread.last = [*said, ("assistant", reply)], turn
+        thread.said, thread.last, thread.has_results = [*said, ("assistant", reply)], turn, False
         self.is_cut = turn.finish_reason == "length"
         return _completion(turn, policy)
 
@@ -131,8 +132,9 @@ class ChatPort(ABC):
 
     async def _ask(self, thread: _Thread, messages: list[Message], tools: Sequence[ToolSchema] | None) -> Turn | None:
         new = messages[len(thread.said) :]
-        if thread.last is not None:
+        if thread.last is not None and not thread.has_results:  # a request that is asked again brings the same ones
             self.sampler.add_tool_calls(_results(thread.last, new), turn=thread.last)
+            thread.has_results = True
         restart = thread.last is not None and any(message.get("role") == "assistant" for message in new)
         return await self.sampler.create_chat_completions(
             messages if restart else new, tools=tools, restart=restart, policy=thread.policy, thread=thread.name

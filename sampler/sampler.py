@@ -152,8 +152,9 @@ class AsyncSampler(ABC):
         of this episode among them, and among a thread's first messages (`Turn.message`, a copy of it, or `Turn.text` as
         content), keep their sampled ids. `policy`: one of `other_policies` instead of the task's own. `thread`: the name of a
         conversation of its own; threads and policies may ask at the same time. `max_new_tokens`: a limit below the setting's.
-        After an error or a cancellation the thread is as it was before the call. Raises EngineError, and ConfigError for
-        messages that were already sent (`sampler/rendering/new_messages.py`) and for a thread that waits for a reply.
+        After an error or a cancellation the thread is as it was before the call; only its last turn is written by then.
+        Raises EngineError, and ConfigError for messages that were already sent (`sampler/rendering/new_messages.py`) and for a
+        thread that waits for a reply.
         """
         key = self._key(policy, thread)
         with self._in_flight.asking(key):
@@ -175,8 +176,12 @@ class AsyncSampler(ABC):
         policy: str | None = None,
         thread: str | None = None,
     ) -> int:
-        """Length of the prompt that `create_chat_completions` would send for these messages. Sends and changes nothing."""
+        """Length of the prompt that `create_chat_completions` would send for these messages. Sends and changes nothing.
+
+        Raises ConfigError as that does.
+        """
         key = self._key(policy, thread)
+        self._in_flight.require_free(key)
         fork = (self._views.get(key) or self._new_view(key, tools)).fork()
         fork.next_prompt(messages, restart=restart)
         return len(fork.context.ids)
@@ -295,20 +300,18 @@ class AsyncSampler(ABC):
             params=sampling_params(self.config, self.task, view.context.format.end_ids) | {"max_new_tokens": room},
         )
         self.episode.dispatches.append(dispatch.id)
-        if view.policy == self.task.policy:
-            self._transcripts.setdefault(view.thread, Transcript()).told(messages, restart=restart)
         self.resources.branch_causes[cause.value] += 1
         self.resources.parent_kinds[parent.kind.value] += 1
         try:
             await self.resources.keep_tools(view.tools_hash, view.tools)
             await self._journal.open(dispatch, (view.policy, view.thread))
-            return await self._ask(view, dispatch, parent)
+            return await self._ask(view, dispatch, parent, restart=restart)
         except BaseException as exc:  # cancelled too, alone or with its episode: the dispatch says why it has no reply
             if self._journal.is_unwritten(dispatch.id):
                 self._journal.amend(dispatch.id, error=error_text(exc))
             raise
 
-    async def _ask(self, view: View, dispatch: DispatchedSamplingTask, parent: Parent) -> Turn:
+    async def _ask(self, view: View, dispatch: DispatchedSamplingTask, parent: Parent, *, restart: bool) -> Turn:
         mixed = view.policy == self.config.policy and self.task.split == TRAIN_SPLIT
         source = await draw(self.resources.policy_client(view.policy).pool, self.resources.sources if mixed else ())
         reply = await source.pool.generate(
@@ -335,7 +338,9 @@ class AsyncSampler(ABC):
         else:
             self.episode.replies[dispatch.turn] = text
             said = {"role": "assistant", "content": text} if parsed.errors else message
-            self._transcripts[view.thread].replied(said, words)
+            transcript = self._transcripts.setdefault(view.thread, Transcript())
+            transcript.told(dispatch.messages, restart=restart)
+            transcript.replied(said, words)
             if source.policy is None:
                 self.episode.versions |= sampled_by
         return Turn(dispatch.id, text, message, parsed, generation.finish_reason, view.thread, values["usage"])

@@ -5,7 +5,7 @@ import json
 import logging
 import re
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -100,6 +100,43 @@ async def test_a_ported_sampler_that_fills_the_context_ends_there_and_the_tasks_
     assert record.termination == "length_limit"
     assert len(dispatches) > 3
     assert EpisodeState(record, dispatches).problems == []
+
+
+class Patient(ChatPort):
+    """Leaves a request that takes too long, and sends the same history again."""
+
+    engine: ClassVar[HeldEngine]
+
+    async def run(self, task: Any) -> None:
+        messages: list[dict[str, Any]] = [{"role": "user", "content": task.query}]
+        response = await self.create_chat_completions(messages)
+        messages.append(response.choices[0].message.model_dump())
+        messages += [
+            {"role": "tool", "tool_call_id": c.id, "content": "5"} for c in response.choices[0].message.tool_calls
+        ]
+        left = asyncio.create_task(self.create_chat_completions(messages))
+        await self.engine.until_asked(2)
+        left.cancel()
+        await asyncio.gather(left, return_exceptions=True)
+        self.engine.silent.clear()
+        await self.create_chat_completions(messages)
+
+
+class PatientSampler(PortedSampler):
+    port = Patient
+
+
+async def test_a_ported_sampler_may_send_a_request_again_after_a_time_out(store: Store) -> None:
+    await store.tasks.insert_new([make_task(0, num_generations=1)])
+    engine = Patient.engine = HeldEngine(lambda number: CALL if number == 0 else "<answer>4</answer>")
+    engine.silent = {1}
+    async with resources(store, engine, tool_call_parser="hermes") as shared:
+        sampler = PatientSampler(shared, await claim(store))
+        assert await play(sampler) == 1.0
+    record, _, dispatches = await ended(store, sampler)
+    engine.check(record, dispatches)
+    assert [d.status.value for d in dispatches] == ["completed", "failed", "completed"]
+    assert [len(d.tool_calls) for d in dispatches] == [1, 0, 0]
 
 
 async def test_the_port_of_the_page_plays(store: Store) -> None:

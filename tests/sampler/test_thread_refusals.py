@@ -8,6 +8,7 @@ import pytest
 
 from sampler.episode import play
 from sampler.sampler import AsyncSampler
+from sampler.scorers import Score
 from shared.audit.run import audit
 from shared.documents.states import DispatchStatus, SlotStatus, Termination
 from shared.episodes.state import EpisodeState
@@ -157,3 +158,60 @@ async def test_a_cancelled_request_leaves_its_thread_as_it_was(store: Store) -> 
     assert engine.prompts[0] == engine.prompts[2], "the same request again"
     assert [turn.parent for turn in state.turns] == [None, None, 1, 2], "what was never answered is no turn's parent"
     assert (await audit(store, running=True)).ok
+
+
+class Again(Threaded):
+    """Leaves its second request, and sends the same messages again."""
+
+    engine: ClassVar[HeldEngine]
+
+    async def run(self) -> Termination:
+        await self.ask(None, user("One"))
+        left = asyncio.create_task(self.ask(None, user("Two")))
+        await self.engine.until_asked(2)
+        with pytest.raises(ConfigError, match="waits for a reply already"):
+            self.prompt_tokens([user("Two")])
+        left.cancel()
+        await asyncio.gather(left, return_exceptions=True)
+        with pytest.raises(ValueError, match="was written when its thread asked again"):
+            self.mark(DispatchStatus.REPEAT_ERROR)
+        self.engine.silent.clear()
+        await self.ask(None, user("Two"))
+        self.mark(DispatchStatus.REPEAT_ERROR)
+        return Termination.ANSWERED
+
+
+async def test_a_request_that_is_sent_again_is_in_the_conversation_once_and_is_not_marked_for_the_other(
+    store: Store,
+) -> None:
+    engine = Again.engine = HeldEngine()
+    engine.silent = {1}
+    sampler = await played(store, Again, engine)
+    record, _, dispatches = await ended(store, sampler)
+    engine.check(record, dispatches)
+    assert [d.status.value for d in dispatches] == ["completed", "failed", "repeaterror"]
+    assert [message["content"] for message in sampler.conversation] == ["One", "reply 0", "Two", "reply 2"]
+
+
+class Leaking(Threaded):
+    """A task that it does not await asks when `run` has returned."""
+
+    engine: ClassVar[HeldEngine]
+
+    async def run(self) -> Termination:
+        await self.ask("a", user("One"))
+        self.leaked = asyncio.create_task(self.ask("b", user("Two")))
+        return Termination.ANSWERED
+
+    async def evaluate_record(self) -> Score:
+        await self.leaked
+        return Score(1.0)
+
+
+async def test_a_request_that_was_asked_while_the_others_were_written_is_written_too(store: Store) -> None:
+    engine = HeldEngine()
+    sampler = await played(store, Leaking, engine)
+    record, slot, dispatches = await ended(store, sampler)
+    engine.check(record, dispatches)
+    assert slot.status is SlotStatus.SCORED
+    assert [d.status.value for d in dispatches] == ["completed", "completed"]
