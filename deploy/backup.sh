@@ -21,19 +21,27 @@ in_tar() {  # mode, arguments of tar: as root, who keeps the owners
   # shellcheck disable=SC2046  # words on purpose
   docker run --rm -i --network none --user 0 --entrypoint tar $(mounts "$1") "$image" "${@:2}"
 }
+start_again() {  # what `save` stopped, the database first
+  local status=$? one
+  [[ $status == 0 ]] || { rm -f "$file.part"; echo "backup: failed (status $status); there is no $file" >&2; }
+  [[ -z "${mongo:-}" ]] || docker start "$mongo" >/dev/null
+  for one in "${stopped[@]}"; do [[ "$one" == "${mongo:-}" ]] || docker start "$one" >/dev/null; done
+  exit "$status"
+}
 running() { docker ps -q --filter "label=com.docker.compose.project=$project"; }
 
 case "${1:-}" in
   save)
     [[ $# == 2 && ! -e "$2" ]] || { echo "backup: expected a FILE that does not exist yet" >&2; exit 2; }
+    file="$2"
     mapfile -t stopped < <(running)
-    # The database last: the others still write while they end.
     mongo="$(docker ps -q --filter "label=com.docker.compose.project=$project" --filter label=com.docker.compose.service=mongo)"
+    trap start_again EXIT  # also after a failure or Ctrl-C
+    # The database last: the others still write while they end.
     for one in "${stopped[@]}"; do [[ "$one" == "$mongo" ]] || docker stop "$one" >/dev/null; done
     [[ -z "$mongo" ]] || docker stop "$mongo" >/dev/null
-    in_tar :ro -C /volumes -c . > "$2.part" && mv "$2.part" "$2"
-    [[ -z "$mongo" ]] || docker start "$mongo" >/dev/null
-    for one in "${stopped[@]}"; do [[ "$one" == "$mongo" ]] || docker start "$one" >/dev/null; done
+    in_tar :ro -C /volumes -c . > "$2.part"
+    mv "$2.part" "$2"
     echo "$2: $(du -h "$2" | cut -f1) of ${volumes[*]}" ;;
   restore)
     [[ $# == 2 && -r "$2" ]] || { echo "backup: expected a FILE" >&2; exit 2; }

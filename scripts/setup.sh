@@ -4,6 +4,7 @@
 #
 #   scripts/setup.sh         for running: both services, local engine, embedded MongoDB
 #   scripts/setup.sh dev     the same, plus the tools of scripts/check
+#   scripts/setup.sh is_done  does nothing; exit status 0: `run` has nothing to do
 #
 # Promise: returns in a fraction of a second if nothing changed (a stamp keyed by pyproject.toml and constraints.txt);
 # concurrent calls are safe (the second waits); a failed set-up is repeated by the next call.
@@ -13,7 +14,7 @@
 #   DB_CONNECTION_STRING   a MongoDB of your own: the embedded one is then not needed
 set -euo pipefail
 case "${1:-run}" in
-  run) extras="sampler,trainer,engine,local" ;;
+  run | is_done) extras="sampler,trainer,engine,local" ;;
   dev) extras="sampler,trainer,engine,local,dev" ;;
   *) sed -n '2,/^set /{/^set /!s/^# \{0,1\}//p}' "${BASH_SOURCE[0]}"; exit 2 ;;
 esac
@@ -31,6 +32,7 @@ is_up_to_date() {  # "dev" contains "run"
   [[ "$stamp" == "$key $extras" || "$stamp" == "$key $extras,dev" ]]
 }
 if is_up_to_date; then exit 0; fi
+if [[ "${1:-}" == is_done ]]; then exit 1; fi
 mkdir -p .venv
 if command -v flock >/dev/null; then
   exec 9>.venv/setup.lock

@@ -1,7 +1,7 @@
 """This machine's place among several: settings, values derived from Slurm's or torchrun's variables, and its own address.
 
 flags, NUM_MACHINES, MACHINE_RANK, the YAML file     else     torchrun: GROUP_RANK, GROUP_WORLD_SIZE, MASTER_ADDR, MASTER_PORT
-                                                     else     Slurm: SLURM_NNODES, SLURM_NODEID, SLURM_JOB_NODELIST, SLURM_JOB_ID
+                                                     else     Slurm: SLURM_NNODES, SLURM_NODEID, SLURM_STEP_NODELIST, SLURM_JOB_ID
 """
 
 import contextlib
@@ -129,7 +129,10 @@ def _of_slurm(environ: Mapping[str, str]) -> Derived:
         )
     port = FIRST_PORT + PORTS_A_JOB * (int(environ.get("SLURM_JOB_ID", "0")) % JOBS)
     values = {"num_machines": environ["SLURM_NNODES"], "machine_rank": environ["SLURM_NODEID"]}
-    first = first_host(environ["SLURM_JOB_NODELIST"])
+    nodes = (
+        environ.get("SLURM_STEP_NODELIST") or environ["SLURM_JOB_NODELIST"]
+    )  # a step may have some of the job's nodes
+    first = first_host(nodes)
     return Derived("Slurm", values | {"master_addr": first, "master_port": str(port)})
 
 

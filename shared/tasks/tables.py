@@ -128,7 +128,7 @@ def _parquet_rows(path: Path) -> Iterator[Row]:
         import pyarrow
         import pyarrow.parquet
     except ModuleNotFoundError as exc:
-        raise ConfigError(f"{path}: Parquet needs pyarrow; run pip install 'tandem[data]'") from exc
+        raise ConfigError(f"{path}: Parquet needs pyarrow; run pip install 'tandem-rl[data]'") from exc
     try:
         with pyarrow.parquet.ParquetFile(path) as file:
             for batch in file.iter_batches(batch_size=ROWS_AT_ONCE):

@@ -37,8 +37,9 @@ def test_stopping_twice_is_fine_and_leaves_no_process(tmp_path: Path) -> None:
     server.stop()  # never started
     server.start()
     assert server.process is not None
-    with pytest.raises(MongodFailed, match="ended with status"):  # two servers never share a folder
+    with pytest.raises(MongodFailed, match=rf"runs already \(pid {server.process.pid} on port {server.port}\)"):
         Mongod(tmp_path).start()
+    assert json.loads((tmp_path / "mongod.json").read_text()) == {"port": server.port}, "commands still find it"
     server.stop()
     server.stop()
     assert server.process.poll() == 0

@@ -69,6 +69,13 @@ def started_in(plan: str) -> list[str]:
     return [line.partition(", log ")[0] for line in plan.splitlines() if ", log logs/" in line]
 
 
+def test_the_first_machine_of_a_slurm_step_is_one_of_the_steps_own(clean: pytest.MonkeyPatch) -> None:
+    """`salloc -N4`, then `srun -N2 -w gpu09,gpu11`."""
+    for name, value in (SLURM | {"SLURM_STEP_NODELIST": "gpu[09,11]"}).items():
+        clean.setenv(name, value)
+    assert "gpu09" in planned().splitlines()[0]
+
+
 @pytest.mark.parametrize(
     ("hosts", "first"),
     [
