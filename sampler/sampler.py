@@ -18,7 +18,6 @@ import math
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, ClassVar, TypeVar
 
 from pydantic import BaseModel
@@ -31,7 +30,6 @@ from sampler.journal import Journal, Thread
 from sampler.messages.opening import opening_messages
 from sampler.messages.reply_message import Message, message_of, with_call_ids
 from sampler.messages.transcript import Transcript, joined
-from sampler.parsers import ParsedReply
 from sampler.rendering.recorded import Parent
 from sampler.rendering.template import ToolSchema
 from sampler.rendering.view import PolicyTokens, View
@@ -39,6 +37,7 @@ from sampler.rendering.words import reply_words
 from sampler.resources import Resources
 from sampler.scorers import Score, ScoringRequest, default_scorer, score_answer
 from sampler.scorers.answers import extract_answer
+from sampler.turn import Listener, Turn, heard_by
 from shared.documents import Claim, DispatchedSamplingTask, Task, ToolCallResult
 from shared.documents.states import DispatchStatus, Termination
 from shared.errors import ConfigError
@@ -46,27 +45,11 @@ from shared.names import TRAIN_SPLIT
 from shared.outside_text import error_text
 from shared.user_code.payload import own_payload_problems
 
+__all__ = ["AsyncSampler", "Turn"]
+
 PayloadT = TypeVar("PayloadT", bound=BaseModel)
 METRIC_NAME = re.compile(r"[A-Za-z0-9_-]+")
 MAX_THREAD_CHARS = 200
-
-
-@dataclass(frozen=True, slots=True)
-class Turn:
-    """One reply of the model. `parsed.tool_calls`: the calls it made. `parsed.errors`: the calls that could not be parsed."""
-
-    dispatch_id: str
-    text: str
-    message: Message
-    parsed: ParsedReply
-    finish_reason: str
-    thread: str | None = None
-    usage: Mapping[str, int] = field(default_factory=dict)  # tokens: prompt, cached, completion
-
-    @property
-    def number(self) -> int:
-        """Of the turn in its episode, in the order in which the model was asked."""
-        return int(self.dispatch_id.rpartition(":")[2])
 
 
 class AsyncSampler(ABC):
@@ -144,6 +127,7 @@ class AsyncSampler(ABC):
         policy: str | None = None,
         thread: str | None = None,
         max_new_tokens: int | None = None,
+        listener: Listener | None = None,
     ) -> Turn | None:
         """Return the policy's next reply to the messages that are new since its last one in the thread.
 
@@ -152,6 +136,8 @@ class AsyncSampler(ABC):
         of this episode among them, and among a thread's first messages (`Turn.message`, a copy of it, or `Turn.text` as
         content), keep their sampled ids. `policy`: one of `other_policies` instead of the task's own. `thread`: the name of a
         conversation of its own; threads and policies may ask at the same time. `max_new_tokens`: a limit below the setting's.
+        `listener` hears the reply's text while it is sampled; after an engine failed, the text may begin anew.
+
         After an error or a cancellation the thread is as it was before the call; only its last turn is written by then.
         Raises EngineError, and ConfigError for messages that were already sent (`sampler/rendering/new_messages.py`) and for a
         thread that waits for a reply.
@@ -161,7 +147,8 @@ class AsyncSampler(ABC):
             view = self._view(key, tools)
             before, turn = view.fork(sharing=True), None
             try:
-                turn = await self._next_turn(view, new_messages, restart, max_new_tokens or self.config.max_new_tokens)
+                most = max_new_tokens or self.config.max_new_tokens
+                turn = await self._next_turn(view, new_messages, restart, most, listener)
             finally:
                 if turn is None:
                     self._views[key] = before
@@ -281,7 +268,9 @@ class AsyncSampler(ABC):
             raise ValueError("the episode has threads: say which reply is meant, by turn=")
         return self._journal.newest()
 
-    async def _next_turn(self, view: View, messages: Sequence[Message], restart: bool, most: int) -> Turn | None:
+    async def _next_turn(
+        self, view: View, messages: Sequence[Message], restart: bool, most: int, listener: Listener | None
+    ) -> Turn | None:
         prompt = view.next_prompt(messages, restart=restart)
         ids = view.context.ids
         room = min(most, self.config.max_new_tokens, self.config.max_tokens - len(ids))
@@ -305,15 +294,24 @@ class AsyncSampler(ABC):
         try:
             await self.resources.keep_tools(view.tools_hash, view.tools)
             await self._journal.open(dispatch, (view.policy, view.thread))
-            return await self._ask(view, dispatch, parent, restart=restart)
+            return await self._ask(view, dispatch, parent, listener, restart=restart)
         except BaseException as exc:  # cancelled too, alone or with its episode: the dispatch says why it has no reply
             if self._journal.is_unwritten(dispatch.id):
                 self._journal.amend(dispatch.id, error=error_text(exc))
             raise
 
-    async def _ask(self, view: View, dispatch: DispatchedSamplingTask, parent: Parent, *, restart: bool) -> Turn:
+    async def _ask(
+        self,
+        view: View,
+        dispatch: DispatchedSamplingTask,
+        parent: Parent,
+        listener: Listener | None,
+        *,
+        restart: bool,
+    ) -> Turn:
         mixed = view.policy == self.config.policy and self.task.split == TRAIN_SPLIT
         source = await draw(self.resources.policy_client(view.policy).pool, self.resources.sources if mixed else ())
+        heard = heard_by(listener, dispatch.id, view)
         reply = await source.pool.generate(
             view.context.ids,
             dispatch.sampling_params,
@@ -321,10 +319,13 @@ class AsyncSampler(ABC):
             affinity=view.engine_of(source.name, parent),
             timeout_s=self.config.engine_timeout_s,
             version=self.task.at_version if view.policy == self.task.policy else None,
+            on_ids=heard,
         )
         generation = reply.generation
         view.affinity[source.name] = generation.url
         text = view.text_of(generation.output_ids)
+        if heard is not None:
+            heard.whole(text)
         parsed = with_call_ids(self.resources.parser(text, view.context.tools or ()), dispatch.turn)
         message = message_of(parsed)
         words = reply_words(message, text, view.context.format.end_think)

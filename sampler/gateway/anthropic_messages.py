@@ -10,7 +10,17 @@ from typing import Any
 from pydantic import BaseModel, Field, ValidationError
 
 from sampler.gateway.chat_completions import invalid, text_of_parts, tool_schema
-from sampler.gateway.exchange import ChatReply, ChatRequest, GatewayError, Problem, ReceivedMessage, not_neutral
+from sampler.gateway.exchange import (
+    ChatReply,
+    ChatRequest,
+    Event,
+    GatewayError,
+    Problem,
+    ReceivedMessage,
+    ReplyHead,
+    ReplyWriter,
+    not_neutral,
+)
 
 _NEUTRAL: Mapping[str, list[Any]] = {
     "temperature": [],
@@ -141,37 +151,58 @@ def messages_reply(reply: ChatReply, request: ChatRequest) -> dict[str, Any]:
     return {**_head(reply), "content": _blocks(reply, request), "stop_reason": _stop(reply), "usage": usage}
 
 
-def messages_events(reply: ChatReply, request: ChatRequest) -> Iterator[tuple[str | None, Any]]:
-    """The same reply as events. The name of an event is its `type`."""
-    start = {**_head(reply), "content": [], "stop_reason": None, "usage": {**_input_usage(reply), "output_tokens": 1}}
-    yield _event("message_start", message=start)
-    for index, block in enumerate(_blocks(reply, request)):
-        empty, delta = _EMPTY[block["type"]], _delta(reply, block)
-        yield _event("content_block_start", index=index, content_block={**block, **empty})
-        yield _event("content_block_delta", index=index, delta=delta)
-        yield _event("content_block_stop", index=index)
-    delta = {"stop_reason": _stop(reply), "stop_sequence": None}
-    yield _event("message_delta", delta=delta, usage={"output_tokens": reply.completion_tokens})
-    yield _event("message_stop")
+class MessagesWriter(ReplyWriter):
+    """The same reply as events. The name of an event is its `type`. Blocks come one after the other, and a reply has one."""
+
+    _open: str | None = None  # the type of the block that is being written
+    _blocks = 0
+
+    def begin(self, head: ReplyHead) -> Iterator[Event]:
+        usage = {**_input_usage(head), "output_tokens": 1}
+        yield _event("message_start", message={**_head(head), "content": [], "stop_reason": None, "usage": usage})
+
+    def more_reasoning(self, text: str) -> Iterator[Event]:
+        if self.request.shows_reasoning:
+            yield from self._in_block({"type": "thinking", "thinking": "", "signature": ""})
+            yield self._delta({"type": "thinking_delta", "thinking": text})
+
+    def more_content(self, text: str) -> Iterator[Event]:
+        yield from self._in_block({"type": "text", "text": ""})
+        yield self._delta({"type": "text_delta", "text": text})
+
+    def end(self, reply: ChatReply) -> Iterator[Event]:
+        if not reply.content and not reply.calls:
+            yield from self._in_block({"type": "text", "text": ""})
+        for call in reply.calls:
+            yield from self._closed()
+            yield from self._in_block({"type": "tool_use", "id": call.id, "name": call.name, "input": {}})
+            yield self._delta({"type": "input_json_delta", "partial_json": call.as_json})
+        yield from self._closed()
+        delta = {"stop_reason": _stop(reply), "stop_sequence": None}
+        usage = {**_input_usage(reply), "output_tokens": reply.completion_tokens}
+        yield _event("message_delta", delta=delta, usage=usage)
+        yield _event("message_stop")
+
+    def _in_block(self, block: dict[str, Any]) -> Iterator[Event]:
+        if self._open == block["type"]:
+            return
+        yield from self._closed()
+        self._open = block["type"]
+        yield _event("content_block_start", index=self._blocks, content_block=block)
+
+    def _delta(self, delta: dict[str, Any]) -> Event:
+        return _event("content_block_delta", index=self._blocks, delta=delta)
+
+    def _closed(self) -> Iterator[Event]:
+        if self._open is not None:
+            self._open = None
+            yield _event("content_block_stop", index=self._blocks)
+            self._blocks += 1
 
 
 def messages_error(error: GatewayError) -> tuple[int, dict[str, Any]]:
     status, kind = _ERRORS[error.problem]
     return status, {"type": "error", "error": {"type": kind, "message": error.message}}
-
-
-_EMPTY: Mapping[str, dict[str, Any]] = {
-    "thinking": {"thinking": ""},
-    "text": {"text": ""},
-    "tool_use": {"input": {}},
-}
-
-
-def _delta(reply: ChatReply, block: Mapping[str, Any]) -> dict[str, Any]:
-    if block["type"] == "tool_use":
-        call = next(call for call in reply.calls if call.id == block["id"])
-        return {"type": "input_json_delta", "partial_json": call.as_json}
-    return {"type": f"{block['type']}_delta", block["type"]: block[block["type"]]}
 
 
 def _event(kind: str, **values: Any) -> tuple[str, dict[str, Any]]:
@@ -189,7 +220,7 @@ def _blocks(reply: ChatReply, request: ChatRequest) -> list[dict[str, Any]]:
     return [*found, *calls]
 
 
-def _head(reply: ChatReply) -> dict[str, Any]:
+def _head(reply: ReplyHead) -> dict[str, Any]:
     return {
         "id": f"msg_{reply.id}",
         "type": "message",
@@ -203,7 +234,7 @@ def _stop(reply: ChatReply) -> str:
     return "max_tokens" if reply.is_cut else "tool_use" if reply.calls else "end_turn"
 
 
-def _input_usage(reply: ChatReply) -> dict[str, int]:
+def _input_usage(reply: ReplyHead) -> dict[str, int]:
     cached = reply.cached_tokens
     return {
         "input_tokens": reply.prompt_tokens - cached,

@@ -4,8 +4,8 @@
     POST /v1/messages              Anthropic       POST /score        {"score": 1.0, "turn": "<id of a reply>"}
     POST /v1/messages/count_tokens
 
-The engine gives whole replies: a stream begins with keep-alives while the reply is sampled, then has all of it. Statuses are
-the dialect's own unless the reply takes longer than `PATIENCE_S`; after that an error is an event of the stream.
+A stream has the reply's text while it is sampled, and keep-alives while there is none to tell; calls come when they are whole.
+Statuses are the dialect's own unless the stream has begun, at the latest after `PATIENCE_S`; then an error is its last event.
 """
 
 import asyncio
@@ -24,6 +24,7 @@ from starlette.routing import Route
 from sampler.gateway.dialects import ANTHROPIC, CHAT, CHAT_PATHS, COUNT_PATHS, Dialect
 from sampler.gateway.exchange import ChatReply, ChatRequest, GatewayError, Problem
 from sampler.gateway.session import AttemptSession
+from sampler.gateway.streaming import BROKEN, ReplyStream
 
 MAX_BODY_BYTES = 32 * 1024 * 1024
 MAX_ID_CHARS = 200
@@ -92,16 +93,16 @@ async def _chat(dialect: Dialect, request: Request, session: AttemptSession) -> 
     raw, body = await _body(request)
     chat = dialect.read(body)
     identity, repeated = _identity(request, raw)
-    asking = asyncio.create_task(session.chat(chat, identity if repeated else None), name="gateway request")
+    stream = session.stream_of(chat)
+    asking = asyncio.create_task(session.chat(chat, identity if repeated else None, stream), name="gateway request")
     asking.add_done_callback(partial(_remember, session, identity))
-    if not await _settled(request, asking, PATIENCE_S if chat.stream else None):
-        if not chat.stream or asking.cancelled():
-            return Response(status_code=499)
-        return StreamingResponse(_late_events(dialect, chat, asking), media_type="text/event-stream")
-    reply = asking.result()
-    if not chat.stream:
-        return JSONResponse(dialect.reply(reply, chat))
-    return StreamingResponse(_events(dialect, chat, reply), media_type="text/event-stream")
+    if not await _began(request, asking, stream):
+        return Response(status_code=499)
+    if asking.done():
+        asking.result()  # an error now is a status
+    if stream is None:
+        return JSONResponse(dialect.reply(asking.result(), chat))
+    return StreamingResponse(_events(dialect, chat, asking, stream), media_type="text/event-stream")
 
 
 def _identity(request: Request, raw: bytes) -> tuple[str, bool]:
@@ -117,21 +118,30 @@ def _remember(session: AttemptSession, identity: str, asking: "asyncio.Task[Chat
         session.remember(identity, asking.result())
 
 
-async def _settled(request: Request, asking: "asyncio.Task[ChatReply]", within_s: float | None) -> bool:
-    """Whether the reply or an error is there; when the client leaves before, its request is cancelled."""
+async def _began(request: Request, asking: "asyncio.Task[ChatReply]", stream: ReplyStream | None) -> bool:
+    """Wait for the reply, an error, or a stream's first text, at most `PATIENCE_S`. False: the client left before, and its
+    request is cancelled."""
     gone = asyncio.create_task(_disconnected(request), name="gateway client")
+    waiting = {gone, asking}
+    if stream is not None:
+        waiting.add(asyncio.create_task(_changed(stream), name="gateway stream"))
     try:
-        await asyncio.wait((asking, gone), timeout=within_s, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait(waiting, timeout=None if stream is None else PATIENCE_S, return_when=asyncio.FIRST_COMPLETED)
         if gone.done() and not asking.done():
             asking.cancel()
             await asyncio.wait([asking])
             return False
-        return asking.done()
+        return True
     except asyncio.CancelledError:
         asking.cancel()
         raise
     finally:
-        gone.cancel()
+        for task in waiting - {asking}:
+            task.cancel()
+
+
+async def _changed(stream: ReplyStream) -> None:
+    await stream.changed.wait()
 
 
 async def _disconnected(request: Request) -> None:
@@ -139,26 +149,37 @@ async def _disconnected(request: Request) -> None:
         pass
 
 
-async def _late_events(dialect: Dialect, chat: ChatRequest, asking: "asyncio.Task[ChatReply]") -> AsyncIterator[str]:
+async def _events(
+    dialect: Dialect, chat: ChatRequest, asking: "asyncio.Task[ChatReply]", stream: ReplyStream
+) -> AsyncIterator[str]:
     """Closed when the client leaves, which cancels its request."""
+    writer = dialect.writer(chat)
     try:
         while not asking.done():
-            yield dialect.keep_alive
-            await asyncio.wait([asking], timeout=KEEP_ALIVE_S)
-        try:
-            reply = asking.result()
-        except GatewayError as error:
-            yield _event(dialect.error_event, dialect.error(error)[1])
-            return
-        async for event in _events(dialect, chat, reply):
-            yield event
+            if stream.broken:
+                raise GatewayError(Problem.FAILED, BROKEN)
+            stream.changed.clear()
+            if stream.head is not None:
+                for name, data in writer.told(stream.head, stream.reasoning, stream.content):
+                    yield _event(name, data)
+            if not await _more(asking, stream):
+                yield dialect.keep_alive
+        for name, data in writer.whole(asking.result()):
+            yield _event(name, data)
+    except GatewayError as error:
+        yield _event(dialect.error_event, dialect.error(error)[1])
     finally:
         asking.cancel()
 
 
-async def _events(dialect: Dialect, chat: ChatRequest, reply: ChatReply) -> AsyncIterator[str]:
-    for name, data in dialect.events(reply, chat):
-        yield _event(name, data)
+async def _more(asking: "asyncio.Task[ChatReply]", stream: ReplyStream) -> bool:
+    """Whether there is something to tell within `KEEP_ALIVE_S`."""
+    changed = asyncio.create_task(_changed(stream), name="gateway stream")
+    try:
+        done, _ = await asyncio.wait({asking, changed}, timeout=KEEP_ALIVE_S, return_when=asyncio.FIRST_COMPLETED)
+        return bool(done)
+    finally:
+        changed.cancel()
 
 
 def _event(name: str | None, data: Any) -> str:

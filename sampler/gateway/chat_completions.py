@@ -12,10 +12,13 @@ from pydantic import BaseModel, Field, ValidationError
 from sampler.gateway.exchange import (
     ChatReply,
     ChatRequest,
+    Event,
     GatewayError,
     Problem,
     ReceivedMessage,
     RepliedCall,
+    ReplyHead,
+    ReplyWriter,
     arguments_of,
     not_neutral,
 )
@@ -184,26 +187,34 @@ def chat_reply(reply: ChatReply) -> dict[str, Any]:
     return {**_head(reply, "chat.completion"), "choices": [choice], "usage": _usage(reply)}
 
 
-def chat_events(reply: ChatReply, request: ChatRequest) -> Iterator[tuple[str | None, Any]]:
+class ChatWriter(ReplyWriter):
     """The same reply as chunks; the last is the text `[DONE]`."""
-    head = _head(reply, "chat.completion.chunk")
 
-    def chunk(delta: Mapping[str, Any], finish: str | None = None) -> tuple[None, Any]:
-        return None, {**head, "choices": [{"index": 0, "delta": delta, "finish_reason": finish, "logprobs": None}]}
+    def begin(self, head: ReplyHead) -> Iterator[Event]:
+        self._head = _head(head, "chat.completion.chunk")
+        yield self._chunk({"role": "assistant", "content": ""})
 
-    yield chunk({"role": "assistant", "content": ""})
-    if reply.reasoning:
-        yield chunk({"reasoning_content": reply.reasoning})
-    if reply.content:
-        yield chunk({"content": reply.content})
-    for index, call in enumerate(reply.calls):
-        began = {"index": index, "id": call.id, "type": "function", "function": {"name": call.name, "arguments": ""}}
-        yield chunk({"tool_calls": [began]})
-        yield chunk({"tool_calls": [{"index": index, "function": {"arguments": call.as_json}}]})
-    yield chunk({}, _finish(reply))
-    if request.stream_usage:
-        yield None, {**head, "choices": [], "usage": _usage(reply)}
-    yield None, "[DONE]"
+    def more_reasoning(self, text: str) -> Iterator[Event]:
+        yield self._chunk({"reasoning_content": text})
+
+    def more_content(self, text: str) -> Iterator[Event]:
+        yield self._chunk({"content": text})
+
+    def end(self, reply: ChatReply) -> Iterator[Event]:
+        for index, call in enumerate(reply.calls):
+            function = {"name": call.name, "arguments": ""}
+            yield self._chunk(
+                {"tool_calls": [{"index": index, "id": call.id, "type": "function", "function": function}]}
+            )
+            yield self._chunk({"tool_calls": [{"index": index, "function": {"arguments": call.as_json}}]})
+        yield self._chunk({}, _finish(reply))
+        if self.request.stream_usage:
+            yield None, {**self._head, "choices": [], "usage": _usage(reply)}
+        yield None, "[DONE]"
+
+    def _chunk(self, delta: Mapping[str, Any], finish: str | None = None) -> Event:
+        choice = {"index": 0, "delta": delta, "finish_reason": finish, "logprobs": None}
+        return None, {**self._head, "choices": [choice]}
 
 
 def chat_error(error: GatewayError) -> tuple[int, dict[str, Any]]:
@@ -211,7 +222,7 @@ def chat_error(error: GatewayError) -> tuple[int, dict[str, Any]]:
     return status, {"error": {"message": error.message, "type": kind, "param": None, "code": code}}
 
 
-def _head(reply: ChatReply, kind: str) -> dict[str, Any]:
+def _head(reply: ReplyHead, kind: str) -> dict[str, Any]:
     return {"id": f"chatcmpl-{reply.id}", "object": kind, "created": reply.created, "model": reply.model}
 
 

@@ -5,7 +5,8 @@ Messages are those that chat templates take: `role`, `content` as text, `tool_ca
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
@@ -65,19 +66,71 @@ class RepliedCall:
 
 
 @dataclass(frozen=True, slots=True)
-class ChatReply:
-    """`id`: of the dispatch, by which a score can be posted for this turn. `is_cut`: by the limit of tokens."""
+class ReplyHead:
+    """What is known of a reply before it is sampled. `id`: by which a score can be posted for this turn. `cached_tokens`: of
+    the prompt, 0 until the reply is whole."""
 
     id: str
     model: str
+    created: int
+    prompt_tokens: int
+    cached_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class ChatReply(ReplyHead):
+    """`is_cut`: by the limit of tokens."""
+
     content: str
     reasoning: str
     calls: Sequence[RepliedCall]
     is_cut: bool
-    prompt_tokens: int
-    cached_tokens: int
     completion_tokens: int
-    created: int
+
+
+def reply_id(dispatch_id: str) -> str:
+    """Without characters that clients do not expect in an id."""
+    return dispatch_id.replace(":", "-")
+
+
+Event = tuple[str | None, Any]  # name (None: without) and data, a text or JSON
+
+
+class ReplyWriter(ABC):
+    """Writes one reply as events of a dialect, in as many pieces as it becomes known."""
+
+    def __init__(self, request: ChatRequest) -> None:
+        self.request = request
+        self._begun = False
+        self._reasoning = self._content = 0  # characters that were written
+
+    def told(self, head: ReplyHead, reasoning: str, content: str) -> list[Event]:
+        """Events for what is new in `reasoning` and `content`, each of which begins with what was told before."""
+        events = [] if self._begun else list(self.begin(head))
+        self._begun = True
+        if new := reasoning[self._reasoning :]:
+            events += self.more_reasoning(new)
+            self._reasoning += len(new)
+        if new := content[self._content :]:
+            events += self.more_content(new)
+            self._content += len(new)
+        return events
+
+    def whole(self, reply: ChatReply) -> list[Event]:
+        """The rest of the reply, and its end."""
+        return [*self.told(reply, reply.reasoning, reply.content), *self.end(reply)]
+
+    @abstractmethod
+    def begin(self, head: ReplyHead) -> Iterator[Event]: ...
+
+    @abstractmethod
+    def more_reasoning(self, text: str) -> Iterator[Event]: ...
+
+    @abstractmethod
+    def more_content(self, text: str) -> Iterator[Event]: ...
+
+    @abstractmethod
+    def end(self, reply: ChatReply) -> Iterator[Event]: ...
 
 
 def not_neutral(given: Mapping[str, Any], neutral: Mapping[str, Sequence[Any]]) -> dict[str, Any]:

@@ -19,9 +19,12 @@ from sampler.gateway.exchange import (
     Problem,
     ReceivedMessage,
     RepliedCall,
+    reply_id,
 )
 from sampler.gateway.matching import Match, Matcher
+from sampler.gateway.streaming import ReplyStream, told_parts
 from sampler.gateway.tool_results import CalledTools
+from sampler.parsers import OPENINGS
 from shared.documents.states import Termination
 from shared.errors import ConfigError, TandemError
 
@@ -58,7 +61,13 @@ class AttemptSession:
     def models(self) -> list[str]:
         return [self.sampler.config.policy, *self.sampler.config.other_policies]
 
-    async def chat(self, request: ChatRequest, repeated: str | None = None) -> ChatReply:
+    def stream_of(self, request: ChatRequest) -> ReplyStream | None:
+        """What `chat` tells of the reply while it is sampled; None if the client asked for no stream."""
+        return ReplyStream(request.model, OPENINGS[self.sampler.config.tool_call_parser]) if request.stream else None
+
+    async def chat(
+        self, request: ChatRequest, repeated: str | None = None, stream: ReplyStream | None = None
+    ) -> ChatReply:
         """The reply. `repeated`: the identity of a request that the client says it sends again, if it is known.
 
         Raises GatewayError. Cancelling the caller cancels the request at the engine.
@@ -67,7 +76,7 @@ class AttemptSession:
             self.counts["replayed"] += 1
             return self._replayed[repeated]
         self._require_possible(request)
-        task = asyncio.create_task(self._reply(request), name=f"agent request {self.sampler.claim.record_id}")
+        task = asyncio.create_task(self._reply(request, stream), name=f"agent request {self.sampler.claim.record_id}")
         self._running.add(task)
         task.add_done_callback(self._asked)
         try:
@@ -157,23 +166,23 @@ class AttemptSession:
         if error is not None and not isinstance(error, GatewayError):
             self.failure = self.failure or error
 
-    async def _reply(self, request: ChatRequest) -> ChatReply:
+    async def _reply(self, request: ChatRequest, stream: ReplyStream | None) -> ChatReply:
         match = self._matcher.match(request.model, request.messages, request.tools)
         turn = None
         try:
             self._tools.answered_by(request)
-            turn = await self._sampled(request, match)
+            turn = await self._sampled(request, match, stream)
         finally:
             if turn is None:
                 self._matcher.failed(match)
         self.counts[match.cause.value] += 1
-        reply = self._told(request, turn)
+        reply = self._told(request, turn, "" if stream is None else stream.content)
         self._matcher.replied(match, turn.message, _forms(turn, reply))
         self._tools.asked_for(turn)
         self._turns[reply.id] = self.last_turn = turn
         return reply
 
-    async def _sampled(self, request: ChatRequest, match: Match) -> "Turn":
+    async def _sampled(self, request: ChatRequest, match: Match, stream: ReplyStream | None) -> "Turn":
         try:
             turn = await self.sampler.create_chat_completions(
                 match.messages,
@@ -181,6 +190,7 @@ class AttemptSession:
                 policy=request.model,
                 thread=match.thread.name,
                 max_new_tokens=request.max_tokens,
+                listener=None if stream is None else stream.hear,
             )
         except ConfigError as exc:  # the template refuses these messages
             raise GatewayError(Problem.INVALID, str(exc)) from exc
@@ -196,15 +206,14 @@ class AttemptSession:
         self.limit = None
         return turn
 
-    def _told(self, request: ChatRequest, turn: "Turn") -> ChatReply:
-        """A malformed call is told as text, as the model wrote it: a client's own parser would have refused it too."""
+    def _told(self, request: ChatRequest, turn: "Turn", streamed: str) -> ChatReply:
         parsed, usage = turn.parsed, turn.usage
-        content = turn.text if parsed.errors and not parsed.tool_calls else parsed.content
+        reasoning, content = told_parts(turn.text, parsed, streamed)
         return ChatReply(
-            id=turn.dispatch_id.replace(":", "-"),
+            id=reply_id(turn.dispatch_id),
             model=request.model,
             content=content,
-            reasoning="" if content == turn.text else parsed.reasoning,
+            reasoning=reasoning,
             calls=[RepliedCall(call.id, call.name, call.arguments) for call in parsed.tool_calls],
             is_cut=turn.finish_reason == "length",
             prompt_tokens=usage.get("prompt", 0),

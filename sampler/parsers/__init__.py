@@ -4,6 +4,7 @@
 all parsers.
 """
 
+from sampler.parsers import deepseekv3, hermes, kimi_k2, llama3, minicpm, mistral
 from sampler.parsers.deepseekv3 import parse_deepseekv3
 from sampler.parsers.glm45 import parse_glm45
 from sampler.parsers.hermes import parse_hermes
@@ -31,6 +32,26 @@ PARSERS: dict[str, Parser] = {
 }
 
 
+_TAG = (hermes.OPEN,)
+_DEEPSEEK = (deepseekv3.SECTION, deepseekv3.END_SECTION, deepseekv3.OPEN)
+_KIMI = (kimi_k2.SECTION, kimi_k2.END_SECTION, kimi_k2.OPEN)
+OPENINGS: dict[
+    str, tuple[str, ...]
+] = {  # texts that begin what is no plain text; before the first of them all is content
+    "deepseekv3": _DEEPSEEK,
+    "glm45": _TAG,
+    "hermes": _TAG,
+    "kimi_k2": _KIMI,
+    "llama3": (llama3.TAG, "{"),
+    "minicpm": (minicpm.OPEN, minicpm.THOUGHT, minicpm.END_THOUGHT),
+    "mistral": (mistral.OPEN,),
+    "pythonic": ("[", "<|python_"),
+    "qwen": _TAG,
+    "qwen25": _TAG,
+    "qwen3_coder": (*_TAG, "<function="),
+}
+
+
 def get_parser(name: str) -> Parser:
     """Raises ConfigError for an unknown name."""
     if name not in PARSERS:
@@ -38,4 +59,4 @@ def get_parser(name: str) -> Parser:
     return PARSERS[name]
 
 
-__all__ = ["MAX_CALLS", "PARSERS", "ParsedReply", "Parser", "ToolCall", "get_parser"]
+__all__ = ["MAX_CALLS", "OPENINGS", "PARSERS", "ParsedReply", "Parser", "ToolCall", "get_parser"]

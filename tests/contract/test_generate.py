@@ -166,6 +166,19 @@ async def test_the_fields_that_training_needs_have_one_form(engine: Engine) -> N
     ]
 
 
+async def test_ids_are_heard_while_they_are_sampled(engine: Engine, client: EngineClient) -> None:
+    heard: list[list[int]] = []
+    sampling = {"max_new_tokens": 200, "ignore_eos": True}
+    found = await client.generate(engine.url, PROMPT, sampling, rid="heard", on_ids=lambda ids: heard.append(list(ids)))
+    assert (found.finish_reason, len(found.output_ids)) == ("length", 200)
+    assert found.version_runs == [[engine.label, 200]]
+    engine.reference.assert_truthful(PROMPT, found, 1.0)
+    assert len(heard) >= 2
+    assert all(found.output_ids[: len(ids)] == ids for ids in heard)
+    with pytest.raises(ContextTooLong):
+        await client.generate(engine.url, [5] * (CONTEXT + 5), sampling, rid="long", on_ids=heard.append)
+
+
 async def test_a_stream_ends_with_the_whole_answer(engine: Engine) -> None:
     body = {
         "input_ids": PROMPT,

@@ -5,7 +5,30 @@ from tests.mutant_rows.mutant import Mutant
 DRIFT = "tests/sampler/gateway/test_drift.py"
 AGENTS = "tests/sampler/gateway/test_agent_sampler.py"
 
+STREAMS = "tests/sampler/gateway/test_streams.py"
+
 MUTANTS = (
+    Mutant(
+        "a stream has its text while the engine samples",
+        "sampler/sampler.py",
+        "on_ids=heard,",
+        "on_ids=None,",
+        f"{STREAMS}::test_text_comes_while_the_engine_samples",
+    ),
+    Mutant(
+        "a stream never makes two replies one",
+        "sampler/gateway/streaming.py",
+        "if not partial.text.startswith(self._text):",
+        "if False:",
+        f"{STREAMS}::test_an_engine_that_dies_in_a_stream_never_makes_two_replies_one",
+    ),
+    Mutant(
+        "a client that leaves a stream aborts its request",
+        "sampler/gateway/app.py",
+        "        yield _event(dialect.error_event, dialect.error(error)[1])\n    finally:\n        asking.cancel()",
+        "        yield _event(dialect.error_event, dialect.error(error)[1])\n    finally:\n        asking.done()",
+        f"{STREAMS}::test_a_client_that_leaves_in_the_middle_of_a_stream_aborts_its_request",
+    ),
     Mutant(
         "a reply in another history keeps its sampled ids",
         "sampler/gateway/matching.py",

@@ -43,16 +43,17 @@ def samples(ids: Sequence[int], version: str = "3") -> Behavior:
 
 
 @asynccontextmanager
-async def resources(store: Store, engine: Behavior, **config: Any) -> AsyncIterator[Resources]:
-    """What the episodes of one process share, with one engine that behaves like `engine`."""
+async def resources(store: Store, engine: Behavior | str, **config: Any) -> AsyncIterator[Resources]:
+    """What the episodes of one process share, with one engine that behaves like `engine`, or listens there."""
     values = {"run": store.run, "db_connection_string": "x", "model_name_or_path": MODEL, "max_turns": 2} | config
     options = SamplerConfig.model_validate(values)
     timeouts = EngineTimeouts(generate_s=options.engine_timeout_s)
 
     async def services() -> list[Up]:
-        return [Up("http://engine")]
+        return [Up(engine if isinstance(engine, str) else "http://engine")]
 
-    async with EngineClient(timeouts, transport=httpx.MockTransport(engine)) as client:
+    transport = None if isinstance(engine, str) else httpx.MockTransport(engine)
+    async with EngineClient(timeouts, transport=transport) as client:
         pool = EnginePool(client, services, replace(LIMITS))
         yield Resources(
             store=store,

@@ -29,7 +29,8 @@ from sampler.engine.client.reports import (
     read_model_info,
     read_server_info,
 )
-from sampler.engine.client.transport import KeepAliveTransport
+from sampler.engine.client.streamed import OnIds, StreamedAnswer, interval_of
+from sampler.engine.client.transport import KeepAliveTransport, OnPart
 from sampler.errors import EngineContractBroken, EngineRefused, EngineUnavailable
 from shared.outside_text import text_of
 
@@ -82,21 +83,28 @@ class EngineClient:
         timeout_s: float | None = None,
         *,
         vocabulary: int | None = None,
+        on_ids: OnIds | None = None,
     ) -> Generation:
         """One generation with log-probs. `rid` must be unique, and not a prefix of another one in flight.
 
-        `vocabulary`: size of the model's vocabulary, if known.
+        `vocabulary`: size of the model's vocabulary, if known. `on_ids` hears the output ids while they are sampled.
         """
         if not input_ids:
             raise EngineRefused(f"{url}: request {rid} has no input ids")
-        body = {
+        body: dict[str, Any] = {
             "rid": rid,
             "input_ids": list(input_ids),
             "sampling_params": dict(sampling_params),
             "return_logprob": True,
         }
-        answer = await self._json(url, "POST", "/generate", timeout_s or self.timeouts.generate_s, body)
-        most = sampling_params.get("max_new_tokens")
+        most, limit_s = sampling_params.get("max_new_tokens"), timeout_s or self.timeouts.generate_s
+        if on_ids is None:
+            answer = await self._json(url, "POST", "/generate", limit_s, body)
+        else:
+            body |= {"stream": True, "sampling_params": {**sampling_params, "stream_interval": interval_of(most)}}
+            streamed = StreamedAnswer(on_ids)
+            response = await self._send(url, "POST", "/generate", limit_s, body, streamed.feed)
+            answer = streamed.whole(f"{url}/generate", response)
         return read_generation(
             url, rid, answer, RequestBounds(len(input_ids), None if most is None else int(most), vocabulary)
         )
@@ -167,11 +175,20 @@ class EngineClient:
         return found
 
     async def _send(
-        self, url: str, method: str, path: str, timeout_s: float, body: Mapping[str, Any] | None = None
+        self,
+        url: str,
+        method: str,
+        path: str,
+        timeout_s: float,
+        body: Mapping[str, Any] | None = None,
+        on_part: OnPart | None = None,
     ) -> httpx.Response:
         """One exchange; every error of the HTTP library is translated here."""
+        extensions = {} if on_part is None else {"on_part": on_part}
         try:
-            request = httpx.Request(method, self._url(url, path), headers=self._headers, content=_encoded(body))
+            request = httpx.Request(
+                method, self._url(url, path), headers=self._headers, content=_encoded(body), extensions=extensions
+            )
             async with asyncio.timeout(timeout_s):
                 response = await self._transport.handle_async_request(request)
                 await response.aread()

@@ -17,11 +17,13 @@ import time
 import uuid
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from sampler.engine.client.engine_client import EngineClient
-from sampler.engine.client.generation import Generation, append_run
+from sampler.engine.client.generation import Generation
+from sampler.engine.client.streamed import OnIds
+from sampler.engine.pool.progress import Continuation, Progress
 from sampler.errors import EngineError, EngineUnavailable
 
 log = logging.getLogger(__name__)
@@ -82,15 +84,6 @@ class PoolStats:
 
 
 @dataclass(frozen=True, slots=True)
-class Continuation:
-    """A cut in a reply: `n_tokens` sampled by `url` were kept when it aborted, for `cause`."""
-
-    url: str
-    n_tokens: int
-    cause: str
-
-
-@dataclass(frozen=True, slots=True)
 class EngineReply:
     """A whole reply. `generation.url` is the service that finished it: the affinity for the episode's next request."""
 
@@ -104,23 +97,6 @@ class EngineReply:
 class _Suspicion:
     until: float
     failures: int
-
-
-@dataclass(slots=True)
-class _Progress:
-    """One reply in progress."""
-
-    output_ids: list[int] = field(default_factory=list)
-    logprobs: list[float] = field(default_factory=list)
-    version_runs: list[list[int]] = field(default_factory=list)
-    continuations: list[Continuation] = field(default_factory=list)
-    failures: int = 0
-
-    def add(self, part: Generation) -> None:
-        self.output_ids += part.output_ids
-        self.logprobs += part.logprobs
-        for version, n_tokens in part.version_runs:
-            append_run(self.version_runs, version, n_tokens)
 
 
 class EnginePool:
@@ -165,20 +141,23 @@ class EnginePool:
         affinity: str | None = None,
         timeout_s: float | None = None,
         version: int | None = None,
+        on_ids: OnIds | None = None,
     ) -> EngineReply:
         """One whole reply to `prompt_ids`. `sampling_params` must contain `max_new_tokens`.
 
-        `version`: use only engines that serve it (evaluation). `timeout_s` bounds each request, not their sum. A stop *string*
-        split over two parts is not detected; stop tokens are. Raises EngineRefused at once, EngineUnavailable when the retries
-        are used up.
+        `version`: use only engines that serve it (evaluation). `timeout_s` bounds each request, not their sum. `on_ids` hears
+        all ids of the reply so far; after an engine failed, it may hear fewer and others. A stop *string* split over two parts
+        is not detected; stop tokens are. Raises EngineRefused at once, EngineUnavailable when the retries are used up.
         """
         budget = int(sampling_params["max_new_tokens"])
-        progress, began = _Progress(), time.monotonic()
+        progress, began = Progress(), time.monotonic()
         while True:
             service_url = await self._choose(affinity, version)
             params = _remaining(sampling_params, len(progress.output_ids), budget)
             try:
-                part = await self._request(service_url, [*prompt_ids, *progress.output_ids], params, rid, timeout_s)
+                part = await self._request(
+                    service_url, [*prompt_ids, *progress.output_ids], params, rid, timeout_s, progress.heard_by(on_ids)
+                )
             except EngineUnavailable as exc:
                 await self._after_failure(service_url, exc, progress)
                 continue
@@ -190,7 +169,13 @@ class EnginePool:
             await self._after_abort(part, progress)
 
     async def _request(
-        self, url: str, input_ids: Sequence[int], params: Mapping[str, Any], rid: str, timeout_s: float | None
+        self,
+        url: str,
+        input_ids: Sequence[int],
+        params: Mapping[str, Any],
+        rid: str,
+        timeout_s: float | None,
+        on_ids: OnIds | None,
     ) -> Generation:
         # Engines abort by prefix and refuse a known id: every request gets a unique id, all of one length.
         request_id = f"{rid}-{uuid.uuid4().hex}"
@@ -199,7 +184,7 @@ class EnginePool:
         began = time.monotonic()
         try:
             return await self._client.generate(
-                url, input_ids, params, request_id, timeout_s, vocabulary=self._vocabulary
+                url, input_ids, params, request_id, timeout_s, vocabulary=self._vocabulary, on_ids=on_ids
             )
         except (asyncio.CancelledError, EngineUnavailable):
             self._abort(url, request_id)  # it may still be running there, unneeded
@@ -220,7 +205,7 @@ class EnginePool:
         except (EngineError, TimeoutError) as exc:
             log.debug("abort not delivered url=%s rid=%s cause=%s", url, request_id, exc)
 
-    async def _after_failure(self, url: str, exc: EngineUnavailable, progress: _Progress) -> None:
+    async def _after_failure(self, url: str, exc: EngineUnavailable, progress: Progress) -> None:
         self.stats.failures += 1
         progress.failures += 1
         known = self._suspects.get(url)
@@ -233,7 +218,7 @@ class EnginePool:
         self.stats.retries += 1
         await asyncio.sleep(_backoff(self._limits, progress.failures))
 
-    async def _after_abort(self, part: Generation, progress: _Progress) -> None:
+    async def _after_abort(self, part: Generation, progress: Progress) -> None:
         progress.continuations.append(Continuation(part.url, len(part.output_ids), part.abort_message))
         self.stats.continuations += 1
         if part.output_ids:
@@ -246,7 +231,7 @@ class EnginePool:
             )
         await asyncio.sleep(_backoff(self._limits, progress.failures))
 
-    def _finished(self, last: Generation, progress: _Progress, prompt_tokens: int, duration_s: float) -> EngineReply:
+    def _finished(self, last: Generation, progress: Progress, prompt_tokens: int, duration_s: float) -> EngineReply:
         self.stats.prompt_tokens += prompt_tokens
         self.stats.cached_tokens += last.cached_tokens
         self.stats.output_tokens += len(progress.output_ids)

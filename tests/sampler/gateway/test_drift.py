@@ -140,10 +140,11 @@ async def test_parallel_sub_agents_have_threads_with_their_own_tools(store: Stor
     count["function"]["name"] = "count"
 
     async def sub_agent(client: httpx.AsyncClient, name: str) -> None:
-        opening = [{"role": "system", "content": f"You are {name}."}, QUESTION]
+        opening = [{"role": "system", "content": f"You are {name}."}, {"role": "user", "content": f"1+2, {name}?"}]
         first = await ask(client, opening)
-        await ask(client, [*opening, first, result_of(first)])
-        await ask(client, [*opening, first, result_of(first)], tools=[count])
+        history = [*opening, first, result_of(first)]
+        history.append(await ask(client, history))
+        await ask(client, [*history, SECOND], tools=[count])
 
     async def agent(task: AgentTask) -> None:
         async with client_of(task) as client:
@@ -153,7 +154,7 @@ async def test_parallel_sub_agents_have_threads_with_their_own_tools(store: Stor
     assert record.error is None
     assert record.status is RecordStatus.SCORED
     assert sorted(trained_ids(dispatches)) == sorted(engine.exchanges)
-    assert record.metrics == {"agent_first": 1, "agent_other": 7, "agent_continued": 8, "agent_again": 8}
+    assert record.metrics == {"agent_first": 1, "agent_other": 7, "agent_continued": 8, "agent_tools": 8}
     assert sum(len(d.tool_calls) for d in dispatches) == 8
     assert len({d.thread for d in dispatches}) == 16
 

@@ -1,0 +1,91 @@
+"""Reads a streamed reply of `/generate`: events that each hold everything so far, the last of which is the whole reply.
+
+Only the newest event that arrived is parsed, at most every `PERIOD_S`, so that the cost of a long reply does not grow with the
+number of its events. What is heard on the way is for people to read; what is trained comes from the last event, which is
+checked like a reply that was not streamed.
+"""
+
+import json
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import httpx
+
+from sampler.engine.client.fields import MAX_INT32, shown
+from sampler.engine.client.refusals import refusal
+from sampler.errors import EngineContractBroken
+from shared.outside_text import text_of
+
+OnIds = Callable[[Sequence[int]], None]
+PERIOD_S = 0.02
+MAX_EVENTS = 512  # of one reply: each repeats all tokens before it
+_DATA, _END, _DONE = b"data: ", b"\n\n", b"[DONE]"
+
+
+def interval_of(max_new_tokens: int | None) -> int:
+    """Tokens from one event to the next."""
+    return max(1, (max_new_tokens or 0) // MAX_EVENTS)
+
+
+class StreamedAnswer:
+    """`on_ids` hears the ids that have been sampled so far, of this request alone."""
+
+    def __init__(self, on_ids: OnIds) -> None:
+        self._on_ids = on_ids
+        self._rest = b""
+        self._newest = b""
+        self._heard_at = 0.0
+
+    def feed(self, part: bytes) -> None:
+        self._rest += part
+        whole, found, rest = self._rest.rpartition(_END)
+        if not found:
+            return
+        self._rest = rest
+        for event in reversed(whole.split(_END)):
+            if event.startswith(_DATA) and (body := event[len(_DATA) :]) != _DONE:
+                self._newest = body
+                self._hear()
+                return
+
+    def whole(self, where: str, response: httpx.Response) -> dict[str, Any]:
+        """The last event. Raises EngineContractBroken, and the engine's refusal if that is what the stream says."""
+        if not self._newest:  # a transport that gives whole bodies
+            self.feed(response.content + _END)
+        found = _parsed(self._newest or response.content)
+        if found is None:
+            raise EngineContractBroken(f"{where}: its stream ends with {shown(text_of(self._newest))}; expected JSON")
+        if isinstance(error := found.get("error"), dict):
+            status = error.get("code")
+            raise refusal(where, httpx.Response(status if isinstance(status, int) else 500, content=self._newest))
+        _require_whole(where, found)
+        return found
+
+    def _hear(self) -> None:
+        if (now := time.monotonic()) - self._heard_at < PERIOD_S:
+            return
+        self._heard_at = now
+        found = _parsed(self._newest)
+        ids = found.get("output_ids") if found else None
+        if isinstance(ids, list) and all(type(token) is int and 0 <= token <= MAX_INT32 for token in ids):
+            self._on_ids(ids)
+
+
+def _parsed(body: bytes) -> dict[str, Any] | None:
+    try:
+        found = json.loads(body)
+    except (ValueError, RecursionError):
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def _require_whole(where: str, answer: Mapping[str, Any]) -> None:
+    """An engine that sends only what is new in each event would lose all tokens but the last."""
+    meta, ids = answer.get("meta_info"), answer.get("output_ids")
+    counted = meta.get("completion_tokens") if isinstance(meta, Mapping) else None
+    if isinstance(counted, int) and isinstance(ids, list) and counted != len(ids):
+        raise EngineContractBroken(
+            f"{where}: its last event has {len(ids)} of {counted} tokens; start the engine without "
+            "--incremental-streaming-output"
+        )

@@ -1,0 +1,68 @@
+"""A reply of the model, and what is known of it while it is sampled."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from sampler.messages.reply_message import Message
+from sampler.parsers import ParsedReply
+from sampler.parsers.reply import END_THINK, THINK
+from sampler.rendering.view import View
+
+_TAIL_IDS = 16  # in which a template opens the reasoning for the model
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One reply of the model. `parsed.tool_calls`: the calls it made. `parsed.errors`: the calls that could not be parsed."""
+
+    dispatch_id: str
+    text: str
+    message: Message
+    parsed: ParsedReply
+    finish_reason: str
+    thread: str | None = None
+    usage: Mapping[str, int] = field(default_factory=dict)  # tokens: prompt, cached, completion
+
+    @property
+    def number(self) -> int:
+        """Of the turn in its episode, in the order in which the model was asked."""
+        return int(self.dispatch_id.rpartition(":")[2])
+
+
+@dataclass(frozen=True, slots=True)
+class PartialTurn:
+    """A reply that is being sampled: `text` so far. `opens_reasoning`: the prompt ended inside the model's reasoning.
+    `is_whole`: this is all of it, and the listener may still refuse it by raising."""
+
+    dispatch_id: str
+    text: str
+    prompt_tokens: int
+    opens_reasoning: bool
+    is_whole: bool = False
+
+
+Listener = Callable[[PartialTurn], None]
+
+
+class Heard:
+    """Turns the ids of a reply in progress into text for `listener`."""
+
+    def __init__(self, listener: Listener, dispatch_id: str, view: View) -> None:
+        self._listener, self._dispatch_id, self._view = listener, dispatch_id, view
+        tail = view.context.template.decode(view.context.ids[-_TAIL_IDS:])
+        self._opens = THINK in tail and END_THINK not in tail.rpartition(THINK)[2]
+
+    def __call__(self, ids: Sequence[int]) -> None:
+        self._tell(self._view.text_of(ids))
+
+    def whole(self, text: str) -> None:
+        """Tell the whole reply, before it is kept. Raises what the listener raises: then there is no reply."""
+        self._tell(text, is_whole=True)
+
+    def _tell(self, text: str, *, is_whole: bool = False) -> None:
+        prompt_tokens = len(self._view.context.ids)
+        self._listener(PartialTurn(self._dispatch_id, text, prompt_tokens, self._opens, is_whole))
+
+
+def heard_by(listener: Listener | None, dispatch_id: str, view: View) -> Heard | None:
+    return None if listener is None else Heard(listener, dispatch_id, view)
