@@ -4,6 +4,6 @@
 # The first call makes .venv; the same name again continues the run. Pass what you have; the rest is started locally.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
-if [[ " $* " =~ " "(-h|--help)" " && ! -x .venv/bin/python ]]; then cat scripts/launch/guide.txt; exit 0; fi
+if [[ " $* " =~ " "(-h|--help)" " ]] && ! scripts/setup.sh is_done; then cat scripts/launch/guide.txt; exit 0; fi
 scripts/setup.sh
 exec .venv/bin/python -m scripts.launch --method eval --only_evaluate true "$@"

@@ -5,13 +5,14 @@ from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
-from sampler.mcp_docker.sandbox import Limits
+from sampler.mcp_docker.sandbox import ContainerOptions, Limits
 from shared.configuration.loading import LogLevel, ServiceConfig
 from shared.configuration.secrets import secret_field
 from shared.configuration.sections import Section
 
 Seconds = Annotated[float, Field(gt=0)]
 _DEFAULTS = Limits()
+_CONTAINER = ContainerOptions()
 Level = Literal["process", "bubblewrap", "container"]
 Count = Annotated[int, Field(gt=0)]
 Megabytes = Annotated[int, Field(gt=0, le=1024)]
@@ -29,6 +30,18 @@ class ToolLimitSettings(Section):
     folder_mb: Count = Field(_DEFAULTS.folder_mb, description="All files of a session together.")
     lifetime_s: Seconds = Field(_DEFAULTS.lifetime_s, description="Time from the start of the processes.")
     output_mb: Count = Field(_DEFAULTS.output_mb, description="Output on stdout and stderr together.")
+
+
+class ContainerSettings(Section):
+    """The containers of isolation level `container`."""
+
+    container_image: str = Field(
+        _CONTAINER.image, description="Image of the tool servers' programs; it is not pulled, so it must be there."
+    )
+    container_runtime: str = Field(
+        _CONTAINER.runtime, description="Runtime of the engine, such as runsc (gVisor). Empty: the engine's default."
+    )
+    container_cpus: float = Field(_CONTAINER.cpus, gt=0, description="Processor cores of one container.")
 
 
 class McpDockerConfig(ServiceConfig):
@@ -84,9 +97,10 @@ class McpDockerConfig(ServiceConfig):
 
     # isolation
     isolation: Level | None = Field(
-        None, description="Isolation of tool processes. None: the strongest that this machine has."
+        None, description="Isolation of tool processes. None: bubblewrap, or process where bubblewrap does not work."
     )
     limits: ToolLimitSettings = ToolLimitSettings()
+    container: ContainerSettings = ContainerSettings()
     readable: list[Path] = Field(
         [], description="Folders that tools may read, besides the system's and Python's: their programs and data."
     )
@@ -110,3 +124,8 @@ class McpDockerConfig(ServiceConfig):
     @property
     def sandbox_limits(self) -> Limits:
         return Limits(**self.limits.model_dump())
+
+    @property
+    def container_options(self) -> ContainerOptions:
+        given = self.container
+        return ContainerOptions(given.container_image, given.container_runtime, given.container_cpus)

@@ -13,6 +13,7 @@ import logging
 from mcp_types import INTERNAL_ERROR, INVALID_REQUEST
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS, LATEST_HANDSHAKE_VERSION
 
+from sampler.mcp_docker.client_profile import client_profile
 from sampler.mcp_docker.delivery import Delivery, accepts_events
 from sampler.mcp_docker.errors import GatewayBusy, Refused, StartFailed
 from sampler.mcp_docker.gateway_session import GatewaySession
@@ -81,7 +82,7 @@ class McpEndpoint:
             raise HttpRefusal(400, refusal(message["id"], INVALID_REQUEST, "this session is initialized already"))
         params = message.get("params", {})
         asked, capabilities = params.get("protocolVersion"), params.get("capabilities")
-        profile = Profile.of(capabilities if isinstance(capabilities, dict) else {})
+        profile = client_profile(message["id"], capabilities)
         session = await self.opened(request, message["id"], profile)
         links = session.tool_set.links
         result: Message = {

@@ -59,15 +59,26 @@ def serve(control: socket.socket, modules: dict[str, ModuleType]) -> None:
             if "signal" in message:
                 _signal(running, message["signal"], message["number"])
                 continue
-            pid = os.fork()
+            pid = _fork(control, message["start"])
             if pid == 0:
                 signal.set_wakeup_fd(-1)
                 for own in (control.detach(), told, tell):
                     os.close(own)
                 _become(message, pipes, modules)
-            running[pid] = message["start"]
+            if pid is not None:
+                running[pid] = message["start"]
             for pipe in pipes:
                 os.close(pipe)
+
+
+def _fork(control: socket.socket, number: int) -> int | None:
+    """None: there are too many processes, or there is no memory. This session has no tools then; the others keep theirs."""
+    try:
+        return os.fork()
+    except OSError as exc:
+        print(f"a bundled tool cannot be forked: {exc}", file=sys.stderr, flush=True)
+        control.send(json.dumps({"ended": number, "status": _TOOL_FAILED}).encode())
+        return None
 
 
 def _signal(running: dict[int, int], start: int, number: int) -> None:

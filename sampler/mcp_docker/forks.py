@@ -88,33 +88,28 @@ class ForkServer:
         control = self._control
         if control is None:
             raise OSError("the process that forks bundled tools has ended")
-        environment, specification = planned(launch)
+        number = next(self._numbers)
+        body = _start_message(launch, module, number)
         stdin, write = os.pipe()
         read, stdout = os.pipe()
         read_errors, stderr = os.pipe()
         wardens_end, lifeline = os.pipe()
         report, wardens_report = os.pipe()
-        number = next(self._numbers)
-        message = {
-            "start": number,
-            "module": module,
-            "arguments": list(launch.command[3:]),
-            "environment": environment,
-            "specification": specification.text(),
-        }
         theirs = [stdin, stdout, stderr, wardens_end, wardens_report]
+        try:
+            socket.send_fds(control, [body], theirs)
+        except OSError:
+            _close(write, read, read_errors, lifeline, report)
+            raise
+        finally:
+            _close(*theirs)
         forked = self._running[number] = ForkedProcess(self, number, lifeline, report, launch.limits.output_mb * _MB)
         try:
-            socket.send_fds(control, [json.dumps(message).encode()], theirs)
             await forked.connect(write, read, read_errors)
         except BaseException:  # cancelled too: without its lifeline the fork ends
             self._running.pop(number, None)
-            os.close(lifeline)
-            os.close(report)
+            _close(lifeline, report)
             raise
-        finally:
-            for pipe in theirs:
-                os.close(pipe)
         return forked
 
     def signal(self, number: int, which: signal.Signals) -> None:
@@ -152,6 +147,22 @@ class ForkServer:
         for forked in running.values():
             forked.let_go()
             forked.note_end(-int(signal.SIGKILL))
+
+
+def _start_message(launch: Launch, module: str, number: int) -> bytes:
+    """Raises OSError for one that the fork server would not read as a whole, and ConfigError."""
+    environment, specification = planned(launch)
+    arguments = list(launch.command[3:])
+    message = {"start": number, "module": module, "arguments": arguments, "environment": environment}
+    body = json.dumps(message | {"specification": specification.text()}).encode()
+    if len(body) > MAX_START_BYTES:
+        raise OSError(f"its arguments and environment have {len(body)} bytes; expected at most {MAX_START_BYTES}")
+    return body
+
+
+def _close(*descriptors: int) -> None:
+    for descriptor in descriptors:
+        os.close(descriptor)
 
 
 class ForkedProcess:

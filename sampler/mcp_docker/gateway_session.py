@@ -25,6 +25,7 @@ from sampler.mcp_docker.messages import (
     RequestId,
     answer,
     encoded,
+    is_id,
     notification,
     progress_token,
     refusal,
@@ -118,7 +119,8 @@ class GatewaySession:
         """A notification of the client."""
         if message["method"] == "notifications/cancelled":
             params = message.get("params", {})
-            exchange = self.exchanges.get(params.get("requestId"))
+            number = params.get("requestId")
+            exchange = self.exchanges.get(number) if is_id(number) else None
             if exchange is not None:
                 await self.cancel(exchange, str(params.get("reason") or "the client cancelled it"))
                 exchange.finish(None)

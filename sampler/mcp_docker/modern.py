@@ -21,6 +21,7 @@ from mcp_types import HEADER_MISMATCH, INTERNAL_ERROR, INVALID_REQUEST, METHOD_N
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from starlette.datastructures import Headers as StarletteHeaders
 
+from sampler.mcp_docker.client_profile import client_profile
 from sampler.mcp_docker.delivery import Delivery
 from sampler.mcp_docker.errors import GatewayBusy, Refused, ServerGone, StartFailed
 from sampler.mcp_docker.exchange import Exchange
@@ -59,7 +60,7 @@ class ModernEndpoint:
             await request.answer(202)
             return
         route = _route(request, message)
-        profile = Profile.of(route.client_capabilities if isinstance(route.client_capabilities, dict) else {})
+        profile = client_profile(message["id"], route.client_capabilities)
         if message["method"] not in _METHODS:
             why = f"method {message['method'][:100]!r} is not supported"
             raise HttpRefusal(404, refusal(message["id"], METHOD_NOT_FOUND, why))

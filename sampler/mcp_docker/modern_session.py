@@ -7,6 +7,7 @@ client's repeated request brings it; results name their type; lists say that the
 
 import asyncio
 import itertools
+import re
 import secrets
 from typing import Any
 
@@ -23,13 +24,14 @@ from mcp_types.methods import CACHEABLE_METHODS
 from sampler.mcp_docker.errors import Refused
 from sampler.mcp_docker.exchange import Exchange
 from sampler.mcp_docker.gateway_session import GatewaySession
-from sampler.mcp_docker.messages import Message, RequestId, answer, decoded, encoded, refusal
+from sampler.mcp_docker.messages import Message, RequestId, answer, decoded, encoded, is_id, refusal
 from sampler.mcp_docker.server_link import ServerLink
 
 SERVER_INFO = {"name": "tandem-mcp-docker", "version": "1"}
 SUBSCRIPTION_KEY = "io.modelcontextprotocol/subscriptionId"
 LOG_LEVEL_KEY = "io.modelcontextprotocol/logLevel"
 # Of every request of the new revision; a server that had the handshake refuses it.
+_NUMBER = re.compile(r"[0-9]{1,18}")  # of a request of ours
 _ENVELOPE = (PROTOCOL_VERSION_META_KEY, CLIENT_INFO_META_KEY, CLIENT_CAPABILITIES_META_KEY, LOG_LEVEL_KEY)
 PAUSED_S = 300.0  # how long a request waits for its client's input
 _FLAGS = {
@@ -109,7 +111,7 @@ class ModernSession(GatewaySession):
             link.in_flight[waiting.sent_id] = exchange
             exchange.link, exchange.sent_id = link, waiting.sent_id
         for key, value in (given if isinstance(given, dict) else {}).items():
-            if key.isdigit() and isinstance(value, dict):
+            if _NUMBER.fullmatch(key) and isinstance(value, dict):
                 await self.answer_server(answer(int(key), value))
 
     def end_exchange(self, exchange: Exchange) -> None:
@@ -152,7 +154,8 @@ class ModernSession(GatewaySession):
         method = message["method"]
         if method == "notifications/progress":
             params = message.get("params", {})
-            exchange = link.in_flight.get(params.get("progressToken"))
+            token = params.get("progressToken")
+            exchange = link.in_flight.get(token) if is_id(token) else None
             if exchange is not None and exchange.token is not None:
                 exchange.push(encoded(message | {"params": params | {"progressToken": exchange.token}}))
         elif method == "notifications/message":

@@ -82,4 +82,5 @@ def _launch(server: ToolServer, folder: Path, config: McpDockerConfig) -> Launch
         limits=config.sandbox_limits,
         network=server.name in config.network_servers,
         readable=tuple(readable),
+        container=config.container_options,
     )

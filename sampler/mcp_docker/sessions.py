@@ -6,6 +6,7 @@ import logging
 import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from sampler.mcp_docker.call_counts import CallCounts
 from sampler.mcp_docker.gateway_session import GatewaySession
@@ -16,6 +17,7 @@ from sampler.mcp_docker.tool_set import Profile
 
 log = logging.getLogger(__name__)
 
+MAX_PROFILES = 64  # remembered: a client chooses its capabilities
 _ID_BYTES = 24
 _NO_CAPABILITIES = Profile()
 _CHECKS_PER_LEASE = 10
@@ -66,7 +68,10 @@ class Sessions:
 
     def offers(self, profile: Profile) -> Offers:
         """What sets of this profile were seen to offer."""
-        return self._offers.setdefault(profile, Offers())
+        known = self._offers.setdefault(profile, Offers())
+        if len(self._offers) > MAX_PROFILES:  # the oldest; open sessions keep theirs
+            del self._offers[next(iter(self._offers))]
+        return known
 
     async def of_episode(
         self, episode: str, profile: Profile = _NO_CAPABILITIES, make: Callable[..., GatewaySession] = GatewaySession
@@ -75,10 +80,15 @@ class Sessions:
         opening = self._by_episode.get(episode)
         if opening is None or _is_over(opening):
             opening = self._by_episode[episode] = asyncio.ensure_future(self.open(profile, make))
-            opening.add_done_callback(lambda ended: self._forget_if_over(episode, ended))
-        session = await asyncio.shield(opening)
-        session.episode = episode
-        return session
+            opening.add_done_callback(partial(self._opened_for, episode))
+        return await asyncio.shield(opening)
+
+    def _opened_for(self, episode: str, opening: "asyncio.Future[GatewaySession]") -> None:
+        """Also if the request that opened it was cancelled."""
+        if _is_over(opening):
+            self._forget_if_over(episode, opening)
+        else:
+            opening.result().episode = episode
 
     def _forget_if_over(self, episode: str, opening: "asyncio.Future[GatewaySession]") -> None:
         if self._by_episode.get(episode) is opening and _is_over(opening):
