@@ -56,7 +56,9 @@ class SamplerConfig(ServiceConfig, ContextConfig, GroupConfig, EngineAccess, Age
         [],
         description="Members of other_policies without a trainer: they keep the weights that their engines loaded.",
     )
-    sampler: str = Field(MCP_SAMPLER, description="The AsyncSampler subclass that plays episodes, as module:Class.")
+    sampler: str = Field(
+        MCP_SAMPLER, description="The AsyncSampler subclass that plays episodes, as module:Class or FILE.py:Class."
+    )
 
     # episodes
     mcp_manager_url: str | None = Field(
