@@ -1,8 +1,10 @@
 """The routes of the gateway: reads a request, asks the session of its key, answers in the request's dialect.
 
-    POST /v1/chat/completions      OpenAI          GET /v1/models     the policies
-    POST /v1/messages              Anthropic       POST /score        {"score": 1.0, "turn": "<id of a reply>"}
-    POST /v1/messages/count_tokens
+    POST /v1/chat/completions, /v1/responses                                 OpenAI
+    POST /v1/messages, /v1/messages/count_tokens                             Anthropic
+    POST /v1/models/MODEL:generateContent, … (and /v1beta/models/…)          Google
+    GET  /v1/models         the policies
+    POST /score             {"score": 1.0, "turn": "<id of a reply>"}
 
 A stream has the reply's text while it is sampled, and keep-alives while there is none to tell; calls come when they are whole.
 Statuses are the dialect's own unless the stream has begun, at the latest after `PATIENCE_S`; then an error is its last event.
@@ -21,7 +23,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from sampler.gateway.dialects import ANTHROPIC, CHAT, CHAT_PATHS, COUNT_PATHS, Dialect
+from sampler.gateway.dialects import CHAT_PATHS, COUNT_PATHS, Dialect, dialect_of
 from sampler.gateway.exchange import ChatReply, ChatRequest, GatewayError, Problem
 from sampler.gateway.session import AttemptSession
 from sampler.gateway.streaming import BROKEN, ReplyStream
@@ -37,9 +39,6 @@ _BEARER = re.compile(r"bearer +(\S+) *", re.IGNORECASE)
 
 
 def build_app(session_of: SessionOf) -> Starlette:
-    def dialect_of(path: str) -> Dialect:
-        return ANTHROPIC if path.startswith("/v1/messages") else CHAT
-
     async def guarded(request: Request, handle: Handler) -> Response:
         try:
             return await handle(request, _session(session_of, request))
@@ -60,14 +59,15 @@ def build_app(session_of: SessionOf) -> Starlette:
         return _error(dialect_of(request.url.path), error)
 
     routes = [route(path, partial(_chat, dialect)) for path, dialect in CHAT_PATHS.items()]
-    routes += [route(path, partial(_count, read)) for path, read in COUNT_PATHS.items()]
+    routes += [route(path, partial(_count, *how)) for path, how in COUNT_PATHS.items()]
     routes += [route("/v1/models", _models, "GET"), route("/score", _score)]
     return Starlette(routes=routes, exception_handlers={404: unknown, 405: unknown})
 
 
 def _session(session_of: SessionOf, request: Request) -> AttemptSession:
     bearer = _BEARER.fullmatch(request.headers.get("authorization", ""))
-    for key in (request.headers.get("x-api-key"), bearer and bearer[1]):
+    given = [request.headers.get("x-api-key"), request.headers.get("x-goog-api-key"), request.query_params.get("key")]
+    for key in (*given, bearer and bearer[1]):
         if key and (session := session_of(key)) is not None:
             return session
     raise GatewayError(Problem.NO_KEY, "the API key is unknown, or its attempt has ended")
@@ -91,7 +91,7 @@ async def _body(request: Request) -> tuple[bytes, Any]:
 
 async def _chat(dialect: Dialect, request: Request, session: AttemptSession) -> Response:
     raw, body = await _body(request)
-    chat = dialect.read(body)
+    chat = dialect.read(body, request.path_params.get("model", ""))
     identity, repeated = _identity(request, raw)
     stream = session.stream_of(chat)
     asking = asyncio.create_task(session.chat(chat, identity if repeated else None, stream), name="gateway request")
@@ -167,7 +167,7 @@ async def _events(
         for name, data in writer.whole(asking.result()):
             yield _event(name, data)
     except GatewayError as error:
-        yield _event(dialect.error_event, dialect.error(error)[1])
+        yield _event(*dialect.error_event(error))
     finally:
         asking.cancel()
 
@@ -187,9 +187,11 @@ def _event(name: str | None, data: Any) -> str:
     return f"event: {name}\ndata: {text}\n\n" if name else f"data: {text}\n\n"
 
 
-async def _count(read: Callable[[Any], ChatRequest], request: Request, session: AttemptSession) -> Response:
+async def _count(
+    read: Callable[[Any, str], ChatRequest], name: str, request: Request, session: AttemptSession
+) -> Response:
     _, body = await _body(request)
-    return JSONResponse({"input_tokens": session.count_tokens(read(body))})
+    return JSONResponse({name: session.count_tokens(read(body, request.path_params.get("model", "")))})
 
 
 async def _models(request: Request, session: AttemptSession) -> Response:

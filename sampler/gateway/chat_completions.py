@@ -24,7 +24,7 @@ from sampler.gateway.exchange import (
 )
 from shared.names import ROLES
 
-_ROLES = {"developer": "system"}
+ROLE_NAMES = {"developer": "system"}
 _NEUTRAL: Mapping[str, list[Any]] = {
     "temperature": [],
     "top_p": [1],
@@ -133,7 +133,7 @@ def _named(function: dict[str, Any], where: str) -> dict[str, Any]:
 
 
 def _message(message: _Message, where: str) -> ReceivedMessage:
-    role = _ROLES.get(message.role, message.role)
+    role = ROLE_NAMES.get(message.role, message.role)
     if role not in ROLES:
         raise GatewayError(
             Problem.INVALID, f"{where}.role is {message.role!r}; expected one of developer, {', '.join(ROLES)}"

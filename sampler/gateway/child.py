@@ -90,6 +90,9 @@ def _variables(attempt: OpenAttempt, model: str) -> dict[str, str]:
         "ANTHROPIC_BASE_URL": attempt.url,
         "ANTHROPIC_API_KEY": attempt.key,
         "ANTHROPIC_MODEL": model,
+        "GOOGLE_GEMINI_BASE_URL": attempt.url,
+        "GEMINI_API_KEY": attempt.key,
+        "GEMINI_MODEL": model,
         "TANDEM_MODEL": model,
         "TANDEM_SCORE_URL": f"{attempt.url}/score",
     }

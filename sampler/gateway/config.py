@@ -17,7 +17,7 @@ class AgentPlayConfig(BaseModel):
     agent_command: str | None = Field(
         None,
         description="Instead of agent: a command that plays an episode, a child process with OPENAI_BASE_URL, OPENAI_API_KEY, "
-        "ANTHROPIC_BASE_URL, ANTHROPIC_API_KEY; {query}, {prompt} and {task_file} are replaced, and the prompt is its stdin.",
+        "ANTHROPIC_BASE_URL, GEMINI_API_KEY, …; {query}, {prompt} and {task_file} are replaced, and the prompt is its stdin.",
     )
     agent_folder: Path | None = Field(
         None,

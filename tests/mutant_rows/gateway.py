@@ -7,7 +7,31 @@ AGENTS = "tests/sampler/gateway/test_agent_sampler.py"
 
 STREAMS = "tests/sampler/gateway/test_streams.py"
 
+RESPONSES = "tests/sampler/gateway/test_responses.py"
+GOOGLE = "tests/sampler/gateway/test_google_generate.py"
+
 MUTANTS = (
+    Mutant(
+        "an earlier response is not known",
+        "sampler/gateway/responses.py",
+        "if named := [name for name in _UNKNOWN_HERE if extra.get(name)]:",
+        "if named := []:",
+        f"{RESPONSES}::test_what_is_not_stored_here_is_refused_in_the_sdks_own_classes",
+    ),
+    Mutant(
+        "items of one reply are one message",
+        "sampler/gateway/responses.py",
+        'if reply is None or (kind == "reasoning" and len(reply) > 1):',
+        "if True:",
+        f"{RESPONSES}::test_a_loop_of_the_sdk_is_one_conversation_of_sampled_ids",
+    ),
+    Mutant(
+        "a response without an id answers the call with its name",
+        "sampler/gateway/google_generate.py",
+        "if response.id in (None, one[0]) and",
+        "if response.id == one[0] and",
+        f"{GOOGLE}::test_a_loop_is_one_conversation_of_sampled_ids",
+    ),
     Mutant(
         "a stream has its text while the engine samples",
         "sampler/sampler.py",
@@ -25,8 +49,8 @@ MUTANTS = (
     Mutant(
         "a client that leaves a stream aborts its request",
         "sampler/gateway/app.py",
-        "        yield _event(dialect.error_event, dialect.error(error)[1])\n    finally:\n        asking.cancel()",
-        "        yield _event(dialect.error_event, dialect.error(error)[1])\n    finally:\n        asking.done()",
+        "        yield _event(*dialect.error_event(error))\n    finally:\n        asking.cancel()",
+        "        yield _event(*dialect.error_event(error))\n    finally:\n        asking.done()",
         f"{STREAMS}::test_a_client_that_leaves_in_the_middle_of_a_stream_aborts_its_request",
     ),
     Mutant(

@@ -5,7 +5,7 @@ python -m tests.sampler.gateway.clients_table --python .venv_agents/bin/python
 The packages (in an environment of their own, since they pin others than ours):
     python -m venv .venv_agents
     .venv_agents/bin/pip install langgraph langchain langchain-openai langchain-mcp-adapters openai-agents \\
-        'pydantic-ai-slim[openai,anthropic]' 'smolagents[openai]'
+        'pydantic-ai-slim[openai,anthropic]' 'smolagents[openai]' google-genai
 
 The engine is scripted: it calls `add` twice at once, then once, then answers; its ids are none that a tokenizer gives. Prints a
 table, and ends with 1 if an agent fails or an id that would be trained is not the engine's.
@@ -33,11 +33,16 @@ CLIENTS = [  # package, dialect, streamed, script and arguments
     ("langgraph", "chat", False, "of the page"),
     ("langgraph", "chat", True, "langgraph_react.py stream"),
     ("langchain-mcp-adapters", "chat", False, "langgraph_react.py mcp {python} {box} stdio"),
-    ("openai-agents", "chat", False, "openai_agents.py"),
+    ("openai-agents", "responses", False, "openai_agents.py"),
+    ("openai-agents", "responses", True, "openai_agents.py stream"),
+    ("openai-agents", "chat", False, "openai_agents.py chat"),
+    ("openai-agents", "chat", True, "openai_agents.py chat stream"),
     ("pydantic-ai-slim", "chat", False, "pydantic_ai_agent.py openai"),
     ("pydantic-ai-slim", "chat", True, "pydantic_ai_agent.py openai stream"),
     ("pydantic-ai-slim", "messages", False, "pydantic_ai_agent.py anthropic"),
     ("pydantic-ai-slim", "messages", True, "pydantic_ai_agent.py anthropic stream"),
+    ("google-genai", "google", False, "google_genai.py"),
+    ("google-genai", "google", True, "google_genai.py stream"),
     ("smolagents", "chat", False, "smolagents_agent.py"),
 ]
 BOX = Path(__file__).parents[1] / "tool_servers" / "box.py"

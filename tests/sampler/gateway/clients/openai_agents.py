@@ -1,9 +1,10 @@
-"""The OpenAI Agents SDK over Chat Completions."""
+"""The OpenAI Agents SDK over Responses, its default, or with `chat` over Chat Completions; with `stream`, as a stream."""
 
+import asyncio
 import os
 import sys
 
-from agents import Agent, OpenAIChatCompletionsModel, Runner, function_tool, set_tracing_disabled
+from agents import Agent, OpenAIChatCompletionsModel, OpenAIResponsesModel, Runner, function_tool, set_tracing_disabled
 from openai import AsyncOpenAI
 
 
@@ -13,10 +14,18 @@ def add(a: int, b: int) -> int:
     return a + b
 
 
-set_tracing_disabled(True)
-model = OpenAIChatCompletionsModel(model=os.environ["OPENAI_MODEL"], openai_client=AsyncOpenAI())
-print(
-    Runner.run_sync(
-        Agent(name="adder", instructions="You add.", tools=[add], model=model), sys.stdin.read()
-    ).final_output
-)
+async def main() -> None:
+    set_tracing_disabled(True)
+    kind = OpenAIChatCompletionsModel if "chat" in sys.argv else OpenAIResponsesModel
+    model = kind(model=os.environ["OPENAI_MODEL"], openai_client=AsyncOpenAI())
+    agent = Agent(name="adder", instructions="You add.", tools=[add], model=model)
+    if "stream" in sys.argv:
+        running = Runner.run_streamed(agent, sys.stdin.read())
+        async for _ in running.stream_events():
+            pass
+        print(running.final_output)
+    else:
+        print((await Runner.run(agent, sys.stdin.read())).final_output)
+
+
+asyncio.run(main())
