@@ -142,4 +142,27 @@ MUTANTS = (
         "details=without([], ",
         "tests/sampler/test_own_scorers.py::test_a_scorers_own_judge_receives_the_key_and_no_output_contains_it",
     ),
+    Mutant(
+        "threads: a request that failed is not in the conversation that a scorer reads",
+        "sampler/sampler.py",
+        "            return await self._ask(view, dispatch, parent, listener, restart=restart)\n",
+        "            self._transcripts.setdefault(view.thread, Transcript()).told(messages, restart=restart)\n"
+        "            return await self._ask(view, dispatch, parent, listener, restart=True)\n",
+        f"{REFUSALS}::test_a_request_that_is_sent_again_is_in_the_conversation_once_and_is_not_marked_for_the_other",
+    ),
+    Mutant(
+        "threads: a mark is never for a request without a reply",
+        "sampler/journal.py",
+        "if one.response is not None]",
+        "if True]",
+        f"{REFUSALS}::test_a_request_that_is_sent_again_is_in_the_conversation_once_and_is_not_marked_for_the_other",
+    ),
+    Mutant(
+        "threads: what was asked while the others were written is written too",
+        "sampler/journal.py",
+        "        for one in ended:  # a task that the sampler left running may have asked meanwhile\n"
+        "            self._unwritten.pop(one.id, None)\n",
+        "        self._unwritten.clear()\n",
+        f"{REFUSALS}::test_a_request_that_was_asked_while_the_others_were_written_is_written_too",
+    ),
 )

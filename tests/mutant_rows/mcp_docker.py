@@ -187,4 +187,26 @@ MUTANTS = (
         "",
         f"{GATEWAY}::test_a_killed_client_leaves_nothing_after_the_time_for_broken_connections",
     ),
+    Mutant(
+        "a progress token of a wrong type ends no server",
+        "sampler/mcp_docker/modern_session.py",
+        "link.in_flight.get(token) if is_id(token) else None",
+        "link.in_flight.get(token)",
+        "tests/sampler/mcp_docker/test_gateway_malformed.py::test_a_server_whose_notifications_have_wrong_types_goes_on",
+    ),
+    Mutant(
+        "a client's capabilities are bounded",
+        "sampler/mcp_docker/client_profile.py",
+        "> MAX_CAPABILITIES_CHARS:",
+        "> 1000 * MAX_CAPABILITIES_CHARS:",
+        "tests/sampler/mcp_docker/test_gateway_malformed.py::test_capabilities_beyond_their_bound_are_refused",
+    ),
+    Mutant(
+        "a fork that fails is the end of one session",
+        "sampler/mcp_docker/fork_server.py",
+        '    except OSError as exc:\n        print(f"a bundled tool cannot be forked',
+        '    except KeyError as exc:\n        print(f"a bundled tool cannot be forked',
+        "tests/sampler/mcp_docker/test_gateway_malformed.py::"
+        "test_a_fork_that_fails_is_reported_as_the_end_of_that_session_alone",
+    ),
 )

@@ -164,4 +164,18 @@ MUTANTS = (
         "work)",
         f"{USERS}::test_each_service_does_its_work_with_its_own_user",
     ),
+    Mutant(
+        "a second server on a database's folder is refused",
+        "shared/processes/mongod.py",
+        "if (pid := _server_of(data)) is not None:",
+        "if (pid := None) is not None:",
+        "tests/shared/test_mongod.py::test_stopping_twice_is_fine_and_leaves_no_process",
+    ),
+    Mutant(
+        "calls that make a password at once use the first one",
+        "shared/cli/database.py",
+        "        if only_first:\n",
+        "        if False:\n",
+        "tests/shared/test_cli_database.py::test_calls_that_make_a_password_at_once_use_the_same_one",
+    ),
 )
