@@ -138,17 +138,31 @@ def test_the_gpus_that_nvidia_smi_lists_are_found_with_their_memory(tmp_path: Pa
 
 @pytest.mark.parametrize(
     ("visible", "names"),
-    [("", []), ("-1", []), ("2,0", ["2", "0"]), ("GPU-bbbb", ["GPU-bbbb"]), (" 1 , 2 ", ["1", "2"]), ("1,-1,2", ["1"])],
-)
+    [
+        ("", []), ("-1", []), ("NoDevFiles", []), ("2,0", ["2", "0"]), ("GPU-bbbb", ["GPU-bbbb"]), (" 1 , 2 ", ["1", "2"]),
+        ("1,-1,2", ["1"]), ("1,9,2", ["1"]), ("1,GPU-dddd,2", ["1"]), ("1,,2", ["1"]), ("1,GPU-,2", ["1"]), ("aaaa", []),
+        ("MIG-aaaa-1,MIG-bbbb", ["MIG-aaaa-1", "MIG-bbbb"]),
+    ],
+)  # fmt: skip
 def test_cuda_visible_devices_chooses_among_them(tmp_path: Path, visible: str, names: list[str]) -> None:
     environ = fake_nvidia_smi(tmp_path, *ROWS) | {"CUDA_VISIBLE_DEVICES": visible}
     assert [gpu.name for gpu in visible_gpus(GpuSettings(), environ)] == names
 
 
-def test_a_gpu_that_is_not_there_is_an_error(tmp_path: Path) -> None:
-    environ = fake_nvidia_smi(tmp_path, *ROWS) | {"CUDA_VISIBLE_DEVICES": "0,3"}
-    with pytest.raises(ConfigError, match=r"CUDA_VISIBLE_DEVICES names GPU '3'; this machine has 3"):
-        visible_gpus(GpuSettings(), environ)
+def test_a_gpu_that_is_not_there_ends_the_list_with_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    environ = fake_nvidia_smi(tmp_path, *ROWS) | {"CUDA_VISIBLE_DEVICES": "0,3,1"}
+    assert [gpu.name for gpu in visible_gpus(GpuSettings(), environ)] == ["0"]
+    assert "CUDA_VISIBLE_DEVICES names '3', which is none of this machine's GPUs (3)" in caplog.text
+
+
+@pytest.mark.parametrize("visible", ["0", "0,1", "NoDevFiles", "GPU-aaaa", "MIG-aaaa", "nonsense", ""])
+def test_a_machine_without_gpus_starts_with_any_value(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, visible: str
+) -> None:
+    """As on a laptop whose shell exports one."""
+    if not list(Path("/dev").glob("nvidia[0-9]*")):
+        assert visible_gpus(GpuSettings(), {"PATH": str(tmp_path), "CUDA_VISIBLE_DEVICES": visible}) == []
+        assert not caplog.text
 
 
 def test_a_driver_that_does_not_answer_counts_as_none(tmp_path: Path) -> None:

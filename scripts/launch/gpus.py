@@ -3,6 +3,7 @@
 Neither torch nor a driver is loaded: `nvidia-smi` is asked, and where it is missing the device files are counted.
 """
 
+import logging
 import os
 import shutil
 import subprocess
@@ -12,10 +13,11 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from shared.errors import ConfigError
+log = logging.getLogger(__name__)
 
 ASK_TIMEOUT_S = 30.0
 VISIBLE = "CUDA_VISIBLE_DEVICES"
+NONE = ("", "-1", "NoDevFiles")  # what is written for no GPU
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,24 +60,43 @@ class GpuSettings(BaseModel):
 
 
 def visible_gpus(settings: GpuSettings, environ: Mapping[str, str] | None = None) -> list[Gpu]:
-    """In the order of CUDA_VISIBLE_DEVICES, if that is set. Raises ConfigError for one that it names and that is not there."""
+    """Those that CUDA shows: all, or as CUDA_VISIBLE_DEVICES chooses. A name of no GPU ends that list, with a warning."""
     environ = os.environ if environ is None else environ
     if settings.assume_gpus is not None:
         return [Gpu(str(number)) for number in range(settings.assume_gpus)]
     there = _of_nvidia_smi(environ) or _of_device_files()
     visible = environ.get(VISIBLE)
-    if visible is None:
+    if visible is None or not there:
         return [Gpu(str(number), gpu.memory_mib) for number, gpu in enumerate(there)]
-    names = [name.strip() for name in visible.split(",") if name.strip()]
-    return [_chosen(name, there) for name in names[: names.index("-1") if "-1" in names else None]]
+    chosen: list[Gpu] = []
+    for name in (name.strip() for name in visible.split(",")):
+        found = _chosen(name, there)
+        if found is None:
+            if name not in NONE:
+                log.warning(
+                    "%s names %r, which is none of this machine's GPUs (%d): CUDA shows only what stands before it",
+                    VISIBLE,
+                    name,
+                    len(there),
+                )
+            break
+        chosen.append(found)
+    return chosen
 
 
-def _chosen(name: str, there: list[Gpu]) -> Gpu:
-    """As CUDA understands a name: a number, or the beginning of a UUID."""
-    found = [gpu for number, gpu in enumerate(there) if name == str(number) or (gpu.name and gpu.name.startswith(name))]
-    if not found:
-        raise ConfigError(f"{VISIBLE} names GPU {name!r}; this machine has {len(there)}: 0 to {len(there) - 1}")
-    return Gpu(name, found[0].memory_mib)
+def _chosen(name: str, there: list[Gpu]) -> Gpu | None:
+    """As CUDA understands a name: a number, the beginning of one GPU's UUID, or a MIG device, which has a part of a GPU's memory.
+
+    None: no GPU's. `nvidia-smi` lists no memory of MIG devices, so theirs is unknown.
+    """
+    if name.startswith("MIG-"):
+        return Gpu(name)
+    found = [gpu for number, gpu in enumerate(there) if name == str(number) or _is_begun_by(gpu.name, name)]
+    return Gpu(name, found[0].memory_mib) if len(found) == 1 else None
+
+
+def _is_begun_by(uuid: str, name: str) -> bool:
+    return name.startswith("GPU-") and uuid.startswith(name)
 
 
 def _of_nvidia_smi(environ: Mapping[str, str]) -> list[Gpu]:
