@@ -63,8 +63,8 @@ def _sglang_on(config: LaunchConfig, place: EnginePlace) -> Command:
     command = f"{SGLANG} serve --model-path {{model}} --host {{host}} --port {{port}} --tp-size {len(place.gpus)}"
     if place.shared_device:
         command += " --enable-memory-saver"
-    if config.placed and config.placed.mem_fraction:
-        command += f" --mem-fraction-static {config.placed.mem_fraction:g}"
+    if config.placed and (fraction := config.placed.mem_fraction(place)):
+        command += f" --mem-fraction-static {fraction:g}"
     shared = ["--shared_device", place.shared_device] if place.shared_device else []
     return ["--engine_command", command, "--start_timeout_s", f"{config.start_timeout_s:g}", *shared]
 

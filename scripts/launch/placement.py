@@ -14,6 +14,8 @@ from pydantic import PrivateAttr
 from scripts.launch.gpus import GpuSettings, PolicyGpus
 from shared.errors import ConfigError
 
+SHARED_FRACTION = 0.75  # of memory, for an engine on a trainer's GPU: contexts of both take the rest
+
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
@@ -167,11 +169,15 @@ def _check_overlaps(chosen: Mapping[str, PolicyGpus]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """A placement with the names by which CUDA_VISIBLE_DEVICES knows the GPUs. `mem_fraction`: of SGLang; None: its choice."""
+    """A placement with the names by which CUDA_VISIBLE_DEVICES knows the GPUs. `given_fraction`: the setting."""
 
     placement: Placement
     names: tuple[str, ...]
-    mem_fraction: float | None = None
+    given_fraction: float | None = None
+
+    def mem_fraction(self, engine: EnginePlace) -> float | None:
+        """Of SGLang; None: its own choice."""
+        return self.given_fraction or (SHARED_FRACTION if engine.shared_device else None)
 
     def visible(self, gpus: Sequence[int]) -> str:
         return ",".join(self.names[gpu] for gpu in gpus)

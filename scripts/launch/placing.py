@@ -11,7 +11,6 @@ from shared.errors import ConfigError
 
 SGLANG = "sglang"
 EXAMPLE_MODEL = EXAMPLE / "model"
-SHARED_FRACTION = 0.75  # of memory, for an engine on a trainer's GPU: contexts of both take the rest
 
 
 def place_gpus(policies: Sequence[LaunchConfig]) -> None:
@@ -29,9 +28,7 @@ def place_gpus(policies: Sequence[LaunchConfig]) -> None:
                 f"num_processes is {config.num_processes}, but the trainer of policy {config.policy} has {len(found.trainer)} "
                 "GPUs; expected one process for each, or 0"
             )
-        shares = any(engine.shared_device for engine in found.engines)
-        fraction = owner.mem_fraction_static or (SHARED_FRACTION if shares else None)
-        config.give(Placed(found, tuple(gpu.name for gpu in gpus), fraction))
+        config.give(Placed(found, tuple(gpu.name for gpu in gpus), owner.mem_fraction_static))
         if found.engines and owner.assume_gpus is None and shutil.which(SGLANG) is None:
             raise ConfigError(
                 f"this machine has {len(gpus)} GPUs, and SGLang, which would use them, is not installed: there is no program "

@@ -102,6 +102,9 @@ def test_the_setting_places_engines_over_several_gpus(gpus: pytest.MonkeyPatch, 
     plan = planned("--config", str(config))
     assert visible_in(plan) == [("engine 0-0", "1"), ("engine 0-1", "0"), ("trainer 0", "1")]
     assert plan.count("--shared_device") == 2, "the other engine has a GPU of its own"
+    assert plan.count("--mem-fraction-static 0.75") == 1, "and all of its memory"
+    plan = planned("--config", str(config), "--mem_fraction_static", "0.6")
+    assert plan.count("--mem-fraction-static 0.6") == 2, "the setting is for all"
 
 
 def test_several_policies_get_gpus_of_their_own(gpus: pytest.MonkeyPatch, tmp_path: Path) -> None:
