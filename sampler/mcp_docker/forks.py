@@ -18,9 +18,9 @@ from typing import cast
 
 from sampler.mcp_docker.errors import StartFailed
 from sampler.mcp_docker.fork_server import MAX_START_BYTES
-from sampler.mcp_docker.sandbox import Launch
+from sampler.mcp_docker.sandbox import Launch, cgroups
 from sampler.mcp_docker.sandbox.folders import folder_key
-from sampler.mcp_docker.sandbox.processes import planned
+from sampler.mcp_docker.sandbox.processes import planned, readable_for
 from sampler.tools.server_process import MARK
 
 log = logging.getLogger(__name__)
@@ -29,6 +29,7 @@ TOOLS = "sampler.mcp_docker.tools."
 _PIPE_BYTES = 256 * 1024
 _STDERR_BYTES = 4096
 _FORK_END_S = 5.0
+_POLL_S = 0.01
 _LOADING_S = 120.0
 _MB = 1024 * 1024
 _SOURCES = Path(__file__).parents[2]
@@ -42,10 +43,11 @@ def bundled_module(command: Sequence[str]) -> str | None:
 
 
 class ForkServer:
-    """One per gateway. `modules`: those that it loads, and forks."""
+    """One per gateway. `modules`: those that it loads, and forks. `readable`: what some of them may read."""
 
-    def __init__(self, modules: Sequence[str], state_folder: Path) -> None:
-        self._modules, self._state_folder = list(modules), state_folder
+    def __init__(self, modules: Sequence[str], state_folder: Path, readable: Sequence[Path] = ()) -> None:
+        self._modules, self._state_folder, self._readable = list(modules), state_folder, readable
+        self._alone: frozenset[str] = frozenset()  # modules whose tools have no warden
         self._process: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
         self._numbers = itertools.count(1)
@@ -59,8 +61,19 @@ class ForkServer:
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         mark = f"{folder_key(self._state_folder)}-{uuid.uuid4().hex}"  # by which the next gateway finds its forks
         environment = {"PATH": os.environ.get("PATH", ""), "PYTHONPATH": str(_SOURCES), MARK: mark}
+        settings = {
+            "modules": self._modules,
+            "state_folder": str(self._state_folder.resolve()),
+            "readable": readable_for(sys.executable, tuple(self._readable), environment["PATH"]),
+        }
         with theirs:
-            command = [sys.executable, "-m", "sampler.mcp_docker.fork_server", str(theirs.fileno()), *self._modules]
+            command = [
+                sys.executable,
+                "-m",
+                "sampler.mcp_docker.fork_server",
+                str(theirs.fileno()),
+                json.dumps(settings),
+            ]
             self._process = subprocess.Popen(  # noqa: ASYNC220 - returns at once
                 command, stdin=subprocess.DEVNULL, env=environment, pass_fds=(theirs.fileno(),), start_new_session=True
             )
@@ -89,26 +102,32 @@ class ForkServer:
         if control is None:
             raise OSError("the process that forks bundled tools has ended")
         number = next(self._numbers)
-        body = _start_message(launch, module, number)
+        body, joined = _start_message(launch, module, number)
         stdin, write = os.pipe()
         read, stdout = os.pipe()
         read_errors, stderr = os.pipe()
-        wardens_end, lifeline = os.pipe()
-        report, wardens_report = os.pipe()
-        theirs = [stdin, stdout, stderr, wardens_end, wardens_report]
+        theirs, own = [stdin, stdout, stderr], []
+        if module not in self._alone:
+            wardens_end, lifeline = os.pipe()
+            report, wardens_report = os.pipe()
+            theirs += [wardens_end, wardens_report]
+            own = [lifeline, report]
         try:
             socket.send_fds(control, [body], theirs)
         except OSError:
-            _close(write, read, read_errors, lifeline, report)
+            _close(write, read, read_errors, *own)
+            cgroups.remove(joined)
             raise
         finally:
             _close(*theirs)
-        forked = self._running[number] = ForkedProcess(self, number, lifeline, report, launch.limits.output_mb * _MB)
+        forked = ForkedProcess(self, number, own, joined, launch.limits.output_mb * _MB)
+        self._running[number] = forked
         try:
             await forked.connect(write, read, read_errors)
-        except BaseException:  # cancelled too: without its lifeline the fork ends
+        except BaseException:  # cancelled too
             self._running.pop(number, None)
-            _close(lifeline, report)
+            forked.let_go()
+            _close(*own[1:])
             raise
         return forked
 
@@ -129,13 +148,11 @@ class ForkServer:
             self._lose()
             return
         message = json.loads(body)
-        if "ended" in message:
-            self._note_end(message["ended"], message["status"])
-        self._ready.set()
-
-    def _note_end(self, number: int, status: int) -> None:
-        if (forked := self._running.pop(number, None)) is not None:
-            forked.note_end(status)
+        if "ended" not in message:
+            self._alone = frozenset(message["alone"])
+            self._ready.set()
+        elif (forked := self._running.pop(message["ended"], None)) is not None:
+            forked.note_end(message["status"], message["why"])
 
     def _lose(self) -> None:
         control, self._control = self._control, None
@@ -146,18 +163,19 @@ class ForkServer:
         running, self._running = self._running, {}
         for forked in running.values():
             forked.let_go()
-            forked.note_end(-int(signal.SIGKILL))
+            forked.note_loss()
 
 
-def _start_message(launch: Launch, module: str, number: int) -> bytes:
-    """Raises OSError for one that the fork server would not read as a whole, and ConfigError."""
+def _start_message(launch: Launch, module: str, number: int) -> tuple[bytes, list[str]]:
+    """With the cgroups that it joins. Raises OSError for one that the fork server would not read as a whole, and ConfigError."""
     environment, specification = planned(launch)
     arguments = list(launch.command[3:])
     message = {"start": number, "module": module, "arguments": arguments, "environment": environment}
     body = json.dumps(message | {"specification": specification.text()}).encode()
     if len(body) > MAX_START_BYTES:
+        cgroups.remove(specification.cgroups)
         raise OSError(f"its arguments and environment have {len(body)} bytes; expected at most {MAX_START_BYTES}")
-    return body
+    return body, specification.cgroups
 
 
 def _close(*descriptors: int) -> None:
@@ -171,9 +189,13 @@ class ForkedProcess:
     stdin: asyncio.StreamWriter
     stdout: asyncio.StreamReader
 
-    def __init__(self, server: ForkServer, number: int, lifeline: int, report: int, most_bytes: int) -> None:
+    def __init__(
+        self, server: ForkServer, number: int, pipes: Sequence[int], cgroups_joined: Sequence[str], most_bytes: int
+    ) -> None:
+        """`pipes`: the warden's lifeline and report; none: it has no warden."""
         self._server, self._number = server, number
-        self._lifeline, self._report = lifeline, report
+        self._pipes, self._cgroups = list(pipes), cgroups_joined
+        self._is_lost = self.has_closed = False
         self._most_bytes, self._bytes = most_bytes, 0
         self._ended: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self._errors = b""
@@ -203,15 +225,23 @@ class ForkedProcess:
             self._errors = (self._errors + data)[-_STDERR_BYTES:]
         return True
 
-    def note_end(self, status: int) -> None:
+    def note_end(self, status: int, why: str = "") -> None:
+        if why:
+            self.note_output(f"\n{why}\n".encode(), is_error=True)
         if not self._ended.done():
             self._ended.set_result(status)
 
+    def note_loss(self) -> None:
+        """The process that forks has ended, and so this one: nobody says when."""
+        self._is_lost = True
+        self.note_end(-int(signal.SIGKILL))
+
     def let_go(self) -> None:
-        """Its warden ends everything inside, then itself."""
-        if self._lifeline >= 0:
-            os.close(self._lifeline)
-            self._lifeline = -1
+        """Its warden ends everything inside, then itself; without a warden, it is killed."""
+        if len(self._pipes) > 1:
+            os.close(self._pipes.pop(0))
+        elif not self._pipes:
+            self._server.signal(self._number, signal.SIGKILL)
 
     async def wait(self) -> int:
         return await asyncio.shield(self._ended)
@@ -228,9 +258,23 @@ class ForkedProcess:
         if not self._ended.done():
             self._server.signal(self._number, signal.SIGKILL)
             await self.wait()
-        os.close(self._report)
+        for pipe in self._pipes:  # now that the warden writes no more
+            os.close(pipe)
+        self._pipes = []
+        if self._is_lost:
+            await self._until_gone()
         for transport in self._transports:
             cast(asyncio.ReadTransport, transport).close()
+
+    async def _until_gone(self) -> None:
+        """Its stdout is closed and its cgroups are empty when it has ended."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_FORK_END_S):
+                while not self.has_closed:  # noqa: ASYNC110 - rare
+                    await asyncio.sleep(_POLL_S)
+                while any(map(os.path.exists, self._cgroups)):
+                    cgroups.remove(self._cgroups)
+                    await asyncio.sleep(_POLL_S)
 
 
 class _CountedPipe(asyncio.Protocol):
@@ -247,4 +291,5 @@ class _CountedPipe(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self._into is not None:
+            self._process.has_closed = True
             self._into.feed_eof()

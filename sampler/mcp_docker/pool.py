@@ -77,17 +77,24 @@ class SetPool:
             raise
         return found
 
-    async def end(self, used: ToolSet) -> None:
-        """End a set. Its place is free when nothing of it is left."""
+    def end(self, used: ToolSet, first: Coroutine[Any, Any, None] | None = None) -> "asyncio.Task[None]":
+        """End a set, after `first`. It is ending from now on; its place is free when nothing of it is left."""
         self.in_use -= 1
         self.ending += 1
+        return self._in_background(self._end(used, first))
+
+    async def _end(self, used: ToolSet, first: Coroutine[Any, Any, None] | None) -> None:
         try:
-            await used.close()
+            if first is not None:
+                await first
         finally:
-            self.ending -= 1
+            try:
+                await used.close()
+            finally:
+                self.ending -= 1
 
     def end_soon(self, used: ToolSet) -> None:
-        self._in_background(self.end(used))
+        self.end(used)
 
     async def close(self) -> None:
         """End the warm sets, and those that are starting."""

@@ -45,7 +45,7 @@ async def run_gateway(config: McpDockerConfig) -> None:
         if any(astuple(left)):
             log.warning("removed what an earlier gateway left behind: %s", left)
         modules = forked_modules(servers, level)
-        forks = ForkServer(modules, folder) if modules else None
+        forks = ForkServer(modules, folder, config.readable) if modules else None
         if forks is not None:
             await forks.open()
         sessions = _sessions(

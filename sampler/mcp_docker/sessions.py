@@ -104,10 +104,11 @@ class Sessions:
             return
         self.num_ended[reason] = self.num_ended.get(reason, 0) + 1
         log.info("session ended id=%s reason=%s", session.id[:8], reason)
-        await session.end()
+        session.has_ended = True
+        ending = self.pool.end(session.tool_set, session.end())
         if session.episode is not None and (known := self._by_episode.get(session.episode)) is not None:
             self._forget_if_over(session.episode, known)
-        await asyncio.shield(asyncio.ensure_future(self.pool.end(session.tool_set)))
+        await asyncio.shield(ending)
 
     async def close(self, drain_s: float) -> None:
         """Let calls in flight end, then end all sessions and warm sets."""

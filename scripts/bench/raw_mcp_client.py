@@ -20,6 +20,7 @@ class RawSession:
         self._id = ""
         self._number = 0
         self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
+        self._listening: asyncio.StreamWriter | None = None
 
     async def open(self) -> None:
         headers, _ = await self._post({"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": _START})
@@ -31,6 +32,13 @@ class RawSession:
         message = {"jsonrpc": "2.0", "id": self._number, "method": "tools/call", "params": params}
         found: dict[str, Any] = json.loads((await self._post(message))[1])["result"]
         return found
+
+    async def listen(self) -> None:
+        """Hold a listening stream open, as most clients do: its breaking off tells the gateway that the client is gone."""
+        head = f"GET /mcp HTTP/1.1\r\nHost: 127.0.0.1\r\nAccept: text/event-stream\r\n{self._id}\r\n"
+        reader, self._listening = await asyncio.open_connection("127.0.0.1", self._port)
+        self._listening.write(head.encode())
+        await reader.readuntil(b"\r\n\r\n")
 
     async def end(self) -> None:
         await self._send("DELETE", "/mcp", b"")
@@ -45,6 +53,8 @@ class RawSession:
         if self._streams is not None:
             self._streams[1].close()
             self._streams = None
+        if self._listening is not None:
+            self._listening.close()
 
     async def _post(self, message: Mapping[str, Any]) -> tuple[dict[str, str], bytes]:
         return await self._send("POST", "/mcp", json.dumps(message).encode())
@@ -68,7 +78,8 @@ async def main() -> None:
     sessions = [RawSession(int(sys.argv[1])) for _ in range(int(sys.argv[2]))]
     await asyncio.gather(*(session.open() for session in sessions))
     calls = [asyncio.create_task(session.call("calculate", {"expression": "6*7"})) for session in sessions]
-    await asyncio.wait(calls)
+    await asyncio.gather(*calls)
+    await asyncio.gather(*(session.listen() for session in sessions[::2]))  # the others end by their lease
     sys.stdout.write("open\n")
     sys.stdout.flush()
     await asyncio.sleep(3600)

@@ -28,7 +28,7 @@ LEAVE_S = 2.0  # from SIGTERM to SIGKILL, for the server
 LEFTOVERS_LEAVE_S = 0.3  # the same, for the server's remaining processes
 KILL_S = 10.0  # limit for tools that start processes faster than they are killed
 CANNOT_RUN = 127
-_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
+PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36  # options of prctl(2)
 _POLL_S = 0.01
 
 
@@ -124,7 +124,7 @@ def _start(prepare: Callable[[], None], run: Callable[[], None], lifeline: int) 
         os.close(lifeline)
         os.setsid()
         prepare()
-        prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)  # after `prepare`: another user's id clears it
+        prctl(PDEATHSIG, signal.SIGKILL)  # after `prepare`: another user's id clears it
         if os.getppid() != guard:
             os._exit(CANNOT_RUN)
         for number in (signal.SIGTERM, signal.SIGCHLD, signal.SIGPIPE, signal.SIGXFSZ):

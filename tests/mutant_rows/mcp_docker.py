@@ -4,6 +4,8 @@ from tests.mutant_rows.mutant import Mutant
 
 ESCAPES = "tests/sampler/sandbox/test_escapes.py"
 FORKS = "tests/sampler/sandbox/test_forked_warden.py"
+LONE = "tests/sampler/sandbox/test_lone_tools.py"
+PROTOCOL = "tests/sampler/mcp_docker/test_bundled_protocol.py"
 SANDBOX = "tests/sampler/sandbox/test_sandbox.py"
 FETCH = "tests/sampler/sandbox/test_fetch.py"
 CODE = "tests/sampler/sandbox/test_tools_of_code.py"
@@ -15,8 +17,8 @@ MUTANTS = (
     Mutant(
         "sandbox: seccomp",
         "sampler/mcp_docker/sandbox/confinement.py",
-        "        _filter(seccomp.program(seccomp.FAMILIES if what.network else ()))\n",
-        "",
+        "        _filter(seccomp.program(seccomp.FAMILIES if what.network else (), processes=not alone))\n",
+        "        pass\n",
         f"{ESCAPES}::test_an_attempt_meets_what_the_table_says",
     ),
     Mutant(
@@ -44,7 +46,7 @@ MUTANTS = (
         "sandbox: Landlock",
         "sampler/mcp_docker/sandbox/confinement.py",
         "        landlock.restrict([*SYSTEM, *readable_files(what)], [what.folder])\n",
-        "",
+        "        pass\n",
         f"{ESCAPES}::test_an_attempt_meets_what_the_table_says",
     ),
     Mutant(
@@ -204,9 +206,58 @@ MUTANTS = (
     Mutant(
         "a fork that fails is the end of one session",
         "sampler/mcp_docker/fork_server.py",
-        '    except OSError as exc:\n        print(f"a bundled tool cannot be forked',
-        '    except KeyError as exc:\n        print(f"a bundled tool cannot be forked',
+        '        except OSError as exc:\n            print(f"a bundled tool cannot be forked',
+        '        except KeyError as exc:\n            print(f"a bundled tool cannot be forked',
         "tests/sampler/mcp_docker/test_gateway_malformed.py::"
         "test_a_fork_that_fails_is_reported_as_the_end_of_that_session_alone",
+    ),
+    Mutant(
+        "lone tools: they start no process",
+        "sampler/mcp_docker/sandbox/confinement.py",
+        "processes=not alone",
+        "processes=True",
+        f"{LONE}::test_it_starts_no_process_and_writes_no_file",
+    ),
+    Mutant(
+        "lone tools: Landlock",
+        "sampler/mcp_docker/sandbox/confinement.py",
+        "        landlock.enforce(rules)\n",
+        "",
+        f"{LONE}::test_it_starts_no_process_and_writes_no_file",
+    ),
+    Mutant(
+        "lone tools: the bound of lifetime",
+        "sampler/mcp_docker/alone.py",
+        "now >= tool.ends_at",
+        "False",
+        f"{LONE}::test_it_ends_at_its_limits",
+    ),
+    Mutant(
+        "lone tools: memory where there are no cgroups",
+        "sampler/mcp_docker/alone.py",
+        "memory_of(pid) > bounds.memory_mb * _MB",
+        "False",
+        f"{LONE}::test_memory_is_looked_at_where_there_are_no_cgroups",
+    ),
+    Mutant(
+        "lone tools: they end with a killed server",
+        "sampler/mcp_docker/alone.py",
+        "        prctl(PDEATHSIG, signal.SIGKILL)",
+        "        pass",
+        f"{LONE}::test_it_ends_with_a_killed_server",
+    ),
+    Mutant(
+        "bundled tools: a client that does not read",
+        "sampler/mcp_docker/tools/calls.py",
+        "self.reading.pause_reading()",
+        "pass",
+        f"{PROTOCOL}::test_it_reads_no_more_while_its_client_does_not_read",
+    ),
+    Mutant(
+        "bundled tools: a cancelled call",
+        "sampler/mcp_docker/tools/connection.py",
+        "                    call.cancel()",
+        "                    pass",
+        f"{PROTOCOL}::test_a_call_in_flight_leaves_room_for_others_and_is_cancelled_or_ended_with_stdin",
     ),
 )

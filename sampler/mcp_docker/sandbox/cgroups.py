@@ -9,6 +9,8 @@ from pathlib import Path
 NAME = "tandem-mcp-"
 _ROOT = Path("/sys/fs/cgroup")
 _MB = 1024 * 1024
+# Of version 1, and of 2. With swap is written after without, which may not be more.
+_MEMORY = ("memory.limit_in_bytes", "memory.memsw.limit_in_bytes", "memory.max", "memory.swap.max")
 
 
 @cache
@@ -29,19 +31,39 @@ def parents() -> dict[str, Path]:
 
 def make(name: str, memory_mb: int, processes: int) -> list[str]:
     """Folders of cgroups to join. What a machine has not is left out."""
-    made = []
+    made: dict[str, None] = {}
     for controller, parent in parents().items():
-        folder = parent / f"{NAME}{name}"
-        folder.mkdir(exist_ok=True)
-        if controller == "memory":
-            _write(folder, ("memory.limit_in_bytes", "memory.max"), memory_mb * _MB)
-            _write(folder, ("memory.memsw.limit_in_bytes",), memory_mb * _MB)
-            _write(folder, ("memory.swap.max",), 0)
-        else:
-            _write(folder, ("pids.max",), processes)
-        if str(folder) not in made:
-            made.append(str(folder))
-    return made
+        folder = f"{parent}/{NAME}{name}"
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(folder)
+        for file in _limits_of(controller, folder.rpartition("/")[0]):
+            value = processes if controller == "pids" else 0 if file == "memory.swap.max" else memory_mb * _MB
+            with contextlib.suppress(OSError):  # without swap there is no limit of it
+                _write(f"{folder}/{file}", str(value).encode())
+        made[folder] = None
+    return list(made)
+
+
+_limit_files: dict[tuple[str, str], list[str]] = {}
+
+
+def _limits_of(controller: str, parent: str) -> list[str]:
+    """The files that limit it here, in the order in which they are written. A new cgroup has what its siblings have."""
+    if (controller, parent) not in _limit_files:
+        names = {"memory": _MEMORY, "pids": ("pids.max",)}[controller]
+        tried = f"{parent}/{NAME}files-{os.getpid()}"
+        os.mkdir(tried)
+        _limit_files[controller, parent] = [name for name in names if os.path.exists(f"{tried}/{name}")]
+        os.rmdir(tried)
+    return _limit_files[controller, parent]
+
+
+def _write(path: str, value: bytes) -> None:
+    opened = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+    try:
+        os.write(opened, value)
+    finally:
+        os.close(opened)
 
 
 def remove(folders: Iterable[str]) -> None:
@@ -61,13 +83,6 @@ def members(folder: Path) -> list[int]:
         return [int(pid) for pid in (folder / "cgroup.procs").read_text(encoding="ascii").split()]
     except OSError:
         return []
-
-
-def _write(folder: Path, names: tuple[str, ...], value: int) -> None:
-    for name in names:
-        if (folder / name).exists():
-            with contextlib.suppress(OSError):  # without swap there is no limit of it
-                (folder / name).write_text(str(value), encoding="ascii")
 
 
 def _delegates(folder: Path) -> bool:

@@ -59,8 +59,12 @@ class Confinement(NamedTuple):
     whole: bool  # by this process itself; False: `bubblewrap` does the rest
 
 
-def confine(what: Confinement, kept: int | None = None) -> None:
-    """Of this process, from here on: no descriptor but the first three and `kept`. Raises OSError: then nothing may be run."""
+def confine(what: Confinement, kept: int | None = None, alone: bool = False) -> None:
+    """Of this process, from here on: no descriptor but the first three and `kept`. Raises OSError: then nothing may be run.
+
+    `alone`: it starts no process and no program, and has no folder: it writes no file. `kept` is its Landlock rules then. Its
+    server has done what is alike for all: mounts, and the bounding set of capabilities.
+    """
     os.umask(0o022)
     if kept is not None:
         os.closerange(3, kept)
@@ -68,20 +72,32 @@ def confine(what: Confinement, kept: int | None = None) -> None:
     for cgroup in what.cgroups:
         with open(f"{cgroup}/cgroup.procs", "w") as file:
             file.write(str(os.getpid()))
-    if what.user is not None:
+    if what.user is not None and not alone:
         show([*what.readable], [what.folder], what.user)
     _limit(what)
     if what.user is not None:
-        _drop_capabilities()
+        if not alone:
+            drop_capabilities()
         os.setgroups([])
         os.setresgid(what.user, what.user, what.user)
         os.setresuid(what.user, what.user, what.user)
     os.umask(0o077)
-    os.chdir(what.folder)
+    if not alone:
+        os.chdir(what.folder)
     prctl(_PR_SET_NO_NEW_PRIVS, 1)
-    if what.whole:
+    if alone:
+        _forbid_files(what, kept)
+    elif what.whole:
         landlock.restrict([*SYSTEM, *readable_files(what)], [what.folder])
-        _filter(seccomp.program(seccomp.FAMILIES if what.network else ()))
+    if what.whole:
+        _filter(seccomp.program(seccomp.FAMILIES if what.network else (), processes=not alone))
+
+
+def _forbid_files(what: Confinement, rules: int | None) -> None:
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
+    if rules is not None:
+        landlock.enforce(rules)
+        os.close(rules)
 
 
 def readable_files(what: Confinement) -> list[str]:
@@ -111,8 +127,8 @@ def _limit(what: Confinement) -> None:
         resource.setrlimit(which, (most, most))
 
 
-def _drop_capabilities() -> None:
-    """A program with file capabilities could get them back otherwise, where no_new_privs is not kept."""
+def drop_capabilities() -> None:
+    """From the bounding set. A program with file capabilities could get them back otherwise, where no_new_privs is not kept."""
     libc = ctypes.CDLL(None)
     for capability in range(_LAST_CAPABILITY + 1):
         libc.prctl(_PR_CAPBSET_DROP, capability, 0, 0, 0)

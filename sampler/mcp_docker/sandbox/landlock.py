@@ -9,6 +9,7 @@ import os
 import stat
 import struct
 from collections.abc import Iterable
+from functools import cache
 
 _CREATE, _ADD_RULE, _RESTRICT = 444, 445, 446  # on every architecture
 _VERSION, _PATH_BENEATH = 1, 1
@@ -23,6 +24,7 @@ HARMLESS = ("cpuinfo", "filesystems", "loadavg", "meminfo", "stat", "uptime", "v
 DEVICES = ("null", "zero", "full", "random", "urandom")
 
 
+@cache
 def abi() -> int:
     """The kernel's version of Landlock; 0: it has none."""
     return max(0, int(_libc().syscall(_CREATE, None, ctypes.c_size_t(0), _VERSION)))
@@ -30,23 +32,34 @@ def abi() -> int:
 
 def restrict(readable: Iterable[str], writable: Iterable[str]) -> None:
     """This process and its descendants open nothing else from here on. No effect where the kernel lacks Landlock."""
+    if (made := rules(readable, writable)) is not None:
+        enforce(made)
+        os.close(made)
+
+
+def enforce(made: int) -> None:
+    """Of this process and its descendants. `made` may be used for others, too."""
+    _called(_RESTRICT, made, 0)
+
+
+def rules(readable: Iterable[str], writable: Iterable[str]) -> int | None:
+    """A descriptor of rules; None: the kernel lacks Landlock."""
     version = abi()
     if version == 0:
-        return
+        return None
     everything = (1 << 13) - 1 | (1 << 13 if version >= 2 else 0) | (1 << 14 if version >= 3 else 0)
     everything |= 1 << 15 if version >= 5 else 0
     attributes = struct.pack("=QQQ", everything, 0, _SCOPE if version >= SCOPE_ABI else 0)
     attributes = attributes[: 8 if version < 4 else 16 if version < SCOPE_ABI else 24]
-    rules = _called(_CREATE, attributes, ctypes.c_size_t(len(attributes)), 0)
+    made = _called(_CREATE, attributes, ctypes.c_size_t(len(attributes)), 0)
     for path in (*readable, *(f"/proc/{name}" for name in HARMLESS)):
-        _allow(rules, path, everything & _READ)
+        _allow(made, path, everything & _READ)
     for path in (*writable, *(f"/dev/{name}" for name in DEVICES)):
-        _allow(rules, path, everything & ~_DEVICES)
-    _called(_RESTRICT, rules, 0)
-    os.close(rules)
+        _allow(made, path, everything & ~_DEVICES)
+    return made
 
 
-def _allow(rules: int, path: str, access: int) -> None:
+def _allow(made: int, path: str, access: int) -> None:
     try:
         opened = os.open(path, os.O_PATH | os.O_CLOEXEC)
     except (FileNotFoundError, PermissionError):
@@ -54,7 +67,7 @@ def _allow(rules: int, path: str, access: int) -> None:
     try:
         if not stat.S_ISDIR(os.fstat(opened).st_mode):
             access &= _OF_FILES
-        _called(_ADD_RULE, rules, _PATH_BENEATH, struct.pack("=Qi", access, opened), 0)
+        _called(_ADD_RULE, made, _PATH_BENEATH, struct.pack("=Qi", access, opened), 0)
     finally:
         os.close(opened)
 
@@ -66,5 +79,6 @@ def _called(*arguments: object) -> int:
     return result
 
 
+@cache
 def _libc() -> ctypes.CDLL:
     return ctypes.CDLL(None, use_errno=True)

@@ -10,6 +10,7 @@ import sys
 import uuid
 from asyncio.subprocess import Process, SubprocessStreamProtocol
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import cast
 
@@ -125,7 +126,7 @@ class _BoundedOutput(SubprocessStreamProtocol):
 
 async def start(launch: SandboxLaunch, level: IsolationLevel) -> SandboxedProcess:
     """Raises OSError, and ConfigError if the command or the folder cannot be used at this level."""
-    mark = f"{folder_key(launch.folder.resolve().parent)}-{uuid.uuid4().hex}"
+    mark = _mark(launch)
     plan = _plan(launch, level, mark)
     wardens_end, lifeline = os.pipe()
     report, wardens_report = os.pipe()
@@ -156,9 +157,13 @@ async def start(launch: SandboxLaunch, level: IsolationLevel) -> SandboxedProces
 
 def planned(launch: SandboxLaunch) -> tuple[dict[str, str], warden.Specification]:
     """Environment and specification of a warden at IsolationLevel.PROCESS, for one that is forked and runs a function."""
-    mark = f"{folder_key(launch.folder.resolve().parent)}-{uuid.uuid4().hex}"
-    plan = _plan(launch, IsolationLevel.PROCESS, mark)
+    plan = _plan(launch, IsolationLevel.PROCESS, _mark(launch))
     return plan.environment, plan.specification
+
+
+def _mark(launch: SandboxLaunch) -> str:
+    """Of one start, by which the next gateway finds what it left."""
+    return f"{folder_key(launch.folder.parent)}-{uuid.uuid4().hex}"
 
 
 def tried(
@@ -202,7 +207,7 @@ def _plan(launch: SandboxLaunch, level: IsolationLevel, mark: str) -> _Plan:
         return _Plan(command, environment, warden.Specification(str(folder), bounds, [], None, remove))
     environment = {"PATH": _PATH, "LANG": "C.UTF-8", "HOME": str(folder), **launch.environment, MARK: mark}
     environment.setdefault("TMPDIR", "/tmp" if level is IsolationLevel.BUBBLEWRAP else str(folder))
-    readable = _readable(launch, environment["PATH"])
+    readable = list(readable_for(launch.command[0], launch.readable, environment["PATH"]))
     joined = cgroups.make(mark, limits.memory_mb, limits.processes + 2)
     confinement = Confinement(
         folder=str(folder),
@@ -228,11 +233,12 @@ def _plan(launch: SandboxLaunch, level: IsolationLevel, mark: str) -> _Plan:
     return _Plan(command, environment, warden.Specification(str(folder), bounds, joined, confinement, []))
 
 
-def _readable(launch: SandboxLaunch, path: str) -> list[str]:
-    """The Python installation, this package, the command's own program, and what the launch names."""
-    program = shutil.which(launch.command[0], path=path)
+@cache
+def readable_for(command: str, named: tuple[Path, ...], path: str) -> list[str]:
+    """The Python installation, this package, the command's own program, and what the launch names. Raises ConfigError."""
+    program = shutil.which(command, path=path)
     if program is None:
-        raise ConfigError(f"sandbox: {launch.command[0]} is not a program on the PATH {path}; expected its whole path")
-    named = [Path(sys.prefix), Path(sys.base_prefix), _SOURCES / "sampler", _SOURCES / "shared", Path(program)]
-    both = {path for one in (*named, *launch.readable) for path in (one, one.resolve()) if path.exists()}
-    return sorted(str(path) for path in both if not both.intersection(path.parents))
+        raise ConfigError(f"sandbox: {command} is not a program on the PATH {path}; expected its whole path")
+    always = [Path(sys.prefix), Path(sys.base_prefix), _SOURCES / "sampler", _SOURCES / "shared", Path(program)]
+    both = {found for one in (*always, *named) for found in (one, one.resolve()) if found.exists()}
+    return sorted(str(found) for found in both if not both.intersection(found.parents))

@@ -8,7 +8,7 @@ Standard library only: it runs in the warden, for x86-64 and AArch64.
 import errno
 import os
 import struct
-from collections.abc import Sequence
+from functools import cache
 
 # {name: (number on x86-64, number on AArch64)}; None: the call does not exist there.
 REFUSED: dict[str, tuple[int | None, int | None]] = {
@@ -91,6 +91,8 @@ REFUSED: dict[str, tuple[int | None, int | None]] = {
 CLONE, CLONE3, IOCTL, SOCKET = (56, 220), (435, 435), (16, 29), (41, 198)
 _NAMESPACES = 0x7E020000  # CLONE_NEWNS, NEWCGROUP, NEWUTS, NEWIPC, NEWUSER, NEWPID, NEWNET
 _TERMINAL_INPUT = (0x5412, 0x541C)  # TIOCSTI, TIOCLINUX: type into the terminal of another process
+STARTS = {"fork": (57, None), "vfork": (58, None), "execve": (59, 221), "execveat": (322, 281)}
+_CLONE_THREAD = 0x00010000
 _ARCHITECTURES = {"x86_64": (0, 0xC000003E), "aarch64": (1, 0xC00000B7)}  # column above, AUDIT_ARCH
 _X32 = 0x40000000  # numbers of x86-64's second ABI begin here
 FAMILIES = (1, 2, 10, 16)  # of sockets, where there are any: AF_UNIX, AF_INET, AF_INET6, AF_NETLINK
@@ -100,8 +102,11 @@ _NUMBER, _ARCHITECTURE, _ARGUMENT_0, _ARGUMENT_1 = 0, 4, 16, 24  # offsets in st
 _KILL, _ERRNO, _ALLOW = 0x80000000, 0x00050000, 0x7FFF0000
 
 
-def program(families: Sequence[int]) -> bytes:
+@cache
+def program(families: tuple[int, ...], processes: bool = True) -> bytes:
     """The filter, an array of `struct sock_filter`. Sockets have one of `families`, or are from `socketpair`.
+
+    Without `processes`, threads alone can be started: no process, and no program.
 
     Raises ValueError on other architectures.
     """
@@ -120,6 +125,11 @@ def program(families: Sequence[int]) -> bytes:
     for numbers in REFUSED.values():
         if (number := numbers[column]) is not None:
             code += [_step(_JUMP_EQUAL, number, 0, 1), _refusal(errno.EPERM)]
+    if not processes:
+        for numbers in STARTS.values():
+            if (number := numbers[column]) is not None:
+                code += [_step(_JUMP_EQUAL, number, 0, 1), _refusal(errno.EPERM)]
+        code += _on_argument(CLONE[column], _ARGUMENT_0, _step(_JUMP_ANY_BIT, _CLONE_THREAD, 1, 0))
     # The C library tries clone3 first, whose flags are in memory that a filter cannot read, and then clone.
     code += [_step(_JUMP_EQUAL, CLONE3[column], 0, 1), _refusal(errno.ENOSYS)]
     code += _on_argument(CLONE[column], _ARGUMENT_0, _step(_JUMP_ANY_BIT, _NAMESPACES, 0, 1))

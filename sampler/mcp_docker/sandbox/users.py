@@ -5,6 +5,7 @@ A gateway that runs as root takes a block of numbers for itself by a locked file
 
 import fcntl
 import os
+from functools import cache
 from pathlib import Path
 
 from shared.errors import ConfigError
@@ -44,6 +45,7 @@ def is_session_user(user: int) -> bool:
     return first_user() <= user < first_user() + _BLOCKS * BLOCK
 
 
+@cache
 def first_user() -> int:
     for line in Path("/proc/self/uid_map").read_text(encoding="ascii").splitlines():
         first, _, count = map(int, line.split())

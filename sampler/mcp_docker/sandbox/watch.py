@@ -101,6 +101,12 @@ class Watch(Observer):
         return None
 
 
+def memory_of(pid: int) -> int:
+    """Bytes of one process; pages that it shares are counted in part, if it may matter. 0: it has ended."""
+    found = _usage(pid)
+    return 0 if found is None else min(found[1], _share_of_memory(pid)) if found[1] > 64 * _MB else found[1]
+
+
 def folder_bytes(folder: str, enough: int) -> int:
     """On the disk; counts on until it is more than `enough`. A tree too deep to be read is more than enough."""
     total = 0

@@ -9,10 +9,17 @@ from collections.abc import Callable, Sequence
 from fractions import Fraction
 from typing import Any, cast
 
-from pydantic import Field
+from sampler.mcp_docker.tools.serving import (
+    BundledServer,
+    BundledTool,
+    ToolArguments,
+    ToolRefusal,
+    argument,
+    run,
+    server_of,
+)
 
-from sampler.mcp_docker.tools.serving import BundledServer, BundledTool, ToolArguments, ToolRefusal, run, server_of
-
+IS_ALONE = True  # it starts no process and writes no file
 Number = int | float | Fraction
 MAX_BITS = 14_000  # 4,215 digits: Python writes at most 4,300
 _OPERATORS: dict[type[ast.operator | ast.unaryop], Callable[..., Any]] = {
@@ -40,7 +47,7 @@ _COUNTING: dict[str, tuple[Callable[..., int], int]] = {
 
 
 class CalculatorArguments(ToolArguments):
-    expression: str = Field(
+    expression: str = argument(
         description="for example (3/4 + 2**10) * sqrt(2); operators + - * / // % ** ^ and functions such as log, sin, "
         "factorial, comb, gcd, round, min, max",
         max_length=2_000,

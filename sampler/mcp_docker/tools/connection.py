@@ -1,11 +1,9 @@
-"""What a bundled tool server does with the messages of its client: answers at once, or by a call that runs on its own."""
+"""What a bundled tool server does with the messages of its client: answers them, or begins a call."""
 
-import asyncio
 import contextlib
-import threading
 import traceback
 from collections.abc import Callable
-from typing import Any, cast
+from typing import Any, Protocol
 
 from sampler.mcp_docker.tools.bundled import BundledServer, BundledTool
 from sampler.mcp_docker.tools.protocol import (
@@ -24,20 +22,24 @@ from sampler.mcp_docker.tools.protocol import (
     text_result,
 )
 
-_MOST_THREADS = 32  # calls beyond wait
+
+class CallInFlight(Protocol):
+    def cancel(self) -> object: ...
 
 
-class BundledConnection(asyncio.Protocol):
-    """Both directions: what is read from stdin, and how far stdout is written."""
+BeginCall = Callable[[RequestKey, BundledTool, JsonObject], CallInFlight]
 
-    def __init__(self, server: BundledServer, ended: "asyncio.Future[None]", write: Callable[[bytes], object]) -> None:
+
+class BundledConnection:
+    """`begin` starts a call that is not quick, whose answer is `finish`ed."""
+
+    def __init__(self, server: BundledServer, write: Callable[[bytes], object], begin: BeginCall | None = None) -> None:
         self._tools = server.tools
         self._protocol = ToolProtocol(server.name, [tool.listed for tool in server.tools.values()])
-        self._ended, self._write = ended, write
+        self._write, self._begin = write, begin
         self._pending = bytearray()
         self._searched = 0
-        self._calls: dict[RequestKey, asyncio.Task[None]] = {}
-        self._threads = asyncio.Semaphore(_MOST_THREADS)
+        self._calls: dict[RequestKey, CallInFlight] = {}
 
     def data_received(self, data: bytes) -> None:
         self._pending += data
@@ -49,19 +51,20 @@ class BundledConnection(asyncio.Protocol):
                 self._on_line(line)
         self._searched = len(self._pending)
 
-    def eof_received(self) -> None:
-        self._end()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._end()
-
-    def _end(self) -> None:
-        for key, task in self._calls.items():
-            task.cancel()
+    def end(self) -> None:
+        """Nothing more is read."""
+        for key, call in self._calls.items():
+            call.cancel()
             self._write(failed(key, ProtocolError(CONNECTION_CLOSED, "Connection closed")))
         self._calls = {}
-        if not self._ended.done():
-            self._ended.set_result(None)
+
+    def finish(self, key: RequestKey, result: JsonObject | ProtocolError) -> None:
+        """Answer a call that was begun, unless it was cancelled."""
+        if self._calls.pop(key, None) is not None:
+            if isinstance(result, ProtocolError):
+                self._write(failed(key, result))
+            else:
+                self._write(answered(key, self._protocol.complete(result)))
 
     def _on_line(self, line: bytes) -> None:
         try:
@@ -83,8 +86,8 @@ class BundledConnection(asyncio.Protocol):
     def _on_notification(self, method: Any, params: Any) -> None:
         if method == "notifications/cancelled" and isinstance(params, dict):
             with contextlib.suppress(TypeError):  # an id that is no key
-                if (task := self._calls.pop(params.get("requestId"), None)) is not None:  # type: ignore[arg-type]
-                    task.cancel()  # and there is no answer
+                if (call := self._calls.pop(params.get("requestId"), None)) is not None:  # type: ignore[arg-type]
+                    call.cancel()  # and there is no answer
 
     def _on_request(self, key: RequestKey, method: Any, params: Any) -> None:
         if not isinstance(method, str) or not isinstance(params, dict):
@@ -95,8 +98,8 @@ class BundledConnection(asyncio.Protocol):
         if result is None:
             name, arguments = called(params)
             tool = self._tools.get(name)
-            if tool is not None and not tool.quick:
-                self._calls[key] = asyncio.ensure_future(self._call(key, tool, arguments))
+            if tool is not None and not tool.quick and self._begin is not None:
+                self._calls[key] = self._begin(key, tool, arguments)
                 return
             result = self._protocol.complete(self._at_once(name, tool, arguments))
         self._write(answered(key, result))
@@ -105,46 +108,12 @@ class BundledConnection(asyncio.Protocol):
         if tool is None:
             return text_result(f"there is no tool {name!r}; expected one of {', '.join(self._tools)}", is_error=True)
         try:
-            return tool.plain_result(arguments)
+            return tool.result(arguments)
         except Exception as exc:
-            raise _internal(exc) from exc
-
-    async def _call(self, key: RequestKey, tool: BundledTool, arguments: JsonObject) -> None:
-        try:
-            if tool.is_async:
-                result = await tool.result(arguments)
-            else:
-                async with self._threads:
-                    result = await _in_thread(lambda: tool.plain_result(arguments))
-            line = answered(key, self._protocol.complete(result))
-        except Exception as exc:  # noqa: BLE001 - as above
-            line = failed(key, _internal(exc))
-        if self._calls.pop(key, None) is not None:
-            self._write(line)
+            raise internal(exc) from exc
 
 
-def _internal(exc: Exception) -> ProtocolError:
+def internal(exc: Exception) -> ProtocolError:
+    """Of a call whose tool has an error. The traceback is on stderr."""
     traceback.print_exception(exc)
     return ProtocolError(INTERNAL, f"Internal error: {type(exc).__name__}: {str(exc)[:500]}")
-
-
-async def _in_thread(function: Callable[[], JsonObject]) -> JsonObject:
-    """In a thread that the process's end does not wait for, unlike an executor's."""
-    loop = asyncio.get_running_loop()
-    found: asyncio.Future[JsonObject] = loop.create_future()
-
-    def settle(result: JsonObject | None, failure: BaseException | None) -> None:
-        if not found.done():
-            found.set_result(cast(JsonObject, result)) if failure is None else found.set_exception(failure)
-
-    def work() -> None:
-        result, failure = None, None
-        try:
-            result = function()
-        except BaseException as exc:  # noqa: BLE001 - raised where it is awaited
-            failure = exc
-        with contextlib.suppress(RuntimeError):  # the loop has ended
-            loop.call_soon_threadsafe(settle, result, failure)
-
-    threading.Thread(target=work, daemon=True).start()
-    return await found

@@ -20,9 +20,15 @@ from html.parser import HTMLParser
 from typing import Any
 from urllib.parse import SplitResult, urljoin, urlsplit
 
-from pydantic import Field
-
-from sampler.mcp_docker.tools.serving import BundledServer, BundledTool, ToolArguments, ToolRefusal, run, server_of
+from sampler.mcp_docker.tools.serving import (
+    BundledServer,
+    BundledTool,
+    ToolArguments,
+    ToolRefusal,
+    argument,
+    run,
+    server_of,
+)
 
 MAX_BYTES = 5 * 1024 * 1024
 MAX_CHARS = 50_000
@@ -33,9 +39,9 @@ _PIECE_BYTES = 65_536
 
 
 class FetchArguments(ToolArguments):
-    url: str = Field(description="an http or https address", max_length=4_000)
-    first_char: int = Field(0, description="character of the text to begin with", ge=0)
-    timeout_s: float = Field(30.0, gt=0, le=120)
+    url: str = argument(description="an http or https address", max_length=4_000)
+    first_char: int = argument(0, description="character of the text to begin with", ge=0)
+    timeout_s: float = argument(30.0, gt=0, le=120)
 
 
 class AllowedHosts:

@@ -7,44 +7,50 @@ import sys
 import time
 from collections.abc import Sequence
 
-from pydantic import Field
-
 from sampler.mcp_docker.tools.beneath import BeneathFolder
-from sampler.mcp_docker.tools.serving import BundledServer, BundledTool, ToolArguments, ToolRefusal, run, server_of
+from sampler.mcp_docker.tools.serving import (
+    BundledServer,
+    BundledTool,
+    ToolArguments,
+    ToolRefusal,
+    argument,
+    run,
+    server_of,
+)
 
 MAX_FILE_BYTES = 16 * 1024 * 1024
 MAX_LISTED = 1_000
 MAX_MATCHES = 200
 _SEARCH_S = 20.0
 _SHOWN_CHARS = 300
-_PATH = Field(description="relative to the workspace", max_length=4096)
+_PATH = argument(description="relative to the workspace", max_length=4096)
 
 
 class ReadArguments(ToolArguments):
     path: str = _PATH
-    first_line: int = Field(1, description="line to begin with", ge=1)
-    lines: int = Field(500, description="how many lines", ge=1, le=5_000)
+    first_line: int = argument(1, description="line to begin with", ge=1)
+    lines: int = argument(500, description="how many lines", ge=1, le=5_000)
 
 
 class WriteArguments(ToolArguments):
     path: str = _PATH
-    content: str = Field(description="the whole new content", max_length=MAX_FILE_BYTES)
+    content: str = argument(description="the whole new content", max_length=MAX_FILE_BYTES)
 
 
 class ListArguments(ToolArguments):
-    path: str = Field(".", description="a folder, relative to the workspace", max_length=4096)
-    levels: int = Field(1, description="of folders below it that are listed too", ge=1, le=20)
+    path: str = argument(".", description="a folder, relative to the workspace", max_length=4096)
+    levels: int = argument(1, description="of folders below it that are listed too", ge=1, le=20)
 
 
 class EditArguments(ToolArguments):
     path: str = _PATH
-    old: str = Field(description="text that occurs exactly once in the file", min_length=1)
-    new: str = Field(description="the text that takes its place")
+    old: str = argument(description="text that occurs exactly once in the file", min_length=1)
+    new: str = argument(description="the text that takes its place")
 
 
 class SearchFilesArguments(ToolArguments):
-    text: str = Field(description="text to be found, upper and lower case alike", min_length=1, max_length=1_000)
-    path: str = Field(".", description="a folder, relative to the workspace", max_length=4096)
+    text: str = argument(description="text to be found, upper and lower case alike", min_length=1, max_length=1_000)
+    path: str = argument(".", description="a folder, relative to the workspace", max_length=4096)
 
 
 class Workspace:

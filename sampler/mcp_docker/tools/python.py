@@ -17,10 +17,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from pydantic import Field
-
 from sampler.mcp_docker.tools.bounded_output import BoundedOutput
-from sampler.mcp_docker.tools.serving import BundledServer, BundledTool, ToolArguments, run, server_of
+from sampler.mcp_docker.tools.serving import BundledServer, BundledTool, ToolArguments, argument, run, server_of
 from sampler.mcp_docker.tools.shell import MAX_OUTPUT_CHARS
 
 _INTERRUPT_S = 2.0  # from SIGINT to SIGKILL
@@ -29,8 +27,8 @@ _POLL_S = 0.01
 
 
 class PythonArguments(ToolArguments):
-    code: str = Field(description="Python code; the value of a last expression is printed", max_length=1_000_000)
-    timeout_s: float = Field(60.0, description="after which the code is interrupted", gt=0, le=3600)
+    code: str = argument(description="Python code; the value of a last expression is printed", max_length=1_000_000)
+    timeout_s: float = argument(60.0, description="after which the code is interrupted", gt=0, le=3600)
 
 
 class PythonWorker:

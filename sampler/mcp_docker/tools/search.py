@@ -14,9 +14,15 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from pydantic import Field
-
-from sampler.mcp_docker.tools.serving import BundledServer, BundledTool, ToolArguments, ToolRefusal, run, server_of
+from sampler.mcp_docker.tools.serving import (
+    BundledServer,
+    BundledTool,
+    ToolArguments,
+    ToolRefusal,
+    argument,
+    run,
+    server_of,
+)
 
 TEXT_SUFFIXES = {".txt", ".md", ".rst", ".html", ".tex", ".csv", ".json", ".py"}
 MAX_READ_CHARS = 20_000
@@ -27,13 +33,13 @@ Row = tuple[str, str, str]  # id, title, text
 
 
 class CorpusSearchArguments(ToolArguments):
-    query: str = Field(description="words to be found", min_length=1, max_length=2_000)
-    results: int = Field(5, description="how many", ge=1, le=50)
+    query: str = argument(description="words to be found", min_length=1, max_length=2_000)
+    results: int = argument(5, description="how many", ge=1, le=50)
 
 
 class CorpusReadArguments(ToolArguments):
-    id: str = Field(description="a document's id, from a result of `search`")
-    first_char: int = Field(0, description="character to begin with", ge=0)
+    id: str = argument(description="a document's id, from a result of `search`")
+    first_char: int = argument(0, description="character to begin with", ge=0)
 
 
 class Corpus:

@@ -13,18 +13,16 @@ import subprocess
 import sys
 from collections.abc import Sequence
 
-from pydantic import Field
-
 from sampler.mcp_docker.tools.bounded_output import BoundedOutput
-from sampler.mcp_docker.tools.serving import BundledServer, BundledTool, ToolArguments, run, server_of
+from sampler.mcp_docker.tools.serving import BundledServer, BundledTool, ToolArguments, argument, run, server_of
 
 MAX_OUTPUT_CHARS = 20_000
 _POLL_S = 0.02
 
 
 class ShellArguments(ToolArguments):
-    command: str = Field(description="a command line for bash (or sh)", max_length=100_000)
-    timeout_s: float = Field(60.0, description="after which the command is killed", gt=0, le=3600)
+    command: str = argument(description="a command line for bash (or sh)", max_length=100_000)
+    timeout_s: float = argument(60.0, description="after which the command is killed", gt=0, le=3600)
 
 
 async def run_command(arguments: ShellArguments) -> str:

@@ -10,9 +10,15 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from pydantic import Field
-
-from sampler.mcp_docker.tools.serving import BundledServer, BundledTool, ToolArguments, ToolRefusal, run, server_of
+from sampler.mcp_docker.tools.serving import (
+    BundledServer,
+    BundledTool,
+    ToolArguments,
+    ToolRefusal,
+    argument,
+    run,
+    server_of,
+)
 
 MAX_CELL_CHARS = 2_000
 _STEPS = 10_000  # of SQLite's virtual machine, between two looks at the clock
@@ -23,9 +29,9 @@ _PRAGMAS = {"table_info", "table_xinfo", "table_list", "index_list", "index_info
 
 
 class QueryArguments(ToolArguments):
-    statement: str = Field(description="one SQL statement, in SQLite's dialect", max_length=100_000)
-    rows: int = Field(100, description="at most so many rows", ge=1, le=10_000)
-    timeout_s: float = Field(30.0, description="after which the statement is ended", gt=0, le=600)
+    statement: str = argument(description="one SQL statement, in SQLite's dialect", max_length=100_000)
+    rows: int = argument(100, description="at most so many rows", ge=1, le=10_000)
+    timeout_s: float = argument(30.0, description="after which the statement is ended", gt=0, le=600)
 
 
 class DatabaseFile:

@@ -19,7 +19,7 @@ async def on_call_tool(context, params):
     if tool is None:
         told = f"there is no tool {params.name!r}; expected one of {', '.join(TOOLS)}"
         return CallToolResult(content=[TextContent(type="text", text=told)], is_error=True)
-    return CallToolResult.model_validate(tool.plain_result(params.arguments or {}))
+    return CallToolResult.model_validate(tool.result(params.arguments or {}))
 
 
 async def main() -> None:

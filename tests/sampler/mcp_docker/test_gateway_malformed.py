@@ -5,12 +5,15 @@ import os
 import socket
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 from mcp import Client
 
 from sampler.mcp_docker.client_profile import MAX_CAPABILITIES_CHARS
-from sampler.mcp_docker.fork_server import _fork
+from sampler.mcp_docker.fork_server import ForkServerLoop
+from sampler.mcp_docker.sandbox.warden import Specification
+from sampler.mcp_docker.sandbox.watch import Bounds
 from sampler.mcp_docker.sessions import MAX_PROFILES, Sessions
 from sampler.mcp_docker.tool_set import Profile
 from tests.sampler.mcp_docker.gateways import TOOL_SERVERS, RawClient, gateway
@@ -95,6 +98,9 @@ def test_a_fork_that_fails_is_reported_as_the_end_of_that_session_alone(
 
     monkeypatch.setattr(os, "fork", refused)
     with ours, theirs:
-        assert _fork(theirs, 7) is None
+        loop = ForkServerLoop(theirs, {"tool": ModuleType("tool")})
+        specification = Specification("/", Bounds(1, 1, 1, 1, 1), [], None, []).text()
+        loop.start({"start": 7, "module": "tool", "specification": specification}, [])
+        loop.report()
         assert b'"ended": 7' in ours.recv(1000)
     assert "cannot be forked" in capfd.readouterr().err
