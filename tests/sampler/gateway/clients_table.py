@@ -28,22 +28,23 @@ from tests.sampler.gateway.agents import ScriptedEngine, call, played, trained_i
 
 HERE = Path(__file__).parent / "clients"
 PAGE = (Path(__file__).parents[3] / "docs" / "any_agent.md").read_text(encoding="utf-8")
-(LANGGRAPH,) = (block for block in re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL) if "langchain" in block)
-CLIENTS = [  # package, dialect, streamed, script and arguments
-    ("langgraph", "chat", False, "of the page"),
+BLOCKS = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+(BEGINNING,) = (block for block in BLOCKS if block.startswith("import os, sys"))
+CLIENTS = [  # package, dialect, streamed, script and arguments, or what the page's block imports
+    ("langgraph", "chat", False, "import create_agent"),
     ("langgraph", "chat", True, "langgraph_react.py stream"),
     ("langchain-mcp-adapters", "chat", False, "langgraph_react.py mcp {python} {box} stdio"),
-    ("openai-agents", "responses", False, "openai_agents.py"),
+    ("openai-agents", "responses", False, "import Agent, Runner"),
     ("openai-agents", "responses", True, "openai_agents.py stream"),
     ("openai-agents", "chat", False, "openai_agents.py chat"),
     ("openai-agents", "chat", True, "openai_agents.py chat stream"),
-    ("pydantic-ai-slim", "chat", False, "pydantic_ai_agent.py openai"),
+    ("pydantic-ai-slim", "chat", False, "import OpenAIChatModel"),
     ("pydantic-ai-slim", "chat", True, "pydantic_ai_agent.py openai stream"),
     ("pydantic-ai-slim", "messages", False, "pydantic_ai_agent.py anthropic"),
     ("pydantic-ai-slim", "messages", True, "pydantic_ai_agent.py anthropic stream"),
-    ("google-genai", "google", False, "google_genai.py"),
-    ("google-genai", "google", True, "google_genai.py stream"),
-    ("smolagents", "chat", False, "smolagents_agent.py"),
+    ("google-genai", "google", False, "import genai"),
+    ("google-genai", "google", True, "google_genai.py"),
+    ("smolagents", "chat", False, "import OpenAIServerModel"),
 ]
 BOX = Path(__file__).parents[1] / "tool_servers" / "box.py"
 
@@ -52,12 +53,14 @@ def reply_to(tool: str, final: str) -> "list[str]":
     return [f"I add.\n{call(tool, a=1, b=2)}\n{call(tool, a=3, b=4)}", call(tool, a=3, b=7), final]
 
 
-async def row(store: Store, python: str, package: str, dialect: str, streamed: bool, script: str) -> tuple[str, bool]:
+async def row(
+    folder: Path, store: Store, python: str, package: str, dialect: str, streamed: bool, script: str
+) -> tuple[str, bool]:
     final = call("final_answer", answer="<answer>4</answer>") if package == "smolagents" else "<answer>4</answer>"
     engine = ScriptedEngine(reply_to("add", final))
     command = f"{python} {HERE}/" + script.format(python=sys.executable, box=BOX)
-    if script == "of the page":
-        command = shlex.join([python, "-c", LANGGRAPH])
+    if script.startswith("import "):  # a file: smolagents reads the source of its tools
+        command = shlex.join([python, str(block_of(script, folder))])
     record, _, dispatches = await played(store, engine, None, agent_command=command)
     same = trained_ids(dispatches) == engine.exchanges
     kinds = [kind_of(dispatch, dispatches) for dispatch in dispatches]
@@ -69,6 +72,14 @@ async def row(store: Store, python: str, package: str, dialect: str, streamed: b
     line = f"{package:24} {version:10} {dialect:9} {streamed!s:8} {called:5} {len(dispatches):8} {counted} {tokens:7} {same!s:5}"
     problem = f"\n    {record.termination} {record.error}" if record.error else ""
     return f"{line} {record.score} {causes}{problem}", same and record.error is None
+
+
+def block_of(words: str, folder: Path) -> Path:
+    """The script that the page shows for these words."""
+    (found,) = (block for block in BLOCKS if words in block)
+    file = folder / f"{words.replace(' ', '_')}.py"
+    file.write_text(BEGINNING + found, encoding="utf-8")
+    return file
 
 
 def version_of(python: str, package: str) -> str:
@@ -93,7 +104,7 @@ async def main(python: str, only: str) -> int:
     with tempfile.TemporaryDirectory() as folder, Mongod(Path(folder)) as mongod:
         for number, client in enumerate(one for one in CLIENTS if only in " ".join(map(str, one))):
             async with Store.open(mongod.connection_string, f"clients-{number}") as store:
-                text, passed = await row(store, python, *client)
+                text, passed = await row(Path(folder), store, python, *client)
             print(text, flush=True)
             good = good and passed
     return 0 if good else 1

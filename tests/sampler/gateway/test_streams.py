@@ -86,7 +86,8 @@ async def test_a_client_that_leaves_in_the_middle_of_a_stream_aborts_its_request
         async def agent(task: AgentTask) -> None:
             with pytest.raises(InterruptedError):
                 await client(task, Leaves("never", engine))
-            await engine.aborted.wait()
+            async with asyncio.timeout(60):
+                await engine.aborted.wait()
             await client(task, Seen("", engine))
 
         record, _, dispatches = await played(store, engine.url, agent)

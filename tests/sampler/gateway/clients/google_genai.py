@@ -1,4 +1,4 @@
-"""google-genai: a chat whose functions the SDK calls itself; with `stream`, as a stream and with its own loop."""
+"""google-genai, streamed, with a loop of its own."""
 
 import os
 import sys
@@ -15,9 +15,6 @@ def add(a: int, b: int) -> str:
 client = genai.Client()
 model = os.environ["GEMINI_MODEL"]
 question = sys.stdin.read()
-if "stream" not in sys.argv[1:]:
-    print(client.chats.create(model=model, config={"tools": [add]}).send_message(question).text)
-    sys.exit()
 tool = types.Tool(
     function_declarations=[types.FunctionDeclaration.from_callable(client=client._api_client, callable=add)]
 )
