@@ -14,11 +14,13 @@ import httpx
 
 from sampler.engine.client.fields import MAX_INT32, shown
 from sampler.engine.client.refusals import refusal
+from sampler.engine.client.transport import MAX_BODY_BYTES
 from sampler.errors import EngineContractBroken
 from shared.outside_text import text_of
 
 OnIds = Callable[[Sequence[int]], None]
 PERIOD_S = 0.02
+PAUSES = 20  # between two events that are parsed, as a multiple of what that took: at most 5 % of a core for each reply
 MAX_EVENTS = 512  # of one reply: each repeats all tokens before it
 _DATA, _END, _DONE = b"data: ", b"\n\n", b"[DONE]"
 
@@ -33,17 +35,23 @@ class StreamedAnswer:
 
     def __init__(self, on_ids: OnIds) -> None:
         self._on_ids = on_ids
-        self._rest = b""
+        self._rest = bytearray()
         self._newest = b""
-        self._heard_at = 0.0
+        self._hear_at = 0.0
 
     def feed(self, part: bytes) -> None:
+        """Raises ValueError for an event without an end."""
+        before = len(self._rest)
         self._rest += part
-        whole, found, rest = self._rest.rpartition(_END)
-        if not found:
+        end = self._rest.rfind(_END, max(0, before - len(_END) + 1))
+        if end < 0:
+            if len(self._rest) > MAX_BODY_BYTES:
+                raise ValueError(f"an event without an end within {MAX_BODY_BYTES} bytes")
             return
-        self._rest = rest
-        for event in reversed(whole.split(_END)):
+        whole = bytes(self._rest[:end])
+        del self._rest[: end + len(_END)]
+        while whole:
+            whole, _, event = whole.rpartition(_END)
             if event.startswith(_DATA) and (body := event[len(_DATA) :]) != _DONE:
                 self._newest = body
                 self._hear()
@@ -63,10 +71,11 @@ class StreamedAnswer:
         return found
 
     def _hear(self) -> None:
-        if (now := time.monotonic()) - self._heard_at < PERIOD_S:
+        if (began := time.monotonic()) < self._hear_at:
             return
-        self._heard_at = now
         found = _parsed(self._newest)
+        now = time.monotonic()
+        self._hear_at = now + max(PERIOD_S, PAUSES * (now - began))
         ids = found.get("output_ids") if found else None
         if isinstance(ids, list) and all(type(token) is int and 0 <= token <= MAX_INT32 for token in ids):
             self._on_ids(ids)

@@ -1,0 +1,47 @@
+"""Streamed replies of `/generate`: every split into parts gives the whole reply, and none is kept without a bound."""
+
+import itertools
+import json
+from typing import Any
+
+import httpx
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sampler.engine.client import streamed
+from sampler.engine.client.streamed import StreamedAnswer
+from sampler.errors import EngineContractBroken
+
+EVENTS: list[dict[str, Any]] = [
+    {"output_ids": list(range(n)), "meta_info": {"completion_tokens": n}} for n in range(1, 6)
+]
+WHOLE = b"".join(b"data: " + json.dumps(event).encode() + b"\n\n" for event in EVENTS) + b"data: [DONE]\n\n"
+
+
+@given(st.lists(st.integers(0, len(WHOLE)), max_size=40))
+def test_a_stream_in_any_parts_ends_with_its_last_event(cuts: list[int]) -> None:
+    heard: list[list[int]] = []
+    answer = StreamedAnswer(lambda ids: heard.append(list(ids)))
+    bounds = [0, *sorted(cuts), len(WHOLE)]
+    for begin, end in itertools.pairwise(bounds):
+        answer.feed(WHOLE[begin:end])
+    assert answer.whole("engine", httpx.Response(200)) == EVENTS[-1]
+    assert all(ids == list(range(len(ids))) for ids in heard), "each has everything so far"
+
+
+def test_an_event_without_an_end_is_not_kept_beyond_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(streamed, "MAX_BODY_BYTES", 1000)
+    answer = StreamedAnswer(lambda ids: None)
+    answer.feed(WHOLE * 100)  # many bytes, but events
+    for _ in range(10):
+        answer.feed(b"x" * 100)
+    with pytest.raises(ValueError, match="without an end within 1000 bytes"):
+        answer.feed(b"x" * 100)
+
+
+def test_a_stream_that_ends_in_the_middle_of_an_event_is_no_reply() -> None:
+    answer = StreamedAnswer(lambda ids: None)
+    answer.feed(b'data: {"output_ids": [1')
+    with pytest.raises(EngineContractBroken, match="expected JSON"):
+        answer.whole("engine", httpx.Response(200))
