@@ -141,6 +141,13 @@ def test_mcp_dockers_servers_can_be_started() -> None:
         assert (ROOT / f"{server.args[-1].replace('.', '/')}.py").is_file()
 
 
+def test_mcp_docker_can_serve_the_examples_tools_which_are_a_service() -> None:
+    (server,) = parse_servers(DEPLOY / "mcp" / "example.json")
+    port = flags(SERVICES["example-tools"]["command"])[-1]
+    assert server.url == f"http://example-tools:{port}/mcp"
+    assert set(SERVICES["mcp"]["networks"]) & set(SERVICES["example-tools"]["networks"])
+
+
 def test_commands_of_tandem_exist() -> None:
     known = {command.name for command in app.registered_commands} | {group.name for group in app.registered_groups}
     named = {"database"}
@@ -159,19 +166,19 @@ def test_a_services_grace_exceeds_what_it_needs_to_stop() -> None:
 
 def test_images_copy_what_exists_and_the_samplers_has_neither_torch_nor_the_trainer() -> None:
     allowed = [line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")]
-    for path in (DEPLOY / "Dockerfile", DEPLOY / "mcp" / "Dockerfile"):
-        for line in re.findall(r"^COPY (?!--from)(.*)$", path.read_text(), re.MULTILINE):
-            for source in line.split()[:-1]:
-                assert (ROOT / source).exists(), source
-                assert any(
-                    source == name or name.startswith(f"{source}/") or source.startswith(f"{name}/") for name in allowed
-                )
-    stages = {
-        part.split()[0]: part for part in re.split(r"^FROM \S+ AS ", (DEPLOY / "Dockerfile").read_text(), flags=re.M)
-    }
+    text = (DEPLOY / "Dockerfile").read_text()
+    for line in re.findall(r"^COPY (?!--from)(.*)$", text, re.MULTILINE):
+        for source in line.split()[:-1]:
+            assert (ROOT / source).exists(), source
+            assert any(
+                source == name or name.startswith(f"{source}/") or source.startswith(f"{name}/") for name in allowed
+            )
+    stages = {part.split()[0]: part for part in re.split(r"^FROM \S+ AS ", text, flags=re.M)}
     assert "torch" not in stages["sampler"] + stages["sampler-packages"]
     assert "COPY trainer" not in stages["sampler"] + stages["engine"]
     assert "COPY sampler" not in stages["trainer"]
     assert "sampler-packages" in stages["sampler"]
-    for name in ("Dockerfile", "mcp/Dockerfile"):
-        assert re.search(r"^USER 10001:10001$", (DEPLOY / name).read_text(), re.MULTILINE)
+    for name in {service["build"]["target"] for service in SERVICES.values() if "build" in service}:
+        users = re.findall(r"^USER (\S+)$", stages[name], re.MULTILINE)
+        assert users[-1:] == ["10001:10001"], f"{name} runs as {users}"
+        assert len(re.findall("^CMD ", stages[name], re.MULTILINE)) == 1

@@ -1,13 +1,16 @@
 """Tries the Docker Compose deployment on a real engine: `python -m scripts.deploy_check --help`.
 
-    build ▸ up to healthy ▸ import ▸ train ▸ scale to 6, then 1 ▸ kill each container ▸ trained ▸ audit ▸ what lies in the images
+    build ▸ up to healthy ▸ import ▸ train ▸ scale to 6, then 1 ▸ kill each container ▸ trained ▸ audit
+          ▸ backup, all deleted, restored ▸ what lies in the images
 
 Variables of the Compose file are taken from the environment (deploy/.env.example): images, ports, package indices.
 """
 
 import json
 import sys
+import tempfile
 import time
+from pathlib import Path
 from typing import Any
 
 from scripts.deploy_check import images
@@ -16,7 +19,7 @@ from scripts.deploy_check.settings import DeployCheckConfig
 from shared.errors import TandemError
 from shared.processes.interrupt import run_command
 
-TOOLS = "http://example-tools:9800/mcp"
+EXAMPLE_TOOLS = "./mcp/example.json"  # the Compose file's MCP-Docker serves the bundled tasks' tools
 SERVICES = ("mongo", "mcp", "example-tools", "cpu-engine", "keeper", "sampler", "trainer")
 IMAGES = ("sampler", "mcp", "trainer", "engine")
 LAST_STEPS = 5
@@ -26,11 +29,9 @@ class DeploymentTrial:
     """The steps in order; `figures` is what they found."""
 
     def __init__(self, config: DeployCheckConfig) -> None:
-        flags = f"--max_steps {config.max_steps}"
         self.config = config
-        self.compose = Compose(
-            config.project, {"RUN_NAME": config.run, "TRAINER_FLAGS": flags, "MCP_MANAGER_URL": TOOLS}
-        )
+        self.environment = {"RUN_NAME": config.run, "TRAINER_FLAGS": f"--max_steps {config.max_steps}"}
+        self.compose = Compose(config.project, self.environment)
         self.figures: dict[str, Any] = {}
 
     def run(self) -> None:
@@ -40,6 +41,7 @@ class DeploymentTrial:
             self.bring_up()
             self.train()
             self.finish()
+            self.back_up()
         finally:
             if not self.config.keep:
                 self.compose.run("down", "--volumes", "--timeout", "20", check=False)
@@ -51,7 +53,7 @@ class DeploymentTrial:
         self._told("build_s", time.monotonic() - started)
 
     def bring_up(self) -> None:
-        """`up` alone: MongoDB and MCP-Docker."""
+        """`up` alone: MongoDB, and MCP-Docker with its own tools."""
         started = time.monotonic()
         self.compose.run("up", "-d", profiles=False)
         self._healthy("mongo", "mcp")
@@ -61,6 +63,7 @@ class DeploymentTrial:
 
     def train(self) -> None:
         started = time.monotonic()
+        self.compose = Compose(self.config.project, self.environment | {"MCP_SERVERS_FILE": EXAMPLE_TOOLS})
         self._scale(self.config.samplers)
         self._healthy(*SERVICES)
         self._told("all_healthy_s", time.monotonic() - started)
@@ -112,11 +115,42 @@ class DeploymentTrial:
             for name, found in (("", rewards), ("_bare", bare)):
                 last = found[max(0, common - LAST_STEPS) : common]
                 self._told(f"reward{name}_up_to_step_{common}", sum(last) / len(last))
+        self._look_at_tools()
         status = self._status()
         self._told("status", {name: status[name] for name in ("records", "record_data", "abandoned", "malformed")})
         self._told("confinement", {service_of(one): images.confinement(one) for one in self.compose.containers()})
         self._told("restarts", {name_of(one): one["RestartCount"] for one in self.compose.containers()})
         self._told("running", images.running(self.compose))
+
+    def back_up(self) -> None:
+        """Save, delete every container and volume, restore: the database says the same of the run."""
+        before, started = self._status()["records"], time.monotonic()
+        with tempfile.TemporaryDirectory(prefix="tandem-backup-") as folder:
+            file = Path(folder) / "backup.tar"
+            say(self.compose.back_up("save", file).strip())
+            self._healthy(*SERVICES)
+            self.compose.run("down", "--volumes", "--timeout", "20")
+            say(self.compose.back_up("restore", file).strip())
+        self.compose = Compose(self.config.project, self.environment)  # MCP-Docker with its own tools
+        self.compose.run("up", "-d", profiles=False)
+        self._healthy("mongo", "mcp")
+        self._told("backup_and_restore_s", time.monotonic() - started)
+        after = self._status()["records"]
+        self._told("records_restored", after)
+        if (
+            after != before
+            or not json.loads(self.compose.tandem("audit", self.config.run, "--json", check=False))["ok"]
+        ):
+            raise DeployCheckFailed(
+                f"the restored database has the records {after}; expected {before}, and a clean audit"
+            )
+
+    def _look_at_tools(self) -> None:
+        """The episodes' calls went through MCP-Docker: its counts since it was started last."""
+        calls = {words[0]: float(words[1]) for words in map(str.split, images.mcp_counts(self.compose).splitlines())}
+        self._told("mcp_docker", calls)
+        if not any("calls_total" in name and value > 0 for name, value in calls.items()):
+            raise DeployCheckFailed("no call went through MCP-Docker")
 
     def look_at_images(self) -> None:
         prefix, _, tag = self.compose.image.rpartition("/sampler:")

@@ -49,6 +49,13 @@ class Compose:
     def tandem(self, *arguments: str, check: bool = True) -> str:
         return self.run("run", "--rm", "-T", "--no-deps", "tandem", *arguments, check=check)
 
+    def back_up(self, verb: str, file: Path) -> str:
+        """deploy/backup.sh of this project."""
+        script = str(ROOT / "deploy" / "backup.sh")
+        return self._run(
+            ["env", f"COMPOSE_PROJECT_NAME={self.project}", script, verb, str(file)], check=True, quiet=True
+        )
+
     def docker(self, *arguments: str, check: bool = True) -> str:
         return self._run(["docker", *arguments], check=check, quiet=True)
 
@@ -71,27 +78,18 @@ class Compose:
         return time.monotonic() - started
 
     def _run(self, command: list[str], *, check: bool, quiet: bool) -> str:
-        errors = subprocess.PIPE if quiet else None
-        done = subprocess.run(
-            command,
-            cwd=ROOT,
-            env=self._environment,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=errors,
-            text=True,
-            check=False,
-        )
+        pipes: dict[str, Any] = {"stdin": subprocess.DEVNULL, "capture_output": quiet, "text": True, "check": False}
+        done = subprocess.run(command, cwd=ROOT, env=self._environment, **pipes)
+        said = (done.stderr or "") + (done.stdout or "")
         if check and done.returncode:
-            said = ((done.stderr or "") + done.stdout)[-3000:]
-            raise DeployCheckFailed(f"{' '.join(command)}: status {done.returncode}\n{said}")
-        return done.stdout
+            raise DeployCheckFailed(f"{' '.join(command)}: status {done.returncode}\n{said[-3000:]}")
+        return done.stdout or ""
 
 
 def health_of(container: dict[str, Any]) -> str:
-    """healthy, unhealthy or starting; without a check, the container's status."""
+    """healthy, unhealthy or starting; of a container that has ended, or without a check, its status."""
     state = container["State"]
-    return str(state["Health"]["Status"] if "Health" in state else state["Status"])
+    return str(state["Health"]["Status"] if state["Running"] and "Health" in state else state["Status"])
 
 
 def service_of(container: dict[str, Any]) -> str:

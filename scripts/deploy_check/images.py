@@ -1,4 +1,4 @@
-"""What lies in the images: sizes, programs, torch, secrets."""
+"""What lies in the images and runs in the containers: sizes, programs, torch, secrets, MCP-Docker's counts."""
 
 import re
 from typing import Any
@@ -50,6 +50,19 @@ KNOWN_EXAMPLES = (
     f"{PACKAGES}/cryptography/hazmat/primitives/serialization/ssh.py",  # the first line of a key, which it looks for
     "/app/shared/redaction.py",
 )
+
+
+METRICS = (
+    "import re, urllib.request as u; token = open('/run/mcp/token').read().strip();"
+    "r = u.Request('http://127.0.0.1:9700/metrics', headers={'Authorization': 'Bearer ' + token});"
+    "page = u.urlopen(r, timeout=8).read().decode();"
+    "print(*re.findall(r'^\\S*(?:sessions_\\S*total|calls_total)\\S* .*', page, re.M), sep='\\n')"
+)
+
+
+def mcp_counts(compose: Compose) -> str:
+    """What MCP-Docker's `/metrics` says of sessions and calls, a line each."""
+    return compose.run("exec", "-T", "mcp", "python", "-c", METRICS)
 
 
 def running(compose: Compose) -> dict[str, list[str]]:

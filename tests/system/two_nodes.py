@@ -6,7 +6,7 @@
 `scripts/minirl_example.sh` starts each machine. a and b share output/RUN (checkpoints, published weights), c shares no folder.
 After the first steps all samplers of b are killed at once (kill -9) and come back; then c is lost as a whole and comes back while
 the run is paused, since it would else end before; then c is asked to leave (SIGTERM). With --broadcast, c brings an engine too,
-which gets its weights over the network alone.
+which shares output/RUN and gets weights over the network.
 The end is the audit: no slot lost, none counted twice.
 """
 
@@ -23,8 +23,8 @@ from pathlib import Path
 
 import yaml
 
-from shared.documents.run import InferenceService
-from shared.documents.states import RunState, ServiceStatus
+from shared.documents.run import InferenceService, Worker
+from shared.documents.states import RunState
 from shared.processes.mongod import Mongod
 from shared.store import Store
 from tests.system.namespaces import ROOT, Machine, Network
@@ -47,7 +47,7 @@ class Check:
         (network.folder / "shared").mkdir()
         self.a = network.add("a", shared)
         self.b = network.add("b", shared)
-        self.c = network.add("c")
+        self.c = network.add("c", shared if broadcast else None)
         self.broadcast = broadcast
         held_out = (ROOT / "assets" / "example" / "eval.jsonl").read_text().splitlines()[:16]
         self.eval_file = network.folder / "eval.jsonl"
@@ -91,12 +91,14 @@ class Check:
     async def engines_of_c(self) -> list[InferenceService]:
         return [s for s in await self.store.services.live("main") if self.c.address in s.url]
 
+    async def living_of_c(self) -> list[Worker]:
+        return [w for w in await self.store.workers.live() if w.host == self.c.name]
+
     async def c_is_gone(self) -> bool:
-        workers = [w for w in await self.store.workers.live() if w.host == self.c.name]
-        return not workers and not await self.engines_of_c()
+        return not await self.living_of_c() and not await self.engines_of_c()
 
     async def c_is_back(self) -> bool:
-        samplers = [w for w in await self.store.workers.live() if w.host == self.c.name and w.kind == "sampler"]
+        samplers = [w for w in await self.living_of_c() if w.kind == "sampler"]
         return bool(samplers) and (not self.broadcast or bool(await self.engines_of_c()))
 
 
@@ -141,13 +143,19 @@ async def scenario(check: Check) -> None:
 
 
 async def until_broadcast(check: Check) -> None:
-    """Until c's engine, which sees none of the published files, serves a version of the trainer."""
+    """Until c's engine serves a version that it got by broadcast."""
+
+    async def keeper() -> Worker | None:
+        return next((w for w in await check.living_of_c() if w.stats.get("update_broadcast_bytes", 0) > 0), None)
 
     async def served() -> bool:
-        return any(s.status is ServiceStatus.UP and s.version > 0 for s in await check.engines_of_c())
+        return await keeper() is not None
 
-    await check.watch.until("a version at c's engine", served)
-    check.watch.say("c's engine serves weights that it got over the network alone")
+    await check.watch.until("a broadcast to c's engine", served)
+    if found := await keeper():
+        check.watch.say(
+            f"c's engine got {found.stats['update_broadcast_bytes']:g} bytes of weights over the network: {found.doing}"
+        )
 
 
 async def run(folder: Path, steps: int, *, broadcast: bool) -> None:
