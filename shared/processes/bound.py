@@ -1,24 +1,23 @@
-"""Runs a command that ends with its parent: `python -I -S bound.py PARENT_PID COMMAND ARGUMENT...`
+"""Runs a command that ends, with all its descendants, when its parent does: `python -I -S bound.py LIFELINE COMMAND ARGUMENT...`
 
-The kernel kills the command if its parent dies, also by SIGKILL. The command keeps this process's pid. Outside of Linux
-it just runs. Standard library only.
+A guard (`shared.processes.guard`) without a limit on its last wait: it ends with the command's status, and only when none of the
+processes is left. So a device is free of them then. LIFELINE is a pipe that only the parent holds: it closes even if that is
+killed. Standard library only.
 """
 
-import ctypes
+import math
 import os
-import signal
 import sys
 
-_PARENT_DIES = 1  # PR_SET_PDEATHSIG
+if __name__ == "__main__":  # isolated from every path, so that no folder of a user is imported from
+    sys.path.append(os.path.abspath(__file__ + "/../../.."))
+
+from shared.processes.guard import execute, keep
 
 
 def main() -> None:
-    parent, command = int(sys.argv[1]), sys.argv[2:]
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PARENT_DIES, signal.SIGKILL, 0, 0, 0)
-        if os.getppid() != parent:  # it died before the kernel was asked
-            sys.exit(1)
-    os.execvp(command[0], command)
+    command = sys.argv[2:]
+    keep(int(sys.argv[1]), lambda: None, lambda: execute(command), kill_s=math.inf)
 
 
 if __name__ == "__main__":

@@ -81,8 +81,17 @@ def main() -> None:
     keep(int(sys.argv[1]), lambda: None, lambda: execute(command))
 
 
-def keep(lifeline: int, prepare: Callable[[], None], run: Callable[[], None], observer: Observer | None = None) -> None:
-    """Run `prepare` and then `run` in a child process, and end with its status when all descendants have ended: never returns."""
+def keep(
+    lifeline: int,
+    prepare: Callable[[], None],
+    run: Callable[[], None],
+    observer: Observer | None = None,
+    kill_s: float = KILL_S,
+) -> None:
+    """Run `prepare` and then `run` in a child process, and end with its status when all descendants have ended: never returns.
+
+    `kill_s`: limit for ending them by SIGKILL.
+    """
     observer = observer or Observer()
     told, tell = os.pipe()
     os.set_blocking(tell, False)
@@ -108,7 +117,7 @@ def keep(lifeline: int, prepare: Callable[[], None], run: Callable[[], None], ob
         children.reap()
         if children.status is None and observer.look(children.server):
             break
-    _end(children, LEAVE_S if children.status is None else LEFTOVERS_LEAVE_S)
+    _end(children, LEAVE_S if children.status is None else LEFTOVERS_LEAVE_S, kill_s)
     observer.ended()
     _end_as(children.status)
 
@@ -144,7 +153,7 @@ def execute(command: list[str]) -> None:
         os.write(2, f"cannot run {command[0]}: {exc.strerror}\n".encode())
 
 
-def _end(children: ServerProcesses, grace_s: float) -> None:
+def _end(children: ServerProcesses, grace_s: float, kill_s: float) -> None:
     """Send SIGTERM, then SIGKILL, until no child is left. Orphaned descendants become the guard's children, and are ended too."""
     told: set[int] = set()
     end = time.monotonic() + grace_s
@@ -154,7 +163,7 @@ def _end(children: ServerProcesses, grace_s: float) -> None:
             break
         children.signal(signal.SIGTERM, told)
         time.sleep(_POLL_S)  # orphans arrive one by one: no single wait covers all
-    end = time.monotonic() + KILL_S
+    end = time.monotonic() + kill_s
     while children.any_left and time.monotonic() < end:
         children.signal(signal.SIGKILL, set())
         time.sleep(_POLL_S)  # a killed child's children become the guard's only after it ended

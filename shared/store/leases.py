@@ -136,11 +136,9 @@ class LeaseVerbs:
 
     async def stay(self, lease: str, occupant: str, stay_s: float) -> bool:
         """Extend an occupant's time. False: it is not registered."""
-        longer = {"$mergeObjects": ["$$o", {"free_at": after(stay_s)}]}
-        chosen = {"$cond": [{"$eq": ["$$o.id", literal(occupant)]}, longer, "$$o"]}
         done = await self._leases.update_one(
             {"_id": lease, "occupants.id": occupant},
-            [{"$set": {"occupants": {"$map": {"input": "$occupants", "as": "o", "in": chosen}}}}],
+            [{"$set": {"occupants": _changed(occupant, {"free_at": after(stay_s)})}}],
         )
         return done.matched_count == 1
 
@@ -158,15 +156,19 @@ class LeaseVerbs:
         )
         return done.matched_count == 1
 
-    async def wake(self, lease: str, occupant: str, attempt: int) -> bool:
-        """Whether the occupant, asleep for `attempt`, may use the device again. False: it is claimed."""
+    async def wake(self, lease: str, occupant: str, attempt: int, stay_s: float) -> bool:
+        """Whether the occupant, asleep for `attempt`, may use the device again. False: it is claimed.
+
+        It then counts as alive for `stay_s`, also if it has counted as dead: it must be waited for from here on.
+        """
+        awake = {"asleep_for": None, "free_at": after(stay_s)}
         await self._leases.update_one(
             {
                 "_id": lease,
                 "occupants": {"$elemMatch": {"id": occupant, "asleep_for": attempt}},
                 "$expr": IS_FREE,
             },
-            {"$set": {"occupants.$.asleep_for": None}},
+            [{"$set": {"occupants": _changed(occupant, awake)}}],
         )
         mine = (await self.get(lease)).occupant(occupant)
         return mine is not None and mine.asleep_for is None
@@ -178,6 +180,12 @@ class LeaseVerbs:
 
 def _mine(claim: LeaseClaim) -> Document:
     return {"_id": claim.lease, "attempt": claim.attempt, "holder": claim.holder}
+
+
+def _changed(occupant: str, fields: Document) -> Document:
+    """The occupants, with other fields of one."""
+    chosen = {"$cond": [{"$eq": ["$$o.id", literal(occupant)]}, {"$mergeObjects": ["$$o", fields]}, "$$o"]}
+    return {"$map": {"input": "$occupants", "as": "o", "in": chosen}}
 
 
 def _not_long_dead() -> Document:

@@ -12,9 +12,12 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import httpx
+import psutil
 import pytest
 
 from sampler.engine.client.engine_client import EngineClient
+from sampler.engine.keeper.child import BOUND
 from sampler.engine.keeper.keeper import Keeper, KeeperConfig
 from sampler.engine.pool.engine_pool import EnginePool, PoolLimits
 from sampler.engine.pool.engines import seen
@@ -72,8 +75,14 @@ class Sharing:
 
 @asynccontextmanager
 async def sharing(
-    store: Store, models: tuple[Path, Path], until: Until, folder: Path, **options: Any
+    store: Store,
+    models: tuple[Path, Path],
+    until: Until,
+    folder: Path,
+    transport: httpx.AsyncBaseTransport | None = None,
+    **options: Any,
 ) -> AsyncIterator[Sharing]:
+    """`transport`: the keeper's to its engine."""
     config = KeeperConfig(
         run=store.run,
         db_connection_string="(open already)",
@@ -84,7 +93,7 @@ async def sharing(
         **options,
     )
     stop = asyncio.Event()
-    async with EngineClient() as client, EngineClient() as samplers:
+    async with EngineClient(transport=transport) as client, EngineClient() as samplers:
 
         async def refresh() -> list[Any]:
             return [seen(service) for service in await store.services.live("main")]
@@ -193,8 +202,15 @@ async def test_a_keeper_that_starts_on_a_held_device_waits_and_stops_when_it_is_
 
 def engine_pids() -> set[int]:
     """Of the local engines that this process has started: its keeper's, and those of other tests in the same process."""
-    children = Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children").read_text().split()
-    return {int(pid) for pid in children if b"sampler.engine.local" in Path(f"/proc/{pid}/cmdline").read_bytes()}
+    return {p.pid for p in psutil.Process().children(recursive=True) if is_engine(p)}
+
+
+def is_engine(process: psutil.Process) -> bool:
+    try:
+        words = process.cmdline()
+    except psutil.NoSuchProcess:
+        return False
+    return "sampler.engine.local" in words and BOUND not in words
 
 
 def test_an_engine_that_runs_elsewhere_cannot_share(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import subprocess
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 from sampler.engine.client.engine_client import EngineClient
@@ -25,24 +26,12 @@ Until = Callable[..., Awaitable[None]]
 KEY = "sk-very-secret"
 
 
-def group_of(leader: int) -> dict[int, str]:
-    """The processes of a process group, by pid, with their names."""
-    found = {}
-    for entry in Path("/proc").iterdir():
-        try:
-            if entry.name.isdigit() and os.getpgid(int(entry.name)) == leader:
-                state = (entry / "stat").read_text().rpartition(") ")[2][0]
-                if state != "Z":
-                    found[int(entry.name)] = (entry / "cmdline").read_text().replace("\0", " ")
-        except OSError:
-            continue  # gone meanwhile
-    return found
-
-
 def server_of(keeper: "subprocess.Popen[bytes]") -> int:
-    """The pid of the one SGLang server in the keeper's process group."""
-    (pid,) = (pid for pid, name in group_of(keeper.pid).items() if "sglang.launch_server" in name)
-    return pid
+    """The pid of the one SGLang server among the keeper's descendants."""
+    (server,) = (
+        p for p in psutil.Process(keeper.pid).children(recursive=True) if "sglang.launch_server" in p.cmdline()
+    )
+    return server.pid
 
 
 @pytest.fixture
@@ -62,8 +51,7 @@ def keeper(mongod: Mongod, store: Store, tmp_path: Path) -> Iterator["subprocess
             start_new_session=True,
         )
     yield process
-    for pid in group_of(process.pid):
-        os.kill(pid, signal.SIGKILL)
+    process.kill()  # its engine ends with it
     process.wait(60)
 
 
@@ -91,9 +79,6 @@ async def test_a_killed_sglang_is_restarted_and_none_of_its_processes_outlives_i
     async def is_down() -> bool:
         return not await serves()
 
-    async def all_gone() -> bool:
-        return not group_of(keeper.pid)
-
     await until(serves, START_S)
     (service,) = await store.services.live("main")
     await assert_demands_its_key(service.url)
@@ -102,7 +87,13 @@ async def test_a_killed_sglang_is_restarted_and_none_of_its_processes_outlives_i
     await until(is_down)
     await until(serves, START_S)
     assert server_of(keeper) != engine
+    processes = psutil.Process(keeper.pid).children(recursive=True)
+    assert len(processes) > 2, "the guard, the server and its own"
     keeper.terminate()
+
+    async def all_gone() -> bool:
+        return not any(process.is_running() for process in processes)
+
     await until(all_gone)
     assert keeper.wait() == 0, (tmp_path / "keeper.log").read_text()[-3000:]
 

@@ -7,6 +7,7 @@ KEEPER = "tests/contract/test_keeper.py"
 POOL = "tests/sampler/test_pool.py"
 USERS = "tests/system/test_database_users.py"
 LISTS = "tests/sampler/test_engine_lists.py"
+PROCESSES = "tests/contract/test_keeper_processes.py"
 
 MUTANTS = (
     Mutant(
@@ -106,5 +107,40 @@ MUTANTS = (
         "await _wrong_version(store, config, service) or await",
         "await",
         f"{USERS}::test_each_service_does_its_work_with_its_own_user",
+    ),
+    Mutant(
+        "a keeper's health check looks at every keeper of the host",
+        "sampler/engine/keeper/health.py",
+        "for service in own]",
+        "for service in own[:1]]",
+        "tests/sampler/engine/test_keeper_health.py::test_every_keeper_of_the_host_is_checked",
+    ),
+    Mutant(
+        "an engine that may have resumed its memory is ended",
+        "sampler/engine/keeper/keeper.py",
+        "await self._require_child().kill()  # its memory may be allocated",
+        "pass  # its memory may be allocated",
+        f"{PROCESSES}::test_an_engine_that_may_have_resumed_its_memory_is_ended_before_a_trainer_has_the_device",
+    ),
+    Mutant(
+        "all processes of an engine end with its keeper",
+        "shared/processes/bound.py",
+        "    keep(int(sys.argv[1]), lambda: None, lambda: execute(command), kill_s=math.inf)\n",
+        "    execute(command)\n",
+        f"{PROCESSES}::test_all_processes_of_an_engine_end_if_its_keeper_is_killed",
+    ),
+    Mutant(
+        "an engine's processes are ended also where its guard is killed",
+        "sampler/engine/keeper/child.py",
+        "        await _sweep(self._noted)\n",
+        "",
+        f"{PROCESSES}::test_a_crashed_engine_gives_its_device_away_when_its_last_process_has_ended",
+    ),
+    Mutant(
+        "an engine counts as alive while a request to it lasts",
+        "sampler/engine/keeper/sharing.py",
+        "            await asyncio.sleep(STAY_S)\n",
+        "            await asyncio.Event().wait()\n",
+        f"{PROCESSES}::test_an_engine_counts_as_alive_while_a_request_to_it_lasts",
     ),
 )

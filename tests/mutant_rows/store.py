@@ -125,8 +125,8 @@ MUTANTS = (
     Mutant(
         "leases: no engine wakes on a claimed device",
         "shared/store/leases.py",
-        '                "$expr": IS_FREE,\n            },\n            {"$set": {"occupants.$.asleep_for": None}},',
-        '            },\n            {"$set": {"occupants.$.asleep_for": None}},',
+        '                "$expr": IS_FREE,\n            },\n            [{"$set": {"occupants": _changed(occupant, awake)}}],',
+        '            },\n            [{"$set": {"occupants": _changed(occupant, awake)}}],',
         f"{DEVICES}::test_an_engine_does_not_wake_while_the_device_is_claimed",
     ),
     Mutant(
@@ -177,5 +177,12 @@ MUTANTS = (
         "        if only_first:\n",
         "        if False:\n",
         "tests/shared/test_cli_database.py::test_calls_that_make_a_password_at_once_use_the_same_one",
+    ),
+    Mutant(
+        "an engine that counted as dead is waited for once it wakes",
+        "shared/store/leases.py",
+        '{"asleep_for": None, "free_at": after(stay_s)}',
+        '{"asleep_for": None}',
+        "tests/shared/test_leases.py::test_an_engine_that_counted_as_dead_is_waited_for_once_it_wakes",
     ),
 )

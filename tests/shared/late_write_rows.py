@@ -275,14 +275,14 @@ async def _(store: Store, late: Late) -> None:
     """The device has gone to a second holder, for whom the engine sleeps again."""
     device = (await late(store.leases.ensure(LeaseKind.GPU, "h:0"))).id
     await late(store.leases.occupy(device, "keeper", "http://e", 600, asleep=True))
-    await late(store.leases.wake(device, "keeper", 0))
+    await late(store.leases.wake(device, "keeper", 0, 600))
     for holder in ("first", "second"):
         claim = await late(store.leases.claim(device, holder, 600))
         await late(store.leases.confirm(device, "keeper", claim.attempt))
         await late(store.leases.take(claim))
         if holder == "first":
             await late(store.leases.release(claim))
-            await late(store.leases.wake(device, "keeper", claim.attempt))
+            await late(store.leases.wake(device, "keeper", claim.attempt, 600))
 
 
 @row("leases.leave")

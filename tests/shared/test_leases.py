@@ -73,11 +73,11 @@ async def test_an_engine_does_not_wake_while_the_device_is_claimed(store: Store)
     await awake(store)
     claim = await claimed(store)
     assert await store.leases.confirm(DEVICE, "k1", claim.attempt)
-    assert not await store.leases.wake(DEVICE, "k1", claim.attempt)
+    assert not await store.leases.wake(DEVICE, "k1", claim.attempt, LONG_S)
     assert await store.leases.take(claim)
-    assert not await store.leases.wake(DEVICE, "k1", claim.attempt)
+    assert not await store.leases.wake(DEVICE, "k1", claim.attempt, LONG_S)
     await store.leases.release(claim)
-    assert await store.leases.wake(DEVICE, "k1", claim.attempt)
+    assert await store.leases.wake(DEVICE, "k1", claim.attempt, LONG_S)
     assert not await store.leases.confirm(DEVICE, "k1", claim.attempt), "of a claim that is over"
 
 
@@ -92,7 +92,7 @@ async def test_the_lease_of_a_killed_holder_ends_by_the_servers_clock_for_good(s
     assert not await store.leases.is_held(claim)
     assert not await store.leases.renew(claim, LONG_S), "an engine may have begun to wake"
     assert not await store.leases.take(claim)
-    assert await store.leases.wake(DEVICE, "k1", claim.attempt)
+    assert await store.leases.wake(DEVICE, "k1", claim.attempt, LONG_S)
     assert not await store.leases.renew(claim, LONG_S)
     assert (await claimed(store, "t2")).attempt == claim.attempt + 1
 
@@ -125,9 +125,17 @@ async def test_an_engine_that_starts_on_a_claimed_device_waits(store: Store) -> 
     assert mine is not None
     assert mine.asleep_for == claim.attempt
     assert await store.leases.take(claim), "it does not use the device yet"
-    assert not await store.leases.wake(DEVICE, "k1", claim.attempt)
+    assert not await store.leases.wake(DEVICE, "k1", claim.attempt, LONG_S)
     await store.leases.release(claim)
-    assert await store.leases.wake(DEVICE, "k1", claim.attempt)
+    assert await store.leases.wake(DEVICE, "k1", claim.attempt, LONG_S)
+
+
+async def test_an_engine_that_counted_as_dead_is_waited_for_once_it_wakes(store: Store) -> None:
+    await device(store)
+    await store.leases.occupy(DEVICE, "k1", "http://k1", LONG_S, asleep=True)
+    await silence(store, "k1")
+    assert await store.leases.wake(DEVICE, "k1", 0, LONG_S)
+    assert not await store.leases.take(await claimed(store))
 
 
 async def test_an_occupant_that_left_is_not_waited_for(store: Store) -> None:
@@ -172,7 +180,7 @@ async def test_in_any_order_of_events_a_held_device_has_no_engine_awake(store: S
                 lambda: leases.renew(claim, LONG_S),  # noqa: B023
                 lambda: leases.confirm(DEVICE, occupant, claim.attempt),  # noqa: B023
                 lambda: leases.confirm(DEVICE, occupant, claim.attempt),  # noqa: B023
-                lambda: leases.wake(DEVICE, occupant, claim.attempt),  # noqa: B023
+                lambda: leases.wake(DEVICE, occupant, claim.attempt, LONG_S),  # noqa: B023
             )
         )() and await leases.is_held(claim)
         if draw.random() < 0.15:

@@ -174,6 +174,13 @@ def verify(run: Run) -> str:
     return done.stdout
 
 
+def engine_of(run: Run, keeper: str = "keeper") -> psutil.Process:
+    """The process of a keeper's engine: the guard between them ends when the engine's last process has."""
+    (guard,) = psutil.Process(run.processes[keeper].pid).children()
+    (engine,) = guard.children()
+    return engine
+
+
 def part(kind: str, policy: str | None) -> str:
     """The name of a keeper or trainer; None: of the only policy."""
     return kind if policy is None else f"{kind}_{policy}"

@@ -5,12 +5,11 @@ import os
 import signal
 from pathlib import Path
 
-import psutil
 import pytest
 
 from shared.audit.run import audit
 from shared.store import Store
-from tests.system.processes import Run
+from tests.system.processes import Run, engine_of
 from tests.system.test_loop import assert_every_stored_promise_holds, queue_tasks
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
@@ -126,8 +125,7 @@ async def test_a_killed_engine_and_an_outage_of_the_database_cost_only_time(tmp_
         await queue_tasks(run)
         run.start_all()
         await run.until("episodes in flight", episodes_running)
-        (engine,) = psutil.Process(run.processes["keeper"].pid).children()
-        engine.kill()
+        engine_of(run).kill()
         await run.until("the keeper to notice", lambda _: said(run, "keeper", "engine ended"))
         await run.until("a step with data of the next engine", lambda store: at_step(store, 1))
         assert run.mongod.process is not None

@@ -11,7 +11,7 @@ import pytest
 
 from shared.documents.states import LeaseState, ServiceStatus
 from shared.store import Store
-from tests.system.processes import Run
+from tests.system.processes import Run, engine_of
 from tests.system.test_kills import assert_sound, at_step, nothing_open, said
 from tests.system.test_loop import queue_tasks
 
@@ -86,8 +86,7 @@ async def test_trainer_keeper_and_engine_killed_while_the_trainer_has_the_device
         step = await next_step(run)
         await run.until("a step of the next trainer", lambda store: at_step(store, step))
         await frozen_with_the_device(run)
-        (engine,) = psutil.Process(run.processes["keeper"].pid).children()
-        engine.kill()
+        engine_of(run).kill()
         await run.until("the keeper to notice", lambda _: said(run, "keeper", "engine ended"))
         go_on(run)
         await run.until("the next engine", is_up)
@@ -95,8 +94,8 @@ async def test_trainer_keeper_and_engine_killed_while_the_trainer_has_the_device
         step = await next_step(run)
         await run.until("a step with its data", lambda store: at_step(store, min(step, STEPS - 1)))
         await frozen_with_the_device(run)
+        engine = engine_of(run)
         keeper = run.processes.pop("keeper")
-        (engine,) = psutil.Process(keeper.pid).children()
         os.kill(keeper.pid, signal.SIGKILL)
         keeper.wait(60)
         engine.wait(60)  # it ends with its keeper, so that its memory is free

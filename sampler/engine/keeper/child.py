@@ -1,23 +1,35 @@
 """An engine as a child process: started on a free port, stopped by pid.
 
+    keeper ──lifeline──▶ bound (a guard) ──▶ engine ──▶ its own processes
+
+The engine counts as ended when none of its processes is left, since each may hold memory of a device. They also end if the keeper
+is killed. If the guard itself is killed, the engine ends with it, and the rest is known by `note`.
+
 The engine is given as a command line with the placeholders {model}, {host} and {port}, and {api_key} if it shall require one;
 without a command it is the local engine.
 """
 
 import asyncio
 import contextlib
+import logging
 import os
 import shlex
 import shutil
 import signal
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 from sampler.engine.keeper.config import LOOPBACK
 from shared.processes import bound
+from shared.processes.guard import descendants
 from shared.processes.mongod import free_port
 
+log = logging.getLogger(__name__)
+
 STOP_S = 10.0
+SWEEP_S = 0.05
+SWEEPS_TO_TELL = 600
 BOUND = str(Path(bound.__file__))
 LOCAL = (
     sys.executable,
@@ -44,7 +56,7 @@ def command_line(
 
 
 class EngineChild:
-    """One engine over `model`. It inherits its parent's output streams and process group."""
+    """One engine over `model`. It inherits its parent's output streams."""
 
     def __init__(
         self,
@@ -56,7 +68,9 @@ class EngineChild:
     ) -> None:
         self._host, self._port = host, port or free_port()
         self._command = command_line(template, model, self._port, api_key, host)
-        self._process: asyncio.subprocess.Process | None = None
+        self._process: asyncio.subprocess.Process | None = None  # the guard: it has the engine's exit status
+        self._lifeline = -1
+        self._noted: dict[int, int] = {}  # start time by pid
 
     @property
     def url(self) -> str:
@@ -75,35 +89,78 @@ class EngineChild:
         """Raises OSError if the command does not exist. The engine ends with this process, also if that is killed."""
         if shutil.which(self._command[0]) is None:
             raise FileNotFoundError(f"no such program: {self._command[0]}")
-        prefix = (sys.executable, "-I", "-S", BOUND, str(os.getpid()))
-        self._process = await asyncio.create_subprocess_exec(*prefix, *self._command, stdin=asyncio.subprocess.DEVNULL)
+        self._noted = {}
+        guards_end, self._lifeline = os.pipe()
+        try:
+            self._process = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-I", "-S", BOUND, str(guards_end), *self._command),
+                stdin=asyncio.subprocess.DEVNULL,
+                start_new_session=True,  # so that a signal to the keeper's group does not end the guard
+                pass_fds=(guards_end,),
+            )
+        except BaseException:  # cancelled too: a started guard ends when the lifeline closes
+            self._close_lifeline()
+            raise
+        finally:
+            os.close(guards_end)
+
+    def note(self) -> None:
+        """Once the engine answers: remember its processes, in case that the guard is killed."""
+        if self._process is not None:
+            self._noted = _with_start_times(descendants(self._process.pid))
 
     async def kill(self) -> None:
-        """End an engine that does not answer."""
-        if self._process is not None and self._process.returncode is None:
-            self._process.kill()
+        """End an engine that does not answer; returns when none of its processes is left."""
+        if self._process is None:
+            return
+        if self._process.returncode is None:
+            for pid in [*descendants(self._process.pid)] or [self._process.pid]:
+                _signal(pid, signal.SIGKILL)
             await self._process.wait()
+        self._close_lifeline()
+        await _sweep(self._noted)
 
     async def stop(self) -> None:
-        """Send SIGTERM, then SIGKILL, to the engine and its descendants; returns when it has ended."""
-        if self._process is None or self._process.returncode is not None:
-            return
-        self._process.send_signal(signal.SIGTERM)
-        try:
-            async with asyncio.timeout(STOP_S):
-                await self._process.wait()
-        except TimeoutError:
-            # SGLang's own processes ask the kernel to end with their parent, but not in their first seconds.
-            for pid in (*_descendants(self._process.pid), self._process.pid):
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
-            await self._process.wait()
+        """Send SIGTERM to the engine, then SIGKILL to all its processes; returns when none is left."""
+        if self._process is not None and self._process.returncode is None:
+            _signal(next(descendants(self._process.pid), self._process.pid), signal.SIGTERM)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(STOP_S):
+                    await self._process.wait()
+        await self.kill()
+
+    def _close_lifeline(self) -> None:
+        if self._lifeline >= 0:
+            os.close(self._lifeline)
+            self._lifeline = -1
 
 
-def _descendants(pid: int) -> list[int]:
-    """Children before their parents; empty if the kernel does not list them."""
+def _signal(pid: int, number: signal.Signals) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, number)
+
+
+async def _sweep(noted: dict[int, int]) -> None:
+    """Kill what a killed guard left, until none is left: while one is, its memory may be allocated."""
+    sweeps = 0
+    while found := [pid for pid, started in noted.items() if _start_time(pid) == started]:
+        for pid in found:
+            noted |= _with_start_times(descendants(pid))
+            _signal(pid, signal.SIGKILL)
+        sweeps += 1
+        if sweeps % SWEEPS_TO_TELL == 0:
+            log.warning("processes of the engine do not end pids=%s", ",".join(map(str, found)))
+        await asyncio.sleep(SWEEP_S)  # they are not our children, so there is no exit to wait for
+
+
+def _with_start_times(pids: Iterable[int]) -> dict[int, int]:
+    return {pid: started for pid in pids if (started := _start_time(pid)) is not None}
+
+
+def _start_time(pid: int) -> int | None:
+    """In ticks since boot, by which a recycled pid is known; None if there is no such process, or only a zombie."""
     try:
-        children = [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+        fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
     except OSError:
-        return []
-    return [found for child in children for found in (*_descendants(child), child)]
+        return None
+    return None if fields[0] in (b"Z", b"X") else int(fields[19])

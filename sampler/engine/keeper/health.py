@@ -1,7 +1,8 @@
-"""Whether the keeper of this host keeps its engine on the announced weights: `python -m sampler.engine.keeper.health`.
+"""Whether the keepers of this host keep their engines on the announced weights: `python -m sampler.engine.keeper.health`.
 
-Takes the keeper's own settings. Exit status 0 only if the keeper has a current heartbeat, the engine itself answers with the
-version that the keeper tells, and no version has waited longer than `MAX_LAG_S` to be loaded.
+Takes a keeper's own settings. Exit status 0 only if a keeper of this host and policy has a current heartbeat, and for each such
+keeper the engine itself answers with the version that the keeper tells, and no version has waited longer than `MAX_LAG_S` to be
+loaded. An engine that sleeps while a trainer has its device is healthy, and has no version.
 """
 
 import asyncio
@@ -26,10 +27,16 @@ async def problem(config: KeeperConfig, host: str) -> str | None:
         own = [s for s in await store.services.live(config.policy) if (s.keeper or "").startswith(f"keeper:{host}:")]
         if not own:
             return f"no keeper on host {host} has a current heartbeat"
-        service = own[0]
-        if service.status not in (ServiceStatus.UP, ServiceStatus.UPDATING, ServiceStatus.DRAINING):
-            return f"engine {service.url} is {service.status}: {service.error}"
-        return await _wrong_version(store, config, service) or await _late(store, config, service)
+        found = [await _problem_of(store, config, service) for service in own]
+    return "; ".join(text for text in found if text) or None
+
+
+async def _problem_of(store: Store, config: KeeperConfig, service: InferenceService) -> str | None:
+    if service.status is ServiceStatus.ASLEEP:
+        return None
+    if service.status not in (ServiceStatus.UP, ServiceStatus.UPDATING, ServiceStatus.DRAINING):
+        return f"engine {service.url} is {service.status}: {service.error}"
+    return await _wrong_version(store, config, service) or await _late(store, config, service)
 
 
 async def _wrong_version(store: Store, config: KeeperConfig, service: InferenceService) -> str | None:

@@ -15,6 +15,7 @@ document requests a complete one. While evaluation tasks of a version are open, 
 """
 
 import asyncio
+import contextlib
 import logging
 import os
 import socket
@@ -29,12 +30,13 @@ from sampler.engine.keeper.broadcast import Receiver
 from sampler.engine.keeper.child import EngineChild
 from sampler.engine.keeper.config import KeeperConfig
 from sampler.engine.keeper.layout import check_layout, read_layout
+from sampler.engine.keeper.report import report
 from sampler.engine.keeper.sharing import SharedDevice
 from sampler.engine.keeper.starting import first_answer
 from sampler.engine.keeper.update import drain, update
 from sampler.engine.keeper.wanted import wanted_version
 from sampler.errors import EngineError, EngineRefused, EngineUnavailable
-from shared.documents.run import InferenceService, PolicyVersion, Worker
+from shared.documents.run import InferenceService, PolicyVersion
 from shared.documents.states import ServiceStatus
 from shared.errors import DataError
 from shared.store import Store
@@ -70,7 +72,8 @@ class Keeper:
         self._error: str | None = None
         self._capacity = config.capacity
         self._restarts = 0
-        self._share = SharedDevice(store, client, config.shared_device, self._id) if config.shared_device else None
+        device = config.shared_device
+        self._share = SharedDevice(store, client, device, self._id, self.url) if device else None
         self._sleepless = 0  # consecutive failures to put the engine to sleep
         self._woken = False  # its memory is allocated again, without weights
         self._stop = asyncio.Event()
@@ -85,25 +88,24 @@ class Keeper:
         await self._store.runs.save_config("keeper", self._config.snapshot())
         await self._store.settings.keep("keeper", self._config.snapshot(), self._id)
         await self._announce_first_version()
-        try:
-            await self._start_engine()
-            await self._follow()
-            async with asyncio.TaskGroup() as group:
-                loops = [
-                    group.create_task(self._every(self._follow, self._config.poll_s), name="follow"),
-                    group.create_task(self._every(self._beat, self._config.heartbeat_s), name="beat"),
-                ]
-                await stop.wait()
-                async with self._changing:
-                    for loop in loops:
-                        loop.cancel()
-        finally:
-            await self._store.services.set_status(self.url, ServiceStatus.DOWN, "its keeper has exited")
-            await self._store.workers.leave(self._id)
-            if self._child is not None:
-                await self._child.stop()
-            if self._share is not None:
-                await self._share.leave()
+        async with self._share.occupied() if self._share else contextlib.nullcontext():
+            try:
+                await self._start_engine()
+                await self._follow()
+                async with asyncio.TaskGroup() as group:
+                    loops = [
+                        group.create_task(self._every(self._follow, self._config.poll_s), name="follow"),
+                        group.create_task(self._every(self._beat, self._config.heartbeat_s), name="beat"),
+                    ]
+                    await stop.wait()
+                    async with self._changing:
+                        for loop in loops:
+                            loop.cancel()
+            finally:
+                await self._store.services.set_status(self.url, ServiceStatus.DOWN, "its keeper has exited")
+                await self._store.workers.leave(self._id)
+                if self._child is not None:
+                    await self._child.stop()
 
     async def _announce_first_version(self) -> None:
         path = self._config.model_name_or_path
@@ -117,7 +119,7 @@ class Keeper:
         limit_s = self._config.start_timeout_s
         while True:
             if self._share is not None:
-                await self._share.until_free(self.url, limit_s, self._stop)
+                await self._share.until_free(self._stop)
             if self._stop.is_set():
                 return  # at the keeper's own end none is started or waited for
             if self._child is not None:
@@ -129,10 +131,13 @@ class Keeper:
             if info is not None:
                 break
             await self._count_end()
+        if self._child is not None:
+            self._child.note()
         self._capacity = self._config.capacity or info.max_running_requests or 1
         self._receiver.meet(self.url, info.broadcast_ranks)
         self._serving = -1  # unknown: `_follow` sets the wanted version, and checks the report
         self._torn = self._woken = False
+        self._sleepless = 0
 
     def _has_ended(self) -> bool:
         return self._child is not None and self._child.ended
@@ -148,6 +153,7 @@ class Keeper:
         if self._stop.is_set():
             return
         assert self._child is not None, "this keeper does not start an engine with a given URL"
+        await self._child.kill()  # what a killed guard left
         self._restarts += 1
         log.error("engine ended status=%s restart=%d", self._child.status, self._restarts)
         if self._restarts > self._config.max_restarts:
@@ -200,9 +206,8 @@ class Keeper:
                 return False
             if not self._share.asleep:
                 return True
-            async with self._changing:
-                if not await self._share.wake():
-                    return False
+            if not await self._wake(self._share):
+                return False
             self._torn = self._woken = True  # no weights: `_follow` loads the newest, and only then it goes on
             self._serving = self._refused = -1
         except EngineError as exc:
@@ -212,6 +217,14 @@ class Keeper:
                 await self._require_child().kill()  # it starts again when the device is free
             return False
         return True
+
+    async def _wake(self, share: SharedDevice) -> bool:
+        async with self._changing:
+            try:
+                return await share.wake()
+            except EngineError:
+                await self._require_child().kill()  # its memory may be allocated
+                raise
 
     async def _sleep(self, share: SharedDevice) -> None:
         if not share.asleep:
@@ -290,8 +303,6 @@ class Keeper:
     # ------------------------------------------------------------------ reports
 
     async def _beat(self) -> None:
-        if self._share is not None:
-            await self._share.stay()
         load = EngineLoad(running=0, waiting=0, token_usage=0.0)
         try:
             load = await self._client.load(self.url)
@@ -306,37 +317,25 @@ class Keeper:
     async def _register(self, load: EngineLoad) -> None:
         stats = {"running": load.running, "waiting": load.waiting, "restarts": self._restarts, **self._update_stats}
         async with self._telling:
-            await self._store.services.heartbeat(
-                InferenceService(
-                    id=self.url,
-                    url=self.url,
-                    policy=self._config.policy,
-                    version=self._serving,
-                    follow_every=self._config.follow_every,
-                    status=self._status,
-                    kind="local" if self._child and self._config.engine_command is None else "sglang",
-                    capacity=self._capacity,
-                    running=load.running,
-                    waiting=load.waiting,
-                    token_usage=load.token_usage,
-                    broadcast_ranks=self._receiver.ranks,
-                    keeper=self._id,
-                    error=self._error,
-                    wants_full=self._wants_full,
-                    heartbeat_s=self._config.heartbeat_s,
-                )
+            service = InferenceService(
+                id=self.url,
+                url=self.url,
+                policy=self._config.policy,
+                version=self._serving,
+                follow_every=self._config.follow_every,
+                status=self._status,
+                kind="local" if self._child and self._config.engine_command is None else "sglang",
+                capacity=self._capacity,
+                running=load.running,
+                waiting=load.waiting,
+                token_usage=load.token_usage,
+                broadcast_ranks=self._receiver.ranks,
+                keeper=self._id,
+                error=self._error,
+                wants_full=self._wants_full,
+                heartbeat_s=self._config.heartbeat_s,
             )
-            await self._store.workers.heartbeat(
-                Worker(
-                    id=self._id,
-                    kind="keeper",
-                    host=socket.gethostname(),
-                    pid=os.getpid(),
-                    doing=f"{self.url} {self._status} version {self._serving}",
-                    heartbeat_s=self._config.heartbeat_s,
-                    stats=stats,
-                )
-            )
+            await report(self._store, service, stats)
 
     @staticmethod
     async def _every(work: Callable[[], Awaitable[None]], period_s: float) -> None:
