@@ -5,12 +5,11 @@ server listens while attempts are open, on loopback unless told otherwise.
 """
 
 import asyncio
-import contextlib
 import hashlib
 import logging
 import secrets
 import socket
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
@@ -78,17 +77,14 @@ class GatewayServer:
             return
         import uvicorn  # samplers without an agent do not need it
 
-        class SignalFreeServer(uvicorn.Server):
-            @contextlib.contextmanager
-            def capture_signals(self) -> Iterator[None]:
-                yield  # the sampler has its own handlers
+        from sampler.quiet_server import QuietServer
 
         listening = socket.create_server((host, 0), backlog=BACKLOG)
         self._address = (_reachable(host), listening.getsockname()[1])
         config = uvicorn.Config(
             build_app(self.session_of), log_config=None, access_log=False, lifespan="off", timeout_graceful_shutdown=1
         )
-        self._server = SignalFreeServer(config)
+        self._server = QuietServer(config)
         self._serving = asyncio.create_task(self._server.serve([listening]), name="gateway")
         async with asyncio.timeout(STARTED_S):
             while not self._server.started:

@@ -22,6 +22,7 @@ from sampler.mcp_docker.pool import SetPool
 from sampler.mcp_docker.sandbox import IsolationLevel, chosen_level, reap_left_over
 from sampler.mcp_docker.servers import MB, forked_modules, links_of, read_servers
 from sampler.mcp_docker.sessions import SessionRules, Sessions
+from sampler.quiet_server import QuietServer
 from shared.errors import ConfigError
 from shared.files.private_folder import private_folder, temporary_folder
 
@@ -125,14 +126,6 @@ async def _serve(app: GatewayApp, sessions: Sessions, listener: socket.socket, c
     await sessions.close(config.drain_s)
     server.should_exit = True
     await serving
-
-
-class QuietServer(uvicorn.Server):
-    """Leaves signals to us: uvicorn would close connections before the calls on them have ended."""
-
-    @contextlib.contextmanager
-    def capture_signals(self):  # type: ignore[no-untyped-def]  # uvicorn's method, which has no types
-        yield
 
 
 def _sessions(config: McpDockerConfig, pool: SetPool) -> Sessions:
