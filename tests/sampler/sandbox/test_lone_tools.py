@@ -1,7 +1,6 @@
 """A forked tool without a warden: it can start nothing and write nothing, and ends with its server and at its limits."""
 
 import asyncio
-import contextlib
 import ctypes
 import json
 import mmap
@@ -17,7 +16,7 @@ from typing import Any
 import pytest
 
 from sampler.mcp_docker.alone import LoneTools
-from sampler.mcp_docker.sandbox import landlock
+from sampler.mcp_docker.sandbox import cgroups, landlock
 from sampler.mcp_docker.sandbox.launch import SandboxLaunch, SandboxLimits
 from sampler.mcp_docker.sandbox.processes import planned
 from sampler.mcp_docker.sandbox.warden import Specification
@@ -205,9 +204,10 @@ async def test_it_ends_with_a_killed_server() -> None:
         async with asyncio.timeout(PATIENCE_S):
             while _lives(tool):  # noqa: ASYNC110
                 await asyncio.sleep(0.05)
-        for cgroup in what.cgroups:
-            with contextlib.suppress(OSError):
-                os.rmdir(cgroup)
+        async with asyncio.timeout(PATIENCE_S):
+            while any(map(os.path.exists, what.cgroups)):
+                cgroups.remove(what.cgroups)
+                await asyncio.sleep(0.05)
 
 
 def _has_ended(pid: int) -> bool:
