@@ -34,7 +34,6 @@ from trainer.data.stream import RecordStream
 from trainer.evaluation import Evaluation
 from trainer.graceful_stop import stops_at_signals
 from trainer.learner import Learner
-from trainer.modeling.residence import to_host
 from trainer.parallel import Parallel, parallel_session
 from trainer.publishing.publish import Publisher
 from trainer.reporting.alarms import Alarms
@@ -69,7 +68,7 @@ def train(config: TrainerConfig) -> None:
             _warn_of_staleness(config)
         device = TrainerDevice(bridge, config.sharing, parallel, _worker_id(config))
         learner = _learner(config, parallel, device)
-        publisher = Publisher(bridge, config, parallel, learner)
+        publisher = Publisher(bridge, config, parallel, learner, device)
         publisher.check()
         trainer_generation = take_over(bridge, config, parallel, learner.steps_done)
         stream = RecordStream(
@@ -162,6 +161,7 @@ def _run(
         checkpoints.save(learner, _accounting(learner, config))  # if a signal ended the run between two checkpoints
         checkpoints.settle(wait=True)
         saved_steps.note(checkpoints.saved)
+        device.vacate(learner)
     return why
 
 
@@ -178,8 +178,7 @@ def _learner(config: TrainerConfig, parallel: Parallel, device: TrainerDevice) -
             with_entropy=config.report.with_entropy,
         )
         _resume(learner, config, parallel)
-        if config.sharing.shared_device is not None:
-            to_host(learner, parallel.device)
+        device.vacate(learner)
     return learner
 
 

@@ -5,19 +5,22 @@
                         └──────────────────────────────────────────────────────────┘
 
 Promise: nothing is computed on a device without a lease that held when the states were there; the lease is never held while the
-trainer waits for data, and ends by itself if the process dies. Rank 0 speaks for all ranks.
+trainer waits for data, and ends by itself if the process dies. Rank 0 speaks for all ranks. Machines may differ: if one of them
+shares its GPUs with engines, all ranks wait for these, and only the states on that machine move to the host.
 """
 
 import asyncio
 import logging
+import socket
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 from shared.documents.leases import LeaseClaim
 from shared.documents.states import LeaseKind
+from shared.errors import ConfigError
 from shared.store.leases import lease_id
 from trainer.learner import Learner
 from trainer.modeling.residence import to_device, to_host
@@ -33,7 +36,7 @@ RENEWALS = 4  # of a lease, in its time
 
 
 class TrainerDevice:
-    """Without a `shared_device` nothing is asked and nothing moves."""
+    """Without a `shared_device` on any rank nothing is asked and nothing moves. Every rank must make one."""
 
     def __init__(self, bridge: StoreBridge, settings: SharingSettings, parallel: Parallel, worker: str) -> None:
         self._bridge = bridge
@@ -41,9 +44,10 @@ class TrainerDevice:
         self._settings = settings
         self._parallel = parallel
         self._worker = worker
-        self._lease = lease_id(LeaseKind.GPU, settings.shared_device or "")
-        if settings.shared_device is not None and parallel.is_main:
-            bridge(self._leases.ensure(LeaseKind.GPU, settings.shared_device))
+        self._device = _agreed(parallel.everyone.gather_objects((socket.gethostname(), settings.shared_device)))
+        self._lease = lease_id(LeaseKind.GPU, self._device or "")
+        if self._device is not None and parallel.is_main:
+            bridge(self._leases.ensure(LeaseKind.GPU, self._device))
 
     @contextmanager
     def held(self, learner: Learner | None = None) -> Iterator[dict[str, float]]:
@@ -51,7 +55,7 @@ class TrainerDevice:
 
         Every rank must call it. If an error leaves the context the lease is left to end by itself: the memory is still used.
         """
-        if self._settings.shared_device is None:
+        if self._device is None:
             yield {}
             return
         began = time.monotonic()
@@ -61,7 +65,7 @@ class TrainerDevice:
             yield metrics
             self._parallel.barrier()
             if learner is not None:
-                to_host(learner, self._parallel.device)
+                self.vacate(learner)
             self._parallel.barrier()
             if claim is not None:
                 if not self._bridge(self._leases.is_held(claim)):
@@ -71,11 +75,20 @@ class TrainerDevice:
             if renewing is not None:
                 renewing.cancel()
 
+    def vacate(self, learner: Learner) -> None:
+        """Free this rank's part of the device: the states' memory, and the allocator's free blocks."""
+        if self._shares_here:
+            to_host(learner, self._parallel.device)
+
+    @property
+    def _shares_here(self) -> bool:
+        return self._settings.shared_device is not None
+
     def _begin(self, learner: Learner | None) -> tuple[LeaseClaim | None, Any]:
         while True:
             claim, renewing = self._acquire() if self._parallel.is_main else (None, None)
             self._parallel.barrier()
-            if learner is not None:
+            if learner is not None and self._shares_here:
                 to_device(learner, self._parallel.device)
             self._parallel.barrier()
             held = claim is None or self._bridge(self._leases.is_held(claim))
@@ -85,7 +98,7 @@ class TrainerDevice:
             if renewing is not None:
                 renewing.cancel()
             if learner is not None:
-                to_host(learner, self._parallel.device)
+                self.vacate(learner)
 
     def _acquire(self) -> tuple[LeaseClaim, Any]:
         told = time.monotonic()
@@ -118,3 +131,15 @@ class TrainerDevice:
             "waiting for the device lease=%s holder=%s awake=%s", self._lease, lease.holder, ",".join(awake) or "none"
         )
         return time.monotonic()
+
+
+def _agreed(settings: Sequence[tuple[str, str | None]]) -> str | None:
+    """The one device of all ranks, each given as (its machine, its setting). Raises ConfigError if they name several."""
+    machines = {device: machine for machine, device in reversed(settings) if device is not None}
+    if len(machines) > 1:
+        found = ", ".join(f"{device} on {machine}" for device, machine in sorted(machines.items()))
+        raise ConfigError(
+            f"shared_device differs among the machines of this trainer: {found}; expected one name, since one lease covers all "
+            "GPUs that the trainer shares with engines"
+        )
+    return next(iter(machines), None)

@@ -20,6 +20,7 @@ from trainer.parallel import Parallel
 from trainer.publishing.publish import Publisher
 from trainer.publishing.weights import write_weights
 from trainer.settings.config import TrainerConfig
+from trainer.shared_device import TrainerDevice
 from trainer.store_bridge import StoreBridge
 
 RUN = "publish-test"
@@ -54,7 +55,8 @@ class Publishing:
     def start(self) -> None:
         admission = Admission(groups_per_step=1, max_staleness=1)
         trainer_generation = self.bridge(self.bridge.store.runs.start_trainer("main", admission))
-        self.publisher = Publisher(self.bridge, self.config, self.parallel, self.learner)
+        device = TrainerDevice(self.bridge, self.config.sharing, self.parallel, "trainer")
+        self.publisher = Publisher(self.bridge, self.config, self.parallel, self.learner, device)
         self.publisher.check()
         self.publisher.begin(trainer_generation)
 

@@ -12,7 +12,8 @@ both modes the last step's version is complete, since the trainer then ends and 
 an engine could not assemble one and requested it in its `inference_services` document; while the trainer waits for data, it
 answers such a request at once, since that data may depend on it. With `weight_transport: broadcast` a version on disk is offered
 over the network as well (`trainer/publishing/broadcast.py`). A resume from an older step withdraws the later versions, and
-publishes its own weights again, under a new number.
+publishes its own weights again, under a new number. Gathering the weights takes the device: one that is shared with engines is
+held for it (`trainer/shared_device.py`).
 """
 
 import logging
@@ -32,6 +33,7 @@ from trainer.parallel import Parallel
 from trainer.publishing.broadcast import Broadcaster
 from trainer.publishing.version_files import State, Written, version_files
 from trainer.settings.config import TrainerConfig
+from trainer.shared_device import TrainerDevice
 from trainer.store_bridge import StoreBridge
 
 log = logging.getLogger(__name__)
@@ -46,12 +48,14 @@ class Publisher:
         config: TrainerConfig,
         parallel: Parallel,
         learner: Learner,
+        device: TrainerDevice,
     ) -> None:
         self._bridge = bridge
         self._store = bridge.store
         self._config = config
         self._parallel = parallel
         self._learner = learner
+        self._device = device
         self._trainer_generation = 0  # from `begin` on
         self._first: Mapping[str, FileEntry] = {}  # the files of version 0; rank 0
         self._folder = config.folder / "versions"
@@ -91,7 +95,8 @@ class Publisher:
             self._bridge(self._store.versions.newest(self._config.policy)) if self._parallel.is_main else None
         )
         if newest is None or newest.step != step:
-            self.publish(step)
+            with self._device.held(self._learner):
+                self.publish(step)
         elif newest.kind == "full":
             self._newest_full = newest.version
 
@@ -102,10 +107,14 @@ class Publisher:
         if self._parallel.broadcast_object(wanted):
             self._answered_at = step
             log.warning("an engine could not assemble the last version: publishing step=%d again, complete", step)
-            self.publish(step)
+            with self._device.held(self._learner):
+                self.publish(step)
 
     def publish(self, step: int) -> dict[str, float]:
-        """Write, announce, prune. Returns seconds, bytes and kind. Raises LeaseLost if another trainer has started."""
+        """With the device held: write, announce, prune. Returns seconds, bytes and kind.
+
+        Raises LeaseLost if another trainer has started.
+        """
         started = time.monotonic()
         state = self._files.gather()
         metrics = self._publish_main(step, state) if self._parallel.is_main else {}

@@ -1,0 +1,91 @@
+"""A trainer that shares a device: its ranks agree on it, and whatever takes the device is done with the lease."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from shared.documents.leases import Lease
+from shared.documents.states import LeaseState
+from shared.processes.mongod import Mongod
+from tests.trainer.conftest import launch
+from tests.trainer.published import Trained, publish_bridge
+from trainer.parallel import Parallel
+from trainer.store_bridge import StoreBridge
+
+LEASE, LONG_S, LIMIT_S = "gpu:here", 600.0, 60.0
+
+
+def launched(mongod: Mongod, folder: Path, *devices: str) -> tuple[int, str]:
+    run = f"sharing-{folder.name}"[:60]
+    arguments = ["-m", "tests.trainer.sharing_child", run, mongod.connection_string, *devices]
+    done = launch("--config_file", "assets/fsdp2.yml", "--num_processes", "2", *arguments, TMPDIR=str(folder))
+    return done.returncode, done.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("devices", [("-", "here"), ("here", "-")])
+def test_all_ranks_take_turns_if_the_machine_of_one_shares_its_gpus(
+    mongod: Mongod, tmp_path: Path, devices: tuple[str, str]
+) -> None:
+    """As of two machines, one with a single GPU, where trainer and engine take turns."""
+    status, output = launched(mongod, tmp_path, *devices)
+    assert status == 0, output
+    assert "step 0: held attempt 1\nstep 1: held attempt 2\n" in output
+
+
+@pytest.mark.slow
+def test_ranks_that_name_different_devices_are_refused(mongod: Mongod, tmp_path: Path) -> None:
+    status, output = launched(mongod, tmp_path, "here", "there")
+    assert status != 0
+    assert "shared_device differs among the machines of this trainer: here on " in output
+    assert "expected one name" in output
+
+
+@pytest.fixture
+def bridge(mongod: Mongod) -> Iterator[StoreBridge]:
+    with publish_bridge(mongod) as bridge:
+        yield bridge
+
+
+@pytest.mark.parametrize("cause", ["a resume", "a request"])
+def test_weights_are_published_between_steps_only_after_the_engine_sleeps(
+    bridge: StoreBridge, alone: Parallel, tmp_path: Path, cause: str
+) -> None:
+    trained = Trained(bridge, alone, tmp_path, shared_device="here")
+    leases = bridge.store.leases
+    bridge(leases.occupy(LEASE, "keeper", "http://e", LONG_S, asleep=False))
+    before = surviving(trained)
+    if cause == "a resume":
+        trained.learner.steps_done = 3  # of a checkpoint whose version was never announced
+        work: Callable[[], object] = trained.start
+    else:
+        trained.ask_for_full(0)
+        trained.publisher._newest_full = 0
+        work = trained.publisher.answer_requests
+    publishing = threading.Thread(target=work, daemon=True)
+    publishing.start()
+    try:
+        claimed = awaited(lambda: bridge(leases.claimed(LEASE)))
+        assert publishing.is_alive(), "it waits for the engine"
+        assert surviving(trained) == before
+        assert bridge(leases.confirm(LEASE, "keeper", claimed.attempt))
+    finally:
+        publishing.join(LIMIT_S)
+    assert surviving(trained) == before + 1
+    assert bridge(leases.get(LEASE)).state is LeaseState.FREE
+
+
+def surviving(trained: Trained) -> int:
+    """Number of versions, without withdrawals."""
+    return sum(version.withdrawn_to is None for version in trained.versions())
+
+
+def awaited(ask: Callable[[], Lease | None]) -> Lease:
+    deadline = time.monotonic() + LIMIT_S
+    while not (found := ask()):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    return found
