@@ -44,6 +44,7 @@ from trainer.parallel import Parallel, parallel_session
 from trainer.publishing.publish import Publisher
 from trainer.publishing.weights import gather_state
 from trainer.settings.config import TrainerConfig
+from trainer.shared_device import TrainerDevice
 from trainer.store_bridge import StoreBridge
 from trainer.trees.packing import pack
 from trainer.trees.tree import merge
@@ -107,7 +108,7 @@ def run_case(config: TrainerConfig, bridge: StoreBridge, parallel: Parallel, ste
         trainable=config.model.trainable(config.seed),
     )
     start = bridge(bridge.store.runs.start_trainer("main", Admission(groups_per_step=1, max_staleness=1)))
-    publisher = Publisher(bridge, config, parallel, learner)
+    publisher = Publisher(bridge, config, parallel, learner, TrainerDevice(bridge, config.sharing, parallel, "trainer"))
     publisher.check()
     publisher.begin(start)
     bridge(served(bridge.store), FOLLOW_LIMIT_S)
