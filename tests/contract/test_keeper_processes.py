@@ -85,7 +85,8 @@ def alive(processes: list[psutil.Process]) -> list[psutil.Process]:
 async def test_a_crashed_engine_gives_its_device_away_when_its_last_process_has_ended(
     store: Store, models: tuple[Path, Path], until: Until, tmp_path: Path, folder: Path, killed: str
 ) -> None:
-    async with sharing(store, models, until, tmp_path, engine_command=wrapped(folder)) as shared:
+    wire = Wire()
+    async with sharing(store, models, until, tmp_path, wire, engine_command=wrapped(folder)) as shared:
         await shared.serves(0)
         first = await processes(folder, 0, until)
         wrapper, server, _ = first
@@ -94,9 +95,12 @@ async def test_a_crashed_engine_gives_its_device_away_when_its_last_process_has_
         for process in chosen:
             process.kill()
         claim = await shared.take()
-        assert alive(first) == []
+        # A server whose wrapper was killed may still have replied that it has released its memory.
+        has_released = killed == "wrapper" and "/release_memory_occupation" in wire.asked
+        assert alive(first) == [] or has_released
         await store.leases.release(claim)
         await shared.serves(0)
+        assert alive(first) == []
         second = await processes(folder, 1, until)
         assert len(alive(second)) == 3
     assert alive(second) == [], "and none outlives its keeper"
