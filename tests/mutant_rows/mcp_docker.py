@@ -4,7 +4,7 @@ from tests.mutant_rows.mutant import Mutant
 
 ESCAPES = "tests/sampler/sandbox/test_escapes.py"
 FORKS = "tests/sampler/sandbox/test_forked_warden.py"
-LONE = "tests/sampler/sandbox/test_lone_tools.py"
+LONE = "tests/sampler/sandbox/lone_tools_cases.py"
 PROTOCOL = "tests/sampler/mcp_docker/test_bundled_protocol.py"
 SANDBOX = "tests/sampler/sandbox/test_sandbox.py"
 FETCH = "tests/sampler/sandbox/test_fetch.py"
