@@ -25,7 +25,7 @@ from scripts.launch.settings import LaunchConfig
 from scripts.launch.waiting import signals_set
 from shared.audit.run import audit
 from shared.documents.run import Admission, TrainerEnd
-from shared.documents.states import ServiceStatus, TaskStatus
+from shared.documents.states import RunState, ServiceStatus, TaskStatus
 from shared.errors import ConfigError
 from shared.names import EVAL_SPLIT
 from shared.processes.mongod import Mongod, free_port
@@ -324,13 +324,24 @@ async def test_samplers_and_engine_join_leave_and_come_back_while_another_machin
                 assert time.monotonic() < deadline, f"step {step} never came:\n{texts}"
                 await asyncio.sleep(0.1)
 
+        async def until_up(address: str) -> None:
+            deadline = time.monotonic() + PATIENCE_S
+            while not any(
+                s.url.startswith(f"{address}:") and s.status == ServiceStatus.UP for s in await store.services.all()
+            ):
+                assert time.monotonic() < deadline, machines.said("second")
+                await asyncio.sleep(0.1)
+
         await until_trained(1)
+        await store.runs.set_state(RunState.PAUSED)  # else the run may be over before the second machine joins
         up = [service for service in await store.services.all() if service.status == ServiceStatus.UP]
         assert [service.url.rpartition(":")[0] for service in up] == ["http://127.0.0.3"]
         assert machines.end("first", signal.SIGTERM) == 130
         left = [service.status for service in await store.services.all()]
         assert left == [ServiceStatus.DOWN]
         machines.start("second", JOIN="true", NODE_NAME="second", NODE_ADDR="127.0.0.4", NUM_SAMPLERS="1")
+        await until_up("http://127.0.0.4")
+        await store.runs.set_state(RunState.RUNNING)
         await until_trained(3)
         statuses = {name: machines.launches[name].wait(PATIENCE_S) for name in ("main", "second")}
         assert statuses == {"main": 0, "second": 0}, machines.said("main") + machines.said("second")
