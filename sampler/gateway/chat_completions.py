@@ -118,7 +118,7 @@ def invalid(exc: ValidationError) -> GatewayError:
 
 
 def tool_schema(name: str, description: str | None = None, parameters: Any = None, **_: Any) -> dict[str, Any]:
-    """A tool as chat templates take it. Equal for equal tools, whatever else a client says about them (`strict`)."""
+    """A tool as chat templates take it. Other fields, such as `strict`, are left out, so equal tools have equal schemas."""
     given = {"name": name, "description": description or "", "parameters": parameters or _NO_PARAMETERS}
     return {"type": "function", "function": given}
 

@@ -84,7 +84,7 @@ def plain_parts(text: str, openings: Sequence[str], *, in_reasoning: bool = Fals
 
 
 def _plain(text: str, openings: Sequence[str]) -> str:
-    """The beginning that stays as it is, whatever follows."""
+    """The beginning that no later text can change."""
     end = min((at for opening in openings if (at := text.find(opening)) >= 0), default=len(text))
     if end == len(text):
         end -= max((_overlap(text, opening) for opening in openings), default=0)

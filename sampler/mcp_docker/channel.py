@@ -102,7 +102,7 @@ class StdioChannel:
                     _hand_on(line, on_message)
         except (MessageTooLong, ConnectionError) as exc:
             why = str(exc) or type(exc).__name__
-        except Exception:
+        except Exception:  # our mistake over one message: without an end the session's calls would wait for good
             log.exception("a message of %s cannot be handled", self._launch.command[0])
             why = "the gateway cannot handle one of its messages: see the gateway's log"
         on_end(why or await _end_of(process))

@@ -188,7 +188,7 @@ def _run(module: ModuleType) -> None:
         status = 0
     except SystemExit as exc:
         status = exc.code if isinstance(exc.code, int) else _TOOL_FAILED
-    except BaseException:  # noqa: BLE001 - a program of its own: its traceback is on its stderr
+    except BaseException:  # noqa: BLE001 - the fork ends here: what the tool raised must not run on in the server's code
         traceback.print_exc()
     finally:
         sys.stdout.flush()

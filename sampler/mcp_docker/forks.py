@@ -124,7 +124,7 @@ class ForkServer:
         self._running[number] = forked
         try:
             await forked.connect(write, read, read_errors)
-        except BaseException:  # cancelled too
+        except BaseException:  # cancelled too: a fork that no session has must end, and its pipes be closed
             self._running.pop(number, None)
             forked.let_go()
             _close(*own[1:])
@@ -232,7 +232,7 @@ class ForkedProcess:
             self._ended.set_result(status)
 
     def note_loss(self) -> None:
-        """The process that forks has ended, and so this one: nobody says when."""
+        """The process that forks has ended, and this one with it; no message tells the time of its end."""
         self._is_lost = True
         self.note_end(-int(signal.SIGKILL))
 

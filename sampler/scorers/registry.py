@@ -23,7 +23,7 @@ from shared.user_code.frames import cause_of, definition_of, told
 from shared.user_code.loading import import_own
 
 # Programming mistakes, which every episode would repeat. A single task's data may cause one of these types, too (KeyError is a
-# LookupError), so it takes MAX_MISTAKES of them before the first score.
+# LookupError), so a scorer is given up only after MAX_MISTAKES of them before its first score.
 MISTAKES = (AttributeError, ImportError, LookupError, NameError, NotImplementedError, TypeError)
 MAX_MISTAKES = 5  # before the scorer's first score
 MAX_SHOWN_CHARS = 300  # shown of a scorer's invalid result

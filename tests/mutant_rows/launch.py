@@ -8,7 +8,7 @@ MUTANTS = (
         "scripts/launch/waiting.py",
         "if event.is_set() and number == signal.SIGINT:",
         "if event.is_set():",
-        "tests/system/test_launch_nodes.py::test_only_ctrl_c_after_a_signal_ends_the_grace",
+        "tests/system/test_launch_joining.py::test_only_ctrl_c_after_a_signal_ends_the_grace",
     ),
     Mutant(
         "torchrun's own store keeps its port",
@@ -29,7 +29,7 @@ MUTANTS = (
         "scripts/launch/following.py",
         "return not held_out or await EvalRound(store, policy, newest.version).is_complete()",
         "return True",
-        "tests/system/test_launch_nodes.py::"
+        "tests/system/test_launch_joining.py::"
         "test_a_run_is_over_when_its_trainer_has_ended_and_its_last_version_was_evaluated",
     ),
     Mutant(

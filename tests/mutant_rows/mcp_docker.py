@@ -256,8 +256,8 @@ MUTANTS = (
     Mutant(
         "bundled tools: a cancelled call",
         "sampler/mcp_docker/tools/connection.py",
-        "                    call.cancel()",
-        "                    pass",
+        "                call.cancel()",
+        "                pass",
         f"{PROTOCOL}::test_a_call_in_flight_leaves_room_for_others_and_is_cancelled_or_ended_with_stdin",
     ),
 )

@@ -73,7 +73,7 @@ async def test_after_an_announced_list_change_the_next_episode_requests_the_list
         offered = first.list_tools()
         await first.call("grow", {})
         async with asyncio.timeout(PATIENCE_S):
-            while catalog._lists:  # noqa: ASYNC110 - the catalogue tells nobody that it forgot
+            while catalog._lists:  # noqa: ASYNC110 - the catalogue has no event for what it forgot
                 await asyncio.sleep(0.02)
         async with ToolSession([box.server], catalog=catalog) as later:
             assert len(later.list_tools()) == len(offered) + 1

@@ -1,5 +1,6 @@
 """Fixtures of tests of whole launches."""
 
+import os
 import shutil
 import uuid
 from collections.abc import Iterator
@@ -7,6 +8,8 @@ from collections.abc import Iterator
 import pytest
 
 from tests.system.processes import ROOT
+
+REMOTE_DATABASE = "mongodb://u:secret-word@10.0.0.1:27017,10.0.0.2/?replicaSet=rs0"
 
 
 @pytest.fixture
@@ -17,3 +20,13 @@ def run() -> Iterator[str]:
     shutil.rmtree(ROOT / "output" / name, ignore_errors=True)
     for path in (ROOT / "logs").glob(f"{name}_*.log"):
         path.unlink()
+
+
+@pytest.fixture
+def clean(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    """No variable of a place in the environment, and a database on other machines."""
+    for name in list(os.environ):
+        if name.startswith(("SLURM_", "TORCHELASTIC_", "MASTER_", "GROUP_", "NODE_")):
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("DB_CONNECTION_STRING", REMOTE_DATABASE)
+    return monkeypatch

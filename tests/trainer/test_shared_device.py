@@ -1,4 +1,4 @@
-"""A trainer that shares a device: its ranks agree on it, and whatever takes the device is done with the lease."""
+"""A trainer that shares a device: its ranks agree on the device, and use it only while they hold its lease."""
 
 import threading
 import time

@@ -58,7 +58,7 @@ async def _run_call(
         else:
             async with threads:
                 result = await _in_thread(lambda: tool.result(values))
-    except Exception as exc:  # noqa: BLE001 - of one call, whose tool may have an error: the others go on
+    except Exception as exc:  # noqa: BLE001 - a tool may raise anything: this call is answered with the error, the others go on
         result = internal(exc)
     connection.finish(key, result)
 
@@ -83,7 +83,7 @@ async def _in_thread(function: Callable[[], JsonObject]) -> JsonObject:
         result, failure = None, None
         try:
             result = function()
-        except BaseException as exc:  # noqa: BLE001 - raised where it is awaited
+        except BaseException as exc:  # noqa: BLE001 - SystemExit too: the awaiting call raises it; without it the call would never be answered
             failure = exc
         with contextlib.suppress(RuntimeError):  # the loop has ended
             loop.call_soon_threadsafe(settle, result, failure)

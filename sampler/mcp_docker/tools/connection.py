@@ -1,6 +1,5 @@
 """What a bundled tool server does with the messages of its client: answers them, or begins a call."""
 
-import contextlib
 import traceback
 from collections.abc import Callable
 from typing import Any, Protocol
@@ -85,9 +84,9 @@ class BundledConnection:
 
     def _on_notification(self, method: Any, params: Any) -> None:
         if method == "notifications/cancelled" and isinstance(params, dict):
-            with contextlib.suppress(TypeError):  # an id that is no key
-                if (call := self._calls.pop(params.get("requestId"), None)) is not None:  # type: ignore[arg-type]
-                    call.cancel()  # and there is no answer
+            key = key_of({"id": params.get("requestId")})
+            if key is not None and (call := self._calls.pop(key, None)) is not None:
+                call.cancel()  # and there is no answer
 
     def _on_request(self, key: RequestKey, method: Any, params: Any) -> None:
         if not isinstance(method, str) or not isinstance(params, dict):
@@ -109,7 +108,7 @@ class BundledConnection:
             return text_result(f"there is no tool {name!r}; expected one of {', '.join(self._tools)}", is_error=True)
         try:
             return tool.result(arguments)
-        except Exception as exc:
+        except Exception as exc:  # a tool may raise anything: the call is answered with the error
             raise internal(exc) from exc
 
 

@@ -41,7 +41,7 @@ def call(name: str, **arguments: Any) -> str:
 
 
 def odd_ids(text: str) -> list[int]:
-    """Ids that no tokenizer gives for the text, as models sample them: whoever encodes it again is seen."""
+    """Ids that no tokenizer gives for the text, as models sample them. Code that encodes the text again gets other ids."""
     pieces = re.findall(r"</?(?:tool_call|think|answer)>|.{1,2}", text, re.DOTALL)
     return [token for piece in pieces for token in TEMPLATE.encode(piece)]
 

@@ -1,5 +1,5 @@
-"""What agents do to their own histories. Whatever it is: every trained id was sampled after exactly its prompt, and a reply that
-the engine sampled is never encoded again."""
+"""Agents change their own histories. Every trained id was sampled after exactly its prompt all the same, and a sampled reply is
+never encoded again."""
 
 import asyncio
 import copy
