@@ -7,9 +7,9 @@ Refused with 400: images, documents, and tools that Anthropic's own servers run 
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import BaseModel, Field
 
-from sampler.gateway.chat_completions import invalid, text_of_parts, tool_schema
+from sampler.gateway.bodies import text_of_parts, tool_schema, validated
 from sampler.gateway.exchange import (
     ChatReply,
     ChatRequest,
@@ -68,10 +68,7 @@ class _MessagesBody(BaseModel, extra="allow"):
 
 def read_messages(body: Any, *, counting: bool = False) -> ChatRequest:
     """`counting`: of `count_tokens`, which needs no `max_tokens`. Raises GatewayError."""
-    try:
-        given = _MessagesBody.model_validate(body)
-    except ValidationError as exc:
-        raise invalid(exc) from exc
+    given = validated(_MessagesBody, body)
     if given.max_tokens is None and not counting:
         raise GatewayError(Problem.INVALID, "max_tokens: Field required")
     system = text_of_parts(given.system, "system")

@@ -7,8 +7,9 @@ the deprecated `functions`. A reply's reasoning is `reasoning_content`, as SGLan
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import BaseModel, Field
 
+from sampler.gateway.bodies import text_of_parts, tool_schema, validated
 from sampler.gateway.exchange import (
     ChatReply,
     ChatRequest,
@@ -94,10 +95,7 @@ class _ChatBody(BaseModel, extra="allow"):
 
 def read_chat(body: Any) -> ChatRequest:
     """Raises GatewayError."""
-    try:
-        chat = _ChatBody.model_validate(body)
-    except ValidationError as exc:
-        raise invalid(exc) from exc
+    chat = validated(_ChatBody, body)
     if chat.n not in (None, 1) or chat.functions:
         raise GatewayError(Problem.INVALID, "n above 1 and functions are not supported; send n=1, and tools")
     return ChatRequest(
@@ -109,21 +107,6 @@ def read_chat(body: Any) -> ChatRequest:
         stream_usage=bool(chat.stream_options and chat.stream_options.include_usage),
         sampling=not_neutral(chat.model_extra or {}, _NEUTRAL),
     )
-
-
-def invalid(exc: ValidationError) -> GatewayError:
-    """The first problem, with the field's path."""
-    first = exc.errors(include_url=False, include_input=False)[0]
-    return GatewayError(Problem.INVALID, f"{'.'.join(map(str, first['loc'])) or 'body'}: {first['msg']}")
-
-
-def tool_schema(name: str, description: str | None = None, parameters: Any = None, **_: Any) -> dict[str, Any]:
-    """A tool as chat templates take it. Other fields, such as `strict`, are left out, so equal tools have equal schemas."""
-    given = {"name": name, "description": description or "", "parameters": parameters or _NO_PARAMETERS}
-    return {"type": "function", "function": given}
-
-
-_NO_PARAMETERS = {"type": "object", "properties": {}}
 
 
 def _named(function: dict[str, Any], where: str) -> dict[str, Any]:
@@ -158,20 +141,6 @@ def _message(message: _Message, where: str) -> ReceivedMessage:
             for call in message.tool_calls
         ]
     return found
-
-
-def text_of_parts(content: Any, where: str) -> str:
-    """Null is an empty text, and a list of text parts is the text of all."""
-    if content is None or isinstance(content, str):
-        return content or ""
-    texts = []
-    for at, part in enumerate(content):
-        text = part.get("text", part.get("refusal")) if isinstance(part, Mapping) else None
-        if not isinstance(text, str):
-            kind = part.get("type") if isinstance(part, Mapping) else type(part).__name__
-            raise GatewayError(Problem.INVALID, f"{where}[{at}] is {kind!r}; only text is supported")
-        texts.append(text)
-    return "\n".join(texts)
 
 
 # ---------------------------------------------------------------------- answers

@@ -9,10 +9,10 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
-from sampler.gateway.chat_completions import invalid, tool_schema
+from sampler.gateway.bodies import tool_schema, validated
 from sampler.gateway.exchange import (
     ChatReply,
     ChatRequest,
@@ -113,10 +113,7 @@ class _GenerateBody(_Google):
 
 def read_google(body: Any, model: str, *, stream: bool) -> ChatRequest:
     """Raises GatewayError."""
-    try:
-        given = _GenerateBody.model_validate(body)
-    except ValidationError as exc:
-        raise invalid(exc) from exc
+    given = validated(_GenerateBody, body)
     generation = given.generation_config or _Generation()
     if generation.candidate_count not in (None, 1):
         raise GatewayError(Problem.INVALID, "candidateCount above 1 is not supported; send 1")

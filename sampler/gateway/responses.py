@@ -8,9 +8,10 @@ whole input, as with `store: false`), images and files, and tools that OpenAI's 
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import BaseModel, Field
 
-from sampler.gateway.chat_completions import ROLE_NAMES, chat_error, invalid, text_of_parts, tool_schema
+from sampler.gateway.bodies import text_of_parts, tool_schema, validated
+from sampler.gateway.chat_completions import ROLE_NAMES, chat_error
 from sampler.gateway.exchange import (
     ChatReply,
     ChatRequest,
@@ -56,10 +57,7 @@ class _ResponsesBody(BaseModel, extra="allow"):
 
 def read_responses(body: Any) -> ChatRequest:
     """Raises GatewayError."""
-    try:
-        given = _ResponsesBody.model_validate(body)
-    except ValidationError as exc:
-        raise invalid(exc) from exc
+    given = validated(_ResponsesBody, body)
     extra = given.model_extra or {}
     if named := [name for name in _UNKNOWN_HERE if extra.get(name)]:
         raise GatewayError(Problem.INVALID, f"{named[0]}: nothing is stored here; send the whole input each time")
