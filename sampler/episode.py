@@ -156,7 +156,7 @@ async def _release(sampler: AsyncSampler, exc: BaseException, termination: Termi
     try:
         await tasks.release_slot(claim)
     except LeaseLost:
-        if await tasks.is_scored_by(claim):
+        if await tasks.is_played_by(claim):
             log.info("cancelled after its end record=%s", claim.record_id)
             sampler.episode.status = RecordStatus.SCORED
             return

@@ -2,6 +2,7 @@
 
 TandemError
 ├── ConfigError          the user's input is wrong: the message gives found, expected and remedy
+│   └── FeedbackRefused      feedback for an episode that does not wait for it
 ├── OwnCodeFailed        a user's sampler class is wrong: the message names its line
 ├── DataError            a document or file contradicts itself
 │   └── MalformedDocument    a stored document does not fit its model: set it aside, continue with the others
@@ -12,7 +13,11 @@ TandemError
 └── StoreRefused         the database no longer lets this user read or write
 """
 
+from typing import Literal
+
 from shared.outside_text import MAX_ERROR_CHARS, clipped
+
+FeedbackRefusal = Literal["invalid", "unknown", "playing", "late", "scored", "failed"]
 
 
 class TandemError(Exception):
@@ -24,6 +29,14 @@ class TandemError(Exception):
 
 class ConfigError(TandemError, ValueError):
     """Configuration, flags or a data file are wrong; the message gives the remedy."""
+
+
+class FeedbackRefused(ConfigError):
+    """Feedback changes nothing: its episode is unknown or does not wait for it; the message says what it found."""
+
+    def __init__(self, why: FeedbackRefusal, message: str) -> None:
+        super().__init__(message)
+        self.why = why
 
 
 class OwnCodeFailed(TandemError):

@@ -17,7 +17,8 @@ class Check(StrEnum):
     """The invariants, worded for the table."""
 
     READABLE = "documents fit their model"
-    ENDED = "every slot of an opened task is scored or failed"
+    ENDED = "every slot of an opened task is scored or failed, or waits for feedback"
+    WAITING = "an episode that waits for feedback has no score, no training data and a deadline to come"
     FAILED = "a failed slot has no score and no training data"
     RECORDS = "a slot's record exists, belongs to it, and has its score"
     EVALUATED = "held-out episodes are of the evaluated version, and no training data"

@@ -9,6 +9,7 @@ the sampler that wrote the trees.
 
 import math
 from collections.abc import AsyncIterator, Mapping, Sequence
+from datetime import datetime
 from typing import Any
 
 from shared.audit.report import AuditReport, Check
@@ -16,7 +17,7 @@ from shared.audit.steps import audit_trained_steps
 from shared.audit.tokens import audit_tokens
 from shared.audit.tools import audit_tools
 from shared.documents import DBRecordData, DispatchedSamplingTask, Record, Slot, Task, data_id
-from shared.documents.states import RecordStatus, SlotStatus
+from shared.documents.states import OVER, RecordStatus, SlotStatus
 from shared.episodes.state import EpisodeState
 from shared.names import TRAIN_SPLIT
 from shared.store import Store
@@ -95,11 +96,12 @@ async def _audit_tasks(store: Store, report: AuditReport, batch: Sequence[dict[s
     ids = [slot.record_id for task in tasks for slot in task.slots if slot.record_id is not None]
     records = await store.questions.records(ids)
     with_data = await store.questions.with_data(ids)
+    now = await store.questions.server_time()
     await _audit_evaluation(store, report, [task for task in tasks if task.split != TRAIN_SPLIT], with_data)
     for task in tasks:
         report.add("tasks opened", 1)
         for slot in task.slots:
-            _audit_slot(report, task, slot, records, with_data, running=running)
+            _audit_slot(report, task, slot, records, with_data, now, running=running)
 
 
 async def _audit_evaluation(store: Store, report: AuditReport, tasks: Sequence[Task], with_data: set[str]) -> None:
@@ -128,13 +130,18 @@ def _audit_slot(
     slot: Slot,
     records: Mapping[str, dict[str, Any]],
     with_data: set[str],
+    now: datetime,
     *,
     running: bool,
 ) -> None:
     name = f"{task.id} slot {slot.traj_id}"
     report.add(f"slots {slot.status.value}", 1)
-    over = slot.status in (SlotStatus.SCORED, SlotStatus.FAILED)
+    over = slot.status in (SlotStatus.SCORED, SlotStatus.FAILED, SlotStatus.WAITING)
     report.look(Check.ENDED, over or running, f"{name} is {slot.status.value} ({slot.error or 'no error'})")
+    if slot.status is SlotStatus.WAITING:
+        overdue = not running and slot.free_at <= now
+        sound = slot.score is None and slot.record_id not in with_data and not overdue
+        report.look(Check.WAITING, sound, f"{name} waits until {slot.free_at}, now is {now}; score {slot.score}")
     if slot.status is SlotStatus.FAILED:
         report.look(Check.FAILED, slot.score is None, f"{name} is failed and has score {slot.score}")
         report.look(
@@ -159,12 +166,25 @@ def _wrong_record(report: AuditReport, task: Task, slot: Slot, document: dict[st
         return f"belongs to {record.task} slot {record.traj_id}"
     if record.attempt > slot.attempt:
         return f"is of attempt {record.attempt}; the slot's is {slot.attempt}"
+    if slot.status is SlotStatus.WAITING and (record.attempt, record.status) != (slot.attempt, RecordStatus.COMPLETED):
+        return (
+            f"is {record.status} and of attempt {record.attempt}; its slot waits for feedback in attempt {slot.attempt}"
+        )
+    if _follows(task, slot, record):
+        return None
     if slot.status is SlotStatus.SCORED and (record.attempt, record.score) != (slot.attempt, slot.score):
         return (
             f"is of attempt {record.attempt} with score {record.score}; "
             f"the slot was scored {slot.score} by attempt {slot.attempt}"
         )
     return None
+
+
+def _follows(task: Task, slot: Slot, record: Record) -> bool:
+    """A record that waited gets its slot's score right after the slot, or, if a process died in between, at the settlement."""
+    waited = bool(slot.feedback) or slot.score_without_feedback is not None
+    behind = record.status is RecordStatus.COMPLETED and record.attempt == slot.attempt
+    return waited and behind and task.status not in OVER
 
 
 async def _audit_once(store: Store, report: AuditReport) -> None:

@@ -18,6 +18,7 @@ from shared.documents.data import (
     record_id,
     task_id,
 )
+from shared.documents.feedback import Feedback, ScoreWithoutFeedback
 
 __all__ = [
     "Claim",
@@ -26,9 +27,11 @@ __all__ = [
     "DataDispatch",
     "DispatchTokens",
     "DispatchedSamplingTask",
+    "Feedback",
     "Record",
     "SampledResponse",
     "SampledTokens",
+    "ScoreWithoutFeedback",
     "Slot",
     "Task",
     "TaskPayload",

@@ -22,6 +22,7 @@ from pydantic import Field
 
 from shared.documents.agent_use import AgentUse
 from shared.documents.base import Document
+from shared.documents.feedback import Feedback, ScoreWithoutFeedback
 from shared.documents.states import (
     BranchCause,
     DataStatus,
@@ -44,6 +45,7 @@ class TaskPayload(Document):
     system: str | None = None
     max_turns: int | None = Field(None, gt=0, strict=True)  # None: the sampler's
     temperature: float | None = Field(None, ge=0, strict=True)  # None: the sampler's setting for training or evaluation
+    feedback_deadline_s: float | None = Field(None, ge=0, strict=True)  # None: the sampler's; 0: scored at the end
     min_pass_rate: float | None = Field(None, ge=0, le=1, strict=True)  # the curriculum: `store.tasks.skip_next_epoch`
     max_pass_rate: float | None = Field(None, ge=0, le=1, strict=True)
     metadata: dict[str, Any] = {}
@@ -66,11 +68,17 @@ class Slot(Document):
     traj_id: int
     status: SlotStatus = SlotStatus.OPEN
     worker: str | None = None
-    free_at: datetime  # the next time it may be claimed: lease end, retry delay or schedule
+    free_at: (
+        datetime  # the next time it may be claimed: lease end, retry delay or schedule; of a waiting one: the deadline
+    )
     attempt: int = 0  # incremented by every claim
     failures: int = 0  # attempts that ended in an infrastructure failure or an expired lease
     record_id: str | None = None
     score: float | None = None
+    score_without_feedback: float | None = (
+        None  # of an episode that waits, or waited, for feedback; None: fails without
+    )
+    feedback: list[Feedback] = []
     error: str | None = None
 
 
@@ -92,7 +100,8 @@ class Task(Document):
     slots: list[Slot]
     last_claimed: int | None = None  # slot that the last claim leased; -1: it found only exhausted slots
     scores: list[float | None] = []  # by slot, after settlement; None: failed
-    free_at: datetime  # earliest of its unfinished slots; used by the claim's index
+    free_at: datetime  # earliest of its open and leased slots; used by the claim's index
+    waiting_until: datetime | None = None  # earliest deadline of its slots that wait for feedback
     data_of: list[str] = []  # policies for which settlement wrote training data
     # Result of settlement: "ready" (and how many were dropped), "evaluated", or the reason for abandoning it.
     outcome: str | None = None
@@ -149,6 +158,7 @@ class Record(Document):
     score: float | None = None
     policy_scores: dict[str, float] = {}  # of other participating policies, if different
     reward_details: dict[str, Any] = {}
+    without_feedback: ScoreWithoutFeedback | None = None  # its score if it waits for feedback and none comes
     metrics: dict[str, float] = {}  # sampler-defined; the trainer averages them by source
     advantage: float | None = None  # mean over its dispatches
     error: str | None = None

@@ -40,15 +40,16 @@ class SlotStatus(StrEnum):
 
     OPEN = "open"  # may be claimed once `free_at` has passed
     LEASED = "leased"  # a worker plays it until `free_at`
+    WAITING = "waiting"  # played to its end; waits for feedback until `free_at`; without a lease
     SCORED = "scored"  # has its score; final
-    FAILED = "failed"  # infrastructure failed too often; has no score; final
+    FAILED = "failed"  # infrastructure failed too often, or no feedback came; has no score; final
 
 
 class RecordStatus(StrEnum):
     """One attempt at one episode."""
 
     RUNNING = "running"  # the sampler is playing it
-    COMPLETED = "completed"  # played to its end, not scored yet
+    COMPLETED = "completed"  # played to its end, not scored yet: waits for feedback
     SCORED = "scored"  # scored, waits for its group
     READY = "ready"  # its record_data is written
     FAILED = "failed"  # infrastructure failure; see `error`

@@ -22,6 +22,7 @@ from shared.redaction import shown
 from shared.store.admission import AdmissionVerbs
 from shared.store.connecting import check_is_primary, connect, first_contact
 from shared.store.evaluation import EvaluationVerbs
+from shared.store.feedback import FeedbackVerbs
 from shared.store.leases import LeaseVerbs
 from shared.store.malformed import MalformedVerbs
 from shared.store.policies import ServiceVerbs, VersionVerbs
@@ -54,6 +55,7 @@ class Store:
         self.tasks = TaskVerbs(database)
         self.admission = AdmissionVerbs(database)
         self.evaluation = EvaluationVerbs(database, self.tasks)
+        self.feedback = FeedbackVerbs(database)
         self.records = RecordVerbs(database)
         self.tool_schemas = ToolSchemaVerbs(database)
         self.malformed = MalformedVerbs(database)
@@ -70,6 +72,7 @@ class Store:
     async def ensure_indexes(self) -> None:
         for verbs in (
             self.tasks,
+            self.feedback,
             self.records,
             self.data,
             self.admission,

@@ -70,6 +70,10 @@ LEAST_FREE_AT: dict[str, Any] = {
     ]
 }
 
+_WAITING = {"$filter": {"input": "$slots", "as": "s", "cond": {"$eq": ["$$s.status", SlotStatus.WAITING]}}}
+# The task's `waiting_until`: the first deadline of the feedback that it waits for; null if it waits for none.
+FIRST_DEADLINE: dict[str, Any] = {"$min": {"$map": {"input": _WAITING, "as": "s", "in": "$$s.free_at"}}}
+
 ALL_SLOTS_DONE: dict[str, Any] = {
     "$allElementsTrue": {
         "$map": {"input": "$slots", "as": "s", "in": {"$in": ["$$s.status", [SlotStatus.SCORED, SlotStatus.FAILED]]}}

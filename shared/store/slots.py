@@ -5,7 +5,17 @@ from typing import Any
 
 from shared.documents import Claim
 from shared.documents.states import CLAIMABLE, SlotStatus, TaskStatus
-from shared.store.pipelines import ALL_SLOTS_DONE, EPOCH, LEAST_FREE_AT, NOW, after, is_slot, literal, merge_slot
+from shared.store.pipelines import (
+    ALL_SLOTS_DONE,
+    EPOCH,
+    FIRST_DEADLINE,
+    LEAST_FREE_AT,
+    NOW,
+    after,
+    is_slot,
+    literal,
+    merge_slot,
+)
 
 Document = dict[str, Any]
 CLAIMABLE_NOW: Document = {"status": {"$in": CLAIMABLE}, "$expr": {"$lte": ["$free_at", NOW]}}
@@ -27,13 +37,18 @@ def holding(claim: Claim) -> Document:
 
 
 def close_group() -> list[Document]:
-    """Stages after every change of a slot: update the task's `free_at`, and complete the task with its last slot.
+    """Stages after every change of a slot: update the task's times, and complete the task with its last slot.
 
     A completed task's `free_at` is for settlement: a time in the past, so that any settler may claim it.
     """
     closing = {"$and": [ALL_SLOTS_DONE, {"$in": ["$status", CLAIMABLE]}]}
     return [
-        {"$set": {"free_at": {"$cond": [closing, {"$literal": EPOCH}, LEAST_FREE_AT]}}},
+        {
+            "$set": {
+                "free_at": {"$cond": [closing, {"$literal": EPOCH}, LEAST_FREE_AT]},
+                "waiting_until": FIRST_DEADLINE,
+            }
+        },
         {
             "$set": {
                 "completed_at": {"$cond": [closing, NOW, "$completed_at"]},

@@ -75,4 +75,6 @@ def _checked(document: Document) -> Task:
     for slot in task.slots:
         if slot.status is SlotStatus.SCORED and (slot.record_id is None or slot.score is None):
             raise MalformedDocument("tasks", task.id, f"slots.{slot.traj_id}: scored, without a record_id or a score")
+        if slot.status is SlotStatus.WAITING and slot.record_id is None:
+            raise MalformedDocument("tasks", task.id, f"slots.{slot.traj_id}: waits for feedback, without a record_id")
     return task

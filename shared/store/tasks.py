@@ -2,6 +2,7 @@
 
 import ─▶ created ─claim─▶ running ─last slot finishes─▶ completed ─settle─▶ settled | abandoned
 slot:     open ─claim─▶ leased ─finish─▶ scored | failed          (retry, release, expiry: back to open)
+                            └─await_feedback─▶ waiting ─feedback, deadline─▶ scored | failed   (shared/store/feedback.py)
 """
 
 from collections.abc import Sequence
@@ -34,6 +35,7 @@ from shared.store.spoilt_tasks import SpoiltTasks
 Document = dict[str, Any]
 TASKS_AT_ONCE = 1_000  # per insertion or query by id
 HAS_FAILURES: Document = {"slots.failures": {"$gt": 0}}
+PLAYED_TO_THE_END = (SlotStatus.WAITING, SlotStatus.SCORED)  # by the attempt that the slot names
 
 
 @survives_outages
@@ -156,6 +158,19 @@ class TaskVerbs:
         change = {"status": SlotStatus.SCORED.value, "score": score, "record_id": claim.record_id, "error": None}
         return await self._leave(claim, literals(change), ends=[SlotStatus.SCORED])
 
+    async def await_feedback(self, claim: Claim, deadline_s: float, *, score_without: float | None) -> bool:
+        """End the lease of an episode whose score comes later, within `deadline_s`; without feedback it gets `score_without`,
+        or fails (None). Returns True if the group has ended, which it has only if this is a repetition. Raises LeaseLost.
+        """
+        change = {
+            "status": SlotStatus.WAITING.value,
+            "free_at": after(deadline_s),
+            "score_without_feedback": literal(score_without),
+            "record_id": literal(claim.record_id),
+            "error": None,
+        }
+        return await self._leave(claim, change, ends=PLAYED_TO_THE_END)
+
     async def retry_slot(self, claim: Claim, error: str, *, delay_s: float, max_failures: int) -> bool:
         """Infrastructure failure: reopen after `delay_s`, or fail. Returns True if it ended the group. Raises LeaseLost."""
         failures = {"$add": ["$$s.failures", 1]}
@@ -191,9 +206,9 @@ class TaskVerbs:
             raise LeaseLost(f"task {claim.task.id} slot {claim.traj_id}: attempt {claim.attempt} is no longer current")
         return bool(document["status"] == TaskStatus.COMPLETED)
 
-    async def is_scored_by(self, claim: Claim) -> bool:
-        """Whether this attempt, and no other, gave the slot its score."""
-        return await self._left_before(claim, [SlotStatus.SCORED]) is not None
+    async def is_played_by(self, claim: Claim) -> bool:
+        """Whether this attempt, and no other, gave the slot its score, or waits for it."""
+        return await self._left_before(claim, PLAYED_TO_THE_END) is not None
 
     async def _left_before(self, claim: Claim, ends: Sequence[SlotStatus]) -> Document | None:
         """The task, if this attempt has already ended its slot, that is, if the acknowledgement of the first try was lost."""

@@ -11,7 +11,7 @@ MUTANTS = (
     Mutant(
         "a cancellation after the score leaves the record scored",
         "sampler/episode.py",
-        "if await tasks.is_scored_by(claim):",
+        "if await tasks.is_played_by(claim):",
         "if False:",
         "tests/sampler/test_episode.py::test_a_cancellation_between_the_score_and_its_acknowledgement_leaves_the_record_scored",
     ),

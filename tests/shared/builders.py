@@ -78,8 +78,10 @@ async def import_tasks(store: Store, n: int, **kwargs: Any) -> list[Task]:
 
 
 async def let_time_pass(store: Store) -> None:
-    """As if every lease had run out and every delay were over, without waiting for it."""
-    await store.database["tasks"].update_many({}, {"$set": {"free_at": EPOCH, "slots.$[].free_at": EPOCH}})
+    """As if every lease and deadline had run out and every delay were over, without waiting for it."""
+    tasks = store.database["tasks"]
+    await tasks.update_many({}, {"$set": {"free_at": EPOCH, "slots.$[].free_at": EPOCH}})
+    await tasks.update_many({"waiting_until": {"$ne": None}}, {"$set": {"waiting_until": EPOCH}})
 
 
 async def claim(store: Store, worker: str = "w", **kwargs: Any) -> Any:

@@ -99,6 +99,33 @@ async def play(store: Store, held: Claim, score: float) -> None:
     await store.tasks.finish_slot(held, score)
 
 
+async def play_and_wait(
+    store: Store, held: Claim, score_without: float | None = None, deadline_s: float = 86_400
+) -> str:
+    """An episode whose score comes later; returns its record's id."""
+    record = await store.records.start(held, "w")
+    dispatches = make_dispatches(record.id)
+    await store.tool_schemas.keep(SCHEMAS)
+    for dispatch in dispatches:
+        await store.records.open_dispatch(dispatch)
+        await store.records.close_dispatches([dispatch])
+    without = None
+    if score_without is not None:
+        without = {"score": score_without, "policy_scores": {}, "reward_details": {"scorer": "math"}}
+    values = {
+        "traj": [d.id for d in dispatches],
+        "num_turns": 3,
+        "num_tokens": 6,
+        "answer": "4",
+        "termination": Termination.ANSWERED.value,
+        "policy_versions": [3, 4],
+        "without_feedback": without,
+    }
+    await store.records.move(record.id, RecordStatus.COMPLETED, values)
+    await store.tasks.await_feedback(held, deadline_s, score_without=score_without)
+    return record.id
+
+
 async def settle(store: Store) -> None:
     """Every completed group: the first slot's advantage is +1, the second's -1."""
     while (task := await store.tasks.claim_settlement("s", policy="main", lease_s=60)) is not None:

@@ -3,13 +3,13 @@
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from shared.documents import Claim, DataClaim, Task
+from shared.documents import Claim, DataClaim, Feedback, Task
 from shared.documents.offers import BroadcastOffer, Joined
 from shared.documents.run import Admission, SavedCheckpoint, TrainedStep, TrainerEnd, step_id
 from shared.documents.states import DataStatus, LeaseKind, OfferState, RecordStatus
 from shared.store import Store
-from tests.shared.builders import claim, import_tasks, make_data, make_task
-from tests.shared.episodes import SCHEMAS, announce, play, settle, train, whole_run
+from tests.shared.builders import claim, import_tasks, let_time_pass, make_data, make_task
+from tests.shared.episodes import SCHEMAS, announce, play, play_and_wait, settle, train, whole_run
 
 Late = Callable[[Awaitable[Any]], Awaitable[Any]]
 Row = Callable[[Store, Late], Awaitable[None]]
@@ -70,6 +70,47 @@ async def _(store: Store, late: Late) -> None:
 async def _(store: Store, late: Late) -> None:
     await late(store.tasks.release_slot(await held(store)))
     await claim(store)
+
+
+@row("tasks.await_feedback", "feedback.give", "feedback.write_scores")
+async def _(store: Store, late: Late) -> None:
+    """The group is settled and trained with the feedback."""
+    await import_tasks(store, 1)
+    while (got := await claim(store)) is not None:
+        record = await late(play_and_wait(store, got, 0.5))
+        await late(store.feedback.give(record, Feedback(turn=1, score=0.25)))
+        task = await late(store.feedback.give(record, Feedback(score=float(got.traj_id), comment="$slots")))
+        await late(store.feedback.write_scores(task))
+    await settle(store)
+    await train(store, 1)
+
+
+@row("tasks.await_feedback ")
+async def _(store: Store, late: Late) -> None:
+    """Its deadline has ended the wait."""
+    await late(store.tasks.await_feedback(await held(store), 60, score_without=None))
+    await let_time_pass(store)
+    await store.feedback.end_overdue("main")
+
+
+@row("feedback.give ")
+async def _(store: Store, late: Late) -> None:
+    """The deadline comes before the feedback that is held back."""
+    record = await play_and_wait(store, await held(store))
+    await let_time_pass(store)
+    await late(store.feedback.give(record, Feedback(score=1.0)))
+    await store.feedback.end_overdue("main")
+
+
+@row("feedback.end_overdue")
+async def _(store: Store, late: Late) -> None:
+    """Of two episodes one has a score without feedback; the other fails."""
+    await import_tasks(store, 1)
+    for score in (None, 0.5):
+        await play_and_wait(store, await claim(store), score)
+    await let_time_pass(store)
+    await store.feedback.write_scores(await late(store.feedback.end_overdue("main")))
+    await settle(store)
 
 
 @row("tasks.finish_settlement", "records.settle_group", "records.set_advantages", "data.write_group")

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
-from shared.documents import Claim
+from shared.documents import Claim, Feedback
 from shared.documents.states import SlotStatus, TaskStatus
 from shared.errors import LeaseLost
 from shared.processes.mongod import Mongod
@@ -198,6 +198,7 @@ class Slots(RuleBasedStateMachine):
         self.lost: list[Claim] = []
         self.ended: list[Claim] = []
         self.finished: set[tuple[str, int]] = set()
+        self.waiting: dict[tuple[str, int], Claim] = {}
 
     def do(self, work: Coroutine[Any, Any, T]) -> T:
         """A bridge: hypothesis is not async."""
@@ -210,11 +211,12 @@ class Slots(RuleBasedStateMachine):
             return
         key = (got.task.id, got.traj_id)
         assert key not in self.finished
+        assert key not in self.waiting
         overtaken = [c for c in self.held if (c.task.id, c.traj_id) == key]
         self.lost += overtaken
         self.held = [c for c in self.held if c not in overtaken] + [got]
 
-    @rule(data=st.data(), how=st.sampled_from(["finish", "retry", "release"]))
+    @rule(data=st.data(), how=st.sampled_from(["finish", "retry", "release", "wait", "wait"]))
     def end(self, data: st.DataObject, how: str) -> None:
         if not self.held:
             return
@@ -232,8 +234,29 @@ class Slots(RuleBasedStateMachine):
             self.finished.add((got.task.id, got.traj_id))
         elif how == "retry":
             await tasks.retry_slot(got, "x", delay_s=0, max_failures=1000)
+        elif how == "wait":
+            await tasks.await_feedback(got, 3600, score_without=1.0)
+            self.waiting[got.task.id, got.traj_id] = got
         else:
             await tasks.release_slot(got)
+
+    @rule(data=st.data(), by=st.sampled_from(["feedback", "feedback", "deadline"]))
+    def end_waiting(self, data: st.DataObject, by: str) -> None:
+        """By feedback, given twice; or all by their deadline."""
+        if not self.waiting:
+            return
+        if by == "deadline":
+            self.do(let_time_pass(self.store))
+            while self.do(self.store.feedback.end_overdue("main")) is not None:
+                pass
+            self.finished |= self.waiting.keys()
+            self.waiting.clear()
+            return
+        key = data.draw(st.sampled_from(sorted(self.waiting)))
+        got = self.waiting.pop(key)
+        assert self.do(self.store.feedback.give(got.record_id, Feedback(score=1.0))) is not None
+        assert self.do(self.store.feedback.give(got.record_id, Feedback(score=2.0))) is None
+        self.finished.add(key)
 
     @rule(data=st.data())
     def zombie(self, data: st.DataObject) -> None:
@@ -258,6 +281,8 @@ class Slots(RuleBasedStateMachine):
             (d["_id"], s["traj_id"]): s["score"] for d in documents for s in d["slots"] if s["status"] == "scored"
         }
         assert scores == dict.fromkeys(self.finished, 1.0)
+        waiting = {(d["_id"], s["traj_id"]) for d in documents for s in d["slots"] if s["status"] == "waiting"}
+        assert waiting == self.waiting.keys()
         for d in documents:
             done = all(s["status"] in ("scored", "failed") for s in d["slots"])
             assert done == (d["status"] == "completed")
