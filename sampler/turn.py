@@ -8,7 +8,9 @@ from sampler.parsers import ParsedReply
 from sampler.parsers.reply import END_THINK, THINK
 from sampler.rendering.view import View
 
+HALF = "\ufffd"  # where the bytes of a character are not complete
 _TAIL_IDS = 16  # in which a template opens the reasoning for the model
+_OVERLAP_IDS = 8  # decoded again before new ones: a decoder may write a token otherwise at the beginning of a text
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,15 +47,29 @@ Listener = Callable[[PartialTurn], None]
 
 
 class Heard:
-    """Turns the ids of a reply in progress into text for `listener`."""
+    """Turns the ids of a reply in progress into text for `listener`. Only new ids are decoded, and a few before them."""
 
     def __init__(self, listener: Listener, dispatch_id: str, view: View) -> None:
         self._listener, self._dispatch_id, self._view = listener, dispatch_id, view
         tail = view.context.template.decode(view.context.ids[-_TAIL_IDS:])
         self._opens = THINK in tail and END_THINK not in tail.rpartition(THINK)[2]
 
+        self._known: Sequence[int] = ()
+        self._known_text = ""
+
     def __call__(self, ids: Sequence[int]) -> None:
-        self._tell(self._view.text_of(ids))
+        text = self._text_of(ids)
+        if not text.endswith(HALF):
+            self._known, self._known_text = ids, text
+        self._tell(text)
+
+    def _text_of(self, ids: Sequence[int]) -> str:
+        count = len(self._known)
+        if ids[:count] != self._known:  # another engine began anew
+            return self._view.text_of(ids)
+        begin = max(0, count - _OVERLAP_IDS)
+        before, text = self._view.text_of(ids[begin:count]), self._view.text_of(ids[begin:])
+        return self._known_text + text[len(before) :] if text.startswith(before) else self._view.text_of(ids)
 
     def whole(self, text: str) -> None:
         """Tell the whole reply, before it is kept. Raises what the listener raises: then there is no reply."""

@@ -154,6 +154,7 @@ async def _events(
 ) -> AsyncIterator[str]:
     """Closed when the client leaves, which cancels its request."""
     writer = dialect.writer(chat)
+    asking.add_done_callback(lambda _: stream.changed.set())
     try:
         while not asking.done():
             if stream.broken:
@@ -162,7 +163,7 @@ async def _events(
             if stream.head is not None:
                 for name, data in writer.told(stream.head, stream.reasoning, stream.content):
                     yield _event(name, data)
-            if not await _more(asking, stream):
+            if not await _more(stream):
                 yield dialect.keep_alive
         for name, data in writer.whole(asking.result()):
             yield _event(name, data)
@@ -172,14 +173,14 @@ async def _events(
         asking.cancel()
 
 
-async def _more(asking: "asyncio.Task[ChatReply]", stream: ReplyStream) -> bool:
+async def _more(stream: ReplyStream) -> bool:
     """Whether there is something to tell within `KEEP_ALIVE_S`."""
-    changed = asyncio.create_task(_changed(stream), name="gateway stream")
     try:
-        done, _ = await asyncio.wait({asking, changed}, timeout=KEEP_ALIVE_S, return_when=asyncio.FIRST_COMPLETED)
-        return bool(done)
-    finally:
-        changed.cancel()
+        async with asyncio.timeout(KEEP_ALIVE_S):
+            await stream.changed.wait()
+    except TimeoutError:
+        return False
+    return True
 
 
 def _event(name: str | None, data: Any) -> str:

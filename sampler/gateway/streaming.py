@@ -11,17 +11,13 @@ the reply is given up: the client asks again.
 import asyncio
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from sampler.gateway.exchange import GatewayError, Problem, ReplyHead, reply_id
 from sampler.parsers import ParsedReply
 from sampler.parsers.reply import END_THINK, THINK, split_reasoning
-
-if TYPE_CHECKING:
-    from sampler.turn import PartialTurn
+from sampler.turn import HALF, PartialTurn
 
 BROKEN = "an engine failed in the middle of the stream; ask again"
-_HALF = "\ufffd"  # where the bytes of a character are not complete
 
 
 class ReplyStream:
@@ -36,7 +32,7 @@ class ReplyStream:
         self.broken = False
         self.changed = asyncio.Event()
 
-    def hear(self, partial: "PartialTurn") -> None:
+    def hear(self, partial: PartialTurn) -> None:
         if self.head is None:
             self.head = ReplyHead(
                 reply_id(partial.dispatch_id), self._model, int(time.time()), partial.prompt_tokens, 0
@@ -47,7 +43,7 @@ class ReplyStream:
             if partial.is_whole:
                 raise GatewayError(Problem.FAILED, BROKEN)
             return
-        self._text = partial.text.rstrip(_HALF)
+        self._text = partial.text.rstrip(HALF)
         reasoning, content = plain_parts(partial.text, self._openings, in_reasoning=partial.opens_reasoning)
         if not (reasoning.startswith(self.reasoning) and content.startswith(self.content)):
             return  # a closing tag where nothing was open: what follows is told with the whole reply
@@ -88,7 +84,7 @@ def _plain(text: str, openings: Sequence[str]) -> str:
     end = min((at for opening in openings if (at := text.find(opening)) >= 0), default=len(text))
     if end == len(text):
         end -= max((_overlap(text, opening) for opening in openings), default=0)
-    return text[:end].rstrip(_HALF).rstrip()
+    return text[:end].rstrip(HALF).rstrip()
 
 
 def _overlap(text: str, opening: str) -> int:
