@@ -1,7 +1,8 @@
 """Anthropic's Messages (`POST /v1/messages`, `POST /v1/messages/count_tokens`): a pure translation, like `chat_completions`.
 
 Taken: system as text or blocks, text, tool_use, tool_result (with `is_error`), thinking, parallel tool calls, streams, usage.
-Refused with 400: images, documents, and tools that Anthropic's own servers run (`web_search_…`).
+Refused with 400: images, documents, and tools without a schema. Tools that Anthropic's own servers run (`web_search_…`) are left
+out, and counted like parameters.
 """
 
 from collections.abc import Iterator, Mapping
@@ -9,7 +10,7 @@ from typing import Any
 
 from pydantic import BaseModel, Field
 
-from sampler.gateway.bodies import text_of_parts, tool_schema, validated
+from sampler.gateway.bodies import left_out, text_of_parts, tool_schema, validated
 from sampler.gateway.exchange import (
     ChatReply,
     ChatRequest,
@@ -79,11 +80,11 @@ def read_messages(body: Any, *, counting: bool = False) -> ChatRequest:
     return ChatRequest(
         model=given.model,
         messages=messages,
-        tools=[_tool(tool) for tool in given.tools or ()],
+        tools=[_tool(tool) for tool in given.tools or () if not left_out([tool.type])],
         max_tokens=given.max_tokens,
         stream=bool(given.stream),
         shows_reasoning=(given.thinking or {}).get("type") in ("enabled", "adaptive"),
-        sampling=not_neutral(given.model_extra or {}, _NEUTRAL),
+        sampling=not_neutral(given.model_extra or {}, _NEUTRAL) | left_out(tool.type for tool in given.tools or ()),
         failed_calls=frozenset(failed),
     )
 

@@ -1,6 +1,6 @@
 """What the dialects' readers of bodies share: validation, tools, and content as text."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
@@ -8,6 +8,10 @@ from pydantic import BaseModel, ValidationError
 from sampler.gateway.exchange import GatewayError, Problem
 
 ModelT = TypeVar("ModelT", bound=BaseModel)
+VENDOR_TOOLS = (  # kinds of tools that a vendor's own servers run, by their beginnings
+    *("web_search", "web_fetch", "file_search", "code_interpreter", "code_execution", "image_generation", "mcp"),
+    *("tool_search", "google_search", "google_maps", "url_context", "enterprise_web_search"),
+)
 _NO_PARAMETERS = {"type": "object", "properties": {}}
 
 
@@ -39,3 +43,10 @@ def text_of_parts(content: Any, where: str) -> str:
             raise GatewayError(Problem.INVALID, f"{where}[{at}] is {kind!r}; only text is supported")
         texts.append(text)
     return "\n".join(texts)
+
+
+def left_out(kinds: Iterable[str | None]) -> dict[str, str]:
+    """The tools among these kinds that only a vendor could run, as entries of `ChatRequest.sampling`: the model is not told of
+    them. `kinds` are written with _."""
+    found = ((kind, beginning) for kind in kinds if kind for beginning in VENDOR_TOOLS if kind.startswith(beginning))
+    return {f"tool_{beginning}": kind for kind, beginning in found}

@@ -52,6 +52,7 @@ class ChatRequest:
     shows_reasoning: bool = True
     sampling: Mapping[str, Any] = field(default_factory=dict)
     failed_calls: frozenset[str] = frozenset()  # ids of calls whose results the client marks as errors
+    namespaces: frozenset[str] = frozenset()  # of tools, whose names are NAMESPACE.NAME for the model
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,8 @@
 
 Taken: systemInstruction, contents (text, thought, functionCall, functionResponse), functionDeclarations, parallel calls, streams,
 usageMetadata. Names are taken as camelCase and as snake_case. A functionResponse without an id answers the first open call
-with its name. Refused with 400: inline data and files, tools that Google's own servers run, more than one candidate.
+with its name. Refused with 400: inline data and files, more than one candidate. Tools that Google's own servers run are left
+out, and counted like parameters.
 """
 
 import json
@@ -10,9 +11,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
-from pydantic.alias_generators import to_camel
+from pydantic.alias_generators import to_camel, to_snake
 
-from sampler.gateway.bodies import tool_schema, validated
+from sampler.gateway.bodies import left_out, tool_schema, validated
 from sampler.gateway.exchange import (
     ChatReply,
     ChatRequest,
@@ -121,6 +122,7 @@ def read_google(body: Any, model: str, *, stream: bool) -> ChatRequest:
     calling = (given.tool_config and given.tool_config.function_calling_config) or {}
     if calling.get("mode") not in (None, "AUTO", "MODE_UNSPECIFIED"):
         sampling["toolConfig"] = calling
+    sampling |= left_out(to_snake(name) for tool in given.tools or () for name in tool.model_extra or {})
     reader = _Contents()
     return ChatRequest(
         model=model.removeprefix("models/"),
@@ -135,8 +137,9 @@ def read_google(body: Any, model: str, *, stream: bool) -> ChatRequest:
 
 
 def _tools(tool: _GoogleTool) -> Iterator[dict[str, Any]]:
-    if any((tool.model_extra or {}).values()):
-        raise GatewayError(Problem.INVALID, f"tools: {', '.join(tool.model_extra or {})}: only functionDeclarations")
+    other = [name for name in tool.model_extra or {} if not left_out([to_snake(name)])]
+    if any((tool.model_extra or {})[name] for name in other):
+        raise GatewayError(Problem.INVALID, f"tools: {', '.join(other)}: only functionDeclarations")
     for one in tool.function_declarations or ():
         schema = one.parameters_json_schema or (one.parameters and _json_schema(one.parameters))
         yield tool_schema(one.name, one.description, schema)

@@ -1,8 +1,9 @@
 """OpenAI's Responses (`POST /v1/responses`): a pure translation, like `chat_completions`.
 
 Taken: `input` as text or items (messages, function_call, function_call_output, reasoning), `instructions`, function tools,
-parallel calls, streams, usage. Refused with 400: `previous_response_id` and `conversation` (nothing is stored here: send the
-whole input, as with `store: false`), images and files, and tools that OpenAI's own servers run (`web_search`, …).
+namespaces of them (the model sees `NAMESPACE.NAME`), parallel calls, streams, usage. Refused with 400: `previous_response_id` and
+`conversation` (nothing is stored here: send the whole input, as with `store: false`), images and files, and other kinds of tools.
+Tools that OpenAI's own servers run (`web_search`, …) are left out, and counted like parameters.
 """
 
 from collections.abc import Iterator, Mapping
@@ -10,7 +11,7 @@ from typing import Any
 
 from pydantic import BaseModel, Field
 
-from sampler.gateway.bodies import text_of_parts, tool_schema, validated
+from sampler.gateway.bodies import left_out, text_of_parts, tool_schema, validated
 from sampler.gateway.chat_completions import ROLE_NAMES, chat_error
 from sampler.gateway.exchange import (
     ChatReply,
@@ -35,6 +36,7 @@ _NEUTRAL: Mapping[str, list[Any]] = {
 }
 _UNKNOWN_HERE = ("previous_response_id", "conversation", "prompt")
 _ROLES = ("system", "user", "assistant")
+_IN_NAMESPACE = "."
 ItemOf = tuple[str, Mapping[str, Any]]  # its place in the request, and the item
 
 
@@ -43,6 +45,7 @@ class _ResponsesTool(BaseModel):
     name: str | None = None
     description: str | None = None
     parameters: dict[str, Any] | None = None
+    tools: list["_ResponsesTool"] | None = None  # of a namespace
 
 
 class _ResponsesBody(BaseModel, extra="allow"):
@@ -70,17 +73,22 @@ def read_responses(body: Any) -> ChatRequest:
     return ChatRequest(
         model=given.model,
         messages=[*messages, *_messages([(f"input[{at}]", item) for at, item in enumerate(items)])],
-        tools=[_tool(tool) for tool in given.tools or ()],
+        tools=[schema for tool in given.tools or () for schema in _tools(tool)],
         max_tokens=given.max_output_tokens,
         stream=bool(given.stream),
-        sampling=not_neutral(extra, _NEUTRAL),
+        sampling=not_neutral(extra, _NEUTRAL) | left_out(tool.type for tool in given.tools or ()),
+        namespaces=frozenset(tool.name for tool in given.tools or () if tool.type == "namespace" and tool.name),
     )
 
 
-def _tool(tool: _ResponsesTool) -> dict[str, Any]:
-    if tool.type != "function" or tool.name is None:
+def _tools(tool: _ResponsesTool, space: str = "") -> Iterator[dict[str, Any]]:
+    if tool.type == "function" and tool.name is not None:
+        yield tool_schema(space + tool.name, tool.description, tool.parameters)
+    elif tool.type == "namespace" and tool.name is not None and not space:
+        for one in tool.tools or ():
+            yield from _tools(one, f"{tool.name}{_IN_NAMESPACE}")
+    elif not left_out([tool.type]):
         raise GatewayError(Problem.INVALID, f"tool of type {tool.type!r}: only functions, which the client runs")
-    return tool_schema(tool.name, tool.description, tool.parameters)
 
 
 def _messages(items: list[ItemOf]) -> list[ReceivedMessage]:
@@ -121,7 +129,8 @@ def _add(reply: ReceivedMessage, where: str, item: Mapping[str, Any], kind: str)
             reply["reasoning_content"] = text
     elif kind == "function_call":
         arguments = arguments_of(f"{where}.arguments", item.get("arguments", "{}"))
-        function = {"name": str(item.get("name")), "arguments": arguments}
+        space = f"{item['namespace']}{_IN_NAMESPACE}" if item.get("namespace") else ""
+        function = {"name": f"{space}{item.get('name')}", "arguments": arguments}
         call = {"id": str(item.get("call_id", "")), "type": "function", "function": function}
         reply.setdefault("tool_calls", []).append(call)
     else:
@@ -132,7 +141,7 @@ def _add(reply: ReceivedMessage, where: str, item: Mapping[str, Any], kind: str)
 
 
 def responses_reply(reply: ChatReply, request: ChatRequest) -> dict[str, Any]:
-    return _response(reply, request, _items(reply), "incomplete" if reply.is_cut else "completed", reply)
+    return _response(reply, request, _items(reply, request), "incomplete" if reply.is_cut else "completed", reply)
 
 
 def responses_error_event(error: GatewayError) -> Event:
@@ -175,13 +184,13 @@ class ResponsesWriter(ReplyWriter):
             yield from self._in_item(_message_item(reply.id, "", "in_progress"))
         yield from self._closed()
         for number, call in enumerate(reply.calls):
-            item = _call_item(reply.id, number, call)
+            item = _call_item(reply.id, number, call, self.request)
             yield self._event(
                 "output_item.added", item={**item, "arguments": "", "status": "in_progress"}, **self._at()
             )
             place = {"item_id": item["id"], **self._at()}
             yield self._event("function_call_arguments.delta", delta=call.as_json, **place)
-            yield self._event("function_call_arguments.done", arguments=call.as_json, name=call.name, **place)
+            yield self._event("function_call_arguments.done", arguments=call.as_json, name=item["name"], **place)
             yield from self._finished(item)
         kind = "incomplete" if reply.is_cut else "completed"
         yield self._event(kind, response=_response(reply, self.request, self._done, kind, reply))
@@ -246,11 +255,11 @@ def _response(
     }
 
 
-def _items(reply: ChatReply) -> list[dict[str, Any]]:
+def _items(reply: ChatReply, request: ChatRequest) -> list[dict[str, Any]]:
     found = [_reasoning_item(reply.id, reply.reasoning)] if reply.reasoning else []
     if reply.content or not reply.calls:
         found.append(_message_item(reply.id, reply.content, "completed"))
-    return [*found, *(_call_item(reply.id, number, call) for number, call in enumerate(reply.calls))]
+    return [*found, *(_call_item(reply.id, number, call, request) for number, call in enumerate(reply.calls))]
 
 
 def _reasoning_item(name: str, text: str) -> dict[str, Any]:
@@ -263,12 +272,16 @@ def _message_item(name: str, text: str, status: str) -> dict[str, Any]:
     return {"type": "message", "id": f"msg_{name}", "role": "assistant", "status": status, "content": content}
 
 
-def _call_item(name: str, number: int, call: RepliedCall) -> dict[str, Any]:
+def _call_item(name: str, number: int, call: RepliedCall, request: ChatRequest) -> dict[str, Any]:
+    space, _, function = call.name.partition(_IN_NAMESPACE)
+    if space not in request.namespaces:
+        space, function = "", call.name
     return {
         "type": "function_call",
         "id": f"fc_{name}_{number}",
         "call_id": call.id,
-        "name": call.name,
+        "name": function,
+        **({"namespace": space} if space else {}),
         "arguments": call.as_json,
         "status": "completed",
     }

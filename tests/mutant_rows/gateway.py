@@ -26,6 +26,20 @@ MUTANTS = (
         f"{RESPONSES}::test_a_loop_of_the_sdk_is_one_conversation_of_sampled_ids",
     ),
     Mutant(
+        "a call of a tool in a namespace names both",
+        "sampler/gateway/responses.py",
+        "if space not in request.namespaces:",
+        "if True:",
+        f"{RESPONSES}::test_tools_in_namespaces_are_called_by_both_names_and_tools_of_the_vendor_are_left_out",
+    ),
+    Mutant(
+        "a long reply in a stream is decoded once",
+        "sampler/turn.py",
+        "begin = max(0, count - _OVERLAP_IDS)",
+        "begin = 0",
+        "tests/sampler/test_heard.py::test_each_text_is_that_of_all_ids_so_far_and_long_replies_are_not_decoded_anew",
+    ),
+    Mutant(
         "a response without an id answers the call with its name",
         "sampler/gateway/google_generate.py",
         "if response.id in (None, one[0]) and",

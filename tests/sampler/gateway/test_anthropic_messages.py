@@ -92,15 +92,15 @@ async def test_errors_have_the_sdks_own_classes(store: Store) -> None:
 
             seen["key"] = await ask(anthropic.AuthenticationError, stranger)
             seen["model"] = await ask(anthropic.NotFoundError, model="claude-9")
-            seen["tool"] = await ask(
-                anthropic.BadRequestError, tools=[{"type": "web_search_20250305", "name": "web_search"}]
-            )
+            seen["tool"] = await ask(anthropic.BadRequestError, tools=[{"type": "bash_20250124", "name": "bash"}])
+            search: Any = [{"type": "web_search_20250305", "name": "web_search"}]
             long = [{"role": "user", "content": "word " * 9000}]
             seen["long"] = await ask(anthropic.BadRequestError, messages=long)
-            await client.messages.create(**body_of(task, HI))
+            await client.messages.create(**body_of(task, HI, tools=search))
 
     record, _, _ = await played(store, engine, agent)
     assert record.status is RecordStatus.SCORED
+    assert record.metrics["agent_overridden_tool_web_search"] == 1
     assert seen == {
         "key": "authentication_error",
         "model": "not_found_error",

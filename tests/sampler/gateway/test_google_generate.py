@@ -93,13 +93,14 @@ async def test_errors_and_counts_have_the_dialects_form(store: Store) -> None:
     async def agent(task: AgentTask) -> None:
         async with client_of(task) as client, client_of(task, "other") as stranger:
             image = {"contents": [{"parts": [{"inlineData": {"mimeType": "image/png", "data": ""}}]}]}
+            computer = hi | {"tools": [{"computerUse": {"environment": "ENVIRONMENT_BROWSER"}}]}
             search = hi | {"tools": [{"googleSearch": {"timeRangeFilter": {}}}]}
             for who, model, body in (
                 (stranger, task.model, hi),
                 (client, "gemini-9", hi),
                 (client, task.model, {}),
                 (client, task.model, image),
-                (client, task.model, search),
+                (client, task.model, computer),
                 (client, task.model, hi | {"generationConfig": {"candidateCount": 2}}),
             ):
                 answer = await who.post(f"/v1beta/models/{model}:generateContent", json=body)
@@ -107,11 +108,12 @@ async def test_errors_and_counts_have_the_dialects_form(store: Store) -> None:
                 assert (error["code"], bool(error["message"])) == (answer.status_code, True)
                 seen.append((error["code"], error["status"]))
             counted = await client.post(f"/v1beta/models/{task.model}:countTokens", json=hi)
-            found = await asked(client, task.model, hi, stream=False)
+            found = await asked(client, task.model, search, stream=False)
             assert counted.json()["totalTokens"] == found[0]["usageMetadata"]["promptTokenCount"]
 
     record, _, dispatches = await played(store, engine, agent)
     assert record.status is RecordStatus.SCORED
     assert len(dispatches) == 1
+    assert record.metrics == {"agent_first": 1, "agent_overridden_tool_google_search": 1}
     invalid = (400, "INVALID_ARGUMENT")
     assert seen == [(401, "UNAUTHENTICATED"), (404, "NOT_FOUND"), invalid, invalid, invalid, invalid]

@@ -9,6 +9,7 @@ from openai.types.responses import Response
 from sampler.gateway.agent_sampler import AgentTask
 from shared.documents.states import RecordStatus, Termination
 from shared.store import Store
+from tests.sampler.episodes import TEMPLATE
 from tests.sampler.gateway.agents import ADD, ScriptedEngine, call, played, trained_ids
 from tests.sampler.gateway.streaming_engine import StreamingEngine, listening
 
@@ -106,7 +107,7 @@ async def test_what_is_not_stored_here_is_refused_in_the_sdks_own_classes(store:
         async with client_of(task) as client, client_of(task, api_key="sk-other") as stranger:
             for values in (
                 {"previous_response_id": "resp_1"},
-                {"tools": [{"type": "web_search"}]},
+                {"tools": [{"type": "local_shell"}]},
                 {"input": [{"type": "item_reference", "id": "msg_1"}]},
                 {"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "data:,"}]}]},
                 {"background": True},
@@ -123,7 +124,7 @@ async def test_what_is_not_stored_here_is_refused_in_the_sdks_own_classes(store:
     assert record.status is RecordStatus.SCORED
     assert len(dispatches) == 1
     for message, word in zip(
-        seen, ("whole input", "web_search", "item_reference", "input_image", "background"), strict=True
+        seen, ("whole input", "local_shell", "item_reference", "input_image", "background"), strict=True
     ):
         assert word in message
 
@@ -147,3 +148,33 @@ async def test_an_error_in_the_middle_of_a_stream_is_the_sdks_error(store: Store
     assert ["an engine failed" in text for text in told] == [True, False]
     assert told[1] == "Yes."
     assert trained_ids(dispatches) == engine.exchanges[2:]
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+async def test_tools_in_namespaces_are_called_by_both_names_and_tools_of_the_vendor_are_left_out(
+    store: Store, streamed: bool
+) -> None:
+    """As Codex sends them. A function with a point in its name is no namespace."""
+    engine = ScriptedEngine([f"{call('agents.add', a=1, b=2)}\n{call('add.up', a=1, b=2)}", "<answer>3</answer>"])
+    inner = {"type": "function", **ADD["function"]}
+    spaces = {"type": "namespace", "name": "agents", "description": "Agents.", "tools": [inner]}
+    tools: Any = [spaces, {**inner, "name": "add.up"}, {"type": "web_search", "external_web_access": True}]
+
+    async def agent(task: AgentTask) -> None:
+        async with client_of(task) as client:
+            body: Any = {"model": task.model, "tools": tools, "input": [{"role": "user", "content": "Hi"}]}
+            if streamed:
+                events = [event async for event in await client.responses.create(**body, stream=True)]
+                items = [event.item.model_dump() for event in events if event.type == "response.output_item.done"]
+            else:
+                items = [item.model_dump() for item in (await client.responses.create(**body)).output]
+            assert [(one.get("namespace"), one["name"]) for one in items] == [("agents", "add"), (None, "add.up")]
+            outputs = [{"type": "function_call_output", "call_id": one["call_id"], "output": "3"} for one in items]
+            await client.responses.create(**{**body, "input": [*body["input"], *items, *outputs]})
+
+    record, _, dispatches = await played(store, engine, agent)
+    assert record.error is None
+    assert record.metrics == {"agent_first": 1, "agent_continued": 1, "agent_overridden_tool_web_search": 2}
+    assert [one.name for one in dispatches[0].tool_calls] == ["agents.add", "add.up"]
+    assert trained_ids(dispatches) == engine.exchanges
+    assert "web_search" not in TEMPLATE.decode(engine.exchanges[0][0])
