@@ -1,7 +1,7 @@
 """Engines at the transport: answers of a real SGLang (`data/sglang_answers.json`), and a scripted one with its rules."""
 
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,14 +18,21 @@ def recorded(name: str) -> httpx.Response:
     return httpx.Response(found["status"], text=found.get("text", ""))
 
 
-def answer(ids: list[int], finish: dict[str, Any], version: str = "3", prompt_tokens: int = 4) -> httpx.Response:
-    """In the shape of `generate_length`; token t has log-prob -t / 100."""
+def answer(
+    ids: list[int],
+    finish: dict[str, Any],
+    version: str = "3",
+    prompt_tokens: int = 4,
+    logprobs: Sequence[float] | None = None,
+) -> httpx.Response:
+    """In the shape of `generate_length`; without `logprobs`, token t has log-prob -t / 100."""
+    scores = [-token / 100 for token in ids] if logprobs is None else logprobs
     meta = {
         "finish_reason": finish,
         "prompt_tokens": prompt_tokens,
         "cached_tokens": 2,
         "weight_version": version,
-        "output_token_logprobs": [[-token / 100, token, None] for token in ids],
+        "output_token_logprobs": [[score, token, None] for score, token in zip(scores, ids, strict=True)],
         "weight_versions": [{"version": version, "start": 0, "end": len(ids)}],
     }
     return httpx.Response(200, json={"output_ids": ids, "meta_info": meta})

@@ -71,7 +71,10 @@ class ScriptedEngine:
         self.asked.set()
         await asyncio.sleep(self._delay_s)
         finish = {**STOP, "matched": END} if len(ids) <= most else {"type": "length", "length": most}
-        return answer(ids[:most], finish, prompt_tokens=len(prompt))
+        return self._answer(prompt, ids[:most], finish)
+
+    def _answer(self, prompt: list[int], ids: list[int], finish: dict[str, Any]) -> httpx.Response:
+        return answer(ids, finish, prompt_tokens=len(prompt))
 
 
 Ended = tuple[Record, Slot, list[DispatchedSamplingTask]]
