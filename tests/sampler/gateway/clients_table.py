@@ -1,30 +1,38 @@
 """Agents that others wrote play an episode through the gateway, each as a command of its own environment.
 
-python -m tests.sampler.gateway.clients_table --python .venv_agents/bin/python
+python -m tests.sampler.gateway.clients_table --python .venv_agents/bin/python [--python .venv_dspy/bin/python …]
 
-The packages (in an environment of their own, since they pin others than ours):
+The packages (in environments of their own, since they pin others than ours, and some others than each other):
     python -m venv .venv_agents
     .venv_agents/bin/pip install langgraph langchain langchain-openai langchain-mcp-adapters openai-agents \\
         'pydantic-ai-slim[openai,anthropic]' 'smolagents[openai]' google-genai
+    for name in crewai dspy verifiers 'llama-index-core llama-index-llms-openai-like' 'autogen-agentchat autogen-ext[openai]'
 
-The engine is scripted: it calls `add` twice at once, then once, then answers; its ids are none that a tokenizer gives. Prints a
-table, and ends with 1 if an agent fails or an id that would be trained is not the engine's.
+A row uses the first environment that has its package, and is left out, with a line, where none has. The engine is scripted: it
+calls `add` twice at once, then once, then answers; its ids are none that a tokenizer gives, and their log-probs are the bundled
+model's. Prints a table, and ends with 1 if an agent fails, an id that would be trained is not the engine's, or `trainer.verify`
+computes other log-probs.
 """
 
 import argparse
 import asyncio
+import json
 import re
 import shlex
 import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 
+from sampler.episode import play
 from shared.documents import DispatchedSamplingTask
 from shared.processes.mongod import Mongod
 from shared.store import Store
-from tests.sampler.gateway.agents import ScriptedEngine, call, played, trained_ids
+from tests.sampler.episodes import ended
+from tests.sampler.gateway.agents import ScriptedEngine, an_episode, call, trained_ids
+from tests.sampler.gateway.model_scored import ModelScoredEngine, verified
 
 HERE = Path(__file__).parent / "clients"
 PAGE = (Path(__file__).parents[3] / "docs" / "any_agent.md").read_text(encoding="utf-8")
@@ -45,33 +53,76 @@ CLIENTS = [  # package, dialect, streamed, script and arguments, or what the pag
     ("google-genai", "google", False, "import genai"),
     ("google-genai", "google", True, "google_genai.py"),
     ("smolagents", "chat", False, "import OpenAIServerModel"),
+    ("crewai", "chat", False, "crewai_agent.py"),
+    ("crewai", "chat", True, "crewai_agent.py stream"),
+    ("autogen-agentchat", "chat", False, "autogen_agent.py"),
+    ("autogen-agentchat", "chat", True, "autogen_agent.py stream"),
+    ("llama-index-core", "chat", False, "llama_index_agent.py"),
+    ("llama-index-core", "chat", True, "llama_index_agent.py stream"),
+    ("dspy", "chat", False, "dspy_react.py"),
+    ("dspy", "chat", True, "dspy_react.py stream"),
 ]
 BOX = Path(__file__).parents[1] / "tool_servers" / "box.py"
 
 
-def reply_to(tool: str, final: str) -> "list[str]":
-    return [f"I add.\n{call(tool, a=1, b=2)}\n{call(tool, a=3, b=4)}", call(tool, a=3, b=7), final]
+MOST = 1 << 20  # tokens of a context: these packages' prompts are long for a vocabulary of 424
+TOLERANCE = 1e-4  # nats
+HEADING = (
+    f"{'package':25} {'version':10} {'dialect':9} {'streamed':8} {'tools':5} {'requests':8} bridge   fork   root "
+    f"{'sampled':7} {'same':5} {'verify':7} score causes"
+)
+
+
+def replies_to(package: str) -> list[str]:
+    final = "<answer>4</answer>"
+    if package == "dspy":
+        steps = [fields_of(a=1, b=2), fields_of(a=3, b=4), fields_of(a=3, b=7), fields_of()]
+        return [*steps, _marked(reasoning="I added.", answer=final)]
+    last = call("final_answer", answer=final) if package == "smolagents" else final
+    return [f"I add.\n{call('add', a=1, b=2)}\n{call('add', a=3, b=4)}", call("add", a=3, b=7), last]
+
+
+def fields_of(**arguments: int) -> str:
+    """A step of DSPy's ReAct, whose fields are marked in the text; without arguments, the last."""
+    tool = "add" if arguments else "finish"
+    return _marked(next_thought="I add.", next_tool_name=tool, next_tool_args=json.dumps(arguments))
+
+
+def _marked(**fields: str) -> str:
+    return "\n\n".join(f"[[ ## {name} ## ]]\n{text}" for name, text in [*fields.items(), ("completed", "")])
 
 
 async def row(
     folder: Path, store: Store, python: str, package: str, dialect: str, streamed: bool, script: str
 ) -> tuple[str, bool]:
-    final = call("final_answer", answer="<answer>4</answer>") if package == "smolagents" else "<answer>4</answer>"
-    engine = ScriptedEngine(reply_to("add", final))
     command = f"{python} {HERE}/" + script.format(python=sys.executable, box=BOX)
     if script.startswith("import "):  # a file: smolagents reads the source of its tools
         command = shlex.join([python, str(block_of(script, folder))])
-    record, _, dispatches = await played(store, engine, None, agent_command=command)
+    version = await asyncio.to_thread(version_of, python, package)
+    engine = ModelScoredEngine(replies_to(package))
+    return await line_of(store, engine, command, package, version, dialect, streamed)
+
+
+async def line_of(
+    store: Store, engine: ScriptedEngine, command: str, package: str, version: str, dialect: str, streamed: bool
+) -> tuple[str, bool]:
+    """A line of the table for an episode that `command` plays, and whether all is well."""
+    options = {"max_tokens": MOST, "max_prompt_tokens": MOST, "agent_command": command}
+    async with an_episode(store, engine, None, **options) as sampler:
+        await play(sampler)
+        record, _, dispatches = await ended(store, sampler)
+        worst = float("nan")
+        if record.error is None and isinstance(engine, ModelScoredEngine):
+            _, worst = await verified(store, sampler.config)
     same = trained_ids(dispatches) == engine.exchanges
     kinds = [kind_of(dispatch, dispatches) for dispatch in dispatches]
     called = sum(len(dispatch.tool_calls) for dispatch in dispatches)
     counted = " ".join(f"{kinds.count(kind):>6}" for kind in ("bridge", "fork", "root"))
-    version = await asyncio.to_thread(version_of, python, package)
     causes = {name.removeprefix("agent_"): int(count) for name, count in record.metrics.items()}
     tokens = sum(len(reply) for _, reply in engine.exchanges)
-    line = f"{package:24} {version:10} {dialect:9} {streamed!s:8} {called:5} {len(dispatches):8} {counted} {tokens:7} {same!s:5}"
+    line = f"{package:25} {version:10} {dialect:9} {streamed!s:8} {called:5} {len(dispatches):8} {counted} {tokens:7} {same!s:5}"
     problem = f"\n    {record.termination} {record.error}" if record.error else ""
-    return f"{line} {record.score} {causes}{problem}", same and record.error is None
+    return f"{line} {worst:7.1e} {record.score} {causes}{problem}", same and not worst > TOLERANCE and not record.error
 
 
 def block_of(words: str, folder: Path) -> Path:
@@ -82,7 +133,9 @@ def block_of(words: str, folder: Path) -> Path:
     return file
 
 
+@cache
 def version_of(python: str, package: str) -> str:
+    """Empty where it is not installed."""
     code = f"import importlib.metadata as m; print(m.version({package!r}))"
     return subprocess.run([python, "-c", code], capture_output=True, text=True).stdout.strip()
 
@@ -97,12 +150,15 @@ def kind_of(dispatch: DispatchedSamplingTask, dispatches: Sequence[DispatchedSam
     return "bridge" if dispatch.shared_length == len(prompt) + len(reply) else "fork"
 
 
-async def main(python: str, only: str) -> int:
-    print(f"{'package':24} {'version':10} {'dialect':9} {'streamed':8} {'tools':5} {'requests':8} bridge   fork   root "
-          f"{'sampled':7} {'same':5} score causes")  # fmt: skip
+async def main(pythons: Sequence[str], only: str) -> int:
+    print(HEADING)
     good = True
     with tempfile.TemporaryDirectory() as folder, Mongod(Path(folder)) as mongod:
         for number, client in enumerate(one for one in CLIENTS if only in " ".join(map(str, one))):
+            python = next((one for one in pythons if version_of(one, client[0])), None)
+            if python is None:
+                print(f"{client[0]:24} not installed")
+                continue
             async with Store.open(mongod.connection_string, f"clients-{number}") as store:
                 text, passed = await row(Path(folder), store, python, *client)
             print(text, flush=True)
@@ -112,7 +168,9 @@ async def main(python: str, only: str) -> int:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--python", required=True, help="the interpreter of the environment with the agents' packages")
+    parser.add_argument(
+        "--python", action="append", required=True, help="an interpreter of an environment with agents' packages"
+    )
     parser.add_argument("--only", default="", help="a word of the rows to play")
     given = parser.parse_args()
-    sys.exit(asyncio.run(main(str(Path(given.python).absolute()), given.only)))
+    sys.exit(asyncio.run(main([str(Path(one).absolute()) for one in given.python], given.only)))
