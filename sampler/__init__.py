@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from sampler.ported import ChatPort, PortedSampler
     from sampler.sampler import AsyncSampler, Turn
     from sampler.scorers.registry import Score
+    from sampler.scoring import ScoreComesLater
     from shared.documents.states import Termination
 
 __all__ = [
@@ -23,6 +24,7 @@ __all__ = [
     "MCPSampler",
     "PortedSampler",
     "Score",
+    "ScoreComesLater",
     "ScorerFailed",
     "Termination",
     "ToolFailure",
@@ -36,6 +38,7 @@ __getattr__ = lazy_names(
         **dict.fromkeys(("ChatPort", "PortedSampler"), "sampler.ported"),
         "MCPSampler": "sampler.mcp_sampler",
         "Score": "sampler.scorers.registry",
+        "ScoreComesLater": "sampler.scoring",
         "Termination": "shared.documents.states",
     },
 )

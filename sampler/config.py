@@ -12,6 +12,7 @@ from sampler.settlement.config import GroupConfig
 from sampler.tools.isolation import Sandbox
 from shared.configuration.loading import LogLevel, ServiceConfig
 from shared.configuration.secrets import secret_field
+from shared.documents.feedback import MAX_DEADLINE_S
 from shared.documents.run import HEARTBEAT_S
 from shared.files.hub import TokenizerFolder
 from shared.names import DEFAULT_POLICY, PolicyName, RunName
@@ -109,6 +110,16 @@ class SamplerConfig(ServiceConfig, ContextConfig, GroupConfig, EngineAccess, Age
         None,
         description="Scorer of tasks that name none. None: agentcpm if agent_config_path has a scorer_agent, "
         "else exact_match.",
+    )
+    feedback_deadline_s: Annotated[float, Field(gt=0, le=MAX_DEADLINE_S)] | None = Field(
+        None,
+        description="Training episodes wait this long for a score that comes later (`tandem feedback`, docs/any_agent.md). "
+        "None: the score is due at the episode's end, as it always is in evaluation.",
+    )
+    feedback_missing: Literal["scorer", "abandon"] = Field(
+        "scorer",
+        description="If no feedback came before the deadline: scorer: the score that the episode got at its end counts; "
+        "abandon: the episode is set aside without a score, and no scorer is asked.",
     )
     scorer_modules: list[str] = Field([], description="Modules to import; importing them registers their scorers.")
     agent_config_path: Path | None = Field(

@@ -1,6 +1,7 @@
 """Plays one claim to one of its outcomes. Each outcome is written once, fenced by the claim's attempt.
 
 run ─▶ evaluate ─▶ record scored ─▶ slot scored                         the episode ended normally
+  ├── its score comes later ─▶ record completed ─▶ slot waits, without a lease: feedback or the deadline ends it
   ├── infrastructure: engine, tools, agents, scorer, time,
   │   a document that does not fit into MongoDB ─▶ record failed ─▶ slot open again, later (or failed for good)
   ├── a setting or the task is wrong ─▶ record failed ─▶ slot failed for good, at once
@@ -14,7 +15,6 @@ A lost lease ends only this episode. It appears as LeaseLost, or as IllegalMove 
 
 import asyncio
 import logging
-from collections.abc import Mapping
 from typing import Any
 
 from sampler.config import SamplerConfig
@@ -29,11 +29,12 @@ from sampler.errors import (
 )
 from sampler.own_calls import call_own
 from sampler.sampler import AsyncSampler
-from sampler.scorers import Score, is_finite_number, require_scorer
+from sampler.scorers import Score, require_scorer
+from sampler.scoring import AwaitedScore, evaluate, needs_no_scorer
 from shared.documents.states import DispatchStatus, RecordStatus, Termination
-from shared.errors import ConfigError, DoesNotFit, IllegalMove, LeaseLost, OwnCodeFailed
+from shared.errors import ConfigError, DoesNotFit, IllegalMove, LeaseLost
 from shared.outside_text import clipped, error_text
-from shared.user_code.frames import definition_of, own_fault, told
+from shared.user_code.frames import own_fault, told
 
 log = logging.getLogger(__name__)
 
@@ -51,11 +52,14 @@ class WrongVersion(EngineError):
 
 
 async def play(sampler: AsyncSampler) -> float | None:
-    """Play, score, finish. Returns the score, or None if the episode ended without one. Bugs propagate."""
+    """Play, score, finish. Returns the score, or None if the episode ended without one, or waits for it. Bugs propagate."""
     try:
         await sampler.resources.store.records.start(sampler.claim, sampler.resources.worker)
         async with asyncio.timeout(sampler.config.episode_timeout_s):
             termination, score = await _play_and_score(sampler)
+        if isinstance(score, AwaitedScore):
+            await _wait(sampler, termination, score)
+            return None
         await _finish(sampler, termination, score)
         return score.value
     except LOST as exc:
@@ -77,41 +81,48 @@ async def play(sampler: AsyncSampler) -> float | None:
     return None
 
 
-async def _play_and_score(sampler: AsyncSampler) -> tuple[Termination, Score]:
-    if type(sampler).evaluate_record is AsyncSampler.evaluate_record:
+async def _play_and_score(sampler: AsyncSampler) -> tuple[Termination, Score | AwaitedScore]:
+    if type(sampler).evaluate_record is AsyncSampler.evaluate_record and not needs_no_scorer(sampler):
         require_scorer(sampler.scorer_name, sampler.resources.agents.judge)  # before anything is sampled
     termination = await call_own(sampler.run, Termination, "a Termination")
     await sampler.finish_turn()
     wanted = sampler.task.at_version
     if wanted is not None and sampler.episode.versions - {wanted}:
         raise WrongVersion(f"sampled by versions {sorted(sampler.episode.versions)}; expected {wanted} alone")
-    score = await call_own(sampler.evaluate_record, Score, "Score(value=<number>)")
+    score = await evaluate(sampler)
     await sampler.finish_turn(last=True)
-    if not isinstance(score.details, Mapping) or not isinstance(score.others, Mapping):
-        where = definition_of(sampler.evaluate_record)
-        raise OwnCodeFailed(f"evaluate_record returned {score}; expected details and others to be dicts{where}")
-    if not all(map(is_finite_number, (score.value, *score.others.values()))):
-        raise ScorerFailed(
-            f"evaluate_record returned {score}; expected finite numbers{definition_of(sampler.evaluate_record)}"
-        )
-    if unknown := score.others.keys() - sampler.resources.others:
-        raise ScorerFailed(f"evaluate_record scored policies {sorted(unknown)}, which are not in other_policies")
     return termination, score
 
 
 async def _finish(sampler: AsyncSampler, termination: Termination, score: Score) -> None:
-    values = {
-        **sampler.episode.values(),
-        "termination": termination.value,
-        "score": float(score.value),
-        "policy_scores": {policy: float(value) for policy, value in score.others.items()},
-        "reward_details": _details(sampler, score),
-    }
+    values = {**sampler.episode.values(), "termination": termination.value, **_values(sampler, score)}
     store = sampler.resources.store
     await store.records.set_turn_scores(sampler.episode.turn_scores)
     await store.records.move(sampler.claim.record_id, RecordStatus.SCORED, values)
     await store.tasks.finish_slot(sampler.claim, float(score.value))
     sampler.episode.status = RecordStatus.SCORED
+
+
+async def _wait(sampler: AsyncSampler, termination: Termination, awaited: AwaitedScore) -> None:
+    """The episode is played, and its score comes later."""
+    otherwise, claim = awaited.otherwise, sampler.claim
+    without = None if otherwise is None else _values(sampler, otherwise)
+    values = {**sampler.episode.values(), "termination": termination.value, "without_feedback": without}
+    store = sampler.resources.store
+    await store.records.set_turn_scores(sampler.episode.turn_scores)
+    await store.records.move(claim.record_id, RecordStatus.COMPLETED, values)
+    score_without = None if otherwise is None else float(otherwise.value)
+    await store.tasks.await_feedback(claim, awaited.deadline_s, score_without=score_without)
+    sampler.episode.status = RecordStatus.COMPLETED
+    log.info("waits for feedback record=%s deadline_s=%g", claim.record_id, awaited.deadline_s)
+
+
+def _values(sampler: AsyncSampler, score: Score) -> dict[str, Any]:
+    return {
+        "score": float(score.value),
+        "policy_scores": {policy: float(value) for policy, value in score.others.items()},
+        "reward_details": _details(sampler, score),
+    }
 
 
 def _details(sampler: AsyncSampler, score: Score) -> dict[str, Any]:

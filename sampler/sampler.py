@@ -35,8 +35,9 @@ from sampler.rendering.template import ToolSchema
 from sampler.rendering.view import PolicyTokens, View
 from sampler.rendering.words import reply_words
 from sampler.resources import Resources
-from sampler.scorers import Score, ScoringRequest, default_scorer, score_answer
+from sampler.scorers import Score, default_scorer
 from sampler.scorers.answers import extract_answer
+from sampler.scoring import score_text
 from sampler.turn import Listener, Turn, heard_by
 from shared.documents import Claim, DispatchedSamplingTask, Task, ToolCallResult
 from shared.documents.states import DispatchStatus, Termination
@@ -81,20 +82,10 @@ class AsyncSampler(ABC):
         """Play the episode to its end and return how it ended."""
 
     async def evaluate_record(self) -> Score:
-        """Score the episode: apply the task's scorer to the answer in the last reply."""
-        payload, judge = self.task.payload, self.resources.agents.judge
+        """Score the episode: apply the task's scorer to the answer in the last reply. Raise ScoreComesLater where the score
+        comes as feedback."""
         reply = self.episode.last_reply
-        request = ScoringRequest(
-            answer=extract_answer(reply, payload.answer_schema),
-            accepted=payload.accepted,
-            query=payload.query,
-            reply=reply,
-            payload=payload.model_dump(mode="json"),
-            messages=self.conversation,
-            judge=judge,
-        )
-        self.episode.answer = request.answer
-        return await score_answer(self.scorer_name, request)
+        return await score_text(self, reply, extract_answer(reply, self.task.payload.answer_schema))
 
     def opening_messages(self) -> list[Message]:
         """The system prompt, including the answer's form (`answer_instruction`), and the task's query."""

@@ -131,7 +131,8 @@ def _run(
                 saved_steps.note(checkpoints.saved)
                 publisher.answer_requests()
                 waiting = "paused before" if stream.paused else "waiting for the data of"
-                status.doing(f"{waiting} step {step}", step=step - 1)
+                feedback = f"; {n} groups wait for feedback" if (n := stream.awaiting_feedback) else ""
+                status.doing(f"{waiting} step {step}{feedback}", step=step - 1)
             batch = stream.next_batch(step)
             if batch is None:
                 why = f"before step {step} of {config.optimizer.max_steps}: {stream.end}"

@@ -19,8 +19,9 @@ from sampler.gateway.server import OpenAttempt
 from sampler.gateway.session import AttemptSession
 from sampler.messages.reply_message import Message
 from sampler.sampler import AsyncSampler
-from sampler.scorers import Score, ScoringRequest, score_answer
+from sampler.scorers import Score
 from sampler.scorers.answers import extract_answer
+from sampler.scoring import score_text
 from shared.documents import TaskPayload
 from shared.documents.states import Termination
 from shared.errors import ConfigError, OwnCodeFailed, TandemError
@@ -82,28 +83,16 @@ class AgentSampler(AsyncSampler):
     async def evaluate_record(self) -> Score:
         """The agent's own score, or the task's scorer on what it returned, or on the last reply."""
         if self._session.score is not None:
-            return Score(self._session.score, {"scorer": "agent"})
+            return Score(self._session.score, {"scorer": "agent"}, is_final=True)
         if isinstance(self._returned, str):
             return await self._scored(self._returned)
         if self._returned is not None:
-            return Score(float(self._returned), {"scorer": "agent"})
+            return Score(float(self._returned), {"scorer": "agent"}, is_final=True)
         return await super().evaluate_record()
 
     async def _scored(self, text: str) -> Score:
         """A returned text without the answer's form is the answer itself."""
-        payload = self.task.payload
-        answer = extract_answer(text, payload.answer_schema) or text.strip()
-        request = ScoringRequest(
-            answer=answer,
-            accepted=payload.accepted,
-            query=payload.query,
-            reply=text,
-            payload=payload.model_dump(mode="json"),
-            messages=self.conversation,
-            judge=self.resources.agents.judge,
-        )
-        self.episode.answer = answer
-        return await score_answer(self.scorer_name, request)
+        return await score_text(self, text, extract_answer(text, self.task.payload.answer_schema) or text.strip())
 
     async def _played(self, attempt: OpenAttempt) -> str | float | None:
         task = AgentTask(

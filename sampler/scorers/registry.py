@@ -49,11 +49,12 @@ class ScoringRequest:
 @dataclass(frozen=True)
 class Score:
     """`details` are stored with the record, for people. `others`: scores of other policies that took turns; a policy missing
-    there gets the score of the task's own policy."""
+    there gets the score of the task's own policy. `is_final`: the episode does not wait for feedback."""
 
     value: float
     details: Mapping[str, Any] = field(default_factory=dict)
     others: Mapping[str, float] = field(default_factory=dict)
+    is_final: bool = False
 
 
 Scorer = Callable[[ScoringRequest], Awaitable[Score]]

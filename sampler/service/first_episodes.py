@@ -3,23 +3,31 @@
 Otherwise each task would fail in turn, and once the setting is fixed the run would have no tasks left to play.
 """
 
+from sampler.sampler import AsyncSampler
+from shared.documents.states import RecordStatus
 from shared.errors import ConfigError
 
+UNSCORED = {RecordStatus.FAILED: "failed", RecordStatus.COMPLETED: "awaiting_feedback"}
 MAX_TASKS = 3  # one task's metadata may be wrong
 
 
 class FirstEpisodes:
     def __init__(self) -> None:
-        self.are_over = False  # an episode was scored
+        self.are_over = False  # an episode was scored, or waits for its score
         self._wrong: dict[str, str] = {}  # by task
 
     def scored(self) -> None:
         self.are_over = True
         self._wrong.clear()
 
-    def misconfigured(self, task: str, error: str) -> None:
-        if not self.are_over:
-            self._wrong[task] = error
+    def unscored(self, sampler: AsyncSampler) -> str:
+        """An episode has ended without a score: it waits for feedback, or something failed. Returns what it counts as."""
+        episode = sampler.episode
+        if episode.status is RecordStatus.COMPLETED:
+            self.scored()
+        elif episode.misconfigured is not None and not self.are_over:
+            self._wrong[sampler.task.id] = episode.misconfigured
+        return UNSCORED.get(episode.status, "given_back")
 
     def check(self) -> None:
         """Raises ConfigError if several tasks failed with configuration errors and no episode was scored."""

@@ -43,7 +43,7 @@ from sampler.tools import TokenOffsets, ToolCatalog, Traffic, parse_servers
 from sampler.tools.isolation import isolated
 from shared.documents import Claim
 from shared.documents.run import Run, Worker
-from shared.documents.states import RecordStatus, RunState
+from shared.documents.states import RunState
 from shared.errors import ConfigError, LeaseLost, MalformedDocument, OwnCodeFailed
 from shared.names import EVAL_SPLIT, TRAIN_SPLIT
 from shared.store import Store
@@ -270,9 +270,7 @@ class SamplerService:
         if task.cancelled() or task.exception() is not None:
             self._counts["cancelled"] += 1
         elif (score := task.result()) is None:
-            if sampler.episode.misconfigured is not None:
-                self._first.misconfigured(sampler.task.id, sampler.episode.misconfigured)
-            self._counts["failed" if sampler.episode.status is RecordStatus.FAILED else "given_back"] += 1
+            self._counts[self._first.unscored(sampler)] += 1
         else:
             self._counts["episodes"] += 1
             self._first.scored()
@@ -290,8 +288,7 @@ class SamplerService:
             await asyncio.wait(late, timeout=RELEASE_S)
         for claim in late.values():  # again: a task that had not started could not release its slot
             await self._give_back(claim)
-        while await settle_next(self._store, self._worker, self._config) is not None:
-            self._counts["settled"] += 1
+        await self._settle()
         log.info("drained released=%d", len(late))
 
     async def _give_back(self, claim: Claim) -> None:
@@ -312,8 +309,11 @@ class SamplerService:
         while True:
             await wait_for(self._settle_wanted, SETTLE_IDLE_S)
             self._settle_wanted.clear()
-            while await settle_next(self._store, self._worker, self._config) is not None:
-                self._counts["settled"] += 1
+            await self._settle()
+
+    async def _settle(self) -> None:
+        while await settle_next(self._store, self._worker, self._config) is not None:
+            self._counts["settled"] += 1
 
     async def _beat(self) -> None:
         stats = self._engines.stats()
@@ -332,6 +332,7 @@ class SamplerService:
                     "episodes_at_most": self._concurrency.limit,
                     "failed": self._counts["failed"],
                     "given_back": self._counts["given_back"],
+                    "awaiting_feedback": self._counts["awaiting_feedback"],
                     "sessions_opening": self._resources.tool_traffic.opening,
                     "settled": self._counts["settled"],
                     "tokens": stats.output_tokens,

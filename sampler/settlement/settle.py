@@ -55,7 +55,9 @@ class Settlement:
 
 
 async def settle_next(store: Store, worker: str, config: SamplerConfig) -> Task | None:
-    """Settle one completed group of the policy, if there is one."""
+    """Settle one completed group of the policy, if there is one. Before that, end the waits whose deadline is over."""
+    while (overdue := await store.feedback.end_overdue(config.policy)) is not None:
+        await store.feedback.write_scores(overdue)
     task = await store.tasks.claim_settlement(worker, policy=config.policy, lease_s=SETTLE_LEASE_S)
     if task is not None:
         await settle(store, task, config)
@@ -84,6 +86,7 @@ class SpoiltRecord(DataError):
 
 
 async def _settle(store: Store, task: Task, config: SamplerConfig, spoilt: Set[str]) -> None:
+    await store.feedback.write_scores(task)  # where the process that gave feedback has not come to it
     scored = {_record_id(slot): _score(slot) for slot in task.slots if slot.status is SlotStatus.SCORED}
     for rid in spoilt:
         del scored[rid]

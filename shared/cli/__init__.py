@@ -1,4 +1,4 @@
-"""`tandem`: import tasks; watch, pause and read a run; evaluate, audit, trace and export it; start a MongoDB.
+"""`tandem`: import tasks; watch, pause and read a run; give feedback; evaluate, audit, trace and export; start a MongoDB.
 
 Exit codes: 0 success, 1 a problem was found or the database does not answer, 2 wrong usage or input, 130 Ctrl-C.
 """
@@ -11,6 +11,7 @@ from shared.cli import (
     database,
     evaluation,
     export,
+    feedback,
     health,
     metrics,
     pausing,
@@ -36,6 +37,7 @@ app.add_typer(database.app, name="database")
 app.command("status", epilog=status.EXAMPLES)(status.status)
 app.command("pause", epilog=pausing.EXAMPLES)(pausing.pause)
 app.command("resume", epilog=pausing.EXAMPLES)(pausing.resume)
+app.command("feedback", epilog=feedback.EXAMPLES)(feedback.feedback)
 app.command("show", epilog=show.EXAMPLES)(show.show)
 app.command("eval", epilog=evaluation.EXAMPLES)(evaluation.evaluation)
 app.command("audit", epilog=audit.EXAMPLES)(audit.audit_run)

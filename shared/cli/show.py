@@ -15,7 +15,7 @@ from rich.table import Table
 from shared.cli.connect import Connection, RunName, ago, console, print_records, table, with_store
 from shared.documents import DBRecordData, DispatchedSamplingTask, Record, Task
 from shared.documents.packed import unpack_floats, unpack_ints
-from shared.documents.states import ParentKind
+from shared.documents.states import ParentKind, SlotStatus
 from shared.documents.tool_schemas import ToolSchemas
 from shared.episodes.state import EpisodeState, ThreadState, TurnState
 from shared.errors import ConfigError
@@ -166,6 +166,7 @@ def _print_episode(episode: StoredEpisode, spell: Callable[[int], str] | None, *
     for problem in episode.state.problems:
         _field(out, "problem", problem, style="red")
     _field(out, "ended", f"{record.termination or 'not yet'}" + (f"; {record.error}" if record.error else ""))
+    _print_wait(out, episode)
     _field(out, "settled", record.reason)
     _field(out, "answer", record.answer)
     _field(out, "score", _number(record.score))
@@ -182,6 +183,16 @@ def _print_episode(episode: StoredEpisode, spell: Callable[[int], str] | None, *
         _field(out, "training", whose + _training(data))
     if not episode.data:
         _field(out, "training", "no training data")
+
+
+def _print_wait(out: Console, episode: StoredEpisode) -> None:
+    """Of an episode that waits for feedback, or waited for it."""
+    record = episode.record
+    slot = None if episode.task is None else episode.task.slots[record.traj_id]
+    if slot is not None and slot.status is SlotStatus.WAITING and slot.record_id == record.id:
+        _field(out, "waits", f"for feedback until {slot.free_at:%Y-%m-%d %H:%M:%S} UTC")
+    if record.without_feedback is not None:
+        _field(out, "without", f"feedback the score is {_number(record.without_feedback.score)}")
 
 
 def _in_order(out: Console, state: EpisodeState) -> Iterator[TurnState]:

@@ -58,6 +58,7 @@ class RunStatus:
     tasks: dict[str, dict[str, int]]
     abandoned: dict[str, int]  # {reason: groups}
     slots: dict[str, dict[str, int]]
+    next_feedback: dict[str, Any] | None  # of the episodes that wait, the first deadline: {record, deadline, left}
     records: dict[str, int]
     record_data: dict[str, int]
     malformed: list[str]  # set-aside or ignored documents, each with its error
@@ -119,6 +120,7 @@ async def look(store: Store) -> RunStatus:
         tasks=tasks,
         abandoned=await store.questions.abandoned_tasks(),
         slots={split: await store.tasks.count_slots(split) for split in tasks},
+        next_feedback=await _next_feedback(store),
         records=await store.records.count_by_status(),
         record_data=await store.data.count_by_status(),
         malformed=malformed,
@@ -130,6 +132,13 @@ async def look(store: Store) -> RunStatus:
         workers=workers,
         rates=await _rates(store, workers),
     )
+
+
+async def _next_feedback(store: Store) -> dict[str, Any] | None:
+    if not (waiting := await store.feedback.waiting(1)):
+        return None
+    record, deadline, now = waiting[0].record, waiting[0].deadline, await store.questions.server_time()
+    return {"record": record, "deadline": deadline, "left": ago(now, max(now, deadline))}
 
 
 async def _run(store: Store) -> Run | None:
@@ -250,6 +259,8 @@ def _render(now: RunStatus, every_worker: bool) -> Group:
     parts.append(_counts("tasks", now.tasks, [s.value for s in TaskStatus]))
     parts += [f"  {n} × {escape(outcome)}" for outcome, n in sorted(now.abandoned.items())]
     parts.append(_counts("slots of opened tasks", now.slots, [*(s.value for s in SlotStatus), "failures"]))
+    if (first := now.next_feedback) is not None:
+        parts.append(escape(f"  the first deadline for feedback is in {first['left']}: {first['record']}"))
     parts.append(_counts("records", {"records": now.records}, [s.value for s in RecordStatus]))
     for failed in now.failed_attempts:
         example = str(failed["example"])[:MAX_EXAMPLE_CHARS]

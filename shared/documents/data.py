@@ -22,7 +22,7 @@ from pydantic import Field
 
 from shared.documents.agent_use import AgentUse
 from shared.documents.base import Document
-from shared.documents.feedback import Feedback, ScoreWithoutFeedback
+from shared.documents.feedback import MAX_DEADLINE_S, Feedback, ScoreWithoutFeedback
 from shared.documents.states import (
     BranchCause,
     DataStatus,
@@ -45,7 +45,7 @@ class TaskPayload(Document):
     system: str | None = None
     max_turns: int | None = Field(None, gt=0, strict=True)  # None: the sampler's
     temperature: float | None = Field(None, ge=0, strict=True)  # None: the sampler's setting for training or evaluation
-    feedback_deadline_s: float | None = Field(None, ge=0, strict=True)  # None: the sampler's; 0: scored at the end
+    feedback_deadline_s: float | None = Field(None, ge=0, le=MAX_DEADLINE_S, strict=True)  # None: the sampler's
     min_pass_rate: float | None = Field(None, ge=0, le=1, strict=True)  # the curriculum: `store.tasks.skip_next_epoch`
     max_pass_rate: float | None = Field(None, ge=0, le=1, strict=True)
     metadata: dict[str, Any] = {}

@@ -9,6 +9,7 @@ from shared.documents.base import Document
 
 MAX_COMMENT_CHARS = 2_000  # a task's document stores those of all its episodes
 MAX_SOURCE_CHARS = 200
+MAX_DEADLINE_S = 3e8  # ten years
 
 
 class Feedback(Document):

@@ -216,6 +216,7 @@ EXPECTED = {
     "system": "a text or null",
     "max_turns": "a whole number from 1 on, or null",
     "temperature": "a number from 0 on, or null",
+    "feedback_deadline_s": "seconds (0: the score is due at the episode's end), or null",
     "min_pass_rate": "a number from 0 to 1, or null",
     "max_pass_rate": "a number from 0 to 1, or null",
     "metadata": "an object",

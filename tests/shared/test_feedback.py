@@ -275,3 +275,38 @@ async def test_an_overdue_task_is_found_by_an_index_that_holds_only_tasks_that_w
     assert entry is not None
     assert "IXSCAN { waiting_until: 1, policy: 1" in entry["planSummary"]
     assert entry["docsExamined"] == 0
+
+
+async def two_that_wait(store: Store, *deadlines_s: float) -> list[str]:
+    await import_tasks(store, 1, num_generations=2)
+    return [await play_and_wait(store, await claim(store), 0.5, deadline_s=s) for s in deadlines_s]
+
+
+async def test_feedback_scores_no_other_episode_of_its_group(store: Store) -> None:
+    first, second = await two_that_wait(store, 300, 300)
+    await give_feedback(store, second, 1.0)
+    assert [slot.score for slot in (await found(store, first))[0].slots] == [None, 1.0]
+
+
+async def test_a_given_score_is_not_changed_while_another_episode_of_the_group_waits(store: Store) -> None:
+    """Not by feedback, and not by feedback of a turn."""
+    first, _ = await two_that_wait(store, 300, 300)
+    await give_feedback(store, first, 1.0)
+    before = await everything(store.database)
+    for turn in (None, 0):
+        with pytest.raises(FeedbackRefused):
+            await give_feedback(store, first, 0.0, turn=turn)
+    assert await everything(store.database) == before
+
+
+async def test_a_deadline_ends_only_the_episodes_whose_own_it_is(store: Store) -> None:
+    first, second = await two_that_wait(store, 300, 600)
+    over = {"slots.0.free_at": EPOCH, "waiting_until": EPOCH}  # the first deadline has come
+    await store.database["tasks"].update_one({}, {"$set": over})
+    task = await store.feedback.end_overdue("main")
+    assert task is not None
+    assert [slot.status for slot in task.slots] == [SlotStatus.SCORED, SlotStatus.WAITING]
+    assert task.waiting_until == task.slots[1].free_at
+    assert await store.feedback.end_overdue("main") is None
+    await give_feedback(store, second, 1.0)
+    assert (await found(store, first))[0].status is TaskStatus.COMPLETED

@@ -79,6 +79,7 @@ class RecordStream:
         self._waiting_since: float | None = None
         self.stopping = False  # set by a signal on rank 0; every rank learns of it in `next_batch`
         self.end = ""  # why `next_batch` returned None, on every rank
+        self.awaiting_feedback = 0  # rank 0: groups whose episodes wait for it, as last seen while this waited
         self.paused = False  # rank 0: the run is paused, so no step begins even if data is ready
 
     def __enter__(self) -> Self:
@@ -202,7 +203,9 @@ class RecordStream:
         self._selector.check_current(self._trainer_generation)
         self._selector.free_earlier(self._trainer_generation)
         why = "paused" if self.paused else "waiting for data"
-        log.info("%s step=%d ready_groups=%d of %d", why, step, len(found.fresh), self._config.data.groups_per_step)
+        self.awaiting_feedback = self._bridge(self._store.feedback.count_groups(self._config.policy))
+        counts = (len(found.fresh), self._config.data.groups_per_step, self.awaiting_feedback)
+        log.info("%s step=%d ready_groups=%d of %d awaiting_feedback=%d", why, step, *counts)
         return None
 
     def _pause_changed(self) -> bool:
