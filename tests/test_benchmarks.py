@@ -100,12 +100,18 @@ def compare_staleness(folder: Path) -> None:
 
 
 def mcp_docker(folder: Path) -> None:
-    found = figures(folder, "mcp_docker", "--parts", "open", "calls", "start", "soak")
+    found = figures(folder, "mcp_docker", "--parts", "open", "calls", "start", "soak", "growth")["calculator"]
     speed, soak = found["speed"], found["soak"]
+    assert [row["sessions so far"] for row in found["growth"]][-1] == 12
     assert [row["number"] for row in speed["rows"]] == [4, 4, 40, 4]
     assert speed["memory"]["open sessions"] == 4
     assert (soak["sessions"], soak["broken off"], soak["gateway kills"]) == (12, 4, 2)
     assert soak["left over"] == speed["left over"] == {"processes": 0, "folders": 0, "cgroups": 0}
+    bundled = ("python", "shell", "files", "sql", "search", "fetch")
+    others = figures(folder, "mcp_docker", "--tools", *bundled)
+    for name in bundled:
+        assert {row["what"]: row["number"] for row in others[name]["speed"]["rows"]}["call, 2 callers"] == 40
+        assert others[name]["speed"]["left over"]["processes"] == 0
 
 
 CHECKS: dict[str, Callable[[Path], None]] = {
