@@ -1,7 +1,8 @@
 """`/mcp` at MCP's revision of 2026-07-28: every POST stands alone, and an episode's id says whose tools it has.
 
 The id comes in the header `Tandem-Episode-Id` or as `_meta["tandem/episode-id"]`, as our samplers send both. A tool
-call without one gets a set of tool processes for itself. Closing the connection cancels the request.
+call without one gets a set of tool processes for itself, also over the rounds in which its server asks the client for input.
+Closing the connection cancels the request.
 """
 
 from collections.abc import AsyncIterator
@@ -28,7 +29,7 @@ from sampler.mcp_docker.exchange import Exchange
 from sampler.mcp_docker.gateway_session import GatewaySession
 from sampler.mcp_docker.http import HttpRefusal, HttpRequest, retry_after
 from sampler.mcp_docker.messages import Message, answer, encoded, refusal
-from sampler.mcp_docker.modern_session import ModernSession, in_modern_words
+from sampler.mcp_docker.modern_session import STATE_MARK, ModernSession, in_modern_words
 from sampler.mcp_docker.offers import merged_capabilities, merged_instructions
 from sampler.mcp_docker.sessions import Sessions
 from sampler.mcp_docker.tool_set import Profile
@@ -76,11 +77,11 @@ class ModernEndpoint:
             return
         if message["method"] == "subscriptions/listen":
             wanted = params.get("notifications")
-            subscription = session.subscribe(message["id"], wanted if isinstance(wanted, dict) else {})
+            subscription = await session.subscribe(message["id"], wanted if isinstance(wanted, dict) else {})
             try:
                 await Delivery(request, session, subscription, None).run()
             finally:
-                session.unsubscribe(subscription)
+                await session.unsubscribe(subscription)
             return
         await self._require_true_headers(request, session, message)
         try:
@@ -124,6 +125,8 @@ class ModernEndpoint:
             if episode is not None:
                 known_as = f"{profile.capabilities_json} {episode}"
                 session = await self._sessions.of_episode(known_as, profile, ModernSession)
+            elif (waiting := self._waiting(message)) is not None:
+                session = waiting
             else:
                 session = await self._sessions.open(profile, ModernSession)
         except GatewayBusy as exc:
@@ -136,8 +139,16 @@ class ModernEndpoint:
         try:
             yield session
         finally:
-            if episode is None:
+            if episode is None and not session.is_needed:
                 await self._sessions.end(session, "one_request")
+
+    def _waiting(self, message: Message) -> GatewaySession | None:
+        """The session whose server waits for the input that this repeated request brings."""
+        state = message["params"].get("requestState")
+        if not isinstance(state, str) or STATE_MARK not in state:
+            return None
+        session = self._sessions.of(state.partition(STATE_MARK)[0])
+        return session if isinstance(session, ModernSession) and session.episode is None else None
 
 
 class ModernDelivery(Delivery):

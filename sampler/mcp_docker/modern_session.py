@@ -21,7 +21,7 @@ from mcp_types import (
 )
 from mcp_types.methods import CACHEABLE_METHODS
 
-from sampler.mcp_docker.errors import Refused
+from sampler.mcp_docker.errors import Refused, ServerGone
 from sampler.mcp_docker.exchange import Exchange
 from sampler.mcp_docker.gateway_session import GatewaySession
 from sampler.mcp_docker.messages import Message, RequestId, answer, decoded, encoded, is_id, refusal
@@ -33,6 +33,8 @@ LOG_LEVEL_KEY = "io.modelcontextprotocol/logLevel"
 # Of every request of the new revision; a server that had the handshake refuses it.
 _NUMBER = re.compile(r"[0-9]{1,18}")  # of a request of ours
 _ENVELOPE = (PROTOCOL_VERSION_META_KEY, CLIENT_INFO_META_KEY, CLIENT_CAPABILITIES_META_KEY, LOG_LEVEL_KEY)
+STATE_MARK = "."  # in a request's state, after the session's id: in no id
+MAX_URIS = 100  # of the resources of one subscription
 PAUSED_S = 300.0  # how long a request waits for its client's input
 _FLAGS = {
     "notifications/tools/list_changed": "toolsListChanged",
@@ -46,12 +48,12 @@ class Subscription(Exchange):
 
     __slots__ = ("flags", "uris")
 
-    def __init__(self, request_id: RequestId, wanted: Message) -> None:
+    def __init__(self, request_id: RequestId, wanted: Message, uris: list[str]) -> None:
+        """`uris`: of the resources whose changes its servers tell."""
         super().__init__(request_id)
         self.flags = {flag: True for flag in _FLAGS.values() if wanted.get(flag) is True}
-        uris = wanted.get("resourceSubscriptions")
-        self.uris = [uri for uri in uris if isinstance(uri, str)] if isinstance(uris, list) else []
-        told: Message = dict(self.flags) | ({"resourceSubscriptions": self.uris} if self.uris else {})
+        self.uris = uris
+        told: Message = dict(self.flags) | ({"resourceSubscriptions": uris} if uris else {})
         self.tell(
             {"jsonrpc": "2.0", "method": "notifications/subscriptions/acknowledged", "params": {"notifications": told}}
         )
@@ -107,12 +109,14 @@ class ModernSession(GatewaySession):
             raise Refused(INVALID_PARAMS, "requestState is unknown: the request was answered, or waited too long")
         given = params.get("inputResponses")
         link = waiting.link
-        if link is not None:
+        if link is not None and not waiting.has_ended:
             link.in_flight[waiting.sent_id] = exchange
             exchange.link, exchange.sent_id = link, waiting.sent_id
         for key, value in (given if isinstance(given, dict) else {}).items():
             if _NUMBER.fullmatch(key) and isinstance(value, dict):
                 await self.answer_server(answer(int(key), value))
+        if waiting.final is not None:  # its server did not wait for this input, or asked for more in the meantime
+            exchange.finish(encoded(decoded(waiting.final) | {"id": exchange.request_id}), waiting.status)
 
     def end_exchange(self, exchange: Exchange) -> None:
         for number, known in list(self.exchanges.items()):
@@ -121,13 +125,36 @@ class ModernSession(GatewaySession):
         if exchange.link is not None and exchange.link.in_flight.get(exchange.sent_id) is exchange:
             exchange.link.forget(exchange)
 
-    def subscribe(self, request_id: RequestId, wanted: Message) -> Subscription:
-        subscription = Subscription(request_id, wanted)
+    @property
+    def is_needed(self) -> bool:
+        """A request is in flight, or waits for its client's input."""
+        return bool(self.exchanges or self._paused)
+
+    async def subscribe(self, request_id: RequestId, wanted: Message) -> Subscription:
+        """Servers of the handshake tell the changes of a resource to those alone who have subscribed to it."""
+        asked = wanted.get("resourceSubscriptions")
+        uris = list(dict.fromkeys(uri for uri in asked if isinstance(uri, str))) if isinstance(asked, list) else []
+        able = [uri for uri in uris[:MAX_URIS] if await self._tell_server("resources/subscribe", uri)]
+        subscription = Subscription(request_id, wanted, able)
         self._subscriptions.add(subscription)
         return subscription
 
-    def unsubscribe(self, subscription: Subscription) -> None:
+    async def unsubscribe(self, subscription: Subscription) -> None:
         self._subscriptions.discard(subscription)
+        still = {uri for other in self._subscriptions for uri in other.uris}
+        for uri in subscription.uris:
+            if uri not in still and not self.has_ended:
+                await self._tell_server("resources/unsubscribe", uri)
+
+    async def _tell_server(self, method: str, uri: str) -> bool:
+        """Has the server of this resource agreed?"""
+        params = {"uri": uri}
+        try:
+            link, _ = await self.router.target({"method": method, "params": params})
+            await link.ask(method, params)
+        except (Refused, ServerGone):
+            return False
+        return True
 
     def on_request(self, link: ServerLink, message: Message) -> None:
         """Interrupt the latest request of that server: its client brings the answer with a repeated one."""
@@ -136,7 +163,7 @@ class ModernSession(GatewaySession):
         if exchange is None or number is None:
             link.reply(refusal(message["id"], METHOD_NOT_FOUND, f"the client does not serve {message['method']}"))
             return
-        state = secrets.token_urlsafe(16)
+        state = f"{self.id}{STATE_MARK}{secrets.token_urlsafe(16)}"
         waiting = Exchange(exchange.request_id)
         waiting.link, waiting.sent_id = link, exchange.sent_id
         link.in_flight[exchange.sent_id] = self._paused[state] = waiting

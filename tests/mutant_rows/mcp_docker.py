@@ -11,6 +11,7 @@ FETCH = "tests/sampler/sandbox/test_fetch.py"
 CODE = "tests/sampler/sandbox/test_tools_of_code.py"
 FILES = "tests/sampler/sandbox/test_tools_of_files.py"
 GATEWAY = "tests/sampler/mcp_docker/test_gateway.py"
+MODERN = "tests/sampler/mcp_docker/test_gateway_modern.py"
 GATEWAY_BUSY = "tests/sampler/mcp_docker/test_gateway_busy.py"
 
 MUTANTS = (
@@ -188,6 +189,27 @@ MUTANTS = (
         "                self._session.is_broken = True\n",
         "",
         f"{GATEWAY}::test_a_killed_client_leaves_nothing_after_the_time_for_broken_connections",
+    ),
+    Mutant(
+        "a call that waits for its client's input keeps its tool processes",
+        "sampler/mcp_docker/modern.py",
+        "if episode is None and not session.is_needed:",
+        "if episode is None:",
+        f"{MODERN}::test_a_servers_question_is_a_result_and_the_repeated_call_brings_the_answer",
+    ),
+    Mutant(
+        "input that comes too late has an answer",
+        "sampler/mcp_docker/modern_session.py",
+        "        if waiting.final is not None:",
+        "        if False:",
+        f"{MODERN}::test_a_server_that_did_not_wait_for_the_input_has_answered_nevertheless",
+    ),
+    Mutant(
+        "a listening client's resources are subscribed to at their server",
+        "sampler/mcp_docker/modern_session.py",
+        'await self._tell_server("resources/subscribe", uri)]',
+        "uri]",
+        f"{MODERN}::test_a_stream_tells_what_it_was_asked_to_tell_and_nothing_else",
     ),
     Mutant(
         "a progress token of a wrong type ends no server",

@@ -101,13 +101,17 @@ def box(name: str = "box") -> dict[str, Any]:
 
 @contextmanager
 def gateway(
-    folder: Path, servers: Mapping[str, Any] | None = None, *flags: str, token: str | None = None
+    folder: Path,
+    servers: Mapping[str, Any] | None = None,
+    *flags: str,
+    token: str | None = None,
+    level: str = "process",
 ) -> Iterator[Gateway]:
     """Serves one box unless told otherwise. Its state is in `folder`/state; `folder` may be used again."""
     path = folder / "servers.json"
     path.write_text(json.dumps({"mcpServers": box() if servers is None else servers}))
     state, log = folder / "state", folder / "log"
-    given = ["--servers", str(path), "--port", "0", "--state_folder", str(state), "--isolation", "process"]
+    given = ["--servers", str(path), "--port", "0", "--state_folder", str(state), "--isolation", level]
     given += ["--readable", str(ROOT), *flags]
     environment = {name: value for name, value in os.environ.items() if not name.startswith("TANDEM_")}
     environment |= {"TANDEM_MCP_TOKEN": token} if token else {}

@@ -1,16 +1,27 @@
-"""A real MCP server over stdio that uses everything that servers may: `talker.py NAME`."""
+"""A real MCP server that uses everything that servers may: `talker.py NAME` over stdio, `talker.py NAME PORT` over HTTP."""
 
 import asyncio
 import sys
+from typing import Annotated, Any
 
+from mcp import MCPError
 from mcp.server import MCPServer
 from mcp.server.mcpserver import Context
-from mcp_types import SamplingMessage, TextContent
-from pydantic import BaseModel
+from mcp_types import (
+    INVALID_PARAMS,
+    EmptyResult,
+    SamplingMessage,
+    SubscribeRequestParams,
+    TextContent,
+    UnsubscribeRequestParams,
+)
+from pydantic import BaseModel, Field
 
 name = sys.argv[1]
 server = MCPServer(name, instructions=f"I am {name}.", log_level="ERROR")
 seen = {"waiting": 0, "cancelled": 0}
+subscribed: set[str] = set()
+notes = [f"note of {name}"]
 
 
 class Person(BaseModel):
@@ -65,6 +76,37 @@ async def ask_user(ctx: Context) -> str:
 
 
 @server.tool()
+async def ask_twice(ctx: Context) -> str:
+    """Ask the client's user two things at the same time."""
+    answers = await asyncio.gather(*(ctx.elicit(f"How old is {who}?", Person) for who in ("she", "he")))
+    return ",".join(str(answer.data.age) for answer in answers)
+
+
+@server.tool()
+async def ask_impatiently(ctx: Context) -> str:
+    """Ask the client's user, and answer without waiting."""
+    asking = asyncio.ensure_future(ctx.elicit("How old?", Person))
+    await asyncio.sleep(1)
+    asking.cancel()
+    return "answered without you"
+
+
+@server.tool()
+async def where(region: Annotated[str, Field(json_schema_extra={"x-mcp-header": "Region"})]) -> str:
+    """A tool whose argument is in a header too."""
+    return f"in {region}"
+
+
+@server.tool()
+async def write_note(ctx: Context, text: str) -> str:
+    """Change the note, and tell the client if it has subscribed to it."""
+    notes[0] = text
+    if f"note://{name}/one" in subscribed:
+        await ctx.session.send_resource_updated(f"note://{name}/one")
+    return ",".join(sorted(subscribed)) or "nothing is subscribed"
+
+
+@server.tool()
 async def roots(ctx: Context) -> str:
     """The client's folders."""
     return ",".join(str(root.uri) for root in (await ctx.session.list_roots()).roots)
@@ -93,7 +135,7 @@ async def grow(ctx: Context) -> str:
 
 @server.resource(f"note://{name}/one")
 def note() -> str:
-    return f"note of {name}"
+    return notes[0]
 
 
 @server.resource(f"page://{name}/{{number}}")
@@ -106,5 +148,24 @@ def greet(who: str) -> str:
     return f"{name} greets {who}"
 
 
+async def subscribe(ctx: Any, params: SubscribeRequestParams) -> EmptyResult:
+    if str(params.uri) != f"note://{name}/one":
+        raise MCPError(INVALID_PARAMS, f"there is no {params.uri}")
+    subscribed.add(str(params.uri))
+    return EmptyResult()
+
+
+async def unsubscribe(ctx: Any, params: UnsubscribeRequestParams) -> EmptyResult:
+    subscribed.discard(str(params.uri))
+    return EmptyResult()
+
+
+server._lowlevel_server.add_request_handler("resources/subscribe", SubscribeRequestParams, subscribe)
+server._lowlevel_server.add_request_handler("resources/unsubscribe", UnsubscribeRequestParams, unsubscribe)
+
 if __name__ == "__main__":
-    server.run("stdio")
+    if len(sys.argv) > 2:
+        server.settings.log_level = "INFO"
+        server.run("streamable-http", host="127.0.0.1", port=int(sys.argv[2]))
+    else:
+        server.run("stdio")
