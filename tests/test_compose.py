@@ -148,6 +148,29 @@ def test_mcp_docker_can_serve_the_examples_tools_which_are_a_service() -> None:
     assert set(SERVICES["mcp"]["networks"]) & set(SERVICES["example-tools"]["networks"])
 
 
+def test_your_own_modules_can_be_imported_where_own_code_is_loaded() -> None:
+    (path,) = re.findall(r" PYTHONPATH=(\S+)", (DEPLOY / "Dockerfile").read_text())
+    places = path.split(":")
+    assert places[0] == "/app", "a module of the user's cannot hide one of ours"
+    mounts = {
+        name: [with_defaults(volume).split(":")[1] for volume in service.get("volumes", ()) if "CODE_DIR" in volume]
+        for name, service in SERVICES.items()
+    }
+    assert {name for name, found in mounts.items() if found} == {"sampler", "trainer", "tandem"}
+    assert {place for found in mounts.values() for place in found} == {places[1]}
+
+
+def test_extra_packages_are_installed_into_the_images_of_both_services() -> None:
+    assert "EXTRA_PACKAGES" in COMPOSE["x-build"]["args"]
+    stages = {
+        part.split()[0]: part for part in re.split(r"^FROM \S+ AS ", (DEPLOY / "Dockerfile").read_text(), flags=re.M)
+    }
+    for name in ("sampler-packages", "trainer-packages"):
+        installs = [line for line in stages[name].splitlines() if "${EXTRA_PACKAGES}" in line]
+        assert len(installs) == 1, name
+        assert "-c constraints.txt" in installs[0]
+
+
 def test_commands_of_tandem_exist() -> None:
     known = {command.name for command in app.registered_commands} | {group.name for group in app.registered_groups}
     named = {"database"}

@@ -88,6 +88,8 @@ class DeploymentTrial:
 
     def _kill(self, service: str) -> None:
         """`docker kill`, as an operator would; Docker does not restart what was killed so, so start it again."""
+        if self._has_ended():
+            raise DeployCheckFailed(f"the run ended before {service} was killed; expected more --max_steps")
         container = self.compose.containers(service)[0]
         before = self._status()["records"].get("scored", 0) + self._status()["records"].get("ready", 0)
         self.compose.docker("kill", name_of(container))

@@ -231,3 +231,26 @@ def test_the_files_that_a_kustomization_names_exist_and_all_files_are_named() ->
         names += [name for made in listed.get("configMapGenerator", []) for name in made["files"]]
         assert all((folder / name).exists() for name in names), folder
         assert {path.name for path in folder.iterdir()} - {"kustomization.yaml"} <= set(names), folder
+
+
+def test_own_modules_come_from_an_overlays_files(tmp_path: Path) -> None:
+    """docs/cluster.md: a generated ConfigMap `code` is what samplers and trainers import; without one they start as they are."""
+    for name, pod in pods(of_base()):
+        if name in ("sampler", "trainer"):
+            assert {"name": "code", "configMap": {"name": "code", "optional": True}} in pod["volumes"]
+            assert {"name": "code", "mountPath": "/code", "readOnly": True} in pod["containers"][0]["volumeMounts"]
+    shutil.copytree(K8S, tmp_path / "k8s")
+    overlay = tmp_path / "k8s" / "overlays" / "mine"
+    overlay.mkdir()
+    (overlay / "my_scorers.py").write_text("VALUE = 1\n")
+    (overlay / "kustomization.yaml").write_text(
+        "apiVersion: kustomize.config.k8s.io/v1beta1\nkind: Kustomization\nnamespace: tandem\n"
+        "resources: [../gpu]\nconfigMapGenerator:\n  - {name: code, files: [my_scorers.py]}\n"
+    )
+    manifests = built(overlay)
+    (made,) = [m for m in manifests if m["kind"] == "ConfigMap" and m["metadata"]["name"].startswith("code-")]
+    assert made["data"] == {"my_scorers.py": "VALUE = 1\n"}
+    for name, pod in pods(manifests):
+        if name in ("sampler", "trainer"):
+            (volume,) = [volume for volume in pod["volumes"] if volume["name"] == "code"]
+            assert volume["configMap"]["name"] == made["metadata"]["name"], name
