@@ -53,7 +53,7 @@ async def speed(options: argparse.Namespace, folder: Path, name: str, tool: Meas
         rows.append(await measured(gateway, "session opened", options.sessions, open_all))
         if "calls" in options.parts:
             few = sessions[: options.callers]
-            await calling(few, len(few), tool)  # the first one starts what a tool starts when it is needed
+            await calling(sessions, len(sessions), tool)  # a first call starts what a tool starts when it is needed
             held = memory(gateway, len(sessions))
             rows.append(
                 await measured(
