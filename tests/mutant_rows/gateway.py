@@ -33,6 +33,13 @@ MUTANTS = (
         f"{RESPONSES}::test_tools_in_namespaces_are_called_by_both_names_and_tools_of_the_vendor_are_left_out",
     ),
     Mutant(
+        "tools that only a vendor can run are no error",
+        "sampler/gateway/responses.py",
+        "elif not left_out([tool.type]):",
+        "else:",
+        "tests/sampler/gateway/test_transcripts.py::test_a_recorded_agent_is_one_conversation",
+    ),
+    Mutant(
         "a long reply in a stream is decoded once",
         "sampler/turn.py",
         "begin = max(0, count - _OVERLAP_IDS)",

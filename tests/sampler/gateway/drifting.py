@@ -58,7 +58,7 @@ class RandomEngine(ScriptedEngine):
 
 
 @dataclass
-class Conversation:
+class DriftingConversation:
     """One history of an agent over Chat Completions. A kind of drift changes `messages` before a request."""
 
     client: httpx.AsyncClient
@@ -122,7 +122,7 @@ def streamed(text: str) -> Message:
 
 # ---------------------------------------------------------------------- kinds of drift, each before a request
 
-Drift = Callable[[Conversation], Awaitable[None]]
+Drift = Callable[[DriftingConversation], Awaitable[None]]
 DRIFTS: dict[str, Drift] = {}
 
 
@@ -132,18 +132,18 @@ def drift(function: Drift) -> Drift:
 
 
 @drift
-async def none(talk: Conversation) -> None:
+async def none(talk: DriftingConversation) -> None:
     pass
 
 
 @drift
-async def rewritten_text(talk: Conversation) -> None:
+async def rewritten_text(talk: DriftingConversation) -> None:
     if talk.replies():
         talk.rng.choice(talk.replies())["content"] = "It is what I never said."
 
 
 @drift
-async def reordered_json(talk: Conversation) -> None:
+async def reordered_json(talk: DriftingConversation) -> None:
     for reply in talk.replies():
         for one in reply.get("tool_calls") or ():
             found = json.loads(one["function"]["arguments"])
@@ -151,58 +151,58 @@ async def reordered_json(talk: Conversation) -> None:
 
 
 @drift
-async def dropped_reasoning(talk: Conversation) -> None:
+async def dropped_reasoning(talk: DriftingConversation) -> None:
     for reply in talk.replies():
         reply.pop("reasoning_content", None)
 
 
 @drift
-async def whitespace(talk: Conversation) -> None:
+async def whitespace(talk: DriftingConversation) -> None:
     for reply in talk.replies():
         reply["content"] = talk.rng.choice(["", " ", "\n"]) + (reply.get("content") or "").strip() + "\n"
 
 
 @drift
-async def text_in_blocks(talk: Conversation) -> None:
+async def text_in_blocks(talk: DriftingConversation) -> None:
     for reply in talk.replies():
         if isinstance(reply.get("content"), str):
             reply["content"] = [{"type": "text", "text": reply["content"]}]
 
 
 @drift
-async def truncated_history(talk: Conversation) -> None:
+async def truncated_history(talk: DriftingConversation) -> None:
     later = [at for at, message in enumerate(talk.messages) if message["role"] == "assistant"]
     if len(later) > 1:
         del talk.messages[1 : talk.rng.choice(later)]
 
 
 @drift
-async def compaction(talk: Conversation) -> None:
+async def compaction(talk: DriftingConversation) -> None:
     if len(talk.messages) > 4:
         talk.messages[1:] = [{"role": "user", "content": f"So far: {talk.rng.randint(1, 9)}. And 3+4?"}]
 
 
 @drift
-async def edited_system_prompt(talk: Conversation) -> None:
+async def edited_system_prompt(talk: DriftingConversation) -> None:
     talk.messages[0]["content"] = f"You add.\nBe brief. It is {talk.rng.randint(1, 12)} o'clock."
 
 
 @drift
-async def parallel_sub_agents(talk: Conversation) -> None:
+async def parallel_sub_agents(talk: DriftingConversation) -> None:
     """They may open with the same words as each other, and as the agent itself."""
-    others = [Conversation(talk.client, Rng(talk.rng.random())) for _ in range(3)]
+    others = [DriftingConversation(talk.client, Rng(talk.rng.random())) for _ in range(3)]
     for other in others:
         other.begin(talk.rng.choice(["", " Quickly.", " Slowly."]))
     await asyncio.gather(*(conversed(other, none, 2) for other in others))
 
 
 @drift
-async def second_samples(talk: Conversation) -> None:
+async def second_samples(talk: DriftingConversation) -> None:
     await talk.ask()
 
 
 @drift
-async def retries(talk: Conversation) -> None:
+async def retries(talk: DriftingConversation) -> None:
     """A key that is sent twice is one request."""
     key = {"Idempotency-Key": str(talk.rng.random())}
     state = talk.rng.getstate()
@@ -213,16 +213,16 @@ async def retries(talk: Conversation) -> None:
 
 
 @drift
-async def half_read_streams(talk: Conversation) -> None:
+async def half_read_streams(talk: DriftingConversation) -> None:
     await talk.half_read()
 
 
 @drift
-async def all_of_them(talk: Conversation) -> None:
+async def all_of_them(talk: DriftingConversation) -> None:
     await talk.rng.choice([function for name, function in DRIFTS.items() if name != "all of them"])(talk)
 
 
-async def conversed(talk: Conversation, kind: Drift, steps: int = STEPS) -> None:
+async def conversed(talk: DriftingConversation, kind: Drift, steps: int = STEPS) -> None:
     for _ in range(steps):
         if talk.rng.random() < 0.6:
             await kind(talk)
@@ -259,12 +259,12 @@ async def drifted(store: Store, kind: str, seed: int) -> Drifted:
 
 
 async def episode_of(
-    store: Store, engine: RandomEngine, conversation: Callable[[Conversation], Awaitable[None]], seed: int
+    store: Store, engine: RandomEngine, conversation: Callable[[DriftingConversation], Awaitable[None]], seed: int
 ) -> tuple[Record, Sequence[DispatchedSamplingTask]]:
     async def agent(task: AgentTask) -> float:
         headers = {"Authorization": f"Bearer {task.api_key}"}
         async with httpx.AsyncClient(base_url=task.url, headers=headers) as client:
-            talk = Conversation(client, Rng(seed))
+            talk = DriftingConversation(client, Rng(seed))
             talk.begin()
             await conversation(talk)
         return 1.0
