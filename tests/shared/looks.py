@@ -76,6 +76,8 @@ OFTEN: dict[str, Look] = {
     "sampler, every episode: claim of a settlement": lambda store: store.tasks.claim_settlement(
         "w", policy="main", lease_s=60
     ),
+    "sampler, every episode: overdue feedback": lambda store: store.feedback.end_overdue("main"),
+    "trainer, while it waits: groups that wait for feedback": lambda store: store.feedback.count_groups("main"),
     "keeper, every poll_s: evaluation that is awaited": lambda store: store.evaluation.awaited_version(
         "main", before=10**6
     ),

@@ -6,10 +6,11 @@ from collections.abc import Awaitable
 import pytest
 import torch
 
-from shared.documents import DataClaim
+from shared.documents import DataClaim, Feedback
 from shared.documents.states import DataStatus, RunState
 from shared.errors import LeaseLost
-from tests.shared.builders import import_tasks, make_data, make_task
+from tests.shared.builders import claim, import_tasks, make_data, make_task
+from tests.shared.episodes import play_and_wait
 from tests.trainer.exactness import forking_records
 from tests.trainer.streams import add_groups, make_config, publish, start, write
 from trainer.data.groups import Candidates, Group, share_out
@@ -300,3 +301,20 @@ def test_a_pause_that_comes_while_a_step_looks_for_its_data_holds_that_step(
     batch = stream.next_batch(1)
     assert batch is not None
     assert len(batch.record_ids) == 4
+
+
+def test_a_trainer_that_waits_for_data_says_how_many_groups_wait_for_feedback(
+    bridge: StoreBridge, alone: Parallel, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    publish(bridge, range(1))
+    bridge(import_tasks(bridge.store, 2, num_generations=1))
+    record = bridge(play_and_wait(bridge.store, bridge(claim(bridge.store))))
+    stream = start(bridge, alone)
+    monkeypatch.setattr("trainer.data.stream.TELL_PEERS_EVERY_S", 0.2)
+    with caplog.at_level("INFO"):
+        assert not stream.wait(1)
+    assert stream.awaiting_feedback == 1
+    assert "waiting for data step=1 ready_groups=0 of 2 awaiting_feedback=1" in caplog.text
+    bridge(bridge.store.feedback.give(record, Feedback(score=1.0)))
+    assert not stream.wait(1)
+    assert stream.awaiting_feedback == 0
