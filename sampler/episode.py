@@ -17,6 +17,7 @@ import asyncio
 import logging
 from typing import Any
 
+from sampler.awaited_score import AwaitedScore, evaluate
 from sampler.config import SamplerConfig
 from sampler.errors import (
     AgentCrashed,
@@ -30,7 +31,7 @@ from sampler.errors import (
 from sampler.own_calls import call_own
 from sampler.sampler import AsyncSampler
 from sampler.scorers import Score, require_scorer
-from sampler.scoring import AwaitedScore, evaluate, needs_no_scorer
+from sampler.scoring import needs_no_scorer
 from shared.documents.states import DispatchStatus, RecordStatus, Termination
 from shared.errors import ConfigError, DoesNotFit, IllegalMove, LeaseLost
 from shared.outside_text import clipped, error_text

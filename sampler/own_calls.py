@@ -5,23 +5,21 @@ my_pkg.samplers:Walker.run returned 'done'; expected a Termination; at my_pkg/sa
 
 import inspect
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
+from sampler.resources import Resources
+from sampler.sampler import AsyncSampler
+from shared.documents import Claim
 from shared.errors import OwnCodeFailed
 from shared.outside_text import clipped
 from shared.user_code.frames import cause_of, definition_of, name_of, own_fault
-
-if TYPE_CHECKING:
-    from sampler.resources import Resources
-    from sampler.sampler import AsyncSampler
-    from shared.documents import Claim
 
 T = TypeVar("T")
 
 MAX_SHOWN_CHARS = 200  # shown of a wrong return value
 
 
-def new_episode(kind: "type[AsyncSampler]", resources: "Resources", claim: "Claim") -> "AsyncSampler":
+def new_episode(kind: type[AsyncSampler], resources: Resources, claim: Claim) -> AsyncSampler:
     """Raises OwnCodeFailed if the class's own `__init__` fails."""
     try:
         return kind(resources, claim)

@@ -1,26 +1,34 @@
 """When an episode's score is due: at its end, or later, as feedback. Guide: docs/any_agent.md.
 
-    evaluate_record ─▶ Score ─┬─ no deadline, or `is_final` ─▶ the score
-                              └─ feedback_deadline_s ─▶ AwaitedScore: feedback, else this score (feedback_missing: scorer)
-                └─▶ raises ScoreComesLater ─▶ AwaitedScore
-
 Held-out episodes never wait: a round of evaluation ends with its episodes.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Any, Protocol
 
-from sampler.errors import ScorerFailed
-from sampler.own_calls import call_own
-from sampler.scorers import Score, ScoringRequest, is_finite_number, score_answer
-from shared.documents.feedback import MAX_DEADLINE_S
-from shared.errors import ConfigError, OwnCodeFailed
+from sampler.config import SamplerConfig
+from sampler.episode_log import EpisodeLog
+from sampler.resources import Resources
+from sampler.scorers import Score, ScoringRequest, score_answer
+from shared.documents import Task
 from shared.names import TRAIN_SPLIT
-from shared.user_code.frames import definition_of
 
-if TYPE_CHECKING:
-    from sampler.sampler import AsyncSampler
+
+class PlayedEpisode(Protocol):
+    """What is read of a sampler to score its episode."""
+
+    config: SamplerConfig
+    resources: Resources
+    episode: EpisodeLog
+
+    @property
+    def task(self) -> Task: ...
+
+    @property
+    def scorer_name(self) -> str: ...
+
+    @property
+    def conversation(self) -> tuple[Mapping[str, Any], ...]: ...
 
 
 class ScoreComesLater(Exception):
@@ -32,27 +40,7 @@ class ScoreComesLater(Exception):
         self.deadline_s, self.otherwise = deadline_s, otherwise
 
 
-@dataclass(frozen=True, slots=True)
-class AwaitedScore:
-    """The episode waits for feedback; without any it gets `otherwise`, or fails (None)."""
-
-    deadline_s: float
-    otherwise: Score | None
-
-
-async def evaluate(sampler: "AsyncSampler") -> Score | AwaitedScore:
-    """Call the sampler's `evaluate_record`, and check what it says."""
-    deadline_s = deadline_of(sampler)
-    try:
-        score = _checked(sampler, await call_own(sampler.evaluate_record, Score, "Score(value=<number>)"))
-    except ScoreComesLater as later:
-        return _awaited(sampler, later, deadline_s)
-    if deadline_s is None or score.is_final:
-        return score
-    return AwaitedScore(deadline_s, None if sampler.config.feedback_missing == "abandon" else score)
-
-
-async def score_text(sampler: "AsyncSampler", text: str, answer: str | None) -> Score:
+async def score_text(sampler: PlayedEpisode, text: str, answer: str | None) -> Score:
     """Apply the task's scorer to a reply, or a text that an agent returned. Raises ScoreComesLater where only feedback counts."""
     sampler.episode.answer = answer
     if needs_no_scorer(sampler):
@@ -70,7 +58,7 @@ async def score_text(sampler: "AsyncSampler", text: str, answer: str | None) -> 
     return await score_answer(sampler.scorer_name, request)
 
 
-def deadline_of(sampler: "AsyncSampler") -> float | None:
+def deadline_of(sampler: PlayedEpisode) -> float | None:
     """How long the episode waits for feedback, by its task or the settings; None: not at all."""
     if sampler.task.split != TRAIN_SPLIT:
         return None
@@ -78,42 +66,6 @@ def deadline_of(sampler: "AsyncSampler") -> float | None:
     return (sampler.config.feedback_deadline_s if own is None else own) or None
 
 
-def needs_no_scorer(sampler: "AsyncSampler") -> bool:
+def needs_no_scorer(sampler: PlayedEpisode) -> bool:
     """Whether nothing but feedback scores the episode."""
     return deadline_of(sampler) is not None and sampler.config.feedback_missing == "abandon"
-
-
-def _awaited(sampler: "AsyncSampler", later: ScoreComesLater, set_deadline_s: float | None) -> Score | AwaitedScore:
-    otherwise = None if later.otherwise is None else _checked(sampler, later.otherwise)
-    if sampler.task.split != TRAIN_SPLIT:
-        if otherwise is None:
-            raise ConfigError(
-                f"evaluate_record said that the score comes later, of a task of split {sampler.task.split}; expected a "
-                "Score, or ScoreComesLater(otherwise=Score(…)): only training waits for feedback"
-            )
-        return otherwise
-    deadline_s = set_deadline_s if later.deadline_s is None else later.deadline_s
-    if deadline_s is None:
-        raise ConfigError(
-            "evaluate_record said that the score comes later, without a deadline; expected ScoreComesLater(deadline_s=…), "
-            "or the setting feedback_deadline_s"
-        )
-    if not is_finite_number(deadline_s) or not 0 < deadline_s <= MAX_DEADLINE_S:
-        where = definition_of(sampler.evaluate_record)
-        raise OwnCodeFailed(
-            f"ScoreComesLater: deadline_s is {deadline_s!r}; expected up to {MAX_DEADLINE_S:g} s{where}"
-        )
-    return AwaitedScore(float(deadline_s), otherwise)
-
-
-def _checked(sampler: "AsyncSampler", score: Score) -> Score:
-    where = definition_of(sampler.evaluate_record)
-    if not isinstance(score, Score):
-        raise OwnCodeFailed(f"ScoreComesLater: otherwise is {score!r}; expected a Score{where}")
-    if not isinstance(score.details, Mapping) or not isinstance(score.others, Mapping):
-        raise OwnCodeFailed(f"evaluate_record returned {score}; expected details and others to be dicts{where}")
-    if not all(map(is_finite_number, (score.value, *score.others.values()))):
-        raise ScorerFailed(f"evaluate_record returned {score}; expected finite numbers{where}")
-    if unknown := score.others.keys() - sampler.resources.others:
-        raise ScorerFailed(f"evaluate_record scored policies {sorted(unknown)}, which are not in other_policies")
-    return score

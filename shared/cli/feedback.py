@@ -23,11 +23,11 @@ EXAMPLES = """Examples:
 
 `tandem feedback demo --list`  the episodes that wait, with their deadlines
 
-`tandem feedback demo main:train:0:arith-00017:3:1 1 --comment "solved it"`  the episode's score
+`tandem feedback demo RECORD 1 --comment "solved it"`  the episode's score
 
-`tandem feedback demo main:train:0:arith-00017:3:1 0.25 --turn 0`  a part of it that turn 0 earned; the episode goes on waiting
+`tandem feedback demo RECORD 0.25 --turn 0`  a part of it that turn 0 earned; the episode goes on waiting
 
-`tandem feedback demo main:train:0:arith-00017:3:1 -- -1`  a score below 0
+`tandem feedback demo RECORD -- -1`  a score below 0
 
 `tandem feedback demo --file feedback.jsonl`  many: one object on a line, with `record`, `score`, `turn`, `comment`, `source`
 """
