@@ -9,6 +9,8 @@ or killed at any time.
 import asyncio
 import logging
 import sys
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
 
 import uvloop
 
@@ -20,17 +22,22 @@ from shared.logs import begin_logging
 from shared.processes.concealment import conceal
 from shared.processes.interrupt import run_command
 
+ConfigT = TypeVar("ConfigT", bound=SamplerConfig)
 REFUSED = 2  # exit status: a setting is wrong; the launcher does not restart this sampler
 
 
 def main() -> None:
-    config = SamplerConfig.load_or_exit()
+    serve(SamplerConfig.load_or_exit(), run_service)
+
+
+def serve(config: ConfigT, run: Callable[[ConfigT], Coroutine[Any, Any, None]]) -> None:
+    """Run a service until it is stopped. Ends the process with a status if it fails."""
     conceal(config.secrets())  # stdio tool servers are children of this process
     begin_logging(config.log_level)
     collect_seldom()
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(run_service(config))
+            runner.run(run(config))
     except* TandemError as group:
         errors = one_by_one(group)
         for text in dict.fromkeys(

@@ -5,7 +5,7 @@ run ─▶ evaluate ─▶ record scored ─▶ slot scored                     
   ├── infrastructure: engine, tools, agents, scorer, time,
   │   a document that does not fit into MongoDB ─▶ record failed ─▶ slot open again, later (or failed for good)
   ├── a setting or the task is wrong ─▶ record failed ─▶ slot failed for good, at once
-  ├── a tool server is unavailable or busy ─▶ record abandoned ─▶ slot open again, at once, no failure counted
+  ├── a tool server is busy or away, or an agent's harness stopped ─▶ record abandoned ─▶ slot open again, at once, no failure
   ├── cancelled (draining) ─▶ record abandoned ─▶ slot open again, at once
   └── the lease was lost ─▶ record abandoned; another worker has the slot, and may have ended its group already
 
@@ -23,6 +23,7 @@ from sampler.errors import (
     AgentCrashed,
     AgentFailed,
     EngineError,
+    GivenBack,
     ScorerFailed,
     ToolFailure,
     ToolNotOffered,
@@ -69,6 +70,8 @@ async def play(sampler: AsyncSampler) -> float | None:
     except ToolServerUnavailable as exc:
         log.warning("slot released record=%s %s", sampler.claim.record_id, exc)
         await _release(sampler, exc, Termination.TOOL_SERVER_AWAY)
+    except GivenBack as exc:
+        await _release(sampler, exc)
     except (EngineError, ToolFailure, AgentFailed, AgentCrashed, ScorerFailed) as exc:
         await _fail(sampler, exc)
     except (ConfigError, DoesNotFit, TimeoutError) as exc:
@@ -99,8 +102,11 @@ async def _finish(sampler: AsyncSampler, termination: Termination, score: Score)
     values = {**sampler.episode.values(), "termination": termination.value, **_values(sampler, score)}
     store = sampler.resources.store
     await store.records.set_turn_scores(sampler.episode.turn_scores)
-    await store.records.move(sampler.claim.record_id, RecordStatus.SCORED, values)
-    await store.tasks.finish_slot(sampler.claim, float(score.value))
+    value = float(score.value)
+    if not await store.records.move(sampler.claim.record_id, RecordStatus.SCORED, values):
+        record = await store.records.get(sampler.claim.record_id)  # another gateway process ended the same attempt
+        value = value if record is None or record.score is None else record.score
+    await store.tasks.finish_slot(sampler.claim, value)
     sampler.episode.status = RecordStatus.SCORED
 
 

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Any
 
+from shared.documents import DispatchedSamplingTask
 from shared.documents.states import RecordStatus
 
 
@@ -25,6 +26,18 @@ class EpisodeLog:
     def last_reply(self) -> str:
         """The reply to the request that was asked last, of the task's own policy."""
         return self.replies[max(self.replies)] if self.replies else ""
+
+    def replied(self, dispatch: DispatchedSamplingTask, owner: str) -> None:
+        """Count an answered request. `owner`: the task's policy."""
+        assert dispatch.response is not None, "an answered request has a reply"
+        self.num_tokens += dispatch.usage["completion"]
+        sampled_by = {version for version, _ in dispatch.weight_versions}
+        if dispatch.policy not in (None, owner):
+            self.other_versions.setdefault(str(dispatch.policy), set()).update(sampled_by)
+            return
+        self.replies[dispatch.turn] = dispatch.response.text
+        if dispatch.sampled_by is None:
+            self.versions |= sampled_by
 
     def values(self) -> dict[str, Any]:
         return {

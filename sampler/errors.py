@@ -14,6 +14,7 @@ TandemError
 │   └── ToolServerUnavailable  the server is unavailable or busy: the slot is released, and no failure is counted
 ├── AgentFailed                no model of a helper agent (browse, judge) gave a usable answer
 ├── AgentCrashed               the agent that plays an episode through the gateway crashed
+├── GivenBack                  the harness of an agent stopped, through no fault of the episode
 ├── ScorerFailed               the scorer crashed, or returned something that is not a score
 └── ConfigError
     └── ToolNotOffered         no server lists a tool that the settings or a task name; a server that starts later may
@@ -85,3 +86,7 @@ class ScorerFailed(TandemError):
 
 class ToolNotOffered(ConfigError):
     """No server lists a tool that the settings or a task name. The list may grow: a manager's servers start one by one."""
+
+
+class GivenBack(TandemError):
+    """The harness of an agent that runs elsewhere gave its attempt back: the slot is free again, and no failure is counted."""

@@ -14,6 +14,7 @@ class InFlight:
     def __init__(self) -> None:
         self._callers: dict[Thread, asyncio.Task[object] | None] = {}
         self._turns: dict[Thread, int] = {}
+        self.elsewhere: set[int] = set()  # turns that other processes ask for
         self._ended = False
 
     @contextmanager
@@ -39,7 +40,7 @@ class InFlight:
 
     def number(self, thread: Thread, turn: int) -> list[int]:
         """Note the number of the thread's request. Returns those of the other threads' requests that wait for replies."""
-        others = sorted(self._turns.values())
+        others = sorted(self.elsewhere.union(self._turns.values()))
         self._turns[thread] = turn
         return others
 

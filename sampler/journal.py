@@ -6,34 +6,71 @@ What a thread did is written in the command that opens its next request, so a tu
 thread and is never "the last one": threads write independently of each other.
 """
 
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from typing import Any
 
 from shared.documents import DispatchedSamplingTask
+from shared.documents.agent_sessions import ClientRequest
 from shared.documents.states import DispatchStatus
 from shared.errors import DoesNotFit
+from shared.outside_text import error_text
 from shared.store.records import RecordVerbs
 
 Thread = tuple[str, str | None]  # policy and thread
 
 
 class Journal:
+    """`numbering`: held while a request gets its number and is written."""
+
     def __init__(self, records: RecordVerbs) -> None:
+        self.numbering: AbstractAsyncContextManager[None] = nullcontext()
         self._records = records
         self._unwritten: dict[str, DispatchedSamplingTask] = {}  # by id, in order
         self._last: dict[Thread, str] = {}  # the last request of each thread
+        self._clients: dict[Thread, ClientRequest] = {}
         self._closing: set[str] = set()  # sent to the database and not confirmed
+
+    @asynccontextmanager
+    async def answering(self, dispatch: DispatchedSamplingTask) -> AsyncIterator[None]:
+        """The block asks for the reply. An error in it, or a cancellation, is why the request has none."""
+        try:
+            yield
+        except BaseException as exc:
+            await self._unanswered(dispatch.id, exc)
+            raise
+
+    def expect(self, thread: Thread, client: ClientRequest) -> None:
+        """The thread's next request answers this one of an agent."""
+        self._clients[thread] = client
+
+    async def answered(self, dispatch_id: str) -> None:
+        """The request has its reply."""
+
+    async def _unanswered(self, dispatch_id: str, exc: BaseException) -> None:
+        if self.is_unwritten(dispatch_id):
+            self.amend(dispatch_id, error=error_text(exc))
 
     async def open(self, dispatch: DispatchedSamplingTask, thread: Thread) -> None:
         """Write a request before it is asked, and what became of its thread's last one."""
+        dispatch = dispatch.model_copy(update={"client": self._clients.pop(thread, None)})
         before = self._unwritten.get(self._last.get(thread, ""))
-        closing = [] if before is None else [_ended(before, DispatchStatus.FAILED)]
+        closing = [] if before is None else [ended(before, DispatchStatus.FAILED)]
         self._unwritten[dispatch.id] = dispatch
         self._last[thread] = dispatch.id
         self._closing |= {one.id for one in closing}
-        await self._records.open_dispatch(dispatch, closing=closing)
+        await self._write(dispatch, closing)
         for one in closing:
             self._unwritten.pop(one.id, None)
+
+    def resume(self, dispatch: DispatchedSamplingTask, thread: Thread) -> None:
+        """A request of the episode that is read from the database: it may be amended if it was not closed."""
+        if dispatch.finished_at is None:
+            self._unwritten[dispatch.id] = dispatch
+        self._last[thread] = dispatch.id
+
+    async def _write(self, dispatch: DispatchedSamplingTask, closing: Sequence[DispatchedSamplingTask]) -> None:
+        await self._records.open_dispatch(dispatch, closing=closing)
 
     def amend(self, dispatch_id: str, **values: Any) -> None:
         """Change what will be written of a request. Raises ValueError if it has been written already."""
@@ -60,15 +97,15 @@ class Journal:
 
         Raises DoesNotFit; with `failed`, stores the error in place of the contents instead.
         """
-        ended = [_ended(dispatch, unanswered) for dispatch in self._unwritten.values()]
-        self._closing |= {one.id for one in ended}
+        closed = [ended(dispatch, unanswered) for dispatch in self._unwritten.values()]
+        self._closing |= {one.id for one in closed}
         try:
-            await self._records.close_dispatches(ended)
+            await self._records.close_dispatches(closed)
         except DoesNotFit:
             if not failed:
                 raise
-            await self._close_one_by_one(ended)
-        for one in ended:  # a task that the sampler left running may have asked meanwhile
+            await self._close_one_by_one(closed)
+        for one in closed:  # a task that the sampler left running may have asked meanwhile
             self._unwritten.pop(one.id, None)
 
     async def _close_one_by_one(self, ended: Sequence[DispatchedSamplingTask]) -> None:
@@ -79,7 +116,8 @@ class Journal:
                 await self._records.close_dispatches([_without_contents(dispatch, exc)])
 
 
-def _ended(dispatch: DispatchedSamplingTask, unanswered: DispatchStatus) -> DispatchedSamplingTask:
+def ended(dispatch: DispatchedSamplingTask, unanswered: DispatchStatus) -> DispatchedSamplingTask:
+    """The request as it is closed. `unanswered`: its status if it has no reply."""
     if dispatch.status is not DispatchStatus.RUNNING:
         return dispatch
     return dispatch.model_copy(update={"status": unanswered})

@@ -7,12 +7,14 @@ from dataclasses import dataclass, field
 from sampler.agents import Agents
 from sampler.config import SamplerConfig
 from sampler.engine.pool.engine_pool import EnginePool
+from sampler.engine.pool.engines import Engines
 from sampler.engine.pool.policy_client import PolicyClient
 from sampler.engine.pool.turn_sources import Source
 from sampler.gateway.server import GatewayServer
-from sampler.parsers import Parser
+from sampler.parsers import Parser, get_parser
 from sampler.rendering.template import ChatTemplate
-from sampler.tools import ToolCatalog, ToolServer, Traffic
+from sampler.tools import ToolCatalog, ToolServer, Traffic, parse_servers
+from sampler.tools.isolation import isolated
 from shared.documents.tool_schemas import Tools, ToolSchemas
 from shared.errors import ConfigError
 from shared.store import Store
@@ -57,3 +59,21 @@ class Resources:
             known = ", ".join([self.config.policy, *self.others])
             raise ConfigError(f"policy {policy!r} is not configured; expected one of: {known} (see other_policies)")
         return self.others[policy]
+
+
+def shared_resources(store: Store, config: SamplerConfig, worker: str, engines: Engines, agents: Agents) -> Resources:
+    own = engines.policy_clients[config.policy]
+    return Resources(
+        store=store,
+        config=config,
+        worker=worker,
+        template=own.template,
+        pool=own.pool,
+        others={name: client for name, client in engines.policy_clients.items() if name != config.policy},
+        sources=engines.sources,
+        tool_servers=isolated(parse_servers(config.mcp_manager_url), config.tool_user, config.tool_sandbox),
+        tool_catalog=ToolCatalog(),
+        tool_traffic=Traffic(config.max_opening_sessions, config.max_starting_servers, config.tool_wait_s),
+        parser=get_parser(config.tool_call_parser),
+        agents=agents,
+    )

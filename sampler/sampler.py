@@ -18,6 +18,7 @@ import math
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from contextlib import AsyncExitStack
 from typing import Any, ClassVar, TypeVar
 
 from pydantic import BaseModel
@@ -25,25 +26,25 @@ from pydantic import BaseModel
 from sampler.dispatch import answer_values, new_dispatch, sampling_params
 from sampler.engine.pool.turn_sources import draw
 from sampler.episode_log import EpisodeLog
+from sampler.episode_threads import EpisodeThreads
 from sampler.in_flight import InFlight
 from sampler.journal import Journal, Thread
 from sampler.messages.opening import opening_messages
-from sampler.messages.reply_message import Message, message_of, with_call_ids
-from sampler.messages.transcript import Transcript, joined
+from sampler.messages.reply_message import Message
+from sampler.rendering.context import Prompt
 from sampler.rendering.recorded import Parent
 from sampler.rendering.template import ToolSchema
-from sampler.rendering.view import PolicyTokens, View
-from sampler.rendering.words import reply_words
+from sampler.rendering.view import View
 from sampler.resources import Resources
 from sampler.scorers import Score, default_scorer
 from sampler.scorers.answers import extract_answer
 from sampler.scoring import score_text
 from sampler.turn import Listener, Turn, heard_by
 from shared.documents import Claim, DispatchedSamplingTask, Task, ToolCallResult
+from shared.documents.agent_sessions import ClientRequest
 from shared.documents.states import DispatchStatus, Termination
 from shared.errors import ConfigError
 from shared.names import TRAIN_SPLIT
-from shared.outside_text import error_text
 from shared.user_code.payload import own_payload_problems
 
 __all__ = ["AsyncSampler", "Turn"]
@@ -67,10 +68,8 @@ class AsyncSampler(ABC):
         self.config = resources.config
         self.claim = claim
         self.episode = EpisodeLog()
-        self._views: dict[Thread, View] = {}
-        self._tokens: dict[str, PolicyTokens] = {}  # by policy
-        self._transcripts: dict[str | None, Transcript] = {}  # by thread of the task's own policy
-        self._journal = Journal(resources.store.records)
+        self._threads = EpisodeThreads(resources, claim.task.policy)
+        self._journal = self.new_journal()
         self._in_flight = InFlight()
 
     @property
@@ -105,7 +104,7 @@ class AsyncSampler(ABC):
     def conversation(self) -> tuple[Mapping[str, Any], ...]:
         """The messages that the task's policy has received and written so far, thread by thread
         (`sampler/messages/transcript.py`)."""
-        return joined(list(self._transcripts.values()))
+        return self._threads.messages
 
     # ------------------------------------------------------------------ what `run` uses
 
@@ -135,14 +134,14 @@ class AsyncSampler(ABC):
         """
         key = self._key(policy, thread)
         with self._in_flight.asking(key):
-            view = self._view(key, tools)
+            view = self._threads.view(key, tools)
             before, turn = view.fork(sharing=True), None
             try:
                 most = max_new_tokens or self.config.max_new_tokens
                 turn = await self._next_turn(view, new_messages, restart, most, listener)
             finally:
                 if turn is None:
-                    self._views[key] = before
+                    self._threads.restore(key, before)
             return turn
 
     def prompt_tokens(
@@ -160,9 +159,13 @@ class AsyncSampler(ABC):
         """
         key = self._key(policy, thread)
         self._in_flight.require_free(key)
-        fork = (self._views.get(key) or self._new_view(key, tools)).fork()
+        fork = self._threads.copy_of(key, tools)
         fork.next_prompt(messages, restart=restart)
         return len(fork.context.ids)
+
+    def expect(self, client: ClientRequest, *, policy: str, thread: str) -> None:
+        """The thread's next request answers this one of an agent: it is stored with it."""
+        self._journal.expect(self._key(policy, thread), client)
 
     def mark(self, status: DispatchStatus, *, turn: Turn | None = None) -> None:
         """Set the status of `turn`, or of the last reply. It is written together with its tool calls."""
@@ -236,26 +239,19 @@ class AsyncSampler(ABC):
             return Termination.LENGTH_LIMIT
         return None
 
+    def new_journal(self) -> Journal:
+        """Of the episode's requests; the gateway's has more to write."""
+        return Journal(self.resources.store.records)
+
     def _key(self, policy: str | None, thread: str | None) -> Thread:
         if thread is not None and not (isinstance(thread, str) and 0 < len(thread) <= MAX_THREAD_CHARS):
             raise ValueError(f"thread is {thread!r}; expected a name of at most {MAX_THREAD_CHARS} characters")
         return policy or self.task.policy, thread
 
-    def _view(self, key: Thread, tools: Sequence[ToolSchema] | None) -> View:
-        if key not in self._views:
-            self._views[key] = self._new_view(key, tools)
-        return self._views[key]
-
-    def _new_view(self, key: Thread, tools: Sequence[ToolSchema] | None) -> View:
-        policy, thread = key
-        template = self.resources.policy_client(policy).template
-        tokens = self._tokens.setdefault(policy, PolicyTokens())
-        return View(policy, thread, template, tools, self.config.template_rewrites, tokens)
-
     def _dispatch_of(self, turn: Turn | None) -> str:
         if turn is not None:
             return turn.dispatch_id
-        if any(thread is not None for _, thread in self._views):
+        if self._threads.has_threads:
             raise ValueError("the episode has threads: say which reply is meant, by turn=")
         return self._journal.newest()
 
@@ -267,8 +263,20 @@ class AsyncSampler(ABC):
         room = min(most, self.config.max_new_tokens, self.config.max_tokens - len(ids))
         if room <= 0 or (view.is_opening and len(ids) > self.config.max_prompt_tokens):
             return None
+        await self.resources.keep_tools(view.tools_hash, view.tools)
+        async with AsyncExitStack() as answering:
+            async with self._journal.numbering:
+                parent, dispatch = self._new_request(view, prompt, messages, room)
+                await answering.enter_async_context(self._journal.answering(dispatch))
+                await self._journal.open(dispatch, (view.policy, view.thread))
+            return await self._ask(view, dispatch, parent, listener, restart=restart)
+
+    def _new_request(
+        self, view: View, prompt: Prompt, messages: Sequence[Message], room: int
+    ) -> tuple[Parent, DispatchedSamplingTask]:
+        """The request, with the next number of the episode, and its parent."""
         parent, cause = view.parent(prompt)
-        turn = len(self.episode.dispatches)  # no await before the number is taken, below
+        turn = len(self.episode.dispatches)
         dispatch = new_dispatch(
             self.claim.record_id,
             turn,
@@ -282,14 +290,7 @@ class AsyncSampler(ABC):
         self.episode.dispatches.append(dispatch.id)
         self.resources.branch_causes[cause.value] += 1
         self.resources.parent_kinds[parent.kind.value] += 1
-        try:
-            await self.resources.keep_tools(view.tools_hash, view.tools)
-            await self._journal.open(dispatch, (view.policy, view.thread))
-            return await self._ask(view, dispatch, parent, listener, restart=restart)
-        except BaseException as exc:  # cancelled too, alone or with its episode: the dispatch says why it has no reply
-            if self._journal.is_unwritten(dispatch.id):
-                self._journal.amend(dispatch.id, error=error_text(exc))
-            raise
+        return parent, dispatch
 
     async def _ask(
         self,
@@ -317,22 +318,11 @@ class AsyncSampler(ABC):
         text = view.text_of(generation.output_ids)
         if heard is not None:
             heard.whole(text)
-        parsed = with_call_ids(self.resources.parser(text, view.context.tools or ()), dispatch.turn)
-        message = message_of(parsed)
-        words = reply_words(message, text, view.context.format.end_think)
-        view.add_reply(dispatch.id, parent, generation.output_ids, message, words)
-        values = answer_values(reply, source, text, parsed, message)
+        said = self._threads.replied(view, dispatch, parent, generation.output_ids, text, restart=restart)
+        values = answer_values(reply, source, text, said.parsed, said.message)
         self._journal.amend(dispatch.id, **values)
-        self.episode.num_tokens += len(generation.output_ids)
-        sampled_by = {version for version, _ in generation.version_runs}
-        if view.policy != self.task.policy:
-            self.episode.other_versions.setdefault(view.policy, set()).update(sampled_by)
-        else:
-            self.episode.replies[dispatch.turn] = text
-            said = {"role": "assistant", "content": text} if parsed.errors else message
-            transcript = self._transcripts.setdefault(view.thread, Transcript())
-            transcript.told(dispatch.messages, restart=restart)
-            transcript.replied(said, words)
-            if source.policy is None:
-                self.episode.versions |= sampled_by
-        return Turn(dispatch.id, text, message, parsed, generation.finish_reason, view.thread, values["usage"])
+        self.episode.replied(dispatch.model_copy(update=values), self.task.policy)
+        await self._journal.answered(dispatch.id)
+        return Turn(
+            dispatch.id, text, said.message, said.parsed, generation.finish_reason, view.thread, values["usage"]
+        )

@@ -16,6 +16,8 @@ OWN_DATABASES = ("admin", "local", "config")  # MongoDB's
 
 DEFAULT_POLICY = "main"  # in a run with one policy
 
+LOOPBACK_HOSTS = ("127.0.0.1", "::1", "localhost")  # a service there needs no token
+
 # The two splits that the services know.
 TRAIN_SPLIT = "train"  # opened within the off-policy budget; their groups become training data
 EVAL_SPLIT = "eval"  # the held-out set: played once per evaluated version, never trained on

@@ -37,7 +37,8 @@ COINCIDENCES = {
 
 # The same of texts.
 TEXT_COINCIDENCES = {
-    ("<tool_call>", "</tool_call>"): "tags of tool calls, of three model families that are parsed apart"
+    ("<tool_call>", "</tool_call>"): "tags of tool calls, of three model families that are parsed apart",
+    ".": "between a namespace and its tool, and behind a session's id in the state of a request",
 }
 
 

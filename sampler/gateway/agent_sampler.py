@@ -3,8 +3,7 @@
     gateway opens ─▶ the agent runs, with a base URL and the attempt's key ─▶ gateway closes ─▶ score
                         └── every request of it is a turn of this episode, in the thread that it continues
 
-The score is the posted one, or the number that the function returned, or the task's scorer's on the text that it returned, or
-on the last reply. An agent that crashes is an infrastructure failure and never a reward, unless the crash follows a limit of
+An agent that crashes is an infrastructure failure and never a reward, unless the crash follows a limit of
 the episode (turns, context): then the episode ended by that limit.
 """
 
@@ -14,14 +13,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from sampler.errors import AgentCrashed
+from sampler.gateway.agent_episode import AgentEpisode
 from sampler.gateway.child import run_command
 from sampler.gateway.server import OpenAttempt
 from sampler.gateway.session import AttemptSession
 from sampler.messages.reply_message import Message
-from sampler.sampler import AsyncSampler
-from sampler.scorers import Score
-from sampler.scorers.answers import extract_answer
-from sampler.scoring import score_text
 from shared.documents import TaskPayload
 from shared.documents.states import Termination
 from shared.errors import ConfigError, OwnCodeFailed, TandemError
@@ -48,7 +44,7 @@ class AgentTask:
 Agent = Callable[[AgentTask], Awaitable[str | float | None]]
 
 
-class AgentSampler(AsyncSampler):
+class AgentSampler(AgentEpisode):
     """`agent` or `agent_command` of the settings plays the episodes."""
 
     async def run(self) -> Termination:
@@ -58,41 +54,18 @@ class AgentSampler(AsyncSampler):
         from sampler.gateway.app import build_app  # Starlette, which samplers without an agent do not need
 
         session = AttemptSession(self, config.agent_parameters, config.agent_head_lines)
-        self._session, self._returned = session, None
+        self.begin(session)
         try:
             async with self.resources.gateway.open(session, build_app, config.gateway_host) as attempt:
-                self._returned = await self._played(attempt)
+                self.returned = await self._played(attempt)
         except (OwnCodeFailed, AgentCrashed) as exc:
             if session.failure is not None:
                 raise session.failure from exc
             if session.limit is None or isinstance(exc, OwnCodeFailed):
                 raise
         finally:
-            self._count(session)
-        return self._termination(session)
-
-    def _termination(self, session: AttemptSession) -> Termination:
-        if session.failure is not None:  # the agent went on without a reply that it had asked for
-            raise session.failure
-        if session.limit is not None:
-            return session.limit
-        if session.last_turn is None:
-            raise AgentCrashed("the agent ended without a single reply of the model")
-        return self.ended_by(session.last_turn) or Termination.ANSWERED
-
-    async def evaluate_record(self) -> Score:
-        """The agent's own score, or the task's scorer on what it returned, or on the last reply."""
-        if self._session.score is not None:
-            return Score(self._session.score, {"scorer": "agent"}, is_final=True)
-        if isinstance(self._returned, str):
-            return await self._scored(self._returned)
-        if self._returned is not None:
-            return Score(float(self._returned), {"scorer": "agent"}, is_final=True)
-        return await super().evaluate_record()
-
-    async def _scored(self, text: str) -> Score:
-        """A returned text without the answer's form is the answer itself."""
-        return await score_text(self, text, extract_answer(text, self.task.payload.answer_schema) or text.strip())
+            self.count()
+        return self.termination()
 
     async def _played(self, attempt: OpenAttempt) -> str | float | None:
         task = AgentTask(
@@ -121,10 +94,6 @@ class AgentSampler(AsyncSampler):
         )
         if ended.status != 0:
             raise AgentCrashed(f"the agent's command ended with status {ended.status}: {ended.stderr or ended.stdout}")
-
-    def _count(self, session: AttemptSession) -> None:
-        for name, count in session.counts.items():
-            self.add_metric(f"agent_{name}", count)
 
 
 async def _called(agent: Callable[..., Any], task: AgentTask) -> str | float | None:

@@ -14,9 +14,9 @@ import asyncio
 import hashlib
 import json
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 from starlette.applications import Starlette
 from starlette.requests import ClientDisconnect, Request
@@ -25,25 +25,45 @@ from starlette.routing import Route
 
 from sampler.gateway.dialects import CHAT_PATHS, COUNT_PATHS, Dialect, dialect_of
 from sampler.gateway.exchange import ChatReply, ChatRequest, GatewayError, Problem
-from sampler.gateway.session import AttemptSession
+from sampler.gateway.session import SentRequest
 from sampler.gateway.streaming import BROKEN, ReplyStream
 
 MAX_BODY_BYTES = 32 * 1024 * 1024
 MAX_ID_CHARS = 200
+IDENTITY_CHARS = 32
 PATIENCE_S = 10.0
 KEEP_ALIVE_S = 10.0
 NO_RETRY = {"x-should-retry": "false"}  # the SDKs obey: what failed here was retried, or cannot succeed
-Handler = Callable[[Request, AttemptSession], Awaitable[Response]]
-SessionOf = Callable[[str], AttemptSession | None]
+
+
+class ServedSession(Protocol):
+    """What requests with a key are given to: `AttemptSession`, and `Attempt` of the gateway as a process of its own."""
+
+    @property
+    def models(self) -> list[str]: ...
+
+    def stream_of(self, request: ChatRequest) -> ReplyStream | None: ...
+
+    async def chat(self, request: ChatRequest, sent: SentRequest, stream: ReplyStream | None = None) -> ChatReply: ...
+
+    async def count_tokens(self, request: ChatRequest) -> int: ...
+
+    async def give_score(self, score: float, turn: str | None = None) -> None: ...
+
+
+Handler = Callable[[Request, ServedSession], Awaitable[Response]]
+SessionOf = Callable[[str], Awaitable[ServedSession | None]]
 _BEARER = re.compile(r"bearer +(\S+) *", re.IGNORECASE)
 
 
-def build_app(session_of: SessionOf) -> Starlette:
+def build_app(session_of: SessionOf, others: Sequence[Route] = ()) -> Starlette:
+    """`others`: routes of the process that has the sessions."""
+
     async def guarded(request: Request, handle: Handler) -> Response:
         try:
-            return await handle(request, _session(session_of, request))
+            return await handle(request, await _session(session_of, request))
         except GatewayError as error:
-            return _error(dialect_of(request.url.path), error)
+            return error_response(dialect_of(request.url.path), error)
         except ClientDisconnect:
             return Response(status_code=499)
 
@@ -56,30 +76,37 @@ def build_app(session_of: SessionOf) -> Starlette:
     async def unknown(request: Request, exc: Exception) -> Response:
         known = ", ".join([*CHAT_PATHS, *COUNT_PATHS, "/v1/models", "/score"])
         error = GatewayError(Problem.NOT_FOUND, f"{request.method} {request.url.path} is unknown; known: {known}")
-        return _error(dialect_of(request.url.path), error)
+        return error_response(dialect_of(request.url.path), error)
 
     routes = [route(path, partial(_chat, dialect)) for path, dialect in CHAT_PATHS.items()]
     routes += [route(path, partial(_count, *how)) for path, how in COUNT_PATHS.items()]
     routes += [route("/v1/models", _models, "GET"), route("/score", _score)]
+    routes += others
     return Starlette(routes=routes, exception_handlers={404: unknown, 405: unknown})
 
 
-def _session(session_of: SessionOf, request: Request) -> AttemptSession:
-    bearer = _BEARER.fullmatch(request.headers.get("authorization", ""))
+def bearer_of(request: Request) -> str | None:
+    found = _BEARER.fullmatch(request.headers.get("authorization", ""))
+    return None if found is None else found[1]
+
+
+async def _session(session_of: SessionOf, request: Request) -> ServedSession:
     given = [request.headers.get("x-api-key"), request.headers.get("x-goog-api-key"), request.query_params.get("key")]
-    for key in (*given, bearer and bearer[1]):
-        if key and (session := session_of(key)) is not None:
+    for key in (*given, bearer_of(request)):
+        if key and (session := await session_of(key)) is not None:
             return session
     raise GatewayError(Problem.NO_KEY, "the API key is unknown, or its attempt has ended")
 
 
-async def _body(request: Request) -> tuple[bytes, Any]:
-    """Raises GatewayError for a body that is too large or no JSON."""
+async def read_body(request: Request, empty: Any = None) -> tuple[bytes, Any]:
+    """`empty`: what a body without a byte stands for. Raises GatewayError for a body that is too large or no JSON."""
     body = bytearray()
     async for part in request.stream():
         body += part
         if len(body) > MAX_BODY_BYTES:
             raise GatewayError(Problem.TOO_LARGE, f"the body has more than {MAX_BODY_BYTES} bytes")
+    if not body and empty is not None:
+        return b"", empty
     try:
         found = json.loads(body)
         if b"\\ud" in body.lower():  # half of a surrogate pair is JSON, and no text
@@ -89,13 +116,11 @@ async def _body(request: Request) -> tuple[bytes, Any]:
     return bytes(body), found
 
 
-async def _chat(dialect: Dialect, request: Request, session: AttemptSession) -> Response:
-    raw, body = await _body(request)
+async def _chat(dialect: Dialect, request: Request, session: ServedSession) -> Response:
+    raw, body = await read_body(request)
     chat = dialect.read(body, request.path_params.get("model", ""))
-    identity, repeated = _identity(request, raw)
     stream = session.stream_of(chat)
-    asking = asyncio.create_task(session.chat(chat, identity if repeated else None, stream), name="gateway request")
-    asking.add_done_callback(partial(_remember, session, identity))
+    asking = asyncio.create_task(session.chat(chat, _sent(request, raw), stream), name="gateway request")
     if not await _began(request, asking, stream):
         return Response(status_code=499)
     if asking.done():
@@ -105,17 +130,11 @@ async def _chat(dialect: Dialect, request: Request, session: AttemptSession) -> 
     return StreamingResponse(_events(dialect, chat, asking, stream), media_type="text/event-stream")
 
 
-def _identity(request: Request, raw: bytes) -> tuple[str, bool]:
-    """What is equal for a request that is sent again, and whether the client says that this one is."""
+def _sent(request: Request, raw: bytes) -> SentRequest:
     given = request.headers.get("idempotency-key", "")[:MAX_ID_CHARS]
     count = request.headers.get("x-stainless-retry-count", "0")
-    body = hashlib.sha256(raw).hexdigest()
-    return f"{request.url.path} {given} {body}", bool(given) or count not in ("", "0")
-
-
-def _remember(session: AttemptSession, identity: str, asking: "asyncio.Task[ChatReply]") -> None:
-    if not asking.cancelled() and asking.exception() is None:
-        session.remember(identity, asking.result())
+    identity = hashlib.sha256(f"{request.url.path} {given} ".encode() + raw).hexdigest()[:IDENTITY_CHARS]
+    return SentRequest(identity, is_again=bool(given) or count not in ("", "0"))
 
 
 async def _began(request: Request, asking: "asyncio.Task[ChatReply]", stream: ReplyStream | None) -> bool:
@@ -189,27 +208,27 @@ def _event(name: str | None, data: Any) -> str:
 
 
 async def _count(
-    read: Callable[[Any, str], ChatRequest], name: str, request: Request, session: AttemptSession
+    read: Callable[[Any, str], ChatRequest], name: str, request: Request, session: ServedSession
 ) -> Response:
-    _, body = await _body(request)
-    return JSONResponse({name: session.count_tokens(read(body, request.path_params.get("model", "")))})
+    _, body = await read_body(request)
+    return JSONResponse({name: await session.count_tokens(read(body, request.path_params.get("model", "")))})
 
 
-async def _models(request: Request, session: AttemptSession) -> Response:
+async def _models(request: Request, session: ServedSession) -> Response:
     models = [{"id": name, "object": "model", "created": 0, "owned_by": "tandem"} for name in session.models]
     return JSONResponse({"object": "list", "data": models})
 
 
-async def _score(request: Request, session: AttemptSession) -> Response:
-    _, body = await _body(request)
+async def _score(request: Request, session: ServedSession) -> Response:
+    _, body = await read_body(request)
     given: Mapping[str, Any] = body if isinstance(body, dict) else {}
     score, turn = given.get("score"), given.get("turn")
     if isinstance(score, bool) or not isinstance(score, int | float) or not isinstance(turn, str | None):
         raise GatewayError(Problem.INVALID, 'expected {"score": a number, "turn": the id of a reply, or nothing}')
-    session.give_score(score, turn)
+    await session.give_score(score, turn)
     return JSONResponse({"ok": True})
 
 
-def _error(dialect: Dialect, error: GatewayError) -> Response:
+def error_response(dialect: Dialect, error: GatewayError) -> Response:
     status, body = dialect.error(error)
     return JSONResponse(body, status, headers=None if error.problem is Problem.TOO_MANY else NO_RETRY)

@@ -5,6 +5,8 @@ from typing import Literal
 
 from pydantic import BaseModel, Field
 
+from shared.configuration.secrets import secret_field
+
 
 class AgentPlayConfig(BaseModel):
     """Settings of `sampler.gateway.agent_sampler:AgentSampler`."""
@@ -36,3 +38,19 @@ class AgentPlayConfig(BaseModel):
         "(a date, a request's number); the conversation keeps those of its first request.",
     )
     gateway_host: str = Field("127.0.0.1", description="Address on which the gateway listens for agents.")
+    gateway_port: int = Field(
+        9800, ge=0, le=65535, description="Port of python -m sampler.gateway; 0: a free one, printed on the first line."
+    )
+    gateway_url: str | None = Field(
+        None,
+        description="URL at which agents reach python -m sampler.gateway, such as a load balancer's before several of them. "
+        "None: this process's own address.",
+    )
+    gateway_token: str | None = secret_field(
+        None, description="Bearer token of the harnesses that claim tasks. Needed on any address but loopback."
+    )
+    attempt_idle_s: float = Field(
+        600.0,
+        gt=0,
+        description="An attempt that was claimed from outside and has no request for this long counts as failed.",
+    )

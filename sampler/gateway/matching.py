@@ -72,7 +72,7 @@ class Matcher:
 
     def match(self, policy: str, messages: Sequence[ReceivedMessage], tools: Sequence[ToolSchema]) -> Match:
         """The thread is busy until `replied` or `failed`."""
-        system, rest = _system_and_rest(messages)
+        system, rest = system_and_rest(messages)
         lines = _lines(policy, rest)
         tools_hash = hash_of(tools)
         ended = [
@@ -91,16 +91,27 @@ class Matcher:
     def replied(self, match: Match, message: ReceivedMessage, shown: Sequence[ReceivedMessage]) -> None:
         """`message`: the sampler's own; `shown`: the forms in which the client may send it back."""
         thread = match.thread
-        for line in thread.ends:
-            self._ends[line].remove(thread)
         self._asked.add(match.line)
         for words in {words_said(one) for one in shown}:
             self._after[match.line, words] = message
             self._saying[thread.policy, words] = message
-        thread.ends = list({_next(match.line, one) for one in shown})
-        for line in thread.ends:
-            self._ends.setdefault(line, []).append(thread)
+        self.move_end(thread, [next_line(match.line, one) for one in shown])
         thread.busy = False
+
+    def move_end(self, thread: KnownThread, ends: Sequence[Line]) -> None:
+        """The thread goes on behind these lines, one for each form of its last reply."""
+        for line in set(thread.ends):
+            self._ends[line].remove(thread)
+        thread.ends = list(ends)
+        for line in set(ends):
+            self._ends.setdefault(line, []).append(thread)
+
+    def known_thread(self, name: str, policy: str, system: str, tools: str) -> KnownThread:
+        """A thread that another process began."""
+        self._policies.add(policy)
+        number = name.removeprefix("t")
+        self._threads = max(self._threads, int(number) if number.isdecimal() else 0)
+        return KnownThread(name, policy, system, tools)
 
     def failed(self, match: Match) -> None:
         """No reply: the thread may be continued from where it was."""
@@ -162,7 +173,8 @@ def words_said(message: Mapping[str, Any]) -> int:
     return hash((message["role"], str(message.get("content") or "").strip(), tuple(calls)))
 
 
-def _system_and_rest(messages: Sequence[ReceivedMessage]) -> tuple[str, list[ReceivedMessage]]:
+def system_and_rest(messages: Sequence[ReceivedMessage]) -> tuple[str, list[ReceivedMessage]]:
+    """The system prompt, and the messages behind it."""
     head = _head(messages)
     return "\n".join(message["content"] for message in head), list(messages[len(head) :])
 
@@ -179,9 +191,10 @@ def _lines(policy: str, rest: Sequence[ReceivedMessage]) -> list[Line]:
     """`[i]`: of the first i messages."""
     lines = [hash(policy)]
     for message in rest:
-        lines.append(_next(lines[-1], message))
+        lines.append(next_line(lines[-1], message))
     return lines
 
 
-def _next(line: Line, message: ReceivedMessage) -> Line:
+def next_line(line: Line, message: ReceivedMessage) -> Line:
+    """The line of the same messages and this one."""
     return hash((line, words_said(message)))

@@ -9,7 +9,7 @@ import hashlib
 import logging
 import secrets
 import socket
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
@@ -30,7 +30,8 @@ class EndingSession(Protocol):
     async def close(self) -> None: ...
 
 
-AppBuilder = Callable[[Callable[[str], Any]], Any]  # of the session of a key, to the ASGI application
+SessionOf = Callable[[str], Awaitable[Any]]  # of a key; None: it is unknown
+AppBuilder = Callable[[SessionOf], Any]  # to the ASGI application
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,20 +58,20 @@ class GatewayServer:
     ) -> AsyncIterator[OpenAttempt]:
         """The session gets requests until the block ends; those that run then are cancelled. `host`: to listen on, if the
         server does not listen yet."""
-        key = f"sk-tandem-{secrets.token_urlsafe(KEY_BYTES)}"
-        self._sessions[_hash(key)] = session
+        key = new_key()
+        self._sessions[key_hash(key)] = session
         try:
             async with self._starting:
                 await self._start(build_app, host)
             yield OpenAttempt("http://{}:{}".format(*self._address), key)
         finally:
-            del self._sessions[_hash(key)]
+            del self._sessions[key_hash(key)]
             await session.close()
             async with self._starting:
                 await self._stop_if_idle()
 
-    def session_of(self, key: str) -> Any:
-        return self._sessions.get(_hash(key))
+    async def session_of(self, key: str) -> Any:
+        return self._sessions.get(key_hash(key))
 
     async def _start(self, build_app: AppBuilder, host: str) -> None:
         if self._server is not None:
@@ -80,7 +81,7 @@ class GatewayServer:
         from sampler.quiet_server import QuietServer
 
         listening = socket.create_server((host, 0), backlog=BACKLOG)
-        self._address = (_reachable(host), listening.getsockname()[1])
+        self._address = (reachable(host), listening.getsockname()[1])
         config = uvicorn.Config(
             build_app(self.session_of), log_config=None, access_log=False, lifespan="off", timeout_graceful_shutdown=1
         )
@@ -101,10 +102,15 @@ class GatewayServer:
         self._server = self._serving = None
 
 
-def _hash(key: str) -> str:
+def new_key() -> str:
+    """An attempt's key: in no document and no log."""
+    return f"sk-tandem-{secrets.token_urlsafe(KEY_BYTES)}"
+
+
+def key_hash(key: str) -> str:
     return hashlib.sha256(key.encode()).hexdigest()
 
 
-def _reachable(host: str) -> str:
+def reachable(host: str) -> str:
     """The address for clients of a server that listens on all."""
     return socket.gethostname() if host in ("0.0.0.0", "::") else host

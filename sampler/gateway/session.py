@@ -9,9 +9,11 @@ import asyncio
 import math
 import time
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
+from sampler.errors import EngineError
 from sampler.gateway.exchange import (
     ChatReply,
     ChatRequest,
@@ -21,11 +23,14 @@ from sampler.gateway.exchange import (
     RepliedCall,
     reply_id,
 )
-from sampler.gateway.matching import Match, Matcher
+from sampler.gateway.matching import KnownThread, Match, Matcher
+from sampler.gateway.resuming import ThreadMemory
 from sampler.gateway.streaming import ReplyStream, told_parts
 from sampler.gateway.tool_results import CalledTools
 from sampler.parsers import OPENINGS
-from shared.documents.states import Termination
+from shared.documents.agent_sessions import ClientRequest
+from shared.documents.states import DispatchStatus, Termination
+from shared.episodes.state import EpisodeState
 from shared.errors import ConfigError, TandemError
 
 if TYPE_CHECKING:
@@ -34,6 +39,17 @@ if TYPE_CHECKING:
 SamplingParameters = Literal["override", "refuse"]
 MAX_AT_ONCE = 64  # requests of one attempt
 MAX_REPLAYED = 256  # replies kept for repeated requests
+
+
+@dataclass(frozen=True, slots=True)
+class SentRequest:
+    """`identity`: equal for the same request sent again. `is_again`: the client says that it is."""
+
+    identity: str = ""
+    is_again: bool = False
+
+
+FIRST = SentRequest()
 
 
 @dataclass
@@ -53,7 +69,8 @@ class AttemptSession:
         self._matcher = Matcher(self.head_lines)
         self._tools = CalledTools(self.sampler)
         self._turns: dict[str, Turn] = {}  # by dispatch
-        self._replayed: dict[str, ChatReply] = {}
+        self._replayed: dict[str, ChatReply] = {}  # by the request's identity
+        self._elsewhere: dict[str, KnownThread] = {}  # by the identity of a request that another process asks for
         self._running: set[asyncio.Task[ChatReply]] = set()
         self._ended = False
 
@@ -66,17 +83,21 @@ class AttemptSession:
         return ReplyStream(request.model, OPENINGS[self.sampler.config.tool_call_parser]) if request.stream else None
 
     async def chat(
-        self, request: ChatRequest, repeated: str | None = None, stream: ReplyStream | None = None
+        self, request: ChatRequest, sent: SentRequest = FIRST, stream: ReplyStream | None = None
     ) -> ChatReply:
-        """The reply. `repeated`: the identity of a request that the client says it sends again, if it is known.
+        """The reply, or the earlier reply to the same request if the client says that it sends it again.
 
         Raises GatewayError. Cancelling the caller cancels the request at the engine.
         """
-        if repeated is not None and repeated in self._replayed:
+        if sent.is_again and sent.identity in self._replayed:
             self.counts["replayed"] += 1
-            return self._replayed[repeated]
-        self._require_possible(request)
-        task = asyncio.create_task(self._reply(request, stream), name=f"agent request {self.sampler.claim.record_id}")
+            return self._replayed[sent.identity]
+        overridden = self._require_possible(request)
+        if (waiting := self._elsewhere.pop(sent.identity, None)) is not None:
+            waiting.busy = False  # the process that had the same request is asked no more
+        task = asyncio.create_task(
+            self._reply(request, sent, overridden, stream), name=f"agent request {self.sampler.claim.record_id}"
+        )
         self._running.add(task)
         task.add_done_callback(self._asked)
         try:
@@ -89,13 +110,7 @@ class AttemptSession:
             self.counts["cancelled"] += 1
             raise
 
-    def remember(self, identity: str, reply: ChatReply) -> None:
-        """Keep a reply for a client that sends the same request again."""
-        if len(self._replayed) >= MAX_REPLAYED:
-            del self._replayed[next(iter(self._replayed))]
-        self._replayed[identity] = reply
-
-    def count_tokens(self, request: ChatRequest) -> int:
+    async def count_tokens(self, request: ChatRequest) -> int:
         """The prompt's length as the chat template renders it. Raises GatewayError."""
         self._require_model(request)
         template = self.sampler.resources.policy_client(request.model).template
@@ -104,7 +119,7 @@ class AttemptSession:
         except ConfigError as exc:
             raise GatewayError(Problem.INVALID, str(exc)) from exc
 
-    def give_score(self, score: float, turn: str | None = None) -> None:
+    async def give_score(self, score: float, turn: str | None = None) -> None:
         """The score of the attempt, or of the turn with this reply id. Raises GatewayError."""
         if self._ended:
             raise GatewayError(Problem.NO_KEY, "the attempt has ended")
@@ -117,6 +132,26 @@ class AttemptSession:
         else:
             raise GatewayError(Problem.INVALID, f"turn {turn!r} is no reply of this attempt")
 
+    def resume(self, state: EpisodeState, turns: "Sequence[Turn]") -> None:
+        """Continue an attempt: `turns` are those that the sampler resumed."""
+        answered = {turn.dispatch_id: turn for turn in turns}
+        memory = ThreadMemory(self._matcher)
+        for at in state.turns:
+            dispatch, turn = at.dispatch, answered.get(at.dispatch.id)
+            client = dispatch.client or ClientRequest(identity="", cause="")
+            if turn is not None:
+                reply = told_reply(at.policy, turn)
+                memory.answered(at, turn.message, forms_of(turn, reply))
+                self._keep(client.identity, turn, reply)
+                self._tools.resume(dispatch, turn)
+                self.counts.update([client.cause, *(f"overridden_{name}" for name in client.overridden)])
+            elif at.is_open:
+                self._elsewhere[client.identity] = memory.waiting(at)
+            elif dispatch.status is DispatchStatus.CANCELLED:
+                self.counts["cancelled"] += 1
+            else:
+                self.failure = self.failure or EngineError(dispatch.error or "a request failed")
+
     async def close(self) -> None:
         """No request from now on; those that run are cancelled."""
         self._ended = True
@@ -128,7 +163,8 @@ class AttemptSession:
 
     # ------------------------------------------------------------------ inside
 
-    def _require_possible(self, request: ChatRequest) -> None:
+    def _require_possible(self, request: ChatRequest) -> list[str]:
+        """The parameters of the request that are overridden. Raises GatewayError."""
         sampler = self.sampler
         if self._ended:
             raise GatewayError(Problem.NO_KEY, "the attempt that this key belongs to has ended")
@@ -152,6 +188,7 @@ class AttemptSession:
                 "them out, or set agent_parameters to override",
             )
         self.counts.update(f"overridden_{name}" for name in changed)
+        return sorted(changed)
 
     def _require_model(self, request: ChatRequest) -> None:
         if request.model not in self.models:
@@ -166,8 +203,12 @@ class AttemptSession:
         if error is not None and not isinstance(error, GatewayError):
             self.failure = self.failure or error
 
-    async def _reply(self, request: ChatRequest, stream: ReplyStream | None) -> ChatReply:
+    async def _reply(
+        self, request: ChatRequest, sent: SentRequest, overridden: list[str], stream: ReplyStream | None
+    ) -> ChatReply:
         match = self._matcher.match(request.model, request.messages, request.tools)
+        client = ClientRequest(identity=sent.identity, cause=match.cause.value, overridden=overridden)
+        self.sampler.expect(client, policy=request.model, thread=match.thread.name)
         turn = None
         try:
             self._tools.answered_by(request)
@@ -176,11 +217,17 @@ class AttemptSession:
             if turn is None:
                 self._matcher.failed(match)
         self.counts[match.cause.value] += 1
-        reply = self._told(request, turn, "" if stream is None else stream.content)
-        self._matcher.replied(match, turn.message, _forms(turn, reply))
+        reply = told_reply(request.model, turn, "" if stream is None else stream.content)
+        self._matcher.replied(match, turn.message, forms_of(turn, reply))
         self._tools.asked_for(turn)
-        self._turns[reply.id] = self.last_turn = turn
+        self._keep(sent.identity, turn, reply)
         return reply
+
+    def _keep(self, identity: str, turn: "Turn", reply: ChatReply) -> None:
+        self._turns[reply.id] = self.last_turn = turn
+        if len(self._replayed) >= MAX_REPLAYED:
+            del self._replayed[next(iter(self._replayed))]
+        self._replayed[identity] = reply
 
     async def _sampled(self, request: ChatRequest, match: Match, stream: ReplyStream | None) -> "Turn":
         try:
@@ -206,24 +253,26 @@ class AttemptSession:
         self.limit = None
         return turn
 
-    def _told(self, request: ChatRequest, turn: "Turn", streamed: str) -> ChatReply:
-        parsed, usage = turn.parsed, turn.usage
-        reasoning, content = told_parts(turn.text, parsed, streamed)
-        return ChatReply(
-            id=reply_id(turn.dispatch_id),
-            model=request.model,
-            content=content,
-            reasoning=reasoning,
-            calls=[RepliedCall(call.id, call.name, call.arguments) for call in parsed.tool_calls],
-            is_cut=turn.finish_reason == "length",
-            prompt_tokens=usage.get("prompt", 0),
-            cached_tokens=usage.get("cached", 0),
-            completion_tokens=usage.get("completion", 0),
-            created=int(time.time()),
-        )
+
+def told_reply(model: str, turn: "Turn", streamed: str = "") -> ChatReply:
+    """What the client is told of a reply whose content begins with what was `streamed`."""
+    parsed, usage = turn.parsed, turn.usage
+    reasoning, content = told_parts(turn.text, parsed, streamed)
+    return ChatReply(
+        id=reply_id(turn.dispatch_id),
+        model=model,
+        content=content,
+        reasoning=reasoning,
+        calls=[RepliedCall(call.id, call.name, call.arguments) for call in parsed.tool_calls],
+        is_cut=turn.finish_reason == "length",
+        prompt_tokens=usage.get("prompt", 0),
+        cached_tokens=usage.get("cached", 0),
+        completion_tokens=usage.get("completion", 0),
+        created=int(time.time()),
+    )
 
 
-def _forms(turn: "Turn", reply: ChatReply) -> list[ReceivedMessage]:
+def forms_of(turn: "Turn", reply: ChatReply) -> list[ReceivedMessage]:
     """What the client was told, and the text as sampled, which some clients keep instead."""
     calls = [{"function": {"name": call.name, "arguments": call.arguments}} for call in reply.calls]
     told = {"role": "assistant", "content": reply.content, "tool_calls": calls}

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from sampler.gateway.exchange import ChatRequest
 from sampler.parsers import ToolCall
-from shared.documents import ToolCallResult
+from shared.documents import DispatchedSamplingTask, ToolCallResult
 
 if TYPE_CHECKING:
     from sampler.sampler import AsyncSampler, Turn
@@ -36,6 +36,15 @@ class CalledTools:
         calls = {call.id: call for call in turn.parsed.tool_calls}
         asked = _Asked(turn, time.monotonic(), calls)
         self._open.update(dict.fromkeys(calls, asked))
+
+    def resume(self, dispatch: DispatchedSamplingTask, turn: "Turn") -> None:
+        """Of a reply that is read from the database: calls without results may still be given them."""
+        if dispatch.finished_at is not None:
+            return
+        self.asked_for(turn)
+        for result in dispatch.tool_calls:
+            if result.id is not None and (asked := self._open.pop(result.id, None)) is not None:
+                asked.results[result.id] = result
 
     def answered_by(self, request: ChatRequest) -> None:
         """Record the results that this request brings, before its thread asks again."""

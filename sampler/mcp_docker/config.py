@@ -9,6 +9,7 @@ from sampler.mcp_docker.sandbox import ContainerOptions, Limits
 from shared.configuration.loading import LogLevel, ServiceConfig
 from shared.configuration.secrets import secret_field
 from shared.configuration.sections import Section
+from shared.names import LOOPBACK_HOSTS
 
 Seconds = Annotated[float, Field(gt=0)]
 _DEFAULTS = Limits()
@@ -16,7 +17,6 @@ _CONTAINER = ContainerOptions()
 Level = Literal["process", "bubblewrap", "container"]
 Count = Annotated[int, Field(gt=0)]
 Megabytes = Annotated[int, Field(gt=0, le=1024)]
-LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 
 class ToolLimitSettings(Section):
@@ -115,7 +115,7 @@ class McpDockerConfig(ServiceConfig):
 
     @model_validator(mode="after")
     def other_machines_need_a_token(self) -> Self:
-        if self.host not in LOOPBACK and self.token is None and self.token_file is None:
+        if self.host not in LOOPBACK_HOSTS and self.token is None and self.token_file is None:
             raise ValueError(
                 f"host is {self.host!r} without a token; expected token_file or TANDEM_MCP_TOKEN, or 127.0.0.1"
             )

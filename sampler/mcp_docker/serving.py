@@ -14,7 +14,7 @@ from pathlib import Path
 import uvicorn
 
 from sampler.mcp_docker.app import GatewayApp
-from sampler.mcp_docker.config import LOOPBACK, McpDockerConfig
+from sampler.mcp_docker.config import McpDockerConfig
 from sampler.mcp_docker.endpoint import McpEndpoint
 from sampler.mcp_docker.forks import ForkServer
 from sampler.mcp_docker.older_api import OlderApi
@@ -25,6 +25,7 @@ from sampler.mcp_docker.sessions import SessionRules, Sessions
 from sampler.quiet_server import QuietServer
 from shared.errors import ConfigError
 from shared.files.private_folder import private_folder, temporary_folder
+from shared.names import LOOPBACK_HOSTS
 
 log = logging.getLogger(__name__)
 
@@ -63,7 +64,7 @@ async def run_gateway(config: McpDockerConfig) -> None:
             ),
         )
         endpoint = McpEndpoint(sessions, config.max_body_mb * MB)
-        is_local = config.host in LOOPBACK
+        is_local = config.host in LOOPBACK_HOSTS
         app = GatewayApp(
             endpoint,
             OlderApi(sessions, config.max_body_mb * MB),

@@ -9,7 +9,7 @@ messages; replies of the same policy in other threads keep their sampled ids the
 
 from collections.abc import Sequence
 from copy import copy
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
 from sampler.rendering.context import Context, Prompt, Rewrites
@@ -26,10 +26,11 @@ Message = dict[str, Any]
 
 
 class PolicyTokens:
-    """What all threads of one policy in one episode share. `affinity`: the engines that hold the KV cache, by dispatch."""
+    """What all threads of one policy in one episode share. `affinity`: the engines that hold the KV cache, by dispatch.
+    `begun`: when the policy was asked first, for templates that show the time; None: now."""
 
-    def __init__(self) -> None:
-        self.now = datetime.now()
+    def __init__(self, begun: datetime | None = None) -> None:
+        self.now = datetime.now() if begun is None else begun.replace(tzinfo=UTC).astimezone().replace(tzinfo=None)
         self.known = KnownReplies()
         self.recorded = RecordedRequests()
         self.affinity: dict[str, dict[str, str]] = {}

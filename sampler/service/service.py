@@ -1,7 +1,7 @@
 """The sampler process: named loops around one store and one engine pool.
 
     view     read the database's state: run, admission limit, served versions, engines
-    claim    a free place ─▶ claim a slot ─▶ an episode task
+    work     a free place ─▶ claim a slot ─▶ an episode task
     renew    renew all leases of this process in one bulk update; a lost lease cancels its episode
     settle   settle groups that this or any other sampler completed
     beat     write heartbeat and counters
@@ -19,6 +19,7 @@ import signal
 import socket
 import time
 from collections import Counter, deque
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from functools import partial
 
@@ -29,8 +30,7 @@ from sampler.engine.pool.engines import Engines
 from sampler.engine.pool.token_rate import TokenRate
 from sampler.episode import play
 from sampler.own_calls import new_episode
-from sampler.parsers import get_parser
-from sampler.resources import Resources
+from sampler.resources import shared_resources
 from sampler.sampler import AsyncSampler
 from sampler.scorers import import_scorers
 from sampler.service.concurrency import Concurrency, LoadReport
@@ -39,8 +39,7 @@ from sampler.service.loops import every, wait_for
 from sampler.service.playable import Playable
 from sampler.service.tool_check import tell_missing_tools
 from sampler.settlement.settle import settle_next
-from sampler.tools import TokenOffsets, ToolCatalog, Traffic, parse_servers
-from sampler.tools.isolation import isolated
+from sampler.tools import TokenOffsets
 from shared.documents import Claim
 from shared.documents.run import Run, Worker
 from shared.documents.states import RunState
@@ -70,9 +69,14 @@ class DatabaseState:
 async def run_service(config: SamplerConfig) -> None:
     """Run until SIGTERM or SIGINT. Raises ExceptionGroup when a loop fails."""
     sampler_class = load_class("sampler", config.sampler, AsyncSampler)  # type: ignore[type-abstract]  # a bound for subclasses, never instantiated
+    async with service_parts(config, "sampler") as (store, client, worker):
+        await SamplerService(store, client, config, worker, sampler_class).run()
+
+
+@contextlib.asynccontextmanager
+async def service_parts(config: SamplerConfig, kind: str) -> AsyncIterator[tuple[Store, EngineClient, str]]:
+    """The store, the client of the engines, and the name of this process, which is a `kind`."""
     import_scorers(config.scorer_modules)
-    host, pid = socket.gethostname(), os.getpid()
-    worker = f"sampler:{host}:{pid}"
     async with (
         Store.open(config.db_connection_string, config.run) as store,
         EngineClient(
@@ -82,7 +86,7 @@ async def run_service(config: SamplerConfig) -> None:
             max_connections=max(1024, 2 * config.max_concurrent_episodes),
         ) as client,
     ):
-        await SamplerService(store, client, config, worker, sampler_class).run()
+        yield store, client, f"{kind}:{socket.gethostname()}:{os.getpid()}"
 
 
 class SamplerService:
@@ -114,20 +118,8 @@ class SamplerService:
         own = self._engines.policy_clients[config.policy]
         agents = Agents.from_file(config.agent_config_path, TokenOffsets(own.template))
         agents.require(config.context_summary)
-        self._resources = Resources(
-            store=store,
-            config=config,
-            worker=worker,
-            template=own.template,
-            pool=own.pool,
-            others={name: client for name, client in self._engines.policy_clients.items() if name != config.policy},
-            sources=self._engines.sources,
-            tool_servers=isolated(parse_servers(config.mcp_manager_url), config.tool_user, config.tool_sandbox),
-            tool_catalog=ToolCatalog(),
-            tool_traffic=Traffic(config.max_opening_sessions, config.max_starting_servers, config.tool_wait_s),
-            parser=get_parser(config.tool_call_parser),
-            agents=agents,
-        )
+        self._resources = shared_resources(store, config, worker, self._engines, agents)
+        self._lease_s = config.lease_s
         self._playable = Playable(sampler_class, config, agents.judge, self._resources.tool_servers)
 
     async def run(self) -> None:
@@ -150,7 +142,7 @@ class SamplerService:
                 helpers.append(group.create_task(self._settle_loop(), name="settle"))
                 if self._sampler_class.uses_tools:
                     helpers.append(group.create_task(tell_missing_tools(self._resources, asked), name="tools"))
-                await self._claim_loop(group)
+                await self._work(group)
                 await self._drain()
                 for helper in helpers:
                     helper.cancel()
@@ -187,8 +179,12 @@ class SamplerService:
             doing = f"waiting for tool server {', '.join(traffic.server.name for traffic in away)}"
         paused = run is None or run.state is RunState.PAUSED
         self._view = DatabaseState(paused=paused, seq_limit=limit, doing="paused" if paused else doing)
-        if self._concurrency.update(self._load_report(), len(self._episodes)) > len(self._episodes):
+        if self._concurrency.update(self._load_report(), self._playing) > self._playing:
             self._place_free.set()
+
+    @property
+    def _playing(self) -> int:
+        return len(self._episodes)
 
     def _load_report(self) -> LoadReport:
         """The latest reports of the engines that are up, and how long our own requests took since the last call."""
@@ -212,7 +208,7 @@ class SamplerService:
 
     # ------------------------------------------------------------------ claim
 
-    async def _claim_loop(self, group: asyncio.TaskGroup) -> None:
+    async def _work(self, group: asyncio.TaskGroup) -> None:
         while not self._stop.is_set():
             self._first.check()
             if len(self._episodes) >= self._concurrency.limit:
@@ -241,7 +237,7 @@ class SamplerService:
             self._worker,
             policy=self._config.policy,
             split=split,
-            lease_s=self._config.lease_s,
+            lease_s=self._lease_s,
             seq_limit=seq_limit,
             served_versions=self._engines.served_versions(),
             max_failures=self._config.max_failures,
@@ -328,7 +324,7 @@ class SamplerService:
                 alarms=[*self._resources.tool_traffic.alarms(), *self._playable.alarms(), *self._engines.alarms()],
                 stats={
                     "episodes": self._counts["episodes"],
-                    "episodes_running": len(self._episodes),
+                    "episodes_running": self._playing,
                     "episodes_at_most": self._concurrency.limit,
                     "failed": self._counts["failed"],
                     "given_back": self._counts["given_back"],

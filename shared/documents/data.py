@@ -16,10 +16,11 @@ text next to them, and each is stored once: in the dispatch that sampled it.
 """
 
 from datetime import datetime
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, Self
 
 from pydantic import Field
 
+from shared.documents.agent_sessions import AgentSession, ClientRequest
 from shared.documents.agent_use import AgentUse
 from shared.documents.base import Document
 from shared.documents.feedback import MAX_DEADLINE_S, Feedback, ScoreWithoutFeedback
@@ -168,8 +169,25 @@ class Record(Document):
     trained_count: int = 0
     last_trained_step: int | None = None
     revision: int = 0  # of the marks above; see `DBRecordData.revision`
+    session: AgentSession | None = None  # None: a sampler plays it
     created_at: datetime | None = None
     finished_at: datetime | None = None
+
+    @classmethod
+    def of(cls, claim: Claim, worker: str, session: AgentSession | None = None) -> Self:
+        """The new record of a claimed slot."""
+        return cls(
+            id=claim.record_id,
+            task=claim.task.id,
+            traj_id=claim.traj_id,
+            attempt=claim.attempt,
+            tid=claim.task.tid,
+            split=claim.task.split,
+            policy=claim.task.policy,
+            source=claim.task.source,
+            worker=worker,
+            session=session,
+        )
 
 
 class ToolCallResult(Document):
@@ -222,6 +240,7 @@ class DispatchedSamplingTask(Document):
     sampling_params: dict[str, Any]
     service: str | None = None
     sampled_by: str | None = None  # policy whose engine sampled this turn; None: `policy` itself
+    client: ClientRequest | None = None  # the agent's request, of an episode played through the gateway
     response: SampledResponse | None = None
     weight_versions: list[tuple[int, int]] = []  # run lengths: (version, tokens)
     tool_calls: list[ToolCallResult] = []

@@ -43,6 +43,9 @@ class ToolSchemas(Document):
         """Whether its id matches its tools. Always true if some were left out: the hash cannot be verified."""
         return self.left_out > 0 or _hash(self.tools) == self.id
 
+    def schemas(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in self.tools]
+
     def names(self) -> list[str]:
         return [_name(line) for line in self.tools]
 

@@ -18,12 +18,13 @@ OPEN = (DispatchStatus.PENDING, DispatchStatus.RUNNING)  # written before it was
 
 @dataclass(frozen=True, slots=True)
 class TurnState:
-    """One request. `policy`: never None. `parent`: the number of the turn whose tokens it begins with. `length`: tokens of its
-    prompt and reply."""
+    """One request. `policy`: never None. `parent`: the number of the turn whose first `shared` tokens it begins with. `length`:
+    tokens of its prompt and reply."""
 
     dispatch: DispatchedSamplingTask
     policy: str
     parent: int | None
+    shared: int
     kind: ParentKind
     length: int
 
@@ -112,10 +113,9 @@ class EpisodeState:
         at: int | None = number
         while at is not None and count > 0:
             turn = self._turns[at]
-            shared = turn.dispatch.shared_length if turn.parent is not None else 0
             own = [*unpack_ints(turn.dispatch.prompt_ids).tolist(), *turn.output_ids]
-            parts.append(own[: max(0, count - shared)])
-            at, count = turn.parent, min(count, shared)
+            parts.append(own[: max(0, count - turn.shared)])
+            at, count = turn.parent, min(count, turn.shared)
         return [token for part in reversed(parts) for token in part]
 
     def _turn(self, dispatch: DispatchedSamplingTask, numbers: dict[str, int]) -> TurnState:
@@ -134,7 +134,9 @@ class EpisodeState:
         if parent is not None and shared > 0:
             kind = ParentKind.BRIDGE if shared == self._turns[parent].length else ParentKind.FORK
         sampled = 0 if dispatch.response is None else len(unpack_ints(dispatch.response.output_ids))
-        return TurnState(dispatch, policy, parent, kind, shared + len(unpack_ints(dispatch.prompt_ids)) + sampled)
+        return TurnState(
+            dispatch, policy, parent, shared, kind, shared + len(unpack_ints(dispatch.prompt_ids)) + sampled
+        )
 
 
 def _problem(dispatch: DispatchedSamplingTask, policy: str, parent: TurnState | None) -> str | None:

@@ -30,6 +30,7 @@ from shared.store.questions import QuestionVerbs
 from shared.store.record_data import RecordDataVerbs
 from shared.store.records import RecordVerbs
 from shared.store.runs import RunVerbs, WorkerVerbs
+from shared.store.sessions import SessionVerbs
 from shared.store.settings import SettingsVerbs
 from shared.store.steps import StepVerbs
 from shared.store.tasks import TaskVerbs
@@ -61,6 +62,7 @@ class Store:
         self.malformed = MalformedVerbs(database)
         self.data = RecordDataVerbs(database, self.malformed)
         self.steps = StepVerbs(database)
+        self.sessions = SessionVerbs(database)
         self.runs = RunVerbs(database)
         self.settings = SettingsVerbs(database)
         self.versions = VersionVerbs(database)
@@ -74,6 +76,7 @@ class Store:
             self.tasks,
             self.feedback,
             self.records,
+            self.sessions,
             self.data,
             self.admission,
             self.steps,

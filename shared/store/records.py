@@ -51,17 +51,7 @@ class RecordVerbs:
 
     async def start(self, claim: Claim, worker: str) -> Record:
         """Create the record of a newly claimed slot."""
-        record = Record(
-            id=claim.record_id,
-            task=claim.task.id,
-            traj_id=claim.traj_id,
-            attempt=claim.attempt,
-            tid=claim.task.tid,
-            split=claim.task.split,
-            policy=claim.task.policy,
-            source=claim.task.source,
-            worker=worker,
-        )
+        record = Record.of(claim, worker)
         await self._records.update_one({"_id": record.id}, insert_once(record.to_mongo()), upsert=True)
         return record
 
@@ -70,7 +60,7 @@ class RecordVerbs:
     ) -> None:
         """Write a request before it is sent, and in the same command the results of earlier ones."""
         updates = [
-            *map(_close, closing),
+            *map(closing_update, closing),
             UpdateOne({"_id": dispatch.id}, insert_once(dispatch.to_mongo()), upsert=True),
         ]
         await self._dispatches.bulk_write(updates)
@@ -78,18 +68,22 @@ class RecordVerbs:
     async def close_dispatches(self, dispatches: Sequence[DispatchedSamplingTask]) -> None:
         """Write the answers, tool calls and final states of requests."""
         if dispatches:
-            await self._dispatches.bulk_write(list(map(_close, dispatches)))
+            await self._dispatches.bulk_write(list(map(closing_update, dispatches)))
 
-    async def move(self, record_id: str, to: RecordStatus, values: Mapping[str, Any]) -> None:
-        """Move a record and write `values` with it. Raises IllegalMove if the state machine lacks the move."""
+    async def move(self, record_id: str, to: RecordStatus, values: Mapping[str, Any]) -> bool:
+        """Move a record and write `values` with it. False: it was there already, with the values of the first move.
+
+        Raises IllegalMove if the state machine lacks the move.
+        """
         result = await self._records.update_one(
             {"_id": record_id, "status": {"$in": origins(RECORD_MOVES, to)}},
             [{"$set": {**literals(dict(values)), "status": to.value, "finished_at": NOW}}],
         )
         if result.matched_count == 0:
             found = await self._records.find_one({"_id": record_id}, {"status": 1})
-            if found is None or found["status"] != to:  # repeating a move changes nothing
+            if found is None or found["status"] != to:
                 raise IllegalMove(f"record {record_id}: {found and found['status']} -> {to}; not among the legal moves")
+        return result.matched_count > 0
 
     async def settle_group(
         self,
@@ -175,6 +169,12 @@ def _in_order(record_ids: Sequence[str], dispatches: Iterable[D]) -> dict[str, l
     return found
 
 
-def _close(dispatch: DispatchedSamplingTask) -> UpdateOne:
-    values = dispatch.model_dump(include=WRITTEN_WITH_THE_ANSWER, exclude_defaults=True)
-    return UpdateOne({"_id": dispatch.id, "finished_at": None}, {"$set": values, "$currentDate": {"finished_at": True}})
+def reply_update(dispatch: DispatchedSamplingTask) -> Document:
+    """Everything that is known after the reply."""
+    return {"$set": dispatch.model_dump(include=WRITTEN_WITH_THE_ANSWER, exclude_defaults=True)}
+
+
+def closing_update(dispatch: DispatchedSamplingTask) -> UpdateOne:
+    """Once: a closed request never changes."""
+    closing = {**reply_update(dispatch), "$currentDate": {"finished_at": True}}
+    return UpdateOne({"_id": dispatch.id, "finished_at": None}, closing)

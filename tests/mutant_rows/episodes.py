@@ -46,8 +46,8 @@ MUTANTS = (
     Mutant(
         "threads: a request without a reply leaves its thread as it was",
         "sampler/sampler.py",
-        "                if turn is None:\n                    self._views[key] = before",
-        "                if False:\n                    self._views[key] = before",
+        "                if turn is None:\n                    self._threads.restore(key, before)",
+        "                if False:\n                    self._threads.restore(key, before)",
         f"{REFUSALS}::test_a_cancelled_request_leaves_its_thread_as_it_was",
     ),
     Mutant(
@@ -160,7 +160,7 @@ MUTANTS = (
     Mutant(
         "threads: what was asked while the others were written is written too",
         "sampler/journal.py",
-        "        for one in ended:  # a task that the sampler left running may have asked meanwhile\n"
+        "        for one in closed:  # a task that the sampler left running may have asked meanwhile\n"
         "            self._unwritten.pop(one.id, None)\n",
         "        self._unwritten.clear()\n",
         f"{REFUSALS}::test_a_request_that_was_asked_while_the_others_were_written_is_written_too",

@@ -10,7 +10,65 @@ STREAMS = "tests/sampler/gateway/test_streams.py"
 RESPONSES = "tests/sampler/gateway/test_responses.py"
 GOOGLE = "tests/sampler/gateway/test_google_generate.py"
 
+EXTERNAL = "tests/sampler/gateway/test_external.py"
+
 MUTANTS = (
+    Mutant(
+        "a gateway that missed a turn writes no more",
+        "sampler/gateway/shared_journal.py",
+        "if self._is_stale:",
+        "if False:",
+        f"{EXTERNAL}::test_requests_at_once_learn_together_what_another_process_did",
+    ),
+    Mutant(
+        "a turn's number is used once by all gateways",
+        "shared/store/sessions.py",
+        'if written is None or written.get("client", {}).get("asked_by") != dispatch.client.asked_by:',
+        "if written is None:",
+        f"{EXTERNAL}::test_any_process_goes_on_with_an_attempt_token_by_token",
+    ),
+    Mutant(
+        "an attempt that ended is asked no more",
+        "sampler/gateway/attempts.py",
+        "if record is None or session is None or session.end is not None or record.status is not RecordStatus.RUNNING:",
+        "if record is None or session is None:",
+        f"{EXTERNAL}::test_an_episode_is_claimed_played_and_finished_from_outside",
+    ),
+    Mutant(
+        "an attempt with a lost reply gets no score",
+        "sampler/gateway/external_sampler.py",
+        "        if self.open_turns:",
+        "        if False:",
+        f"{EXTERNAL}::test_an_agent_that_goes_on_without_a_lost_reply_gets_no_score",
+    ),
+    Mutant(
+        "a failed request is known to every gateway",
+        "sampler/gateway/session.py",
+        'self.failure = self.failure or EngineError(dispatch.error or "a request failed")',
+        "pass",
+        f"{EXTERNAL}::test_a_failed_request_is_remembered_by_every_process",
+    ),
+    Mutant(
+        "a reply is written before the client is told",
+        "sampler/gateway/shared_journal.py",
+        "if not await self._store.sessions.save_reply(self._unwritten[dispatch_id]):",
+        "if False:",
+        f"{EXTERNAL}::test_any_process_goes_on_with_an_attempt_token_by_token",
+    ),
+    Mutant(
+        "a lost lease ends the key",
+        "sampler/gateway/attempts.py",
+        "if await self._resources.store.tasks.renew_leases([self.claim], self._idle_s):",
+        "if await self._resources.store.tasks.renew_leases([self.claim], self._idle_s) and False:",
+        f"{EXTERNAL}::test_an_attempt_without_requests_is_lost_and_its_key_with_it",
+    ),
+    Mutant(
+        "only the token claims",
+        "sampler/gateway/harness_api.py",
+        "if token is not None and not hmac.compare_digest",
+        "if False and not hmac.compare_digest",
+        f"{EXTERNAL}::test_who_has_no_token_claims_nothing_and_bad_bodies_are_refused",
+    ),
     Mutant(
         "an earlier response is not known",
         "sampler/gateway/responses.py",
@@ -119,7 +177,7 @@ MUTANTS = (
     Mutant(
         "a key ends with its attempt",
         "sampler/gateway/server.py",
-        "            del self._sessions[_hash(key)]\n",
+        "            del self._sessions[key_hash(key)]\n",
         "",
         f"{AGENTS}::test_a_key_ends_with_its_attempt_and_no_document_contains_it",
     ),

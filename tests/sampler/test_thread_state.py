@@ -39,9 +39,9 @@ class Compared(Drafts):
         assert [turn.dispatch.id for turn in state.turns] == self.episode.dispatches
         assert state.scores == self.episode.turn_scores
         assert state.num_tokens == self.episode.num_tokens
-        assert {(thread.policy, thread.name) for thread in state.threads} == self._views.keys()
+        assert {(thread.policy, thread.name) for thread in state.threads} == self._threads._views.keys()
         for thread in state.threads:
-            view = self._views[thread.policy, thread.name]
+            view = self._threads._views[thread.policy, thread.name]
             last = thread.turns[-1]
             assert view.last_dispatch == last.dispatch.id
             assert view.context.ids == state.prompt_of(last.number)

@@ -4,12 +4,13 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from shared.documents import Claim, DataClaim, Feedback, Task
+from shared.documents.agent_sessions import AgentSession, ClientRequest, SessionEnd
 from shared.documents.offers import BroadcastOffer, Joined
 from shared.documents.run import Admission, SavedCheckpoint, TrainedStep, TrainerEnd, step_id
-from shared.documents.states import DataStatus, LeaseKind, OfferState, RecordStatus
+from shared.documents.states import DataStatus, DispatchStatus, LeaseKind, OfferState, RecordStatus
 from shared.store import Store
 from tests.shared.builders import claim, import_tasks, let_time_pass, make_data, make_task
-from tests.shared.episodes import SCHEMAS, announce, play, play_and_wait, settle, train, whole_run
+from tests.shared.episodes import SCHEMAS, announce, make_dispatches, play, play_and_wait, settle, train, whole_run
 
 Late = Callable[[Awaitable[Any]], Awaitable[Any]]
 Row = Callable[[Store, Late], Awaitable[None]]
@@ -163,6 +164,21 @@ async def _(store: Store, late: Late) -> None:
     await store.records.start(got, "w")
     await late(store.records.move(got.record_id, RecordStatus.FAILED, {"error": "engine down"}))
     await store.tasks.retry_slot(got, "engine down", delay_s=0, max_failures=3)
+
+
+@row("sessions.begin", "sessions.open_turn", "sessions.save_reply", "sessions.end")
+async def _(store: Store, late: Late) -> None:
+    """An attempt of an agent elsewhere: a turn, its reply, the end, and a second end, which changes nothing."""
+    got = await held(store)
+    client = ClientRequest(identity="i", cause="first", asked_by="a")
+    opened = make_dispatches(got.record_id)[0].model_copy(update={"client": client})
+    asked = opened.model_copy(update={"response": None, "status": DispatchStatus.RUNNING, "weight_versions": []})
+    await late(store.sessions.begin(got, "w", AgentSession(key_hash="k")))
+    await late(store.sessions.open_turn(asked))
+    await late(store.sessions.save_reply(opened))
+    await late(store.sessions.end(got.record_id, SessionEnd(score=1.0)))
+    await late(store.sessions.end(got.record_id, SessionEnd(score=0.0)))
+    await store.records.close_dispatches([opened])
 
 
 @row("data.claim", "data.commit_step", "steps.add")

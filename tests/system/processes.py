@@ -89,6 +89,11 @@ class Run:
     def start_sampler(self, name: str = "sampler", policy: str | None = None) -> None:
         self._start(name, [sys.executable, "-m", "sampler", *self._common(policy), *_flags(self.sampler_flags)])
 
+    def start_gateway(self, name: str, port: int) -> None:
+        flags = {k: v for k, v in self.sampler_flags.items() if k != "mcp_manager_url"}
+        flags |= {"gateway_port": str(port), "attempt_idle_s": "30"}
+        self._start(name, [sys.executable, "-m", "sampler.gateway", *self._common(None), *_flags(flags)])
+
     def start_trainer(self, num_processes: int = 1, policy: str | None = None) -> None:
         launch = [str(Path(sys.executable).with_name("accelerate")), "launch", "--config_file", "assets/fsdp2.yml"]
         launch += ["--num_processes", str(num_processes), "--main_process_port", str(free_port()), "-m", "trainer"]

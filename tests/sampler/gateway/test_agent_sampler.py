@@ -128,7 +128,7 @@ async def test_a_key_ends_with_its_attempt_and_no_document_contains_it(store: St
     async with an_episode(store, ScriptedEngine(ONE * 2), agent) as first:
         await play(first)
         url, key = keys[0]
-        assert first.resources.gateway.session_of(key) is None
+        assert await first.resources.gateway.session_of(key) is None
         async with httpx.AsyncClient() as client:
             with pytest.raises(httpx.ConnectError):
                 await client.get(f"{url}/v1/models", headers={"x-api-key": key})

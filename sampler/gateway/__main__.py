@@ -1,0 +1,19 @@
+"""Serve agents that run elsewhere: they claim tasks over HTTP, and their requests are recorded and trained.
+
+python -m sampler.gateway --run RUN --db_connection_string URI --model_name_or_path DIR        # http://127.0.0.1:9800
+GATEWAY_TOKEN=… python -m sampler.gateway … --gateway_host 0.0.0.0
+
+Start any number of them; each continues every attempt. Any may be stopped or killed at any time. Guide: docs/any_agent.md.
+"""
+
+from sampler.__main__ import serve
+from sampler.gateway.service import GatewayConfig, run_gateway
+from shared.processes.interrupt import run_command
+
+
+def main() -> None:
+    serve(GatewayConfig.load_or_exit(), run_gateway)
+
+
+if __name__ == "__main__":
+    run_command(main)

@@ -1,0 +1,242 @@
+"""The attempts that agents elsewhere play through this process: claimed here or by any other gateway process of the run.
+
+    key ─▶ record ─▶ Attempt ─▶ AttemptSession, built from the documents, and again where another process went on with it
+
+Nothing here is needed to continue: a process that ends, or is killed, loses none of it. An attempt's lease is renewed by its
+requests, and while one of them is sampled; without any for `attempt_idle_s` the slot goes to another agent, as a failure.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from sampler.episode import play
+from sampler.errors import EngineError
+from sampler.gateway.exchange import ChatReply, ChatRequest, GatewayError, Problem
+from sampler.gateway.external_sampler import ExternalSampler
+from sampler.gateway.server import key_hash, new_key
+from sampler.gateway.session import AttemptSession, SentRequest
+from sampler.gateway.shared_journal import ENDED, StaleAttempt
+from sampler.gateway.streaming import ReplyStream
+from sampler.parsers import OPENINGS
+from sampler.resources import Resources
+from shared.documents import Claim, Record
+from shared.documents.agent_sessions import AgentSession, SessionEnd
+from shared.documents.states import RecordStatus
+from shared.errors import LeaseLost
+
+log = logging.getLogger(__name__)
+
+MOST_RELOADS = 20  # of one request: each time another process was faster
+ENDING_S = 5.0  # for requests in other processes, after the attempt's end
+RENEWED_BEFORE = 0.1  # of the idle time: requests in between renew nothing
+
+
+class Attempt:
+    """One attempt in this process. It answers what `app` asks of a session."""
+
+    def __init__(self, resources: Resources, claim: Claim, idle_s: float) -> None:
+        self._resources = resources
+        self._idle_s = idle_s
+        self._loading = asyncio.Lock()
+        self._current: AttemptSession | None = None
+        self._sampler: ExternalSampler | None = None
+        self._asking = 0
+        self._renewed = -idle_s
+        self.claim = claim
+
+    @property
+    def models(self) -> list[str]:
+        return self._resources.config.policies
+
+    @property
+    def is_busy(self) -> bool:
+        return self._asking > 0
+
+    @property
+    def is_idle(self) -> bool:
+        """No request for so long that its lease is over."""
+        return not self.is_busy and time.monotonic() - self._renewed > self._idle_s
+
+    def stream_of(self, request: ChatRequest) -> ReplyStream | None:
+        parser = self._resources.config.tool_call_parser
+        return ReplyStream(request.model, OPENINGS[parser]) if request.stream else None
+
+    async def chat(self, request: ChatRequest, sent: SentRequest, stream: ReplyStream | None = None) -> ChatReply:
+        """Raises GatewayError. Cancelling the caller cancels the request at the engine."""
+        self._asking += 1
+        try:
+            await self.renew()
+            for _ in range(MOST_RELOADS):
+                session = await self._session()
+                try:
+                    return await session.chat(request, sent, stream)
+                except StaleAttempt:
+                    self._forget(session)
+            raise StaleAttempt
+        finally:
+            self._asking -= 1
+
+    async def count_tokens(self, request: ChatRequest) -> int:
+        return await (await self._session()).count_tokens(request)
+
+    async def give_score(self, score: float, turn: str | None = None) -> None:
+        """Raises GatewayError."""
+        await self.renew()
+        session = await self._session()
+        await session.give_score(score, turn)
+        store = self._resources.store
+        if turn is None and not await store.sessions.post_score(self.claim.record_id, score):
+            raise GatewayError(Problem.NO_KEY, ENDED)
+        if turn is not None:
+            await store.records.set_turn_scores(session.sampler.episode.turn_scores)
+
+    async def renew(self, *, always: bool = False) -> None:
+        """Renew the lease of the slot. Raises GatewayError if it is lost."""
+        now = time.monotonic()
+        if not always and now - self._renewed < RENEWED_BEFORE * self._idle_s:
+            return
+        if await self._resources.store.tasks.renew_leases([self.claim], self._idle_s):
+            raise GatewayError(Problem.NO_KEY, f"{ENDED}: it had no request for {self._idle_s:g} s, or is finished")
+        self._renewed = now
+
+    async def end(self, end: SessionEnd) -> Record:
+        """End the attempt as `end` says, or as an earlier call did. Returns its record, with its score.
+
+        Raises GatewayError if the attempt is lost.
+        """
+        store, name = self._resources.store, self.claim.record_id
+        record = await store.sessions.end(name, end)
+        assert record is not None, "an attempt has a record with a session"
+        assert record.session is not None, "an attempt has a record with a session"
+        if self._current is not None:
+            await self._current.close()
+        if record.status is RecordStatus.RUNNING:
+            sampler = await self._whole(record)
+            sampler.end = record.session.end or end
+            await play(sampler)
+        elif record.status is RecordStatus.SCORED and record.score is not None:  # a process ended between two writes
+            try:
+                await store.tasks.finish_slot(self.claim, record.score)
+            except LeaseLost as exc:
+                log.info("nothing to finish: %s", exc)
+        found = await store.records.get(name)
+        assert found is not None, "records are not deleted while the run goes on"
+        return found
+
+    async def close(self) -> None:
+        """This process ends: its requests are cancelled, and the attempt goes on elsewhere."""
+        if self._current is not None:
+            await self._current.close()
+
+    # ------------------------------------------------------------------ inside
+
+    async def _session(self) -> AttemptSession:
+        async with self._loading:
+            if self._current is None or (self._sampler is not None and self._sampler.open_turns):
+                self._sampler, self._current = await self._loaded()
+            return self._current
+
+    def _forget(self, session: AttemptSession) -> None:
+        if self._current is session:
+            self._current = None
+
+    async def _loaded(self) -> tuple[ExternalSampler, AttemptSession]:
+        record = await self._resources.store.records.get(self.claim.record_id)
+        session = None if record is None else record.session
+        if record is None or session is None or session.end is not None or record.status is not RecordStatus.RUNNING:
+            raise GatewayError(Problem.NO_KEY, ENDED)
+        return await self._resumed(record)
+
+    async def _resumed(self, record: Record) -> tuple[ExternalSampler, AttemptSession]:
+        try:
+            return await ExternalSampler.resumed(self._resources, self.claim, record)
+        except EngineError as exc:
+            raise GatewayError(Problem.FAILED, f"the attempt cannot be continued: {exc}") from exc
+
+    async def _whole(self, record: Record) -> ExternalSampler:
+        """The attempt after the last of its requests has ended, or after `ENDING_S`."""
+        until = time.monotonic() + ENDING_S
+        while True:
+            sampler, _ = await self._resumed(record)
+            if not sampler.open_turns or time.monotonic() > until:
+                return sampler
+            await asyncio.sleep(0.2)
+
+
+class Attempts:
+    """By key. `idle_s`: after which an attempt without requests is lost."""
+
+    def __init__(self, resources: Resources, idle_s: float) -> None:
+        self._resources = resources
+        self._idle_s = idle_s
+        self._attempts: dict[str, Attempt] = {}
+
+    def __len__(self) -> int:
+        return len(self._attempts)
+
+    @property
+    def busy(self) -> list[Attempt]:
+        return [attempt for attempt in self._attempts.values() if attempt.is_busy]
+
+    async def begin(self, claim: Claim) -> tuple[Attempt, str]:
+        """The attempt at a claimed slot, and its key, which is in no document and no log."""
+        key = new_key()
+        session = AgentSession(key_hash=key_hash(key))
+        await self._resources.store.sessions.begin(claim, self._resources.worker, session)
+        return self._known(key_hash(key), claim), key
+
+    async def of_key(self, key: str) -> Attempt | None:
+        """Also one that another process claimed, and one that has ended."""
+        name = key_hash(key)
+        if name in self._attempts:
+            return self._attempts[name]
+        store = self._resources.store
+        record = await store.sessions.find(name)
+        task = None if record is None else await store.tasks.get(record.task)
+        if record is None or task is None:
+            return None
+        return self._known(name, Claim(task=task, traj_id=record.traj_id, attempt=record.attempt))
+
+    def forget(self, attempt: Attempt) -> None:
+        for name, one in list(self._attempts.items()):
+            if one is attempt:
+                del self._attempts[name]
+
+    async def renew(self) -> None:
+        """Renew the leases of attempts with requests that run, and forget those that are over."""
+        for attempt in list(self._attempts.values()):
+            if attempt.is_busy:
+                try:
+                    await attempt.renew(always=True)
+                except GatewayError as exc:
+                    log.warning("attempt lost record=%s %s", attempt.claim.record_id, exc)
+                    await attempt.close()
+                    self.forget(attempt)
+            elif attempt.is_idle:
+                self.forget(attempt)
+
+    async def close(self) -> None:
+        for attempt in self._attempts.values():
+            await attempt.close()
+
+    def _known(self, name: str, claim: Claim) -> Attempt:
+        return self._attempts.setdefault(name, Attempt(self._resources, claim, self._idle_s))
+
+
+def offer_of(attempt: Attempt, key: str, url: str, opening: list[dict[str, Any]]) -> Mapping[str, Any]:
+    """What a harness is told of the attempt that it has claimed."""
+    task = attempt.claim.task
+    return {
+        "record": attempt.claim.record_id,
+        "url": url,
+        "base_url": f"{url}/v1",
+        "api_key": key,
+        "model": task.policy,
+        "split": task.split,
+        "query": task.payload.query,
+        "messages": opening,
+        "task": task.payload.model_dump(mode="json"),
+    }

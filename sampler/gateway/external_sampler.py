@@ -1,0 +1,92 @@
+"""The episode of an agent that runs elsewhere. Its documents are its state: any gateway process goes on with it.
+
+claim ─▶ requests, each with the attempt's key ─▶ end: score, answer, error, or given back
+         any process: `resumed` where the attempt is not known yet   any process: `play`, with the documents as they are
+"""
+
+from collections.abc import Mapping, Sequence
+
+from sampler.errors import AgentCrashed, EngineError, GivenBack
+from sampler.gateway.agent_episode import AgentEpisode
+from sampler.gateway.session import AttemptSession
+from sampler.gateway.shared_journal import SharedJournal
+from sampler.journal import Journal
+from sampler.rendering.template import ToolSchema
+from sampler.resources import Resources
+from sampler.turn import Turn
+from shared.documents import Claim, Record
+from shared.documents.agent_sessions import SessionEnd
+from shared.documents.states import Termination
+from shared.episodes.state import EpisodeState
+
+
+class ExternalSampler(AgentEpisode):
+    """`end`: how the agent ended the attempt, which `run` carries out."""
+
+    end = SessionEnd()
+    open_turns: Sequence[int] = ()
+
+    @classmethod
+    async def resumed(
+        cls, resources: Resources, claim: Claim, record: Record
+    ) -> tuple["ExternalSampler", AttemptSession]:
+        """The attempt as its documents say. Raises EngineError for documents that contradict each other."""
+        store, config = resources.store, resources.config
+        sampler = cls(resources, claim)
+        session = AttemptSession(sampler, config.agent_parameters, config.agent_head_lines)
+        sampler.begin(session)
+        state = EpisodeState(record, (await store.records.dispatches_of([record.id]))[record.id])
+        numbers = [turn.number for turn in state.turns]
+        if state.problems or numbers != list(range(len(numbers))):
+            raise EngineError("; ".join(state.problems) or f"of the attempt's turns only {numbers} are there")
+        hashes = sorted({turn.dispatch.tools_hash for turn in state.turns} - {""})
+        schemas = await store.tool_schemas.get_many(hashes)
+        if lost := [name for name in hashes if name not in schemas or schemas[name].left_out]:
+            raise EngineError(f"the tool list {lost[0]} of the attempt's requests is not whole")
+        tools = {name: schemas[name].schemas() for name in hashes}
+        session.resume(state, sampler._resumed_turns(state, tools))
+        sampler.open_turns = _lost(state)
+        session.score = record.session.score if record.session is not None else None
+        return sampler, session
+
+    def new_journal(self) -> Journal:
+        return SharedJournal(self.resources.store)
+
+    async def run(self) -> Termination:
+        """Raises what the agent said, or what its requests met."""
+        if self.end.given_back:
+            raise GivenBack(self.end.error or "given back")
+        if self.end.error is not None:
+            raise AgentCrashed(self.end.error)
+        if self.open_turns:
+            raise EngineError(
+                f"turn {self.open_turns[0]} was asked and never answered, and the agent did not ask again: its gateway "
+                "process ended"
+            )
+        self.returned = self.end.answer
+        if self.end.score is not None:
+            self._session.score = self.end.score
+        termination = self.termination()
+        self.count()
+        return termination
+
+    def _resumed_turns(self, state: EpisodeState, tools: Mapping[str, Sequence[ToolSchema]]) -> list[Turn]:
+        """Requests without a reply count as asked. A request that is not closed may still be given tool results."""
+        turns = []
+        for turn in state.turns:
+            dispatch = turn.dispatch
+            self._journal.resume(dispatch, (turn.policy, turn.thread))
+            self.episode.dispatches.append(dispatch.id)
+            if dispatch.response is not None:
+                self.episode.replied(dispatch, self.task.policy)
+                turns.append(self._threads.resume(turn, state, tools.get(dispatch.tools_hash, ())))
+        self._in_flight.elsewhere.update(state.open_turns)
+        self.episode.turn_scores.update(state.scores)
+        return turns
+
+
+def _lost(state: EpisodeState) -> list[int]:
+    """Turns that wait for a reply, except those whose client sent the same request again and has the reply to that."""
+    asked = [(turn, turn.dispatch.client.identity) for turn in state.turns if turn.dispatch.client is not None]
+    answered = {identity: turn.number for turn, identity in asked if turn.reply is not None}
+    return [turn.number for turn, identity in asked if turn.is_open and answered.get(identity, -1) < turn.number]

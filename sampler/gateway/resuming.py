@@ -1,0 +1,67 @@
+"""Builds what the gateway knows of conversations from an attempt's turns: for a process that did not serve them.
+
+Documents have each reply as the sampler keeps it; clients send it back as they were told, or as the text that was sampled. A
+client is taken to do the one or the other in all of a conversation. If it does not, its next request begins a thread, in
+which sampled replies keep their ids.
+"""
+
+from collections.abc import Sequence
+
+from sampler.gateway.exchange import ReceivedMessage
+from sampler.gateway.matching import (
+    KnownThread,
+    Line,
+    Match,
+    MatchCause,
+    Matcher,
+    next_line,
+    system_and_rest,
+    words_said,
+)
+from shared.episodes.state import TurnState
+
+Forms = Sequence[ReceivedMessage]
+
+
+class ThreadMemory:
+    """Fills a new `Matcher`, turn by turn."""
+
+    def __init__(self, matcher: Matcher) -> None:
+        self._matcher = matcher
+        self._threads: dict[tuple[str, str | None], KnownThread] = {}
+        self._forms: dict[tuple[str, int], Forms] = {}  # of a reply, by policy and words as the sampler keeps it
+
+    def answered(self, turn: TurnState, message: ReceivedMessage, shown: Forms) -> None:
+        """`message`: the reply as the sampler keeps it; `shown`: the forms in which the client may send it back."""
+        thread, lines = self._asked(turn)
+        matcher, ends = self._matcher, list[Line]()
+        for line, form in zip(lines, shown, strict=True):
+            matcher.replied(Match(thread, [], MatchCause.CONTINUED, line), message, shown)
+            ends.append(next_line(line, form))
+        matcher.move_end(thread, ends)
+        self._forms[turn.policy, words_said(message)] = shown
+
+    def waiting(self, turn: TurnState) -> KnownThread:
+        """The thread of a request that another process asks for; nothing continues it until there is a reply."""
+        thread, _ = self._asked(turn)
+        thread.busy = True
+        return thread
+
+    def _asked(self, turn: TurnState) -> tuple[KnownThread, list[Line]]:
+        """The thread, and the line behind the request's messages, in each form of the replies."""
+        messages, key = turn.dispatch.messages, (turn.policy, turn.thread)
+        thread = self._threads.get(key)
+        if thread is None:
+            system, messages = system_and_rest(messages)
+            thread = self._matcher.known_thread(turn.thread or "", turn.policy, system, turn.dispatch.tools_hash)
+            self._threads[key] = thread
+            starts = [hash(turn.policy)] * 2
+        else:
+            starts = list(thread.ends)
+        return thread, [self._line(turn.policy, start, messages, form) for form, start in enumerate(starts)]
+
+    def _line(self, policy: str, line: Line, messages: Sequence[ReceivedMessage], form: int) -> Line:
+        for message in messages:
+            forms = self._forms.get((policy, words_said(message))) if message["role"] == "assistant" else None
+            line = next_line(line, message if forms is None else forms[form])
+        return line

@@ -1,0 +1,139 @@
+"""The gateway as a process of its own: serves agents that run elsewhere, instead of playing episodes itself.
+
+    harness ─claim─▶ a slot, leased ─▶ requests with the attempt's key ─▶ finish ─▶ settled by this or any other process
+                        any number of these processes, behind one address or many: each continues every attempt
+
+It looks at engines and admission, beats, renews and settles as a sampler does. It holds nothing that the database does not
+have: it may be stopped or killed at any time, and agents go on at another one, or at this one when it is back.
+"""
+
+import asyncio
+import logging
+import socket
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+import uvicorn
+
+from sampler.config import SamplerConfig
+from sampler.engine.client.engine_client import EngineClient
+from sampler.gateway.app import build_app
+from sampler.gateway.attempts import Attempt, Attempts, offer_of
+from sampler.gateway.external_sampler import ExternalSampler
+from sampler.gateway.harness_api import harness_routes
+from sampler.gateway.server import reachable
+from sampler.quiet_server import QuietServer
+from sampler.service.service import SamplerService, service_parts
+from shared.documents import Record
+from shared.documents.agent_sessions import SessionEnd
+from shared.documents.states import RecordStatus
+from shared.episodes.feedback import FeedbackGiven, give_feedback
+from shared.errors import ConfigError
+from shared.names import LOOPBACK_HOSTS
+from shared.store import Store
+
+log = logging.getLogger(__name__)
+
+BACKLOG = 2048
+KEEP_ALIVE_S = 75
+
+
+class GatewayConfig(SamplerConfig):
+    """The sampler's settings; those of playing episodes (`sampler`, `agent`, concurrency) are not used."""
+
+    program = "python -m sampler.gateway"
+
+
+async def run_gateway(config: GatewayConfig) -> None:
+    """Run until SIGTERM or SIGINT. Raises ConfigError, and ExceptionGroup when a loop fails."""
+    if config.gateway_host not in LOOPBACK_HOSTS and config.gateway_token is None:
+        raise ConfigError(
+            f"gateway_host is {config.gateway_host}; set GATEWAY_TOKEN, without which all that reach it claim tasks"
+        )
+    try:
+        listener = socket.create_server((config.gateway_host, config.gateway_port), backlog=BACKLOG)
+    except OSError as exc:
+        raise ConfigError(f"cannot listen on {config.gateway_host}:{config.gateway_port}: {exc}") from exc
+    with listener:
+        async with service_parts(config, "gateway") as (store, client, worker):
+            await GatewayService(store, client, config, worker, listener).run()
+
+
+class GatewayService(SamplerService):
+    def __init__(
+        self, store: Store, client: EngineClient, config: SamplerConfig, worker: str, listener: socket.socket
+    ) -> None:
+        super().__init__(store, client, config, worker, ExternalSampler)
+        port = listener.getsockname()[1]
+        self._listener = listener
+        self._url = (config.gateway_url or f"http://{reachable(config.gateway_host)}:{port}").rstrip("/")
+        self._lease_s = config.attempt_idle_s
+        self._attempts = Attempts(self._resources, config.attempt_idle_s)
+
+    # ------------------------------------------------------------------ what the routes ask for
+
+    @property
+    def doing(self) -> str:
+        return "draining" if self._stop.is_set() else self._view.doing
+
+    async def claim_attempt(self) -> Mapping[str, Any] | None:
+        """A task with the key of its attempt; None: no task can be claimed now."""
+        if self._stop.is_set() or len(self._attempts) >= self._config.max_concurrent_episodes:
+            return None
+        claim = await self._claim()
+        if claim is None:
+            return None
+        attempt, key = await self._attempts.begin(claim)
+        opening = ExternalSampler(self._resources, claim).opening_messages()
+        return offer_of(attempt, key, self._url, list(opening))
+
+    async def attempt_of(self, key: str) -> Attempt | None:
+        return await self._attempts.of_key(key)
+
+    async def end_attempt(self, attempt: Attempt, end: SessionEnd) -> Record:
+        record = await attempt.end(end)
+        self._attempts.forget(attempt)
+        self._settle_wanted.set()
+        if record.status in (RecordStatus.FAILED, RecordStatus.ABANDONED):
+            self._counts["failed" if record.status is RecordStatus.FAILED else "given_back"] += 1
+        elif record.score is not None:
+            self._counts["episodes"] += 1
+            self._rewards.append(record.score)
+        return record
+
+    async def give_feedback(self, record: str, score: float, **how: Any) -> FeedbackGiven:
+        """Raises FeedbackRefused."""
+        given = await give_feedback(self._store, record, score, **how)
+        self._settle_wanted.set()
+        return given
+
+    # ------------------------------------------------------------------ the loops
+
+    @property
+    def _playing(self) -> int:
+        return len(self._attempts)
+
+    async def _work(self, group: asyncio.TaskGroup) -> None:
+        app = build_app(self.attempt_of, harness_routes(self, self._config.gateway_token))
+        server = QuietServer(
+            uvicorn.Config(
+                app,
+                log_config=None,
+                access_log=False,
+                lifespan="off",
+                timeout_keep_alive=KEEP_ALIVE_S,
+                timeout_graceful_shutdown=max(1, round(self._config.grace_s)),
+            )
+        )
+        serving = group.create_task(server.serve([self._listener]), name="gateway")
+        sys.stdout.write(f"{self._listener.getsockname()[1]}\n")
+        sys.stdout.flush()
+        log.info("gateway listens url=%s", self._url)
+        await self._stop.wait()
+        server.should_exit = True
+        await serving
+        await self._attempts.close()
+
+    async def _renew(self) -> None:
+        await self._attempts.renew()

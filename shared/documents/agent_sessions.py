@@ -1,0 +1,36 @@
+"""What is stored of the requests and sessions of an agent that plays through the gateway."""
+
+from datetime import datetime
+
+from shared.documents.base import Document
+
+
+class ClientRequest(Document):
+    """The request of an agent that a dispatch answers. `identity`: equal for the same request sent again. `cause`: why it was
+    given to its thread, one of `MatchCause`. `overridden`: sampling parameters that were ignored. `asked_by`: the gateway
+    process that asked; None: the sampler that plays the episode."""
+
+    identity: str
+    cause: str
+    overridden: list[str] = []
+    asked_by: str | None = None
+
+
+class SessionEnd(Document):
+    """How an agent that runs elsewhere ended its attempt. `error`: it failed, and the attempt has no score. `given_back`: it
+    did not play to the end, through no fault."""
+
+    score: float | None = None
+    answer: str | None = None
+    error: str | None = None
+    given_back: bool = False
+
+
+class AgentSession(Document):
+    """An attempt of an agent that runs elsewhere. `key_hash`: of the attempt's key, by which any gateway process finds it.
+    `score`: the one posted last. `end`: what the first request to end it said."""
+
+    key_hash: str
+    score: float | None = None
+    end: SessionEnd | None = None
+    ended_at: datetime | None = None
