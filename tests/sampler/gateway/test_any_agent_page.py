@@ -1,5 +1,6 @@
 """The examples of docs/any_agent.md run as they stand; the one for LangGraph runs in `clients_table`."""
 
+import asyncio
 import re
 from pathlib import Path
 from typing import Any
@@ -9,9 +10,12 @@ import pytest
 from shared.documents.states import RecordStatus
 from shared.store import Store
 from tests.sampler.gateway.agents import ScriptedEngine, call, played, trained_ids
+from tests.sampler.gateway.gateways import gateway, tasks
 
 PAGE = (Path(__file__).parents[3] / "docs" / "any_agent.md").read_text(encoding="utf-8")
-FUNCTIONS = [block for block in re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL) if "async def agent" in block]
+BLOCKS = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+FUNCTIONS = [block for block in BLOCKS if "async def agent" in block]
+HARNESS = next(block for block in BLOCKS if '"/claim"' in block)
 
 
 @pytest.mark.parametrize("block", FUNCTIONS, ids=["openai", "anthropic"])
@@ -24,3 +28,14 @@ async def test_a_function_of_the_page_plays_an_episode(store: Store, block: str)
     assert (record.status, record.score) == (RecordStatus.SCORED, 1.0)
     assert [(c.name, c.result) for c in dispatches[0].tool_calls] == [("add", "3"), ("add", "7")]
     assert trained_ids(dispatches) == engine.exchanges
+
+
+async def test_the_harness_of_the_page_claims_plays_and_finishes(
+    store: Store, capsys: pytest.CaptureFixture[str]
+) -> None:
+    await tasks(store)
+    engine = ScriptedEngine(["<answer>4</answer>"])
+    async with gateway(store, engine, gateway_token="the-gateways-token") as one:
+        await asyncio.to_thread(exec, HARNESS.replace("http://127.0.0.1:9800", one.url), {})
+    assert "'status': 'scored', 'score': 1.0" in capsys.readouterr().out
+    assert len(engine.exchanges) == 1

@@ -267,3 +267,28 @@ async def test_who_has_no_token_claims_nothing_and_bad_bodies_are_refused(store:
         busy = await one.http.post("/claim", headers=given)
         assert (busy.status_code, busy.headers["retry-after"]) == (503, "2")
         assert (await one.http.get("/health")).json()["status"] == "ok"
+
+
+async def test_a_score_may_come_later_by_http(store: Store) -> None:
+    await tasks(store)
+    later = {"feedback_deadline_s": 3600, "feedback_missing": "abandon", "gateway_token": "secret-token"}
+    given = {"authorization": "Bearer secret-token"}
+    async with gateway(store, ScriptedEngine(CALLS), **later) as one:
+        offer = (await one.http.post("/claim", headers=given)).json()
+        await step(one.sdk(offer["api_key"]), list(offer["messages"]))
+        done = (await one.finish(offer["api_key"])).json()
+        assert (done["status"], done["score"]) == (RecordStatus.COMPLETED.value, None)
+        feedback = {"record": offer["record"], "score": 0.5, "comment": "late, and good"}
+        assert (await one.http.post("/v1/feedback", json=feedback)).status_code == 401
+        for again in (False, True):
+            answer = await one.http.post("/v1/feedback", json=feedback, headers=given)
+            assert (answer.status_code, answer.json()["again"]) == (200, again)
+        changed = await one.http.post("/v1/feedback", json=feedback | {"score": 1}, headers=given)
+        assert (changed.status_code, changed.json()["error"]["code"]) == (409, "scored")
+        unknown = await one.http.post("/v1/feedback", json=feedback | {"record": "no:such:0:1"}, headers=given)
+        assert unknown.status_code == 409
+        too_long = await one.http.post("/v1/feedback", json=feedback | {"comment": "x" * 1_000_000}, headers=given)
+        assert too_long.status_code == 400
+    record, _ = await documents(store, offer["record"])
+    assert record.score == 0.5
+    assert record.status in (RecordStatus.SCORED, RecordStatus.READY)  # the group may be settled already
