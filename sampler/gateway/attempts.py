@@ -71,10 +71,14 @@ class Attempt:
             await self.renew()
             for _ in range(MOST_RELOADS):
                 session = await self._session()
+                limit = session.limit
                 try:
                     return await session.chat(request, sent, stream)
                 except StaleAttempt:
                     self._forget(session)
+                finally:
+                    if session.limit is not limit:
+                        await self._resources.store.sessions.note_limit(self.claim.record_id, session.limit)
             raise StaleAttempt
         finally:
             self._asking -= 1

@@ -46,7 +46,9 @@ class ExternalSampler(AgentEpisode):
         tools = {name: schemas[name].schemas() for name in hashes}
         session.resume(state, sampler._resumed_turns(state, tools))
         sampler.open_turns = _lost(state)
-        session.score = record.session.score if record.session is not None else None
+        if record.session is not None:
+            session.score = record.session.score
+            session.limit = None if record.session.limit is None else Termination(record.session.limit)
         return sampler, session
 
     def new_journal(self) -> Journal:
@@ -56,7 +58,7 @@ class ExternalSampler(AgentEpisode):
         """Raises what the agent said, or what its requests met."""
         if self.end.given_back:
             raise GivenBack(self.end.error or "given back")
-        if self.end.error is not None:
+        if self.end.error is not None and self._session.limit is None:
             raise AgentCrashed(self.end.error)
         if self.open_turns:
             raise EngineError(

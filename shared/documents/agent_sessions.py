@@ -28,9 +28,11 @@ class SessionEnd(Document):
 
 class AgentSession(Document):
     """An attempt of an agent that runs elsewhere. `key_hash`: of the attempt's key, by which any gateway process finds it.
-    `score`: the one posted last. `end`: what the first request to end it said."""
+    `score`: the one posted last. `limit`: of the episode, that the last request met: a `Termination`. `end`: what the first
+    request to end it said."""
 
     key_hash: str
     score: float | None = None
+    limit: str | None = None
     end: SessionEnd | None = None
     ended_at: datetime | None = None

@@ -80,6 +80,11 @@ class SessionVerbs:
         where = {"_id": record_id, "status": RecordStatus.RUNNING.value, "session.end": None}
         return (await self._records.update_one(where, {"$set": {"session.score": score}})).matched_count == 1
 
+    async def note_limit(self, record_id: str, limit: str | None) -> None:
+        """The limit of the episode that the last request met; None: it met none."""
+        where = {"_id": record_id, "status": RecordStatus.RUNNING.value, "session.end": None}
+        await self._records.update_one(where, {"$set": {"session.limit": limit}})
+
     async def end(self, record_id: str, end: SessionEnd) -> Record | None:
         """End the attempt; the first caller decides how. Returns the record, or None if there is no such attempt."""
         said = {"session.end": literal(end.model_dump()), "session.ended_at": NOW}

@@ -220,6 +220,19 @@ async def test_an_attempt_may_fail_or_be_given_back(
     assert (task.slots[0].failures, task.slots[0].attempt) == (failures, 2)
 
 
+async def test_an_agent_that_crashes_at_a_limit_of_the_episode_is_scored(store: Store) -> None:
+    """As one in the sampler's process is, and whichever process met the limit."""
+    await tasks(store)
+    async with gateway(store, ScriptedEngine(CALLS), max_turns=1) as a, gateway(store, ScriptedEngine([])) as b:
+        offer = await a.claim()
+        messages = list(offer["messages"])
+        await step(a.sdk(offer["api_key"]), messages)
+        with pytest.raises(APIStatusError):
+            await step(a.sdk(offer["api_key"]), messages)
+        done = (await b.finish(offer["api_key"], error="PermissionDeniedError")).json()
+        assert (done["status"], done["score"], done["termination"]) == ("scored", 0.0, "turns_limit")
+
+
 async def test_an_attempt_without_requests_is_lost_and_its_key_with_it(store: Store) -> None:
     await tasks(store)
     async with gateway(store, ScriptedEngine(CALLS), attempt_idle_s=0.5) as one:
