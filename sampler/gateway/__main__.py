@@ -1,7 +1,7 @@
 """Serve agents that run elsewhere: they claim tasks over HTTP, and their requests are recorded and trained.
 
 python -m sampler.gateway --run RUN --db_connection_string URI --model_name_or_path DIR        # http://127.0.0.1:9800
-GATEWAY_TOKEN=… python -m sampler.gateway … --gateway_host 0.0.0.0
+TANDEM_SAMPLER_GATEWAY_TOKEN=… python -m sampler.gateway … --gateway_host 0.0.0.0
 
 Start any number of them; each continues every attempt. Any may be stopped or killed at any time. Guide: docs/any_agent.md.
 """

@@ -49,6 +49,7 @@ class AgentPlayConfig(BaseModel):
     gateway_token: str | None = secret_field(
         None, description="Bearer token of the harnesses that claim tasks. Needed on any address but loopback."
     )
+    gateway_token_file: Path | None = Field(None, description="File with that token, such as a Docker secret.")
     attempt_idle_s: float = Field(
         600.0,
         gt=0,

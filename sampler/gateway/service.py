@@ -25,6 +25,7 @@ from sampler.gateway.harness_api import harness_routes
 from sampler.gateway.server import reachable
 from sampler.quiet_server import QuietServer
 from sampler.service.service import SamplerService, service_parts
+from shared.configuration.secrets import token_of
 from shared.documents import Record
 from shared.documents.agent_sessions import SessionEnd
 from shared.documents.states import RecordStatus
@@ -47,9 +48,11 @@ class GatewayConfig(SamplerConfig):
 
 async def run_gateway(config: GatewayConfig) -> None:
     """Run until SIGTERM or SIGINT. Raises ConfigError, and ExceptionGroup when a loop fails."""
-    if config.gateway_host not in LOOPBACK_HOSTS and config.gateway_token is None:
+    token = token_of(config.gateway_token, config.gateway_token_file, "gateway_token_file")
+    if config.gateway_host not in LOOPBACK_HOSTS and token is None:
         raise ConfigError(
-            f"gateway_host is {config.gateway_host}; set GATEWAY_TOKEN, without which all that reach it claim tasks"
+            f"gateway_host is {config.gateway_host!r} without a token, so every client there could claim tasks; expected "
+            "gateway_token_file or TANDEM_SAMPLER_GATEWAY_TOKEN, or 127.0.0.1"
         )
     try:
         listener = socket.create_server((config.gateway_host, config.gateway_port), backlog=BACKLOG)
@@ -57,16 +60,23 @@ async def run_gateway(config: GatewayConfig) -> None:
         raise ConfigError(f"cannot listen on {config.gateway_host}:{config.gateway_port}: {exc}") from exc
     with listener:
         async with service_parts(config, "gateway") as (store, client, worker):
-            await GatewayService(store, client, config, worker, listener).run()
+            await GatewayService(store, client, config, worker, listener, token).run()
 
 
 class GatewayService(SamplerService):
     def __init__(
-        self, store: Store, client: EngineClient, config: SamplerConfig, worker: str, listener: socket.socket
+        self,
+        store: Store,
+        client: EngineClient,
+        config: SamplerConfig,
+        worker: str,
+        listener: socket.socket,
+        token: str | None,
     ) -> None:
         super().__init__(store, client, config, worker, ExternalSampler)
         port = listener.getsockname()[1]
         self._listener = listener
+        self._token = token
         self._url = (config.gateway_url or f"http://{reachable(config.gateway_host)}:{port}").rstrip("/")
         self._lease_s = config.attempt_idle_s
         self._attempts = Attempts(self._resources, config.attempt_idle_s)
@@ -115,7 +125,7 @@ class GatewayService(SamplerService):
         return len(self._attempts)
 
     async def _work(self, group: asyncio.TaskGroup) -> None:
-        app = build_app(self.attempt_of, harness_routes(self, self._config.gateway_token))
+        app = build_app(self.attempt_of, harness_routes(self, self._token))
         server = QuietServer(
             uvicorn.Config(
                 app,

@@ -23,6 +23,7 @@ from sampler.mcp_docker.sandbox import IsolationLevel, chosen_level, reap_left_o
 from sampler.mcp_docker.servers import MB, forked_modules, links_of, read_servers
 from sampler.mcp_docker.sessions import SessionRules, Sessions
 from sampler.quiet_server import QuietServer
+from shared.configuration.secrets import token_of
 from shared.errors import ConfigError
 from shared.files.private_folder import private_folder, temporary_folder
 from shared.names import LOOPBACK_HOSTS
@@ -37,7 +38,7 @@ async def run_gateway(config: McpDockerConfig) -> None:
     """Raises ConfigError."""
     servers = read_servers(config)
     level = chosen_level(None if config.isolation is None else IsolationLevel(config.isolation))
-    token = read_token(config)
+    token = token_of(config.token, config.token_file, "token_file")
     _allow_many_files()
     listener = _listener(config.host, config.port)
     port = listener.getsockname()[1]
@@ -83,19 +84,6 @@ async def run_gateway(config: McpDockerConfig) -> None:
         await _serve(app, sessions, listener, config)
         if forks is not None:
             await forks.close()
-
-
-def read_token(config: McpDockerConfig) -> str | None:
-    """Raises ConfigError."""
-    if config.token_file is None:
-        return config.token
-    try:
-        token = config.token_file.read_text(encoding="utf-8").strip()
-    except (OSError, ValueError) as exc:
-        raise ConfigError(f"token_file: {config.token_file} cannot be read: {exc}") from exc
-    if not token or not token.isascii() or not token.isprintable():
-        raise ConfigError(f"token_file: {config.token_file} has no token; expected one line of ASCII characters")
-    return token
 
 
 async def _serve(app: GatewayApp, sessions: Sessions, listener: socket.socket, config: McpDockerConfig) -> None:

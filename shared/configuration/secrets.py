@@ -21,6 +21,7 @@ SECRETS = (
     DATABASE,
     "data_db",
     "token",
+    "gateway_token",
 )  # every secret of every service, which the launcher keeps from children without need of it
 SECRET = {"secret": True}
 FILE_SUFFIX = "_FILE"
@@ -62,6 +63,21 @@ def given_secret(variable: str) -> str | None:
     if not text:
         raise ConfigError(f"{where}, which is empty; expected a file with the secret alone")
     return text
+
+
+def token_of(value: str | None, file: Path | None, setting: str) -> str | None:
+    """A token, from `value` or from the file that `setting` names; None: there is none. Raises ConfigError for an empty one."""
+    if value == "":
+        raise ConfigError(f"{setting.removesuffix('_file')} is empty; expected a token, or none at all")
+    if file is None:
+        return value
+    try:
+        token = file.read_text(encoding="utf-8").strip()
+    except (OSError, ValueError) as exc:
+        raise ConfigError(f"{setting}: {file} cannot be read: {exc}") from exc
+    if not token or not token.isascii() or not token.isprintable():
+        raise ConfigError(f"{setting}: {file} has no token; expected one line of ASCII characters")
+    return token
 
 
 def forget_secrets(section: str = r"\w+") -> None:

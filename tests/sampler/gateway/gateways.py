@@ -56,7 +56,7 @@ async def gateway(store: Store, engine: Any, **options: Any) -> AsyncIterator[Ga
             EngineClient(transport=httpx.MockTransport(engine)) as client,
             httpx.AsyncClient(base_url=url, timeout=60) as http,
         ):
-            service = GatewayService(store, client, config, f"gateway:{url}", listener)
+            service = GatewayService(store, client, config, f"gateway:{url}", listener, config.gateway_token)
             running = asyncio.create_task(service.run())
             one = Gateway(service, http, url)
             try:
