@@ -130,11 +130,13 @@ class SamplerConfig(ServiceConfig, ContextConfig, GroupConfig, EngineAccess, Age
         [], description="Tools that no task may use, as names or patterns (`files.write_*`)."
     )
     tool_user: str | None = Field(
-        None, description="Run tool servers over stdio as this user (needs root). None: this process's user."
+        None,
+        description="Run tool servers over stdio, and agent_command, as this user (needs root). None: this process's user.",
     )
     tool_sandbox: Sandbox = Field(
         "off",
-        description="bubblewrap: isolate stdio tool servers from other processes and drop capabilities. Files and network stay.",
+        description="bubblewrap: isolate stdio tool servers and agent_command from other processes, and drop capabilities. "
+        "Files and network stay.",
     )
     tool_timeout_s: Seconds = Field(
         60.0, description="One tool call without progress; then it is an infrastructure failure."

@@ -90,6 +90,8 @@ class AgentSampler(AgentEpisode):
             model=self.task.policy,
             messages=self.opening_messages(),
             payload=self.task.payload.model_dump(mode="json"),
+            user=self.config.tool_user,
+            sandbox=self.config.tool_sandbox,
             kept=None if self.config.agent_folder is None else self.config.agent_folder / self.claim.record_id,
         )
         if ended.status != 0:

@@ -7,6 +7,8 @@ the variables that clients read. Its output is kept in files of its directory; t
 import asyncio
 import json
 import logging
+import os
+import pwd
 import shlex
 import shutil
 import tempfile
@@ -19,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from sampler.gateway.server import OpenAttempt
+from sampler.tools.isolation import Sandbox, wrapped
 from sampler.tools.server_process import ServerProcess, end_process, start_process
 from sampler.tools.servers import ToolServer
 from shared.errors import ConfigError
@@ -48,8 +51,10 @@ async def run_command(
     messages: Sequence[Mapping[str, Any]],
     payload: Mapping[str, Any],
     kept: Path | None,
+    user: str | None = None,
+    sandbox: Sandbox = "off",
 ) -> EndedCommand:
-    """`kept`: the directory to keep. Raises ConfigError for a command that cannot be run."""
+    """`kept`: the directory to keep. `user`, `sandbox`: as for tool servers. Raises ConfigError for what cannot be run."""
     prompt = "\n\n".join(str(message["content"]) for message in messages)
     with _directory(kept) as folder:
         task_file = folder / "task.json"
@@ -58,8 +63,13 @@ async def run_command(
         words = {"{query}": str(payload["query"]), "{prompt}": prompt, "{task_file}": str(task_file)}
         name, *args = _replaced(command, words)
         env = _variables(attempt, model) | {"TANDEM_TASK_FILE": str(task_file)}
+        if user is not None:
+            found = pwd.getpwnam(user)
+            for path in (folder, task_file):
+                os.chown(path, found.pw_uid, found.pw_gid)
         try:
-            child = await start_process(ToolServer("agent", command=name, args=tuple(args), env=env, cwd=str(folder)))
+            agent = ToolServer("agent", command=name, args=tuple(args), env=env, cwd=str(folder))
+            child = await start_process(wrapped(agent, user, sandbox))
         except (OSError, ValueError) as exc:
             raise ConfigError(f"agent_command: {exc}") from exc
         try:

@@ -1,4 +1,4 @@
-"""Runs stdio tool servers as another user, or isolated from other processes, by a wrapper around their commands.
+"""Runs stdio tool servers, and agents' commands, as another user or isolated from other processes, by a wrapper around them.
 
 A tool with the sampler's user cannot read this process (`shared.processes.concealment`), but it can read the user's files, end
 the user's processes, and, as root, read everything. `tool_user` needs a sampler that may change users (root, or CAP_SETUID and
@@ -13,6 +13,7 @@ import shutil
 import subprocess
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cache
 from typing import Literal
 
 from sampler.tools.servers import ToolServer
@@ -37,14 +38,28 @@ def isolated(servers: Sequence[ToolServer], user: str | None, sandbox: Sandbox) 
             "tools over stdio run as root, and can read this process and every file; "
             "set tool_user, or tool_sandbox to bubblewrap, unless each of them is trusted"
         )
-    wrapper = [*_as_user(user), *(_BUBBLEWRAP if sandbox == "bubblewrap" else ())]
-    if not wrapper:
-        return list(servers)
-    _try(wrapper)
+    wrapper = _wrapper(user, sandbox)
     return [server if server.url is not None else _wrapped(server, wrapper, user) for server in servers]
 
 
+def wrapped(server: ToolServer, user: str | None, sandbox: Sandbox) -> ToolServer:
+    """One command with the wrapper around it, which is tried at the first call. Raises ConfigError if it does not work."""
+    return _wrapped(server, _tried_once(user, sandbox), user)
+
+
+def _wrapper(user: str | None, sandbox: Sandbox) -> tuple[str, ...]:
+    wrapper = (*_as_user(user), *(_BUBBLEWRAP if sandbox == "bubblewrap" else ()))
+    if wrapper:
+        _try(wrapper)
+    return wrapper
+
+
+_tried_once = cache(_wrapper)
+
+
 def _wrapped(server: ToolServer, wrapper: Sequence[str], user: str | None) -> ToolServer:
+    if not wrapper:
+        return server
     home = {}
     if user is not None:
         home = {"HOME": pwd.getpwnam(user).pw_dir, "USER": user, "LOGNAME": user}

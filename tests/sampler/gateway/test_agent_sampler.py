@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import shlex
 import sys
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from shared.errors import OwnCodeFailed
 from shared.store import Store
 from tests.sampler.episodes import ended
 from tests.sampler.gateway.agents import ScriptedEngine, an_episode, played, trained_ids
+from tests.sampler.test_secrets import OTHER_USER, needs_bubblewrap, needs_root
 
 ONE = ["<answer>4</answer>"]
 COMMAND = """
@@ -193,6 +195,23 @@ async def test_a_command_plays_in_a_directory_of_its_own_and_its_processes_end_w
         os.kill(int((folder / "child").read_text()), 0)
     assert json.loads((folder / "task.json").read_text())["model"] == "main"
     assert len(dispatches) == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        pytest.param({"tool_user": OTHER_USER}, f"as {OTHER_USER} ", marks=needs_root),
+        pytest.param({"tool_sandbox": "bubblewrap"}, " alone", marks=needs_bubblewrap),
+    ],
+)
+async def test_a_command_may_run_as_another_user_or_without_other_processes(
+    store: Store, options: dict[str, str], said: str
+) -> None:
+    look = "touch made && echo as $(id -un) $(test $$ -lt 10 && echo alone); exit 7"
+    command = shlex.join(["/bin/sh", "-c", look])
+    record, _, _ = await played(store, ScriptedEngine(ONE), None, agent_command=command, **options)
+    assert "ended with status 7: as " in (record.error or "")
+    assert said in (record.error or "") + " "
 
 
 async def test_a_command_that_fails_is_an_infrastructure_failure_with_its_last_words(
