@@ -63,12 +63,17 @@ class SessionVerbs:
             *map(closing_update, closing),
             UpdateOne({"_id": dispatch.id}, insert_once(dispatch.to_mongo()), upsert=True),
         ]
-        await self._dispatches.bulk_write(updates)
-        written = await self._dispatches.find_one({"_id": dispatch.id}, {"client.asked_by": 1})
-        if written is None or written.get("client", {}).get("asked_by") != dispatch.client.asked_by:
+        done = await self._dispatches.bulk_write(updates)
+        if not done.upserted_count and not await self._is_asked_by(dispatch.id, dispatch.client.asked_by):
             return Opened.TAKEN
         playing = {"_id": dispatch.record, "status": RecordStatus.RUNNING.value, "session.end": None}
         return Opened.OPEN if await self._records.find_one(playing, {"_id": 1}) is not None else Opened.ENDED
+
+    async def _is_asked_by(self, dispatch_id: str, asked_by: str) -> bool:
+        """Whether the request that is there is of this process: its first attempt to write it came through."""
+        return (
+            await self._dispatches.find_one({"_id": dispatch_id, "client.asked_by": asked_by}, {"_id": 1}) is not None
+        )
 
     async def save_reply(self, dispatch: DispatchedSamplingTask) -> bool:
         """Write the reply, and leave the request open for the results of its tool calls. False: it was closed before."""

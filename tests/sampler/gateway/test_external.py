@@ -53,6 +53,22 @@ async def test_an_episode_is_claimed_played_and_finished_from_outside(store: Sto
     assert offer["api_key"] not in str(record.model_dump()) + str([d.model_dump() for d in dispatches])
 
 
+async def test_a_turn_of_an_attempt_reads_no_request_that_this_process_wrote(store: Store) -> None:
+    await tasks(store)
+    async with gateway(store, ScriptedEngine(CALLS)) as one:
+        offer = await one.claim()
+        messages = list(offer["messages"])
+        await step(one.sdk(offer["api_key"]), messages)
+        await store.database.command("profile", 2)  # the server lists each command that follows
+        for _ in CALLS[1:]:
+            await step(one.sdk(offer["api_key"]), messages)
+        await store.database.command("profile", 0)
+    listed = store.database["system.profile"]
+    ours = {"ns": f"{store.database.name}.dispatched_sampling_tasks"}
+    assert await listed.count_documents(ours | {"op": "update"}) >= 4, "requests and replies are written"
+    assert await listed.count_documents(ours | {"op": {"$in": ["query", "getmore", "command"]}}) == 0
+
+
 @pytest.mark.parametrize("order", list(itertools.product("ab", repeat=3)))
 async def test_any_process_goes_on_with_an_attempt_token_by_token(store: Store, order: tuple[str, ...]) -> None:
     await tasks(store)
