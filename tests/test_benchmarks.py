@@ -114,10 +114,21 @@ def mcp_docker(folder: Path) -> None:
         assert others[name]["speed"]["left over"]["processes"] == 0
 
 
+def gateway(folder: Path) -> None:
+    found = figures(folder, "gateway")
+    (row,) = found["turns"]
+    assert (row["at once"], row["streamed"]) == (4, "yes")
+    assert all(row[f"{name} ms"] > 0 for name in ("sampler", "agents", "gateway"))
+    (held,) = found["open"]
+    assert (held["process"], held["sessions"]) == ("gateway", 8)
+    assert held["MiB after"] > held["MiB before"] > 0
+
+
 CHECKS: dict[str, Callable[[Path], None]] = {
     "compare_staleness": compare_staleness,
     "compile": rows("compile", "hidden", "plain_s", "compiled_s", "ratio", "compiling_s", "graphs"),
     "engine": rows("engine", "requests at once", "tokens/s", "median request ms", "engine CPU us/token"),
+    "gateway": gateway,
     "mcp_docker": mcp_docker,
     "memory": rows("memory", "shape", "tokens", "peak_mib", "bytes_per_token", "forward_s", "backward_s", "cpu_s"),
     "publish": publish,

@@ -6,7 +6,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -54,11 +54,11 @@ class Bench:
         return f"http://127.0.0.1:{self.engine_port}"
 
     async def fill(self, groups: int) -> None:
-        """Nothing but `groups` new tasks, and an engine that is up."""
+        """Nothing but `groups` new tasks."""
         for name in (*COLLECTIONS, "inference_services"):
             await self.store.database.drop_collection(name)
         await self.store.ensure_indexes()
-        await self.store.tasks.insert_new([_task(seq) for seq in range(groups)])
+        await self.store.tasks.insert_new([new_task(seq) for seq in range(groups)])
 
     async def register(self, capacity: int = 4096) -> None:
         """By hand: a keeper would add its own commands to the count."""
@@ -79,12 +79,12 @@ class Bench:
         flags = {"model-path": str(self.model), "port": self.engine_port, "tokens": self.tokens, "turns": self.turns}
         flags |= {"tool-call": TOOL_CALL if self.kind == "mcp" else "", **self.engine_flags}
         with self.child("scripts.bench.stub_engine", {name: value for name, value in flags.items() if value}):
-            _wait_for_port(self.engine_port)
+            wait_for_port(self.engine_port)
             yield
 
-    @contextmanager
-    def sampler(self, at_once: int) -> Iterator[psutil.Process]:
-        flags: dict[str, object] = {
+    def flags(self, at_once: int) -> dict[str, object]:
+        """Of a sampler without tools, and of a gateway."""
+        return {
             "run": self.store.run,
             "db_connection_string": self.mongod.connection_string,
             "model_name_or_path": self.model,
@@ -97,6 +97,10 @@ class Bench:
             "grace_s": 0.1,
             "log_level": "WARNING",
         }
+
+    @contextmanager
+    def sampler(self, at_once: int) -> Iterator[psutil.Process]:
+        flags = self.flags(at_once)
         if self.kind == "mcp":
             flags["mcp_manager_url"] = self.tools_url
         else:
@@ -165,7 +169,7 @@ class Bench:
         return commands, status["network"]["bytesIn"], status["network"]["bytesOut"]
 
 
-def _task(seq: int) -> Task:
+def new_task(seq: int, group: int = GROUP) -> Task:
     return Task(
         id=task_id("main", TRAIN_SPLIT, 0, f"t{seq}"),
         tid=f"t{seq}",
@@ -175,15 +179,15 @@ def _task(seq: int) -> Task:
         seq=seq,
         source="bench",
         payload=TaskPayload(query="What is 2+2?", answer="4"),
-        num_generations=GROUP,
-        slots=[Slot(traj_id=k, free_at=EPOCH) for k in range(GROUP)],
+        num_generations=group,
+        slots=[Slot(traj_id=k, free_at=EPOCH) for k in range(group)],
         free_at=EPOCH,
     )
 
 
 @contextmanager
 def child(
-    module: str, flags: dict[str, object], folder: Path, added: dict[str, str]
+    module: str, flags: dict[str, object], folder: Path, added: dict[str, str], switches: Sequence[str] = ()
 ) -> Iterator[subprocess.Popen[bytes]]:
     environment = os.environ | {"OMP_NUM_THREADS": "1"} | added
     command = [
@@ -191,6 +195,7 @@ def child(
         "-m",
         module,
         *(part for name, value in flags.items() for part in (f"--{name}", str(value))),
+        *switches,
     ]
     with (folder / f"{module}.log").open("ab") as log:
         process = subprocess.Popen(command, cwd=ROOT, stdout=log, stderr=log, env=environment)
@@ -201,7 +206,7 @@ def child(
             process.wait(60)
 
 
-def _wait_for_port(port: int, timeout_s: float = 60.0) -> None:
+def wait_for_port(port: int, timeout_s: float = 60.0) -> None:
     deadline = time.monotonic() + timeout_s
     while True:
         try:
@@ -224,7 +229,7 @@ def tool_server(port: int, folder: Path) -> Iterator[None]:
     with (folder / "tools.log").open("ab") as log:
         process = subprocess.Popen(command, stdout=log, stderr=log)
         try:
-            _wait_for_port(port)
+            wait_for_port(port)
             yield
         finally:
             process.terminate()

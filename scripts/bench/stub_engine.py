@@ -7,6 +7,7 @@ Turn 1 … turns-1 are answered with a tool call (or plain text), the last turn 
 `--tokens` tokens, words and log-probs like a real model's (`scripts.bench.replies`; 64 different replies take turns), and the
 version that was set last. `--slots` bounds the requests that run
 at once, the others queue, first come first served; a running request takes `--token-ms` per token. `GET /stats` counts.
+Requests may ask for a stream. `/inference/v1/generate` answers the same in vLLM's form.
 """
 
 import argparse
@@ -14,8 +15,8 @@ import asyncio
 import json
 import re
 from collections import Counter
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from itertools import cycle
 from pathlib import Path
 from typing import Any
@@ -24,27 +25,16 @@ import numpy as np
 import numpy.typing as npt
 from tokenizers import Tokenizer
 
+from scripts.bench.prepared_replies import PreparedReply, prepared_reply
 from scripts.bench.replies import draw_ids, draw_logprobs
 
 TURN_END = "<|im_end|>"
 REPLIES = 64
 KV_TOKENS_PER_SLOT = 4096
 TURN_IN_RID = re.compile(rb'"rid": ?"[^"]*:(\d+)-[0-9a-f]{32}"')
-INPUT_IDS = re.compile(rb'"input_ids": ?\[([^\]]*)\]')
-
-
-@dataclass(frozen=True, slots=True)
-class PreparedReply:
-    """A prepared answer, cut where the prompt's length and the weight version belong."""
-
-    head: bytes
-    tail: bytes
-
-    def body(self, prompt_tokens: int, version: str) -> bytes:
-        label = version.encode()
-        return b'%s"prompt_tokens": %d, "cached_tokens": %d, "weight_version": "%s", %s' % (
-            self.head, prompt_tokens, max(0, prompt_tokens - 1), label, self.tail.replace(b"@", label)
-        )  # fmt: skip
+INPUT_IDS = re.compile(rb'"(?:input_ids|token_ids)": ?\[([^\]]*)\]')
+STREAM_INTERVAL = re.compile(rb'"stream_interval": ?(\d+)')
+STREAMED = re.compile(rb'"stream": ?true')
 
 
 def prepare(tokenizer: Tokenizer, text: str, n_tokens: int) -> list[PreparedReply]:
@@ -59,20 +49,7 @@ def prepare(tokenizer: Tokenizer, text: str, n_tokens: int) -> list[PreparedRepl
     end_id = tokenizer.token_to_id(TURN_END)
     assert end_id is not None, "the bundled model's tokenizer has it"
     end = [*ids, end_id]
-    return [_reply([*row, *end], scores) for row, scores in zip(words, logprobs, strict=True)]
-
-
-def _reply(ids: list[int], logprobs: list[float]) -> PreparedReply:
-    head = b'{"text": "", "output_ids": %s, "meta_info": {' % json.dumps(ids).encode()
-    tail = json.dumps(
-        {
-            "finish_reason": {"type": "stop", "matched": ids[-1]},
-            "completion_tokens": len(ids),
-            "output_token_logprobs": [[score, token, None] for score, token in zip(logprobs, ids, strict=True)],
-            "weight_versions": [{"version": "@", "start": 0, "end": len(ids)}],
-        }
-    )
-    return PreparedReply(head, tail[1:].encode() + b"}")
+    return [prepared_reply([*row, *end], scores) for row, scores in zip(words, logprobs, strict=True)]
 
 
 def word_ids(tokenizer: Tokenizer) -> npt.NDArray[np.int64]:
@@ -94,6 +71,7 @@ class StubEngine:
         self._counts: Counter[str] = Counter()
         self._routes: dict[str, Callable[[bytes], Awaitable[bytes]]] = {
             "/generate": self._generate,
+            "/inference/v1/generate": self._generate_for_vllm,
             "/update_weights_from_disk": self._update,
             "/model_info": self._info,
             "/server_info": self._server_info,
@@ -111,17 +89,56 @@ class StubEngine:
         route = self._routes.get(path)
         return 200, await route(body) if route else b'{"success": true}'
 
+    def is_streamed(self, path: str, body: bytes) -> bool:
+        return path == "/generate" and not self._options.fail and STREAMED.search(body) is not None
+
+    async def events(self, body: bytes) -> AsyncIterator[bytes]:
+        """A streamed reply: events that each hold all tokens before, every `stream_interval` tokens."""
+        self._counts["/generate"] += 1
+        prompt_tokens, reply = self._asked(body)
+        found, tokens = STREAM_INTERVAL.search(body), self._options.tokens
+        step = int(found[1]) if found else 1
+        async with self._place(prompt_tokens + tokens):
+            began = asyncio.get_running_loop().time()
+            for count in range(step, tokens, step):
+                await self._until(began, count)
+                yield reply.event(count, prompt_tokens, self._version)
+            await self._until(began, tokens)
+        self._counts["tokens"] += tokens
+        yield b"data: %s\n\n" % reply.body(prompt_tokens, self._version)
+        yield b"data: [DONE]\n\n"
+
+    async def _until(self, began: float, tokens: int) -> None:
+        if self._options.token_ms:
+            due = began + self._options.token_ms * tokens / 1000
+            await asyncio.sleep(max(0.0, due - asyncio.get_running_loop().time()))
+
     async def _generate(self, body: bytes) -> bytes:
+        prompt_tokens, reply = self._asked(body)
+        await self._take_time(prompt_tokens)
+        return reply.body(prompt_tokens, self._version)
+
+    async def _generate_for_vllm(self, body: bytes) -> bytes:
+        prompt_tokens, reply = self._asked(body)
+        await self._take_time(prompt_tokens)
+        return reply.vllm_body()
+
+    def _asked(self, body: bytes) -> tuple[int, PreparedReply]:
         found, ids = TURN_IN_RID.search(body), INPUT_IDS.search(body)
         turn = int(found[1]) if found else 0
         prompt_tokens = ids[1].count(b",") + 1 if ids else 0
-        reply = next(self._lasts if turn % self._options.turns == self._options.turns - 1 else self._steps)
-        if self._options.token_ms:
-            await self._take_time(prompt_tokens + self._options.tokens)
-        self._counts["tokens"] += self._options.tokens
-        return reply.body(prompt_tokens, self._version)
+        return prompt_tokens, next(
+            self._lasts if turn % self._options.turns == self._options.turns - 1 else self._steps
+        )
 
-    async def _take_time(self, kv_tokens: int) -> None:
+    async def _take_time(self, prompt_tokens: int) -> None:
+        if self._options.token_ms:
+            async with self._place(prompt_tokens + self._options.tokens):
+                await asyncio.sleep(self._options.token_ms * self._options.tokens / 1000)
+        self._counts["tokens"] += self._options.tokens
+
+    @asynccontextmanager
+    async def _place(self, kv_tokens: int) -> AsyncIterator[None]:
         if self._places:
             self._waiting += 1
             try:
@@ -132,7 +149,7 @@ class StubEngine:
         self._running += 1
         self._kv_tokens += kv_tokens
         try:
-            await asyncio.sleep(self._options.token_ms * self._options.tokens / 1000)
+            yield
         finally:
             self._running -= 1
             self._kv_tokens -= kv_tokens
@@ -174,7 +191,11 @@ async def serve(engine: StubEngine, port: int) -> None:
                 lines = head.decode("latin-1").split("\r\n")
                 lengths = [line.partition(":")[2] for line in lines if line.lower().startswith("content-length:")]
                 body = await reader.readexactly(int(lengths[0])) if lengths else b""
-                status, answer = await engine.answer(lines[0].split()[1], body)
+                path = lines[0].split()[1]
+                if engine.is_streamed(path, body):
+                    await _stream(writer, engine.events(body))
+                    continue
+                status, answer = await engine.answer(path, body)
                 writer.write(
                     b"HTTP/1.1 %d X\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n"
                     % (status, len(answer))
@@ -187,6 +208,14 @@ async def serve(engine: StubEngine, port: int) -> None:
     server = await asyncio.start_server(connection, "127.0.0.1", port, limit=1 << 20, backlog=2048)
     async with server:
         await server.serve_forever()
+
+
+async def _stream(writer: asyncio.StreamWriter, events: AsyncIterator[bytes]) -> None:
+    writer.write(b"HTTP/1.1 200 X\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n")
+    async for event in events:
+        writer.write(b"%x\r\n%s\r\n" % (len(event), event))
+        await writer.drain()
+    writer.write(b"0\r\n\r\n")
 
 
 def main() -> None:

@@ -69,7 +69,7 @@ class SessionVerbs:
         playing = {"_id": dispatch.record, "status": RecordStatus.RUNNING.value, "session.end": None}
         return Opened.OPEN if await self._records.find_one(playing, {"_id": 1}) is not None else Opened.ENDED
 
-    async def _is_asked_by(self, dispatch_id: str, asked_by: str) -> bool:
+    async def _is_asked_by(self, dispatch_id: str, asked_by: str | None) -> bool:
         """Whether the request that is there is of this process: its first attempt to write it came through."""
         return (
             await self._dispatches.find_one({"_id": dispatch_id, "client.asked_by": asked_by}, {"_id": 1}) is not None
