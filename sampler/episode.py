@@ -77,6 +77,8 @@ async def play(sampler: AsyncSampler) -> float | None:
     except (ConfigError, DoesNotFit, TimeoutError) as exc:
         await _fail(sampler, exc)
     except BaseException as exc:  # cancelled, or a bug: release the slot, then re-raise
+        if sampler._goes_on_elsewhere and isinstance(exc, asyncio.CancelledError):
+            raise
         fault = own_fault(exc, type(sampler))
         await asyncio.shield(_release_in_time(sampler, fault or exc))
         if fault is None:

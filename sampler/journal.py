@@ -8,7 +8,7 @@ thread and is never "the last one": threads write independently of each other.
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
-from typing import Any
+from typing import Any, ClassVar
 
 from shared.documents import DispatchedSamplingTask
 from shared.documents.agent_sessions import ClientRequest
@@ -21,7 +21,10 @@ Thread = tuple[str, str | None]  # policy and thread
 
 
 class Journal:
-    """`numbering`: held while a request gets its number and is written."""
+    """`numbering`: held while a request gets its number and is written. `unanswered`: the status of a request without a reply
+    whose thread asks again."""
+
+    unanswered: ClassVar[DispatchStatus] = DispatchStatus.FAILED
 
     def __init__(self, records: RecordVerbs) -> None:
         self.numbering: AbstractAsyncContextManager[None] = nullcontext()
@@ -55,7 +58,7 @@ class Journal:
         """Write a request before it is asked, and what became of its thread's last one."""
         dispatch = dispatch.model_copy(update={"client": self._clients.pop(thread, None)})
         before = self._unwritten.get(self._last.get(thread, ""))
-        closing = [] if before is None else [ended(before, DispatchStatus.FAILED)]
+        closing = [] if before is None else [ended(before, self.unanswered)]
         self._unwritten[dispatch.id] = dispatch
         self._last[thread] = dispatch.id
         self._closing |= {one.id for one in closing}

@@ -62,6 +62,7 @@ class AsyncSampler(ABC):
     """
 
     uses_tools: ClassVar[bool] = False  # True: `run` opens a session with the tools that the task names
+    _goes_on_elsewhere: ClassVar[bool] = False  # True: another process ends a cancelled episode, from its documents
 
     def __init__(self, resources: Resources, claim: Claim) -> None:
         self.resources = resources

@@ -225,7 +225,10 @@ async def _score(request: Request, session: ServedSession) -> Response:
     score, turn = given.get("score"), given.get("turn")
     if isinstance(score, bool) or not isinstance(score, int | float) or not isinstance(turn, str | None):
         raise GatewayError(Problem.INVALID, 'expected {"score": a number, "turn": the id of a reply, or nothing}')
-    await session.give_score(score, turn)
+    try:
+        await session.give_score(float(score), turn)
+    except OverflowError as exc:
+        raise GatewayError(Problem.INVALID, "score is beyond the range of a floating-point number") from exc
     return JSONResponse({"ok": True})
 
 

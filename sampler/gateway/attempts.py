@@ -8,13 +8,14 @@ requests, and while one of them is sampled; without any for `attempt_idle_s` the
 
 import asyncio
 import logging
+import math
 import time
 from collections.abc import Mapping
 from typing import Any
 
 from sampler.episode import play
 from sampler.errors import EngineError
-from sampler.gateway.exchange import ChatReply, ChatRequest, GatewayError, Problem
+from sampler.gateway.exchange import ChatReply, ChatRequest, GatewayError, Problem, reply_id
 from sampler.gateway.external_sampler import ExternalSampler
 from sampler.gateway.server import key_hash, new_key
 from sampler.gateway.session import AttemptSession, SentRequest
@@ -22,10 +23,11 @@ from sampler.gateway.shared_journal import ENDED, StaleAttempt
 from sampler.gateway.streaming import ReplyStream
 from sampler.parsers import OPENINGS
 from sampler.resources import Resources
+from sampler.scoring import deadline_of
 from shared.documents import Claim, Record
-from shared.documents.agent_sessions import AgentSession, SessionEnd
+from shared.documents.agent_sessions import AgentSession, MetLimit, SessionEnd
 from shared.documents.states import RecordStatus
-from shared.errors import LeaseLost
+from shared.errors import ConfigError, LeaseLost
 
 log = logging.getLogger(__name__)
 
@@ -43,6 +45,7 @@ class Attempt:
         self._loading = asyncio.Lock()
         self._current: AttemptSession | None = None
         self._sampler: ExternalSampler | None = None
+        self._earlier: list[AttemptSession] = []  # that have requests, and do not know all turns any more
         self._asking = 0
         self._renewed = -idle_s
         self.claim = claim
@@ -71,14 +74,13 @@ class Attempt:
             await self.renew()
             for _ in range(MOST_RELOADS):
                 session = await self._session()
-                limit = session.limit
                 try:
                     return await session.chat(request, sent, stream)
                 except StaleAttempt:
                     self._forget(session)
-                finally:
-                    if session.limit is not limit:
-                        await self._resources.store.sessions.note_limit(self.claim.record_id, session.limit)
+                except GatewayError as error:
+                    await self._note_limit(session, error)
+                    raise
             raise StaleAttempt
         finally:
             self._asking -= 1
@@ -87,15 +89,21 @@ class Attempt:
         return await (await self._session()).count_tokens(request)
 
     async def give_score(self, score: float, turn: str | None = None) -> None:
-        """Raises GatewayError."""
+        """Of the attempt, or of the turn with this reply id, which any process may have served. Raises GatewayError."""
+        if not math.isfinite(score):
+            raise GatewayError(Problem.INVALID, f"score is {score}; expected a finite number")
         await self.renew()
-        session = await self._session()
-        await session.give_score(score, turn)
-        store = self._resources.store
-        if turn is None and not await store.sessions.post_score(self.claim.record_id, score):
-            raise GatewayError(Problem.NO_KEY, ENDED)
-        if turn is not None:
-            await store.records.set_turn_scores(session.sampler.episode.turn_scores)
+        sessions, record = self._resources.store.sessions, self.claim.record_id
+        if turn is None:
+            if not await sessions.post_score(record, score):
+                raise GatewayError(Problem.NO_KEY, ENDED)
+            return
+        number = turn.rpartition("-")[2]
+        known = number.isdecimal() and reply_id(f"{record}:{number}") == turn
+        if not known or not await sessions.score_turn(record, number, score):
+            if await sessions.over([record]):
+                raise GatewayError(Problem.NO_KEY, ENDED)
+            raise GatewayError(Problem.INVALID, f"turn {turn!r} is no reply of this attempt")
 
     async def renew(self, *, always: bool = False) -> None:
         """Renew the lease of the slot. Raises GatewayError if it is lost."""
@@ -115,37 +123,60 @@ class Attempt:
         record = await store.sessions.end(name, end)
         assert record is not None, "an attempt has a record with a session"
         assert record.session is not None, "an attempt has a record with a session"
-        if self._current is not None:
-            await self._current.close()
-        if record.status is RecordStatus.RUNNING:
-            sampler = await self._whole(record)
-            sampler.end = record.session.end or end
-            await play(sampler)
-        elif record.status is RecordStatus.SCORED and record.score is not None:  # a process ended between two writes
-            try:
-                await store.tasks.finish_slot(self.claim, record.score)
-            except LeaseLost as exc:
-                log.info("nothing to finish: %s", exc)
+        self._asking += 1  # its lease is renewed: a scorer may take long
+        try:
+            await self.close()
+            if record.status is RecordStatus.RUNNING:
+                sampler = await self._whole(record)
+                sampler.end = record.session.end or end
+                await play(sampler)
+            else:
+                await self._finish_again(record)
+        finally:
+            self._asking -= 1
         found = await store.records.get(name)
         assert found is not None, "records are not deleted while the run goes on"
         return found
 
     async def close(self) -> None:
-        """This process ends: its requests are cancelled, and the attempt goes on elsewhere."""
-        if self._current is not None:
-            await self._current.close()
+        """Cancel the requests of this process."""
+        sessions = [*self._earlier, *([] if self._current is None else [self._current])]
+        for session in sessions:
+            await session.close()
 
     # ------------------------------------------------------------------ inside
 
     async def _session(self) -> AttemptSession:
         async with self._loading:
-            if self._current is None or (self._sampler is not None and self._sampler.open_turns):
+            if self._current is not None and self._sampler is not None and self._sampler.open_turns:
+                self._forget(self._current)
+            if self._current is None:
                 self._sampler, self._current = await self._loaded()
             return self._current
 
     def _forget(self, session: AttemptSession) -> None:
         if self._current is session:
+            self._earlier = [one for one in (*self._earlier, session) if one.is_asking]
             self._current = None
+
+    async def _note_limit(self, session: AttemptSession, error: GatewayError) -> None:
+        if error.problem in (Problem.LIMIT, Problem.TOO_LONG) and session.limit is not None:
+            limit = MetLimit(termination=session.limit, turn=len(session.sampler.episode.dispatches))
+            await self._resources.store.sessions.meet_limit(self.claim.record_id, limit)
+
+    async def _finish_again(self, record: Record) -> None:
+        """A process may have ended between the writes of the record and of the slot."""
+        tasks = self._resources.store.tasks
+        try:
+            if record.status is RecordStatus.SCORED and record.score is not None:
+                await tasks.finish_slot(self.claim, record.score)
+            elif record.status is RecordStatus.COMPLETED:
+                deadline_s = deadline_of(ExternalSampler(self._resources, self.claim))
+                without = None if record.without_feedback is None else record.without_feedback.score
+                if deadline_s is not None:
+                    await tasks.await_feedback(self.claim, deadline_s, score_without=without)
+        except LeaseLost as exc:
+            log.info("nothing to finish: %s", exc)
 
     async def _loaded(self) -> tuple[ExternalSampler, AttemptSession]:
         record = await self._resources.store.records.get(self.claim.record_id)
@@ -157,7 +188,7 @@ class Attempt:
     async def _resumed(self, record: Record) -> tuple[ExternalSampler, AttemptSession]:
         try:
             return await ExternalSampler.resumed(self._resources, self.claim, record)
-        except EngineError as exc:
+        except (EngineError, ConfigError) as exc:
             raise GatewayError(Problem.FAILED, f"the attempt cannot be continued: {exc}") from exc
 
     async def _whole(self, record: Record) -> ExternalSampler:
@@ -211,6 +242,8 @@ class Attempts:
 
     async def renew(self) -> None:
         """Renew the leases of attempts with requests that run, and forget those that are over."""
+        quiet = [one.claim.record_id for one in self._attempts.values() if not one.is_busy]
+        over = await self._resources.store.sessions.over(quiet)
         for attempt in list(self._attempts.values()):
             if attempt.is_busy:
                 try:
@@ -219,7 +252,7 @@ class Attempts:
                     log.warning("attempt lost record=%s %s", attempt.claim.record_id, exc)
                     await attempt.close()
                     self.forget(attempt)
-            elif attempt.is_idle:
+            elif attempt.is_idle or attempt.claim.record_id in over:
                 self.forget(attempt)
 
     async def close(self) -> None:

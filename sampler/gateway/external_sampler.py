@@ -23,6 +23,7 @@ from shared.episodes.state import EpisodeState
 class ExternalSampler(AgentEpisode):
     """`end`: how the agent ended the attempt, which `run` carries out."""
 
+    _goes_on_elsewhere = True
     end = SessionEnd()
     open_turns: Sequence[int] = ()
 
@@ -45,10 +46,8 @@ class ExternalSampler(AgentEpisode):
             raise EngineError(f"the tool list {lost[0]} of the attempt's requests is not whole")
         tools = {name: schemas[name].schemas() for name in hashes}
         session.resume(state, sampler._resumed_turns(state, tools))
-        sampler.open_turns = _lost(state)
-        if record.session is not None:
-            session.score = record.session.score
-            session.limit = None if record.session.limit is None else Termination(record.session.limit)
+        sampler.open_turns = [turn.number for turn in state.turns if turn.is_open and not state.was_asked_again(turn)]
+        session.score = record.session.score if record.session is not None else None
         return sampler, session
 
     def new_journal(self) -> Journal:
@@ -58,8 +57,9 @@ class ExternalSampler(AgentEpisode):
         """Raises what the agent said, or what its requests met."""
         if self.end.given_back:
             raise GivenBack(self.end.error or "given back")
-        if self.end.error is not None and self._session.limit is None:
-            raise AgentCrashed(self.end.error)
+        session = self._session
+        if self.end.error is not None and session.failure is None and session.limit is None:
+            raise AgentCrashed(self.end.error)  # after a limit or a failure the agent's error follows from that
         if self.open_turns:
             raise EngineError(
                 f"turn {self.open_turns[0]} was asked and never answered, and the agent did not ask again: its gateway "
@@ -67,7 +67,7 @@ class ExternalSampler(AgentEpisode):
             )
         self.returned = self.end.answer
         if self.end.score is not None:
-            self._session.score = self.end.score
+            session.score = self.end.score
         termination = self.termination()
         self.count()
         return termination
@@ -85,10 +85,3 @@ class ExternalSampler(AgentEpisode):
         self._in_flight.elsewhere.update(state.open_turns)
         self.episode.turn_scores.update(state.scores)
         return turns
-
-
-def _lost(state: EpisodeState) -> list[int]:
-    """Turns that wait for a reply, except those whose client sent the same request again and has the reply to that."""
-    asked = [(turn, turn.dispatch.client.identity) for turn in state.turns if turn.dispatch.client is not None]
-    answered = {identity: turn.number for turn, identity in asked if turn.reply is not None}
-    return [turn.number for turn, identity in asked if turn.is_open and answered.get(identity, -1) < turn.number]

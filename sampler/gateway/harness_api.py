@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from pydantic import BaseModel, Field, model_validator
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
@@ -42,6 +42,9 @@ class Claims(Protocol):
 
     @property
     def doing(self) -> str: ...
+
+    @property
+    def is_draining(self) -> bool: ...
 
     async def claim_attempt(self) -> Offer | None: ...
 
@@ -98,6 +101,8 @@ def _guarded(handle: Callable[[Request], Awaitable[Response]]) -> Callable[[Requ
             return await handle(request)
         except GatewayError as error:
             return error_response(CHAT, error)
+        except ClientDisconnect:
+            return Response(status_code=499)
 
     return guarded
 
@@ -113,10 +118,15 @@ async def _claim(claims: Claims, token: str | None, request: Request) -> Respons
     body = validated(_ClaimBody, await _json(request))
     until = time.monotonic() + body.wait_s
     while (offer := await claims.claim_attempt()) is None:
-        if time.monotonic() >= until or await request.is_disconnected():
+        if time.monotonic() >= until or claims.is_draining or await request.is_disconnected():
             why = {"error": {"message": f"no task can be claimed now: {claims.doing}", "type": "busy", "code": "busy"}}
             return JSONResponse(why, 503, headers={"Retry-After": str(RETRY_AFTER_S)})
         await asyncio.sleep(POLL_S)
+    if await request.is_disconnected():
+        left = SessionEnd(error="its harness left before it was told of the task", given_back=True)
+        if (attempt := await claims.attempt_of(offer["api_key"])) is not None:
+            await claims.end_attempt(attempt, left)
+        return Response(status_code=499)
     return JSONResponse(offer)
 
 
@@ -126,8 +136,8 @@ async def _heartbeat(claims: Claims, request: Request) -> Response:
 
 
 async def _finish(claims: Claims, request: Request) -> Response:
-    body = validated(_FinishBody, await _json(request))
     attempt = await _attempt(claims, request)
+    body = validated(_FinishBody, await _json(request))
     error = None if body.error is None else clipped(body.error, MAX_ERROR_CHARS)
     end = SessionEnd(score=body.score, answer=body.answer, error=error, given_back=body.give_back)
     record = await claims.end_attempt(attempt, end)

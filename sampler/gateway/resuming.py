@@ -18,7 +18,8 @@ from sampler.gateway.matching import (
     system_and_rest,
     words_said,
 )
-from shared.episodes.state import TurnState
+from shared.documents.states import Termination
+from shared.episodes.state import EpisodeState, TurnState
 
 Forms = Sequence[ReceivedMessage]
 
@@ -65,3 +66,11 @@ class ThreadMemory:
             forms = self._forms.get((policy, words_said(message))) if message["role"] == "assistant" else None
             line = next_line(line, message if forms is None else forms[form])
         return line
+
+
+def met_limit(state: EpisodeState) -> Termination | None:
+    """The limit that a request met, unless a later one was answered."""
+    limit = None if state.record.session is None else state.record.session.limit
+    if limit is None or any(turn.number >= limit.turn and turn.reply is not None for turn in state.turns):
+        return None
+    return limit.termination

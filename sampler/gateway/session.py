@@ -24,7 +24,7 @@ from sampler.gateway.exchange import (
     reply_id,
 )
 from sampler.gateway.matching import KnownThread, Match, Matcher
-from sampler.gateway.resuming import ThreadMemory
+from sampler.gateway.resuming import ThreadMemory, met_limit
 from sampler.gateway.streaming import ReplyStream, told_parts
 from sampler.gateway.tool_results import CalledTools
 from sampler.parsers import OPENINGS
@@ -78,6 +78,10 @@ class AttemptSession:
     def models(self) -> list[str]:
         return [self.sampler.config.policy, *self.sampler.config.other_policies]
 
+    @property
+    def is_asking(self) -> bool:
+        return bool(self._running)
+
     def stream_of(self, request: ChatRequest) -> ReplyStream | None:
         """What `chat` tells of the reply while it is sampled; None if the client asked for no stream."""
         return ReplyStream(request.model, OPENINGS[self.sampler.config.tool_call_parser]) if request.stream else None
@@ -93,8 +97,10 @@ class AttemptSession:
             self.counts["replayed"] += 1
             return self._replayed[sent.identity]
         overridden = self._require_possible(request)
-        if (waiting := self._elsewhere.pop(sent.identity, None)) is not None:
-            waiting.busy = False  # the process that had the same request is asked no more
+        if sent.is_again and (waiting := self._elsewhere.pop(sent.identity, None)) is not None:
+            waiting.busy = (
+                False  # the process that had the same request is asked no more; else this may be a second sample
+            )
         task = asyncio.create_task(
             self._reply(request, sent, overridden, stream), name=f"agent request {self.sampler.claim.record_id}"
         )
@@ -149,8 +155,9 @@ class AttemptSession:
                 self._elsewhere[client.identity] = memory.waiting(at)
             elif dispatch.status is DispatchStatus.CANCELLED:
                 self.counts["cancelled"] += 1
-            else:
+            elif not state.was_asked_again(at):
                 self.failure = self.failure or EngineError(dispatch.error or "a request failed")
+        self.limit = met_limit(state)
 
     async def close(self) -> None:
         """No request from now on; those that run are cancelled."""

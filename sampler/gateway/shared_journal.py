@@ -32,6 +32,8 @@ class StaleAttempt(GatewayError):
 
 
 class SharedJournal(Journal):
+    unanswered = DispatchStatus.CANCELLED  # another process asked, and the client sent the request again
+
     def __init__(self, store: Store) -> None:
         super().__init__(store.records)
         self.numbering = asyncio.Lock()
@@ -56,12 +58,16 @@ class SharedJournal(Journal):
             raise GatewayError(Problem.NO_KEY, ENDED)
 
     async def answered(self, dispatch_id: str) -> None:
-        if not await self._store.sessions.save_reply(self._unwritten[dispatch_id]):
+        if not await finished(self._store.sessions.save_reply(self._unwritten[dispatch_id])):
             raise GatewayError(Problem.NO_KEY, ENDED)
 
     async def _unanswered(self, dispatch_id: str, exc: BaseException) -> None:
-        """A client that left cancelled its request; any other error failed it."""
+        """A client that left cancelled its request; any other error failed it. A reply that is written counts, although its
+        client is not told: the session, which goes on without it, is stale."""
         if not self.is_unwritten(dispatch_id):
+            return
+        if self._unwritten[dispatch_id].response is not None and isinstance(exc, asyncio.CancelledError):
+            self._is_stale = True
             return
         left = isinstance(exc, asyncio.CancelledError | GatewayError)
         self.amend(dispatch_id, error=error_text(exc))

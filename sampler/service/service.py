@@ -119,7 +119,7 @@ class SamplerService:
         agents = Agents.from_file(config.agent_config_path, TokenOffsets(own.template))
         agents.require(config.context_summary)
         self._resources = shared_resources(store, config, worker, self._engines, agents)
-        self._lease_s = config.lease_s
+        self._lease_s, self._renew_s = config.lease_s, config.renew_s
         self._playable = Playable(sampler_class, config, agents.judge, self._resources.tool_servers)
 
     async def run(self) -> None:
@@ -131,7 +131,7 @@ class SamplerService:
         await self._look()
         loops = {
             "view": (self._look, self._config.poll_s),
-            "renew": (self._renew, self._config.renew_s),
+            "renew": (self._renew, self._renew_s),
             "beat": (self._beat, self._config.heartbeat_s),
         }
         try:

@@ -3,6 +3,7 @@
 from datetime import datetime
 
 from shared.documents.base import Document
+from shared.documents.states import Termination
 
 
 class ClientRequest(Document):
@@ -26,13 +27,20 @@ class SessionEnd(Document):
     given_back: bool = False
 
 
+class MetLimit(Document):
+    """A request was refused because of a limit of the episode. `turn`: the number that it would have had; a reply to that turn
+    or a later one shows that the agent went on within the limit."""
+
+    termination: Termination
+    turn: int
+
+
 class AgentSession(Document):
     """An attempt of an agent that runs elsewhere. `key_hash`: of the attempt's key, by which any gateway process finds it.
-    `score`: the one posted last. `limit`: of the episode, that the last request met: a `Termination`. `end`: what the first
-    request to end it said."""
+    `score`: the one posted last. `limit`: the one met last. `end`: what the first request to end it said."""
 
     key_hash: str
     score: float | None = None
-    limit: str | None = None
+    limit: MetLimit | None = None
     end: SessionEnd | None = None
     ended_at: datetime | None = None

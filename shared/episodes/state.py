@@ -85,6 +85,17 @@ class EpisodeState:
         """Turns that were asked and not written since: the episode is incomplete as long as there are any."""
         return [turn.number for turn in self.turns if turn.is_open]
 
+    def was_asked_again(self, turn: TurnState) -> bool:
+        """Whether an agent sent the same request once more after this one, and has the reply to that."""
+        client = turn.dispatch.client
+        return client is not None and any(
+            later.number > turn.number
+            and later.reply is not None
+            and later.dispatch.client is not None
+            and later.dispatch.client.identity == client.identity
+            for later in self.turns
+        )
+
     @property
     def num_tokens(self) -> int:
         """Sampled by engines."""

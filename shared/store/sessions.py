@@ -14,7 +14,7 @@ from pymongo.asynchronous.collection import AsyncCollection
 from pymongo.asynchronous.database import AsyncDatabase
 
 from shared.documents import Claim, DispatchedSamplingTask, Record
-from shared.documents.agent_sessions import AgentSession, SessionEnd
+from shared.documents.agent_sessions import AgentSession, MetLimit, SessionEnd
 from shared.documents.states import RecordStatus
 from shared.store.pipelines import NOW, insert_once, literal
 from shared.store.records import closing_update, reply_update
@@ -66,8 +66,7 @@ class SessionVerbs:
         done = await self._dispatches.bulk_write(updates)
         if not done.upserted_count and not await self._is_asked_by(dispatch.id, dispatch.client.asked_by):
             return Opened.TAKEN
-        playing = {"_id": dispatch.record, "status": RecordStatus.RUNNING.value, "session.end": None}
-        return Opened.OPEN if await self._records.find_one(playing, {"_id": 1}) is not None else Opened.ENDED
+        return Opened.OPEN if await self._is_played(dispatch.record) else Opened.ENDED
 
     async def _is_asked_by(self, dispatch_id: str, asked_by: str | None) -> bool:
         """Whether the request that is there is of this process: its first attempt to write it came through."""
@@ -82,13 +81,21 @@ class SessionVerbs:
 
     async def post_score(self, record_id: str, score: float) -> bool:
         """Replace the attempt's score. False: the attempt has ended."""
-        where = {"_id": record_id, "status": RecordStatus.RUNNING.value, "session.end": None}
-        return (await self._records.update_one(where, {"$set": {"session.score": score}})).matched_count == 1
+        return (
+            await self._records.update_one(_played(record_id), {"$set": {"session.score": score}})
+        ).matched_count == 1
 
-    async def note_limit(self, record_id: str, limit: str | None) -> None:
-        """The limit of the episode that the last request met; None: it met none."""
-        where = {"_id": record_id, "status": RecordStatus.RUNNING.value, "session.end": None}
-        await self._records.update_one(where, {"$set": {"session.limit": limit}})
+    async def score_turn(self, record_id: str, turn: str, score: float) -> bool:
+        """Replace the score of an answered turn. False: there is none, or the attempt has ended."""
+        if not await self._is_played(record_id):
+            return False
+        where = {"_id": f"{record_id}:{turn}", "record": record_id, "response": {"$ne": None}}
+        return (await self._dispatches.update_one(where, {"$set": {"score": score}})).matched_count == 1
+
+    async def meet_limit(self, record_id: str, limit: MetLimit) -> None:
+        """Note that a request met a limit of the episode."""
+        said = {"session.limit": limit.model_dump()}
+        await self._records.update_one(_played(record_id), {"$set": said})
 
     async def end(self, record_id: str, end: SessionEnd) -> Record | None:
         """End the attempt; the first caller decides how. Returns the record, or None if there is no such attempt."""
@@ -97,3 +104,17 @@ class SessionVerbs:
         await self._records.update_one(where | {"session.end": None}, [{"$set": said}])
         document = await self._records.find_one(where)
         return None if document is None else Record.from_mongo(document)
+
+    async def over(self, record_ids: Sequence[str]) -> set[str]:
+        """Those of these attempts that have ended, at any process."""
+        ended: Document = {"$or": [{"session.end": {"$ne": None}}, {"status": {"$ne": RecordStatus.RUNNING.value}}]}
+        found = self._records.find({"_id": {"$in": list(record_ids)}, **ended}, {"_id": 1})
+        return {document["_id"] async for document in found}
+
+    async def _is_played(self, record_id: str) -> bool:
+        return await self._records.find_one(_played(record_id), {"_id": 1}) is not None
+
+
+def _played(record_id: str) -> Document:
+    """Filter of an attempt that has not ended."""
+    return {"_id": record_id, "status": RecordStatus.RUNNING.value, "session.end": None}

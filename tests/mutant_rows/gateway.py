@@ -11,8 +11,65 @@ RESPONSES = "tests/sampler/gateway/test_responses.py"
 GOOGLE = "tests/sampler/gateway/test_google_generate.py"
 
 EXTERNAL = "tests/sampler/gateway/test_external.py"
+RACES = "tests/sampler/gateway/test_external_races.py"
 
 MUTANTS = (
+    Mutant(
+        "a second sample of a request does not take the thread of the first",
+        "sampler/gateway/session.py",
+        "if sent.is_again and (waiting",
+        "if (waiting",
+        f"{RACES}::test_two_samples_of_one_request_at_two_processes_both_count",
+    ),
+    Mutant(
+        "a request that was asked again is no failure",
+        "sampler/gateway/shared_journal.py",
+        "unanswered = DispatchStatus.CANCELLED",
+        "unanswered = DispatchStatus.FAILED",
+        f"{RACES}::test_a_killed_request_that_continued_a_conversation_is_sent_again_and_scored",
+    ),
+    Mutant(
+        "a written reply whose client left is a turn",
+        "sampler/gateway/shared_journal.py",
+        "if self._unwritten[dispatch_id].response is not None and isinstance(exc, asyncio.CancelledError):",
+        "if False:",
+        f"{RACES}::test_a_reply_that_was_written_as_its_client_left_is_a_turn",
+    ),
+    Mutant(
+        "a limit is known to every gateway",
+        "sampler/gateway/attempts.py",
+        "await self._resources.store.sessions.meet_limit(self.claim.record_id, limit)",
+        "pass",
+        f"{RACES}::test_a_limit_that_a_request_met_ends_the_episode_at_every_process",
+    ),
+    Mutant(
+        "an attempt that ended elsewhere leaves its place",
+        "sampler/gateway/attempts.py",
+        "elif attempt.is_idle or attempt.claim.record_id in over:",
+        "elif attempt.is_idle:",
+        f"{RACES}::test_an_attempt_that_ended_elsewhere_leaves_its_place",
+    ),
+    Mutant(
+        "a harness that left gets no task",
+        "sampler/gateway/harness_api.py",
+        "    if await request.is_disconnected():\n        left",
+        "    if False:\n        left",
+        f"{RACES}::test_a_task_whose_harness_left_while_it_waited_is_claimed_by_another",
+    ),
+    Mutant(
+        "an end that was half written is finished",
+        "sampler/gateway/attempts.py",
+        "                await self._finish_again(record)",
+        "                pass",
+        f"{RACES}::test_an_end_that_a_process_did_not_live_to_finish_is_finished_by_the_next",
+    ),
+    Mutant(
+        "a stop in the middle of scoring releases no slot of an agent elsewhere",
+        "sampler/episode.py",
+        "if sampler._goes_on_elsewhere and isinstance(exc, asyncio.CancelledError):",
+        "if False:",
+        f"{RACES}::test_a_stop_in_the_middle_of_scoring_leaves_the_end_to_another_process",
+    ),
     Mutant(
         "a gateway that missed a turn writes no more",
         "sampler/gateway/shared_journal.py",
@@ -51,7 +108,7 @@ MUTANTS = (
     Mutant(
         "a reply is written before the client is told",
         "sampler/gateway/shared_journal.py",
-        "if not await self._store.sessions.save_reply(self._unwritten[dispatch_id]):",
+        "if not await finished(self._store.sessions.save_reply(self._unwritten[dispatch_id])):",
         "if False:",
         f"{EXTERNAL}::test_any_process_goes_on_with_an_attempt_token_by_token",
     ),

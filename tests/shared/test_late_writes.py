@@ -51,6 +51,7 @@ READS = {
         "leases.all",
         "leases.is_held",
         "leases.claimed",
+        "sessions.over",
     ),
 }
 REASONS = {
@@ -66,7 +67,8 @@ REASONS = {
     "workers.heartbeat": "the next one is right again",
     "workers.leave": "the next heartbeat is right again",
     "sessions.post_score": "an agent's word: the last one counts",
-    "sessions.note_limit": "of the last request that met one; at worst a crash counts as an end by that limit",
+    "sessions.score_turn": "an agent's word: the last one counts",
+    "sessions.meet_limit": "the limit met last counts, until a turn after it is answered",
     "leases.renew": "a claim that lasts ends later",
     "leases.stay": "an occupant that is registered counts as dead later",
     "indexes": "they are there or not",
