@@ -38,7 +38,7 @@ log = logging.getLogger(__name__)
 
 BACKLOG = 2048
 KEEP_ALIVE_S = 75
-RENEWALS = 4  # of a lease at least, while a request runs
+LEAST_RENEWALS = 4  # of a lease, while a request runs
 
 
 class GatewayConfig(SamplerConfig):
@@ -80,7 +80,7 @@ class GatewayService(SamplerService):
         self._token = token
         self._url = (config.gateway_url or f"http://{reachable(config.gateway_host)}:{port}").rstrip("/")
         self._lease_s = config.attempt_idle_s
-        self._renew_s = min(config.renew_s, config.attempt_idle_s / RENEWALS)
+        self._renew_s = min(config.renew_s, config.attempt_idle_s / LEAST_RENEWALS)
         self._attempts = Attempts(self._resources, config.attempt_idle_s)
 
     # ------------------------------------------------------------------ what the routes ask for
