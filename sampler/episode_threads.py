@@ -99,6 +99,8 @@ class EpisodeThreads:
         view = self.view((turn.policy, turn.thread), tools or None)
         view.next_prompt(dispatch.messages, restart=False)
         view.context.ids = state.prompt_of(turn.number)  # a template may show the time: what was sampled counts
+        if dispatch.service is not None:
+            view.affinity[dispatch.sampled_by or ""] = dispatch.service  # which has the thread's KV cache
         parent = Parent(dispatch.parent if turn.parent is not None else None, turn.shared, turn.kind)
         reply = self.replied(view, dispatch, parent, turn.output_ids, response.text)
         return Turn(

@@ -26,7 +26,7 @@ from sampler.gateway.server import reachable
 from sampler.quiet_server import QuietServer
 from sampler.service.service import SamplerService, service_parts
 from shared.configuration.secrets import token_of
-from shared.documents import Record
+from shared.documents import Claim, Record
 from shared.documents.agent_sessions import SessionEnd
 from shared.documents.states import RecordStatus
 from shared.episodes.feedback import FeedbackGiven, give_feedback
@@ -82,6 +82,7 @@ class GatewayService(SamplerService):
         self._lease_s = config.attempt_idle_s
         self._renew_s = min(config.renew_s, config.attempt_idle_s / LEAST_RENEWALS)
         self._attempts = Attempts(self._resources, config.attempt_idle_s)
+        self._claiming = 0
 
     # ------------------------------------------------------------------ what the routes ask for
 
@@ -95,13 +96,22 @@ class GatewayService(SamplerService):
 
     async def claim_attempt(self) -> Mapping[str, Any] | None:
         """A task with the key of its attempt; None: no task can be claimed now."""
-        if self._stop.is_set() or len(self._attempts) >= self._config.max_concurrent_episodes:
+        if self._stop.is_set() or len(self._attempts) + self._claiming >= self._config.max_concurrent_episodes:
             return None
-        claim = await self._claim()
-        if claim is None:
-            return None
-        attempt, key = await self._attempts.begin(claim)
-        opening = ExternalSampler(self._resources, claim).opening_messages()
+        self._claiming += 1
+        try:
+            claim = await self._claim()
+            return None if claim is None else await self._offer(claim)
+        finally:
+            self._claiming -= 1
+
+    async def _offer(self, claim: Claim) -> Mapping[str, Any]:
+        try:
+            opening = ExternalSampler(self._resources, claim).opening_messages()
+            attempt, key = await self._attempts.begin(claim)
+        except BaseException:  # a wrong setting, or this process ends: the slot is another's
+            await self._give_back(claim)
+            raise
         return offer_of(attempt, key, self._url, list(opening))
 
     async def attempt_of(self, key: str) -> Attempt | None:

@@ -226,3 +226,24 @@ async def test_scores_that_are_no_float_are_refused(store: Store) -> None:
                 "/score", content=f'{{"score": {score}}}', headers={"x-api-key": offer["api_key"]}
             )
             assert answer.status_code == 400, answer.text
+
+
+async def test_claims_at_once_exceed_no_limit_of_attempts(store: Store) -> None:
+    await tasks(store, 8)
+    async with gateway(store, ScriptedEngine(CALLS), max_concurrent_episodes=2) as one:
+        await one.claim(wait_s=30)
+        answers = await asyncio.gather(*(one.http.post("/claim", json={}) for _ in range(6)))
+        assert sorted(answer.status_code for answer in answers) == [200, *[503] * 5]
+
+
+async def test_a_process_that_learns_of_an_attempt_asks_the_engine_that_has_its_cache(store: Store) -> None:
+    await tasks(store)
+    async with gateway(store, ScriptedEngine(CALLS)) as a, gateway(store, ScriptedEngine(CALLS)) as b:
+        offer = await a.claim()
+        await step(a.sdk(offer["api_key"]), list(offer["messages"]))
+        attempt = await b.service.attempt_of(offer["api_key"])
+        assert attempt is not None
+        session = await attempt._session()
+        (view,) = session.sampler._threads._views.values()
+        _, (dispatch,) = await documents(store, offer["record"])
+        assert view.affinity == {"": dispatch.service}
