@@ -42,7 +42,7 @@ class Attempt:
     def __init__(self, resources: Resources, claim: Claim, idle_s: float) -> None:
         self._resources = resources
         self._idle_s = idle_s
-        self._loading = asyncio.Lock()
+        self._loading, self._ending = asyncio.Lock(), asyncio.Lock()
         self._current: AttemptSession | None = None
         self._sampler: ExternalSampler | None = None
         self._earlier: list[AttemptSession] = []  # that have requests, and do not know all turns any more
@@ -119,6 +119,18 @@ class Attempt:
 
         Raises GatewayError if the attempt is lost.
         """
+        async with self._ending:  # an end that is sent again while a scorer works waits for that
+            return await self._ended(end)
+
+    async def close(self) -> None:
+        """Cancel the requests of this process."""
+        sessions = [*self._earlier, *([] if self._current is None else [self._current])]
+        for session in sessions:
+            await session.close()
+
+    # ------------------------------------------------------------------ inside
+
+    async def _ended(self, end: SessionEnd) -> Record:
         store, name = self._resources.store, self.claim.record_id
         record = await store.sessions.end(name, end)
         assert record is not None, "an attempt has a record with a session"
@@ -137,14 +149,6 @@ class Attempt:
         found = await store.records.get(name)
         assert found is not None, "records are not deleted while the run goes on"
         return found
-
-    async def close(self) -> None:
-        """Cancel the requests of this process."""
-        sessions = [*self._earlier, *([] if self._current is None else [self._current])]
-        for session in sessions:
-            await session.close()
-
-    # ------------------------------------------------------------------ inside
 
     async def _session(self) -> AttemptSession:
         async with self._loading:

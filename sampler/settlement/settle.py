@@ -125,9 +125,10 @@ async def _parts(store: Store, task: Task, scored: Mapping[str, float]) -> dict[
         raise SpoiltRecord(min(missing), MalformedDocument(Record.collection, min(missing), "it is gone"))
     parts: dict[str, list[Part]] = {task.policy: []}
     for rid, score in scored.items():
-        _require_closed(rid, dispatches[rid])
+        own_turns = [dispatch for dispatch in dispatches[rid] if records[rid].includes(dispatch.id)]
+        _require_closed(rid, own_turns)
         turns: dict[str, list[DispatchedSamplingTask]] = {task.policy: []}
-        for dispatch in answered(dispatches[rid]):
+        for dispatch in answered(own_turns):
             turns.setdefault(dispatch.policy or task.policy, []).append(dispatch)
         for policy, taken in turns.items():
             own = taken if any(dispatch.sampled_by is None for dispatch in taken) else []

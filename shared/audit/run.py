@@ -305,7 +305,7 @@ def _audit_episode(
     record = report.read(Record, document)
     if record is None:
         return
-    state = EpisodeState(record, dispatches)
+    state = EpisodeState(record, [dispatch for dispatch in dispatches if record.includes(dispatch.id)])
     wrong = [f"turn {number} is open" for number in state.open_turns] + state.problems
     report.look(Check.COMPLETE, not wrong, f"{record.id}: {'; '.join(wrong)}")
 

@@ -189,6 +189,11 @@ class Record(Document):
             session=session,
         )
 
+    def includes(self, dispatch: str) -> bool:
+        """Whether the request is part of the episode, which has ended. Of an agent elsewhere, one may have been written in the
+        moment in which its attempt ended; it was never asked."""
+        return self.session is None or dispatch in self.traj
+
 
 class ToolCallResult(Document):
     """One tool call and its result. `result` is the text that the model read."""

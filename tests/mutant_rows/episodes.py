@@ -60,7 +60,7 @@ MUTANTS = (
     Mutant(
         "threads: an episode with an open request is not settled",
         "sampler/settlement/settle.py",
-        "        _require_closed(rid, dispatches[rid])\n",
+        "        _require_closed(rid, own_turns)\n",
         "",
         f"{STATE}::test_an_episode_with_an_open_request_is_set_aside_at_settlement_and_found_by_the_audit",
     ),

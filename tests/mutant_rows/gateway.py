@@ -15,6 +15,27 @@ RACES = "tests/sampler/gateway/test_external_races.py"
 
 MUTANTS = (
     Mutant(
+        "a request written as its attempt ended is no part of it",
+        "shared/documents/data.py",
+        "return self.session is None or dispatch in self.traj",
+        "return True",
+        f"{RACES}::test_a_request_that_came_while_the_attempt_ended_keeps_no_episode_from_training",
+    ),
+    Mutant(
+        "an end that is sent again waits for the first",
+        "sampler/gateway/attempts.py",
+        "async with self._ending:",
+        "async with asyncio.Lock():",
+        f"{RACES}::test_an_end_that_is_sent_again_is_scored_once",
+    ),
+    Mutant(
+        "claims at once exceed no limit",
+        "sampler/gateway/service.py",
+        "        self._claiming += 1\n",
+        "",
+        f"{RACES}::test_claims_at_once_exceed_no_limit_of_attempts",
+    ),
+    Mutant(
         "a second sample of a request does not take the thread of the first",
         "sampler/gateway/session.py",
         "if sent.is_again and (waiting",
@@ -80,8 +101,8 @@ MUTANTS = (
     Mutant(
         "a turn's number is used once by all gateways",
         "shared/store/sessions.py",
-        'if written is None or written.get("client", {}).get("asked_by") != dispatch.client.asked_by:',
-        "if written is None:",
+        "if not done.upserted_count and not await self._is_asked_by(dispatch.id, dispatch.client.asked_by):",
+        "if False:",
         f"{EXTERNAL}::test_any_process_goes_on_with_an_attempt_token_by_token",
     ),
     Mutant(

@@ -8,9 +8,12 @@ from openai import APIStatusError
 
 from sampler.gateway.external_sampler import ExternalSampler
 from sampler.scorers import Score
+from shared.audit.run import Check, audit
 from shared.documents import Claim
-from shared.documents.states import DispatchStatus, SlotStatus
+from shared.documents.agent_sessions import ClientRequest
+from shared.documents.states import OVER, DispatchStatus, SlotStatus
 from shared.store import Store
+from shared.store.sessions import Opened
 from tests.sampler.gateway.agents import ScriptedEngine, trained_ids
 from tests.sampler.gateway.gateways import documents, gateway, tasks
 from tests.sampler.gateway.test_external import CALLS, step
@@ -247,3 +250,48 @@ async def test_a_process_that_learns_of_an_attempt_asks_the_engine_that_has_its_
         (view,) = session.sampler._threads._views.values()
         _, (dispatch,) = await documents(store, offer["record"])
         assert view.affinity == {"": dispatch.service}
+
+
+async def test_an_end_that_is_sent_again_is_scored_once(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    await tasks(store)
+    scored, evaluate = [], ExternalSampler.evaluate_record
+
+    async def slow(sampler: ExternalSampler) -> Score:
+        scored.append(sampler)
+        await asyncio.sleep(0.3)
+        return await evaluate(sampler)
+
+    monkeypatch.setattr(ExternalSampler, "evaluate_record", slow)
+    async with gateway(store, ScriptedEngine(CALLS)) as one:
+        offer = await one.claim()
+        await step(one.sdk(offer["api_key"]), list(offer["messages"]))
+        done = await asyncio.gather(*(one.finish(offer["api_key"], score=score) for score in (1, 1, 1)))
+    assert [answer.json()["score"] for answer in done] == [1, 1, 1]
+    assert len(scored) == 1
+
+
+async def test_a_request_that_came_while_the_attempt_ended_keeps_no_episode_from_training(store: Store) -> None:
+    """Its process wrote it, and was killed before it saw that the attempt had ended."""
+    await tasks(store)
+    async with gateway(store, ScriptedEngine(CALLS)) as one:
+        offer = await one.claim()
+        await step(one.sdk(offer["api_key"]), list(offer["messages"]))
+        _, (asked,) = await documents(store, offer["record"])
+        finish = one.service._store.tasks.finish_slot
+
+        async def late(claim: Claim, score: float) -> bool:
+            client = ClientRequest(identity="late", cause="other", asked_by="another")
+            values = {"id": f"{offer['record']}:1", "turn": 1, "response": None, "finished_at": None, "client": client}
+            request = asked.model_copy(update={**values, "status": DispatchStatus.RUNNING, "weight_versions": []})
+            assert await store.sessions.open_turn(request) is Opened.ENDED
+            return await finish(claim, score)
+
+        one.service._store.tasks.finish_slot = late  # type: ignore[method-assign]
+        await one.finish(offer["api_key"], score=1)
+    task = await store.tasks.get(asked.record.rsplit(":", 2)[0])
+    assert task is not None
+    assert task.status in OVER
+    assert await store.malformed.all() == []
+    report = await audit(store)
+    assert not report.results[Check.COMPLETE].violations
+    assert report.results[Check.COMPLETE].examined == 1
