@@ -24,7 +24,7 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from sampler.gateway.dialects import CHAT_PATHS, COUNT_PATHS, Dialect, dialect_of
-from sampler.gateway.exchange import ChatReply, ChatRequest, GatewayError, Problem
+from sampler.gateway.exchange import AskAgain, ChatReply, ChatRequest, GatewayError, Problem
 from sampler.gateway.session import SentRequest
 from sampler.gateway.streaming import BROKEN, ReplyStream
 
@@ -177,7 +177,7 @@ async def _events(
     try:
         while not asking.done():
             if stream.broken:
-                raise GatewayError(Problem.FAILED, BROKEN)
+                raise AskAgain(BROKEN)
             stream.changed.clear()
             if stream.head is not None:
                 for name, data in writer.told(stream.head, stream.reasoning, stream.content):
@@ -234,4 +234,4 @@ async def _score(request: Request, session: ServedSession) -> Response:
 
 def error_response(dialect: Dialect, error: GatewayError) -> Response:
     status, body = dialect.error(error)
-    return JSONResponse(body, status, headers=None if error.problem is Problem.TOO_MANY else NO_RETRY)
+    return JSONResponse(body, status, headers=None if error.may_pass else NO_RETRY)

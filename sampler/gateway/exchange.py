@@ -37,6 +37,22 @@ class GatewayError(Exception):
         super().__init__(message)
         self.problem, self.message = problem, message
 
+    @property
+    def may_pass(self) -> bool:
+        """Whether the very same request may get a reply if it is sent again."""
+        return self.problem is Problem.TOO_MANY
+
+
+class AskAgain(GatewayError):
+    """A failure that leaves the attempt as it was."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(Problem.FAILED, message)
+
+    @property
+    def may_pass(self) -> bool:
+        return True
+
 
 @dataclass(frozen=True, slots=True)
 class ChatRequest:

@@ -10,7 +10,7 @@ import secrets
 from collections.abc import Coroutine, Sequence
 from typing import Any, TypeVar
 
-from sampler.gateway.exchange import GatewayError, Problem
+from sampler.gateway.exchange import AskAgain, GatewayError, Problem
 from sampler.journal import Journal, ended
 from shared.documents import DispatchedSamplingTask
 from shared.documents.states import DispatchStatus
@@ -22,13 +22,11 @@ T = TypeVar("T")
 ENDED = "the attempt that this key belongs to has ended"
 
 
-class StaleAttempt(GatewayError):
+class StaleAttempt(AskAgain):
     """Another process has continued the attempt."""
 
     def __init__(self) -> None:
-        super().__init__(
-            Problem.FAILED, "another gateway process has continued this attempt at the same time; ask again"
-        )
+        super().__init__("another gateway process has continued this attempt at the same time; ask again")
 
 
 class SharedJournal(Journal):

@@ -12,7 +12,7 @@ import asyncio
 import time
 from collections.abc import Sequence
 
-from sampler.gateway.exchange import GatewayError, Problem, ReplyHead, reply_id
+from sampler.gateway.exchange import AskAgain, ReplyHead, reply_id
 from sampler.parsers import ParsedReply
 from sampler.parsers.reply import END_THINK, THINK, split_reasoning
 from sampler.turn import HALF, PartialTurn
@@ -41,7 +41,7 @@ class ReplyStream:
             self.broken = True
             self.changed.set()
             if partial.is_whole:
-                raise GatewayError(Problem.FAILED, BROKEN)
+                raise AskAgain(BROKEN)
             return
         self._text = partial.text.rstrip(HALF)
         reasoning, content = plain_parts(partial.text, self._openings, in_reasoning=partial.opens_reasoning)

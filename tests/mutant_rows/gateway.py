@@ -15,6 +15,13 @@ RACES = "tests/sampler/gateway/test_external_races.py"
 
 MUTANTS = (
     Mutant(
+        "SDKs ask again what may pass",
+        "sampler/gateway/app.py",
+        "headers=None if error.may_pass else NO_RETRY",
+        "headers=NO_RETRY",
+        f"{RACES}::test_a_request_that_may_pass_is_asked_again_by_its_sdk",
+    ),
+    Mutant(
         "a request written as its attempt ended is no part of it",
         "shared/documents/data.py",
         "return self.session is None or dispatch in self.traj",

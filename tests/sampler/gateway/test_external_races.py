@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from openai import APIStatusError
 
+from sampler.gateway import attempts
 from sampler.gateway.external_sampler import ExternalSampler
 from sampler.scorers import Score
 from shared.audit.run import Check, audit
@@ -295,3 +296,15 @@ async def test_a_request_that_came_while_the_attempt_ended_keeps_no_episode_from
     report = await audit(store)
     assert not report.results[Check.COMPLETE].violations
     assert report.results[Check.COMPLETE].examined == 1
+
+
+async def test_a_request_that_may_pass_is_asked_again_by_its_sdk(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    await tasks(store)
+    async with gateway(store, ScriptedEngine(CALLS)) as a, gateway(store, ScriptedEngine(CALLS)) as b:
+        offer = await a.claim()
+        messages = list(offer["messages"])
+        for one in (b, a):
+            await step(one.sdk(offer["api_key"]), messages)
+        monkeypatch.setattr(attempts, "MOST_RELOADS", 1)
+        await step(b.sdk(offer["api_key"], max_retries=1), messages)
+        assert (await b.finish(offer["api_key"], score=1)).json()["status"] == "scored"
