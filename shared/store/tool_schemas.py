@@ -23,5 +23,7 @@ class ToolSchemaVerbs:
         await self._schemas.update_one({"_id": schemas.id}, insert_once(schemas.to_mongo()), upsert=True)
 
     async def get_many(self, hashes: Sequence[str]) -> dict[str, ToolSchemas]:
+        if not hashes:  # an episode without tools
+            return {}
         found = await readable(ToolSchemas, self._schemas.find({"_id": {"$in": list(hashes)}}))
         return {schemas.id: schemas for schemas in found}

@@ -69,6 +69,20 @@ async def test_a_turn_of_an_attempt_reads_no_request_that_this_process_wrote(sto
     assert await listed.count_documents(ours | {"op": {"$in": ["query", "getmore", "command"]}}) == 0
 
 
+async def test_an_attempt_without_tools_looks_for_no_tool_list(store: Store) -> None:
+    await tasks(store)
+    async with gateway(store, ScriptedEngine(["<answer>7</answer>"])) as one:
+        await store.database.command("profile", 2)
+        offer = await one.claim()
+        await one.sdk(offer["api_key"]).chat.completions.create(model="main", messages=offer["messages"])
+        assert (await one.finish(offer["api_key"])).json()["status"] == "scored"
+        await store.database.command("profile", 0)
+    listed = store.database["system.profile"]
+    found = set(await listed.distinct("ns"))
+    assert f"{store.database.name}.records" in found
+    assert f"{store.database.name}.tool_schemas" not in found
+
+
 @pytest.mark.parametrize("order", list(itertools.product("ab", repeat=3)))
 async def test_any_process_goes_on_with_an_attempt_token_by_token(store: Store, order: tuple[str, ...]) -> None:
     await tasks(store)
