@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sampler.engine.client import streamed
-from sampler.engine.client.streamed import StreamedAnswer
+from sampler.engine.client.streamed import MAX_EVENTS, StreamedAnswer, interval_of
 from sampler.errors import EngineContractBroken
 
 EVENTS: list[dict[str, Any]] = [
@@ -45,3 +45,9 @@ def test_a_stream_that_ends_in_the_middle_of_an_event_is_no_reply() -> None:
     answer.feed(b'data: {"output_ids": [1')
     with pytest.raises(EngineContractBroken, match="expected JSON"):
         answer.whole("engine", httpx.Response(200))
+
+
+def test_an_engine_is_asked_for_at_most_so_many_events_of_a_reply() -> None:
+    for most in (1, 127, 128, 129, 255, 500, 4096, 100_000):
+        assert -(-most // interval_of(most)) <= MAX_EVENTS
+    assert interval_of(None) == interval_of(MAX_EVENTS) == 1

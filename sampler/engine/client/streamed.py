@@ -29,7 +29,7 @@ _IDS = re.compile(rb'"output_ids": ?(\[[0-9, ]*\])')  # in no text of an event, 
 
 def interval_of(max_new_tokens: int | None) -> int:
     """Tokens from one event to the next."""
-    return max(1, (max_new_tokens or 0) // MAX_EVENTS)
+    return max(1, -(-(max_new_tokens or 0) // MAX_EVENTS))
 
 
 class StreamedAnswer:
