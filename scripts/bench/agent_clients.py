@@ -94,13 +94,14 @@ async def claiming(options: argparse.Namespace) -> None:
 
     async def agent() -> None:
         for _ in numbers:
-            connection = RawConnection(options.url)
-            offer = json.loads(await connection.post("/claim", {"wait_s": CLAIM_S}))
-            playing = RawConnection(offer["url"])
+            asking = RawConnection(options.url)
+            offer = json.loads(await asking.post("/claim", {"wait_s": CLAIM_S}))
+            asking.close()
+            playing, finishing = RawConnection(offer["url"]), RawConnection(options.url)
             await converse(playing, offer, options.turns, streamed=options.streamed)
-            await connection.post("/finish", {}, offer["api_key"])
             playing.close()
-            connection.close()
+            await finishing.post("/finish", {}, offer["api_key"])  # servers close what is idle for a minute
+            finishing.close()
 
     async with asyncio.TaskGroup() as group:
         for _ in range(options.at_once):
