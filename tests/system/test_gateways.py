@@ -1,4 +1,4 @@
-"""The real loop with agents that run elsewhere: two gateway processes, which are killed in the middle of streams."""
+"""The real loop with agents that run elsewhere: gateways, the engine and agents are killed in the middle of streams."""
 
 import asyncio
 import contextlib
@@ -28,11 +28,18 @@ class Harness:
         self.stopped = asyncio.Event()
         self.finished: dict[str, float | None] = {}
         self._at = 0
+        self._agents: list[asyncio.Task[None]] = []
 
     async def play_all(self, at_once: int) -> None:
         async with asyncio.TaskGroup() as group:
             for _ in range(at_once):
-                group.create_task(self._play())
+                self._agents.append(group.create_task(self._play()))
+            self._group = group
+
+    def kill_agent(self) -> None:
+        """It finishes nothing and gives nothing back; another takes its place."""
+        self._agents.pop(0).cancel()
+        self._agents.append(self._group.create_task(self._play()))
 
     async def _play(self) -> None:
         while not self.stopped.is_set():
@@ -45,9 +52,10 @@ class Harness:
                 for _ in range(2):
                     messages.append({"role": "assistant", "content": await self._streamed(offer, messages)})
                     messages.append({"role": "user", "content": "Go on."})
-            except openai.APIStatusError:  # lost: its lease is over
-                continue
-            done = await self._post("/finish", {"score": len(messages[-2]["content"]) % 2}, offer["api_key"])
+                end: dict[str, Any] = {"score": len(messages[-2]["content"]) % 2}
+            except openai.APIStatusError as exc:
+                end = {"error": str(exc)}
+            done = await self._post("/finish", end, offer["api_key"])
             if done.status_code == 200:
                 self.finished[offer["record"]] = done.json()["score"]
 
@@ -59,7 +67,9 @@ class Harness:
                 async with openai.AsyncOpenAI(base_url=f"{url}/v1", api_key=offer["api_key"], max_retries=0) as client:
                     stream = await client.chat.completions.create(model="main", messages=messages, stream=True)
                     return "".join([part.choices[0].delta.content or "" async for part in stream if part.choices])
-            except (openai.APIConnectionError, httpx.TransportError):
+            except openai.APIStatusError:
+                raise
+            except (openai.APIError, httpx.TransportError):  # the gateway is gone, or the stream ended with an error
                 await asyncio.sleep(0.2)
 
     async def _post(self, path: str, body: dict[str, Any], key: str = "none") -> httpx.Response:
@@ -71,20 +81,28 @@ class Harness:
             await asyncio.sleep(0.2)
 
 
-async def test_gateways_are_killed_in_the_middle_of_streams_and_no_reply_is_lost_or_doubled(tmp_path: Path) -> None:
-    with Run(tmp_path, max_steps=6) as run:
+async def test_gateways_the_engine_and_agents_are_killed_in_streams_and_no_reply_is_lost_or_doubled(
+    tmp_path: Path,
+) -> None:
+    with Run(tmp_path, max_steps=8) as run:
         ports = {f"gateway{k}": free_port() for k in range(2)}
         harness = Harness([f"http://127.0.0.1:{port}" for port in ports.values()])
-        await queue_tasks(run, first=12)
+        await queue_tasks(run, first=16)
         run.start_trainer()
         run.start_keeper()
         for name, port in ports.items():
             run.start_gateway(name, port)
         playing = asyncio.create_task(harness.play_all(at_once=6))
-        for name, port in [*ports.items()] * 2:
+        for name in ("gateway0", "gateway1", "agent", "keeper", "gateway0"):
             await run.until("requests that are sampled", some_running)
-            run.end(name, signal.SIGKILL)
-            run.start_gateway(name, port)
+            if name == "agent":
+                harness.kill_agent()
+            else:
+                run.end(name, signal.SIGKILL)
+            if name == "keeper":
+                run.start_keeper()  # its engine ended with it
+            elif name in ports:
+                run.start_gateway(name, ports[name])
             before = len(harness.finished)
             await run.until("episodes end", lambda store: more_than(harness, before))  # noqa: B023 - awaited at once
         assert await asyncio.to_thread(run.wait, "trainer") == 0, run.log("trainer")
@@ -97,7 +115,7 @@ async def test_gateways_are_killed_in_the_middle_of_streams_and_no_reply_is_lost
             assert report.ok, report
             assert report.results[Check.COMPLETE].examined > 0
             trained = await store.data.find({"status": "trained"})
-            assert {step for data in trained for step in data.trained_steps} == {1, 2, 3, 4, 5, 6}
+            assert {step for data in trained for step in data.trained_steps} == set(range(1, 9))
             for name, score in harness.finished.items():
                 record = await store.records.get(name)
                 assert record is not None
