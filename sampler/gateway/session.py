@@ -98,9 +98,7 @@ class AttemptSession:
             return self._replayed[sent.identity]
         overridden = self._require_possible(request)
         if sent.is_again and (waiting := self._elsewhere.pop(sent.identity, None)) is not None:
-            waiting.busy = (
-                False  # the process that had the same request is asked no more; else this may be a second sample
-            )
+            waiting.busy = False  # the process that had it is asked no more; else this may be a second sample
         task = asyncio.create_task(
             self._reply(request, sent, overridden, stream), name=f"agent request {self.sampler.claim.record_id}"
         )
