@@ -20,7 +20,7 @@ from tests.mutant_rows import MUTANTS
 from tests.mutant_rows.mutant import Mutant
 
 ROOT = Path(__file__).parents[1]
-COPIED = ("sampler", "shared", "trainer", "scripts", "tests", "assets", "pyproject.toml")
+COPIED = ("sampler", "shared", "trainer", "scripts", "tests", "assets", "docs", "pyproject.toml")
 LIMIT_S = 900.0
 FAILED = 1  # pytest's exit status where tests failed; others say that they could not run
 

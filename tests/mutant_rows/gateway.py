@@ -113,13 +113,6 @@ MUTANTS = (
         f"{EXTERNAL}::test_any_process_goes_on_with_an_attempt_token_by_token",
     ),
     Mutant(
-        "an attempt that ended is asked no more",
-        "sampler/gateway/attempts.py",
-        "if record is None or session is None or session.end is not None or record.status is not RecordStatus.RUNNING:",
-        "if record is None or session is None:",
-        f"{EXTERNAL}::test_an_episode_is_claimed_played_and_finished_from_outside",
-    ),
-    Mutant(
         "an attempt with a lost reply gets no score",
         "sampler/gateway/external_sampler.py",
         "        if self.open_turns:",
