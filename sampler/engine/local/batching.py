@@ -131,7 +131,7 @@ class Batching:
                 if reason is not None:
                     ended.append((g, reason))
                     continue
-            if g.stream and g.notify is not None:
+            if g.stream and g.notify is not None and g.params.streamed_at(len(g.output)):
                 self.notices.append(g.notify)
         for g, reason in ended:  # after all appends: leaving moves other rows, by their lengths
             self.finish(g, reason)

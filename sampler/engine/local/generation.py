@@ -33,10 +33,15 @@ class SamplingParams:
     ignore_eos: bool = False
     skip_special_tokens: bool = True
     sampling_seed: int | None = None
+    stream_interval: int = 1
 
     @property
     def greedy(self) -> bool:
         return self.top_k == 1
+
+    def streamed_at(self, count: int) -> bool:
+        """True if a stream has an event at this number of tokens: at the first, then every `stream_interval`."""
+        return (count - 1) % self.stream_interval == 0
 
     @property
     def filtered(self) -> bool:
@@ -60,7 +65,7 @@ class RunningSequence:
     stop_ids: frozenset[int]
     return_logprob: bool = False
     stream: bool = False
-    notify: Callable[[], None] | None = None  # called on the event loop, when finished or (stream) at every token
+    notify: Callable[[], None] | None = None  # called on the event loop, when finished or (stream) at an event
 
     output: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)

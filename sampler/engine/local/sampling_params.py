@@ -23,7 +23,7 @@ _FIELDS: dict[str, str] = {
 # Not supported: with these values alone, by which a client that sends every field changes nothing.
 _NEUTRAL: dict[str, object] = {
     "frequency_penalty": 0, "presence_penalty": 0, "repetition_penalty": 1, "min_new_tokens": 0, "no_stop_trim": False,
-    "spaces_between_special_tokens": True, "stream_interval": 1,
+    "spaces_between_special_tokens": True,
 }  # fmt: skip
 
 
@@ -48,6 +48,7 @@ def parse_sampling(raw: object) -> tuple[SamplingParams, int]:
         min_p=float(given.get("min_p", 0.0)),
         stop=(stop,) if isinstance(stop, str) else tuple(stop),
         stop_token_ids=frozenset(given.get("stop_token_ids", ())),
+        stream_interval=max(1, given.get("stream_interval", 1)),  # SGLang takes 0 and less for 1 too
         **{key: given[key] for key in ("ignore_eos", "skip_special_tokens", "sampling_seed") if key in given},
     )
     n = given.get("n", 1)
@@ -103,5 +104,5 @@ def _normalized(p: SamplingParams, given: dict[str, Any]) -> SamplingParams:
     top_k = 1 if greedy else (NO_TOP_K if p.top_k == -1 else p.top_k)
     return SamplingParams(
         p.max_new_tokens, 1.0 if greedy else p.temperature, p.top_p, top_k, p.min_p, tuple(s for s in p.stop if s),
-        p.stop_token_ids, p.ignore_eos, p.skip_special_tokens, p.sampling_seed,
+        p.stop_token_ids, p.ignore_eos, p.skip_special_tokens, p.sampling_seed, p.stream_interval,
     )  # fmt: skip

@@ -118,7 +118,10 @@ async def _disconnected(request: Request) -> None:
 
 
 async def _events(engine: Engine, g: RunningSequence) -> AsyncIterator[str]:
-    """One event per token, with all tokens so far. A disconnection cancels this iterator, whose end retires the sequence."""
+    """An event every `stream_interval` tokens, with all tokens so far.
+
+    A disconnection cancels this iterator, whose end retires the sequence.
+    """
     changed = asyncio.Event()
     g.notify = changed.set
     sent = 0
@@ -129,7 +132,8 @@ async def _events(engine: Engine, g: RunningSequence) -> AsyncIterator[str]:
             changed.clear()
             ready = len(g.logprobs) - (1 if g.finish else 0)  # the last token goes with the finish reason
             for count in range(sent + 1, ready + 1):
-                yield _event(answers.generation_json(g, engine.decode, count))
+                if g.params.streamed_at(count):
+                    yield _event(answers.generation_json(g, engine.decode, count))
             sent = ready
         yield _event(answers.generation_json(g, engine.decode))
         yield "data: [DONE]\n\n"

@@ -186,6 +186,19 @@ def test_a_stream_sends_one_event_per_token_and_then_done(server: Server, refere
     reference.assert_exact(0, PROMPT, events[-1])
 
 
+@pytest.mark.parametrize(
+    ("interval", "lengths"), [(4, [1, 5, 9, 10]), (3, [1, 4, 7, 10]), (50, [1, 10]), (0, list(range(1, 11)))]
+)
+def test_a_stream_sends_its_first_token_then_an_event_per_interval_and_the_last(
+    server: Server, reference: Reference, interval: int, lengths: list[int]
+) -> None:
+    sampling = {"max_new_tokens": 10, "ignore_eos": True, "stream_interval": interval}
+    body = {"input_ids": PROMPT, "sampling_params": sampling, "return_logprob": True, "stream": True}
+    events = [json.loads(line[6:]) for line in server.ok("/generate", body).text.split("\n\n") if line[6:7] == "{"]
+    assert [len(event["output_ids"]) for event in events] == lengths
+    reference.assert_exact(0, PROMPT, events[-1])
+
+
 def test_sampled_tokens_follow_the_distribution(server: Server, reference: Reference) -> None:
     """4,800 first tokens: the frequency of the likely ones within 6 standard errors of their probability."""
     sampling = {"max_new_tokens": 1, "ignore_eos": True}

@@ -169,7 +169,6 @@ def test_an_over_long_stream_is_an_error_event_with_status_200(server: Server) -
         {"sampling_params": {"repetition_penalty": 1.1}},
         {"sampling_params": {"min_new_tokens": 4}},
         {"sampling_params": {"no_stop_trim": True}},
-        {"sampling_params": {"stream_interval": 8}},
         {"sampling_params": {"logit_bias": {"2": 100}}},
         {"lora_path": "x"},
         {"return_logprob": True, "logprob_start_len": 0},
@@ -184,7 +183,7 @@ def test_options_that_only_sglang_supports_are_refused_and_not_ignored(server: S
 
 def test_neutral_values_of_what_is_refused_are_accepted(server: Server) -> None:
     sampling = {"repetition_penalty": 1.0, "frequency_penalty": 0, "presence_penalty": 0.0, "max_new_tokens": 1}
-    sampling |= {"min_new_tokens": 0, "no_stop_trim": False, "stream_interval": 1}
+    sampling |= {"min_new_tokens": 0, "no_stop_trim": False}
     assert server.post("/generate", {"input_ids": PROMPT, "sampling_params": sampling}).status_code == 200
 
 
