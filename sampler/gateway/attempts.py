@@ -72,6 +72,7 @@ class Attempt:
         self._asking += 1
         try:
             await self.renew()
+            may_miss_turns = True
             for _ in range(MOST_RELOADS):
                 session = await self._session()
                 try:
@@ -79,8 +80,11 @@ class Attempt:
                 except StaleAttempt:
                     self._forget(session)
                 except GatewayError as error:
-                    await self._note_limit(session, error)
-                    raise
+                    if error.problem is not Problem.INVALID or not may_miss_turns:
+                        await self._note_limit(session, error)
+                        raise
+                    may_miss_turns = False  # without another process's turns, a right request may look wrong
+                    self._forget(session)
             raise StaleAttempt
         finally:
             self._asking -= 1

@@ -11,7 +11,7 @@ from shared.documents.states import DispatchStatus, RecordStatus, SlotStatus
 from shared.episodes.state import EpisodeState
 from shared.store import Store
 from tests.sampler.gateway.agents import ADD, ScriptedEngine, call, trained_ids
-from tests.sampler.gateway.gateways import documents, gateway, tasks
+from tests.sampler.gateway.gateways import documents, gateway, tasks, waiting
 
 CALLS = [call("add", a=1, b=2), call("add", a=3, b=4), "<answer>7</answer>"]
 
@@ -103,6 +103,22 @@ async def test_any_process_goes_on_with_an_attempt_token_by_token(store: Store, 
     assert all(d.finished_at is not None for d in dispatches)
 
 
+async def test_a_reply_of_another_process_that_equals_an_earlier_one_is_not_taken_for_it(store: Store) -> None:
+    """Without that reply, the messages that are new look like a repetition of the thread."""
+    await tasks(store)
+    engine = ScriptedEngine(lambda prompt: CALLS[0])
+    async with gateway(store, engine) as a, gateway(store, engine) as b:
+        offer = await a.claim()
+        messages = list(offer["messages"])
+        for one in (a, a, b, a):
+            await step(one.sdk(offer["api_key"]), messages)
+        assert (await a.finish(offer["api_key"], score=1)).json()["status"] == "scored"
+    record, dispatches = await documents(store, offer["record"])
+    assert record.metrics == {"agent_first": 1, "agent_continued": 3}
+    assert trained_ids(dispatches) == engine.exchanges
+    assert [turn.kind.value for turn in EpisodeState(record, dispatches).turns] == ["root", *["bridge"] * 3]
+
+
 async def test_parallel_conversations_at_two_processes_lose_and_double_no_turn(store: Store) -> None:
     await tasks(store)
     engine = ScriptedEngine(lambda prompt: CALLS[0], 0.02)
@@ -149,9 +165,8 @@ async def test_a_client_that_leaves_uses_its_number_up(store: Store) -> None:
     engine, slow = ScriptedEngine(CALLS), ScriptedEngine(["never"], delay_s=3600)
     async with gateway(store, slow) as a, gateway(store, engine) as b:
         offer = await a.claim()
-        asking = asyncio.create_task(step(a.sdk(offer["api_key"]), [{"role": "user", "content": "left"}]))
-        await slow.asked.wait()
-        asking.cancel()
+        async with waiting(step(a.sdk(offer["api_key"]), [{"role": "user", "content": "left"}]), slow):
+            pass
         await slow.aborted.wait()
         await step(b.sdk(offer["api_key"]), list(offer["messages"]))
         assert (await b.finish(offer["api_key"], score=1)).json()["status"] == "scored"
@@ -167,14 +182,11 @@ async def test_a_request_is_sent_again_to_another_process_after_its_own_was_kill
     async with gateway(store, slow) as killed, gateway(store, engine) as other:
         offer = await killed.claim()
         messages = list(offer["messages"])
-        asking = asyncio.create_task(step(killed.sdk(offer["api_key"]), messages))
-        await slow.asked.wait()
-        for _ in range(2):  # the first: the very request that waits there
-            await step(other.sdk(offer["api_key"]), messages)
-        done = (await other.finish(offer["api_key"], score=1)).json()
+        async with waiting(step(killed.sdk(offer["api_key"]), messages), slow):
+            for _ in range(2):  # the first: the very request that waits there
+                await step(other.sdk(offer["api_key"]), messages)
+            done = (await other.finish(offer["api_key"], score=1)).json()
         assert done["status"] == "scored"
-        asking.cancel()
-        await asyncio.wait([asking])
     _, dispatches = await documents(store, offer["record"])
     assert [d.status.value for d in dispatches] == ["failed", "completed", "completed"]
     assert trained_ids(dispatches) == engine.exchanges[:2]
@@ -185,14 +197,11 @@ async def test_an_agent_that_goes_on_without_a_lost_reply_gets_no_score(store: S
     engine, slow = ScriptedEngine(CALLS), ScriptedEngine(["never"], delay_s=3600)
     async with gateway(store, slow) as killed, gateway(store, engine) as other:
         offer = await killed.claim()
-        asking = asyncio.create_task(step(killed.sdk(offer["api_key"]), [{"role": "user", "content": "lost"}]))
-        await slow.asked.wait()
-        await step(other.sdk(offer["api_key"]), list(offer["messages"]))
-        done = (await other.finish(offer["api_key"], score=1)).json()
+        async with waiting(step(killed.sdk(offer["api_key"]), [{"role": "user", "content": "lost"}]), slow):
+            await step(other.sdk(offer["api_key"]), list(offer["messages"]))
+            done = (await other.finish(offer["api_key"], score=1)).json()
         assert (done["status"], done["score"]) == ("failed", None)
         assert "never answered" in done["error"]
-        asking.cancel()
-        await asyncio.wait([asking])
     task = await store.tasks.get((await documents(store, offer["record"]))[0].task)
     assert task is not None
     assert (task.slots[0].status, task.slots[0].failures) == (SlotStatus.OPEN, 1)
