@@ -1,6 +1,6 @@
 """Every write of the store, repeated at once and after later events: nothing changes.
 
-A row (tests/shared/late_write_rows.py) is a verb and what happens after it. The commands that the verb sent are sent again at
+A row (tests/shared/late_write_rows/) is a verb and what happens after it. The commands that the verb sent are sent again at
 once, as a driver does whose answer was lost, and again at the end, as where a network held them back. A verb that is new must get
 a row, or a reason.
 """

@@ -1,0 +1,125 @@
+"""Late writes to what a run has once: its document, settings, steps, versions, services and leases."""
+
+from shared.documents.offers import BroadcastOffer, Joined
+from shared.documents.run import Admission, SavedCheckpoint, TrainedStep, TrainerEnd, step_id
+from shared.documents.states import LeaseKind, OfferState
+from shared.store import Store
+from tests.shared.episodes import SCHEMAS, announce
+from tests.shared.late_write_rows.rows import Late, row
+
+ADMISSION = Admission(groups_per_step=1, max_staleness=0)
+OFFER = BroadcastOffer(
+    address="a", port=1, group="g", backend="gloo", bucket_bytes=1, join_s=1, limit_s=1, state=OfferState.OPEN
+)
+
+
+@row("runs.ensure")
+async def _(store: Store, late: Late) -> None:
+    await late(store.runs.ensure())
+    await store.runs.start_trainer("main", ADMISSION)
+
+
+@row("runs.start_trainer")
+async def _(store: Store, late: Late) -> None:
+    await late(
+        store.runs.start_trainer("main", ADMISSION, checkpoint=SavedCheckpoint(step=2, folder="x"), config={"a": 1})
+    )
+    await store.runs.start_trainer("main", ADMISSION, config={"a": 2})
+
+
+@row("runs.end_trainer")
+async def _(store: Store, late: Late) -> None:
+    """The one that goes on has ended too: what is told of the first comes late."""
+    for trainer_generation in (1, 2):
+        await store.runs.start_trainer("main", ADMISSION)
+        await late(
+            store.runs.end_trainer(
+                "main", TrainerEnd(trainer_generation=trainer_generation, step=2, reason="told to stop")
+            )
+        )
+    await store.runs.start_trainer("main", ADMISSION)
+
+
+@row("tool_schemas.keep")
+async def _(store: Store, late: Late) -> None:
+    await late(store.tool_schemas.keep(SCHEMAS))
+
+
+@row("settings.keep")
+async def _(store: Store, late: Late) -> None:
+    await late(store.settings.keep("sampler", {"temperature": 1.0}, "first"))
+    await store.settings.keep("sampler", {"temperature": 0.5}, "second")
+    await store.settings.keep("sampler", {"temperature": 1.0}, "third")
+
+
+@row("steps.note_metrics")
+async def _(store: Store, late: Late) -> None:
+    """The step is taken again, by the next start."""
+    for trainer_generation in (1, 2):
+        identity = step_id("main", 1, trainer_generation)
+        await store.steps.add(
+            TrainedStep(id=identity, policy="main", step=1, trainer_generation=trainer_generation, groups=[])
+        )
+        await late(store.steps.note_metrics(identity, {"loss/loss": 0.5 * trainer_generation}))
+
+
+@row("runs.note_checkpoint")
+async def _(store: Store, late: Late) -> None:
+    trainer_generation = await store.runs.start_trainer("main", ADMISSION)
+    await late(store.runs.note_checkpoint("main", trainer_generation, SavedCheckpoint(step=2, folder="x")))
+    await store.runs.note_checkpoint("main", trainer_generation, SavedCheckpoint(step=4, folder="x"))
+
+
+@row("versions.announce", "versions.ensure_first", "versions.mark_pruned")
+async def _(store: Store, late: Late) -> None:
+    await late(store.versions.ensure_first("main", "/first", {}))
+    await late(announce(store, 1))
+    await announce(store, 2)
+    await late(store.versions.mark_pruned("main", [1]))
+
+
+@row("versions.fence", "versions.withdraw_after")
+async def _(store: Store, late: Late) -> None:
+    for step in range(3):
+        await announce(store, step)
+    await late(store.versions.fence("main", 2, 1))
+    await late(store.versions.withdraw_after("main", 1, 2))
+    await store.versions.announce("main", 2, "/again", {}, trainer_generation=2)
+
+
+@row("versions.join_broadcast", "versions.close_broadcast", "versions.end_broadcast", "versions.fail_broadcasts")
+async def _(store: Store, late: Late) -> None:
+    for number in range(2):
+        await store.versions.announce("main", number, f"/{number}", {}, offer=OFFER, trainer_generation=1)
+        await late(store.versions.join_broadcast("main", number, Joined(service=f"e{number}", ranks=1)))
+    await late(store.versions.close_broadcast("main", 0))
+    await late(store.versions.end_broadcast("main", 0, OfferState.SENT))
+    await late(store.versions.fail_broadcasts("main", 2))
+    await store.versions.announce("main", 2, "/2", {}, offer=OFFER, trainer_generation=2)
+
+
+@row(
+    *("leases.ensure", "leases.claim", "leases.take", "leases.release"),
+    *("leases.occupy", "leases.confirm", "leases.wake"),
+)
+async def _(store: Store, late: Late) -> None:
+    """The device has gone to a second holder, for whom the engine sleeps again."""
+    device = (await late(store.leases.ensure(LeaseKind.GPU, "h:0"))).id
+    await late(store.leases.occupy(device, "keeper", "http://e", 600, asleep=True))
+    await late(store.leases.wake(device, "keeper", 0, 600))
+    for holder in ("first", "second"):
+        claim = await late(store.leases.claim(device, holder, 600))
+        await late(store.leases.confirm(device, "keeper", claim.attempt))
+        await late(store.leases.take(claim))
+        if holder == "first":
+            await late(store.leases.release(claim))
+            await late(store.leases.wake(device, "keeper", claim.attempt, 600))
+
+
+@row("leases.leave")
+async def _(store: Store, late: Late) -> None:
+    """The keeper has been started again."""
+    device = (await store.leases.ensure(LeaseKind.GPU, "h:0")).id
+    await store.leases.occupy(device, "keeper 1", "http://e", 600, asleep=False)
+    await late(store.leases.leave(device, "keeper 1"))
+    await store.leases.occupy(device, "keeper 2", "http://e", 600, asleep=False)

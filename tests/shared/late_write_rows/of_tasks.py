@@ -1,0 +1,112 @@
+"""Late writes to tasks: slots, feedback, settlement, evaluation rounds."""
+
+from shared.documents import Feedback
+from shared.store import Store
+from tests.shared.builders import claim, import_tasks, let_time_pass, make_task
+from tests.shared.episodes import play, play_and_wait, settle, train
+from tests.shared.late_write_rows.rows import Late, completed, held, row
+
+
+@row("tasks.insert_new")
+async def _(store: Store, late: Late) -> None:
+    await late(store.tasks.insert_new([make_task(seq) for seq in range(2)]))
+    await claim(store)
+
+
+@row("tasks.finish_slot", "records.start", "records.open_dispatch", "records.close_dispatches", "records.move")
+async def _(store: Store, late: Late) -> None:
+    await import_tasks(store, 1)
+    while (got := await claim(store)) is not None:
+        await late(play(store, got, float(got.traj_id)))
+    await settle(store)
+    await train(store, 1)
+
+
+@row("tasks.retry_slot")
+async def _(store: Store, late: Late) -> None:
+    await late(store.tasks.retry_slot(await held(store), "engine down", delay_s=0, max_failures=3))
+    await claim(store)
+
+
+@row("tasks.release_slot")
+async def _(store: Store, late: Late) -> None:
+    await late(store.tasks.release_slot(await held(store)))
+    await claim(store)
+
+
+@row("tasks.await_feedback", "feedback.give", "feedback.write_scores")
+async def _(store: Store, late: Late) -> None:
+    """The group is settled and trained with the feedback."""
+    await import_tasks(store, 1)
+    while (got := await claim(store)) is not None:
+        record = await late(play_and_wait(store, got, 0.5))
+        await late(store.feedback.give(record, Feedback(turn=1, score=0.25)))
+        task = await late(store.feedback.give(record, Feedback(score=float(got.traj_id), comment="$slots")))
+        await late(store.feedback.write_scores(task))
+    await settle(store)
+    await train(store, 1)
+
+
+@row("tasks.await_feedback ")
+async def _(store: Store, late: Late) -> None:
+    """Its deadline has ended the wait."""
+    await late(store.tasks.await_feedback(await held(store), 60, score_without=None))
+    await let_time_pass(store)
+    await store.feedback.end_overdue("main")
+
+
+@row("feedback.give ")
+async def _(store: Store, late: Late) -> None:
+    """The deadline comes before the feedback that is held back."""
+    record = await play_and_wait(store, await held(store))
+    await let_time_pass(store)
+    await late(store.feedback.give(record, Feedback(score=1.0)))
+    await store.feedback.end_overdue("main")
+
+
+@row("feedback.end_overdue")
+async def _(store: Store, late: Late) -> None:
+    """Of two episodes one has a score without feedback; the other fails."""
+    await import_tasks(store, 1)
+    for score in (None, 0.5):
+        await play_and_wait(store, await claim(store), score)
+    await let_time_pass(store)
+    await store.feedback.write_scores(await late(store.feedback.end_overdue("main")))
+    await settle(store)
+
+
+@row("tasks.finish_settlement", "records.settle_group", "records.set_advantages", "data.write_group")
+async def _(store: Store, late: Late) -> None:
+    await completed(store)
+    await late(settle(store))
+    await train(store, 1)
+
+
+@row("tasks.finish_settlement ")
+async def _(store: Store, late: Late) -> None:
+    task = await completed(store)
+    await late(store.tasks.finish_settlement(task, "abandoned: no reason", abandoned=True))
+
+
+@row("tasks.skip_next_epoch")
+async def _(store: Store, late: Late) -> None:
+    task = await completed(store)
+    easy = make_task(0, tid="t0", epoch=1).model_copy(update={"seq": 1})
+    payload = easy.payload.model_copy(update={"max_pass_rate": 0.1})
+    await store.tasks.insert_new([easy.model_copy(update={"payload": payload})])
+    await late(store.tasks.skip_next_epoch(task))
+
+
+@row("evaluation.queue_round")
+async def _(store: Store, late: Late) -> None:
+    await store.tasks.insert_new([make_task(seq, split="eval") for seq in range(2)])
+    await late(store.evaluation.queue_round("main", 3))
+    await claim(store, split="eval", served_versions=[3])
+
+
+@row("evaluation.withdraw")
+async def _(store: Store, late: Late) -> None:
+    await store.tasks.insert_new([make_task(seq, split="eval") for seq in range(2)])
+    await store.evaluation.queue_round("main", 3)
+    await late(store.evaluation.withdraw("main", [3]))
+    await store.evaluation.queue_round("main", 4)
