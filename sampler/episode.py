@@ -78,7 +78,7 @@ async def play(sampler: AsyncSampler) -> float | None:
         await _fail(sampler, exc)
     except BaseException as exc:  # cancelled, or a bug: release the slot, then re-raise
         if sampler._goes_on_elsewhere and isinstance(exc, asyncio.CancelledError):
-            raise
+            raise  # it is played to its end: another process scores it, from its documents
         fault = own_fault(exc, type(sampler))
         await asyncio.shield(_release_in_time(sampler, fault or exc))
         if fault is None:

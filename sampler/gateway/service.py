@@ -17,14 +17,13 @@ from typing import Any
 import uvicorn
 
 from sampler.config import SamplerConfig
-from sampler.engine.client.engine_client import EngineClient
 from sampler.gateway.app import build_app
 from sampler.gateway.attempts import Attempt, Attempts, offer_of
 from sampler.gateway.external_sampler import ExternalSampler
 from sampler.gateway.harness_api import harness_routes
 from sampler.gateway.server import reachable
 from sampler.quiet_server import QuietServer
-from sampler.service.service import SamplerService, service_parts
+from sampler.service.service import SamplerService, ServiceProcess, service_process
 from shared.configuration.secrets import token_of
 from shared.documents import Claim, Record
 from shared.documents.agent_sessions import SessionEnd
@@ -32,7 +31,6 @@ from shared.documents.states import RecordStatus
 from shared.episodes.feedback import FeedbackGiven, give_feedback
 from shared.errors import ConfigError
 from shared.names import LOOPBACK_HOSTS
-from shared.store import Store
 
 log = logging.getLogger(__name__)
 
@@ -60,21 +58,15 @@ async def run_gateway(config: GatewayConfig) -> None:
     except OSError as exc:
         raise ConfigError(f"cannot listen on {config.gateway_host}:{config.gateway_port}: {exc}") from exc
     with listener:
-        async with service_parts(config, "gateway") as (store, client, worker):
-            await GatewayService(store, client, config, worker, listener, token).run()
+        async with service_process(config, "gateway") as process:
+            await GatewayService(process, config, listener, token).run()
 
 
 class GatewayService(SamplerService):
     def __init__(
-        self,
-        store: Store,
-        client: EngineClient,
-        config: SamplerConfig,
-        worker: str,
-        listener: socket.socket,
-        token: str | None,
+        self, process: ServiceProcess, config: SamplerConfig, listener: socket.socket, token: str | None
     ) -> None:
-        super().__init__(store, client, config, worker, ExternalSampler)
+        super().__init__(process, config, ExternalSampler)
         port = listener.getsockname()[1]
         self._listener = listener
         self._token = token
@@ -109,7 +101,7 @@ class GatewayService(SamplerService):
         try:
             opening = ExternalSampler(self._resources, claim).opening_messages()
             attempt, key = await self._attempts.begin(claim)
-        except BaseException:  # a wrong setting, or this process ends: the slot is another's
+        except BaseException:  # cancelled too: a slot that no agent was told of must be free at once
             await self._give_back(claim)
             raise
         return offer_of(attempt, key, self._url, list(opening))

@@ -69,13 +69,22 @@ class DatabaseState:
 async def run_service(config: SamplerConfig) -> None:
     """Run until SIGTERM or SIGINT. Raises ExceptionGroup when a loop fails."""
     sampler_class = load_class("sampler", config.sampler, AsyncSampler)  # type: ignore[type-abstract]  # a bound for subclasses, never instantiated
-    async with service_parts(config, "sampler") as (store, client, worker):
-        await SamplerService(store, client, config, worker, sampler_class).run()
+    async with service_process(config, "sampler") as process:
+        await SamplerService(process, config, sampler_class).run()
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceProcess:
+    """What a process of samplers is connected to, and its name among the workers of the run."""
+
+    store: Store
+    client: EngineClient
+    worker: str
 
 
 @contextlib.asynccontextmanager
-async def service_parts(config: SamplerConfig, kind: str) -> AsyncIterator[tuple[Store, EngineClient, str]]:
-    """The store, the client of the engines, and the name of this process, which is a `kind`."""
+async def service_process(config: SamplerConfig, kind: str) -> AsyncIterator[ServiceProcess]:
+    """`kind`: with which its name begins."""
     import_scorers(config.scorer_modules)
     async with (
         Store.open(config.db_connection_string, config.run) as store,
@@ -86,18 +95,12 @@ async def service_parts(config: SamplerConfig, kind: str) -> AsyncIterator[tuple
             max_connections=max(1024, 2 * config.max_concurrent_episodes),
         ) as client,
     ):
-        yield store, client, f"{kind}:{socket.gethostname()}:{os.getpid()}"
+        yield ServiceProcess(store, client, f"{kind}:{socket.gethostname()}:{os.getpid()}")
 
 
 class SamplerService:
-    def __init__(
-        self,
-        store: Store,
-        client: EngineClient,
-        config: SamplerConfig,
-        worker: str,
-        sampler_class: type[AsyncSampler],
-    ) -> None:
+    def __init__(self, process: ServiceProcess, config: SamplerConfig, sampler_class: type[AsyncSampler]) -> None:
+        store, worker = process.store, process.worker
         self._store = store
         self._config = config
         self._worker = worker
@@ -114,7 +117,7 @@ class SamplerService:
         self._rewards: deque[float] = deque(maxlen=256)
         self._token_rate = TokenRate()
         self._eval_looked_at = 0.0
-        self._engines = Engines(store, client, config)
+        self._engines = Engines(store, process.client, config)
         own = self._engines.policy_clients[config.policy]
         agents = Agents.from_file(config.agent_config_path, TokenOffsets(own.template))
         agents.require(config.context_summary)

@@ -18,7 +18,6 @@ at once; with streams, and for the sampler that these are compared with, it take
 
 import argparse
 import asyncio
-import signal
 import statistics
 import subprocess
 import sys
@@ -34,7 +33,7 @@ import psutil
 from scripts.bench.measured_gateway import cpu_clock_s
 from scripts.bench.remote_agent import CLIENTS_PORT
 from scripts.bench.replies import make_tokenizer
-from scripts.bench.results import add_json, parsed, show, write_json
+from scripts.bench.results import run_parts, show
 from scripts.bench.sampler_under_test import EXAMPLE, ROOT, Bench, Row, child, new_task, wait_for_port
 from scripts.bench.verifiers_process import verifiers_process
 from shared.processes.interrupt import run_command
@@ -281,14 +280,7 @@ def main() -> None:
     parser.add_argument("--token-ms", type=float, default=1.0, help="of streams (default: %(default)s)")
     parser.add_argument("--open", type=int, default=2000, help="attempts, of `open` (default: %(default)s)")
     parser.add_argument("--verifiers", help="a Python whose environment has verifiers 0.4.0")
-    add_json(parser)
-    parser.add_argument("--keep", type=Path, help="folder for database and logs, which are kept then")
-    options = parsed(parser, at_once="4", tokens="20", streams="yes", turns=2, token_ms=0.1, open=8)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that what was started is ended
-    found = asyncio.run(run(options))
-    for part, rows in found.items():
-        show(rows, part, decimals=2, width=160)
-    write_json(options.json, found)
+    run_parts(parser, run, 160, at_once="4", tokens="20", streams="yes", turns=2, token_ms=0.1, open=8)
 
 
 if __name__ == "__main__":

@@ -1,9 +1,11 @@
 """What every measurement begins and ends with: its command line; a table in the terminal, and its numbers in a file."""
 
 import argparse
+import asyncio
 import json
+import signal
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import asdict, is_dataclass
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,8 @@ from rich.table import Table
 
 from shared.errors import DataError
 from shared.files.written_file import write_text_whole
+
+Parts = Mapping[str, Sequence[Mapping[str, Any]]]  # rows of a table, by its name
 
 
 def add_computing(parser: argparse.ArgumentParser) -> None:
@@ -32,6 +36,23 @@ def parsed(parser: argparse.ArgumentParser, **quick: object) -> argparse.Namespa
     if parser.parse_args().quick:
         parser.set_defaults(**quick)
     return parser.parse_args()
+
+
+def run_parts(
+    parser: argparse.ArgumentParser,
+    run: Callable[[argparse.Namespace], Coroutine[Any, Any, Parts]],
+    width: int,
+    **quick: object,
+) -> None:
+    """A benchmark of services in parts: its tables, and its file. What it started is ended at SIGTERM too."""
+    add_json(parser)
+    parser.add_argument("--keep", type=Path, help="folder for database and logs, which are kept then")
+    options = parsed(parser, **quick)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    parts = asyncio.run(run(options))
+    for part, rows in parts.items():
+        show(rows, part, decimals=2, width=width)
+    write_json(options.json, parts)
 
 
 def show(rows: Sequence[Mapping[str, Any]], title: str | None = None, *, decimals: int = 1, width: int = 120) -> None:

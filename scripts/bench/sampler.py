@@ -19,8 +19,6 @@ without tools. Parts:
 
 import argparse
 import asyncio
-import signal
-import sys
 import tempfile
 import time
 from contextlib import AsyncExitStack
@@ -33,7 +31,7 @@ import psutil
 
 from scripts.bench.counted_sampler import COLLECTIONS
 from scripts.bench.replies import make_tokenizer
-from scripts.bench.results import add_json, parsed, show, write_json
+from scripts.bench.results import run_parts
 from scripts.bench.sampler_under_test import (
     EXAMPLE,
     GROUP,
@@ -222,14 +220,7 @@ def main() -> None:
     parser.add_argument("--many", type=int, default=1000, help="episodes at once, of `many` (default: %(default)s)")
     parser.add_argument("--places", type=int, default=16, help="of the engine of `adaptive` (default: %(default)s)")
     parser.add_argument("--seconds", type=float, default=6.0, help="of one row of `load` (default: %(default)s)")
-    add_json(parser)
-    parser.add_argument("--keep", type=Path, help="folder for database and logs, which are kept then")
-    options = parsed(parser, at_once="8", tokens="20", tools="mcp", turns="2,4", many=16, places=2, seconds=0.3)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that what was started is ended
-    rows = asyncio.run(run(options))
-    for part, found in rows.items():
-        show(found, part, decimals=2, width=200)
-    write_json(options.json, rows)
+    run_parts(parser, run, 200, at_once="8", tokens="20", tools="mcp", turns="2,4", many=16, places=2, seconds=0.3)
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from sampler.config import SamplerConfig
 from sampler.engine.client.engine_client import EngineClient
 from sampler.mcp_sampler import MCPSampler
 from sampler.sampler import AsyncSampler
-from sampler.service.service import SamplerService
+from sampler.service.service import SamplerService, ServiceProcess
 from shared.documents.run import InferenceService
 from shared.documents.states import ServiceStatus
 from shared.store import Store
@@ -33,7 +33,7 @@ async def running_sampler(
     handlers = {sig: signal.getsignal(sig) for sig in (signal.SIGINT, signal.SIGTERM)}
     transport = httpx.MockTransport(says("<answer>4</answer>", version="0"))
     async with EngineClient(transport=transport) as client:
-        service = SamplerService(store, client, config, "w", kind)
+        service = SamplerService(ServiceProcess(store, client, "w"), config, kind)
         running = asyncio.create_task(service.run())
         try:
             yield running

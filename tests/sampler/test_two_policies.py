@@ -15,7 +15,7 @@ from sampler.episode import play
 from sampler.resources import Resources
 from sampler.sampler import AsyncSampler
 from sampler.scorers import Score
-from sampler.service.service import SamplerService
+from sampler.service.service import SamplerService, ServiceProcess
 from sampler.settlement.settle import settle_next
 from shared.audit.run import Check, audit
 from shared.documents import DataClaim, DBRecordData
@@ -211,7 +211,7 @@ async def test_a_frozen_policy_takes_turns_gets_no_data_and_does_not_limit_admis
     others["other_policies"] = {"judge": MODEL}
     config = SamplerConfig(run=store.run, db_connection_string="x", model_name_or_path=MODEL, **others)
     async with EngineClient() as client:
-        service = SamplerService(store, client, config, "w", Debate)
+        service = SamplerService(ServiceProcess(store, client, "w"), config, Debate)
         await service._look()
         assert service._view.seq_limit == 12, "no trainer of the judge is waited for"
 

@@ -5,6 +5,8 @@
 2  (5 shared) s | e                                             (of turn 0's reply only the first two)
 """
 
+from typing import Any
+
 import numpy as np
 
 from shared.documents import Claim, DataClaim, DBRecordData, DispatchedSamplingTask, SampledResponse, ToolCallResult
@@ -80,22 +82,8 @@ def make_episode_tree(record: str, advantage: float) -> RecordTree:
 
 async def play(store: Store, held: Claim, score: float) -> None:
     """An episode from its claim to its score."""
-    record = await store.records.start(held, "w")
-    dispatches = make_dispatches(record.id)
-    await store.tool_schemas.keep(SCHEMAS)
-    for dispatch in dispatches:
-        await store.records.open_dispatch(dispatch)
-        await store.records.close_dispatches([dispatch])
-    values = {
-        "traj": [d.id for d in dispatches],
-        "num_turns": 3,
-        "num_tokens": 6,
-        "answer": "4",
-        "score": score,
-        "termination": Termination.ANSWERED.value,
-        "policy_versions": [3, 4],
-    }
-    await store.records.move(record.id, RecordStatus.SCORED, values)
+    values = {**await _asked(store, held), "score": score}
+    await store.records.move(held.record_id, RecordStatus.SCORED, values)
     await store.tasks.finish_slot(held, score)
 
 
@@ -103,27 +91,31 @@ async def play_and_wait(
     store: Store, held: Claim, score_without: float | None = None, deadline_s: float = 86_400
 ) -> str:
     """An episode whose score comes later; returns its record's id."""
+    without = None
+    if score_without is not None:
+        without = {"score": score_without, "policy_scores": {}, "reward_details": {"scorer": "math"}}
+    values = {**await _asked(store, held), "without_feedback": without}
+    await store.records.move(held.record_id, RecordStatus.COMPLETED, values)
+    await store.tasks.await_feedback(held, deadline_s, score_without=score_without)
+    return held.record_id
+
+
+async def _asked(store: Store, held: Claim) -> dict[str, Any]:
+    """The requests of an episode, and what its record says of them."""
     record = await store.records.start(held, "w")
     dispatches = make_dispatches(record.id)
     await store.tool_schemas.keep(SCHEMAS)
     for dispatch in dispatches:
         await store.records.open_dispatch(dispatch)
         await store.records.close_dispatches([dispatch])
-    without = None
-    if score_without is not None:
-        without = {"score": score_without, "policy_scores": {}, "reward_details": {"scorer": "math"}}
-    values = {
+    return {
         "traj": [d.id for d in dispatches],
         "num_turns": 3,
         "num_tokens": 6,
         "answer": "4",
         "termination": Termination.ANSWERED.value,
         "policy_versions": [3, 4],
-        "without_feedback": without,
     }
-    await store.records.move(record.id, RecordStatus.COMPLETED, values)
-    await store.tasks.await_feedback(held, deadline_s, score_without=score_without)
-    return record.id
 
 
 async def settle(store: Store) -> None:

@@ -3,7 +3,7 @@
 import asyncio
 import signal
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -12,9 +12,11 @@ from openai import AsyncOpenAI
 
 from sampler.engine.client.engine_client import EngineClient
 from sampler.gateway.service import GatewayConfig, GatewayService
+from sampler.service.service import ServiceProcess
 from shared.documents import DispatchedSamplingTask, Record
 from shared.store import Store
 from tests.sampler.episodes import MODEL
+from tests.sampler.gateway.agents import ScriptedEngine
 from tests.sampler.running import engine_is_up
 from tests.shared.builders import import_tasks
 
@@ -56,7 +58,8 @@ async def gateway(store: Store, engine: Any, **options: Any) -> AsyncIterator[Ga
             EngineClient(transport=httpx.MockTransport(engine)) as client,
             httpx.AsyncClient(base_url=url, timeout=60) as http,
         ):
-            service = GatewayService(store, client, config, f"gateway:{url}", listener, config.gateway_token)
+            process = ServiceProcess(store, client, f"gateway:{url}")
+            service = GatewayService(process, config, listener, config.gateway_token)
             running = asyncio.create_task(service.run())
             one = Gateway(service, http, url)
             try:
@@ -78,3 +81,15 @@ async def documents(store: Store, record_id: str) -> tuple[Record, list[Dispatch
     record = await store.records.get(record_id)
     assert record is not None
     return record, (await store.records.dispatches_of([record_id]))[record_id]
+
+
+@asynccontextmanager
+async def waiting(request: Coroutine[Any, Any, Any], engine: ScriptedEngine) -> AsyncIterator[None]:
+    """The request waits at this engine during the block, as one whose gateway was killed; then its client leaves."""
+    asking = asyncio.create_task(request)
+    await engine.asked.wait()
+    try:
+        yield
+    finally:
+        asking.cancel()
+        await asyncio.wait([asking])

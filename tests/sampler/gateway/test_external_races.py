@@ -16,7 +16,7 @@ from shared.documents.states import OVER, DispatchStatus, SlotStatus
 from shared.store import Store
 from shared.store.sessions import Opened
 from tests.sampler.gateway.agents import ScriptedEngine, trained_ids
-from tests.sampler.gateway.gateways import documents, gateway, tasks
+from tests.sampler.gateway.gateways import documents, gateway, tasks, waiting
 from tests.sampler.gateway.test_external import CALLS, step
 
 
@@ -30,14 +30,11 @@ async def test_a_killed_request_that_continued_a_conversation_is_sent_again_and_
         offer = await killed.claim()
         messages = list(offer["messages"])
         await step(other.sdk(offer["api_key"]), messages)
-        asking = asyncio.create_task(step(killed.sdk(offer["api_key"]), list(messages)))
-        await slow.asked.wait()
-        for _ in range(2):  # the first: the very request that waits there
-            await step(other.sdk(offer["api_key"]), messages, extra_headers=headers)
-        done = (await other.finish(offer["api_key"], score=1)).json()
+        async with waiting(step(killed.sdk(offer["api_key"]), list(messages)), slow):
+            for _ in range(2):  # the first: the very request that waits there
+                await step(other.sdk(offer["api_key"]), messages, extra_headers=headers)
+            done = (await other.finish(offer["api_key"], score=1)).json()
         assert (done["status"], done["error"]) == ("scored", None)
-        asking.cancel()
-        await asyncio.wait([asking])
     _, dispatches = await documents(store, offer["record"])
     assert trained_ids(dispatches) == engine.exchanges
     assert dispatches[1].status is (DispatchStatus.CANCELLED if headers else DispatchStatus.FAILED)
