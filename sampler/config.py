@@ -227,6 +227,17 @@ class SamplerConfig(ServiceConfig, ContextConfig, GroupConfig, EngineAccess, Age
         return self
 
     @model_validator(mode="after")
+    def what_is_preloaded_is_for_a_command_outside_of_a_sandbox(self) -> Self:
+        if self.agent_preload and self.agent_command is None:
+            raise ValueError("agent_preload is set without agent_command, which it is for; set both, or neither")
+        if self.agent_preload and self.tool_sandbox != "off":
+            raise ValueError(
+                f"agent_preload and tool_sandbox = {self.tool_sandbox} are both set, and a fork runs outside of the sandbox; "
+                "leave out one of them"
+            )
+        return self
+
+    @model_validator(mode="after")
     def other_policies_are_others(self) -> "SamplerConfig":
         if self.policy in self.other_policies:
             raise ValueError(f"other_policies names {self.policy!r}, this process's own policy")

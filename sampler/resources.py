@@ -10,6 +10,7 @@ from sampler.engine.pool.engine_pool import EnginePool
 from sampler.engine.pool.engines import Engines
 from sampler.engine.pool.policy_client import PolicyClient
 from sampler.engine.pool.turn_sources import Source
+from sampler.gateway.preload.interpreters import PreloadedInterpreter
 from sampler.gateway.server import GatewayServer
 from sampler.parsers import Parser, get_parser
 from sampler.rendering.template import ChatTemplate
@@ -42,6 +43,7 @@ class Resources:
     branch_causes: Counter[str] = field(default_factory=Counter)  # requests by `BranchCause`, for the worker's stats
     parent_kinds: Counter[str] = field(default_factory=Counter)  # requests by `ParentKind`, likewise
     gateway: GatewayServer = field(default_factory=GatewayServer)
+    preloaded: PreloadedInterpreter = field(default_factory=PreloadedInterpreter)
 
     async def keep_tools(self, tools_hash: str, tools: Tools) -> None:
         """Store the tool list that requests name, before the first of them and once per process."""

@@ -93,9 +93,13 @@ class AgentSampler(AgentEpisode):
             user=self.config.tool_user,
             sandbox=self.config.tool_sandbox,
             kept=None if self.config.agent_folder is None else self.config.agent_folder / self.claim.record_id,
+            started=self._preloaded if self.config.agent_preload else None,
         )
         if ended.status != 0:
             raise AgentCrashed(f"the agent's command ended with status {ended.status}: {ended.stderr or ended.stdout}")
+
+    async def _preloaded(self, command: list[str]) -> list[str]:
+        return await self.resources.preloaded.command(command, self.config.agent_preload, self.config.tool_user)
 
 
 async def _called(agent: Callable[..., Any], task: AgentTask) -> str | float | None:

@@ -13,8 +13,7 @@ import shlex
 import shutil
 import tempfile
 from asyncio import StreamReader
-from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,6 +42,9 @@ class EndedCommand:
     stderr: str
 
 
+Started = Callable[[list[str]], Awaitable[list[str]]]  # from a command's words to those that are started
+
+
 async def run_command(
     command: str,
     attempt: OpenAttempt,
@@ -53,6 +55,7 @@ async def run_command(
     kept: Path | None,
     user: str | None = None,
     sandbox: Sandbox = "off",
+    started: Started | None = None,
 ) -> EndedCommand:
     """`kept`: the directory to keep. `user`, `sandbox`: as for tool servers. Raises ConfigError for what cannot be run."""
     prompt = "\n\n".join(str(message["content"]) for message in messages)
@@ -61,7 +64,8 @@ async def run_command(
         task = {**payload, "prompt": prompt, "messages": list(messages), "model": model}
         task_file.write_text(json.dumps(task, ensure_ascii=False), encoding="utf-8")
         words = {"{query}": str(payload["query"]), "{prompt}": prompt, "{task_file}": str(task_file)}
-        name, *args = _replaced(command, words)
+        parts = _replaced(command, words)
+        name, *args = parts if started is None else await started(parts)
         env = _variables(attempt, model) | {"TANDEM_TASK_FILE": str(task_file)}
         if user is not None:
             found = pwd.getpwnam(user)
@@ -144,11 +148,11 @@ async def _tell(stdin: asyncio.StreamWriter, told: bytes) -> None:
 
 async def _kept(pipe: StreamReader, file: Path) -> str:
     """Write the beginning to the file; return the end."""
-    tail: deque[bytes] = deque(maxlen=2)
+    tail = b""
     left = MAX_OUTPUT_BYTES
     with file.open("wb") as kept:
         while piece := await pipe.read(PIECE_BYTES):
             kept.write(piece[:left])
             left = max(0, left - len(piece))
-            tail.append(piece)
-    return b"".join(tail).decode(errors="replace").strip()[-MAX_TAIL_CHARS:]
+            tail = (tail + piece)[-4 * MAX_TAIL_CHARS :]  # a character has at most 4 bytes
+    return tail.decode(errors="replace").strip()[-MAX_TAIL_CHARS:]

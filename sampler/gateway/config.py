@@ -21,6 +21,11 @@ class AgentPlayConfig(BaseModel):
         description="Instead of agent: a command that plays an episode, a child process with OPENAI_BASE_URL, OPENAI_API_KEY, "
         "ANTHROPIC_BASE_URL, GEMINI_API_KEY, …; {query}, {prompt} and {task_file} are replaced, and the prompt is its stdin.",
     )
+    agent_preload: list[str] = Field(
+        [],
+        description="Modules that agent_command's Python script imports, such as langchain.agents,langchain_openai. They are "
+        "loaded once per sampler, and each episode's process is a fork that has them: milliseconds instead of seconds.",
+    )
     agent_folder: Path | None = Field(
         None,
         description="Folder that keeps each command's working directory, with its stdout and stderr, as RECORD. None: a "

@@ -156,6 +156,7 @@ class SamplerService:
         finally:
             await self._engines.close()
             await self._resources.agents.close()
+            await self._resources.preloaded.close()
             await self._store.workers.leave(self._worker)
 
     async def _keep_settings(self) -> None:

@@ -87,10 +87,11 @@ def keep(
     run: Callable[[], None],
     observer: Observer | None = None,
     kill_s: float = KILL_S,
+    leave_s: float = LEAVE_S,
 ) -> None:
     """Run `prepare` and then `run` in a child process, and end with its status when all descendants have ended: never returns.
 
-    `kill_s`: limit for ending them by SIGKILL.
+    `leave_s`: from SIGTERM to SIGKILL, for the server. `kill_s`: limit for ending them by SIGKILL.
     """
     observer = observer or Observer()
     told, tell = os.pipe()
@@ -117,7 +118,7 @@ def keep(
         children.reap()
         if children.status is None and observer.look(children.server):
             break
-    _end(children, LEAVE_S if children.status is None else LEFTOVERS_LEAVE_S, kill_s)
+    _end(children, leave_s if children.status is None else LEFTOVERS_LEAVE_S, kill_s)
     observer.ended()
     _end_as(children.status)
 

@@ -4,6 +4,7 @@ from tests.mutant_rows.mutant import Mutant
 
 DRIFT = "tests/sampler/gateway/test_drift.py"
 AGENTS = "tests/sampler/gateway/test_agent_sampler.py"
+PRELOAD = "tests/sampler/gateway/test_preload.py"
 
 STREAMS = "tests/sampler/gateway/test_streams.py"
 
@@ -272,5 +273,47 @@ MUTANTS = (
         "            await asyncio.shield(end_process(child))",
         "            pass",
         f"{AGENTS}::test_a_command_ends_with_its_episodes_time",
+    ),
+    Mutant(
+        "an agent's last words are kept whole",
+        "sampler/gateway/child.py",
+        "tail = (tail + piece)",
+        "tail = piece",
+        f"{AGENTS}::test_last_words_in_many_pieces_are_told_whole",
+    ),
+    Mutant(
+        "preloaded packages that start threads are refused",
+        "sampler/gateway/preload/fork_server.py",
+        "    if others:\n",
+        "    if False:\n",
+        f"{PRELOAD}::test_what_cannot_be_preloaded_is_refused_with_the_reason",
+    ),
+    Mutant(
+        "each fork draws its own numbers",
+        "sampler/gateway/preload/fork_server.py",
+        "        numpy.random.seed(seed)",
+        "        pass",
+        f"{PRELOAD}::test_modules_are_loaded_once_and_scripts_draw_different_numbers",
+    ),
+    Mutant(
+        "a preloaded interpreter that was killed is started again",
+        "sampler/gateway/preload/interpreters.py",
+        "if self._server is None or self._server.process.returncode is not None:",
+        "if self._server is None:",
+        f"{PRELOAD}::test_a_killed_server_fails_its_scripts_and_the_next_starts_another",
+    ),
+    Mutant(
+        "a fork ends as the interpreter does",
+        "sampler/gateway/preload/fork_server.py",
+        "        atexit._run_exitfuncs()\n",
+        "",
+        f"{PRELOAD}::test_a_script_does_what_it_does_from_the_command_line",
+    ),
+    Mutant(
+        "a fork's processes end with it",
+        "sampler/gateway/preload/fork_server.py",
+        'self._guard.keep(connection.detach(), lambda: None, lambda: _run(request["arguments"]), leave_s=_LEAVE_S)',
+        '_run(request["arguments"])',
+        f"{PRELOAD}::test_all_processes_of_a_script_end_with_its_episode",
     ),
 )

@@ -224,6 +224,13 @@ async def test_a_command_that_fails_is_an_infrastructure_failure_with_its_last_w
     assert "ended with status 1: out of cheese" in (record.error or "")
 
 
+async def test_last_words_in_many_pieces_are_told_whole(store: Store, tmp_path: Path) -> None:
+    says = "import sys, time\nfor word in 'it was not the cheese'.split():\n    print(word, flush=True)\n    time.sleep(0.1)"
+    (script := tmp_path / "agent.py").write_text(says + "\nsys.exit(1)")
+    record, _, _ = await played(store, ScriptedEngine(ONE), None, agent_command=f"{sys.executable} {script}")
+    assert "it\nwas\nnot\nthe\ncheese" in (record.error or "")
+
+
 async def test_a_command_ends_with_its_episodes_time(store: Store, tmp_path: Path) -> None:
     (script := tmp_path / "agent.py").write_text(
         f"import os, pathlib, time\npathlib.Path({str(tmp_path / 'pid')!r}).write_text(str(os.getpid()))\ntime.sleep(3600)"

@@ -1,4 +1,4 @@
-"""LangGraph's ReAct agent with OpenAI's dialect; `mcp COMMAND …`: with the tools of an MCP server over stdio."""
+"""LangGraph's ReAct agent with OpenAI's dialect; `mcp COMMAND …`, `mcp URL`: with the tools of an MCP server."""
 
 import asyncio
 import os
@@ -19,6 +19,8 @@ async def tools_of(command: list[str]) -> list:
     from langchain_mcp_adapters.client import MultiServerMCPClient
 
     server = {"transport": "stdio", "command": command[0], "args": command[1:]}
+    if command[0].startswith("http"):
+        server = {"transport": "streamable_http", "url": command[0]}
     return await MultiServerMCPClient({"tools": server}).get_tools()
 
 

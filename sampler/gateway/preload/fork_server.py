@@ -1,0 +1,202 @@
+"""Forks an agent's script from a process that has its packages loaded: `PYTHON fork_server.py SOCKET GUARD FOLDER MODULE...`
+
+    fork_client ──SOCKET: arguments, environment, directory; stdin, stdout, stderr──▶ fork server ──fork──▶ guard ──fork──▶ script
+         ◀───────────────────────────── status, when the last of its processes has ended ─────┘
+
+Loading a framework takes seconds of processor time, a fork some milliseconds. A script runs as it does from the command line:
+`__main__`, `sys.argv`, `sys.path[0]`, the directory, the environment, standard streams, exit status. What a module reads from
+the environment when it is loaded, it read before.
+
+`guard` (`shared.processes.guard`, by its file's path) ends the descendants of a script, also when the client is killed. FOLDER:
+the script's, where its own modules are. Runs on Python 3.10 or newer, without Tandem.
+"""
+
+import atexit
+import gc
+import importlib
+import importlib.util
+import json
+import os
+import runpy
+import select
+import signal
+import socket
+import struct
+import sys
+import threading
+import traceback
+from types import ModuleType
+from typing import Any
+
+READY = "ready"
+HEADER = struct.Struct("!I")  # the number of bytes that follow
+STATUS = struct.Struct("!i")  # negative: ended by this signal
+NUM_STREAMS = 3
+_RECEIVE_S = 30.0
+_LEAVE_S = 1.0  # of a script that is told to end: less than the client's own guard waits
+_FAILED = 1
+
+
+def main() -> None:
+    path, guard_path, folder, *modules = sys.argv[1:]
+    sys.path[0] = folder  # was this file's
+    guard = _loaded("_tandem_guard", guard_path)
+    for name in modules:
+        importlib.import_module(name)
+    others = [thread.name for thread in threading.enumerate() if thread is not threading.main_thread()]
+    if others:
+        raise SystemExit(
+            f"loading {', '.join(modules)} starts threads ({', '.join(others)}), which a fork does not have"
+        )
+    listening = socket.socket(socket.AF_UNIX)
+    listening.bind(path)
+    listening.listen(1024)
+    gc.collect()
+    gc.freeze()  # a collection in a fork would copy every page
+    print(READY, flush=True)
+    PreloadedForks(listening, guard).serve()
+
+
+def _loaded(name: str, path: str) -> ModuleType:
+    specification = importlib.util.spec_from_file_location(name, path)
+    assert specification is not None, "it is a Python file"
+    assert specification.loader is not None, "it is a Python file"
+    module = importlib.util.module_from_spec(specification)
+    specification.loader.exec_module(module)
+    return module
+
+
+class PreloadedForks:
+    """Until it is killed, by the sampler or with it."""
+
+    def __init__(self, listening: socket.socket, guard: ModuleType) -> None:
+        self._listening, self._guard = listening, guard
+        self._running: dict[int, socket.socket] = {}  # by the guard's pid
+        self._told, self._tell = os.pipe()
+
+    def serve(self) -> None:
+        os.set_blocking(self._tell, False)
+        signal.set_wakeup_fd(self._tell, warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda number, frame: None)
+        while True:
+            ready, _, _ = select.select([self._listening.fileno(), self._told], [], [])
+            if self._told in ready:
+                os.read(self._told, 4096)
+                self._tell_ended()
+            if self._listening.fileno() in ready:
+                self._fork(self._listening.accept()[0])
+
+    def _fork(self, connection: socket.socket) -> None:
+        try:
+            pid = os.fork()
+        except OSError as exc:  # too many processes, no memory: this client's script fails, the others run on
+            print(f"cannot fork: {exc}", file=sys.stderr, flush=True)
+            connection.close()
+            return
+        if pid:
+            self._running[pid] = connection
+            return
+        try:
+            self._become_guard(connection)
+        except BaseException:  # noqa: BLE001 - the fork ends here: it must not go on as a second server
+            traceback.print_exc()
+        finally:
+            os._exit(_FAILED)
+
+    def _tell_ended(self) -> None:
+        while self._running:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+            if pid == 0:
+                return
+            with self._running.pop(pid) as connection:
+                try:
+                    connection.send(STATUS.pack(os.waitstatus_to_exitcode(status)), socket.MSG_DONTWAIT)
+                except OSError:
+                    continue  # the client has been killed
+
+    def _become_guard(self, connection: socket.socket) -> None:
+        """Never returns."""
+        signal.set_wakeup_fd(-1)
+        self._listening.close()
+        for other in self._running.values():
+            other.close()
+        os.close(self._told)
+        os.close(self._tell)
+        request, streams = _received(connection)
+        for target, stream in enumerate(streams):
+            os.dup2(stream, target)
+            os.close(stream)
+        os.chdir(request["directory"])
+        os.environ.clear()
+        os.environ.update(request["environment"])
+        self._guard.keep(connection.detach(), lambda: None, lambda: _run(request["arguments"]), leave_s=_LEAVE_S)
+
+
+def _received(connection: socket.socket) -> tuple[dict[str, Any], list[int]]:
+    connection.settimeout(_RECEIVE_S)
+    head, streams, _, _ = socket.recv_fds(connection, HEADER.size, NUM_STREAMS)
+    (left,) = HEADER.unpack(head)
+    parts = []
+    while left:
+        parts.append(connection.recv(left))
+        if not parts[-1]:
+            raise EOFError("the client left before its request was whole")
+        left -= len(parts[-1])
+    return json.loads(b"".join(parts)), streams
+
+
+def _run(arguments: list[str]) -> None:
+    """The script, from its beginning to the interpreter's end. Never returns."""
+    _seed()
+    status = _FAILED
+    try:
+        if arguments[0] == "-m":
+            sys.argv, sys.path[0] = arguments[1:], os.getcwd()
+            runpy.run_module(arguments[1], run_name="__main__", alter_sys=True)
+        else:
+            sys.argv = list(arguments)
+            runpy.run_path(arguments[0], run_name="__main__")
+        status = 0
+    except SystemExit as exc:
+        status = _status_of(exc.code)
+    except BaseException as exc:  # noqa: BLE001 - as the interpreter does with what a script raises
+        traceback.print_exc()
+        status = -signal.SIGINT if isinstance(exc, KeyboardInterrupt) else _FAILED
+    finally:
+        _leave(status)
+
+
+def _seed() -> None:
+    """Python gives its own generator a new seed in each fork; NumPy's and PyTorch's would all draw the same."""
+    seed = int.from_bytes(os.urandom(4), "little")
+    if (numpy := sys.modules.get("numpy")) is not None:
+        numpy.random.seed(seed)
+    if (torch := sys.modules.get("torch")) is not None:
+        torch.manual_seed(seed)
+
+
+def _status_of(code: object) -> int:
+    if code is None or isinstance(code, int):
+        return code or 0
+    print(code, file=sys.stderr)
+    return _FAILED
+
+
+def _leave(status: int) -> None:
+    """As the interpreter ends: threads, exit functions, buffers. `status` below 0: by this signal."""
+    try:
+        threading._shutdown()  # type: ignore[attr-defined]  # the interpreter's own, as multiprocessing calls it
+        atexit._run_exitfuncs()
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()
+    except BaseException:  # noqa: BLE001 - the process ends with its status in any case
+        traceback.print_exc()
+    finally:
+        if status < 0:
+            signal.signal(-status, signal.SIG_DFL)
+            os.kill(os.getpid(), -status)
+        os._exit(status & 0xFF)
+
+
+if __name__ == "__main__":
+    main()

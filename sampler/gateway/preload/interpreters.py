@@ -1,0 +1,136 @@
+"""Keeps, for one sampler process, the interpreter that has an agent's packages loaded (`agent_preload`).
+
+It is started for the first episode, again if it was killed, and ends with the sampler, however that ends.
+"""
+
+import asyncio
+import contextlib
+import logging
+import os
+import pwd
+import shutil
+import tempfile
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from sampler.gateway.preload import fork_client, fork_server
+from sampler.tools.isolation import wrapped
+from sampler.tools.server_process import ServerProcess, end_process, start_process
+from sampler.tools.servers import ToolServer
+from shared.errors import ConfigError
+from shared.processes import guard
+
+log = logging.getLogger(__name__)
+
+LOADING_S = 300.0
+_LINES = 20  # kept of its stderr
+_FILES = tuple(Path(module.__file__ or "") for module in (fork_server, fork_client, guard))
+_EXPECTED = "agent_preload needs an agent_command of the form: [env NAME=VALUE …] PYTHON SCRIPT|-m MODULE …"
+
+
+@dataclass(frozen=True, slots=True)
+class PythonCommand:
+    """`before`: `env` and its variables. `arguments`: the script, or -m and the module, and what follows."""
+
+    before: tuple[str, ...]
+    python: str
+    arguments: tuple[str, ...]
+
+    @property
+    def folder(self) -> str:
+        return "" if self.arguments[0] == "-m" else str(Path(self.arguments[0]).absolute().parent)
+
+
+def python_command(words: Sequence[str]) -> PythonCommand:
+    """Raises ConfigError for any other command."""
+    at = 0
+    if words[0] == "env":
+        at = 1
+        while at < len(words) and "=" in words[at] and not words[at].startswith("-"):
+            at += 1
+    python, arguments = words[at : at + 1], tuple(words[at + 1 :])
+    if not python or not Path(python[0]).name.startswith("python"):
+        raise ConfigError(f"{_EXPECTED}; found {' '.join(words[: at + 1])!r} where PYTHON is expected")
+    first = arguments[0] if arguments else ""
+    if not first or (first.startswith("-") and (first != "-m" or len(arguments) < 2)):
+        raise ConfigError(f"{_EXPECTED}; found {first!r} behind {python[0]}")
+    return PythonCommand(tuple(words[:at]), python[0], arguments)
+
+
+class PreloadedInterpreter:
+    """One per sampler process: all its episodes have the same command."""
+
+    def __init__(self) -> None:
+        self._starting = asyncio.Lock()
+        self._server: ServerProcess | None = None
+        self._folder: Path | None = None
+        self._reading: list[asyncio.Task[None]] = []
+        self._last_lines: deque[str] = deque(maxlen=_LINES)
+
+    async def command(self, words: Sequence[str], modules: Sequence[str], user: str | None) -> list[str]:
+        """The command that does what `words` do, in a fork. Raises ConfigError if the modules cannot be loaded."""
+        command = python_command(words)
+        async with self._starting:
+            if self._server is None or self._server.process.returncode is not None:
+                await self._end()
+                await self._start(command, modules, user)
+        assert self._folder is not None, "made by _start"
+        client = (command.python, "-I", "-S", str(self._folder / "fork_client.py"), str(self._folder / "socket"))
+        return [*command.before, *client, *command.arguments]
+
+    async def close(self) -> None:
+        async with self._starting:
+            await self._end()
+
+    async def _start(self, command: PythonCommand, modules: Sequence[str], user: str | None) -> None:
+        self._folder = Path(tempfile.mkdtemp(prefix="tandem-preload-"))
+        for file in _FILES:  # the user may not be allowed to read ours
+            shutil.copy(file, self._folder)
+        if user is not None:
+            for path in (self._folder, *self._folder.iterdir()):
+                os.chown(path, pwd.getpwnam(user).pw_uid, -1)
+        named = (str(self._folder / name) for name in ("fork_server.py", "socket", "guard.py"))
+        words = (*command.before, command.python, *named, command.folder, *modules)
+        server = ToolServer("agent_preload", command=words[0], args=words[1:], cwd=str(self._folder))
+        try:
+            self._server = await start_process(wrapped(server, user, "off"))
+        except (OSError, ValueError) as exc:
+            raise ConfigError(f"agent_preload: {exc}") from exc
+        process = self._server.process
+        assert process.stdin is not None
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdin.close()
+        self._last_lines.clear()
+        errors = asyncio.create_task(self._read(process.stderr), name="agent_preload stderr")
+        self._reading = [errors]
+        with contextlib.suppress(TimeoutError, ValueError):  # ValueError: a line without end
+            async with asyncio.timeout(LOADING_S):
+                while line := await process.stdout.readline():
+                    if line.decode(errors="replace").strip() == fork_server.READY:
+                        self._reading.append(
+                            asyncio.create_task(self._read(process.stdout), name="agent_preload stdout")
+                        )
+                        log.info("agent's packages loaded python=%s modules=%s", command.python, ",".join(modules))
+                        return
+        await self._end()
+        said = " | ".join(self._last_lines) or f"it was not ready after {LOADING_S:g} s"
+        raise ConfigError(f"agent_preload: {command.python} cannot load {', '.join(modules)}: {said}")
+
+    async def _read(self, pipe: asyncio.StreamReader) -> None:
+        while piece := await pipe.read(64 * 1024):
+            self._last_lines.extend(piece.decode(errors="replace").splitlines()[-_LINES:])
+
+    async def _end(self) -> None:
+        server, self._server = self._server, None
+        if server is not None:
+            await asyncio.shield(end_process(server))
+        for reading in self._reading:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(reading, 1.0)
+        self._reading = []
+        if self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)
+            self._folder = None
