@@ -15,10 +15,10 @@ from typing import Any
 
 from sampler.episode import play
 from sampler.errors import EngineError
-from sampler.gateway.exchange import ChatReply, ChatRequest, GatewayError, Problem, reply_id
+from sampler.gateway.exchange import AskAgain, ChatReply, ChatRequest, GatewayError, Problem, reply_id
 from sampler.gateway.external_sampler import ExternalSampler
 from sampler.gateway.server import key_hash, new_key
-from sampler.gateway.session import AttemptSession, SentRequest
+from sampler.gateway.session import SENT_AGAIN, AttemptSession, SentRequest
 from sampler.gateway.shared_journal import ENDED, StaleAttempt
 from sampler.gateway.streaming import ReplyStream
 from sampler.parsers import OPENINGS
@@ -32,7 +32,8 @@ from shared.errors import ConfigError, LeaseLost
 log = logging.getLogger(__name__)
 
 MOST_RELOADS = 20  # of one request: each time another process was faster
-ENDING_S = 5.0  # for requests in other processes, after the attempt's end
+ENDING_S = 10.0  # for requests in other processes, which cancel them within `ENDED_LOOK_S`; a killed one does not
+ENDED_LOOK_S = 1.0
 RENEWED_BEFORE = 0.1  # of the idle time: requests in between renew nothing
 
 
@@ -59,6 +60,11 @@ class Attempt:
         return self._asking > 0
 
     @property
+    def is_asking(self) -> bool:
+        """A request runs in this process."""
+        return any(session.is_asking for session in self._sessions)
+
+    @property
     def is_idle(self) -> bool:
         """No request for so long that its lease is over."""
         return not self.is_busy and time.monotonic() - self._renewed > self._idle_s
@@ -72,12 +78,15 @@ class Attempt:
         self._asking += 1
         try:
             await self.renew()
-            may_miss_turns = True
+            may_miss_turns, was_late = True, False
             for _ in range(MOST_RELOADS):
                 session = await self._session()
+                if was_late and not sent.is_again and session.was_repeated(sent.identity):
+                    raise AskAgain(SENT_AGAIN)
                 try:
                     return await session.chat(request, sent, stream)
                 except StaleAttempt:
+                    was_late = True
                     self._forget(session)
                 except GatewayError as error:
                     if error.problem is not Problem.INVALID or not may_miss_turns:
@@ -128,11 +137,14 @@ class Attempt:
 
     async def close(self) -> None:
         """Cancel the requests of this process."""
-        sessions = [*self._earlier, *([] if self._current is None else [self._current])]
-        for session in sessions:
+        for session in self._sessions:
             await session.close()
 
     # ------------------------------------------------------------------ inside
+
+    @property
+    def _sessions(self) -> list[AttemptSession]:
+        return [*self._earlier, *([] if self._current is None else [self._current])]
 
     async def _ended(self, end: SessionEnd) -> Record:
         store, name = self._resources.store, self.claim.record_id
@@ -262,6 +274,13 @@ class Attempts:
                     self.forget(attempt)
             elif attempt.is_idle or attempt.claim.record_id in over:
                 self.forget(attempt)
+
+    async def cancel_ended(self) -> None:
+        """Cancel the requests of attempts that have ended at another process, which waits for them."""
+        asking = {one.claim.record_id: one for one in self._attempts.values() if one.is_asking}
+        for name in await self._resources.store.sessions.over(list(asking)) if asking else ():
+            log.info("ended at another process, requests cancelled record=%s", name)
+            await asking[name].close()
 
     async def close(self) -> None:
         for attempt in self._attempts.values():

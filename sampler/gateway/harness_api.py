@@ -83,8 +83,9 @@ class _FeedbackBody(BaseModel, extra="forbid"):
 
 def harness_routes(claims: Claims, token: str | None) -> Sequence[Route]:
     """`token`: None: none is needed to claim."""
+    line = asyncio.Lock()
     handlers: dict[str, Callable[[Request], Awaitable[Response]]] = {
-        "/claim": lambda request: _claim(claims, token, request),
+        "/claim": lambda request: _claim(claims, token, line, request),
         "/heartbeat": lambda request: _heartbeat(claims, request),
         "/finish": lambda request: _finish(claims, request),
         "/v1/feedback": lambda request: _feedback(claims, token, request),
@@ -113,21 +114,41 @@ def require_token(request: Request, token: str | None) -> None:
         raise GatewayError(Problem.NO_KEY, "the gateway's token is missing or wrong; send Authorization: Bearer TOKEN")
 
 
-async def _claim(claims: Claims, token: str | None, request: Request) -> Response:
+async def _claim(claims: Claims, token: str | None, line: asyncio.Lock, request: Request) -> Response:
     require_token(request, token)
     body = validated(_ClaimBody, await _json(request))
-    until = time.monotonic() + body.wait_s
-    while (offer := await claims.claim_attempt()) is None:
-        if time.monotonic() >= until or claims.is_draining or await request.is_disconnected():
-            why = {"error": {"message": f"no task can be claimed now: {claims.doing}", "type": "busy", "code": "busy"}}
-            return JSONResponse(why, 503, headers={"Retry-After": str(RETRY_AFTER_S)})
-        await asyncio.sleep(POLL_S)
+    offer = await claims.claim_attempt()
+    if offer is None and body.wait_s:
+        offer = await _next_offer(claims, line, request, body.wait_s)
+    if offer is None:
+        why = {"error": {"message": f"no task can be claimed now: {claims.doing}", "type": "busy", "code": "busy"}}
+        return JSONResponse(why, 503, headers={"Retry-After": str(RETRY_AFTER_S)})
     if await request.is_disconnected():
         left = SessionEnd(error="its harness left before it was told of the task", given_back=True)
         if (attempt := await claims.attempt_of(offer["api_key"])) is not None:
             await claims.end_attempt(attempt, left)
         return Response(status_code=499)
     return JSONResponse(offer)
+
+
+async def _next_offer(claims: Claims, line: asyncio.Lock, request: Request, wait_s: float) -> Offer | None:
+    """The first of the clients that wait in `line` asks for a task; the others cost nothing until it has one."""
+    until = time.monotonic() + wait_s
+    try:
+        async with asyncio.timeout(wait_s):
+            await line.acquire()
+    except TimeoutError:
+        return None
+    try:
+        while not (claims.is_draining or await request.is_disconnected()):
+            if (offer := await claims.claim_attempt()) is not None:
+                return offer
+            if (left_s := until - time.monotonic()) <= 0:
+                break
+            await asyncio.sleep(min(POLL_S, left_s))
+        return None
+    finally:
+        line.release()
 
 
 async def _heartbeat(claims: Claims, request: Request) -> Response:

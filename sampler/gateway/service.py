@@ -18,11 +18,12 @@ import uvicorn
 
 from sampler.config import SamplerConfig
 from sampler.gateway.app import build_app
-from sampler.gateway.attempts import Attempt, Attempts, offer_of
+from sampler.gateway.attempts import ENDED_LOOK_S, Attempt, Attempts, offer_of
 from sampler.gateway.external_sampler import ExternalSampler
 from sampler.gateway.harness_api import harness_routes
 from sampler.gateway.server import reachable
 from sampler.quiet_server import QuietServer
+from sampler.service.loops import every
 from sampler.service.service import SamplerService, ServiceProcess, service_process
 from shared.configuration.secrets import token_of
 from shared.documents import Claim, Record
@@ -145,12 +146,14 @@ class GatewayService(SamplerService):
             )
         )
         serving = group.create_task(server.serve([self._listener]), name="gateway")
+        looking = group.create_task(every(self._attempts.cancel_ended, ENDED_LOOK_S), name="ended")
         sys.stdout.write(f"{self._listener.getsockname()[1]}\n")
         sys.stdout.flush()
         log.info("gateway listens url=%s", self._url)
         await self._stop.wait()
         server.should_exit = True
         await serving
+        looking.cancel()
         await self._attempts.close()
 
     async def _renew(self) -> None:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Literal
 
 from sampler.errors import EngineError
 from sampler.gateway.exchange import (
+    AskAgain,
     ChatReply,
     ChatRequest,
     GatewayError,
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
 SamplingParameters = Literal["override", "refuse"]
 MAX_AT_ONCE = 64  # requests of one attempt
 MAX_REPLAYED = 256  # replies kept for repeated requests
+SENT_AGAIN = "the client has sent this request again meanwhile, and gets the reply to that"
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +73,9 @@ class AttemptSession:
         self._turns: dict[str, Turn] = {}  # by dispatch
         self._replayed: dict[str, ChatReply] = {}  # by the request's identity
         self._elsewhere: dict[str, KnownThread] = {}  # by the identity of a request that another process asks for
-        self._running: set[asyncio.Task[ChatReply]] = set()
+        self._repeated: set[str] = set()  # identities of requests that were sent again, to any process
+        self._running: dict[asyncio.Task[ChatReply], str] = {}  # the identity of its request
+        self._given_up: set[asyncio.Task[ChatReply]] = set()  # of these, those that were sent again
         self._ended = False
 
     @property
@@ -93,16 +97,18 @@ class AttemptSession:
 
         Raises GatewayError. Cancelling the caller cancels the request at the engine.
         """
-        if sent.is_again and sent.identity in self._replayed:
-            self.counts["replayed"] += 1
-            return self._replayed[sent.identity]
+        if sent.is_again:
+            await self._give_up(sent.identity)
+            if sent.identity in self._replayed:
+                self.counts["replayed"] += 1
+                return self._replayed[sent.identity]
         overridden = self._require_possible(request)
         if sent.is_again and (waiting := self._elsewhere.pop(sent.identity, None)) is not None:
             waiting.busy = False  # the process that had it is asked no more; else this may be a second sample
         task = asyncio.create_task(
             self._reply(request, sent, overridden, stream), name=f"agent request {self.sampler.claim.record_id}"
         )
-        self._running.add(task)
+        self._running[task] = sent.identity
         task.add_done_callback(self._asked)
         try:
             return await task
@@ -112,7 +118,15 @@ class AttemptSession:
             task.cancel()
             await asyncio.wait([task])
             self.counts["cancelled"] += 1
+            if task in self._given_up and not _is_cancelled():
+                raise AskAgain(SENT_AGAIN) from None
             raise
+        finally:
+            self._given_up.discard(task)
+
+    def was_repeated(self, identity: str) -> bool:
+        """Whether another process was asked for this request by a client that sent it again."""
+        return identity in self._repeated
 
     async def count_tokens(self, request: ChatRequest) -> int:
         """The prompt's length as the chat template renders it. Raises GatewayError."""
@@ -143,6 +157,8 @@ class AttemptSession:
         for at in state.turns:
             dispatch, turn = at.dispatch, answered.get(at.dispatch.id)
             client = dispatch.client or ClientRequest(identity="", cause="")
+            if client.again:
+                self._repeated.add(client.identity)
             if turn is not None:
                 reply = told_reply(at.policy, turn)
                 memory.answered(at, turn.message, forms_of(turn, reply))
@@ -201,9 +217,18 @@ class AttemptSession:
                 Problem.NO_MODEL, f"model {request.model!r} is no policy; expected one of: {', '.join(self.models)}"
             )
 
+    async def _give_up(self, identity: str) -> None:
+        """Cancel the request that a client sends again: it does not wait for that any more, and its thread is free."""
+        earlier = [task for task, name in self._running.items() if name == identity]
+        self._given_up.update(earlier)
+        for task in earlier:
+            task.cancel()
+        if earlier:
+            await asyncio.wait(earlier)
+
     def _asked(self, task: "asyncio.Task[ChatReply]") -> None:
         """An error that is no answer to the request, such as a bug, ends the attempt."""
-        self._running.discard(task)
+        self._running.pop(task, None)
         error = None if task.cancelled() else task.exception()
         if error is not None and not isinstance(error, GatewayError):
             self.failure = self.failure or error
@@ -212,7 +237,9 @@ class AttemptSession:
         self, request: ChatRequest, sent: SentRequest, overridden: list[str], stream: ReplyStream | None
     ) -> ChatReply:
         match = self._matcher.match(request.model, request.messages, request.tools)
-        client = ClientRequest(identity=sent.identity, cause=match.cause.value, overridden=overridden)
+        client = ClientRequest(
+            identity=sent.identity, cause=match.cause.value, overridden=overridden, again=sent.is_again
+        )
         self.sampler.expect(client, policy=request.model, thread=match.thread.name)
         turn = None
         try:
@@ -257,6 +284,12 @@ class AttemptSession:
             )
         self.limit = None
         return turn
+
+
+def _is_cancelled() -> bool:
+    """The caller itself, and not only what it awaits."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
 
 
 def told_reply(model: str, turn: "Turn", streamed: str = "") -> ChatReply:

@@ -8,12 +8,13 @@ from shared.documents.states import Termination
 
 class ClientRequest(Document):
     """The request of an agent that a dispatch answers. `identity`: equal for the same request sent again. `cause`: why it was
-    given to its thread, one of `MatchCause`. `overridden`: sampling parameters that were ignored. `asked_by`: the gateway
-    process that asked; None: the sampler that plays the episode."""
+    given to its thread, one of `MatchCause`. `overridden`: sampling parameters that were ignored. `again`: the client said that
+    it had sent it before. `asked_by`: the gateway process that asked; None: the sampler that plays the episode."""
 
     identity: str
     cause: str
     overridden: list[str] = []
+    again: bool = False
     asked_by: str | None = None
 
 

@@ -16,6 +16,34 @@ RACES = "tests/sampler/gateway/test_external_races.py"
 
 MUTANTS = (
     Mutant(
+        "requests end with their attempt at every gateway",
+        "sampler/gateway/service.py",
+        "every(self._attempts.cancel_ended, ENDED_LOOK_S)",
+        "every(self._attempts.cancel_ended, 3600)",
+        f"{RACES}::test_a_request_that_runs_at_another_process_when_the_attempt_ends_is_no_part_of_it",
+    ),
+    Mutant(
+        "clients that wait for a task ask one at a time",
+        "sampler/gateway/harness_api.py",
+        '"/claim": lambda request: _claim(claims, token, line, request)',
+        '"/claim": lambda request: _claim(claims, token, asyncio.Lock(), request)',
+        f"{RACES}::test_clients_that_wait_for_a_task_ask_the_database_one_at_a_time",
+    ),
+    Mutant(
+        "a request that is sent again takes the place of the first",
+        "sampler/gateway/session.py",
+        "            await self._give_up(sent.identity)\n",
+        "",
+        f"{RACES}::test_a_request_that_is_sent_again_while_the_first_still_runs_takes_its_place",
+    ),
+    Mutant(
+        "a request that comes after its own repetition is not sampled",
+        "sampler/gateway/attempts.py",
+        "if was_late and not sent.is_again and",
+        "if False and",
+        f"{RACES}::test_a_request_that_comes_just_after_its_own_repetition_is_not_sampled",
+    ),
+    Mutant(
         "SDKs ask again what may pass",
         "sampler/gateway/app.py",
         "headers=None if error.may_pass else NO_RETRY",

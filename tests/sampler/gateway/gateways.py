@@ -41,6 +41,10 @@ class Gateway:
         self._sdks.append(sdk)
         return sdk
 
+    def is_killed(self) -> None:
+        """It renews and cancels nothing any more, though its engine goes on waiting."""
+        self.service._attempts._attempts.clear()
+
     async def close(self) -> None:
         for sdk in self._sdks:
             await sdk.close()

@@ -198,6 +198,7 @@ async def test_an_agent_that_goes_on_without_a_lost_reply_gets_no_score(store: S
     async with gateway(store, slow) as killed, gateway(store, engine) as other:
         offer = await killed.claim()
         async with waiting(step(killed.sdk(offer["api_key"]), [{"role": "user", "content": "lost"}]), slow):
+            killed.is_killed()
             await step(other.sdk(offer["api_key"]), list(offer["messages"]))
             done = (await other.finish(offer["api_key"], score=1)).json()
         assert (done["status"], done["score"]) == ("failed", None)

@@ -8,6 +8,7 @@ from openai import APIStatusError
 
 from sampler.gateway import attempts
 from sampler.gateway.external_sampler import ExternalSampler
+from sampler.gateway.harness_api import POLL_S
 from sampler.scorers import Score
 from shared.audit.run import Check, audit
 from shared.documents import Claim
@@ -305,3 +306,110 @@ async def test_a_request_that_may_pass_is_asked_again_by_its_sdk(store: Store, m
         monkeypatch.setattr(attempts, "MOST_RELOADS", 1)
         await step(b.sdk(offer["api_key"], max_retries=1), messages)
         assert (await b.finish(offer["api_key"], score=1)).json()["status"] == "scored"
+
+
+async def test_a_request_that_runs_at_another_process_when_the_attempt_ends_is_no_part_of_it(store: Store) -> None:
+    """Its process cancels it: the agent does not want it any more, and no reply is lost."""
+    await tasks(store)
+    engine, slow = ScriptedEngine(CALLS), ScriptedEngine(["never"], delay_s=3600)
+    async with gateway(store, engine) as a, gateway(store, slow) as b:
+        offer = await a.claim()
+        messages = list(offer["messages"])
+        await step(a.sdk(offer["api_key"]), messages)
+        asking = asyncio.create_task(step(b.sdk(offer["api_key"]), list(messages)))
+        await slow.asked.wait()
+        done = (await a.finish(offer["api_key"], score=1)).json()
+        assert (done["status"], done["error"]) == ("scored", None)
+        with pytest.raises(APIStatusError, match="has ended"):
+            await asking
+    _, dispatches = await documents(store, offer["record"])
+    assert [d.status for d in dispatches] == [DispatchStatus.COMPLETED, DispatchStatus.CANCELLED]
+    assert trained_ids(dispatches) == engine.exchanges
+    assert (await audit(store)).ok
+
+
+async def test_clients_that_wait_for_a_task_ask_the_database_one_at_a_time(store: Store) -> None:
+    async with gateway(store, ScriptedEngine(CALLS)) as one:
+        claim, asked = one.service._claim, [0]
+
+        async def counted() -> Claim | None:
+            asked[0] += 1
+            return await claim()
+
+        one.service._claim = counted  # type: ignore[method-assign]
+        waiting = [asyncio.create_task(one.claim(wait_s=60)) for _ in range(40)]
+        while asked[0] < 45:  # 40 at once, then the first of the line  # noqa: ASYNC110 - there is no event
+            await asyncio.sleep(0.01)
+        before, at = asked[0], asyncio.get_running_loop().time()
+        await asyncio.sleep(1.5)
+        periods = (asyncio.get_running_loop().time() - at) / POLL_S
+        assert asked[0] - before <= periods + 1
+        await tasks(store, 40)
+        offers = await asyncio.gather(*waiting)
+    assert len({offer["record"] for offer in offers}) == 40
+
+
+async def test_a_client_that_waits_no_longer_leaves_the_line_to_the_others(store: Store) -> None:
+    async with gateway(store, ScriptedEngine(CALLS)) as one:
+        first = asyncio.create_task(one.claim(wait_s=60))
+        await asyncio.sleep(0.5)
+        late = [asyncio.create_task(one.http.post("/claim", json={"wait_s": 0.2})) for _ in range(3)]
+        assert [(await answer).status_code for answer in late] == [503] * 3
+        last = asyncio.create_task(one.claim(wait_s=60))
+        await asyncio.sleep(0.5)
+        first.cancel()
+        await asyncio.wait([first])
+        await tasks(store)
+        assert (await last)["record"]
+
+
+async def test_a_request_that_is_sent_again_while_the_first_still_runs_takes_its_place(store: Store) -> None:
+    """At the same process: the client has left, and the process has not read that yet."""
+    await tasks(store)
+    engine = ScriptedEngine([CALLS[0], CALLS[1], *CALLS[1:]])
+    async with gateway(store, engine) as one:
+        offer = await one.claim()
+        messages = list(offer["messages"])
+        await step(one.sdk(offer["api_key"]), messages)
+        engine._delay_s, engine.asked = 3600.0, asyncio.Event()
+        first = asyncio.create_task(step(one.sdk(offer["api_key"]), list(messages)))
+        await engine.asked.wait()
+        engine._delay_s = 0.0
+        await step(one.sdk(offer["api_key"]), messages, extra_headers={"x-stainless-retry-count": "1"})
+        with pytest.raises(APIStatusError, match="sent this request again"):
+            await first
+        await step(one.sdk(offer["api_key"]), messages)
+        assert (await one.finish(offer["api_key"], score=1)).json()["status"] == "scored"
+    record, dispatches = await documents(store, offer["record"])
+    statuses = [DispatchStatus.COMPLETED, DispatchStatus.CANCELLED, DispatchStatus.COMPLETED, DispatchStatus.COMPLETED]
+    assert [d.status for d in dispatches] == statuses
+    assert record.metrics["agent_continued"] == 2, "it continued the conversation, instead of a thread of its own"
+
+
+async def test_a_request_that_comes_just_after_its_own_repetition_is_not_sampled(store: Store) -> None:
+    """Both processes read the attempt at the same time; the repetition is written first."""
+    await tasks(store)
+    engine, late = ScriptedEngine(CALLS), ScriptedEngine(["late"])
+    async with gateway(store, engine) as a, gateway(store, late) as b:
+        offer = await a.claim()
+        messages = list(offer["messages"])
+        open_turn, repeated, reached = store.sessions.open_turn, asyncio.Event(), asyncio.Event()
+
+        async def slow(dispatch: Any, closing: Any = ()) -> Opened:
+            if not dispatch.client.again:
+                reached.set()
+                await repeated.wait()
+            return await open_turn(dispatch, closing)
+
+        store.sessions.open_turn = slow  # type: ignore[method-assign]
+        first = asyncio.create_task(step(b.sdk(offer["api_key"]), list(messages)))
+        await reached.wait()
+        await step(a.sdk(offer["api_key"]), messages, extra_headers={"x-stainless-retry-count": "1"})
+        repeated.set()
+        with pytest.raises(APIStatusError, match="sent this request again"):
+            await first
+        store.sessions.open_turn = open_turn  # type: ignore[method-assign]
+        assert (await a.finish(offer["api_key"], score=1)).json()["status"] == "scored"
+    _, dispatches = await documents(store, offer["record"])
+    assert trained_ids(dispatches) == engine.exchanges
+    assert late.exchanges == []
