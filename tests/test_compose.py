@@ -12,6 +12,8 @@ import yaml
 from sampler.config import SamplerConfig
 from sampler.engine.keeper.config import KeeperConfig
 from sampler.engine.local.__main__ import _parser as engine_parser
+from sampler.gateway.harness_api import MAX_WAIT_S
+from sampler.gateway.service import GatewayConfig
 from sampler.mcp_docker.config import McpDockerConfig
 from sampler.tools import parse_servers
 from scripts.deploy_check.images import SECRET
@@ -30,6 +32,7 @@ CONFIGURED: dict[str, type[ServiceConfig]] = {
     "sampler": SamplerConfig,
     "keeper": KeeperConfig,
     "trainer": TrainerConfig,
+    "gateway": GatewayConfig,
 }
 ENDS_BY_ITSELF = {"prepare", "tandem"}
 IN_CONTAINER = {"/config/run.yml": "assets/example/minirl.yml", "/model": "assets/example/model"}
@@ -92,9 +95,12 @@ def test_a_service_gets_its_own_secrets_alone() -> None:
         holders = [
             name for name, s in SERVICES.items() if any(f"credentials-{role}:" in v for v in s.get("volumes", ()))
         ]
-        own = {"operator": ["prepare", "tandem"], "viewer": ["prepare"], "root": ["prepare"]}.get(
-            role, ["prepare", role]
-        )
+        own = {
+            "operator": ["prepare", "tandem"],
+            "viewer": ["prepare"],
+            "root": ["prepare"],
+            "sampler": ["gateway", "prepare", "sampler"],  # a gateway does a sampler's work
+        }.get(role, ["prepare", role])
         assert sorted(holders) == sorted(own), role
     for name, service in SERVICES.items():
         for volume in service.get("volumes", ()):
@@ -121,6 +127,10 @@ def test_a_services_settings_are_those_of_its_configuration(
     if isinstance(config, McpDockerConfig):
         assert (config.host, config.port, config.token_file) == ("0.0.0.0", 9700, Path("/run/mcp/token"))
         return
+    if isinstance(config, GatewayConfig):
+        assert (config.gateway_host, config.gateway_port) == ("0.0.0.0", 9800)
+        assert config.gateway_token_file == Path("/run/gateway/token")
+        assert config.gateway_url == "http://127.0.0.1:9800", "the address that `gateways` publishes"
     assert config.secrets() == [secret.read_text()]
     assert config.snapshot()["run"] == "demo"
 
@@ -148,6 +158,21 @@ def test_mcp_docker_can_serve_the_examples_tools_which_are_a_service() -> None:
     assert set(SERVICES["mcp"]["networks"]) & set(SERVICES["example-tools"]["networks"])
 
 
+def test_one_address_serves_all_gateways_and_repeats_no_request() -> None:
+    """HAProxy's settings; a request that a gateway may have read is repeated by its client alone, or it is two samples."""
+    lines = [line.split() for line in (DEPLOY / "gateways.cfg").read_text().splitlines()]
+    port = flags(SERVICES["gateways"]["ports"])[0].rsplit(":", 1)[1]
+    assert ["bind", f":{port}"] in lines
+    assert ["retry-on", "conn-failure"] in lines
+    assert ["option", "abortonclose"] in lines
+    gateways = [line for line in lines if line[:1] == ["server-template"]]
+    assert {line[3] for line in gateways} == {f"gateway:{SamplerConfig.model_fields['gateway_port'].default}"}
+    assert set(SERVICES["gateways"]["networks"]) & set(SERVICES["gateway"]["networks"]) == {"agents"}
+    (longest,) = {int(line[2].removesuffix("h")) * 3600 for line in lines if line[:2] == ["timeout", "server"]}
+    assert longest > SamplerConfig.model_fields["engine_timeout_s"].default
+    assert longest > MAX_WAIT_S
+
+
 def test_your_own_modules_can_be_imported_where_own_code_is_loaded() -> None:
     (path,) = re.findall(r" PYTHONPATH=(\S+)", (DEPLOY / "Dockerfile").read_text())
     places = path.split(":")
@@ -156,7 +181,7 @@ def test_your_own_modules_can_be_imported_where_own_code_is_loaded() -> None:
         name: [with_defaults(volume).split(":")[1] for volume in service.get("volumes", ()) if "CODE_DIR" in volume]
         for name, service in SERVICES.items()
     }
-    assert {name for name, found in mounts.items() if found} == {"sampler", "trainer", "tandem"}
+    assert {name for name, found in mounts.items() if found} == {"sampler", "gateway", "trainer", "tandem"}
     assert {place for found in mounts.values() for place in found} == {places[1]}
 
 
@@ -183,7 +208,8 @@ def test_commands_of_tandem_exist() -> None:
 
 def test_a_services_grace_exceeds_what_it_needs_to_stop() -> None:
     grace = SamplerConfig.model_fields["grace_s"].default
-    assert SERVICES["sampler"]["stop_grace_period"] == "1m"
+    for name in ("sampler", "gateway", "gateways"):
+        assert SERVICES[name]["stop_grace_period"] == "1m"
     assert grace < 60
 
 

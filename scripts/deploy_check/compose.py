@@ -6,7 +6,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,9 +28,9 @@ def say(text: str) -> None:
 
 
 class Compose:
-    """One Compose project. `environment`: variables of the Compose file."""
+    """One Compose project. `environment`: variables of the Compose file. `profiles`: of each command."""
 
-    def __init__(self, project: str, environment: dict[str, str]) -> None:
+    def __init__(self, project: str, environment: dict[str, str], profiles: Sequence[str] = PROFILES) -> None:
         words = ["docker-compose"] if shutil.which("docker-compose") else ["docker", "compose"]
         if not shutil.which(words[0]):
             raise ConfigError("neither docker-compose nor docker is on the PATH; expected a Docker engine with Compose")
@@ -40,10 +40,11 @@ class Compose:
         self.base = os.environ.get("PYTHON_IMAGE") or "python:3.11-slim-bookworm"
         self._command = [*words, "-p", project, "-f", str(FILE)]
         self._environment = {**os.environ, **environment}
+        self._profiles = profiles
 
     def run(self, *arguments: str, check: bool = True, profiles: bool = True, quiet: bool = True) -> str:
         """Standard output of a Compose command. Raises DeployCheckFailed with the end of what it said."""
-        chosen = [word for name in PROFILES for word in ("--profile", name)] if profiles else []
+        chosen = [word for name in self._profiles for word in ("--profile", name)] if profiles else []
         return self._run([*self._command, *chosen, *arguments], check=check, quiet=quiet)
 
     def tandem(self, *arguments: str, check: bool = True) -> str:

@@ -5,7 +5,9 @@ of MongoDB are no part of those of Kubernetes: `CRD_FILES=keda.sh_scaledobjects.
 by the published definitions.
 """
 
+import functools
 import importlib
+import math
 import os
 import shutil
 import subprocess
@@ -23,6 +25,7 @@ from accelerate.commands.launch import launch_command_parser
 from sampler.config import SamplerConfig
 from sampler.engine.keeper.config import KeeperConfig
 from sampler.engine.local.__main__ import _parser as engine_parser
+from sampler.gateway.service import GatewayConfig
 from shared.cli import app
 from shared.configuration.loading import ServiceConfig
 from trainer.settings.config import TrainerConfig
@@ -30,12 +33,14 @@ from trainer.settings.config import TrainerConfig
 ROOT = Path(__file__).parents[2]
 K8S = ROOT / "deploy" / "k8s"
 BASE = K8S / "base"
+GATEWAY = K8S / "components" / "gateway"
 OVERLAYS = sorted(path.parent for path in K8S.glob("overlays/*/kustomization.yaml"))
 KUBECTL = shutil.which("kubectl")
 FOREIGN = {"keda.sh/v1alpha1", "mongodbcommunity.mongodb.com/v1"}
 SERVICES: dict[str, type[ServiceConfig]] = {
     "sampler": SamplerConfig,
     "sampler.engine.keeper": KeeperConfig,
+    "sampler.gateway": GatewayConfig,
     "trainer": TrainerConfig,
 }
 # What stands in the manifests, and what it is here.
@@ -48,29 +53,42 @@ PLACES = {
 Manifest = dict[str, Any]
 
 
+def of(folder: Path) -> list[Manifest]:
+    names = yaml.safe_load((folder / "kustomization.yaml").read_text())["resources"]
+    return [document for name in names for document in yaml.safe_load_all((folder / name).read_text())]
+
+
 def of_base() -> list[Manifest]:
-    names = yaml.safe_load((BASE / "kustomization.yaml").read_text())["resources"]
-    return [document for name in names for document in yaml.safe_load_all((BASE / name).read_text())]
+    return of(BASE)
 
 
 def built(overlay: Path) -> list[Manifest]:
     if KUBECTL is None:
         pytest.skip("no kubectl here: its Kustomize builds the overlays")
+    return list(yaml.safe_load_all(kustomized(overlay)))
+
+
+@functools.cache
+def kustomized(overlay: Path) -> str:
+    assert KUBECTL is not None
     done = subprocess.run(
         [KUBECTL, "kustomize", str(overlay)], capture_output=True, text=True, timeout=120, check=False
     )
     assert done.returncode == 0, done.stderr
-    return list(yaml.safe_load_all(done.stdout))
+    return done.stdout
 
 
 def sets() -> Iterator[Any]:
     yield pytest.param(None, id="base")
+    yield pytest.param(GATEWAY, id="base and gateways")
     yield from (pytest.param(overlay, id=overlay.name) for overlay in OVERLAYS)
 
 
 @pytest.fixture(params=sets())
 def manifests(request: pytest.FixtureRequest) -> list[Manifest]:
-    return of_base() if request.param is None else built(request.param)
+    if request.param in (None, GATEWAY):
+        return of_base() + ([] if request.param is None else of(GATEWAY))
+    return built(request.param)
 
 
 def pods(manifests: list[Manifest]) -> Iterator[tuple[str, Manifest]]:
@@ -133,8 +151,10 @@ def test_every_command_line_is_one_that_its_program_takes(
 ) -> None:
     monkeypatch.setenv("DB_CONNECTION_STRING", "mongodb://db:27017")
     seen = {name for _, pod in pods(manifests) for name in (check_line(words(box)) for box in pod["containers"])}
+    players = {"sampler", "gateway"} & {name for name, _ in pods(manifests)}
+    assert players
     assert seen >= {
-        "sampler",
+        *("sampler.gateway" if name == "gateway" else name for name in players),
         "sampler.engine.keeper",
         "trainer",
         "tandem metrics",
@@ -193,14 +213,17 @@ def test_every_name_leads_to_something(manifests: list[Manifest]) -> None:
         } <= claims
     for service in (m for m in manifests if m["kind"] == "Service"):
         assert service["spec"]["selector"]["app"] in labels
-    (scaled,) = [m for m in manifests if m["kind"] == "ScaledObject"]
-    assert scaled["spec"]["scaleTargetRef"]["name"] in labels
+    scaled = [m for m in manifests if m["kind"] in ("ScaledObject", "HorizontalPodAutoscaler")]
+    assert {m["spec"]["scaleTargetRef"]["name"] for m in scaled} == {"sampler", "gateway"} & labels.keys()
+    for budget in (m for m in manifests if m["kind"] == "PodDisruptionBudget"):
+        assert budget["spec"]["selector"]["matchLabels"]["app"] in labels
 
 
 def test_a_pod_ends_after_its_service_has_drained(manifests: list[Manifest]) -> None:
     grace_s = yaml.safe_load((BASE / "run.yml").read_text())["sampler"]["grace_s"]
     periods = {name: pod.get("terminationGracePeriodSeconds", 30) for name, pod in pods(manifests)}
-    assert periods["sampler"] >= grace_s + 20
+    assert periods.get("sampler", math.inf) >= grace_s + 20
+    assert periods.get("gateway", math.inf) >= grace_s + 20 + 5, "preStop sleeps for 5 s"
     assert periods["engine"] >= 60
     assert periods["trainer"] >= 120
 
@@ -217,20 +240,41 @@ def test_no_container_is_root_or_writes_where_it_need_not(manifests: list[Manife
 def test_samplers_are_scaled_by_a_figure_that_is_served(manifests: list[Manifest]) -> None:
     from shared.cli.metrics import HELP
 
-    (scaled,) = [m for m in manifests if m["kind"] == "ScaledObject"]
-    (trigger,) = scaled["spec"]["triggers"]
+    scaled = [m for m in manifests if m["kind"] == "ScaledObject"]
+    if "sampler" not in {name for name, _ in pods(manifests)}:
+        assert not scaled
+        return
+    (trigger,) = scaled[0]["spec"]["triggers"]
     assert trigger["metadata"]["valueLocation"] in HELP
     episodes = yaml.safe_load((BASE / "run.yml").read_text())["sampler"]["max_concurrent_episodes"]
     assert float(trigger["metadata"]["targetValue"]) == episodes
 
 
 def test_the_files_that_a_kustomization_names_exist_and_all_files_are_named() -> None:
-    for folder in (BASE, *OVERLAYS):
+    for folder in (BASE, GATEWAY, *OVERLAYS):
         listed = yaml.safe_load((folder / "kustomization.yaml").read_text())
-        names = [*listed["resources"], *(patch["path"] for patch in listed.get("patches", []))]
+        names = [*listed["resources"], *(patch["path"] for patch in listed.get("patches", []) if "path" in patch)]
         names += [name for made in listed.get("configMapGenerator", []) for name in made["files"]]
+        assert all((folder / name / "kustomization.yaml").is_file() for name in listed.get("components", []))
         assert all((folder / name).exists() for name in names), folder
         assert {path.name for path in folder.iterdir()} - {"kustomization.yaml"} <= set(names), folder
+
+
+def test_gateways_play_instead_of_samplers_or_next_to_them(tmp_path: Path) -> None:
+    instead = {name: pod for name, pod in pods(built(K8S / "overlays" / "agents"))}
+    assert "gateway" in instead
+    assert "sampler" not in instead
+    (settings,) = [volume for volume in instead["gateway"]["volumes"] if volume["name"] == "run"]
+    assert settings["configMap"]["name"].startswith("run-"), "the generated one, so that a new file restarts its pods"
+    assert instead["gateway"]["containers"][0]["image"].startswith("tandem/sampler:")
+    shutil.copytree(K8S, tmp_path / "k8s")
+    overlay = tmp_path / "k8s" / "overlays" / "mine"
+    overlay.mkdir()
+    (overlay / "kustomization.yaml").write_text(
+        "apiVersion: kustomize.config.k8s.io/v1beta1\nkind: Kustomization\n"
+        "resources: [../cpu]\ncomponents: [../../components/gateway]\n"
+    )
+    assert {"gateway", "sampler"} <= {name for name, _ in pods(built(overlay))}
 
 
 def test_own_modules_come_from_an_overlays_files(tmp_path: Path) -> None:

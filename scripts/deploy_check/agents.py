@@ -1,0 +1,220 @@
+"""Tries gateways in containers, with agents on this machine: `python -m scripts.deploy_check.agents --help`.
+
+    build ▸ MongoDB, engine, keeper, gateways behind one address ▸ agents play ▸ a gateway is killed ▸ one is stopped
+          ▸ all are started again ▸ every task is played ▸ audit
+
+Each agent streams its replies through OpenAI's SDK, which repeats what a dead gateway did not answer. Held-out tasks are played,
+so that no trainer is needed.
+"""
+
+import asyncio
+import json
+import sys
+import time
+from collections import Counter
+from typing import Annotated, Any, ClassVar
+
+import httpx
+from openai import APIStatusError, AsyncOpenAI
+from pydantic import Field
+
+from scripts.deploy_check.compose import Compose, DeployCheckFailed, health_of, name_of, say
+from scripts.deploy_check.settings import Count
+from shared.configuration.loading import ServiceConfig
+from shared.errors import TandemError
+from shared.names import RunName
+from shared.processes.interrupt import run_command
+
+PROFILES = ("cpu-engine", "keeper", "gateway")
+SERVICES = ("mongo", "cpu-engine", "keeper", "gateway", "gateways")
+TURNS = 3
+CLAIM_WAIT_S = 5.0
+REQUEST_TIMEOUT_S = 120.0
+SDK_RETRIES = 10
+
+
+class AgentsCheckConfig(ServiceConfig):
+    """Brings up gateways in containers, plays tasks from this machine while gateways are killed, audits the run."""
+
+    section: ClassVar[str] = "agents_check"
+    program: ClassVar[str] = "python -m scripts.deploy_check.agents"
+
+    project: str = Field("tandem-agents", description="Name of the Compose project, before its containers and volumes.")
+    run: RunName = Field("agents", description="Name of the run.")
+    gateways: Count = Field(2, description="Gateways behind the one address.")
+    at_once: Count = Field(16, description="Agents that play at the same time.")
+    url: str = Field("http://127.0.0.1:9800", description="The address of the gateways on this machine.")
+    build: bool = Field(True, description="Build the images first. False: those that are there.")
+    keep: bool = Field(False, description="Leave containers and volumes for inspection. False: remove them at the end.")
+    step_timeout_s: Annotated[float, Field(gt=0)] = Field(600.0, description="Longest wait for any one thing.")
+
+
+class Agents:
+    """They play until no task is left. `open`: records of the attempts that are played now; `ended`: what /finish said."""
+
+    def __init__(self, config: AgentsCheckConfig, token: str) -> None:
+        self.open: set[str] = set()
+        self.ended: dict[str, str] = {}
+        self.lost = Counter[str]()  # requests that the agents' HTTP client had to repeat, or an SDK gave up
+        self._config, self._token = config, token
+        self._nothing_left = asyncio.Event()
+
+    async def play(self) -> None:
+        async with (
+            httpx.AsyncClient(base_url=self._config.url, timeout=REQUEST_TIMEOUT_S) as http,
+            asyncio.TaskGroup() as group,
+        ):
+            for _ in range(self._config.at_once):
+                group.create_task(self._play_on(http))
+
+    def all_are_played(self) -> None:
+        self._nothing_left.set()
+
+    async def _play_on(self, http: httpx.AsyncClient) -> None:
+        while not self._nothing_left.is_set():
+            claimed = await self._post(http, "/claim", {"wait_s": CLAIM_WAIT_S}, self._token)
+            if claimed.status_code == 200:
+                await self._play_one(http, claimed.json())
+
+    async def _play_one(self, http: httpx.AsyncClient, offer: dict[str, Any]) -> None:
+        self.open.add(offer["record"])
+        end: dict[str, Any] = {}
+        try:
+            async with AsyncOpenAI(
+                base_url=offer["base_url"], api_key=offer["api_key"], max_retries=SDK_RETRIES
+            ) as client:
+                messages = list(offer["messages"])
+                for _ in range(TURNS):
+                    messages.append({"role": "assistant", "content": await self._streamed(client, offer, messages)})
+                    messages.append({"role": "user", "content": "Go on."})
+        except APIStatusError as exc:
+            end = {"error": str(exc)}
+        done = await self._post(http, "/finish", end, offer["api_key"])
+        self.open.discard(offer["record"])
+        self.ended[offer["record"]] = done.json()["status"] if done.status_code == 200 else str(done.status_code)
+
+    async def _streamed(self, client: AsyncOpenAI, offer: dict[str, Any], messages: list[Any]) -> str:
+        while True:
+            try:
+                stream = await client.chat.completions.create(model=offer["model"], messages=messages, stream=True)
+                return "".join([part.choices[0].delta.content or "" async for part in stream if part.choices])
+            except APIStatusError as exc:
+                if exc.status_code not in (502, 503, 504):
+                    raise
+                self.lost["status"] += 1
+            except Exception as exc:  # noqa: BLE001 - what an SDK raises of a stream that was cut depends on its transport
+                self.lost[type(exc).__name__] += 1
+            await asyncio.sleep(0.5)
+
+    async def _post(self, http: httpx.AsyncClient, path: str, body: dict[str, Any], key: str) -> httpx.Response:
+        while True:
+            try:
+                answer = await http.post(path, json=body, headers={"authorization": f"Bearer {key}"})
+                if answer.status_code not in (502, 504) and (path == "/claim" or answer.status_code != 503):
+                    return answer
+                self.lost[f"{path} {answer.status_code}"] += 1
+            except httpx.TransportError as exc:
+                self.lost[f"{path} {type(exc).__name__}"] += 1
+            await asyncio.sleep(0.5)
+
+
+class AgentsTrial:
+    """The steps in order; `figures` is what they found."""
+
+    def __init__(self, config: AgentsCheckConfig) -> None:
+        self.config = config
+        self.compose = Compose(config.project, {"RUN_NAME": config.run, "GATEWAY_URL": config.url}, PROFILES)
+        self.figures: dict[str, Any] = {}
+
+    def run(self) -> None:
+        if self.config.build:
+            self.compose.run("build", "prepare", "cpu-engine", quiet=False)
+        try:
+            self._bring_up()
+            asyncio.run(self._play())
+            self._audit()
+        finally:
+            if not self.config.keep:
+                self.compose.run("down", "--volumes", "--timeout", "20", check=False)
+
+    def _bring_up(self) -> None:
+        started = time.monotonic()
+        self._up()
+        imported = ("tasks", "import", self.config.run, "/tasks/eval.jsonl", "--split", "eval", "--at_version", "0")
+        say(self.compose.tandem(*imported, "--num_generations", "1").strip().splitlines()[-1])
+        self._told("healthy_s", time.monotonic() - started)
+
+    def _up(self) -> None:
+        self.compose.run("up", "-d", "--scale", f"gateway={self.config.gateways}", *SERVICES)
+
+        def are_healthy() -> bool:
+            found = [health_of(one) for name in SERVICES for one in self.compose.containers(name)]
+            return len(found) == len(SERVICES) - 1 + self.config.gateways and set(found) == {"healthy"}
+
+        self.compose.until("all to be healthy", are_healthy, self.config.step_timeout_s)
+
+    async def _play(self) -> None:
+        token = ("run", "--rm", "-T", "--no-deps", "--entrypoint", "cat", "gateway", "/run/gateway/token")
+        agents = Agents(self.config, self.compose.run(*token).strip())
+        playing = asyncio.create_task(agents.play())
+        started = time.monotonic()
+        try:
+            await self._more(agents, self.config.at_once)
+            for how in ("kill", "stop"):
+                await self._end_one(agents, how)
+                await asyncio.to_thread(self._up)
+            await self._until("every task to be played", lambda: self._are_played())
+        finally:
+            agents.all_are_played()
+            await asyncio.wait([playing], timeout=self.config.step_timeout_s)
+        await playing
+        self._told("playing_s", time.monotonic() - started)
+        self._told("attempts", dict(Counter(agents.ended.values())))
+        self._told("asked_again_by_agents", dict(agents.lost))
+
+    async def _end_one(self, agents: Agents, how: str) -> None:
+        """The attempts that are open then end at another gateway, or the same slot is played again."""
+        container = self.compose.containers("gateway")[0]
+        was_open = set(agents.open)
+        if not was_open:
+            raise DeployCheckFailed(f"no attempt was open when a gateway was to {how}; expected more tasks")
+        await asyncio.to_thread(self.compose.docker, how, name_of(container))
+        await self._until(f"attempts to end after {how}", lambda: not was_open & agents.open)
+        ends = Counter(agents.ended[record] for record in was_open)
+        self._told(f"open_at_{how}", dict(ends))
+        await self._more(agents, self.config.at_once)
+
+    async def _more(self, agents: Agents, count: int) -> None:
+        before = len(agents.ended)
+        await self._until("more attempts", lambda: len(agents.ended) >= before + count)
+
+    async def _until(self, what: str, is_so: Any) -> None:
+        await asyncio.to_thread(self.compose.until, what, is_so, self.config.step_timeout_s)
+
+    def _are_played(self) -> bool:
+        tasks = json.loads(self.compose.tandem("status", self.config.run, "--json"))["tasks"]["eval"]
+        return not any(count for status, count in tasks.items() if status not in ("settled", "abandoned", "skipped"))
+
+    def _audit(self) -> None:
+        status = json.loads(self.compose.tandem("status", self.config.run, "--json"))
+        self._told("records", {name: count for name, count in status["records"].items() if count})
+        self._told("workers", [f"{one['kind']} {one['doing']}" for one in status["workers"]])
+        audit = json.loads(self.compose.tandem("audit", self.config.run, "--json", check=False))
+        self._told("audit_ok", audit["ok"])
+        if not audit["ok"]:
+            raise DeployCheckFailed(f"tandem audit found violations: {json.dumps(audit)[:2000]}")
+
+    def _told(self, name: str, value: Any) -> None:
+        self.figures[name] = round(value, 3) if isinstance(value, float) else value
+        say(f"{name}: {json.dumps(self.figures[name], default=str)}")
+
+
+def main() -> None:
+    try:
+        AgentsTrial(AgentsCheckConfig.load_or_exit()).run()
+    except TandemError as exc:
+        sys.exit(f"{type(exc).__name__}: {exc}")
+
+
+if __name__ == "__main__":
+    run_command(main)
