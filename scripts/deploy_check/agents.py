@@ -49,7 +49,7 @@ class AgentsCheckConfig(ServiceConfig):
     step_timeout_s: Annotated[float, Field(gt=0)] = Field(600.0, description="Longest wait for any one thing.")
 
 
-class Agents:
+class HostAgents:
     """They play until no task is left. `open`: records of the attempts that are played now; `ended`: what /finish said."""
 
     def __init__(self, config: AgentsCheckConfig, token: str) -> None:
@@ -155,7 +155,7 @@ class AgentsTrial:
 
     async def _play(self) -> None:
         token = ("run", "--rm", "-T", "--no-deps", "--entrypoint", "cat", "gateway", "/run/gateway/token")
-        agents = Agents(self.config, self.compose.run(*token).strip())
+        agents = HostAgents(self.config, self.compose.run(*token).strip())
         playing = asyncio.create_task(agents.play())
         started = time.monotonic()
         try:
@@ -172,7 +172,7 @@ class AgentsTrial:
         self._told("attempts", dict(Counter(agents.ended.values())))
         self._told("asked_again_by_agents", dict(agents.lost))
 
-    async def _end_one(self, agents: Agents, how: str) -> None:
+    async def _end_one(self, agents: HostAgents, how: str) -> None:
         """The attempts that are open then end at another gateway, or the same slot is played again."""
         container = self.compose.containers("gateway")[0]
         was_open = set(agents.open)
@@ -184,7 +184,7 @@ class AgentsTrial:
         self._told(f"open_at_{how}", dict(ends))
         await self._more(agents, self.config.at_once)
 
-    async def _more(self, agents: Agents, count: int) -> None:
+    async def _more(self, agents: HostAgents, count: int) -> None:
         before = len(agents.ended)
         await self._until("more attempts", lambda: len(agents.ended) >= before + count)
 
