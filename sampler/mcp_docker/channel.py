@@ -7,13 +7,13 @@ the server's side ends, with the reason.
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Protocol
 
 import anyio
 import httpx2
 from mcp import MCPError
-from mcp.shared.message import SessionMessage
+from mcp.shared.message import ClientMessageMetadata, SessionMessage
 from mcp_types import jsonrpc_message_adapter
 
 from sampler.mcp_docker.errors import ServerGone, StartFailed
@@ -39,12 +39,14 @@ _REMOTE_ERRORS = (MCPError, httpx2.HTTPError, httpx2.InvalidURL, OSError, ValueE
 
 
 class ServerChannel(Protocol):
-    """One tool server of one session."""
+    """One tool server of one session. `has_headers`: a message is sent with headers, which may have to repeat arguments."""
+
+    has_headers: bool
 
     async def open(self, on_message: OnMessage, on_end: OnEnd) -> None:
         """Raises StartFailed, and then leaves nothing open."""
 
-    async def send(self, body: bytes) -> None:
+    async def send(self, body: bytes, headers: Mapping[str, str] | None = None) -> None:
         """Send one message. Raises ServerGone."""
 
     async def close(self) -> None:
@@ -53,6 +55,8 @@ class ServerChannel(Protocol):
 
 class StdioChannel:
     """A process in a sandbox: one message per line on its stdin and stdout."""
+
+    has_headers = False
 
     def __init__(
         self, launch: Launch, level: IsolationLevel, max_message_bytes: int, forks: ForkServer | None = None
@@ -76,7 +80,7 @@ class StdioChannel:
             return await self._forks.start(self._launch, module)
         return await start(self._launch, self._level)
 
-    async def send(self, body: bytes) -> None:
+    async def send(self, body: bytes, headers: Mapping[str, str] | None = None) -> None:
         process = self._process
         if process is None:
             raise ServerGone("its process has ended")
@@ -109,7 +113,9 @@ class StdioChannel:
 
 
 class RemoteChannel:
-    """A session with a server that is given by its URL."""
+    """A session with a server that is given by its URL; at revisions without sessions, the requests of one set."""
+
+    has_headers = True
 
     def __init__(self, server: ToolServer, limits: ToolLimits) -> None:
         self._server, self._limits = server, limits
@@ -126,11 +132,12 @@ class RemoteChannel:
             raise StartFailed(f"{self._server.address} cannot be reached")
         self._line.is_open = True
 
-    async def send(self, body: bytes) -> None:
+    async def send(self, body: bytes, headers: Mapping[str, str] | None = None) -> None:
         if self._write is None:
             raise ServerGone("its session has ended")
+        told = None if headers is None else ClientMessageMetadata(headers=dict(headers))
         try:
-            await self._write.send(SessionMessage(jsonrpc_message_adapter.validate_json(body, by_name=False)))
+            await self._write.send(SessionMessage(jsonrpc_message_adapter.validate_json(body, by_name=False), told))
         except (anyio.ClosedResourceError, anyio.BrokenResourceError) as exc:
             raise ServerGone("its session has ended") from exc
 

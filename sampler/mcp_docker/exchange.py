@@ -14,6 +14,7 @@ _OUTCOMES = {502: "server_gone", 504: "timed_out"}
 class Answering(Protocol):
     """The link to the server that answers: `ServerLink`."""
 
+    has_handshake: bool
     in_flight: "dict[RequestId, Exchange]"
 
     def forget(self, exchange: "Exchange") -> None: ...
@@ -21,7 +22,10 @@ class Answering(Protocol):
 
 
 class Exchange:
-    """`link`, `sent_id`: the server that answers it, and the id that it knows the request by. `token`: of its progress."""
+    """One request. `link`, `sent_id`: the server that answers it, and the id that it knows the request by.
+
+    `token`: of its progress. `is_modern`: its client speaks 2026-07-28; `log_level`: of which logs that client asked for.
+    """
 
     __slots__ = (
         "_wake",
@@ -29,7 +33,9 @@ class Exchange:
         "events",
         "final",
         "has_ended",
+        "is_modern",
         "link",
+        "log_level",
         "request_id",
         "sent_id",
         "status",
@@ -45,6 +51,8 @@ class Exchange:
         self.status = 200
         self.began = time.monotonic()
         self.wants_log = True
+        self.log_level: str | None = None
+        self.is_modern = False
         self.has_ended = False
         self._wake: asyncio.Future[None] | None = None
 

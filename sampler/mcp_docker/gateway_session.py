@@ -89,7 +89,7 @@ class GatewaySession:
                 (result := await self.router.own_answer(message["method"], message.get("params", {}))) is None
             ):
                 link, known_as = await self.router.target(message)
-                await link.forward(exchange, body if known_as is message else encoded(known_as))
+                await link.forward(exchange, known_as, body if known_as is message else None)
                 return
             exchange.finish(encoded(answer(exchange.request_id, result)))
         except Refused as exc:
@@ -125,7 +125,7 @@ class GatewaySession:
                 await self.cancel(exchange, str(params.get("reason") or "the client cancelled it"))
                 exchange.finish(None)
         elif message["method"] == "notifications/roots/list_changed":
-            for link in self.tool_set.links.values():
+            for link in (each for each in self.tool_set.links.values() if each.has_handshake):
                 with contextlib.suppress(ServerGone):
                     await link.send(body)
 
@@ -135,7 +135,7 @@ class GatewaySession:
         if asked is not None:
             link, number = asked
             with contextlib.suppress(ServerGone):
-                await link.send(encoded(message | {"id": number}))
+                await link.take_answer(message | {"id": number})
 
     # ------------------------------------------------------------------ from the servers
 

@@ -5,7 +5,7 @@ fields that this code does not know, of later revisions say, survive.
 """
 
 import json
-from typing import Any
+from typing import Any, TypeGuard
 
 from mcp_types import INVALID_REQUEST, PARSE_ERROR
 from pydantic_core import from_json
@@ -92,6 +92,11 @@ def refusal(request_id: RequestId | None, code: int, why: str, data: Any = None)
     if data is not None:
         error["data"] = data
     return {"jsonrpc": "2.0", "id": request_id, "error": error}
+
+
+def asks_for_input(result: Any) -> TypeGuard[Message]:
+    """Is this a result of 2026-07-28 that wants its request repeated, with input of the client?"""
+    return isinstance(result, dict) and result.get("resultType") == "input_required"
 
 
 def progress_token(message: Message) -> RequestId | None:

@@ -29,7 +29,13 @@ from sampler.mcp_docker.exchange import Exchange
 from sampler.mcp_docker.gateway_session import GatewaySession
 from sampler.mcp_docker.http import HttpRefusal, HttpRequest, retry_after
 from sampler.mcp_docker.messages import Message, answer, encoded, refusal
-from sampler.mcp_docker.modern_session import STATE_MARK, ModernSession, in_modern_words
+from sampler.mcp_docker.modern_session import (
+    SERVERS_STATE,
+    SERVERS_STATE_MARK,
+    STATE_MARK,
+    ModernSession,
+    in_modern_words,
+)
 from sampler.mcp_docker.offers import merged_capabilities, merged_instructions
 from sampler.mcp_docker.sessions import Sessions
 from sampler.mcp_docker.tool_set import Profile
@@ -145,9 +151,10 @@ class ModernEndpoint:
     def _waiting(self, message: Message) -> GatewaySession | None:
         """The session whose server waits for the input that this repeated request brings."""
         state = message["params"].get("requestState")
-        if not isinstance(state, str) or STATE_MARK not in state:
+        if not isinstance(state, str):
             return None
-        session = self._sessions.of(state.partition(STATE_MARK)[0])
+        mark = SERVERS_STATE_MARK if SERVERS_STATE.match(state) else STATE_MARK
+        session = self._sessions.of(state.partition(mark)[0])
         return session if isinstance(session, ModernSession) and session.episode is None else None
 
 
@@ -155,13 +162,13 @@ class ModernDelivery(Delivery):
     """Answers of servers, in the words of the new revision."""
 
     def __init__(
-        self, request: HttpRequest, session: GatewaySession, exchange: Exchange, call_s: float, method: str
+        self, request: HttpRequest, session: ModernSession, exchange: Exchange, call_s: float, method: str
     ) -> None:
         super().__init__(request, session, exchange, call_s)
-        self._method = method
+        self._method, self._words = method, session.in_own_words
 
     def _answer(self, body: bytes) -> bytes:
-        self._told = in_modern_words(self._method, body)
+        self._told = self._words(self._exchange, in_modern_words(self._method, body))
         return encoded(self._told)
 
     def _status(self, body: bytes) -> int:

@@ -24,7 +24,8 @@ from mcp_types.methods import CACHEABLE_METHODS
 from sampler.mcp_docker.errors import Refused, ServerGone
 from sampler.mcp_docker.exchange import Exchange
 from sampler.mcp_docker.gateway_session import GatewaySession
-from sampler.mcp_docker.messages import Message, RequestId, answer, decoded, encoded, is_id, refusal
+from sampler.mcp_docker.messages import Message, RequestId, answer, asks_for_input, decoded, encoded, is_id, refusal
+from sampler.mcp_docker.server_changes import LIST_FLAGS
 from sampler.mcp_docker.server_link import ServerLink
 
 SERVER_INFO = {"name": "tandem-mcp-docker", "version": "1"}
@@ -34,13 +35,10 @@ LOG_LEVEL_KEY = "io.modelcontextprotocol/logLevel"
 _NUMBER = re.compile(r"[0-9]{1,18}")  # of a request of ours
 _ENVELOPE = (PROTOCOL_VERSION_META_KEY, CLIENT_INFO_META_KEY, CLIENT_CAPABILITIES_META_KEY, LOG_LEVEL_KEY)
 STATE_MARK = "."  # in a request's state, after the session's id: in no id
+SERVERS_STATE_MARK = "~"  # the same, before the state that a server keeps itself
+SERVERS_STATE = re.compile(r"^[A-Za-z0-9_-]{32}~")
 MAX_URIS = 100  # of the resources of one subscription
 PAUSED_S = 300.0  # how long a request waits for its client's input
-_FLAGS = {
-    "notifications/tools/list_changed": "toolsListChanged",
-    "notifications/prompts/list_changed": "promptsListChanged",
-    "notifications/resources/list_changed": "resourcesListChanged",
-}
 
 
 class Subscription(Exchange):
@@ -51,7 +49,7 @@ class Subscription(Exchange):
     def __init__(self, request_id: RequestId, wanted: Message, uris: list[str]) -> None:
         """`uris`: of the resources whose changes its servers tell."""
         super().__init__(request_id)
-        self.flags = {flag: True for flag in _FLAGS.values() if wanted.get(flag) is True}
+        self.flags = {flag: True for flag in LIST_FLAGS.values() if wanted.get(flag) is True}
         self.uris = uris
         told: Message = dict(self.flags) | ({"resourceSubscriptions": uris} if uris else {})
         self.tell(
@@ -67,7 +65,7 @@ class Subscription(Exchange):
         method = message["method"]
         if method == "notifications/resources/updated":
             return message.get("params", {}).get("uri") in self.uris
-        return _FLAGS.get(method) in self.flags
+        return LIST_FLAGS.get(method) in self.flags
 
 
 class ModernSession(GatewaySession):
@@ -78,19 +76,27 @@ class ModernSession(GatewaySession):
         self._sent_ids = itertools.count(1)
         self._subscriptions: set[Subscription] = set()
         self._paused: dict[str, Exchange] = {}  # by request state: they wait for input of the client
+        self._awaits_repetition = False  # of a request whose state its server keeps itself
 
     def begin(self, message: Message) -> Exchange:
         """Several connections may use one id at the same time: the key is a number of ours."""
         number = message["id"]
         exchange = super().begin(message | {"id": next(self._sent_ids)})
         exchange.sent_id, exchange.request_id = exchange.request_id, number
+        exchange.is_modern = True
         return exchange
 
     async def ask(self, exchange: Exchange, message: Message, body: bytes) -> None:
         params = message.get("params", {})
         meta = params.get("_meta")
-        exchange.wants_log = isinstance(meta, dict) and LOG_LEVEL_KEY in meta
-        if isinstance(state := params.get("requestState"), str):
+        level = meta.get(LOG_LEVEL_KEY) if isinstance(meta, dict) else None
+        exchange.wants_log = level is not None
+        exchange.log_level = level if isinstance(level, str) else None
+        state = params.get("requestState")
+        if isinstance(state, str) and state not in self._paused and await self._keeps_state(message):
+            self._awaits_repetition = False
+            params = params | {"requestState": SERVERS_STATE.sub("", state)}
+        elif isinstance(state, str):
             try:
                 await self._continue(exchange, state, params)
             except Refused as exc:
@@ -101,6 +107,26 @@ class ModernSession(GatewaySession):
             known["progressToken"] = exchange.sent_id
         sent = message | {"id": exchange.sent_id, "params": params | {"_meta": known}}
         await super().ask(exchange, sent, encoded(sent))
+
+    async def _keeps_state(self, message: Message) -> bool:
+        """Does the server of this request keep the state of its requests itself?"""
+        try:
+            link, _ = await self.router.target(message)
+        except (Refused, ServerGone):
+            return False
+        return not link.has_handshake
+
+    def in_own_words(self, exchange: Exchange, message: Message) -> Message:
+        """An answer. A server's state leads its repeated request to this session, if no episode's id does."""
+        result = message.get("result")
+        link = exchange.link
+        if self.episode is not None or link is None or link.has_handshake or not asks_for_input(result):
+            return message
+        state = result.get("requestState")
+        if not isinstance(state, str):
+            return message
+        self._awaits_repetition = True
+        return message | {"result": result | {"requestState": f"{self.id}{SERVERS_STATE_MARK}{state}"}}
 
     async def _continue(self, exchange: Exchange, state: str, params: Message) -> None:
         """A repeated request with the client's input: its server has been waiting for that."""
@@ -128,7 +154,7 @@ class ModernSession(GatewaySession):
     @property
     def is_needed(self) -> bool:
         """A request is in flight, or waits for its client's input."""
-        return bool(self.exchanges or self._paused)
+        return bool(self.exchanges or self._paused or self._awaits_repetition)
 
     async def subscribe(self, request_id: RequestId, wanted: Message) -> Subscription:
         """Servers of the handshake tell the changes of a resource to those alone who have subscribed to it."""
@@ -201,7 +227,7 @@ class ModernSession(GatewaySession):
 
 
 def in_modern_words(method: str, body: bytes) -> Message:
-    """An answer of a server that had the handshake, for a client of the new revision."""
+    """An answer of a server, for a client of the new revision."""
     message = decoded(body)
     result = message.get("result")
     if not isinstance(result, dict):
@@ -210,6 +236,6 @@ def in_modern_words(method: str, body: bytes) -> Message:
     told: Message = {"_meta": {SERVER_INFO_META_KEY: SERVER_INFO} | (meta if isinstance(meta, dict) else {})}
     if "resultType" not in result:
         told["resultType"] = "complete"
-    if method in CACHEABLE_METHODS:
+    if method in CACHEABLE_METHODS and not asks_for_input(result):
         told |= {"ttlMs": 0, "cacheScope": "private"}
     return message | {"result": result | told}

@@ -32,7 +32,10 @@ class Router:
         if method in LISTS:
             return {LISTS[method][1]: await self.listed(method)}
         if method == "logging/setLevel":
-            asked = [link for link in self._links.values() if "logging" in link.capabilities]
+            links = (
+                self._links.values()
+            )  # without the handshake each request says the level, and no server needs to agree
+            asked = [link for link in links if "logging" in link.capabilities or not link.has_handshake]
             await asyncio.gather(*(link.ask(method, params) for link in asked))
             return {}
         return None

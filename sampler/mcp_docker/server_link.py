@@ -3,6 +3,7 @@
 import asyncio
 import itertools
 import logging
+from collections.abc import Mapping
 from typing import Any, Protocol
 
 from mcp_types import METHOD_NOT_FOUND
@@ -27,7 +28,7 @@ log = logging.getLogger(__name__)
 BAD_GATEWAY = 502
 MAX_PAGES = 100
 _OWN = "tandem-gateway-"  # ids of the gateway's own requests
-_CLIENT_INFO = {"name": "tandem-mcp-docker", "version": "1"}
+CLIENT_INFO = {"name": "tandem-mcp-docker", "version": "1"}
 
 
 class LinkOwner(Protocol):
@@ -38,7 +39,12 @@ class LinkOwner(Protocol):
 
 
 class ServerLink:
-    """`name`: the server's in the mcpServers JSON. `told`: its answer to the handshake."""
+    """`name`: the server's in the mcpServers JSON. `told`: its answer to the handshake.
+
+    `ModernLink` speaks the revision without a handshake.
+    """
+
+    has_handshake = True
 
     def __init__(self, name: str, channel: ServerChannel) -> None:
         self.name = name
@@ -56,34 +62,48 @@ class ServerLink:
         found = self.told.get("capabilities")
         return found if isinstance(found, dict) else {}
 
-    async def open(self, capabilities: Message, version: str = LATEST_HANDSHAKE_VERSION) -> None:
-        """Start the server and do the handshake, with a client's capabilities. Raises StartFailed; close it then."""
+    async def open(self, capabilities: Message) -> None:
+        """Start the server, and tell it a client's capabilities. Raises StartFailed; close it then."""
         try:
             await self._channel.open(self._on_message, self._on_end)
-            params = {"protocolVersion": version, "capabilities": capabilities, "clientInfo": _CLIENT_INFO}
-            self.told = await self.ask("initialize", params)
-            await self._channel.send(encoded(notification("notifications/initialized")))
+            await self._greet(capabilities)
         except (StartFailed, ServerGone, Refused) as exc:
             raise StartFailed(f"tool server {self.name!r}: {exc}") from exc
+
+    async def _greet(self, capabilities: Message) -> None:
+        """The handshake. Raises ServerGone and Refused."""
+        params = {"protocolVersion": LATEST_HANDSHAKE_VERSION, "capabilities": capabilities, "clientInfo": CLIENT_INFO}
+        self.told = await self.ask("initialize", params)
+        await self._channel.send(encoded(notification("notifications/initialized")))
 
     async def close(self) -> None:
         await self._channel.close()
 
+    def new_id(self) -> str:
+        return f"{_OWN}{next(self._numbers)}"
+
     async def ask(self, method: str, params: Message) -> Message:
         """A request of the gateway itself. Raises ServerGone and Refused."""
-        number = f"{_OWN}{next(self._numbers)}"
-        found: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
-        self._asked[number] = found
+        number = self.new_id()
         try:
-            await self.send(encoded(request(number, method, params)))
-            message = await found
+            message = await (await self.begin(number, method, params))
         finally:
-            del self._asked[number]
+            self.forget_own(number)
         if isinstance(result := message.get("result"), dict):
             return result
         error = message.get("error")
         code = error.get("code") if isinstance(error, dict) else None
         raise Refused(code if isinstance(code, int) else METHOD_NOT_FOUND, f"{method} is answered with {error!r:.300}")
+
+    async def begin(self, number: RequestId, method: str, params: Message) -> "asyncio.Future[Message]":
+        """Send a request of the gateway itself; the answer comes later, until `forget_own`. Raises ServerGone."""
+        found: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
+        self._asked[number] = found
+        await self.send_request(request(number, method, params))
+        return found
+
+    def forget_own(self, number: RequestId) -> None:
+        self._asked.pop(number, None)
 
     async def all_pages(self, method: str, key: str) -> list[Message]:
         """The entries of all pages of a list. Raises ServerGone and Refused."""
@@ -99,21 +119,25 @@ class ServerLink:
             params = {"cursor": cursor}
         raise Refused(SERVER_GONE, f"tool server {self.name!r}: {method} has more than {MAX_PAGES} pages")
 
-    async def send(self, body: bytes) -> None:
+    async def send_request(self, message: Message, body: bytes | None = None) -> None:
+        """`body`: the message as bytes, if there are some. Raises ServerGone."""
+        await self.send(encoded(message) if body is None else body)
+
+    async def send(self, body: bytes, headers: Mapping[str, str] | None = None) -> None:
         """Raises ServerGone."""
         if self.gone:
             raise ServerGone(f"tool server {self.name!r}: {self.gone}")
         try:
-            await self._channel.send(body)
+            await self._channel.send(body, headers)
         except ServerGone as exc:
             raise ServerGone(f"tool server {self.name!r}: {self.gone or exc}") from exc
 
-    async def forward(self, exchange: Exchange, body: bytes) -> None:
+    async def forward(self, exchange: Exchange, message: Message, body: bytes | None = None) -> None:
         """Send a client's request; its answer ends `exchange`. Raises ServerGone."""
         exchange.link = self
         self.in_flight[exchange.sent_id] = exchange
         try:
-            await self.send(body)
+            await self.send_request(message, body)
         except BaseException:  # cancelled too: a request that was not sent has no answer to wait for
             self.in_flight.pop(exchange.sent_id, None)
             raise
@@ -125,10 +149,17 @@ class ServerLink:
         if "method" not in message:
             self._on_answer(message, body)
         elif "id" not in message:
-            self.num_list_changes += message["method"].endswith("/list_changed")
-            if self.owner is not None:
-                self.owner.on_notification(self, message, body)
-        elif message["method"] == "ping":
+            self._on_notification(message, body)
+        else:
+            self._on_request(message)
+
+    def _on_notification(self, message: Message, body: bytes) -> None:
+        self.num_list_changes += message["method"].endswith("/list_changed")
+        if self.owner is not None:
+            self.owner.on_notification(self, message, body)
+
+    def _on_request(self, message: Message) -> None:
+        if message["method"] == "ping":
             self._reply(answer(message["id"], {}))
         elif self.owner is not None:
             self.owner.on_request(self, message)
@@ -141,9 +172,14 @@ class ServerLink:
             if not asked.done():
                 asked.set_result(message)
         elif (exchange := self.in_flight.pop(number, None)) is not None:
-            if exchange.request_id is not number and exchange.request_id != number:
-                body = encoded(message | {"id": exchange.request_id})
-            exchange.finish(body)
+            self._on_final(exchange, message, body)
+
+    def _on_final(self, exchange: Exchange, message: Message, body: bytes) -> None:
+        """The answer to a client's request."""
+        number = message["id"]
+        if exchange.request_id is not number and exchange.request_id != number:
+            body = encoded(message | {"id": exchange.request_id})
+        exchange.finish(body)
 
     def _reply(self, message: Message) -> None:
         task = asyncio.ensure_future(self._send_quietly(encoded(message)))
@@ -156,12 +192,18 @@ class ServerLink:
         except ServerGone as exc:
             log.debug("%s", exc)
 
-    reply = _reply
+    def reply(self, message: Message) -> None:
+        """Answer a request of the server: the gateway's refusal."""
+        self._reply(message)
+
+    async def take_answer(self, message: Message) -> None:
+        """The client's answer to a request of the server. Raises ServerGone."""
+        await self.send(encoded(message))
 
     def _on_end(self, why: str) -> None:
         self.gone = self.gone or why
         told = f"tool server {self.name!r}: {why}; the state of this session with it is lost"
-        for asked in self._asked.values():
+        for asked in list(self._asked.values()):
             if not asked.done():
                 asked.set_exception(ServerGone(why))
         ended, self.in_flight = list(self.in_flight.values()), {}

@@ -1,12 +1,15 @@
 """The gateway's tool servers: read from the mcpServers JSON, and how each is started for one session."""
 
+import secrets
 import shutil
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from sampler.mcp_docker.channel import RemoteChannel, ServerChannel, StdioChannel
 from sampler.mcp_docker.config import McpDockerConfig
 from sampler.mcp_docker.forks import ForkServer, bundled_module
+from sampler.mcp_docker.modern_link import ModernLink
 from sampler.mcp_docker.sandbox import IsolationLevel, Launch
 from sampler.mcp_docker.server_link import ServerLink
 from sampler.mcp_docker.tool_set import MakeLinks
@@ -15,6 +18,7 @@ from sampler.tools.servers import ToolServer, parse_servers
 from shared.errors import ConfigError
 
 MB = 1024 * 1024
+_ID_BYTES = 24
 _CLOSE_S = 5.0  # for a remote server's DELETE
 
 
@@ -66,7 +70,13 @@ def links_of(
             return RemoteChannel(server, limits)
         return StdioChannel(_launch(server, folder, config), level, config.max_message_mb * MB, forks)
 
-    return lambda folder: [ServerLink(server.name, channel_of(server, folder)) for server in servers]
+    def link_of(server: ToolServer, folder: Path) -> ServerLink:
+        if server.revision != "2026-07-28":
+            return ServerLink(server.name, channel_of(server, folder))
+        episode = secrets.token_urlsafe(_ID_BYTES)  # a server without sessions knows the requests of one set by it
+        return ModernLink(server.name, channel_of(replace(server, episode=episode), folder), episode)
+
+    return lambda folder: [link_of(server, folder) for server in servers]
 
 
 def _launch(server: ToolServer, folder: Path, config: McpDockerConfig) -> Launch:

@@ -1,0 +1,186 @@
+"""Changes of lists and resources that a server of 2026-07-28 tells: on a `subscriptions/listen` stream, which this keeps open.
+
+Other wishes need another stream: the new one is opened, then the old one is ended, so that no change is missed. A stream
+that ends by itself is opened again, and the client is told that everything may have changed meanwhile.
+"""
+
+import asyncio
+import contextlib
+import logging
+from functools import partial
+from typing import Any, Protocol
+
+from mcp.shared.subscriptions import SUBSCRIPTION_ID_META_KEY
+from mcp_types import METHOD_NOT_FOUND
+
+from sampler.mcp_docker.errors import Refused, ServerGone
+from sampler.mcp_docker.messages import Message, RequestId, encoded, is_id, notification
+
+log = logging.getLogger(__name__)
+
+LISTEN_S = 10.0  # until a server says that it has subscribed
+_FIRST_REST_S, _MAX_REST_S = 1.0, 30.0  # before an ended stream is opened again
+_ACKNOWLEDGED = "notifications/subscriptions/acknowledged"
+_UPDATED = "notifications/resources/updated"
+LIST_FLAGS = {
+    "notifications/tools/list_changed": "toolsListChanged",
+    "notifications/prompts/list_changed": "promptsListChanged",
+    "notifications/resources/list_changed": "resourcesListChanged",
+}
+
+
+class ListeningLink(Protocol):
+    """`ModernLink`, as far as listening needs it."""
+
+    name: str
+    gone: str
+
+    @property
+    def capabilities(self) -> Message: ...
+    def new_id(self) -> str: ...
+    async def begin(self, number: RequestId, method: str, params: Message) -> "asyncio.Future[Message]": ...
+    def forget_own(self, number: RequestId) -> None: ...
+    async def send(self, body: bytes) -> None: ...
+    def tell(self, message: Message) -> None: ...
+
+
+class ServerChanges:
+    """Of one server."""
+
+    def __init__(self, link: ListeningLink) -> None:
+        self._link = link
+        self._flags: dict[str, bool] = {}
+        self._uris: list[str] = []
+        self._current: str | None = None
+        self._streams: dict[RequestId, asyncio.Future[Message]] = {}  # until each ends: what the server agreed to tell
+        self._lock = asyncio.Lock()
+        self._reopening: asyncio.Task[None] | None = None
+        self._is_closed = False
+
+    async def open(self) -> None:
+        """Listen for the lists that the server announces changes of. Raises ServerGone."""
+        able = self._link.capabilities
+        lists = {method.split("/")[1]: flag for method, flag in LIST_FLAGS.items()}
+        self._flags = {flag: True for name, flag in lists.items() if _says(able.get(name), "listChanged")}
+        if self._flags:
+            try:
+                async with self._lock:
+                    await self._listen()
+            except Refused as exc:
+                log.warning("tool server %r: its changes are not heard: %s", self._link.name, exc)
+
+    async def subscribe(self, uri: str, wanted: bool) -> None:
+        """Listen, or listen no more, for the changes of a resource. Raises Refused and ServerGone."""
+        if not _says(self._link.capabilities.get("resources"), "subscribe"):
+            raise Refused(METHOD_NOT_FOUND, f"tool server {self._link.name!r} tells no changes of resources")
+        async with self._lock:
+            if (uri in self._uris) == wanted:
+                return
+            before = self._uris
+            self._uris = [*before, uri] if wanted else [known for known in before if known != uri]
+            try:
+                told = await self._listen()
+            except BaseException:  # cancelled too
+                self._uris = before
+                raise
+            if wanted and uri not in (told.get("resourceSubscriptions") or ()):
+                self._uris = before
+                raise Refused(METHOD_NOT_FOUND, f"tool server {self._link.name!r} tells no changes of {uri[:200]}")
+
+    def heard(self, message: Message) -> Message | None:
+        """A notification as the client may have it; None: it is about a stream."""
+        method, params = message["method"], message.get("params", {})
+        meta = params.get("_meta")
+        number = meta.get(SUBSCRIPTION_ID_META_KEY) if isinstance(meta, dict) else None
+        if method == _ACKNOWLEDGED:
+            self._acknowledge(number, params.get("notifications"))
+            return None
+        if method == "notifications/cancelled":
+            self._ended(params.get("requestId"), None)
+            return None
+        if number is None or (method not in LIST_FLAGS and method != _UPDATED):
+            return message
+        if not is_id(number) or number not in self._streams:
+            return None
+        kept = {key: value for key, value in params.items() if key != "_meta"}
+        return notification(method, kept or None)
+
+    def close(self) -> None:
+        self._is_closed = True
+        if self._reopening is not None:
+            self._reopening.cancel()
+
+    async def _listen(self) -> Message:
+        """A stream for what is wanted now; the one before is ended. Raises Refused and ServerGone."""
+        before = self._current
+        told: Message = {}
+        if self._flags or self._uris:
+            number = self._link.new_id()
+            told = await self._opened(number)
+            self._current = number
+        else:
+            self._current = None
+        if before is not None:
+            await self._drop(before)
+        return told
+
+    async def _opened(self, number: str) -> Message:
+        agreed = self._streams[number] = asyncio.get_running_loop().create_future()
+        wanted: Message = dict(self._flags) | ({"resourceSubscriptions": self._uris} if self._uris else {})
+        try:
+            ended = await self._link.begin(number, "subscriptions/listen", {"notifications": wanted})
+            ended.add_done_callback(partial(self._ended, number))
+            async with asyncio.timeout(LISTEN_S):
+                told: Message = await agreed
+                return told
+        except BaseException as exc:  # cancelled too: no stream is left that nobody reads
+            await self._drop(number)
+            if isinstance(exc, TimeoutError):
+                raise Refused(METHOD_NOT_FOUND, f"no answer to subscriptions/listen within {LISTEN_S:g} s") from exc
+            raise
+
+    async def _drop(self, number: str) -> None:
+        self._streams.pop(number, None)
+        self._link.forget_own(number)
+        with contextlib.suppress(ServerGone):
+            await self._link.send(encoded(notification("notifications/cancelled", {"requestId": number})))
+
+    def _acknowledge(self, number: Any, told: Any) -> None:
+        agreed = self._streams.get(number) if is_id(number) else None
+        if agreed is not None and not agreed.done():
+            agreed.set_result(told if isinstance(told, dict) else {})
+
+    def _ended(self, number: Any, ended: "asyncio.Future[Message] | None") -> None:
+        """By the server's answer, by its notification, or with the server."""
+        why: Any = "it ended the stream"
+        if ended is not None and not ended.cancelled():
+            gone = ended.exception()
+            why = gone or ended.result().get("error") or why
+        agreed = self._streams.pop(number, None) if is_id(number) else None
+        if agreed is None:
+            return
+        self._link.forget_own(number)
+        if not agreed.done():
+            agreed.set_exception(Refused(METHOD_NOT_FOUND, f"subscriptions/listen is answered with {why!s:.300}"))
+        elif number == self._current and not self._is_closed and not self._link.gone:
+            self._current = None
+            log.warning("tool server %r: its changes are not heard for a moment: %.300s", self._link.name, why)
+            self._reopening = asyncio.ensure_future(self._reopen())
+
+    async def _reopen(self) -> None:
+        rest_s = _FIRST_REST_S
+        while self._current is None:
+            await asyncio.sleep(rest_s)
+            rest_s = min(_MAX_REST_S, 2 * rest_s)
+            with contextlib.suppress(Refused, ServerGone):
+                async with self._lock:
+                    await self._listen()
+        for method, flag in LIST_FLAGS.items():
+            if flag in self._flags:
+                self._link.tell(notification(method))
+        for uri in self._uris:
+            self._link.tell(notification(_UPDATED, {"uri": uri}))
+
+
+def _says(capability: Any, what: str) -> bool:
+    return isinstance(capability, dict) and capability.get(what) is True
