@@ -18,7 +18,7 @@ from sampler.tools.servers import ToolServer, parse_servers
 from shared.errors import ConfigError
 
 MB = 1024 * 1024
-_ID_BYTES = 24
+_EPISODE_BYTES = 24
 _CLOSE_S = 5.0  # for a remote server's DELETE
 
 
@@ -73,7 +73,7 @@ def links_of(
     def link_of(server: ToolServer, folder: Path) -> ServerLink:
         if server.revision != "2026-07-28":
             return ServerLink(server.name, channel_of(server, folder))
-        episode = secrets.token_urlsafe(_ID_BYTES)  # a server without sessions knows the requests of one set by it
+        episode = secrets.token_urlsafe(_EPISODE_BYTES)  # a server without sessions knows the requests of one set by it
         return ModernLink(server.name, channel_of(replace(server, episode=episode), folder), episode)
 
     return lambda folder: [link_of(server, folder) for server in servers]

@@ -222,7 +222,7 @@ MUTANTS = (
     Mutant(
         "a set has an id of its own for a server without sessions",
         "sampler/mcp_docker/servers.py",
-        "episode = secrets.token_urlsafe(_ID_BYTES)",
+        "episode = secrets.token_urlsafe(_EPISODE_BYTES)",
         'episode = "the same for all sets of this gateway"',
         f"{NATIVE}::test_a_set_has_an_id_of_its_own",
     ),
