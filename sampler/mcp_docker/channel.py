@@ -33,6 +33,8 @@ OnMessage = Callable[[Message, bytes], None]
 ToolProcess = SandboxedProcess | ForkedProcess
 OnEnd = Callable[[str], None]
 _PIECE_BYTES = 256 * 1024
+_UNREAD_BYTES = 64 * 1024 * 1024  # of requests that a process has not read; one more is taken
+_SEND_S = 60.0  # until the transport to a remote server takes a message: a server that hangs may hold it
 _EXIT_S = 1.0  # between the end of stdout and of the process, whose status is the cause
 _TOLD_CHARS = 300
 _REMOTE_ERRORS = (MCPError, httpx2.HTTPError, httpx2.InvalidURL, OSError, ValueError, BaseExceptionGroup)
@@ -84,11 +86,13 @@ class StdioChannel:
         process = self._process
         if process is None:
             raise ServerGone("its process has ended")
-        try:
-            process.stdin.write(one_line(body) + b"\n")
-            await process.stdin.drain()
-        except (ConnectionError, RuntimeError) as exc:
-            raise ServerGone("its process reads no more requests") from exc
+        pipe = process.stdin.transport
+        if (unread := pipe.get_write_buffer_size()) > _UNREAD_BYTES:  # without waiting: it may never read
+            raise ServerGone(f"its process has not read {unread} bytes of requests; expected at most {_UNREAD_BYTES}")
+        if not pipe.is_closing():
+            pipe.write(one_line(body) + b"\n")
+        if pipe.is_closing():
+            raise ServerGone("its process reads no more requests")
 
     async def close(self) -> None:
         process, self._process = self._process, None
@@ -137,7 +141,11 @@ class RemoteChannel:
             raise ServerGone("its session has ended")
         told = None if headers is None else ClientMessageMetadata(headers=dict(headers))
         try:
-            await self._write.send(SessionMessage(jsonrpc_message_adapter.validate_json(body, by_name=False), told))
+            message = SessionMessage(jsonrpc_message_adapter.validate_json(body, by_name=False), told)
+            async with asyncio.timeout(_SEND_S):
+                await self._write.send(message)
+        except TimeoutError as exc:
+            raise ServerGone(f"it has not taken a message for {_SEND_S:g} s") from exc
         except (anyio.ClosedResourceError, anyio.BrokenResourceError) as exc:
             raise ServerGone("its session has ended") from exc
 

@@ -138,8 +138,9 @@ class McpEndpoint:
         except GatewayBusy as exc:
             raise busy(exc, message["id"], TOO_MANY) from exc
         try:
-            await session.ask(exchange, message, body)
-            await Delivery(request, session, exchange, self._sessions.rules.call_s).run()
+            call_s = self._sessions.rules.call_s
+            await session.ask_in_time(exchange, message, body, call_s)
+            await Delivery(request, session, exchange, call_s).run()
         finally:
             session.end_exchange(exchange)
             self._sessions.calls.count(exchange.outcome, exchange.began)

@@ -38,6 +38,7 @@ from sampler.mcp_docker.tool_set import ToolSet
 
 MAX_BACKLOG = 100
 MAX_ASKED = 100  # requests of servers that the client has not answered
+ASK_S = 60.0  # for the gateway's own requests to servers, without which a client's request cannot be forwarded
 GATEWAY_TIMEOUT = 504
 _CAPABILITY_OF = {
     "sampling/createMessage": "sampling",
@@ -81,6 +82,16 @@ class GatewaySession:
             raise GatewayBusy("too many requests per second of this session", wait_s)
         exchange = self.exchanges[number] = Exchange(number, progress_token(message))
         return exchange
+
+    async def ask_in_time(self, exchange: Exchange, message: Message, body: bytes, call_s: float) -> None:
+        """`ask`, which itself may have to ask servers: for their lists, say. Later, `Delivery` bounds the time."""
+        within_s = min(ASK_S, call_s)
+        try:
+            async with asyncio.timeout(within_s):
+                await self.ask(exchange, message, body)
+        except TimeoutError:
+            why = f"the tool servers did not answer the gateway within {within_s:g} s"
+            exchange.finish(encoded(refusal(exchange.request_id, TIMED_OUT, why)), GATEWAY_TIMEOUT)
 
     async def ask(self, exchange: Exchange, message: Message, body: bytes) -> None:
         """Answer a request, or forward it to its server; the answer ends `exchange`."""

@@ -16,6 +16,7 @@ from sampler.mcp_docker.exchange import Exchange
 from sampler.mcp_docker.messages import SERVER_GONE, Message, RequestId, encoded, notification, refusal, request
 
 MAX_ROUNDS = 10
+MAX_QUESTIONS = 100  # of one round
 _FIRST_PAUSE_S, _MAX_PAUSE_S = 0.05, 0.25  # before a round without a question
 _MODERN_KEYS = ("resultType", "ttlMs", "cacheScope")
 _BAD_GATEWAY = 502
@@ -69,6 +70,8 @@ class InputRounds:
             return
         exchange.sent_id = self._link.new_id()  # an id is used once
         self._link.in_flight[exchange.sent_id] = exchange
+        if known.task is not None:  # it answered twice
+            known.task.cancel()
         known.rounds += 1
         known.task = asyncio.ensure_future(self._round(exchange, known, result))
 
@@ -99,6 +102,9 @@ class InputRounds:
         """The parameters that the repeated request has besides its own. Raises Refused."""
         wanted, state = result.get("inputRequests"), result.get("requestState")
         questions = wanted if isinstance(wanted, dict) else {}
+        if len(questions) > MAX_QUESTIONS:
+            why = f"the tool server asked {len(questions)} questions at once; expected at most {MAX_QUESTIONS}"
+            raise Refused(INTERNAL_ERROR, why)
         if not questions and state is None:
             raise Refused(INTERNAL_ERROR, "the tool server asked for input without a question and without a state")
         given: Message = {} if state is None else {"requestState": state}

@@ -5,6 +5,7 @@ call without one gets a set of tool processes for itself, also over the rounds i
 Closing the connection cancels the request.
 """
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -26,7 +27,7 @@ from sampler.mcp_docker.client_profile import client_profile
 from sampler.mcp_docker.delivery import Delivery
 from sampler.mcp_docker.errors import GatewayBusy, Refused, ServerGone, StartFailed
 from sampler.mcp_docker.exchange import Exchange
-from sampler.mcp_docker.gateway_session import GatewaySession
+from sampler.mcp_docker.gateway_session import ASK_S, GatewaySession
 from sampler.mcp_docker.http import HttpRefusal, HttpRequest, retry_after
 from sampler.mcp_docker.messages import Message, answer, encoded, refusal
 from sampler.mcp_docker.modern_session import (
@@ -89,7 +90,8 @@ class ModernEndpoint:
             finally:
                 await session.unsubscribe(subscription)
             return
-        await self._require_true_headers(request, session, message)
+        call_s = self._sessions.rules.call_s
+        await self._require_true_headers(request, session, message, min(ASK_S, call_s))
         try:
             exchange = session.begin(message)
         except GatewayBusy as exc:
@@ -97,20 +99,23 @@ class ModernEndpoint:
                 429, refusal(message["id"], -32000, f"busy: {exc}"), retry_after(exc.retry_after_s)
             ) from exc
         try:
-            await session.ask(exchange, message, b"")
-            await ModernDelivery(request, session, exchange, self._sessions.rules.call_s, message["method"]).run()
+            await session.ask_in_time(exchange, message, b"", call_s)
+            await ModernDelivery(request, session, exchange, call_s, message["method"]).run()
         finally:
             session.end_exchange(exchange)
             self._sessions.calls.count(exchange.outcome, exchange.began)
 
-    async def _require_true_headers(self, request: HttpRequest, session: ModernSession, message: Message) -> None:
+    async def _require_true_headers(
+        self, request: HttpRequest, session: ModernSession, message: Message, within_s: float
+    ) -> None:
         """`Mcp-Param-*` say what the arguments say, for tools that ask for them."""
         if message["method"] != "tools/call":
             return
         params = message["params"]
         try:
-            tool = await session.router.tool(params.get("name"))
-        except (Refused, ServerGone):
+            async with asyncio.timeout(within_s):
+                tool = await session.router.tool(params.get("name"))
+        except (Refused, ServerGone, TimeoutError):
             return  # the call itself will say so
         arguments = params.get("arguments")
         rejection = validate_mcp_param_headers(

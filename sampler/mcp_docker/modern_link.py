@@ -21,22 +21,27 @@ from mcp.shared.inbound import (
 from mcp_types import (
     CLIENT_CAPABILITIES_META_KEY,
     CLIENT_INFO_META_KEY,
+    HEADER_MISMATCH,
+    INVALID_REQUEST,
     LOG_LEVEL_META_KEY,
     METHOD_NOT_FOUND,
+    PARSE_ERROR,
     PROTOCOL_VERSION_META_KEY,
     UNSUPPORTED_PROTOCOL_VERSION,
 )
 from mcp_types.version import LATEST_MODERN_VERSION
 
 from sampler.mcp_docker.channel import ServerChannel
-from sampler.mcp_docker.errors import Refused
+from sampler.mcp_docker.errors import Refused, ServerGone
 from sampler.mcp_docker.exchange import Exchange
 from sampler.mcp_docker.input_rounds import InputRounds, in_handshake_words
-from sampler.mcp_docker.messages import Message, answer, asks_for_input, encoded, refusal
+from sampler.mcp_docker.messages import SERVER_GONE, Message, answer, asks_for_input, encoded, refusal
 from sampler.mcp_docker.server_changes import ServerChanges
-from sampler.mcp_docker.server_link import CLIENT_INFO, ServerLink
+from sampler.mcp_docker.server_link import BAD_GATEWAY, CLIENT_INFO, ServerLink
 from sampler.tools.revision import EPISODE_KEY
 
+# Not about what the client asked, but how the gateway said it: another revision is served since a restart, say.
+_OF_THE_GATEWAY = (PARSE_ERROR, INVALID_REQUEST, HEADER_MISMATCH, UNSUPPORTED_PROTOCOL_VERSION)
 _SUBSCRIBING = ("resources/subscribe", "resources/unsubscribe")
 
 
@@ -66,6 +71,8 @@ class ModernLink(ServerLink):
             raise Refused(UNSUPPORTED_PROTOCOL_VERSION, why)
         self.told = told
         await self._changes.open()
+        if self.gone:
+            raise ServerGone(self.gone)
 
     async def close(self) -> None:
         self._changes.close()
@@ -82,7 +89,12 @@ class ModernLink(ServerLink):
         if method in _SUBSCRIBING:
             await self._changes.subscribe(str(params.get("uri")), method == _SUBSCRIBING[0])
             return {}
-        result = await super().ask(method, params)
+        try:
+            result = await super().ask(method, params)
+        except Refused as exc:
+            if exc.code in _OF_THE_GATEWAY:
+                raise Refused(SERVER_GONE, self._refuses(str(exc))) from exc
+            raise
         if method == "tools/call" and asks_for_input(result):
             raise Refused(METHOD_NOT_FOUND, "the tool asks its client for input, which this client cannot be asked for")
         return result
@@ -137,13 +149,22 @@ class ModernLink(ServerLink):
     # ------------------------------------------------------------------ from the server
 
     def _on_final(self, exchange: Exchange, message: Message, body: bytes) -> None:
-        if exchange.is_modern:
+        error = message.get("error")
+        if isinstance(error, dict) and error.get("code") in _OF_THE_GATEWAY:
+            self._rounds.end(exchange)
+            self._header_maps = {}  # they may be of an older list
+            why = self._refuses(str(error.get("message"))[:300])
+            exchange.finish(encoded(refusal(exchange.request_id, SERVER_GONE, why)), BAD_GATEWAY)
+        elif exchange.is_modern:
             super()._on_final(exchange, message, body)
         elif asks_for_input(result := message.get("result")):
             self._rounds.go_on(exchange, result)
         else:
             self._rounds.end(exchange)
             exchange.finish(encoded(in_handshake_words(message | {"id": exchange.request_id})))
+
+    def _refuses(self, why: str) -> str:
+        return f"tool server {self.name!r} does not take {LATEST_MODERN_VERSION} as the gateway speaks it: {why}"
 
     def _on_notification(self, message: Message, body: bytes) -> None:
         if (told := self._changes.heard(message)) is None:

@@ -6,6 +6,7 @@ client's repeated request brings it; results name their type; lists say that the
 """
 
 import asyncio
+import contextlib
 import itertools
 import re
 import secrets
@@ -23,7 +24,7 @@ from mcp_types.methods import CACHEABLE_METHODS
 
 from sampler.mcp_docker.errors import Refused, ServerGone
 from sampler.mcp_docker.exchange import Exchange
-from sampler.mcp_docker.gateway_session import GatewaySession
+from sampler.mcp_docker.gateway_session import ASK_S, GatewaySession
 from sampler.mcp_docker.messages import Message, RequestId, answer, asks_for_input, decoded, encoded, is_id, refusal
 from sampler.mcp_docker.server_changes import LIST_FLAGS
 from sampler.mcp_docker.server_link import ServerLink
@@ -95,7 +96,8 @@ class ModernSession(GatewaySession):
         state = params.get("requestState")
         if isinstance(state, str) and state not in self._paused and await self._keeps_state(message):
             self._awaits_repetition = False
-            params = params | {"requestState": SERVERS_STATE.sub("", state)}
+            if self.episode is None:  # else it has no session's id before it
+                params = params | {"requestState": SERVERS_STATE.sub("", state)}
         elif isinstance(state, str):
             try:
                 await self._continue(exchange, state, params)
@@ -160,7 +162,12 @@ class ModernSession(GatewaySession):
         """Servers of the handshake tell the changes of a resource to those alone who have subscribed to it."""
         asked = wanted.get("resourceSubscriptions")
         uris = list(dict.fromkeys(uri for uri in asked if isinstance(uri, str))) if isinstance(asked, list) else []
-        able = [uri for uri in uris[:MAX_URIS] if await self._tell_server("resources/subscribe", uri)]
+        able: list[str] = []
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(ASK_S):
+                for uri in uris[:MAX_URIS]:
+                    if await self._tell_server("resources/subscribe", uri):
+                        able.append(uri)
         subscription = Subscription(request_id, wanted, able)
         self._subscriptions.add(subscription)
         return subscription
@@ -168,9 +175,11 @@ class ModernSession(GatewaySession):
     async def unsubscribe(self, subscription: Subscription) -> None:
         self._subscriptions.discard(subscription)
         still = {uri for other in self._subscriptions for uri in other.uris}
-        for uri in subscription.uris:
-            if uri not in still and not self.has_ended:
-                await self._tell_server("resources/unsubscribe", uri)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(ASK_S):
+                for uri in subscription.uris:
+                    if uri not in still and not self.has_ended:
+                        await self._tell_server("resources/unsubscribe", uri)
 
     async def _tell_server(self, method: str, uri: str) -> bool:
         """Has the server of this resource agreed?"""

@@ -32,9 +32,8 @@ class Router:
         if method in LISTS:
             return {LISTS[method][1]: await self.listed(method)}
         if method == "logging/setLevel":
-            links = (
-                self._links.values()
-            )  # without the handshake each request says the level, and no server needs to agree
+            # Without the handshake each request says the level, and no server needs to agree.
+            links = self._links.values()
             asked = [link for link in links if "logging" in link.capabilities or not link.has_handshake]
             await asyncio.gather(*(link.ask(method, params) for link in asked))
             return {}

@@ -7,6 +7,7 @@ that ends by itself is opened again, and the client is told that everything may 
 import asyncio
 import contextlib
 import logging
+import time
 from functools import partial
 from typing import Any, Protocol
 
@@ -55,6 +56,7 @@ class ServerChanges:
         self._streams: dict[RequestId, asyncio.Future[Message]] = {}  # until each ends: what the server agreed to tell
         self._lock = asyncio.Lock()
         self._reopening: asyncio.Task[None] | None = None
+        self._rest_s, self._opened_at = _FIRST_REST_S, 0.0
         self._is_closed = False
 
     async def open(self) -> None:
@@ -83,7 +85,8 @@ class ServerChanges:
             except BaseException:  # cancelled too
                 self._uris = before
                 raise
-            if wanted and uri not in (told.get("resourceSubscriptions") or ()):
+            agreed = told.get("resourceSubscriptions")
+            if wanted and not (isinstance(agreed, list) and uri in agreed):
                 self._uris = before
                 raise Refused(METHOD_NOT_FOUND, f"tool server {self._link.name!r} tells no changes of {uri[:200]}")
 
@@ -117,11 +120,13 @@ class ServerChanges:
         if self._flags or self._uris:
             number = self._link.new_id()
             told = await self._opened(number)
-            self._current = number
+            self._current, self._opened_at = number, time.monotonic()
         else:
             self._current = None
         if before is not None:
             await self._drop(before)
+        if self._current is not None and self._current not in self._streams:  # it ended as soon as it was open
+            self._lost("it ended the stream")
         return told
 
     async def _opened(self, number: str) -> Message:
@@ -162,19 +167,34 @@ class ServerChanges:
         self._link.forget_own(number)
         if not agreed.done():
             agreed.set_exception(Refused(METHOD_NOT_FOUND, f"subscriptions/listen is answered with {why!s:.300}"))
-        elif number == self._current and not self._is_closed and not self._link.gone:
-            self._current = None
-            log.warning("tool server %r: its changes are not heard for a moment: %.300s", self._link.name, why)
+        elif number == self._current:
+            self._lost(why)
+
+    def _lost(self, why: Any) -> None:
+        """The stream has ended: open it again, the later the sooner it ended."""
+        self._current = None
+        if self._is_closed or self._link.gone:
+            return
+        log.warning("tool server %r: its changes are not heard for a moment: %.300s", self._link.name, why)
+        if time.monotonic() - self._opened_at > _MAX_REST_S:
+            self._rest_s = _FIRST_REST_S
+        if self._reopening is None or self._reopening.done():
             self._reopening = asyncio.ensure_future(self._reopen())
 
+    @property
+    def _is_missing(self) -> bool:
+        return self._current is None and bool(self._flags or self._uris) and not self._link.gone
+
     async def _reopen(self) -> None:
-        rest_s = _FIRST_REST_S
-        while self._current is None:
-            await asyncio.sleep(rest_s)
-            rest_s = min(_MAX_REST_S, 2 * rest_s)
+        while self._is_missing:
+            await asyncio.sleep(self._rest_s)
+            self._rest_s = min(_MAX_REST_S, 2 * self._rest_s)
             with contextlib.suppress(Refused, ServerGone):
                 async with self._lock:
-                    await self._listen()
+                    if self._is_missing:
+                        await self._listen()
+        if self._link.gone:
+            return
         for method, flag in LIST_FLAGS.items():
             if flag in self._flags:
                 self._link.tell(notification(method))

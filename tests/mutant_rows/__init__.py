@@ -1,6 +1,6 @@
 """The list of `python -m tests.mutants`: each row takes one protection out, and names the test that fails then."""
 
-from tests.mutant_rows import engines, episodes, feedback, gateway, launch, mcp_docker, store, trainer
+from tests.mutant_rows import engines, episodes, feedback, gateway, launch, mcp_docker, mcp_native, store, trainer
 from tests.mutant_rows.mutant import Mutant
 
 MUTANTS: tuple[Mutant, ...] = (
@@ -10,6 +10,7 @@ MUTANTS: tuple[Mutant, ...] = (
     *gateway.MUTANTS,
     *launch.MUTANTS,
     *mcp_docker.MUTANTS,
+    *mcp_native.MUTANTS,
     *store.MUTANTS,
     *trainer.MUTANTS,
 )

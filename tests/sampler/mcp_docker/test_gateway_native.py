@@ -41,9 +41,9 @@ def native(*names: str) -> dict[str, Any]:
 
 
 @contextmanager
-def served(name: str, log: Path) -> Iterator[dict[str, Any]]:
+def served(name: str, log: Path, port: int = 0) -> Iterator[dict[str, Any]]:
     """The same server over HTTP; its entry."""
-    port = free_port()
+    port = port or free_port()
     with log.open("w") as output:
         process = subprocess.Popen([sys.executable, str(NATIVE), name, str(port)], stdout=output, stderr=output)
     try:
@@ -327,6 +327,7 @@ async def test_a_server_of_the_older_revisions_alone_does_not_start(tmp_path: Pa
     with gateway(tmp_path, old, "--warm_sessions", "0") as started:
         raw = RawClient(started)
         refused = await raw.open()
+        await raw.http.aclose()
         assert refused.status_code == 502
         assert "server/discover is answered with" in refused.text
         assert "initialize first" in refused.text

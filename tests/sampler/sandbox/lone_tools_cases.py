@@ -201,9 +201,13 @@ async def test_it_ends_with_a_killed_server() -> None:
         os.kill(server, signal.SIGKILL)
         await asyncio.to_thread(os.waitpid, server, 0)
         os.close(told)
-        async with asyncio.timeout(PATIENCE_S):
-            while _lives(tool):  # noqa: ASYNC110
-                await asyncio.sleep(0.05)
+        try:
+            async with asyncio.timeout(PATIENCE_S):
+                while _lives(tool):  # noqa: ASYNC110
+                    await asyncio.sleep(0.05)
+        finally:
+            if _lives(tool):
+                os.kill(tool, signal.SIGKILL)
         async with asyncio.timeout(PATIENCE_S):
             while any(map(os.path.exists, what.cgroups)):
                 cgroups.remove(what.cgroups)
