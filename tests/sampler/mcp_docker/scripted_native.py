@@ -42,7 +42,8 @@ for line in sys.stdin:
     method, number, params = message.get("method"), message.get("id"), message.get("params", {})
     if method == "subscriptions/listen":
         listens.append(number)
-        ends = [answer(number, {})] if "brief" in habits and len(listens) == 1 else []
+        end = {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": number}}
+        ends = [json.dumps(end)] if "brief" in habits and len(listens) == 1 else []
         write(agreement(number, params["notifications"]), *ends)
     elif method == "tools/call" and params["name"] in ("listens", "state"):
         told = str(len(listens)) if params["name"] == "listens" else str(params.get("requestState"))
