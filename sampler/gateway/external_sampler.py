@@ -51,7 +51,7 @@ class ExternalSampler(AgentEpisode):
         return sampler, session
 
     def new_journal(self) -> Journal:
-        return SharedJournal(self.resources.store)
+        return SharedJournal(self.resources.store, self.resources.worker)
 
     async def run(self) -> Termination:
         """Raises what the agent said, or what its requests met."""

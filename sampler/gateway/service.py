@@ -59,11 +59,13 @@ async def run_gateway(config: GatewayConfig) -> None:
     except OSError as exc:
         raise ConfigError(f"cannot listen on {config.gateway_host}:{config.gateway_port}: {exc}") from exc
     with listener:
-        async with service_process(config, "gateway") as process:
+        async with service_process(config, GatewayService.kind) as process:
             await GatewayService(process, config, listener, token).run()
 
 
 class GatewayService(SamplerService):
+    kind = "gateway"
+
     def __init__(
         self, process: ServiceProcess, config: SamplerConfig, listener: socket.socket, token: str | None
     ) -> None:

@@ -32,11 +32,11 @@ class StaleAttempt(AskAgain):
 class SharedJournal(Journal):
     unanswered = DispatchStatus.CANCELLED  # another process asked, and the client sent the request again
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, worker: str) -> None:
         super().__init__(store.records)
         self.numbering = asyncio.Lock()
         self._store = store
-        self._name = secrets.token_hex(8)
+        self._name = f"{worker} {secrets.token_hex(4)}"  # a process may read an attempt several times
         self._is_stale = False
 
     async def _write(self, dispatch: DispatchedSamplingTask, closing: Sequence[DispatchedSamplingTask]) -> None:

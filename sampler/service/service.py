@@ -99,11 +99,11 @@ async def service_process(config: SamplerConfig, kind: str) -> AsyncIterator[Ser
 
 
 class SamplerService:
+    kind = "sampler"  # among the workers of the run
+
     def __init__(self, process: ServiceProcess, config: SamplerConfig, sampler_class: type[AsyncSampler]) -> None:
-        store, worker = process.store, process.worker
-        self._store = store
+        store, worker = self._store, self._worker = process.store, process.worker
         self._config = config
-        self._worker = worker
         self._sampler_class = sampler_class
         self._view = DatabaseState()
         self._episodes: dict[asyncio.Task[float | None], Claim] = {}
@@ -320,7 +320,7 @@ class SamplerService:
         await self._store.workers.heartbeat(
             Worker(
                 id=self._worker,
-                kind="sampler",
+                kind=self.kind,
                 host=socket.gethostname(),
                 pid=os.getpid(),
                 doing="draining" if self._stop.is_set() else self._view.doing,

@@ -108,7 +108,7 @@ class Snapshot:
 
     def total(self, name: str, *, live_only: bool = False) -> float:
         """Sum of a statistic over samplers."""
-        counted = [w for w in self.workers if w.kind == "sampler" and (w.id in self.live or not live_only)]
+        counted = [w for w in self.workers if w.kind in ("sampler", "gateway") and (w.id in self.live or not live_only)]
         return sum(float(w.stats.get(name) or 0) for w in counted)
 
 

@@ -10,12 +10,12 @@ from shared.documents.run import Worker
 from shared.store import Store
 
 EXAMPLE = "Example:  `tandem health demo sampler`"
-Kind = Literal["sampler", "keeper", "trainer"]
+Kind = Literal["sampler", "gateway", "keeper", "trainer"]
 
 
 def health(
     run: RunName,
-    kind: Annotated[Kind, typer.Argument(metavar="KIND", help="sampler, keeper or trainer.")],
+    kind: Annotated[Kind, typer.Argument(metavar="KIND", help="sampler, gateway, keeper or trainer.")],
     host: Annotated[str | None, typer.Option("--host", help="Its host's name. Default: this machine's.")] = None,
     db_connection_string: Connection = None,
 ) -> None:

@@ -16,7 +16,7 @@ from typing import Annotated
 import typer
 
 from shared.cli.connect import Connection, RunName, console, with_store
-from shared.documents.run import Run
+from shared.documents.run import Run, Worker
 from shared.documents.states import RunState, ServiceStatus
 from shared.errors import TandemError
 from shared.names import EVAL_SPLIT, TRAIN_SPLIT
@@ -36,7 +36,9 @@ HELP = {
     "slots_open": "Slots that may be claimed now.",
     "slots_leased": "Slots that are being played.",
     "samplers": "Sampler processes that are alive.",
+    "gateways": "Gateway processes that are alive.",
     "episodes_running": "Episodes in flight, as samplers report them.",
+    "attempts_known": "Attempts of agents elsewhere, as gateways report them; one that two gateways served counts twice.",
     "engines_up": "Engines that serve.",
     "engine_requests_running": "Requests that engines compute.",
     "engine_requests_waiting": "Requests that wait in engines.",
@@ -62,14 +64,18 @@ async def figures(store: Store) -> Figures:
         slots = await store.questions.slots_to_play(owner, limit)
     playing = run.state is RunState.RUNNING or (run.state is RunState.ENDED and bool(slots["open"]))
     newest = [await store.versions.newest(policy) for policy in trained]
-    workers = [worker for worker in await store.workers.live() if worker.kind == "sampler"]
+    live = await store.workers.live()
+    workers = [worker for worker in live if worker.kind == "sampler"]
+    gateways = [worker for worker in live if worker.kind == "gateway"]
     engines = [service for policy in await store.questions.policies() for service in await store.services.live(policy)]
     return found | {
         "wanted_episodes": slots["leased"] + (slots["open"] if playing else 0),
         "slots_open": slots["open"],
         "slots_leased": slots["leased"],
         "samplers": len(workers),
-        "episodes_running": sum(int(worker.stats.get("episodes_running") or 0) for worker in workers),
+        "gateways": len(gateways),
+        "episodes_running": _running(workers),
+        "attempts_known": _running(gateways),
         "engines_up": sum(service.status is ServiceStatus.UP for service in engines),
         "engine_requests_running": sum(service.running for service in engines),
         "engine_requests_waiting": sum(service.waiting for service in engines),
@@ -77,6 +83,10 @@ async def figures(store: Store) -> Figures:
         "ended": float(run.state is RunState.ENDED),
         "paused": float(run.state is RunState.PAUSED),
     }
+
+
+def _running(workers: list[Worker]) -> int:
+    return sum(int(worker.stats.get("episodes_running") or 0) for worker in workers)
 
 
 async def _owner(store: Store, run: Run) -> str | None:

@@ -14,6 +14,7 @@ from rich.table import Table
 
 from shared.cli.connect import Connection, RunName, ago, console, print_records, table, with_store
 from shared.documents import DBRecordData, DispatchedSamplingTask, Record, Task
+from shared.documents.agent_sessions import AgentSession
 from shared.documents.packed import unpack_floats, unpack_ints
 from shared.documents.states import ParentKind, SlotStatus
 from shared.documents.tool_schemas import ToolSchemas
@@ -153,7 +154,8 @@ def _print_episode(episode: StoredEpisode, spell: Callable[[int], str] | None, *
     if episode.task is not None:
         _print_task(out, episode.task)
     _field(out, "record", f"{record.id}: {record.status.value}, {record.num_turns} turns, {record.num_tokens} tokens")
-    _field(out, "sampler", ", ".join([record.worker, *(f"with {name}" for name in episode.settings)]))
+    played = ", ".join([record.worker, *(f"with {name}" for name in episode.settings)])
+    _field(out, "sampler", played if record.session is None else f"an agent elsewhere; claimed at {played}")
     told = ""
     for turn in _in_order(out, episode.state):
         if turn.dispatch.tools_hash not in ("", told):
@@ -166,6 +168,7 @@ def _print_episode(episode: StoredEpisode, spell: Callable[[int], str] | None, *
     for problem in episode.state.problems:
         _field(out, "problem", problem, style="red")
     _field(out, "ended", f"{record.termination or 'not yet'}" + (f"; {record.error}" if record.error else ""))
+    _field(out, "agent", None if record.session is None else _session(record.session))
     _print_wait(out, episode)
     _field(out, "settled", record.reason)
     _field(out, "answer", record.answer)
@@ -183,6 +186,20 @@ def _print_episode(episode: StoredEpisode, spell: Callable[[int], str] | None, *
         _field(out, "training", whose + _training(data))
     if not episode.data:
         _field(out, "training", "no training data")
+
+
+def _session(session: AgentSession) -> str:
+    """What the agent elsewhere said of its attempt."""
+    said = [] if session.score is None else [f"posted the score {_number(session.score)}"]
+    if session.limit is not None:
+        said.append(f"met {session.limit.termination} at turn {session.limit.turn}")
+    end = session.end
+    if end is None:
+        return ", ".join([*said, "has not finished"])
+    given = [name for name in ("score", "answer", "error") if getattr(end, name) is not None]
+    how = "gave the task back" if end.given_back else f"finished with {given[0] if given else 'nothing'}"
+    when = "" if session.ended_at is None else f" at {session.ended_at:%Y-%m-%d %H:%M:%S} UTC"
+    return ", ".join([*said, how + when])
 
 
 def _print_wait(out: Console, episode: StoredEpisode) -> None:
@@ -266,6 +283,10 @@ def _print_turn(out: Console, turn: TurnState, owner: str) -> None:
         out, "tokens", f"{prompt} prompt ({d.usage.get('cached', 0)} cached), {sampled} sampled [{versions}]{finish}"
     )
     _field(out, "service", d.service)
+    if d.client is not None:
+        again = ", sent again" if d.client.again else ""
+        ignored = f"; ignored: {', '.join(d.client.overridden)}" if d.client.overridden else ""
+        _field(out, "asked", f"through {d.client.asked_by or 'its sampler'} ({d.client.cause}{again}){ignored}")
     if d.advantage is not None:
         earned = "" if d.score is None else f" (earned {_number(d.score)})"
         _field(out, "advantage", f"{_number(d.advantage)}{earned}")

@@ -183,6 +183,7 @@ async def test_a_request_is_sent_again_to_another_process_after_its_own_was_kill
         offer = await killed.claim()
         messages = list(offer["messages"])
         async with waiting(step(killed.sdk(offer["api_key"]), messages), slow):
+            killed.is_killed()
             for _ in range(2):  # the first: the very request that waits there
                 await step(other.sdk(offer["api_key"]), messages)
             done = (await other.finish(offer["api_key"], score=1)).json()

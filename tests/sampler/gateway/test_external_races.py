@@ -32,6 +32,7 @@ async def test_a_killed_request_that_continued_a_conversation_is_sent_again_and_
         messages = list(offer["messages"])
         await step(other.sdk(offer["api_key"]), messages)
         async with waiting(step(killed.sdk(offer["api_key"]), list(messages)), slow):
+            killed.is_killed()
             for _ in range(2):  # the first: the very request that waits there
                 await step(other.sdk(offer["api_key"]), messages, extra_headers=headers)
             done = (await other.finish(offer["api_key"], score=1)).json()
