@@ -56,7 +56,7 @@ class WrongVersion(EngineError):
 async def play(sampler: AsyncSampler) -> float | None:
     """Play, score, finish. Returns the score, or None if the episode ended without one, or waits for it. Bugs propagate."""
     try:
-        await sampler.resources.store.records.start(sampler.claim, sampler.resources.worker)
+        await _start(sampler)
         async with asyncio.timeout(sampler.config.episode_timeout_s):
             termination, score = await _play_and_score(sampler)
         if isinstance(score, AwaitedScore):
@@ -85,6 +85,11 @@ async def play(sampler: AsyncSampler) -> float | None:
             raise
         raise fault from exc
     return None
+
+
+async def _start(sampler: AsyncSampler) -> None:
+    if not sampler._goes_on_elsewhere:  # else its record is there since it was claimed
+        await sampler.resources.store.records.start(sampler.claim, sampler.resources.worker)
 
 
 async def _play_and_score(sampler: AsyncSampler) -> tuple[Termination, Score | AwaitedScore]:

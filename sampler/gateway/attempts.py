@@ -38,9 +38,10 @@ RENEWED_BEFORE = 0.1  # of the idle time: requests in between renew nothing
 
 
 class Attempt:
-    """One attempt in this process. It answers what `app` asks of a session."""
+    """One attempt in this process. It answers what `app` asks of a session. `is_new`: just claimed here, so that nothing needs to
+    be read; if another process went on with it meanwhile, the first request finds its number taken."""
 
-    def __init__(self, resources: Resources, claim: Claim, idle_s: float) -> None:
+    def __init__(self, resources: Resources, claim: Claim, idle_s: float, *, is_new: bool = False) -> None:
         self._resources = resources
         self._idle_s = idle_s
         self._loading, self._ending = asyncio.Lock(), asyncio.Lock()
@@ -48,7 +49,8 @@ class Attempt:
         self._sampler: ExternalSampler | None = None
         self._earlier: list[AttemptSession] = []  # that have requests, and do not know all turns any more
         self._asking = 0
-        self._renewed = -idle_s
+        self._is_new = is_new
+        self._renewed = time.monotonic() if is_new else -idle_s
         self.claim = claim
 
     @property
@@ -155,7 +157,7 @@ class Attempt:
         try:
             await self.close()
             if record.status is RecordStatus.RUNNING:
-                sampler = await self._whole(record)
+                sampler = await self._known_whole(record) or await self._whole(record)
                 sampler.end = record.session.end or end
                 await play(sampler)
             else:
@@ -170,8 +172,11 @@ class Attempt:
         async with self._loading:
             if self._current is not None and self._sampler is not None and self._sampler.open_turns:
                 self._forget(self._current)
-            if self._current is None:
+            if self._current is None and self._is_new:
+                self._sampler, self._current = ExternalSampler.begun(self._resources, self.claim)
+            elif self._current is None:
                 self._sampler, self._current = await self._loaded()
+            self._is_new = False
             return self._current
 
     def _forget(self, session: AttemptSession) -> None:
@@ -211,6 +216,18 @@ class Attempt:
         except (EngineError, ConfigError) as exc:
             raise GatewayError(Problem.FAILED, f"the attempt cannot be continued: {exc}") from exc
 
+    async def _known_whole(self, record: Record) -> ExternalSampler | None:
+        """The attempt as this process knows it, if its documents have no other turn; then there is nothing to read. After the
+        attempt's end: a turn that another process writes later is never asked."""
+        sampler, session, said = self._sampler, self._current, record.session
+        self._current = None  # it is played once; what comes after it is read
+        if sampler is None or session is None or said is None or said.limit is not None or not sampler.answered_all:
+            return None
+        if await self._resources.store.sessions.has_turn(record.id, len(sampler.episode.dispatches)):
+            return None
+        session.score = said.score
+        return sampler
+
     async def _whole(self, record: Record) -> ExternalSampler:
         """The attempt after the last of its requests has ended, or after `ENDING_S`."""
         until = time.monotonic() + ENDING_S
@@ -241,7 +258,7 @@ class Attempts:
         key = new_key()
         session = AgentSession(key_hash=key_hash(key))
         await self._resources.store.sessions.begin(claim, self._resources.worker, session)
-        return self._known(key_hash(key), claim), key
+        return self._known(key_hash(key), claim, is_new=True), key
 
     async def of_key(self, key: str) -> Attempt | None:
         """Also one that another process claimed, and one that has ended."""
@@ -286,8 +303,8 @@ class Attempts:
         for attempt in self._attempts.values():
             await attempt.close()
 
-    def _known(self, name: str, claim: Claim) -> Attempt:
-        return self._attempts.setdefault(name, Attempt(self._resources, claim, self._idle_s))
+    def _known(self, name: str, claim: Claim, *, is_new: bool = False) -> Attempt:
+        return self._attempts.setdefault(name, Attempt(self._resources, claim, self._idle_s, is_new=is_new))
 
 
 def offer_of(attempt: Attempt, key: str, url: str, opening: list[dict[str, Any]]) -> Mapping[str, Any]:

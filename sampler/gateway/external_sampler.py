@@ -28,14 +28,20 @@ class ExternalSampler(AgentEpisode):
     open_turns: Sequence[int] = ()
 
     @classmethod
+    def begun(cls, resources: Resources, claim: Claim) -> tuple["ExternalSampler", AttemptSession]:
+        """An attempt without requests."""
+        sampler = cls(resources, claim)
+        session = AttemptSession(sampler, resources.config.agent_parameters, resources.config.agent_head_lines)
+        sampler.begin(session)
+        return sampler, session
+
+    @classmethod
     async def resumed(
         cls, resources: Resources, claim: Claim, record: Record
     ) -> tuple["ExternalSampler", AttemptSession]:
         """The attempt as its documents say. Raises EngineError for documents that contradict each other."""
-        store, config = resources.store, resources.config
-        sampler = cls(resources, claim)
-        session = AttemptSession(sampler, config.agent_parameters, config.agent_head_lines)
-        sampler.begin(session)
+        store = resources.store
+        sampler, session = cls.begun(resources, claim)
         state = EpisodeState(record, (await store.records.dispatches_of([record.id]))[record.id])
         numbers = [turn.number for turn in state.turns]
         if state.problems or numbers != list(range(len(numbers))):
@@ -49,6 +55,12 @@ class ExternalSampler(AgentEpisode):
         sampler.open_turns = [turn.number for turn in state.turns if turn.is_open and not state.was_asked_again(turn)]
         session.score = record.session.score if record.session is not None else None
         return sampler, session
+
+    @property
+    def answered_all(self) -> bool:
+        """Whether every request that this process knows of has its reply, and nothing else happened: then its documents say
+        what is known here, unless another process wrote more."""
+        return not self.open_turns and self._session.answered_all(len(self.episode.dispatches))
 
     def new_journal(self) -> Journal:
         return SharedJournal(self.resources.store, self.resources.worker)

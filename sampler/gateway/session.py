@@ -173,6 +173,14 @@ class AttemptSession:
                 self.failure = self.failure or EngineError(dispatch.error or "a request failed")
         self.limit = met_limit(state)
 
+    def answered_all(self, turns: int) -> bool:
+        """Whether so many requests were answered, and none was refused by a limit, replayed, left by its client or failed."""
+        return (
+            len(self._turns) == turns
+            and not (self._running or self._elsewhere or self.failure or self.limit)
+            and not (self.counts["cancelled"] or self.counts["replayed"])
+        )
+
     async def close(self) -> None:
         """No request from now on; those that run are cancelled."""
         self._ended = True
@@ -208,7 +216,6 @@ class AttemptSession:
                 f"{', '.join(sorted(changed))}: refused, because trained replies are sampled from the policy itself; leave "
                 "them out, or set agent_parameters to override",
             )
-        self.counts.update(f"overridden_{name}" for name in changed)
         return sorted(changed)
 
     def _require_model(self, request: ChatRequest) -> None:
@@ -248,7 +255,7 @@ class AttemptSession:
         finally:
             if turn is None:
                 self._matcher.failed(match)
-        self.counts[match.cause.value] += 1
+        self.counts.update([match.cause.value, *(f"overridden_{name}" for name in overridden)])
         reply = told_reply(request.model, turn, "" if stream is None else stream.content)
         self._matcher.replied(match, turn.message, forms_of(turn, reply))
         self._tools.asked_for(turn)

@@ -5,11 +5,11 @@ open_turn   inserts request n, unless another process inserted its own n: then t
 end         says how it ended, then its turns are read      ─┘ of them sees the other
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from enum import StrEnum
 from typing import Any
 
-from pymongo import UpdateOne
+from pymongo import ReturnDocument, UpdateOne
 from pymongo.asynchronous.collection import AsyncCollection
 from pymongo.asynchronous.database import AsyncDatabase
 
@@ -19,8 +19,15 @@ from shared.documents.states import RecordStatus
 from shared.store.pipelines import NOW, insert_once, literal
 from shared.store.records import closing_update, reply_update
 from shared.store.retry import survives_outages
+from shared.store.together import Together
 
 Document = dict[str, Any]
+OpeningTurn = tuple[DispatchedSamplingTask, Sequence[DispatchedSamplingTask]]  # and the earlier ones that it closes
+
+_PLAYED: Document = {
+    "status": RecordStatus.RUNNING.value,
+    "session.end": None,
+}  # filter of attempts that have not ended
 
 
 class Opened(StrEnum):
@@ -36,6 +43,8 @@ class SessionVerbs:
     def __init__(self, database: AsyncDatabase[Document]) -> None:
         self._records: AsyncCollection[Document] = database["records"]
         self._dispatches: AsyncCollection[Document] = database["dispatched_sampling_tasks"]
+        self._opening = Together(self._open_turns)
+        self._saving = Together(self._save_replies)
 
     async def ensure_indexes(self) -> None:
         await self._records.create_index(
@@ -58,15 +67,31 @@ class SessionVerbs:
         self, dispatch: DispatchedSamplingTask, closing: Sequence[DispatchedSamplingTask] = ()
     ) -> Opened:
         """Write a request before it is asked, and the results of earlier ones. `dispatch.client.asked_by` must be set."""
-        assert dispatch.client is not None, "requests of other processes are told by it"
-        updates = [
-            *map(closing_update, closing),
-            UpdateOne({"_id": dispatch.id}, insert_once(dispatch.to_mongo()), upsert=True),
+        return await self._opening.ask((dispatch, closing))
+
+    async def _open_turns(self, turns: Sequence[OpeningTurn]) -> list[Opened]:
+        updates: list[UpdateOne] = []
+        inserted_by: list[int] = []  # the index of each turn's own update
+        for dispatch, closing in turns:
+            updates += map(closing_update, closing)
+            inserted_by.append(len(updates))
+            updates.append(UpdateOne({"_id": dispatch.id}, insert_once(dispatch.to_mongo()), upsert=True))
+        done = await self._dispatches.bulk_write(updates, ordered=False)
+        is_new = [at in (done.upserted_ids or {}) for at in inserted_by]
+        played = await self._played({dispatch.record for dispatch, _ in turns})
+        return [
+            await self._opened(dispatch, played, is_new=new) for (dispatch, _), new in zip(turns, is_new, strict=True)
         ]
-        done = await self._dispatches.bulk_write(updates)
-        if not done.upserted_count and not await self._is_asked_by(dispatch.id, dispatch.client.asked_by):
+
+    async def _opened(self, dispatch: DispatchedSamplingTask, played: set[str], *, is_new: bool) -> Opened:
+        assert dispatch.client is not None, "requests of other processes are told by it"
+        if not is_new and not await self._is_asked_by(dispatch.id, dispatch.client.asked_by):
             return Opened.TAKEN
-        return Opened.OPEN if await self._is_played(dispatch.record) else Opened.ENDED
+        return Opened.OPEN if dispatch.record in played else Opened.ENDED
+
+    async def has_turn(self, record_id: str, turn: int) -> bool:
+        """Whether a request has this number. If not, none has a higher one: each process gives out the next it knows of."""
+        return await self._dispatches.find_one({"_id": f"{record_id}:{turn}"}, {"_id": 1}) is not None
 
     async def _is_asked_by(self, dispatch_id: str, asked_by: str | None) -> bool:
         """Whether the request that is there is of this process: its first attempt to write it came through."""
@@ -76,18 +101,24 @@ class SessionVerbs:
 
     async def save_reply(self, dispatch: DispatchedSamplingTask) -> bool:
         """Write the reply, and leave the request open for the results of its tool calls. False: it was closed before."""
-        found = await self._dispatches.update_one({"_id": dispatch.id, "finished_at": None}, reply_update(dispatch))
-        return found.matched_count == 1
+        return await self._saving.ask(dispatch)
+
+    async def _save_replies(self, dispatches: Sequence[DispatchedSamplingTask]) -> list[bool]:
+        updates = [UpdateOne({"_id": each.id, "finished_at": None}, reply_update(each)) for each in dispatches]
+        found = await self._dispatches.bulk_write(updates, ordered=False)
+        if len(dispatches) == 1 or found.matched_count == len(dispatches):
+            return [found.matched_count == len(dispatches)] * len(dispatches)
+        return [(await self._save_replies([each]))[0] for each in dispatches]  # one was closed: which?
 
     async def post_score(self, record_id: str, score: float) -> bool:
         """Replace the attempt's score. False: the attempt has ended."""
         return (
-            await self._records.update_one(_played(record_id), {"$set": {"session.score": score}})
+            await self._records.update_one({"_id": record_id, **_PLAYED}, {"$set": {"session.score": score}})
         ).matched_count == 1
 
     async def score_turn(self, record_id: str, turn: str, score: float) -> bool:
         """Replace the score of an answered turn. False: there is none, or the attempt has ended."""
-        if not await self._is_played(record_id):
+        if not await self._played([record_id]):
             return False
         where = {"_id": f"{record_id}:{turn}", "record": record_id, "response": {"$ne": None}}
         return (await self._dispatches.update_one(where, {"$set": {"score": score}})).matched_count == 1
@@ -95,14 +126,17 @@ class SessionVerbs:
     async def meet_limit(self, record_id: str, limit: MetLimit) -> None:
         """Note that a request met a limit of the episode."""
         said = {"session.limit": limit.model_dump()}
-        await self._records.update_one(_played(record_id), {"$set": said})
+        await self._records.update_one({"_id": record_id, **_PLAYED}, {"$set": said})
 
     async def end(self, record_id: str, end: SessionEnd) -> Record | None:
         """End the attempt; the first caller decides how. Returns the record, or None if there is no such attempt."""
         said = {"session.end": literal(end.model_dump()), "session.ended_at": NOW}
         where = {"_id": record_id, "session": {"$ne": None}}
-        await self._records.update_one(where | {"session.end": None}, [{"$set": said}])
-        document = await self._records.find_one(where)
+        document = await self._records.find_one_and_update(
+            where | {"session.end": None}, [{"$set": said}], return_document=ReturnDocument.AFTER
+        )
+        if document is None:
+            document = await self._records.find_one(where)
         return None if document is None else Record.from_mongo(document)
 
     async def over(self, record_ids: Sequence[str]) -> set[str]:
@@ -111,10 +145,7 @@ class SessionVerbs:
         found = self._records.find({"_id": {"$in": list(record_ids)}, **ended}, {"_id": 1})
         return {document["_id"] async for document in found}
 
-    async def _is_played(self, record_id: str) -> bool:
-        return await self._records.find_one(_played(record_id), {"_id": 1}) is not None
-
-
-def _played(record_id: str) -> Document:
-    """Filter of an attempt that has not ended."""
-    return {"_id": record_id, "status": RecordStatus.RUNNING.value, "session.end": None}
+    async def _played(self, record_ids: Collection[str]) -> set[str]:
+        """Those of these attempts that have not ended."""
+        found = self._records.find({"_id": {"$in": list(record_ids)}, **_PLAYED}, {"_id": 1})
+        return {document["_id"] async for document in found}

@@ -11,6 +11,8 @@ STREAMS = "tests/sampler/gateway/test_streams.py"
 RESPONSES = "tests/sampler/gateway/test_responses.py"
 GOOGLE = "tests/sampler/gateway/test_google_generate.py"
 
+ENDS = "tests/sampler/gateway/test_external_ends.py"
+TOGETHER = "tests/shared/test_together.py"
 EXTERNAL = "tests/sampler/gateway/test_external.py"
 RACES = "tests/sampler/gateway/test_external_races.py"
 
@@ -137,9 +139,37 @@ MUTANTS = (
     Mutant(
         "a turn's number is used once by all gateways",
         "shared/store/sessions.py",
-        "if not done.upserted_count and not await self._is_asked_by(dispatch.id, dispatch.client.asked_by):",
+        "if not is_new and not await self._is_asked_by(dispatch.id, dispatch.client.asked_by):",
         "if False:",
         f"{EXTERNAL}::test_any_process_goes_on_with_an_attempt_token_by_token",
+    ),
+    Mutant(
+        "an attempt is read again at its end if another process has added a turn",
+        "sampler/gateway/attempts.py",
+        "if await self._resources.store.sessions.has_turn(record.id, len(sampler.episode.dispatches)):",
+        "if False:",
+        f"{ENDS}::test_an_end_knows_the_turns_of_every_process",
+    ),
+    Mutant(
+        "a request of an ended attempt is told from those sent with it",
+        "shared/store/sessions.py",
+        "return Opened.OPEN if dispatch.record in played else Opened.ENDED",
+        "return Opened.OPEN",
+        f"{TOGETHER}::test_requests_and_replies_of_many_attempts_share_commands",
+    ),
+    Mutant(
+        "a reply that was closed before is told from those sent with it",
+        "shared/store/sessions.py",
+        "return [(await self._save_replies([each]))[0] for each in dispatches]",
+        "return [False] * len(dispatches)",
+        f"{TOGETHER}::test_requests_and_replies_of_many_attempts_share_commands",
+    ),
+    Mutant(
+        "an error of one caller is not that of those who share its command",
+        "shared/store/together.py",
+        "if len(asked) > 1 and not (isinstance(exc, PyMongoError) and is_outage(exc)):",
+        "if False:",
+        f"{TOGETHER}::test_an_error_that_one_caller_caused_is_that_callers_alone",
     ),
     Mutant(
         "an attempt with a lost reply gets no score",

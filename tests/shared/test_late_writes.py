@@ -52,6 +52,7 @@ READS = {
         "leases.is_held",
         "leases.claimed",
         "sessions.over",
+        "sessions.has_turn",
     ),
 }
 REASONS = {

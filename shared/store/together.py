@@ -1,0 +1,76 @@
+"""One command for what several callers ask for at the same time, as databases write their logs.
+
+    the first ─▶ a command ─▶ its answer
+    those that come meanwhile wait ─▶ one command for all of them ─▶ each its own answer
+
+A command costs this process far more than the writes in it. One caller alone waits for nothing, and the busier the process, the
+more callers share a command.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Generic, TypeVar
+
+from pymongo.errors import PyMongoError
+
+from shared.store.retry import is_outage
+
+T = TypeVar("T")
+R = TypeVar("R")
+Asked = tuple[T, asyncio.Future[R]]
+
+MOST = 64  # callers that share a command
+
+
+class Together(Generic[T, R]):
+    """`work` answers several questions, in their order, and may be repeated. An error that is not an outage may be the fault of
+    one question alone: then each is asked by itself."""
+
+    def __init__(self, work: Callable[[Sequence[T]], Awaitable[Sequence[R]]]) -> None:
+        self._work = work
+        self._waiting: deque[Asked[T, R]] = deque()
+        self._running: asyncio.Task[None] | None = None
+
+    async def ask(self, question: T) -> R:
+        """A caller that is cancelled does not take back its question once it is sent."""
+        answer: asyncio.Future[R] = asyncio.get_running_loop().create_future()
+        self._waiting.append((question, answer))
+        if self._running is None:
+            self._running = asyncio.create_task(self._run(), name="together")
+        return await answer
+
+    async def _run(self) -> None:
+        try:
+            while self._waiting:
+                taken = [self._waiting.popleft() for _ in range(min(MOST, len(self._waiting)))]
+                await self._answer([each for each in taken if not each[1].cancelled()])
+        finally:
+            self._running = None
+            while self._waiting:  # only if this task is cancelled
+                self._waiting.popleft()[1].cancel()
+
+    async def _answer(self, asked: "Sequence[Asked[T, R]]") -> None:
+        if not asked:
+            return
+        try:
+            found = await self._work([question for question, _ in asked])
+        except asyncio.CancelledError:
+            for _, answer in asked:
+                answer.cancel()
+            raise
+        except Exception as exc:  # noqa: BLE001 - each caller raises it, as if it had sent the command itself
+            await self._failed(asked, exc)
+            return
+        for (_, answer), each in zip(asked, found, strict=True):
+            if not answer.done():
+                answer.set_result(each)
+
+    async def _failed(self, asked: "Sequence[Asked[T, R]]", exc: Exception) -> None:
+        if len(asked) > 1 and not (isinstance(exc, PyMongoError) and is_outage(exc)):
+            for each in asked:
+                await self._answer([each])
+            return
+        for _, answer in asked:
+            if not answer.done():
+                answer.set_exception(exc)
