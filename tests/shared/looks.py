@@ -13,19 +13,22 @@ import tempfile
 import uuid
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from pymongo import AsyncMongoClient
 
-from shared.documents import DataClaim
+from shared.documents import Claim, DataClaim, DispatchedSamplingTask, Record
+from shared.documents.agent_sessions import AgentSession, ClientRequest, SessionEnd
 from shared.documents.run import Admission, InferenceService, Worker
 from shared.documents.states import DataStatus, ServiceStatus, TaskStatus
 from shared.names import EVAL_SPLIT, TRAIN_SPLIT
 from shared.processes.interrupt import run_command
 from shared.processes.mongod import Mongod
 from shared.store import Store
+from shared.store.sessions import Opened
 from shared.tasks.admission import seq_limit
 from tests.shared.builders import make_data, make_task
 
@@ -36,6 +39,8 @@ READY, RUNNING, COMPLETED, WAITING = 20, 12, 3, 200  # groups that are under way
 EVAL_TASKS, STEPS_PER_ROUND = 20, 10
 ADMISSIONS = {"main": Admission(groups_per_step=GROUPS_PER_STEP, max_staleness=STALENESS)}
 AT_ONCE = 5_000
+FEEDBACK = 3  # groups that wait for it
+PLAYED, KEY_HASH = "main:eval:9:elsewhere:0:1", "0" * 64  # the attempt of an agent elsewhere that goes on
 
 
 async def admit(store: Store) -> None:
@@ -58,6 +63,15 @@ async def _claim(store: Store, split: str, limit: int | None) -> None:
     await verb("w", policy="main", split=split, lease_s=60, seq_limit=limit, served_versions=served, max_failures=8)
 
 
+async def open_next_turn(store: Store) -> None:
+    """The gateway's request: what it writes before it asks, its reply, and the attempt as another process reads it."""
+    client = ClientRequest(identity="i", cause="first", asked_by="g")
+    dispatch = _turn(PLAYED).model_copy(update={"client": client})
+    assert await store.sessions.open_turn(dispatch) is Opened.OPEN
+    assert await store.sessions.save_reply(dispatch)
+    assert len((await store.records.dispatches_of([PLAYED]))[PLAYED]) == 1
+
+
 async def train_a_step(store: Store) -> None:
     groups = await store.data.ready_groups("main", GROUPS_PER_STEP)
     claim = DataClaim(trainer_generation=1, step=10**6)
@@ -76,6 +90,13 @@ OFTEN: dict[str, Look] = {
     "sampler, every episode: claim of a settlement": lambda store: store.tasks.claim_settlement(
         "w", policy="main", lease_s=60
     ),
+    "gateway, every new key: its attempt": lambda store: store.sessions.find(KEY_HASH),
+    "gateway, every request: a turn": open_next_turn,
+    "gateway, every request: its lease": lambda store: store.tasks.renew_leases([_played_claim()], 60),
+    "gateway, every second: attempts that have ended": lambda store: store.sessions.over([PLAYED]),
+    "gateway, a score": lambda store: store.sessions.post_score(PLAYED, 1.0),
+    "gateway, every attempt: its end": lambda store: store.sessions.end(PLAYED, SessionEnd(score=1.0)),
+    "tandem feedback --list: episodes that wait": lambda store: store.feedback.waiting(2),
     "sampler, every episode: overdue feedback": lambda store: store.feedback.end_overdue("main"),
     "trainer, while it waits: groups that wait for feedback": lambda store: store.feedback.count_groups("main"),
     "keeper, every poll_s: evaluation that is awaited": lambda store: store.evaluation.awaited_version(
@@ -110,6 +131,12 @@ async def fill(store: Store, finished: int) -> None:
     kinds = (["trained"] * 16 + ["abandoned", "stale", "dropped", "skipped"]) * (finished // 20) + under_way
     await _insert(store, "tasks", (_task(seq, kind) for seq, kind in enumerate(kinds)))
     await _insert(store, "record_data", (d for seq, kind in enumerate(kinds) for d in _data(seq, kind)))
+    await _insert(store, "records", (_record(f"main:train:0:t{seq}:0:1", "scored") for seq in range(finished)))
+    await _insert(store, "records", iter([_record(PLAYED, "running", KEY_HASH)]))
+    await _insert(
+        store, "dispatched_sampling_tasks", (_turn(f"main:train:0:t{seq}:0:1").to_mongo() for seq in range(finished))
+    )
+    await _insert(store, "tasks", (_waiting_task(len(kinds) + k) for k in range(FEEDBACK)))
     steps = finished // GROUPS_PER_STEP
     rounds = range(0, steps + 1, STEPS_PER_ROUND)
     await _insert(store, "tasks", (_eval_task(k, version) for version in rounds for k in range(EVAL_TASKS)))
@@ -149,6 +176,29 @@ def _eval_task(k: int, version: int) -> Document:
     task = _task(version * EVAL_TASKS + k, TaskStatus.SETTLED)
     named = {"_id": f"main:eval:{version}:t{k}", "tid": f"t{k}", "epoch": version, "at_version": version}
     return {**task, **named, "split": EVAL_SPLIT}
+
+
+def _played_claim() -> Claim:
+    return Claim(task=make_task(0), traj_id=0, attempt=1)
+
+
+def _record(name: str, status: str, key_hash: str | None = None) -> Document:
+    session = AgentSession(key_hash=key_hash or uuid.uuid4().hex, end=None if key_hash else SessionEnd(score=1.0))
+    record = Record.of(_played_claim(), "w", session).to_mongo()
+    return {**record, "_id": name, "task": name.rsplit(":", 2)[0], "status": status}
+
+
+def _turn(record: str) -> DispatchedSamplingTask:
+    empty: Document = {"parent": None, "shared_length": 0, "prompt_ids": b"", "messages": [], "tools_hash": ""}
+    return DispatchedSamplingTask(id=f"{record}:0", record=record, turn=0, sampling_params={}, **empty)
+
+
+def _waiting_task(seq: int) -> Document:
+    task, until = _task(seq, "running"), datetime(2100, 1, 1, tzinfo=UTC)
+    slots = [
+        {**slot, "status": "waiting", "record_id": f"r{k}", "free_at": until} for k, slot in enumerate(task["slots"])
+    ]
+    return {**task, "slots": slots, "waiting_until": until}
 
 
 def _version(step: int) -> Document:
