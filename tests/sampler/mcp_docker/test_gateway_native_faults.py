@@ -169,8 +169,12 @@ async def test_a_session_whose_server_reads_nothing_ends_with_its_client(tmp_pat
         tools = started.tools()
         body = {"name": "write", "arguments": {"text": "x" * 1_000_000}}
         message = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": body}
+        deafening = asyncio.create_task(raw.call("write", 2))  # from here on, nothing is read
+        await started.until_in_flight(1)
         with pytest.raises(httpx.ReadTimeout):
             await raw.http.post("/mcp", json=message, headers=raw.headers, timeout=5.0)
+        deafening.cancel()
+        await asyncio.wait({deafening})
         await raw.http.aclose()
         await started.until(sessions=0, ending=0)
         await until_gone(tools[1:])
