@@ -1,13 +1,16 @@
 """Retries verbs during an outage of the database, up to `PATIENCE_S`; every verb may be repeated.
 
-Also preserves cancellations: Python 3.11's `asyncio.wait_for`, which PyMongo uses, swallows one that arrives together with
-the answer, and a cancelled loop would run for ever.
+A verb that is cancelled ends first, for `LET_END_S` at most, and is cancelled then. PyMongo waits with Python 3.11's
+`asyncio.wait_for`, which swallows a cancellation that arrives together with the answer; and one that arrives as the selection
+of a server times out leaves the client's lock closed for ever, so that no later command of the process is sent.
 """
 
 import asyncio
+import contextlib
 import functools
 import inspect
 import logging
+import math
 import time
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
@@ -26,6 +29,7 @@ from shared.store.fits import UNFIT, raise_unfit
 
 log = logging.getLogger(__name__)
 
+LET_END_S = 12.0  # longer than PyMongo waits for a server
 PATIENCE_S = 90.0  # a restart of mongod takes seconds, an election about ten
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 2.0
 DUPLICATE_KEY = 11000
@@ -62,6 +66,7 @@ PASSING = frozenset(
 PASSING_LABELS = ("RetryableWriteError", "TransientTransactionError", "SystemOverloadedError")
 
 C = TypeVar("C", bound=type)
+T = TypeVar("T")
 Verb = TypeVar("Verb", bound=Callable[..., Awaitable[Any]])
 
 
@@ -83,13 +88,9 @@ def repeated(method: Verb) -> Verb:
     @functools.wraps(method)
     async def verb(*args: Any, **kwargs: Any) -> Any:
         began, pause_s = time.monotonic(), FIRST_PAUSE_S
-        cancelled_before = _cancel_requests()
         while True:
             try:
-                result = await method(*args, **kwargs)
-                if _cancel_requests() > cancelled_before:
-                    raise asyncio.CancelledError
-                return result
+                return await _ended_in_any_case(method(*args, **kwargs))
             except PyMongoError as exc:
                 if isinstance(exc, OperationFailure) and exc.code in REFUSALS:
                     raise StoreRefused(f"{method.__name__}: {refusal(exc)}") from exc
@@ -129,6 +130,21 @@ def is_outage(exc: PyMongoError) -> bool:
     return passing or any(map(exc.has_error_label, PASSING_LABELS))
 
 
-def _cancel_requests() -> int:
-    task = asyncio.current_task()
-    return 0 if task is None else task.cancelling()
+async def _ended_in_any_case(commands: Awaitable[T]) -> T:
+    task = asyncio.ensure_future(commands)
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        if not await _ends(task, LET_END_S):
+            task.cancel()  # no answer to what was sent: a server that hangs
+            await _ends(task, None)
+        raise
+
+
+async def _ends(task: asyncio.Future[T], within_s: float | None) -> bool:
+    """However often the waiting task is cancelled meanwhile."""
+    end = math.inf if within_s is None else time.monotonic() + within_s
+    while not task.done() and time.monotonic() < end:
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.wait([task], timeout=None if within_s is None else end - time.monotonic())
+    return task.done()

@@ -5,6 +5,7 @@ import contextlib
 
 import pytest
 from pymongo.errors import AutoReconnect
+from pymongo.lock import Condition, Lock, _async_cond_wait
 
 from shared.errors import StoreUnavailable
 from shared.store import retry
@@ -23,11 +24,33 @@ class Verbs:
             raise AutoReconnect("away")
         return "answer"
 
+    async def answer_late(self) -> str:
+        await asyncio.sleep(0.2)
+        self.calls += 1
+        return "answer"
+
     async def lose_a_cancellation(self) -> str:
         """What Python 3.11's wait_for does when the answer and the cancellation come at once."""
         with contextlib.suppress(asyncio.CancelledError):
             await asyncio.sleep(60)
         return "answer"
+
+
+@survives_outages
+class Selection:
+    """PyMongo's own lock, and how it waits for a server."""
+
+    TIMEOUT_S = 0.1
+
+    def __init__(self) -> None:
+        self.lock = Lock()
+        self.begun = asyncio.Event()
+        self._changed = Condition(self.lock)
+
+    async def wait_for_a_server(self) -> None:
+        async with self.lock:
+            self.begun.set()
+            await _async_cond_wait(self._changed, self.TIMEOUT_S)
 
 
 async def test_a_verb_is_repeated_until_the_database_is_back(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -44,7 +67,34 @@ async def test_the_retry_limit_raises_an_error_that_names_the_verb(monkeypatch: 
         await Verbs(outages=100).ask()
 
 
-async def test_a_cancellation_that_the_driver_swallows_still_ends_the_task() -> None:
+async def test_a_cancellation_waits_for_the_answer() -> None:
+    verbs = Verbs()
+    for cancellations in (1, 3):
+        task = asyncio.create_task(verbs.answer_late())
+        for _ in range(cancellations):
+            await asyncio.sleep(0.01)
+            task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+    assert verbs.calls == 2
+
+
+async def test_a_cancellation_leaves_the_drivers_lock_free() -> None:
+    """Cancelled as the selection of a server times out, while another task has the lock: it would stay closed for ever."""
+    verbs = Selection()
+    waiting = asyncio.create_task(verbs.wait_for_a_server())
+    await verbs.begun.wait()
+    async with verbs.lock:
+        await asyncio.sleep(3 * Selection.TIMEOUT_S)  # it has timed out meanwhile, and wants the lock
+        waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    async with asyncio.timeout(10), verbs.lock:
+        assert verbs.lock.locked()
+
+
+async def test_a_cancellation_that_the_driver_swallows_still_ends_the_task(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(retry, "LET_END_S", 0.1)
     task = asyncio.create_task(Verbs().lose_a_cancellation())
     await asyncio.sleep(0)
     task.cancel()
