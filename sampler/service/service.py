@@ -108,7 +108,7 @@ class SamplerService:
         self._view = DatabaseState()
         self._episodes: dict[asyncio.Task[float | None], Claim] = {}
         self._stop = asyncio.Event()
-        self._settle_wanted = asyncio.Event()
+        self._settle_wanted, self._settling = asyncio.Event(), asyncio.Lock()
         self._place_free = asyncio.Event()
         self._counts: Counter[str] = Counter()
         self._concurrency = Concurrency(config.max_concurrent_episodes, adaptive=config.adaptive_concurrency)
@@ -118,16 +118,16 @@ class SamplerService:
         self._token_rate = TokenRate()
         self._eval_looked_at = 0.0
         self._engines = Engines(store, process.client, config)
-        own = self._engines.policy_clients[config.policy]
-        agents = Agents.from_file(config.agent_config_path, TokenOffsets(own.template))
+        template = self._engines.policy_clients[config.policy].template
+        agents = Agents.from_file(config.agent_config_path, TokenOffsets(template))
         agents.require(config.context_summary)
         self._resources = shared_resources(store, config, worker, self._engines, agents)
         self._lease_s, self._renew_s = config.lease_s, config.renew_s
         self._playable = Playable(sampler_class, config, agents.judge, self._resources.tool_servers)
 
     async def run(self) -> None:
-        for sig in (signal.SIGINT, signal.SIGTERM):
-            asyncio.get_running_loop().add_signal_handler(sig, self._stop.set)
+        for number in (signal.SIGINT, signal.SIGTERM):
+            asyncio.get_running_loop().add_signal_handler(number, self._stop.set)
         asked = await self._store.questions.asked_of_samplers(self._config.policy)
         self._playable.check(asked)
         await self._keep_settings()
@@ -312,8 +312,9 @@ class SamplerService:
             await self._settle()
 
     async def _settle(self) -> None:
-        while await settle_next(self._store, self._worker, self._config) is not None:
-            self._counts["settled"] += 1
+        async with self._settling:  # the last call waits for a group that the loop has begun to settle
+            while await settle_next(self._store, self._worker, self._config) is not None:
+                self._counts["settled"] += 1
 
     async def _beat(self) -> None:
         stats = self._engines.stats()
