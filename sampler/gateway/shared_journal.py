@@ -7,8 +7,7 @@ known, before the client is told.
 
 import asyncio
 import secrets
-from collections.abc import Coroutine, Sequence
-from typing import Any, TypeVar
+from collections.abc import Sequence
 
 from sampler.gateway.exchange import AskAgain, GatewayError, Problem
 from sampler.journal import Journal, ended
@@ -18,7 +17,6 @@ from shared.outside_text import error_text
 from shared.store import Store
 from shared.store.sessions import Opened
 
-T = TypeVar("T")
 ENDED = "the attempt that this key belongs to has ended"
 
 
@@ -47,7 +45,7 @@ class SharedJournal(Journal):
         assert dispatch.client is not None, "the session expects each request"
         named = dispatch.client.model_copy(update={"asked_by": self._name})
         self._unwritten[dispatch.id] = dispatch = dispatch.model_copy(update={"client": named})
-        opened = await finished(self._store.sessions.open_turn(dispatch, closing))
+        opened = await self._store.sessions.open_turn(dispatch, closing)
         if opened is Opened.TAKEN:
             self._is_stale = True
             del self._unwritten[dispatch.id]
@@ -56,7 +54,7 @@ class SharedJournal(Journal):
             raise GatewayError(Problem.NO_KEY, ENDED)
 
     async def answered(self, dispatch_id: str) -> None:
-        if not await finished(self._store.sessions.save_reply(self._unwritten[dispatch_id])):
+        if not await self._store.sessions.save_reply(self._unwritten[dispatch_id]):
             raise GatewayError(Problem.NO_KEY, ENDED)
 
     async def _unanswered(self, dispatch_id: str, exc: BaseException) -> None:
@@ -71,14 +69,4 @@ class SharedJournal(Journal):
         self.amend(dispatch_id, error=error_text(exc))
         status = DispatchStatus.CANCELLED if left else DispatchStatus.FAILED
         dispatch = ended(self._unwritten.pop(dispatch_id), status)
-        await finished(self._store.records.close_dispatches([dispatch]))
-
-
-async def finished(work: Coroutine[Any, Any, T]) -> T:
-    """The result. A cancellation waits for it: a number that was used is used, though its client has left."""
-    task = asyncio.ensure_future(work)
-    try:
-        return await asyncio.shield(task)
-    except asyncio.CancelledError:
-        await asyncio.wait([task])
-        raise
+        await self._store.records.close_dispatches([dispatch])

@@ -188,7 +188,7 @@ MUTANTS = (
     Mutant(
         "a reply is written before the client is told",
         "sampler/gateway/shared_journal.py",
-        "if not await finished(self._store.sessions.save_reply(self._unwritten[dispatch_id])):",
+        "if not await self._store.sessions.save_reply(self._unwritten[dispatch_id]):",
         "if False:",
         f"{EXTERNAL}::test_any_process_goes_on_with_an_attempt_token_by_token",
     ),

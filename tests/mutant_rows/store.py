@@ -11,6 +11,20 @@ DEVICES = "tests/shared/test_leases.py"
 
 MUTANTS = (
     Mutant(
+        "a cancelled verb ends first",
+        "shared/store/retry.py",
+        "return await _ended_in_any_case(method(*args, **kwargs))",
+        "return await method(*args, **kwargs)",
+        "tests/shared/test_retry.py::test_a_cancellation_leaves_the_drivers_lock_free",
+    ),
+    Mutant(
+        "a verb that hangs is cancelled in the end",
+        "shared/store/retry.py",
+        "if not await _ends(task, LET_END_S):",
+        "if not await _ends(task, None):",
+        "tests/shared/test_retry.py::test_a_cancellation_that_the_driver_swallows_still_ends_the_task",
+    ),
+    Mutant(
         "what samplers could play is bounded by the off-policy budget",
         "shared/store/questions.py",
         """, "seq": {"$lt": seq_limit}}""",

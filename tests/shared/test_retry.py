@@ -99,7 +99,8 @@ async def test_a_cancellation_that_the_driver_swallows_still_ends_the_task(monke
     await asyncio.sleep(0)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
-        await task
+        async with asyncio.timeout(20):
+            await task
 
 
 async def test_a_verb_of_the_cleanup_after_a_cancellation_runs_to_its_end() -> None:
