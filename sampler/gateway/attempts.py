@@ -67,6 +67,10 @@ class Attempt:
         return any(session.is_asking for session in self._sessions)
 
     @property
+    def is_ending(self) -> bool:
+        return self._ending.locked()
+
+    @property
     def is_idle(self) -> bool:
         """No request for so long that its lease is over."""
         return not self.is_busy and time.monotonic() - self._renewed > self._idle_s
@@ -286,6 +290,8 @@ class Attempts:
                 try:
                     await attempt.renew(always=True)
                 except GatewayError as exc:
+                    if attempt.is_ending:  # its slot has its score, and no lease any more
+                        continue
                     log.warning("attempt lost record=%s %s", attempt.claim.record_id, exc)
                     await attempt.close()
                     self.forget(attempt)
