@@ -12,15 +12,14 @@ import json
 import sys
 import time
 from collections import Counter
-from typing import Annotated, Any, ClassVar
+from typing import Any, ClassVar
 
 import httpx
 from openai import APIStatusError, AsyncOpenAI
 from pydantic import Field
 
 from scripts.deploy_check.compose import Compose, DeployCheckFailed, health_of, name_of, say
-from scripts.deploy_check.settings import Count
-from shared.configuration.loading import ServiceConfig
+from scripts.deploy_check.settings import ContainersConfig, Count
 from shared.errors import TandemError
 from shared.names import RunName
 from shared.processes.interrupt import run_command
@@ -33,7 +32,7 @@ REQUEST_TIMEOUT_S = 120.0
 SDK_RETRIES = 10
 
 
-class AgentsCheckConfig(ServiceConfig):
+class AgentsCheckConfig(ContainersConfig):
     """Brings up gateways in containers, plays tasks from this machine while gateways are killed, audits the run."""
 
     section: ClassVar[str] = "agents_check"
@@ -44,9 +43,6 @@ class AgentsCheckConfig(ServiceConfig):
     gateways: Count = Field(2, description="Gateways behind the one address.")
     at_once: Count = Field(16, description="Agents that play at the same time.")
     url: str = Field("http://127.0.0.1:9800", description="The address of the gateways on this machine.")
-    build: bool = Field(True, description="Build the images first. False: those that are there.")
-    keep: bool = Field(False, description="Leave containers and volumes for inspection. False: remove them at the end.")
-    step_timeout_s: Annotated[float, Field(gt=0)] = Field(600.0, description="Longest wait for any one thing.")
 
 
 class HostAgents:

@@ -3,11 +3,9 @@
 Its results ask for input (`input_required`). Their state is sealed with a key of this process, as the SDK does by itself.
 """
 
-import asyncio
 import sys
-from typing import Annotated, Any
+from typing import Any
 
-import anyio
 from mcp.server import MCPServer, runner
 from mcp.server.mcpserver import Context
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
@@ -23,16 +21,17 @@ from mcp_types import (
     SubscriptionsListenRequestParams,
     TextContent,
 )
-from pydantic import Field
 from starlette.responses import Response
+from talker_tools import add_tools
 
 name = sys.argv[1]
 bus = InMemorySubscriptionBus()
 listens = ListenHandler(bus)
 server = MCPServer(name, instructions=f"I am {name}.", log_level="ERROR", subscriptions=bus)
 server._lowlevel_server.add_request_handler("subscriptions/listen", SubscriptionsListenRequestParams, listens)
-seen = {"waiting": 0, "cancelled": 0, "rounds": 0}
+seen = {"rounds": 0}
 notes = [f"note of {name}"]
+only = add_tools(server, name, notes)
 Asks = InputRequiredResult
 AGE = {"type": "object", "properties": {"age": {"type": "integer"}}, "required": ["age"]}
 
@@ -99,44 +98,6 @@ async def asking(ctx: Context) -> str | InputRequiredResult:
 
 
 @server.tool()
-async def count_up(ctx: Context, steps: int) -> str:
-    """Report progress."""
-    for step in range(steps):
-        await ctx.report_progress(step + 1, steps, f"step {step + 1}")
-    return f"{steps} steps"
-
-
-@server.tool()
-async def wait(seconds: float) -> str:
-    """Sleep; cancellations are counted."""
-    seen["waiting"] += 1
-    try:
-        await asyncio.sleep(seconds)
-    except anyio.get_cancelled_exc_class():
-        seen["cancelled"] += 1
-        raise
-    return "waited"
-
-
-@server.tool()
-async def waits() -> int:
-    """How many calls of `wait` have begun."""
-    return seen["waiting"]
-
-
-@server.tool()
-async def cancellations() -> int:
-    """How many calls were cancelled."""
-    return seen["cancelled"]
-
-
-@server.tool()
-async def where(region: Annotated[str, Field(json_schema_extra={"x-mcp-header": "Region"})]) -> str:
-    """A tool whose argument is in a header too."""
-    return f"in {region}"
-
-
-@server.tool()
 async def log_it(ctx: Context, text: str) -> str:
     """Log to the client."""
     await ctx.info(text)
@@ -147,12 +108,6 @@ async def log_it(ctx: Context, text: str) -> str:
 async def episode(ctx: Context) -> str:
     """What the gateway says of the episode."""
     return str((ctx.request_context.meta or {}).get("tandem/episode-id"))
-
-
-@server.tool(name=f"only_{name}")
-async def only() -> str:
-    """A name that is unique."""
-    return name
 
 
 @server.tool()
@@ -176,11 +131,6 @@ async def stop_listening() -> str:
     """End all listening streams."""
     listens.close()
     return "ended"
-
-
-@server.resource(f"note://{name}/one")
-def note() -> str:
-    return notes[0]
 
 
 async def modern_alone(server: Any, read: Any, write: Any, **given: Any) -> None:

@@ -2,7 +2,7 @@
 
 import asyncio
 import sys
-from typing import Annotated, Any
+from typing import Any
 
 from mcp import MCPError
 from mcp.server import MCPServer
@@ -15,49 +15,18 @@ from mcp_types import (
     TextContent,
     UnsubscribeRequestParams,
 )
-from pydantic import BaseModel, Field
+from pydantic import BaseModel
+from talker_tools import add_tools
 
 name = sys.argv[1]
 server = MCPServer(name, instructions=f"I am {name}.", log_level="ERROR")
-seen = {"waiting": 0, "cancelled": 0}
 subscribed: set[str] = set()
 notes = [f"note of {name}"]
+only = add_tools(server, name, notes)
 
 
 class Person(BaseModel):
     age: int
-
-
-@server.tool()
-async def count_up(ctx: Context, steps: int) -> str:
-    """Report progress."""
-    for step in range(steps):
-        await ctx.report_progress(step + 1, steps, f"step {step + 1}")
-    return f"{steps} steps"
-
-
-@server.tool()
-async def wait(seconds: float) -> str:
-    """Sleep; cancellations are counted."""
-    seen["waiting"] += 1
-    try:
-        await asyncio.sleep(seconds)
-    except asyncio.CancelledError:
-        seen["cancelled"] += 1
-        raise
-    return "waited"
-
-
-@server.tool()
-async def cancellations() -> int:
-    """How many calls were cancelled."""
-    return seen["cancelled"]
-
-
-@server.tool()
-async def waits() -> int:
-    """How many calls of `wait` have begun."""
-    return seen["waiting"]
 
 
 @server.tool()
@@ -92,12 +61,6 @@ async def ask_impatiently(ctx: Context) -> str:
 
 
 @server.tool()
-async def where(region: Annotated[str, Field(json_schema_extra={"x-mcp-header": "Region"})]) -> str:
-    """A tool whose argument is in a header too."""
-    return f"in {region}"
-
-
-@server.tool()
 async def write_note(ctx: Context, text: str) -> str:
     """Change the note, and tell the client if it has subscribed to it."""
     notes[0] = text
@@ -119,23 +82,12 @@ async def log_it(ctx: Context, text: str) -> str:
     return "logged"
 
 
-@server.tool(name=f"only_{name}")
-async def only() -> str:
-    """A name that is unique."""
-    return name
-
-
 @server.tool()
 async def grow(ctx: Context) -> str:
     """Offer one more tool from now on."""
     server.add_tool(only, name=f"grown_{name}")
     await ctx.session.send_tool_list_changed()
     return "grown"
-
-
-@server.resource(f"note://{name}/one")
-def note() -> str:
-    return notes[0]
 
 
 @server.resource(f"page://{name}/{{number}}")

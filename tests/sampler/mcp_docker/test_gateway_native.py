@@ -40,6 +40,22 @@ def native(*names: str) -> dict[str, Any]:
     return {name: {"command": sys.executable, "args": [str(NATIVE), name], "revision": REVISION} for name in names}
 
 
+class SilentUser:
+    """Does not answer what a server asks."""
+
+    def __init__(self) -> None:
+        self.asked, self.withdrawn = asyncio.Event(), asyncio.Event()
+
+    async def __call__(self, context: Any, params: Any) -> ElicitResult:
+        self.asked.set()
+        try:
+            await asyncio.sleep(10 * PATIENCE_S)
+        except asyncio.CancelledError:
+            self.withdrawn.set()
+            raise
+        return ElicitResult(action="cancel")
+
+
 @contextmanager
 def served(name: str, log: Path, port: int = 0) -> Iterator[dict[str, Any]]:
     """The same server over HTTP; its entry."""
@@ -205,24 +221,14 @@ async def test_progress_logs_and_cancellation(at: Gateway) -> None:
 
 
 async def test_a_call_is_cancelled_while_its_client_is_asked(at: Gateway) -> None:
-    asked, withdrawn = asyncio.Event(), asyncio.Event()
-
-    async def never(context: Any, params: Any) -> ElicitResult:
-        asked.set()
-        try:
-            await asyncio.sleep(10 * PATIENCE_S)
-        except asyncio.CancelledError:
-            withdrawn.set()
-            raise
-        return ElicitResult(action="cancel")
-
-    async with older_client(at, elicitation_callback=never) as session:
+    user = SilentUser()
+    async with older_client(at, elicitation_callback=user) as session:
         call = asyncio.create_task(session.call_tool("ask_user", {}))
         async with asyncio.timeout(PATIENCE_S):
-            await asked.wait()
+            await user.asked.wait()
         call.cancel()
         async with asyncio.timeout(PATIENCE_S):
-            await withdrawn.wait()  # the user has nothing left to answer
+            await user.withdrawn.wait()  # the user has nothing left to answer
         await at.until_in_flight(0)
         assert text(await session.call_tool("only_ann", {})) == "ann"
 

@@ -18,7 +18,7 @@ from mcp_types import ElicitResult
 from shared.processes.mongod import free_port
 from tests.sampler.mcp_docker.gateways import PATIENCE_S, Gateway, RawClient, gateway, until_gone
 from tests.sampler.mcp_docker.modern_client import REVISION, ModernClient, message_of
-from tests.sampler.mcp_docker.test_gateway_native import served
+from tests.sampler.mcp_docker.test_gateway_native import SilentUser, served
 from tests.sampler.mcp_docker.test_gateway_protocol import client as older_client
 from tests.sampler.mcp_docker.test_gateway_protocol import text
 
@@ -124,26 +124,16 @@ async def test_a_server_that_refuses_the_revision_is_a_failure_of_infrastructure
 
 
 async def test_a_server_that_ends_while_its_client_is_asked_ends_the_question(tmp_path: Path) -> None:
-    asked, withdrawn = asyncio.Event(), asyncio.Event()
-
-    async def never(context: Any, params: Any) -> ElicitResult:
-        asked.set()
-        try:
-            await asyncio.sleep(10 * PATIENCE_S)
-        except asyncio.CancelledError:
-            withdrawn.set()
-            raise
-        return ElicitResult(action="cancel")
-
+    user = SilentUser()
     with odd(tmp_path) as started:
-        async with older_client(started, elicitation_callback=never) as session, asyncio.timeout(PATIENCE_S):
+        async with older_client(started, elicitation_callback=user) as session, asyncio.timeout(PATIENCE_S):
             call = asyncio.create_task(session.call_tool("write", {"lines": [asking(inputRequests={"a": QUESTION})]}))
-            await asked.wait()
+            await user.asked.wait()
             (server,) = [each for each in started.tools() if str(SCRIPTED) in each.cmdline() and not each.children()]
             server.kill()
             with pytest.raises(MCPError, match="its process was ended by signal 9"):
                 await call
-            await withdrawn.wait()
+            await user.withdrawn.wait()
 
 
 async def test_a_server_that_never_lists_its_tools_is_not_waited_for(tmp_path: Path) -> None:
