@@ -61,6 +61,7 @@ CLIENTS = [  # package, dialect, streamed, script and arguments, or what the pag
     ("llama-index-core", "chat", True, "llama_index_agent.py stream"),
     ("dspy", "chat", False, "dspy_react.py"),
     ("dspy", "chat", True, "dspy_react.py stream"),
+    ("verifiers", "chat", False, "verifiers_env.py"),
 ]
 BOX = Path(__file__).parents[1] / "tool_servers" / "box.py"
 
