@@ -13,6 +13,7 @@ import sys
 import time
 from collections import Counter
 from typing import Any, ClassVar
+from urllib.parse import urlsplit
 
 import httpx
 from openai import APIStatusError, AsyncOpenAI
@@ -71,6 +72,8 @@ class HostAgents:
             claimed = await self._post(http, "/claim", {"wait_s": CLAIM_WAIT_S}, self._token)
             if claimed.status_code == 200:
                 await self._play_one(http, claimed.json())
+            else:  # at once, where no gateway is up or has room
+                await asyncio.sleep(0.5)
 
     async def _play_one(self, http: httpx.AsyncClient, offer: dict[str, Any]) -> None:
         self.open.add(offer["record"])
@@ -119,7 +122,9 @@ class AgentsTrial:
 
     def __init__(self, config: AgentsCheckConfig) -> None:
         self.config = config
-        self.compose = Compose(config.project, {"RUN_NAME": config.run, "GATEWAY_URL": config.url}, PROFILES)
+        port = str(urlsplit(config.url).port or 9800)
+        variables = {"RUN_NAME": config.run, "GATEWAY_URL": config.url, "GATEWAY_PORT": port}
+        self.compose = Compose(config.project, variables, PROFILES)
         self.figures: dict[str, Any] = {}
 
     def run(self) -> None:
@@ -167,6 +172,10 @@ class AgentsTrial:
         self._told("playing_s", time.monotonic() - started)
         self._told("attempts", dict(Counter(agents.ended.values())))
         self._told("asked_again_by_agents", dict(agents.lost))
+        if unscored := {record: end for record, end in agents.ended.items() if end != "scored"}:
+            raise DeployCheckFailed(
+                f"attempts without a score: {json.dumps(unscored)[:2000]}; expected all to be scored"
+            )
 
     async def _end_one(self, agents: HostAgents, how: str) -> None:
         """The attempts that are open then end at another gateway, or the same slot is played again."""

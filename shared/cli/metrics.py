@@ -3,8 +3,9 @@
     GET /metrics        Prometheus' text format        GET /metrics.json   the same as one JSON object
     GET /health         200 if the database answers
 
-`wanted_episodes` is what samplers could play at once: free and leased slots of the tasks that the trainers' off-policy budget
-admits now, and of open evaluations. Queued tasks beyond the budget do not count: more samplers could not play them.
+`wanted_episodes` is what samplers could play at once: free slots, and those that samplers play, of the tasks that the trainers'
+off-policy budget admits now, and of open evaluations. Queued tasks beyond the budget do not count: more samplers could not play
+them.
 """
 
 import asyncio
@@ -32,9 +33,10 @@ EXAMPLES = """Examples:
 
 Figures = dict[str, float]
 HELP = {
-    "wanted_episodes": "Episodes that samplers could play at once: slots open and leased within the off-policy budget.",
+    "wanted_episodes": "Episodes that samplers could play at once: slots open or theirs within the off-policy budget.",
     "slots_open": "Slots that may be claimed now.",
     "slots_leased": "Slots that are being played.",
+    "slots_at_gateways": "Of these, slots that agents elsewhere play.",
     "samplers": "Sampler processes that are alive.",
     "gateways": "Gateway processes that are alive.",
     "episodes_running": "Episodes in flight, as samplers report them.",
@@ -58,7 +60,7 @@ async def figures(store: Store) -> Figures:
     if run is None:
         return found
     trained, owner = list(run.admission), await _owner(store, run)
-    slots = {"open": 0, "leased": 0}
+    slots = {"open": 0, "leased": 0, "at_gateways": 0}
     if owner is not None:
         limit = (await seq_limit(store, [owner, *(name for name in trained if name != owner)], run.admission))[0]
         slots = await store.questions.slots_to_play(owner, limit)
@@ -69,9 +71,10 @@ async def figures(store: Store) -> Figures:
     gateways = [worker for worker in live if worker.kind == "gateway"]
     engines = [service for policy in await store.questions.policies() for service in await store.services.live(policy)]
     return found | {
-        "wanted_episodes": slots["leased"] + (slots["open"] if playing else 0),
+        "wanted_episodes": slots["leased"] - slots["at_gateways"] + (slots["open"] if playing else 0),
         "slots_open": slots["open"],
         "slots_leased": slots["leased"],
+        "slots_at_gateways": slots["at_gateways"],
         "samplers": len(workers),
         "gateways": len(gateways),
         "episodes_running": _running(workers),

@@ -106,17 +106,29 @@ class QuestionVerbs:
         return [{"termination": row.pop("_id"), **row} async for row in cursor]
 
     async def slots_to_play(self, policy: str, seq_limit: int) -> dict[str, int]:
-        """{"open", "leased"}: slots of tasks that may be played: evaluations, and train tasks below the limit."""
+        """{"open", "leased", "at_gateways"}: slots of tasks that may be played: evaluations, and train tasks below the limit.
+
+        "at_gateways": of those leased, what agents elsewhere play.
+        """
+        is_elsewhere: Document = {"$eq": [{"$indexOfBytes": [{"$ifNull": ["$slots.worker", ""]}, "gateway:"]}, 0]}
+        leased: Document = {"$eq": ["$slots.status", SlotStatus.LEASED.value]}
         admitted: Document = {"$or": [{"split": EVAL_SPLIT}, {"split": TRAIN_SPLIT, "seq": {"$lt": seq_limit}}]}
         cursor = await self._tasks.aggregate(
             [
                 {"$match": {"policy": policy, "status": {"$in": CLAIMABLE}, **admitted}},
                 {"$unwind": "$slots"},
-                {"$group": {"_id": "$slots.status", "n": {"$sum": 1}}},
+                {
+                    "$group": {
+                        "_id": None,
+                        "open": {"$sum": {"$cond": [{"$eq": ["$slots.status", SlotStatus.OPEN.value]}, 1, 0]}},
+                        "leased": {"$sum": {"$cond": [leased, 1, 0]}},
+                        "at_gateways": {"$sum": {"$cond": [{"$and": [leased, is_elsewhere]}, 1, 0]}},
+                    }
+                },
             ]
         )
-        counts = {row["_id"]: int(row["n"]) async for row in cursor}
-        return {status.value: counts.get(status.value, 0) for status in (SlotStatus.OPEN, SlotStatus.LEASED)}
+        rows = await cursor.to_list()
+        return {name: int(rows[0][name]) if rows else 0 for name in ("open", "leased", "at_gateways")}
 
     async def ready_versions(self, policy: str) -> dict[int, int]:
         """{oldest weight version: records} of records that wait for the trainer and have a loss."""

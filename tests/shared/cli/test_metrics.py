@@ -46,6 +46,17 @@ async def test_wanted_episodes_are_the_slots_within_the_budget_not_the_whole_que
     assert (await figures(store))["wanted_episodes"] == 13
 
 
+async def test_what_agents_elsewhere_play_needs_no_sampler(store: Store) -> None:
+    await announce(store, 0)
+    await store.tasks.insert_new([make_task(seq, num_generations=3) for seq in range(9)])
+    await store.runs.start_trainer("main", Admission(groups_per_step=2, max_staleness=1, num_steps=9))
+    for worker in ("gateway:h:1", "gateway:h:1", "sampler:h:2"):
+        assert await claim(store, worker)
+    found = await figures(store)
+    assert (found["slots_open"], found["slots_leased"], found["slots_at_gateways"]) == (9, 3, 2)
+    assert found["wanted_episodes"] == 10
+
+
 async def test_figures_count_living_samplers_and_engines(store: Store) -> None:
     for pid in (1, 2):
         await store.workers.heartbeat(
