@@ -73,6 +73,7 @@ class AttemptSession:
         self._turns: dict[str, Turn] = {}  # by dispatch
         self._replayed: dict[str, ChatReply] = {}  # by the request's identity
         self._elsewhere: dict[str, KnownThread] = {}  # by the identity of a request that another process asks for
+        self._sent_first: Counter[str] = Counter()  # by identity: agents may ask for several samples at once
         self._repeated: set[str] = set()  # identities of requests that were sent again, to any process
         self._running: dict[asyncio.Task[ChatReply], str] = {}  # the identity of its request
         self._given_up: set[asyncio.Task[ChatReply]] = set()  # of these, those that were sent again
@@ -97,8 +98,10 @@ class AttemptSession:
 
         Raises GatewayError. Cancelling the caller cancels the request at the engine.
         """
+        self._sent_first[sent.identity] += not sent.is_again
         if sent.is_again:
-            await self._give_up(sent.identity)
+            if self._sent_first[sent.identity] <= 1:  # else it is not known which of them is sent again
+                await self._give_up(sent.identity)
             if sent.identity in self._replayed:
                 self.counts["replayed"] += 1
                 return self._replayed[sent.identity]

@@ -7,7 +7,8 @@ known, before the client is told.
 
 import asyncio
 import secrets
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
+from typing import Any, TypeVar
 
 from sampler.gateway.exchange import AskAgain, GatewayError, Problem
 from sampler.journal import Journal, ended
@@ -17,6 +18,7 @@ from shared.outside_text import error_text
 from shared.store import Store
 from shared.store.sessions import Opened
 
+T = TypeVar("T")
 ENDED = "the attempt that this key belongs to has ended"
 
 
@@ -45,7 +47,7 @@ class SharedJournal(Journal):
         assert dispatch.client is not None, "the session expects each request"
         named = dispatch.client.model_copy(update={"asked_by": self._name})
         self._unwritten[dispatch.id] = dispatch = dispatch.model_copy(update={"client": named})
-        opened = await self._store.sessions.open_turn(dispatch, closing)
+        opened = await finished(self._store.sessions.open_turn(dispatch, closing))
         if opened is Opened.TAKEN:
             self._is_stale = True
             del self._unwritten[dispatch.id]
@@ -54,7 +56,7 @@ class SharedJournal(Journal):
             raise GatewayError(Problem.NO_KEY, ENDED)
 
     async def answered(self, dispatch_id: str) -> None:
-        if not await self._store.sessions.save_reply(self._unwritten[dispatch_id]):
+        if not await finished(self._store.sessions.save_reply(self._unwritten[dispatch_id])):
             raise GatewayError(Problem.NO_KEY, ENDED)
 
     async def _unanswered(self, dispatch_id: str, exc: BaseException) -> None:
@@ -69,4 +71,14 @@ class SharedJournal(Journal):
         self.amend(dispatch_id, error=error_text(exc))
         status = DispatchStatus.CANCELLED if left else DispatchStatus.FAILED
         dispatch = ended(self._unwritten.pop(dispatch_id), status)
-        await self._store.records.close_dispatches([dispatch])
+        await finished(self._store.records.close_dispatches([dispatch]))
+
+
+async def finished(work: Coroutine[Any, Any, T]) -> T:
+    """The result. A cancellation waits for it, through an outage too: a number is used, though its client has left."""
+    task = asyncio.ensure_future(work)
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.wait([task])
+        raise

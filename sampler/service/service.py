@@ -54,7 +54,7 @@ from shared.user_code.loading import load_class
 log = logging.getLogger(__name__)
 
 SETTLE_IDLE_S = 2.0  # how often to look for groups whose settler has exited
-RELEASE_S = 10.0
+RELEASE_S = 25.0  # the time limit of a release, and of a verb that is cancelled
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ import logging
 import math
 import time
 from collections.abc import Awaitable, Callable
+from contextvars import ContextVar
 from typing import Any, TypeVar
 
 from pymongo.errors import (
@@ -64,6 +65,8 @@ PASSING = frozenset(
     }
 )
 PASSING_LABELS = ("RetryableWriteError", "TransientTransactionError", "SystemOverloadedError")
+
+_is_inside: ContextVar[bool] = ContextVar("inside_a_verb", default=False)  # verbs that a verb calls end with it
 
 C = TypeVar("C", bound=type)
 T = TypeVar("T")
@@ -131,14 +134,23 @@ def is_outage(exc: PyMongoError) -> bool:
 
 
 async def _ended_in_any_case(commands: Awaitable[T]) -> T:
-    task = asyncio.ensure_future(commands)
+    if _is_inside.get():
+        return await commands
+    task = asyncio.ensure_future(_as_verb(commands))
     try:
         return await asyncio.shield(task)
     except asyncio.CancelledError:
         if not await _ends(task, LET_END_S):
             task.cancel()  # no answer to what was sent: a server that hangs
             await _ends(task, None)
+        if not task.cancelled():
+            task.exception()  # its error is told to no one
         raise
+
+
+async def _as_verb(commands: Awaitable[T]) -> T:
+    _is_inside.set(True)
+    return await commands
 
 
 async def _ends(task: asyncio.Future[T], within_s: float | None) -> bool:

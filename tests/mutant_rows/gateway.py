@@ -15,6 +15,7 @@ ENDS = "tests/sampler/gateway/test_external_ends.py"
 TOGETHER = "tests/shared/test_together.py"
 EXTERNAL = "tests/sampler/gateway/test_external.py"
 RACES = "tests/sampler/gateway/test_external_races.py"
+OUTAGES = "tests/sampler/gateway/test_external_outages.py"
 
 MUTANTS = (
     Mutant(
@@ -34,8 +35,8 @@ MUTANTS = (
     Mutant(
         "a request that is sent again takes the place of the first",
         "sampler/gateway/session.py",
-        "            await self._give_up(sent.identity)\n",
-        "",
+        "                await self._give_up(sent.identity)\n",
+        "                pass\n",
         f"{RACES}::test_a_request_that_is_sent_again_while_the_first_still_runs_takes_its_place",
     ),
     Mutant(
@@ -188,7 +189,7 @@ MUTANTS = (
     Mutant(
         "a reply is written before the client is told",
         "sampler/gateway/shared_journal.py",
-        "if not await self._store.sessions.save_reply(self._unwritten[dispatch_id]):",
+        "if not await finished(self._store.sessions.save_reply(self._unwritten[dispatch_id])):",
         "if False:",
         f"{EXTERNAL}::test_any_process_goes_on_with_an_attempt_token_by_token",
     ),
@@ -356,7 +357,7 @@ MUTANTS = (
     Mutant(
         "a preloaded interpreter that was killed is started again",
         "sampler/gateway/preload/interpreters.py",
-        "if self._server is None or self._server.process.returncode is not None:",
+        "if not self._lives():",
         "if self._server is None:",
         f"{PRELOAD}::test_a_killed_server_fails_its_scripts_and_the_next_starts_another",
     ),
@@ -373,5 +374,40 @@ MUTANTS = (
         'self._guard.keep(connection.detach(), lambda: None, lambda: _run(request["arguments"]), leave_s=_LEAVE_S)',
         '_run(request["arguments"])',
         f"{PRELOAD}::test_all_processes_of_a_script_end_with_its_episode",
+    ),
+    Mutant(
+        "a number is used although its client left in an outage",
+        "sampler/gateway/shared_journal.py",
+        "opened = await finished(self._store.sessions.open_turn(dispatch, closing))",
+        "opened = await self._store.sessions.open_turn(dispatch, closing)",
+        f"{OUTAGES}::test_a_client_that_leaves_in_an_outage_leaves_no_gap",
+    ),
+    Mutant(
+        "a repetition of one of several equal requests cancels none",
+        "sampler/gateway/session.py",
+        "if self._sent_first[sent.identity] <= 1:",
+        "if True:",
+        f"{OUTAGES}::test_equal_requests_at_once_are_no_repetitions_of_each_other",
+    ),
+    Mutant(
+        "a forked script is not killed by a closed pipe",
+        "sampler/gateway/preload/fork_server.py",
+        "        signal.signal(number, signal.SIG_IGN)\n    _seed()",
+        "        pass\n    _seed()",
+        f"{PRELOAD}::test_a_script_does_what_it_does_from_the_command_line",
+    ),
+    Mutant(
+        "a process of a package is no script",
+        "sampler/gateway/preload/fork_server.py",
+        "self._running.pop(pid, None)",
+        "self._running.pop(pid)",
+        f"{PRELOAD}::test_a_process_that_a_package_starts_is_not_taken_for_a_script",
+    ),
+    Mutant(
+        "a cancelled start leaves no half-loaded server",
+        "sampler/gateway/preload/interpreters.py",
+        "            await asyncio.shield(self._end())\n            raise\n",
+        "            raise\n",
+        f"{PRELOAD}::test_a_cancelled_start_leaves_no_half_loaded_server",
     ),
 )

@@ -24,6 +24,9 @@ class Verbs:
             raise AutoReconnect("away")
         return "answer"
 
+    async def ask_late(self) -> str:
+        return await self.answer_late()
+
     async def answer_late(self) -> str:
         await asyncio.sleep(0.2)
         self.calls += 1
@@ -115,3 +118,14 @@ async def test_a_verb_of_the_cleanup_after_a_cancellation_runs_to_its_end() -> N
     await asyncio.sleep(0)
     task.cancel()
     assert await task == "answer"
+
+
+async def test_a_verb_inside_a_verb_has_no_time_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(retry, "LET_END_S", 0.05)
+    verbs = Verbs()
+    task = asyncio.create_task(verbs.ask_late())
+    await asyncio.sleep(0.01)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert verbs.calls == 0, "the inner verb is cancelled with the outer one"

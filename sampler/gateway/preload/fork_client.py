@@ -20,13 +20,16 @@ _LOST = 1
 def main() -> None:
     path, *arguments = sys.argv[1:]
     connection = socket.socket(socket.AF_UNIX)
-    connection.connect(path)
+    directory = os.getcwd()
+    os.chdir(os.path.dirname(path))  # a socket's path has at most 107 bytes
+    connection.connect(os.path.basename(path))
+    os.chdir(directory)
 
     def leave(number: int, frame: FrameType | None) -> None:
         connection.shutdown(socket.SHUT_WR)  # the status follows when all of its processes have ended
 
     signal.signal(signal.SIGTERM, leave)
-    request = {"arguments": arguments, "environment": dict(os.environ), "directory": os.getcwd()}
+    request = {"arguments": arguments, "environment": dict(os.environ), "directory": directory}
     body = json.dumps(request).encode()
     socket.send_fds(connection, [HEADER.pack(len(body))], [0, 1, 2])
     connection.sendall(body)

@@ -12,6 +12,8 @@ the script's, where its own modules are. Runs on Python 3.10 or newer, without T
 """
 
 import atexit
+import builtins
+import contextlib
 import gc
 import importlib
 import importlib.util
@@ -24,8 +26,10 @@ import socket
 import struct
 import sys
 import threading
+import time
 import traceback
-from types import ModuleType
+from importlib.machinery import SourceFileLoader
+from types import ModuleType, TracebackType
 from typing import Any
 
 READY = "ready"
@@ -34,6 +38,7 @@ STATUS = struct.Struct("!i")  # negative: ended by this signal
 NUM_STREAMS = 3
 _RECEIVE_S = 30.0
 _LEAVE_S = 1.0  # of a script that is told to end: less than the client's own guard waits
+_REST_S = 0.1
 _FAILED = 1
 
 
@@ -41,6 +46,10 @@ def main() -> None:
     path, guard_path, folder, *modules = sys.argv[1:]
     sys.path[0] = folder  # was this file's
     guard = _loaded("_tandem_guard", guard_path)
+    lifeline = os.dup(0)  # which the sampler closes; modules and scripts do not see it
+    null = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(null, 0)
+    os.close(null)
     for name in modules:
         importlib.import_module(name)
     others = [thread.name for thread in threading.enumerate() if thread is not threading.main_thread()]
@@ -53,8 +62,8 @@ def main() -> None:
     listening.listen(1024)
     gc.collect()
     gc.freeze()  # a collection in a fork would copy every page
-    print(READY, flush=True)
-    PreloadedForks(listening, guard).serve()
+    print(READY, os.getpid(), flush=True)
+    PreloadedForks(listening, guard, lifeline).serve()
 
 
 def _loaded(name: str, path: str) -> ModuleType:
@@ -67,10 +76,10 @@ def _loaded(name: str, path: str) -> ModuleType:
 
 
 class PreloadedForks:
-    """Until it is killed, by the sampler or with it."""
+    """Until the sampler closes the lifeline."""
 
-    def __init__(self, listening: socket.socket, guard: ModuleType) -> None:
-        self._listening, self._guard = listening, guard
+    def __init__(self, listening: socket.socket, guard: ModuleType, lifeline: int) -> None:
+        self._listening, self._guard, self._lifeline = listening, guard, lifeline
         self._running: dict[int, socket.socket] = {}  # by the guard's pid
         self._told, self._tell = os.pipe()
 
@@ -79,12 +88,20 @@ class PreloadedForks:
         signal.set_wakeup_fd(self._tell, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda number, frame: None)
         while True:
-            ready, _, _ = select.select([self._listening.fileno(), self._told], [], [])
+            ready, _, _ = select.select([self._listening.fileno(), self._told, self._lifeline], [], [])
+            if self._lifeline in ready:
+                return  # our own guard ends the scripts
             if self._told in ready:
                 os.read(self._told, 4096)
                 self._tell_ended()
             if self._listening.fileno() in ready:
-                self._fork(self._listening.accept()[0])
+                try:
+                    connection, _ = self._listening.accept()
+                except OSError as exc:  # too many open files: until one of the scripts has ended
+                    print(f"cannot start a script yet: {exc}", file=sys.stderr, flush=True)
+                    time.sleep(_REST_S)
+                    continue
+                self._fork(connection)
 
     def _fork(self, connection: socket.socket) -> None:
         try:
@@ -104,15 +121,14 @@ class PreloadedForks:
             os._exit(_FAILED)
 
     def _tell_ended(self) -> None:
-        while self._running:
-            pid, status = os.waitpid(-1, os.WNOHANG)
-            if pid == 0:
-                return
-            with self._running.pop(pid) as connection:
-                try:
-                    connection.send(STATUS.pack(os.waitstatus_to_exitcode(status)), socket.MSG_DONTWAIT)
-                except OSError:
-                    continue  # the client has been killed
+        with contextlib.suppress(ChildProcessError):  # none is left
+            while True:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+                if pid == 0:
+                    return
+                if (connection := self._running.pop(pid, None)) is not None:  # else a package's own process
+                    with connection, contextlib.suppress(OSError):  # the client has been killed
+                        connection.send(STATUS.pack(os.waitstatus_to_exitcode(status)), socket.MSG_DONTWAIT)
 
     def _become_guard(self, connection: socket.socket) -> None:
         """Never returns."""
@@ -120,8 +136,8 @@ class PreloadedForks:
         self._listening.close()
         for other in self._running.values():
             other.close()
-        os.close(self._told)
-        os.close(self._tell)
+        for own in (self._told, self._tell, self._lifeline):
+            os.close(own)
         request, streams = _received(connection)
         for target, stream in enumerate(streams):
             os.dup2(stream, target)
@@ -147,23 +163,38 @@ def _received(connection: socket.socket) -> tuple[dict[str, Any], list[int]]:
 
 def _run(arguments: list[str]) -> None:
     """The script, from its beginning to the interpreter's end. Never returns."""
+    for number in (signal.SIGPIPE, signal.SIGXFSZ):  # as a Python that starts sets them; the guard gave a command's
+        signal.signal(number, signal.SIG_IGN)
     _seed()
     status = _FAILED
+    sys.modules["__main__"] = script = ModuleType("__main__")  # to the end: exit functions and threads find it
     try:
         if arguments[0] == "-m":
             sys.argv, sys.path[0] = arguments[1:], os.getcwd()
-            runpy.run_module(arguments[1], run_name="__main__", alter_sys=True)
+            runpy._run_module_as_main(arguments[1])  # type: ignore[attr-defined]  # as `python -m` does
         else:
             sys.argv = list(arguments)
-            runpy.run_path(arguments[0], run_name="__main__")
+            script.__file__ = arguments[0]
+            script.__loader__ = SourceFileLoader("__main__", arguments[0])
+            script.__dict__["__builtins__"] = builtins
+            with open(arguments[0], "rb") as file:
+                code = compile(file.read(), arguments[0], "exec")
+            exec(code, script.__dict__)
         status = 0
     except SystemExit as exc:
         status = _status_of(exc.code)
     except BaseException as exc:  # noqa: BLE001 - as the interpreter does with what a script raises
-        traceback.print_exc()
+        sys.excepthook(type(exc), exc, _of_script(exc.__traceback__))
         status = -signal.SIGINT if isinstance(exc, KeyboardInterrupt) else _FAILED
     finally:
         _leave(status)
+
+
+def _of_script(frames: TracebackType | None) -> TracebackType | None:
+    """Without those of this file and of runpy, before the script's own."""
+    while frames is not None and frames.tb_frame.f_code.co_filename in (__file__, runpy.__file__, "<frozen runpy>"):
+        frames = frames.tb_next
+    return frames
 
 
 def _seed() -> None:

@@ -10,6 +10,7 @@ import os
 import pwd
 import shutil
 import tempfile
+from asyncio.subprocess import Process
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -40,13 +41,13 @@ class PythonCommand:
 
     @property
     def folder(self) -> str:
-        return "" if self.arguments[0] == "-m" else str(Path(self.arguments[0]).absolute().parent)
+        return "" if self.arguments[0] == "-m" else os.path.dirname(os.path.realpath(self.arguments[0]))
 
 
 def python_command(words: Sequence[str]) -> PythonCommand:
     """Raises ConfigError for any other command."""
     at = 0
-    if words[0] == "env":
+    if Path(words[0]).name == "env":
         at = 1
         while at < len(words) and "=" in words[at] and not words[at].startswith("-"):
             at += 1
@@ -64,7 +65,8 @@ class PreloadedInterpreter:
 
     def __init__(self) -> None:
         self._starting = asyncio.Lock()
-        self._server: ServerProcess | None = None
+        self._server: ServerProcess | None = None  # its guard
+        self._pid = 0
         self._folder: Path | None = None
         self._reading: list[asyncio.Task[None]] = []
         self._last_lines: deque[str] = deque(maxlen=_LINES)
@@ -73,7 +75,7 @@ class PreloadedInterpreter:
         """The command that does what `words` do, in a fork. Raises ConfigError if the modules cannot be loaded."""
         command = python_command(words)
         async with self._starting:
-            if self._server is None or self._server.process.returncode is not None:
+            if not self._lives():
                 await self._end()
                 await self._start(command, modules, user)
         assert self._folder is not None, "made by _start"
@@ -84,6 +86,16 @@ class PreloadedInterpreter:
         async with self._starting:
             await self._end()
 
+    def _lives(self) -> bool:
+        """Not only its guard, which, where the server was killed, ends its scripts first."""
+        if self._server is None or self._server.process.returncode is not None:
+            return False
+        try:
+            os.kill(self._pid, 0)
+        except ProcessLookupError:
+            return False
+        return True
+
     async def _start(self, command: PythonCommand, modules: Sequence[str], user: str | None) -> None:
         self._folder = Path(tempfile.mkdtemp(prefix="tandem-preload-"))
         for file in _FILES:  # the user may not be allowed to read ours
@@ -91,33 +103,40 @@ class PreloadedInterpreter:
         if user is not None:
             for path in (self._folder, *self._folder.iterdir()):
                 os.chown(path, pwd.getpwnam(user).pw_uid, -1)
-        named = (str(self._folder / name) for name in ("fork_server.py", "socket", "guard.py"))
+        named = (str(self._folder / "fork_server.py"), "socket", str(self._folder / "guard.py"))
         words = (*command.before, command.python, *named, command.folder, *modules)
         server = ToolServer("agent_preload", command=words[0], args=words[1:], cwd=str(self._folder))
         try:
             self._server = await start_process(wrapped(server, user, "off"))
+            is_ready = await self._is_ready(self._server.process)
         except (OSError, ValueError) as exc:
+            await self._end()
             raise ConfigError(f"agent_preload: {exc}") from exc
-        process = self._server.process
-        assert process.stdin is not None
-        assert process.stdout is not None
-        assert process.stderr is not None
-        process.stdin.close()
-        self._last_lines.clear()
-        errors = asyncio.create_task(self._read(process.stderr), name="agent_preload stderr")
-        self._reading = [errors]
-        with contextlib.suppress(TimeoutError, ValueError):  # ValueError: a line without end
-            async with asyncio.timeout(LOADING_S):
-                while line := await process.stdout.readline():
-                    if line.decode(errors="replace").strip() == fork_server.READY:
-                        self._reading.append(
-                            asyncio.create_task(self._read(process.stdout), name="agent_preload stdout")
-                        )
-                        log.info("agent's packages loaded python=%s modules=%s", command.python, ",".join(modules))
-                        return
+        except BaseException:  # cancelled too: a server that is not known to be ready serves no one
+            await asyncio.shield(self._end())
+            raise
+        if is_ready:
+            log.info("agent's packages loaded python=%s modules=%s", command.python, ",".join(modules))
+            return
         await self._end()
         said = " | ".join(self._last_lines) or f"it was not ready after {LOADING_S:g} s"
         raise ConfigError(f"agent_preload: {command.python} cannot load {', '.join(modules)}: {said}")
+
+    async def _is_ready(self, process: Process) -> bool:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        self._last_lines.clear()
+        self._reading = [asyncio.create_task(self._read(process.stderr), name="agent_preload stderr")]
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(LOADING_S):
+                while line := await process.stdout.readline():
+                    told = line.decode(errors="replace").split()
+                    if told[:1] == [fork_server.READY]:
+                        self._pid = int(told[1])
+                        reading = asyncio.create_task(self._read(process.stdout), name="agent_preload stdout")
+                        self._reading.append(reading)
+                        return True
+        return False
 
     async def _read(self, pipe: asyncio.StreamReader) -> None:
         while piece := await pipe.read(64 * 1024):

@@ -67,6 +67,28 @@ if __name__ == "__main__":
 import subprocess, sys
 print(subprocess.run([sys.executable, "-c", "print(7)"], capture_output=True).stdout)
 """,
+    "a pipe that is closed": """
+import subprocess, sys
+print(subprocess.run(["true"], input=b"x" * 1_000_000).returncode)
+try:
+    child = subprocess.Popen(["true"], stdin=subprocess.PIPE)
+    child.wait()
+    child.stdin.write(b"x" * 1_000_000)
+except BrokenPipeError as exc:
+    print("told:", exc)
+print("and goes on", flush=True)
+import os
+os._exit(5)
+""",
+    "its own classes after its last line": """
+import atexit, dataclasses, pickle, threading, time
+@dataclasses.dataclass
+class Point:
+    x: int
+atexit.register(lambda: print(pickle.loads(pickle.dumps(Point(1)))))
+threading.Thread(target=lambda: (time.sleep(0.2), print(pickle.loads(pickle.dumps(Point(2)))))).start()
+""",
+    "a hook for errors": "import sys\nsys.excepthook = lambda *told: print('mine', told[0], told[2].tb_lineno)\n1 / 0",
     "a data class": """
 import dataclasses, pickle
 @dataclasses.dataclass
@@ -136,6 +158,54 @@ async def test_modules_are_loaded_once_and_scripts_draw_different_numbers(
     assert [one.status for one in ended] == [0] * 8, ended
     assert len({number for one in ended for number in one.stdout.split()}) == 24
     assert (folder / "loads").read_text() == "x"
+
+
+async def test_a_script_behind_a_link_finds_its_own_modules(folder: Path, preloaded: PreloadedInterpreter) -> None:
+    (folder / "mine.py").write_text("WORD = 'found'")
+    (folder / "elsewhere").mkdir()
+    (folder / "elsewhere" / "link.py").symlink_to(script(folder, "import mine\nprint(mine.WORD)"))
+    assert (await run([sys.executable, str(folder / "elsewhere" / "link.py")], preloaded, ["heavy"])).stdout == "found"
+
+
+async def test_a_cancelled_start_leaves_no_half_loaded_server(folder: Path, preloaded: PreloadedInterpreter) -> None:
+    (folder / "slow.py").write_text("import time\ntime.sleep(3)")
+    words = [sys.executable, script(folder, "import slow\nprint(1)")]
+    first = asyncio.create_task(run(words, preloaded, ["slow"]))
+    others = [asyncio.create_task(run(words, preloaded, ["slow"])) for _ in range(2)]
+    await asyncio.sleep(1)
+    first.cancel()
+    await asyncio.wait([first])
+    assert [(one.status, one.stdout) for one in await asyncio.gather(*others)] == [(0, "1")] * 2
+
+
+async def test_a_process_that_a_package_starts_is_not_taken_for_a_script(
+    folder: Path, preloaded: PreloadedInterpreter
+) -> None:
+    (folder / "helper.py").write_text("import subprocess\nsubprocess.Popen(['sleep', '0.5'])")
+    words = [sys.executable, script(folder, "import helper, time\ntime.sleep(1)\nprint(1)")]
+    for _ in range(2):
+        assert (await run(words, preloaded, ["helper"])).stdout == "1"
+
+
+async def test_a_server_that_was_just_killed_is_not_asked(folder: Path, preloaded: PreloadedInterpreter) -> None:
+    """Its guard still ends its scripts, which ignore SIGTERM."""
+    stubborn = """
+import os, signal, sys, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+open(sys.argv[1], "w").write(f"{os.getpid()} {os.getppid()}")
+time.sleep(3600)
+"""
+    running = asyncio.create_task(
+        run([sys.executable, script(folder, stubborn), str(folder / "pids")], preloaded, ["heavy"])
+    )
+    processes = await processes_of(folder / "pids")
+    server = processes[1].parent()
+    assert server is not None
+    server.kill()
+    server.wait(10)
+    (folder / "after.py").write_text("print(1)")
+    assert (await run([sys.executable, str(folder / "after.py")], preloaded, ["heavy"])).stdout == "1"
+    assert (await running).status == 1
 
 
 async def test_all_processes_of_a_script_end_with_its_episode(folder: Path, preloaded: PreloadedInterpreter) -> None:
