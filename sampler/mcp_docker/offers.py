@@ -1,6 +1,7 @@
 """What the servers of a set offer together: their lists merged, and which server has the tool, prompt or resource of a name.
 
-Names of tools and prompts follow `sampler.tools.names`: one's own name where it is unique, else `server_name`.
+Names of tools and prompts follow `sampler.tools.names`: one's own name where it is unique, else `server_name`. A server that is
+gone is in no list, but keeps its names: a call of its tool fails with the server, and is not told as a mistake of its caller.
 """
 
 import asyncio
@@ -30,31 +31,46 @@ _NAMED = ("tools/list", "prompts/list")
 
 @dataclass
 class Offers:
-    """`owners`: {method of the list: {shown name: owner}}, of the lists that were asked for. `tools`: by shown name."""
+    """`owners`: {method of the list: {shown name: owner}}, of the lists that were asked for. `tools`: by shown name.
+
+    `entries`: {method of the list: {server: its last list}}. All three include servers that are gone.
+    """
 
     owners: dict[str, dict[str, Owner]] = field(default_factory=dict)
+    entries: dict[str, dict[str, list[Message]]] = field(default_factory=dict)
     tools: dict[str, Message] = field(default_factory=dict)
     changes: int = 0  # list changes that its servers had announced when it was made
 
     async def listed(self, method: str, links: Links) -> list[Message]:
-        """The merged list, asked of the servers now. Raises Refused and ServerGone."""
-        capability, key, name_key = LISTS[method]
-        asked = [link for link in links.values() if capability in link.capabilities]
-        pages = await asyncio.gather(*(_entries(link, method, key) for link in asked))
-        found = [(link.name, entry) for link, entries in zip(asked, pages, strict=True) for entry in entries]
+        """The merged list, asked of the servers now. Raises Refused, and ServerGone if none of them answers."""
+        name_key = LISTS[method][2]
+        asked = able(links, method)
+        told = await asyncio.gather(*(_entries(link, method) for link in asked))
+        answered = {link.name: entries for link, entries in zip(asked, told, strict=True) if isinstance(entries, list)}
+        if told and not answered:
+            raise next(entries for entries in told if isinstance(entries, ServerGone))
+        last = self.entries[method] = {**self.entries.get(method, {}), **answered}
+        found = [(link.name, entry) for link in asked for entry in last.get(link.name, [])]
         named = [(server, entry) for server, entry in found if isinstance(entry.get(name_key), str)]
         shown = _unique(named) if method in _NAMED else [(entry[name_key], server, entry) for server, entry in named]
         owners: dict[str, Owner] = {}
         for name, server, entry in shown:
             owners.setdefault(name, (server, entry[name_key]))
         self.owners[method] = owners
-        merged = [entry if entry[name_key] == name else entry | {name_key: name} for name, _, entry in shown]
+        merged = [
+            (server, entry if entry[name_key] == name else entry | {name_key: name}) for name, server, entry in shown
+        ]
         if method == "tools/list":
-            self.tools = {tool["name"]: tool for tool in merged}
-        return merged
+            self.tools = {tool["name"]: tool for _, tool in merged}
+        return [entry for server, entry in merged if server in answered]
 
     def owner(self, method: str, name: str) -> Owner | None:
         return self.owners.get(method, {}).get(name)
+
+
+def able(links: Links, method: str) -> list[ServerLink]:
+    """The servers that have such a list."""
+    return [link for link in links.values() if LISTS[method][0] in link.capabilities]
 
 
 def merged_capabilities(links: Iterable[ServerLink]) -> Message:
@@ -77,15 +93,15 @@ def merged_instructions(links: Links) -> str | None:
     return "\n\n".join(f"# {name}\n{text}" for name, text in texts) or None
 
 
-async def _entries(link: ServerLink, method: str, key: str) -> list[Message]:
+async def _entries(link: ServerLink, method: str) -> list[Message] | ServerGone:
     try:
-        return await link.all_pages(method, key)
+        return await link.all_pages(method, LISTS[method][1])
     except Refused as exc:
         if exc.code == METHOD_NOT_FOUND:  # declares resources, say, but has no templates
             return []
         raise
-    except ServerGone:
-        return []  # its tools are gone; those of the others are there
+    except ServerGone as exc:  # its tools are gone; those of the others are there
+        return exc
 
 
 def _unique(found: list[tuple[str, Message]]) -> list[tuple[str, str, Message]]:

@@ -8,7 +8,7 @@ from mcp_types import INVALID_PARAMS, METHOD_NOT_FOUND
 
 from sampler.mcp_docker.errors import Refused, ServerGone
 from sampler.mcp_docker.messages import Message
-from sampler.mcp_docker.offers import LISTS, Offers, Owner
+from sampler.mcp_docker.offers import LISTS, Offers, Owner, able
 from sampler.mcp_docker.server_link import ServerLink
 from shared.errors import ConfigError
 
@@ -41,11 +41,13 @@ class Router:
 
     async def listed(self, method: str) -> list[Message]:
         """Raises Refused and ServerGone."""
+        self._own.entries.setdefault(method, self._shared.entries.get(method, {}))
         try:
             found = await self._own.listed(method, self._links)
         except ConfigError as exc:
             raise Refused(METHOD_NOT_FOUND, str(exc)) from exc
         self._shared.owners[method] = self._own.owners[method]
+        self._shared.entries[method] = self._own.entries[method]
         if method == "tools/list":
             self._shared.tools = self._own.tools
         return found
@@ -70,7 +72,10 @@ class Router:
         return self._links[server], message
 
     async def _owner(self, method: str, name: str) -> Owner:
-        """Asks the servers of this set if the name is not known: their lists may differ from others'."""
+        """Asks the servers of this set if the name is not known: their lists may differ from others'.
+
+        Raises Refused; and ServerGone if a server that is gone may have had it, since its list was never seen.
+        """
         owner = self._own.owner(method, name)
         if owner is None and method not in self._own.owners:
             owner = self._shared.owner(method, name)
@@ -78,6 +83,9 @@ class Router:
             await self.listed(method)
             owner = self._own.owner(method, name)
         if owner is None:
+            for link in able(self._links, method):
+                if link.name not in self._own.entries[method]:
+                    raise ServerGone(f"tool server {link.name!r}: {link.gone or 'it does not answer'}")
             kind = "tool" if method == "tools/list" else "prompt"
             raise Refused(INVALID_PARAMS, f"Unknown {kind}: {name[:200]}")
         return owner
@@ -95,14 +103,14 @@ class Router:
         """The server that lists it; else the first that can read it, since a template's resources are in no list."""
         if not isinstance(uri, str):
             raise Refused(INVALID_PARAMS, f"params.uri is {type(uri).__name__}; expected a text")
-        able = [link for link in self._links.values() if "resources" in link.capabilities]
-        if len(able) == 1:
-            return able[0]
+        readers = able(self._links, "resources/list")
+        if len(readers) == 1:
+            return readers[0]
         if "resources/list" not in self._own.owners:
             await self.listed("resources/list")
         if (owner := self._own.owner("resources/list", uri)) is not None:
             return self._links[owner[0]]
-        for link in able:
+        for link in readers:
             try:
                 await link.ask("resources/read", {"uri": uri})
             except (Refused, ServerGone):

@@ -3,9 +3,24 @@
 from tests.mutant_rows.mutant import Mutant
 
 FAULTS = "tests/sampler/mcp_docker/test_gateway_native_faults.py"
+GONE = "tests/sampler/mcp_docker/test_gateway_gone.py"
 NATIVE = "tests/sampler/mcp_docker/test_gateway_native.py"
 
 MUTANTS = (
+    Mutant(
+        "a server that is gone keeps the names of its tools",
+        "sampler/mcp_docker/offers.py",
+        "{**self.entries.get(method, {}), **answered}",
+        "answered",
+        f"{GONE}::test_a_list_that_is_asked_again_does_not_forget_a_server_that_is_gone",
+    ),
+    Mutant(
+        "an unknown name may be of a server that was gone before its first list",
+        "sampler/mcp_docker/routing.py",
+        "if link.name not in self._own.entries[method]:",
+        "if False:",
+        f"{GONE}::test_a_server_that_is_gone_before_its_first_list_is_a_failure_of_infrastructure",
+    ),
     Mutant(
         "a server's state leads the repeated call to the set that made it",
         "sampler/mcp_docker/modern_session.py",

@@ -1,0 +1,73 @@
+"""Tool servers that are gone: their calls fail with them, and are not told as mistakes of the model."""
+
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psutil
+import pytest
+
+from tests.sampler.mcp_docker.gateways import Gateway, RawClient, gateway, until_gone
+from tests.sampler.mcp_docker.test_gateway_native import native
+from tests.sampler.mcp_docker.test_gateway_protocol import talkers
+
+pytestmark = pytest.mark.slow
+SERVER_GONE, UNKNOWN = (502, -32500), (200, -32602)
+
+
+async def end(started: Gateway, name: str) -> None:
+    """End the processes of the server of this name."""
+    ended = [each for each in started.tools() if each.cmdline()[-1:] == [name]]
+    assert ended
+    for process in ended:
+        try:
+            process.kill()
+        except psutil.NoSuchProcess:  # its warden's end was its own
+            continue
+    await until_gone(ended)
+
+
+async def called(raw: RawClient, name: str) -> httpx.Response:
+    params = {"name": name, "arguments": {}}
+    return await raw.post({"jsonrpc": "2.0", "id": 7, "method": "tools/call", "params": params})
+
+
+async def refusal(raw: RawClient, name: str) -> tuple[int, int]:
+    response = await called(raw, name)
+    return response.status_code, response.json()["error"]["code"]
+
+
+@pytest.mark.parametrize("entries", [native("ann", "bob"), talkers("ann", "bob")], ids=["native", "handshake"])
+async def test_a_list_that_is_asked_again_does_not_forget_a_server_that_is_gone(
+    tmp_path: Path, entries: dict[str, Any]
+) -> None:
+    with gateway(tmp_path, entries, "--warm_sessions", "0") as started:
+        raw = RawClient(started)
+        await raw.open()
+        names = {tool["name"] for tool in (await raw.ask("tools/list"))["result"]["tools"]}
+        assert "result" in await raw.call("only_ann")
+        await end(started, "ann")
+        shared = next(name.removeprefix("bob_") for name in sorted(names) if name.startswith("bob_"))
+        for _ in range(2):
+            assert await refusal(raw, "only_ann") == SERVER_GONE
+            assert await refusal(raw, f"ann_{shared}") == SERVER_GONE
+            assert await refusal(raw, "no_such_tool") == UNKNOWN  # which asks for the lists again
+        left = {tool["name"] for tool in (await raw.ask("tools/list"))["result"]["tools"]}
+        assert left == {name for name in names if name != "only_ann" and not name.startswith("ann_")}
+        assert "result" in await raw.call("only_bob")
+        assert "Unknown tool" not in (await called(raw, f"bob_{shared}")).text
+        await raw.close()
+
+
+async def test_a_server_that_is_gone_before_its_first_list_is_a_failure_of_infrastructure(tmp_path: Path) -> None:
+    with gateway(tmp_path, native("ann", "bob"), "--warm_sessions", "0") as started:
+        raw = RawClient(started)
+        await raw.open()
+        await end(started, "ann")
+        assert await refusal(raw, "only_ann") == SERVER_GONE
+        assert "result" in await raw.call("only_bob")
+        await end(started, "bob")
+        assert await refusal(raw, "anything") == SERVER_GONE
+        response = await raw.post({"jsonrpc": "2.0", "id": 8, "method": "tools/list", "params": {}})
+        assert response.status_code == 502, response.text
+        await raw.close()
