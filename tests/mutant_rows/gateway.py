@@ -350,7 +350,7 @@ MUTANTS = (
     Mutant(
         "each fork draws its own numbers",
         "sampler/gateway/preload/fork_server.py",
-        "        numpy.random.seed(seed)",
+        "        numbers.seed(seed)",
         "        pass",
         f"{PRELOAD}::test_modules_are_loaded_once_and_scripts_draw_different_numbers",
     ),
