@@ -8,6 +8,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Protocol
 
 import anyio
@@ -20,7 +21,9 @@ from sampler.mcp_docker.errors import ServerGone, StartFailed
 from sampler.mcp_docker.forks import ForkedProcess, ForkServer, bundled_module
 from sampler.mcp_docker.messages import Message, NotAMessage, decoded, one_line
 from sampler.mcp_docker.sandbox import IsolationLevel, Launch, SandboxedProcess, start
-from sampler.tools.busy import Line
+from sampler.mcp_docker.stateless import StatelessClient
+from sampler.tools.busy import Line, PatientClient
+from sampler.tools.connection import innermost
 from sampler.tools.limits import ToolLimits
 from sampler.tools.messages import MessageLines, MessageTooLong
 from sampler.tools.servers import ToolServer
@@ -124,6 +127,8 @@ class RemoteChannel:
     def __init__(self, server: ToolServer, limits: ToolLimits) -> None:
         self._server, self._limits = server, limits
         self._line = Line(Traffic().of(server))
+        has_sessions = server.revision != "2026-07-28"
+        self._make_client = PatientClient if has_sessions else partial(StatelessClient, quoted=server.quoted)
         self._leave = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._write: anyio.abc.ObjectSendStream[SessionMessage] | None = None
@@ -161,7 +166,9 @@ class RemoteChannel:
         why = "it ended the session"
         try:
             async with contextlib.AsyncExitStack() as stack:
-                transport = await open_transport(self._server, self._limits, stack, self._line, lambda _: None)
+                transport = await open_transport(
+                    self._server, self._limits, stack, self._line, lambda _: None, self._make_client
+                )
                 read, self._write = await stack.enter_async_context(transport)
                 opened.set_result(None)
                 reader = asyncio.create_task(_read_messages(read, on_message))
@@ -170,7 +177,8 @@ class RemoteChannel:
                 for task in (reader, leave):
                     task.cancel()
         except _REMOTE_ERRORS as exc:
-            why = self._server.quoted(f"{type(exc).__name__}: {exc}")
+            cause = innermost(exc)
+            why = self._server.quoted(f"{type(cause).__name__}: {cause}".rstrip(": "))
         finally:
             self._write = None
             on_end(why)

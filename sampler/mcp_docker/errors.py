@@ -19,6 +19,10 @@ class ServerGone(TandemError):
     """A tool server of a session ended: its state is lost, and so it is not started again in this session."""
 
 
+class ServerAway(ServerGone):
+    """A tool server without sessions cannot be reached for this request; the next one may find it."""
+
+
 class Refused(TandemError):
     """A request that JSON-RPC answers with an error of this code."""
 

@@ -21,6 +21,7 @@ from mcp.shared.inbound import (
 from mcp_types import (
     CLIENT_CAPABILITIES_META_KEY,
     CLIENT_INFO_META_KEY,
+    CONNECTION_CLOSED,
     HEADER_MISMATCH,
     INVALID_REQUEST,
     LOG_LEVEL_META_KEY,
@@ -32,7 +33,7 @@ from mcp_types import (
 from mcp_types.version import LATEST_MODERN_VERSION
 
 from sampler.mcp_docker.channel import ServerChannel
-from sampler.mcp_docker.errors import Refused, ServerGone
+from sampler.mcp_docker.errors import Refused, ServerAway, ServerGone
 from sampler.mcp_docker.exchange import Exchange
 from sampler.mcp_docker.input_rounds import InputRounds, in_handshake_words
 from sampler.mcp_docker.messages import SERVER_GONE, Message, answer, asks_for_input, encoded, refusal
@@ -42,6 +43,7 @@ from sampler.tools.revision import EPISODE_KEY
 
 # Not about what the client asked, but how the gateway said it: another revision is served since a restart, say.
 _OF_THE_GATEWAY = (PARSE_ERROR, INVALID_REQUEST, HEADER_MISMATCH, UNSUPPORTED_PROTOCOL_VERSION)
+_CUT_OFF = "SSE stream"  # the SDK's words for an event stream that broke off before the answer
 _SUBSCRIBING = ("resources/subscribe", "resources/unsubscribe")
 
 
@@ -92,6 +94,8 @@ class ModernLink(ServerLink):
         try:
             result = await super().ask(method, params)
         except Refused as exc:
+            if exc.code == SERVER_GONE:
+                raise ServerAway(f"tool server {self.name!r}: {exc}") from exc
             if exc.code in _OF_THE_GATEWAY:
                 raise Refused(SERVER_GONE, self._refuses(str(exc))) from exc
             raise
@@ -150,10 +154,9 @@ class ModernLink(ServerLink):
 
     def _on_final(self, exchange: Exchange, message: Message, body: bytes) -> None:
         error = message.get("error")
-        if isinstance(error, dict) and error.get("code") in _OF_THE_GATEWAY:
+        if isinstance(error, dict) and (why := self._failure(error)):
             self._rounds.end(exchange)
             self._header_maps = {}  # they may be of an older list
-            why = self._refuses(str(error.get("message"))[:300])
             exchange.finish(encoded(refusal(exchange.request_id, SERVER_GONE, why)), BAD_GATEWAY)
         elif exchange.is_modern:
             super()._on_final(exchange, message, body)
@@ -162,6 +165,13 @@ class ModernLink(ServerLink):
         else:
             self._rounds.end(exchange)
             exchange.finish(encoded(in_handshake_words(message | {"id": exchange.request_id})))
+
+    def _failure(self, error: Message) -> str:
+        """Of infrastructure; empty: the error is the server's answer."""
+        code, told = error.get("code"), str(error.get("message"))[:300]
+        if code == SERVER_GONE or (code == CONNECTION_CLOSED and told.startswith(_CUT_OFF)):
+            return f"tool server {self.name!r}: {told}"
+        return self._refuses(told) if code in _OF_THE_GATEWAY else ""
 
     def _refuses(self, why: str) -> str:
         return f"tool server {self.name!r} does not take {LATEST_MODERN_VERSION} as the gateway speaks it: {why}"

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from mcp_types import METHOD_NOT_FOUND
 
-from sampler.mcp_docker.errors import Refused, ServerGone
+from sampler.mcp_docker.errors import Refused, ServerAway, ServerGone
 from sampler.mcp_docker.messages import Message
 from sampler.mcp_docker.server_link import ServerLink
 from sampler.tools.names import unique_names
@@ -99,6 +99,8 @@ async def _entries(link: ServerLink, method: str) -> list[Message] | ServerGone:
     except Refused as exc:
         if exc.code == METHOD_NOT_FOUND:  # declares resources, say, but has no templates
             return []
+        raise
+    except ServerAway:  # it has its tools in a moment: a list without them would be wrong
         raise
     except ServerGone as exc:  # its tools are gone; those of the others are there
         return exc

@@ -87,6 +87,10 @@ class ServerLink:
         number = self.new_id()
         try:
             message = await (await self.begin(number, method, params))
+        except asyncio.CancelledError:
+            if method != "initialize":  # which no client may cancel
+                self._reply(notification("notifications/cancelled", {"requestId": number}))
+            raise
         finally:
             self.forget_own(number)
         if isinstance(result := message.get("result"), dict):
@@ -182,6 +186,7 @@ class ServerLink:
         exchange.finish(body)
 
     def _reply(self, message: Message) -> None:
+        """Send it in the background."""
         task = asyncio.ensure_future(self._send_quietly(encoded(message)))
         _replies.add(task)
         task.add_done_callback(_replies.discard)

@@ -264,7 +264,7 @@ class Connection:
                 raise  # raised by `close` or the end of the loop, not by the transport
         except (MCPError, httpx2.HTTPError, httpx2.InvalidURL, OSError, ValueError, BaseExceptionGroup) as exc:
             self._cause = exc
-            log.debug("tool session ended server=%s cause=%s", self._where, _innermost(exc))
+            log.debug("tool session ended server=%s cause=%s", self._where, innermost(exc))
         finally:
             self._session = None
 
@@ -286,7 +286,7 @@ class Connection:
         if self._cause is None and task is not None and task.done() and not task.cancelled():
             self._cause = task.exception()
         known = self._cause or raised
-        cause = _innermost(known) if known is not None else None
+        cause = innermost(known) if known is not None else None
         why = f"{type(cause).__name__}: {cause}" if cause is not None else "the session is closed"
         if not isinstance(cause, MCPError) or cause.code == CONNECTION_CLOSED:
             why = self._end or why  # the SDK's message is only "Connection closed"
@@ -303,7 +303,7 @@ def _lost_connection(request: "asyncio.Task[Any]") -> bool:
     return isinstance(exc, anyio.ClosedResourceError | anyio.BrokenResourceError)
 
 
-def _innermost(exc: BaseException) -> BaseException:
+def innermost(exc: BaseException) -> BaseException:
     """The first real cause in an exception group, which task groups wrap."""
     while isinstance(exc, BaseExceptionGroup):
         real = [inner for inner in exc.exceptions if not isinstance(inner, asyncio.CancelledError)]

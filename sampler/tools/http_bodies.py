@@ -74,9 +74,9 @@ class BoundedTransport(httpx2.AsyncBaseTransport):
         assert isinstance(response.stream, httpx2.AsyncByteStream)
         pieces = _decompressed(response)
         if _kind(response) == "text/event-stream":
-            whole = _lines(pieces, MessageLines(self._max_line_bytes, b"data: ", _request_id(request)))
+            whole = _lines(pieces, MessageLines(self._max_line_bytes, b"data: ", request_id(request)))
         else:
-            whole = _body(pieces, self._max_bytes, _request_id(request))
+            whole = _body(pieces, self._max_bytes, request_id(request))
         left_out = (b"content-encoding", b"content-length")
         return httpx2.Response(
             response.status_code,
@@ -153,7 +153,7 @@ async def _lines(pieces: AsyncIterator[bytes], lines: MessageLines) -> AsyncIter
         yield b"".join(mended(line) + b"\n" for line in rest)
 
 
-def _request_id(request: httpx2.Request) -> int | str | None:
+def request_id(request: httpx2.Request) -> int | str | None:
     """The id of the JSON-RPC request that was sent; None for anything else."""
     try:
         sent = json.loads(request.content) if request.method == "POST" else None

@@ -29,9 +29,17 @@ _EVENT_MARGIN_BYTES = 4096  # for the other fields of an event
 
 
 async def open_transport(
-    server: ToolServer, limits: ToolLimits, stack: contextlib.AsyncExitStack, line: Line, on_end: Callable[[str], None]
+    server: ToolServer,
+    limits: ToolLimits,
+    stack: contextlib.AsyncExitStack,
+    line: Line,
+    on_end: Callable[[str], None],
+    make_client: Callable[..., PatientClient] = PatientClient,
 ) -> Any:
-    """A transport for `mcp.Client`. Its lower layers are closed with `stack`. `on_end` receives the reason for its end."""
+    """A transport for `mcp.Client`. Its lower layers are closed with `stack`. `on_end` receives the reason for its end.
+
+    `make_client`: for streamable HTTP.
+    """
     if server.url is None:
         return stdio_transport(server, limits.max_message_bytes, on_end)
     read_s = limits.max_call_s + _READ_MARGIN_S
@@ -39,12 +47,18 @@ async def open_transport(
         return _one_pair(server, limits, read_s, line)
     stack.callback(line.stop_listening)
     timeout = httpx2.Timeout(limits.open_s, read=read_s)
-    http = await stack.enter_async_context(http_client(server, limits, timeout, line))
+    http = await stack.enter_async_context(http_client(server, limits, timeout, line, make_client))
     most = limits.max_message_bytes + _EVENT_MARGIN_BYTES
     return streamable_http_client(server.url, http_client=http, max_sse_event_size=most)
 
 
-def http_client(server: ToolServer, limits: ToolLimits, timeout: httpx2.Timeout, line: Line) -> httpx2.AsyncClient:
+def http_client(
+    server: ToolServer,
+    limits: ToolLimits,
+    timeout: httpx2.Timeout,
+    line: Line,
+    make: Callable[..., PatientClient] = PatientClient,
+) -> httpx2.AsyncClient:
     """One client per session; all share the TLS settings."""
     most = limits.max_message_bytes
     most_of_line = min(most, _SSE_EVENT_BYTES - _EVENT_MARGIN_BYTES) if server.transport == "sse" else most
@@ -58,7 +72,7 @@ def http_client(server: ToolServer, limits: ToolLimits, timeout: httpx2.Timeout,
     )
     inner = httpx2.AsyncHTTPTransport(verify=_ssl_context(), limits=connections)
     known_as = {EPISODE_HEADER: server.episode} if server.episode else {}
-    return PatientClient(
+    return make(
         line,
         transport=BoundedTransport(inner, most, most_of_line),
         headers={"Accept-Encoding": ACCEPTED_ENCODINGS, **known_as, **server.headers},

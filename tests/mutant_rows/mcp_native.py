@@ -2,11 +2,33 @@
 
 from tests.mutant_rows.mutant import Mutant
 
+AWAY = "tests/sampler/mcp_docker/test_gateway_native_away.py"
 FAULTS = "tests/sampler/mcp_docker/test_gateway_native_faults.py"
 GONE = "tests/sampler/mcp_docker/test_gateway_gone.py"
 NATIVE = "tests/sampler/mcp_docker/test_gateway_native.py"
 
 MUTANTS = (
+    Mutant(
+        "a server of 2026-07-28 that was away is found again",
+        "sampler/mcp_docker/channel.py",
+        "PatientClient if has_sessions else",
+        "PatientClient if True else",
+        f"{AWAY}::test_a_server_that_was_away_for_a_moment_is_found_again",
+    ),
+    Mutant(
+        "a connection that breaks within an answer is the end of one call",
+        "sampler/mcp_docker/stateless.py",
+        "            found = self._error(exc)\n",
+        "            raise\n",
+        f"{AWAY}::test_a_broken_connection_is_the_end_of_one_call",
+    ),
+    Mutant(
+        "a question that is no longer awaited is cancelled at its server",
+        "sampler/mcp_docker/server_link.py",
+        '            if method != "initialize":',
+        "            if False:",
+        f"{AWAY}::test_a_question_that_is_no_longer_awaited_gives_its_connection_back",
+    ),
     Mutant(
         "a server that is gone keeps the names of its tools",
         "sampler/mcp_docker/offers.py",
