@@ -76,6 +76,7 @@ class ModernSession(GatewaySession):
         super().__init__(*given)
         self._sent_ids = itertools.count(1)
         self._subscriptions: set[Subscription] = set()
+        self._subscribing = asyncio.Lock()  # a resource that one stream leaves may be what another asks for
         self._paused: dict[str, Exchange] = {}  # by request state: they wait for input of the client
         self._awaits_repetition = False  # of a request whose state its server keeps itself
 
@@ -164,19 +165,19 @@ class ModernSession(GatewaySession):
         uris = list(dict.fromkeys(uri for uri in asked if isinstance(uri, str))) if isinstance(asked, list) else []
         able: list[str] = []
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(ASK_S):
+            async with asyncio.timeout(ASK_S), self._subscribing:
                 for uri in uris[:MAX_URIS]:
                     if await self._tell_server("resources/subscribe", uri):
                         able.append(uri)
-        subscription = Subscription(request_id, wanted, able)
+        subscription = Subscription(request_id, wanted, able)  # without a pause since the lock was held
         self._subscriptions.add(subscription)
         return subscription
 
     async def unsubscribe(self, subscription: Subscription) -> None:
         self._subscriptions.discard(subscription)
-        still = {uri for other in self._subscriptions for uri in other.uris}
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(ASK_S):
+            async with asyncio.timeout(ASK_S), self._subscribing:
+                still = {uri for other in self._subscriptions for uri in other.uris}
                 for uri in subscription.uris:
                     if uri not in still and not self.has_ended:
                         await self._tell_server("resources/unsubscribe", uri)

@@ -9,6 +9,13 @@ NATIVE = "tests/sampler/mcp_docker/test_gateway_native.py"
 
 MUTANTS = (
     Mutant(
+        "a resource is kept for a listening stream that is being opened",
+        "sampler/mcp_docker/modern_session.py",
+        "            async with asyncio.timeout(ASK_S), self._subscribing:\n                still =",
+        "            async with asyncio.timeout(ASK_S):\n                still =",
+        f"{FAULTS}::test_a_resource_that_one_stream_leaves_is_kept_for_one_that_is_being_opened",
+    ),
+    Mutant(
         "a server of 2026-07-28 that was away is found again",
         "sampler/mcp_docker/channel.py",
         "PatientClient if has_sessions else",

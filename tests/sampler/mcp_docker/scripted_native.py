@@ -1,7 +1,8 @@
 """A server of 2026-07-28 over stdio that does what its client says: `scripted_native.py [HABIT]…`.
 
 Its tool `write` writes the given lines instead of an answer; ID in them is the request's id. `listens` counts the listening
-streams, `state` repeats the request's state. HABITS are of other requests:
+streams, `wanted` tells the resources of the last one, `state` repeats the request's state. A stream for `note://held` is
+acknowledged at a call of `release`. HABITS are of other requests:
   no-lists     `tools/list` is never answered
   deaf         nothing is read after the first call
   brief        the first listening stream ends in the same breath in which it begins
@@ -14,7 +15,11 @@ import time
 
 habits = sys.argv[1:]
 listens: list[str] = []
-TOOLS = [{"name": name, "inputSchema": {"type": "object"}} for name in ("write", "listens", "state")]
+wanted: list[str] = []
+held: list[str] = []
+TOOLS = [
+    {"name": name, "inputSchema": {"type": "object"}} for name in ("write", "listens", "wanted", "release", "state")
+]
 CAPABILITIES = {"tools": {"listChanged": True}, "resources": {"subscribe": True}}
 ANSWERS = {
     "server/discover": {"supportedVersions": ["2026-07-28"], "capabilities": CAPABILITIES},
@@ -44,7 +49,16 @@ for line in sys.stdin:
         listens.append(number)
         end = {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": number}}
         ends = [json.dumps(end)] if "brief" in habits and len(listens) == 1 else []
-        write(agreement(number, params["notifications"]), *ends)
+        wanted = params["notifications"].get("resourceSubscriptions", [])
+        told = [agreement(number, params["notifications"]), *ends]
+        if "note://held" in wanted and not held:
+            held = told
+        else:
+            write(*told)
+    elif method == "tools/call" and params["name"] in ("wanted", "release"):
+        if params["name"] == "release":
+            write(*held)
+        write(answer(number, {"content": [{"type": "text", "text": " ".join(wanted)}]}))
     elif method == "tools/call" and params["name"] in ("listens", "state"):
         told = str(len(listens)) if params["name"] == "listens" else str(params.get("requestState"))
         write(answer(number, {"content": [{"type": "text", "text": told}]}))

@@ -223,6 +223,34 @@ async def test_an_agreement_that_is_no_list_is_none(tmp_path: Path) -> None:
             assert int(text(await session.call_tool("listens", {}))) == 2
 
 
+async def test_a_resource_that_one_stream_leaves_is_kept_for_one_that_is_being_opened(tmp_path: Path) -> None:
+    with odd(tmp_path) as started:
+        first, second = ModernClient(started, "run/two"), ModernClient(started, "run/two")
+        opened = asyncio.Event()
+
+        async def listen() -> list[str]:
+            async with second.listening(8, resourceSubscriptions=[URI, "note://held"]) as stream:
+                agreed: list[str] = (await anext(stream))["params"]["notifications"]["resourceSubscriptions"]
+                opened.set()
+                for _ in range(5):  # until the server has heard that the first one left
+                    await asyncio.sleep(0.2)
+                    assert (await second.call("wanted"))["content"][0]["text"].split() == agreed
+                return agreed
+
+        async with asyncio.timeout(PATIENCE_S):
+            async with first.listening(7, resourceSubscriptions=[URI]) as stream:
+                await anext(stream)
+                opening = asyncio.create_task(listen())
+                while "held" not in (await first.call("wanted"))["content"][0]["text"]:  # noqa: ASYNC110
+                    await asyncio.sleep(0.1)
+            await asyncio.sleep(1)  # the gateway learns that it left
+            assert not opened.is_set()
+            await first.call("release")
+            assert await opening == [URI, "note://held"]
+        await first.close()
+        await second.close()
+
+
 async def test_a_servers_own_state_is_not_mistaken_for_the_gateways(tmp_path: Path) -> None:
     """Within an episode nothing was put before it."""
     state = "a" * 32 + "~ of the server"
