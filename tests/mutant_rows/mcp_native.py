@@ -9,6 +9,13 @@ NATIVE = "tests/sampler/mcp_docker/test_gateway_native.py"
 
 MUTANTS = (
     Mutant(
+        "outdated headers are made from a new list",
+        "sampler/mcp_docker/modern_link.py",
+        "            self._header_maps = {}  # they may be of an older list\n",
+        "",
+        f"{AWAY}::test_after_a_call_with_outdated_headers_the_list_is_asked_for_again",
+    ),
+    Mutant(
         "a resource is kept for a listening stream that is being opened",
         "sampler/mcp_docker/modern_session.py",
         "            async with asyncio.timeout(ASK_S), self._subscribing:\n                still =",

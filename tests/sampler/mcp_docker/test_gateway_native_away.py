@@ -116,3 +116,16 @@ async def test_a_question_that_is_no_longer_awaited_gives_its_connection_back(tm
         found = told(port)
         assert found["most_held"] <= 3, found
         await raw.close()
+
+
+async def test_after_a_call_with_outdated_headers_the_list_is_asked_for_again(tmp_path: Path) -> None:
+    port = free_port()
+    with odd(port) as entry, gateway(tmp_path, entry, "--warm_sessions", "0") as started:
+        raw = RawClient(started)
+        await raw.open()
+        assert "result" in await raw.call("stale")
+        lists = told(port, "stale")["tools/list"]
+        assert is_away(await called(raw, "stale"))
+        assert "result" in await raw.call("stale")
+        assert told(port)["tools/list"] == lists + 1
+        await raw.close()
