@@ -53,6 +53,7 @@ async def test_an_end_knows_that_another_process_asked_for_a_turn(store: Store) 
         messages = list(offer["messages"])
         await step(other.sdk(offer["api_key"]), messages)
         async with waiting(step(killed.sdk(offer["api_key"]), [{"role": "user", "content": "lost"}]), slow):
+            killed.is_killed()
             await step(other.sdk(offer["api_key"]), messages)
             done = (await other.finish(offer["api_key"], score=1)).json()
         assert (done["status"], done["score"]) == ("failed", None)

@@ -291,7 +291,7 @@ async def test_the_scripts_of_another_user_are_that_users(folder: Path, preloade
         "/usr/bin/python3",
         script(folder, "import os, pwd\nprint(pwd.getpwuid(os.getuid()).pw_name, os.listdir())"),
     ]
-    for path in (folder, *folder.parents[:2]):
+    for path in (folder, *folder.parents[:3]):
         os.chmod(path, 0o755)
     assert (await run(words, preloaded, ["json"], OTHER_USER)).stdout.startswith(f"{OTHER_USER} ['")
 
