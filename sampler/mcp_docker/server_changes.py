@@ -82,7 +82,7 @@ class ServerChanges:
             self._uris = [*before, uri] if wanted else [known for known in before if known != uri]
             try:
                 told = await self._listen()
-            except BaseException:  # cancelled too
+            except BaseException:  # cancelled too: what the server was not asked for is not listened for
                 self._uris = before
                 raise
             agreed = told.get("resourceSubscriptions")
@@ -138,7 +138,7 @@ class ServerChanges:
             async with asyncio.timeout(LISTEN_S):
                 told: Message = await agreed
                 return told
-        except BaseException as exc:  # cancelled too: no stream is left that nobody reads
+        except BaseException as exc:  # cancelled too: a stream without a reader must end at the server
             await self._drop(number)
             if isinstance(exc, TimeoutError):
                 raise Refused(METHOD_NOT_FOUND, f"no answer to subscriptions/listen within {LISTEN_S:g} s") from exc

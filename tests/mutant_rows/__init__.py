@@ -1,6 +1,18 @@
 """The list of `python -m tests.mutants`: each row takes one protection out, and names the test that fails then."""
 
-from tests.mutant_rows import engines, episodes, feedback, gateway, launch, mcp_docker, mcp_native, store, trainer
+from tests.mutant_rows import (
+    engines,
+    episodes,
+    feedback,
+    gateway,
+    gateway_agents,
+    gateway_attempts,
+    launch,
+    mcp_docker,
+    mcp_native,
+    store,
+    trainer,
+)
 from tests.mutant_rows.mutant import Mutant
 
 MUTANTS: tuple[Mutant, ...] = (
@@ -8,6 +20,8 @@ MUTANTS: tuple[Mutant, ...] = (
     *episodes.MUTANTS,
     *feedback.MUTANTS,
     *gateway.MUTANTS,
+    *gateway_agents.MUTANTS,
+    *gateway_attempts.MUTANTS,
     *launch.MUTANTS,
     *mcp_docker.MUTANTS,
     *mcp_native.MUTANTS,

@@ -14,7 +14,6 @@ from types import FrameType
 
 HEADER = struct.Struct("!I")
 STATUS = struct.Struct("!i")
-_LOST = 1
 
 
 def main() -> None:

@@ -99,7 +99,7 @@ class PreloadedForks:
                     connection, _ = self._listening.accept()
                 except OSError as exc:  # too many open files: until one of the scripts has ended
                     print(f"cannot start a script yet: {exc}", file=sys.stderr, flush=True)
-                    time.sleep(_REST_S)
+                    time.sleep(_REST_S)  # the connection stays ready, so that `select` would return at once
                     continue
                 self._fork(connection)
 

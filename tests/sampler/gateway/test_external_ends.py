@@ -1,9 +1,20 @@
 """The end of an attempt that runs elsewhere: what its process knows is not read again, and what another process did is."""
 
-import pytest
+import asyncio
+from typing import Any
 
+import pytest
+from openai import APIStatusError
+
+from sampler.gateway.external_sampler import ExternalSampler
+from sampler.scorers import Score
+from shared.audit.run import Check, audit
+from shared.documents import Claim
+from shared.documents.agent_sessions import ClientRequest
+from shared.documents.states import OVER, DispatchStatus, SlotStatus
 from shared.store import Store
-from tests.sampler.gateway.agents import ScriptedEngine
+from shared.store.sessions import Opened
+from tests.sampler.gateway.agents import ScriptedEngine, trained_ids
 from tests.sampler.gateway.gateways import documents, gateway, tasks, waiting
 from tests.sampler.gateway.test_external import CALLS, step
 
@@ -57,3 +68,146 @@ async def test_an_end_knows_that_another_process_asked_for_a_turn(store: Store) 
             await step(other.sdk(offer["api_key"]), messages)
             done = (await other.finish(offer["api_key"], score=1)).json()
         assert (done["status"], done["score"]) == ("failed", None)
+
+
+@pytest.mark.parametrize("body", [{"answer": "7"}, {"error": "the SDK raised"}])
+async def test_a_limit_that_a_request_met_ends_the_episode_at_every_process(store: Store, body: dict[str, Any]) -> None:
+    await tasks(store)
+    async with (
+        gateway(store, ScriptedEngine(CALLS), max_turns=1) as a,
+        gateway(store, ScriptedEngine(CALLS), max_turns=1) as b,
+    ):
+        offer = await a.claim()
+        messages = list(offer["messages"])
+        await step(a.sdk(offer["api_key"]), messages)
+        with pytest.raises(APIStatusError, match="max_turns"):
+            await step(a.sdk(offer["api_key"]), messages)
+        done = (await b.finish(offer["api_key"], **body)).json()
+        assert (done["status"], done["termination"]) == ("scored", "turns_limit")
+
+
+async def test_an_attempt_that_ended_elsewhere_leaves_its_place(store: Store) -> None:
+    await tasks(store, 2)
+    options = {"max_concurrent_episodes": 1, "renew_s": 0.2}
+    async with gateway(store, ScriptedEngine(CALLS), **options) as a, gateway(store, ScriptedEngine(CALLS)) as b:
+        offer = await a.claim()
+        await step(a.sdk(offer["api_key"]), list(offer["messages"]))
+        await b.finish(offer["api_key"], score=1)
+        assert (await a.claim(wait_s=30))["record"] != offer["record"]
+
+
+@pytest.mark.parametrize("waits", [False, True])
+async def test_an_end_that_a_process_did_not_live_to_finish_is_finished_by_the_next(store: Store, waits: bool) -> None:
+    """The record is written, and the slot is not."""
+    await tasks(store)
+    options: dict[str, Any] = {"feedback_deadline_s": 600.0} if waits else {}
+    async with (
+        gateway(store, ScriptedEngine(CALLS), **options) as a,
+        gateway(store, ScriptedEngine([]), **options) as b,
+    ):
+        offer = await a.claim()
+        await step(a.sdk(offer["api_key"]), list(offer["messages"]))
+
+        async def killed(*_: Any, **__: Any) -> bool:
+            raise asyncio.CancelledError
+
+        tasks_of_a = a.service._store.tasks
+        for name in ("finish_slot", "await_feedback"):
+            setattr(tasks_of_a, name, killed)
+        assert (await a.finish(offer["api_key"], answer="7")).status_code == 500
+        for name in ("finish_slot", "await_feedback"):
+            delattr(tasks_of_a, name)
+        status = "completed" if waits else "scored"
+        assert (await b.finish(offer["api_key"], answer="7")).json()["status"] == status
+    task = await store.tasks.get((await documents(store, offer["record"]))[0].task)
+    assert task is not None
+    assert task.slots[0].status is (SlotStatus.WAITING if waits else SlotStatus.SCORED)
+
+
+async def test_a_stop_in_the_middle_of_scoring_leaves_the_end_to_another_process(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await tasks(store)
+    scoring, evaluate = asyncio.Event(), ExternalSampler.evaluate_record
+
+    async def slow(sampler: ExternalSampler) -> Score:
+        if not scoring.is_set():
+            scoring.set()
+            await asyncio.sleep(3600)
+        return await evaluate(sampler)
+
+    monkeypatch.setattr(ExternalSampler, "evaluate_record", slow)
+    async with gateway(store, ScriptedEngine(CALLS)) as b:
+        async with gateway(store, ScriptedEngine(CALLS)) as a:
+            offer = await a.claim()
+            await step(a.sdk(offer["api_key"]), list(offer["messages"]))
+            finishing = asyncio.create_task(a.finish(offer["api_key"], score=1))
+            await scoring.wait()
+        assert (await finishing).status_code == 500
+        done = (await b.finish(offer["api_key"], score=1)).json()
+        assert (done["status"], done["score"]) == ("scored", 1.0)
+
+
+async def test_an_end_that_is_sent_again_is_scored_once(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    await tasks(store)
+    scored, evaluate = [], ExternalSampler.evaluate_record
+
+    async def slow(sampler: ExternalSampler) -> Score:
+        scored.append(sampler)
+        await asyncio.sleep(0.3)
+        return await evaluate(sampler)
+
+    monkeypatch.setattr(ExternalSampler, "evaluate_record", slow)
+    async with gateway(store, ScriptedEngine(CALLS)) as one:
+        offer = await one.claim()
+        await step(one.sdk(offer["api_key"]), list(offer["messages"]))
+        done = await asyncio.gather(*(one.finish(offer["api_key"], score=score) for score in (1, 1, 1)))
+    assert [answer.json()["score"] for answer in done] == [1, 1, 1]
+    assert len(scored) == 1
+
+
+async def test_a_request_that_came_while_the_attempt_ended_keeps_no_episode_from_training(store: Store) -> None:
+    """Its process wrote it, and was killed before it saw that the attempt had ended."""
+    await tasks(store)
+    async with gateway(store, ScriptedEngine(CALLS)) as one:
+        offer = await one.claim()
+        await step(one.sdk(offer["api_key"]), list(offer["messages"]))
+        _, (asked,) = await documents(store, offer["record"])
+        finish = one.service._store.tasks.finish_slot
+
+        async def late(claim: Claim, score: float) -> bool:
+            client = ClientRequest(identity="late", cause="other", asked_by="another")
+            values = {"id": f"{offer['record']}:1", "turn": 1, "response": None, "finished_at": None, "client": client}
+            request = asked.model_copy(update={**values, "status": DispatchStatus.RUNNING, "weight_versions": []})
+            assert await store.sessions.open_turn(request) is Opened.ENDED
+            return await finish(claim, score)
+
+        one.service._store.tasks.finish_slot = late  # type: ignore[method-assign]
+        await one.finish(offer["api_key"], score=1)
+    task = await store.tasks.get(asked.record.rsplit(":", 2)[0])
+    assert task is not None
+    assert task.status in OVER
+    assert await store.malformed.all() == []
+    report = await audit(store)
+    assert not report.results[Check.COMPLETE].violations
+    assert report.results[Check.COMPLETE].examined == 1
+
+
+async def test_a_request_that_runs_at_another_process_when_the_attempt_ends_is_no_part_of_it(store: Store) -> None:
+    """Its process cancels it: the agent does not want it any more, and no reply is lost."""
+    await tasks(store)
+    engine, slow = ScriptedEngine(CALLS), ScriptedEngine(["never"], delay_s=3600)
+    async with gateway(store, engine) as a, gateway(store, slow) as b:
+        offer = await a.claim()
+        messages = list(offer["messages"])
+        await step(a.sdk(offer["api_key"]), messages)
+        asking = asyncio.create_task(step(b.sdk(offer["api_key"]), list(messages)))
+        await slow.asked.wait()
+        done = (await a.finish(offer["api_key"], score=1)).json()
+        assert (done["status"], done["error"]) == ("scored", None)
+        with pytest.raises(APIStatusError, match="has ended"):
+            await asking
+    _, dispatches = await documents(store, offer["record"])
+    assert [d.status for d in dispatches] == [DispatchStatus.COMPLETED, DispatchStatus.CANCELLED]
+    assert trained_ids(dispatches) == engine.exchanges
+    assert (await audit(store)).ok

@@ -1,4 +1,4 @@
-"""Agents elsewhere whose requests are cut while the database is away, or sent again beside equal ones."""
+"""Requests of agents elsewhere: cancelled during an outage of the database; repeated while equal requests run."""
 
 import asyncio
 from typing import Any

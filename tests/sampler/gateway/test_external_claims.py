@@ -1,0 +1,80 @@
+"""Harnesses that wait for a task, and the number of attempts that a process may have."""
+
+import asyncio
+
+from sampler.gateway.harness_api import POLL_S
+from shared.documents import Claim
+from shared.store import Store
+from tests.sampler.gateway.agents import ScriptedEngine
+from tests.sampler.gateway.gateways import documents, gateway, tasks
+from tests.sampler.gateway.test_external import CALLS
+
+
+async def test_a_task_whose_harness_left_while_it_waited_is_claimed_by_another(store: Store) -> None:
+    await tasks(store)
+    async with gateway(store, ScriptedEngine(CALLS)) as one:
+        asked, may_claim, claimed, claim = asyncio.Event(), asyncio.Event(), asyncio.Event(), one.service._claim
+
+        async def late() -> Claim | None:
+            asked.set()
+            await may_claim.wait()
+            while (found := await claim()) is None:  # noqa: ASYNC110 - of another process, too
+                await asyncio.sleep(0.05)
+            claimed.set()
+            return found
+
+        one.service._claim = late  # type: ignore[method-assign]  # a database that answers late
+        waiting = asyncio.create_task(one.claim(wait_s=30))
+        await asked.wait()
+        waiting.cancel()
+        await asyncio.wait([waiting])
+        await asyncio.sleep(0.3)  # until the server has read that the client is gone
+        may_claim.set()
+        await claimed.wait()
+        offer = await one.claim(wait_s=20)
+    task = await store.tasks.get((await documents(store, offer["record"]))[0].task)
+    assert task is not None
+    assert (task.slots[0].attempt, task.slots[0].failures) == (2, 0)
+
+
+async def test_claims_at_once_exceed_no_limit_of_attempts(store: Store) -> None:
+    await tasks(store, 8)
+    async with gateway(store, ScriptedEngine(CALLS), max_concurrent_episodes=2) as one:
+        await one.claim(wait_s=30)
+        answers = await asyncio.gather(*(one.http.post("/claim", json={}) for _ in range(6)))
+        assert sorted(answer.status_code for answer in answers) == [200, *[503] * 5]
+
+
+async def test_clients_that_wait_for_a_task_ask_the_database_one_at_a_time(store: Store) -> None:
+    async with gateway(store, ScriptedEngine(CALLS)) as one:
+        claim, asked = one.service._claim, [0]
+
+        async def counted() -> Claim | None:
+            asked[0] += 1
+            return await claim()
+
+        one.service._claim = counted  # type: ignore[method-assign]
+        waiting = [asyncio.create_task(one.claim(wait_s=60)) for _ in range(40)]
+        while asked[0] < 45:  # 40 at once, then the first of the line  # noqa: ASYNC110 - there is no event
+            await asyncio.sleep(0.01)
+        before, at = asked[0], asyncio.get_running_loop().time()
+        await asyncio.sleep(1.5)
+        periods = (asyncio.get_running_loop().time() - at) / POLL_S
+        assert asked[0] - before <= periods + 1
+        await tasks(store, 40)
+        offers = await asyncio.gather(*waiting)
+    assert len({offer["record"] for offer in offers}) == 40
+
+
+async def test_a_client_that_waits_no_longer_leaves_the_line_to_the_others(store: Store) -> None:
+    async with gateway(store, ScriptedEngine(CALLS)) as one:
+        first = asyncio.create_task(one.claim(wait_s=60))
+        await asyncio.sleep(0.5)
+        late = [asyncio.create_task(one.http.post("/claim", json={"wait_s": 0.2})) for _ in range(3)]
+        assert [(await answer).status_code for answer in late] == [503] * 3
+        last = asyncio.create_task(one.claim(wait_s=60))
+        await asyncio.sleep(0.5)
+        first.cancel()
+        await asyncio.wait([first])
+        await tasks(store)
+        assert (await last)["record"]
