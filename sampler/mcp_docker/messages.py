@@ -7,7 +7,7 @@ fields that this code does not know, of later revisions say, survive.
 import json
 from typing import Any, TypeGuard
 
-from mcp_types import INVALID_REQUEST, PARSE_ERROR
+from mcp_types import CONNECTION_CLOSED, INVALID_REQUEST, PARSE_ERROR
 from pydantic_core import from_json
 
 from sampler.tools.messages import mended
@@ -17,6 +17,7 @@ RequestId = int | str
 SERVER_GONE = -32500  # the tool server ended: among JSON-RPC's reserved codes, of which no tool's answer is one
 TIMED_OUT = -32001
 MAX_ID_CHARS = 256
+_CUT_OFF = "SSE stream"  # the SDK's words for an event stream that broke off before the answer
 _NO_LINE_BREAKS = bytes.maketrans(b"\r\n", b"  ")  # in valid JSON, line breaks stand between tokens only
 
 
@@ -54,6 +55,11 @@ def _require_known_shape(found: Message) -> None:
         raise NotAMessage(INVALID_REQUEST, "expected a method, or an id with a result or an error")
     if not isinstance(found.get("params", {}), dict):
         raise NotAMessage(INVALID_REQUEST, f"params is {type(found['params']).__name__}; expected an object")
+
+
+def is_cut_off(error: Message) -> bool:
+    """Is this the SDK's error in place of an answer that did not arrive?"""
+    return error.get("code") == CONNECTION_CLOSED and str(error.get("message")).startswith(_CUT_OFF)
 
 
 def is_id(value: Any) -> bool:

@@ -21,7 +21,6 @@ from mcp.shared.inbound import (
 from mcp_types import (
     CLIENT_CAPABILITIES_META_KEY,
     CLIENT_INFO_META_KEY,
-    CONNECTION_CLOSED,
     HEADER_MISMATCH,
     INVALID_REQUEST,
     LOG_LEVEL_META_KEY,
@@ -43,7 +42,6 @@ from sampler.tools.revision import EPISODE_KEY
 
 # Not about what the client asked, but how the gateway said it: another revision is served since a restart, say.
 _OF_THE_GATEWAY = (PARSE_ERROR, INVALID_REQUEST, HEADER_MISMATCH, UNSUPPORTED_PROTOCOL_VERSION)
-_CUT_OFF = "SSE stream"  # the SDK's words for an event stream that broke off before the answer
 _SUBSCRIBING = ("resources/subscribe", "resources/unsubscribe")
 
 
@@ -167,11 +165,10 @@ class ModernLink(ServerLink):
             exchange.finish(encoded(in_handshake_words(message | {"id": exchange.request_id})))
 
     def _failure(self, error: Message) -> str:
-        """Of infrastructure; empty: the error is the server's answer."""
-        code, told = error.get("code"), str(error.get("message"))[:300]
-        if code == SERVER_GONE or (code == CONNECTION_CLOSED and told.startswith(_CUT_OFF)):
-            return f"tool server {self.name!r}: {told}"
-        return self._refuses(told) if code in _OF_THE_GATEWAY else ""
+        code = error.get("code")
+        if code == SERVER_GONE:
+            return self._named(error)
+        return self._refuses(str(error.get("message"))[:300]) if code in _OF_THE_GATEWAY else super()._failure(error)
 
     def _refuses(self, why: str) -> str:
         return f"tool server {self.name!r} does not take {LATEST_MODERN_VERSION} as the gateway speaks it: {why}"

@@ -10,7 +10,7 @@ from mcp_types import METHOD_NOT_FOUND
 from mcp_types.version import LATEST_HANDSHAKE_VERSION
 
 from sampler.mcp_docker.channel import ServerChannel
-from sampler.mcp_docker.errors import Refused, ServerGone, StartFailed
+from sampler.mcp_docker.errors import Refused, ServerAway, ServerGone, StartFailed
 from sampler.mcp_docker.exchange import Exchange
 from sampler.mcp_docker.messages import (
     SERVER_GONE,
@@ -18,6 +18,7 @@ from sampler.mcp_docker.messages import (
     RequestId,
     answer,
     encoded,
+    is_cut_off,
     notification,
     refusal,
     request,
@@ -83,7 +84,7 @@ class ServerLink:
         return f"{_OWN}{next(self._numbers)}"
 
     async def ask(self, method: str, params: Message) -> Message:
-        """A request of the gateway itself. Raises ServerGone and Refused."""
+        """A request of the gateway itself. Raises ServerGone, ServerAway and Refused."""
         number = self.new_id()
         try:
             message = await (await self.begin(number, method, params))
@@ -97,6 +98,8 @@ class ServerLink:
             return result
         error = message.get("error")
         code = error.get("code") if isinstance(error, dict) else None
+        if isinstance(error, dict) and is_cut_off(error):
+            raise ServerAway(self._named(error))
         raise Refused(code if isinstance(code, int) else METHOD_NOT_FOUND, f"{method} is answered with {error!r:.300}")
 
     async def begin(self, number: RequestId, method: str, params: Message) -> "asyncio.Future[Message]":
@@ -180,10 +183,20 @@ class ServerLink:
 
     def _on_final(self, exchange: Exchange, message: Message, body: bytes) -> None:
         """The answer to a client's request."""
-        number = message["id"]
+        number, error = message["id"], message.get("error")
+        if isinstance(error, dict) and (why := self._failure(error)):
+            exchange.finish(encoded(refusal(exchange.request_id, SERVER_GONE, why)), BAD_GATEWAY)
+            return
         if exchange.request_id is not number and exchange.request_id != number:
             body = encoded(message | {"id": exchange.request_id})
         exchange.finish(body)
+
+    def _failure(self, error: Message) -> str:
+        """Of infrastructure; empty: the error is the server's answer."""
+        return self._named(error) if is_cut_off(error) else ""
+
+    def _named(self, error: Message) -> str:
+        return f"tool server {self.name!r}: {str(error.get('message'))[:300]}"
 
     def _reply(self, message: Message) -> None:
         """Send it in the background."""

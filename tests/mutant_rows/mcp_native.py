@@ -135,6 +135,13 @@ MUTANTS = (
         f"{FAULTS}::test_a_server_that_refuses_the_revision_is_a_failure_of_infrastructure",
     ),
     Mutant(
+        "an answer that broke off",
+        "sampler/mcp_docker/server_link.py",
+        'return self._named(error) if is_cut_off(error) else ""',
+        'return ""',
+        f"{AWAY}::test_an_answer_that_breaks_off_is_a_failure_of_the_server_also_after_a_handshake",
+    ),
+    Mutant(
         "a state of a server that looks like the gateway's",
         "sampler/mcp_docker/modern_session.py",
         "            if self.episode is None:  # else",

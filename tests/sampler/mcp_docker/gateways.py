@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -59,11 +60,19 @@ class Gateway:
         return found
 
     async def until(self, **wanted: object) -> dict[str, Any]:
-        """Until `/health` says so."""
-        async with asyncio.timeout(PATIENCE_S):
-            while not wanted.items() <= (found := await self.health()).items():  # noqa: ASYNC110 - another process
-                await asyncio.sleep(0.05)
+        """Until `/health` says so. Raises AssertionError with what it says instead, and what the gateway logged."""
+        end = time.monotonic() + PATIENCE_S
+        while not wanted.items() <= (found := await self.health()).items():
+            assert time.monotonic() < end, f"{found}\n{self._told()}"
+            await asyncio.sleep(0.05)  # another process
         return found
+
+    def _told(self) -> str:
+        """Its log, and its processes."""
+        tools = [
+            (tool.pid, tool.status(), " ".join(tool.cmdline())[:200]) for tool in self.tools() if tool.is_running()
+        ]
+        return "\n".join([self.log.read_text(), *map(str, tools)])
 
     async def until_in_flight(self, number: int) -> None:
         """Until so many requests wait for tools."""

@@ -1,10 +1,13 @@
-"""A server of 2026-07-28 over HTTP that breaks its connections: `scripted_native_http.py PORT [HABIT]…`.
+"""A server over HTTP that breaks its connections: `scripted_native_http.py PORT [HABIT]…`.
+
+It speaks 2026-07-28, and the handshake to a client that begins with it.
 
 Its tools: `ok` answers, `slow` when GET /go has been asked, `reset` breaks the connection, `half` breaks it within an answer as
 JSON, `cut` within an event stream; `stale` is refused as called with wrong headers, as often as GET /stale was asked. GET /told
 tells what was seen. HABITS:
   changes      it tells changes of its tools
   no-lists     `tools/list` is never answered
+  cut-lists    its event stream breaks off
 """
 
 import asyncio
@@ -12,6 +15,7 @@ import json
 import sys
 from asyncio import StreamReader, StreamWriter
 from collections import Counter
+from collections.abc import Coroutine
 from typing import Any
 
 habits = sys.argv[2:]
@@ -19,6 +23,11 @@ told: Counter[str] = Counter()
 go = asyncio.Event()
 TOOLS = [{"name": name, "inputSchema": {"type": "object"}} for name in ("ok", "slow", "reset", "half", "cut", "stale")]
 ANSWERS = {
+    "initialize": {
+        "protocolVersion": "2025-11-25",
+        "capabilities": {"tools": {}},
+        "serverInfo": {"name": "odd", "version": "1"},
+    },
     "server/discover": {
         "supportedVersions": ["2026-07-28"],
         "capabilities": {"tools": {"listChanged": "changes" in habits}},
@@ -33,12 +42,14 @@ def write_json(writer: StreamWriter, body: bytes, status: str = "200 OK", promis
     writer.write(head.encode() + body)
 
 
-def own_answer(path: str) -> bytes:
+def own_answer(path: str) -> tuple[bytes, str]:
+    if path == "/mcp":  # neither a listening stream, nor the end of a session
+        return b"", "405 Method Not Allowed"
     if path == "/go":
         go.set()
     if path == "/stale":
         told["stale"] += 1
-    return json.dumps(told).encode()
+    return json.dumps(told).encode(), "200 OK"
 
 
 async def listen(message: Any, reader: StreamReader, writer: StreamWriter) -> None:
@@ -60,6 +71,11 @@ async def hold(reader: StreamReader) -> None:
         told["held"] -= 1
 
 
+async def cut(writer: StreamWriter) -> None:
+    writer.write(EVENTS + b": soon\n\n")
+    await writer.drain()
+
+
 async def call(message: Any, writer: StreamWriter) -> bool:
     """Does the connection go on?"""
     name, number = message["params"]["name"], message["id"]
@@ -73,7 +89,7 @@ async def call(message: Any, writer: StreamWriter) -> bool:
         if name == "half":
             write_json(writer, body[:20], promised=len(body))
         if name == "cut":
-            writer.write(EVENTS + b": soon\n\n")
+            await cut(writer)
         await writer.drain()
         if name == "reset":
             writer.transport.abort()
@@ -88,12 +104,24 @@ async def call(message: Any, writer: StreamWriter) -> bool:
     return True
 
 
+def odd_answer(message: Any, reader: StreamReader, writer: StreamWriter) -> Coroutine[Any, Any, None] | None:
+    """With which the connection ends."""
+    match message["method"]:
+        case "subscriptions/listen":
+            return listen(message, reader, writer)
+        case "tools/list" if "no-lists" in habits:
+            return hold(reader)
+        case "tools/list" if "cut-lists" in habits:
+            return cut(writer)
+    return None
+
+
 async def serve(reader: StreamReader, writer: StreamWriter) -> None:
     try:
         while True:
             head = (await reader.readuntil(b"\r\n\r\n")).decode()
-            if head.startswith("GET "):
-                write_json(writer, own_answer(head.split()[1]))
+            if not head.startswith("POST "):
+                write_json(writer, *own_answer(head.split()[1]))
                 continue
             lengths = [
                 line.partition(":")[2] for line in head.splitlines() if line.lower().startswith("content-length")
@@ -101,10 +129,11 @@ async def serve(reader: StreamReader, writer: StreamWriter) -> None:
             message = json.loads(await reader.readexactly(int(lengths[0])))
             method = message["method"]
             told[method] += 1
-            if method == "subscriptions/listen":
-                return await listen(message, reader, writer)
-            if method == "tools/list" and "no-lists" in habits:
-                return await hold(reader)
+            if "id" not in message:
+                write_json(writer, b"", "202 Accepted")
+                continue
+            if (odd := odd_answer(message, reader, writer)) is not None:
+                return await odd
             if method == "tools/call":
                 if not await call(message, writer):
                     return None

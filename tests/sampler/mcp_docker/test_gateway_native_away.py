@@ -104,6 +104,30 @@ async def test_a_broken_connection_is_the_end_of_one_call(tmp_path: Path, name: 
         await raw.close()
 
 
+async def test_an_answer_that_breaks_off_is_a_failure_of_the_server_also_after_a_handshake(tmp_path: Path) -> None:
+    """Where the SDK answers before it sees the end of the session."""
+    port = free_port()
+    with odd(port, "cut-lists") as entry, gateway(tmp_path, handshake(entry), "--warm_sessions", "0") as started:
+        raw = RawClient(started)
+        await raw.open()
+        listed = await raw.post({"jsonrpc": "2.0", "id": 3, "method": "tools/list", "params": {}})
+        assert is_away(listed), listed.text
+        await raw.close()
+    port = free_port()
+    with odd(port) as entry, gateway(tmp_path, handshake(entry), "--warm_sessions", "0") as started:
+        raw = RawClient(started)
+        await raw.open()
+        assert "result" in await raw.call("ok")
+        broken = await called(raw, "cut", 2)
+        assert is_away(broken), broken.text
+        await raw.close()
+
+
+def handshake(entry: dict[str, Any]) -> dict[str, Any]:
+    """The entry of a server that is not said to speak another revision."""
+    return {name: {"url": fields["url"]} for name, fields in entry.items()}
+
+
 async def test_a_question_that_is_no_longer_awaited_gives_its_connection_back(tmp_path: Path) -> None:
     port = free_port()
     flags = ("--warm_sessions", "0", "--call_s", "1", "--max_parallel_calls", "1")
