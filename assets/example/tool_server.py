@@ -95,6 +95,7 @@ def serve_http(server: MCPServer, host: str, port: int) -> None:
     app = server.streamable_http_app(json_response=True, session_idle_timeout=SESSION_IDLE_S, host=host)
     config = uvicorn.Config(
         app,
+        http="h11",  # bounds a request's headers; httptools, preferred where it is installed, does not
         log_level="critical",  # it logs listening requests that are open at shutdown as errors
         access_log=False,
         timeout_keep_alive=KEEP_ALIVE_S,

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
-    import uvicorn
+    from sampler.quiet_server import QuietServer
 
 log = logging.getLogger(__name__)
 
@@ -48,7 +48,7 @@ class GatewayServer:
     def __init__(self) -> None:
         self._sessions: dict[str, EndingSession] = {}  # by the hash of the key
         self._starting = asyncio.Lock()
-        self._server: uvicorn.Server | None = None
+        self._server: QuietServer | None = None
         self._serving: asyncio.Task[None] | None = None
         self._address = ("", 0)
 
@@ -76,16 +76,12 @@ class GatewayServer:
     async def _start(self, build_app: AppBuilder, host: str) -> None:
         if self._server is not None:
             return
-        import uvicorn  # samplers without an agent do not need it
-
-        from sampler.quiet_server import QuietServer
+        from sampler.quiet_server import QuietServer  # samplers without an agent do not need uvicorn
 
         listening = socket.create_server((host, 0), backlog=BACKLOG)
         self._address = (reachable(host), listening.getsockname()[1])
-        config = uvicorn.Config(
-            build_app(self.session_of), log_config=None, access_log=False, lifespan="off", timeout_graceful_shutdown=1
-        )
-        self._server = QuietServer(config)
+        app = build_app(self.session_of)
+        self._server = QuietServer(app, log_config=None, timeout_graceful_shutdown=1)
         self._serving = asyncio.create_task(self._server.serve([listening]), name="gateway")
         async with asyncio.timeout(STARTED_S):
             while not self._server.started:

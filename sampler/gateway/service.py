@@ -14,8 +14,6 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-import uvicorn
-
 from sampler.config import SamplerConfig
 from sampler.gateway.app import build_app
 from sampler.gateway.attempts import ENDED_LOOK_S, Attempt, Attempts, offer_of
@@ -138,14 +136,10 @@ class GatewayService(SamplerService):
     async def _work(self, group: asyncio.TaskGroup) -> None:
         app = build_app(self.attempt_of, harness_routes(self, self._token))
         server = QuietServer(
-            uvicorn.Config(
-                app,
-                log_config=None,
-                access_log=False,
-                lifespan="off",
-                timeout_keep_alive=KEEP_ALIVE_S,
-                timeout_graceful_shutdown=max(1, round(self._config.grace_s)),
-            )
+            app,
+            log_config=None,
+            timeout_keep_alive=KEEP_ALIVE_S,
+            timeout_graceful_shutdown=max(1, round(self._config.grace_s)),
         )
         serving = group.create_task(server.serve([self._listener]), name="gateway")
         looking = group.create_task(every(self._attempts.cancel_ended, ENDED_LOOK_S), name="ended")

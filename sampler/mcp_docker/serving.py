@@ -11,8 +11,6 @@ import sys
 from dataclasses import astuple
 from pathlib import Path
 
-import uvicorn
-
 from sampler.mcp_docker.app import GatewayApp
 from sampler.mcp_docker.config import McpDockerConfig
 from sampler.mcp_docker.endpoint import McpEndpoint
@@ -89,18 +87,14 @@ async def run_gateway(config: McpDockerConfig) -> None:
 async def _serve(app: GatewayApp, sessions: Sessions, listener: socket.socket, config: McpDockerConfig) -> None:
     """Until a signal; then no new sessions, calls in flight end, all sets are ended."""
     server = QuietServer(
-        uvicorn.Config(
-            app,
-            log_level="warning",
-            lifespan="off",
-            access_log=False,
-            server_header=False,
-            date_header=False,
-            limit_concurrency=config.max_connections,
-            backlog=_BACKLOG,
-            timeout_keep_alive=_KEEP_ALIVE_S,
-            timeout_graceful_shutdown=5,
-        )
+        app,
+        log_level="warning",
+        server_header=False,
+        date_header=False,
+        limit_concurrency=config.max_connections,
+        backlog=_BACKLOG,
+        timeout_keep_alive=_KEEP_ALIVE_S,
+        timeout_graceful_shutdown=5,
     )
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()

@@ -10,6 +10,13 @@ TOGETHER = "tests/shared/test_together.py"
 
 MUTANTS = (
     Mutant(
+        "headers without an end",
+        "sampler/quiet_server.py",
+        'http="h11", ',
+        "",
+        "tests/sampler/test_quiet_server.py::test_a_request_whose_headers_do_not_end_is_refused",
+    ),
+    Mutant(
         "a request of an ended attempt is told from those sent with it",
         "shared/store/sessions.py",
         "return Opened.OPEN if dispatch.record in played else Opened.ENDED",

@@ -50,4 +50,5 @@ def test_a_stream_that_ends_in_the_middle_of_an_event_is_no_reply() -> None:
 def test_an_engine_is_asked_for_at_most_so_many_events_of_a_reply() -> None:
     for most in (1, 127, 128, 129, 255, 500, 4096, 100_000):
         assert -(-most // interval_of(most)) <= MAX_EVENTS
-    assert interval_of(None) == interval_of(MAX_EVENTS) == 1
+    found = {most: interval_of(most) for most in (None, 1, 32, 33, 500, 1024, 4096, 32_768)}
+    assert found == {None: 1, 1: 1, 32: 1, 33: 2, 500: 16, 1024: 32, 4096: 32, 32_768: 256}

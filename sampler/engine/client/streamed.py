@@ -20,16 +20,18 @@ from sampler.errors import EngineContractBroken
 from shared.outside_text import text_of
 
 OnIds = Callable[[Sequence[int]], None]
-PERIOD_S = 0.05
+PERIOD_S = 0.1
 PAUSES = 20  # between two events that are read, as a multiple of what that took: at most 5 % of a core for each reply
-MAX_EVENTS = 128  # of one reply: each repeats all tokens before it
+MAX_EVENTS = 128  # of one reply: each repeats all tokens before it, and wakes the process
+_FEW_EVENTS, _MOST_TOKENS = 32, 32  # so many events are enough, as long as no more tokens lie between two
 _DATA, _END, _DONE = b"data: ", b"\n\n", b"[DONE]"
 _IDS = re.compile(rb'"output_ids": ?(\[[0-9, ]*\])')  # in no text of an event, where quotes are escaped
 
 
 def interval_of(max_new_tokens: int | None) -> int:
-    """Tokens from one event to the next."""
-    return max(1, -(-(max_new_tokens or 0) // MAX_EVENTS))
+    """Tokens from one event to the next: 1 for replies of up to 32 tokens, 16 for 500, 32 for 1,024 to 4,096, 256 for 32,768."""
+    most = max_new_tokens or 0
+    return max(1, -(-most // MAX_EVENTS), min(_MOST_TOKENS, -(-most // _FEW_EVENTS)))
 
 
 class StreamedAnswer:

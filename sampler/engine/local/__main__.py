@@ -72,6 +72,7 @@ def serve(args: argparse.Namespace) -> int:
         build_app(engine, args.api_key),
         host=args.host,
         port=args.port,
+        http="h11",  # bounds a request's headers
         log_level=args.log_level,
         access_log=args.log_level == "debug",
         timeout_graceful_shutdown=SHUTDOWN_S,
