@@ -10,6 +10,7 @@ from sampler.engine.pool.engine_pool import EnginePool
 from sampler.engine.pool.engines import Engines
 from sampler.engine.pool.policy_client import PolicyClient
 from sampler.engine.pool.turn_sources import Source
+from sampler.gateway.agent_sandbox import AgentSandbox
 from sampler.gateway.preload.interpreters import PreloadedInterpreter
 from sampler.gateway.server import GatewayServer
 from sampler.parsers import Parser, get_parser
@@ -44,6 +45,7 @@ class Resources:
     parent_kinds: Counter[str] = field(default_factory=Counter)  # requests by `ParentKind`, likewise
     gateway: GatewayServer = field(default_factory=GatewayServer)
     preloaded: PreloadedInterpreter = field(default_factory=PreloadedInterpreter)
+    agent_sandbox: AgentSandbox = field(default_factory=AgentSandbox)
 
     async def keep_tools(self, tools_hash: str, tools: Tools) -> None:
         """Store the tool list that requests name, before the first of them and once per process."""

@@ -84,6 +84,9 @@ class AgentSampler(AgentEpisode):
 
     async def _commanded(self, attempt: OpenAttempt) -> None:
         assert self.config.agent_command is not None, "checked by run"
+        isolated = None if self.config.agent_isolation == "none" else self.resources.agent_sandbox
+        if isolated is not None:
+            await isolated.open(self.config)
         ended = await run_command(
             self.config.agent_command,
             attempt,
@@ -94,9 +97,15 @@ class AgentSampler(AgentEpisode):
             sandbox=self.config.tool_sandbox,
             kept=None if self.config.agent_folder is None else self.config.agent_folder / self.claim.record_id,
             started=self._preloaded if self.config.agent_preload else None,
+            isolated=isolated,
         )
+        if ended.exceeded:
+            raise AgentCrashed(
+                f"the agent's command was ended by a limit of agent_limits, {ended.exceeded}; "
+                f"status {ended.status}: {ended.said}"
+            )
         if ended.status != 0:
-            raise AgentCrashed(f"the agent's command ended with status {ended.status}: {ended.stderr or ended.stdout}")
+            raise AgentCrashed(f"the agent's command ended with status {ended.status}: {ended.said}")
 
     async def _preloaded(self, command: list[str]) -> list[str]:
         return await self.resources.preloaded.command(command, self.config.agent_preload, self.config.tool_user)

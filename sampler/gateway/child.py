@@ -1,45 +1,44 @@
 """Runs an agent's command: a child process in a directory of its own, which ends with the episode, all descendants included.
 
 It is given, of the sampler's environment, only what tool servers get (PATH, HOME, …), and the gateway's address and key in
-the variables that clients read. Its output is kept in files of its directory; their ends are part of an error.
+the variables that clients read. Its output is kept in files; their ends are part of an error.
 """
 
 import asyncio
 import json
-import logging
 import os
-import pwd
 import shlex
-import shutil
-import tempfile
 from asyncio import StreamReader
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from sampler.gateway.agent_sandbox import AgentSandbox
 from sampler.gateway.server import OpenAttempt
-from sampler.tools.isolation import Sandbox, wrapped
-from sampler.tools.server_process import ServerProcess, end_process, start_process
-from sampler.tools.servers import ToolServer
+from sampler.gateway.workplace import RunningCommand, plain_workplace
+from sampler.tools.isolation import Sandbox
 from shared.errors import ConfigError
-
-log = logging.getLogger(__name__)
 
 MAX_OUTPUT_BYTES = 4 * 1024 * 1024  # kept of each stream, at its beginning
 MAX_TAIL_CHARS = 4000  # shown of each in an error
-MAX_KEPT_BYTES = 256 * 1024 * 1024  # of a kept directory
 PIECE_BYTES = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True)
 class EndedCommand:
-    """`stdout`, `stderr`: their ends."""
+    """`stdout`, `stderr`: their ends. `exceeded`: the limit that ended it; empty: none."""
 
     status: int
     stdout: str
     stderr: str
+    exceeded: str = ""
+
+    @property
+    def said(self) -> str:
+        """For an error."""
+        return self.stderr or self.stdout
 
 
 Started = Callable[[list[str]], Awaitable[list[str]]]  # from a command's words to those that are started
@@ -56,40 +55,48 @@ async def run_command(
     user: str | None = None,
     sandbox: Sandbox = "off",
     started: Started | None = None,
+    isolated: AgentSandbox | None = None,
 ) -> EndedCommand:
-    """`kept`: the directory to keep. `user`, `sandbox`: as for tool servers. Raises ConfigError for what cannot be run."""
+    """`kept`: the directory to keep. `user`, `sandbox`: as for tool servers; `isolated` takes their place.
+
+    Raises ConfigError for what cannot be run.
+    """
     prompt = "\n\n".join(str(message["content"]) for message in messages)
-    with _directory(kept) as folder:
-        task_file = folder / "task.json"
-        task = {**payload, "prompt": prompt, "messages": list(messages), "model": model}
+    task = {**payload, "prompt": prompt, "messages": list(messages), "model": model}
+    place = plain_workplace(kept, user, sandbox) if isolated is None else isolated.workplace(kept, split(command))
+    async with place as work:
+        task_file = work.folder / "task.json"
         task_file.write_text(json.dumps(task, ensure_ascii=False), encoding="utf-8")
+        if work.owner is not None:
+            os.chown(task_file, *work.owner)
         words = {"{query}": str(payload["query"]), "{prompt}": prompt, "{task_file}": str(task_file)}
-        parts = _replaced(command, words)
-        name, *args = parts if started is None else await started(parts)
-        env = _variables(attempt, model) | {"TANDEM_TASK_FILE": str(task_file)}
-        if user is not None:
-            found = pwd.getpwnam(user)
-            for path in (folder, task_file):
-                os.chown(path, found.pw_uid, found.pw_gid)
+        parts = _replaced(split(command), words)
         try:
-            agent = ToolServer("agent", command=name, args=tuple(args), env=env, cwd=str(folder))
-            child = await start_process(wrapped(agent, user, sandbox))
+            running = await work.start(
+                parts if started is None else await started(parts),
+                _variables(attempt, model) | {"TANDEM_TASK_FILE": str(task_file)},
+            )
         except (OSError, ValueError) as exc:
             raise ConfigError(f"agent_command: {exc}") from exc
         try:
-            return await _until_it_ends(child, prompt.encode(), folder)
+            return await _until_it_ends(running, prompt.encode(), work.outputs)
         finally:
-            await asyncio.shield(end_process(child))
+            await asyncio.shield(running.end())
 
 
-def _replaced(command: str, words: Mapping[str, str]) -> list[str]:
-    """The command's words, with placeholders replaced inside them: a query never becomes several words."""
+def split(command: str) -> list[str]:
+    """The words of `agent_command`. Raises ConfigError."""
     try:
         parts = shlex.split(command)
     except ValueError as exc:
         raise ConfigError(f"agent_command is {command!r}: {exc}") from exc
     if not parts:
         raise ConfigError("agent_command is empty; expected a command")
+    return parts
+
+
+def _replaced(parts: list[str], words: Mapping[str, str]) -> list[str]:
+    """With placeholders replaced inside the words: a query never becomes several words."""
     for placeholder, text in words.items():
         parts = [text if part == placeholder else part.replace(placeholder, text) for part in parts]
     return parts
@@ -112,31 +119,13 @@ def _variables(attempt: OpenAttempt, model: str) -> dict[str, str]:
     }
 
 
-@contextmanager
-def _directory(kept: Path | None) -> Iterator[Path]:
-    if kept is None:
-        with tempfile.TemporaryDirectory(prefix="tandem-agent-", ignore_cleanup_errors=True) as temporary:
-            yield Path(temporary)
-        return
-    folder = kept.absolute()
-    folder.mkdir(parents=True, exist_ok=True)
-    yield folder
-    size = sum(file.lstat().st_size for file in folder.rglob("*") if file.is_file())
-    if size > MAX_KEPT_BYTES:
-        log.warning("agent's directory deleted: %s has %d bytes, more than %d", folder, size, MAX_KEPT_BYTES)
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-async def _until_it_ends(child: ServerProcess, told: bytes, folder: Path) -> EndedCommand:
-    process = child.process
-    assert process.stdin is not None
-    assert process.stdout is not None
-    assert process.stderr is not None
+async def _until_it_ends(running: RunningCommand, told: bytes, outputs: Path | None) -> EndedCommand:
     async with asyncio.TaskGroup() as group:
-        group.create_task(_tell(process.stdin, told), name="agent stdin")
-        out = group.create_task(_kept(process.stdout, folder / "stdout.txt"), name="agent stdout")
-        err = group.create_task(_kept(process.stderr, folder / "stderr.txt"), name="agent stderr")
-    return EndedCommand(await process.wait(), out.result(), err.result())
+        group.create_task(_tell(running.stdin, told), name="agent stdin")
+        out = group.create_task(_kept(running.stdout, outputs and outputs / "stdout.txt"), name="agent stdout")
+        err = group.create_task(_kept(running.stderr, outputs and outputs / "stderr.txt"), name="agent stderr")
+    status, stderr = await running.ended(), err.result()
+    return EndedCommand(status, out.result(), stderr, running.exceeded(status, stderr))
 
 
 async def _tell(stdin: asyncio.StreamWriter, told: bytes) -> None:
@@ -146,13 +135,15 @@ async def _tell(stdin: asyncio.StreamWriter, told: bytes) -> None:
     stdin.close()
 
 
-async def _kept(pipe: StreamReader, file: Path) -> str:
+async def _kept(pipe: StreamReader, file: Path | None) -> str:
     """Write the beginning to the file; return the end."""
     tail = b""
     left = MAX_OUTPUT_BYTES
-    with file.open("wb") as kept:
+    with ExitStack() as stack:
+        kept = stack.enter_context(file.open("wb")) if file is not None else None
         while piece := await pipe.read(PIECE_BYTES):
-            kept.write(piece[:left])
+            if kept is not None:
+                kept.write(piece[:left])
             left = max(0, left - len(piece))
             tail = (tail + piece)[-4 * MAX_TAIL_CHARS :]  # a character has at most 4 bytes
     return tail.decode(errors="replace").strip()[-MAX_TAIL_CHARS:]

@@ -1,11 +1,31 @@
 """Settings for episodes that a foreign agent plays. Guide: docs/any_agent.md. They are fields of the sampler's configuration."""
 
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Self
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, model_validator
 
+from sampler.mcp_docker.sandbox.launch import ContainerOptions
+from sampler.mcp_docker.sandbox.limit_settings import Count, LimitSettings
 from shared.configuration.secrets import secret_field
+
+_CONTAINER = ContainerOptions()
+
+
+class AgentLimits(LimitSettings, frozen=True, extra="forbid"):
+    """Limits of an isolated command, with all its descendants. Its time is episode_timeout_s."""
+
+    memory_mb: Count = Field(2048, description="Memory.")
+    processes: Count = Field(256, description="Processes and threads of an episode.")
+    open_files: Count = Field(1024, description="Open files of one process.")
+
+
+class AgentContainer(BaseModel, frozen=True, extra="forbid"):
+    """The containers of agent_isolation: container."""
+
+    image: str = Field(_CONTAINER.image, description="Image of the command's programs; it is not pulled.")
+    runtime: str = Field(_CONTAINER.runtime, description="Runtime of the engine. Empty: the engine's default.")
+    cpus: float = Field(_CONTAINER.cpus, gt=0, description="Processor cores of one container.")
 
 
 class AgentPlayConfig(BaseModel):
@@ -30,6 +50,24 @@ class AgentPlayConfig(BaseModel):
         None,
         description="Folder that keeps each command's working directory, with its stdout and stderr, as RECORD. None: a "
         "temporary directory, deleted with the episode.",
+    )
+    agent_isolation: Literal["none", "process", "bubblewrap", "container"] = Field(
+        "none",
+        description="Run agent_command in MCP-Docker's sandbox of this level: it can write only its own folder, reads only what "
+        "it needs, and agent_limits end it. In place of tool_user and tool_sandbox. See docs/any_agent.md.",
+    )
+    agent_limits: AgentLimits = Field(
+        AgentLimits(),
+        description="Limits of an isolated command with all its processes: cpu_s, memory_mb, processes, open_files, file_mb, "
+        "folder_mb, output_mb. One that is exceeded ends the attempt.",
+    )
+    agent_readable: list[Path] = Field(
+        [],
+        description="Files and folders that an isolated command may read, besides the system's, Python's, and the files (with "
+        "their virtual environments) that agent_command names by whole paths.",
+    )
+    agent_container: AgentContainer = Field(
+        AgentContainer(), description="For agent_isolation: container: image, runtime, cpus."
     )
     agent_parameters: Literal["override", "refuse"] = Field(
         "override",
@@ -60,3 +98,18 @@ class AgentPlayConfig(BaseModel):
         gt=0,
         description="An attempt that was claimed from outside and has no request for this long counts as failed.",
     )
+
+    @model_validator(mode="after")
+    def isolation_is_for_a_command_of_its_own(self) -> Self:
+        if self.agent_isolation == "none":
+            return self
+        if self.agent_command is None:
+            raise ValueError(
+                f"agent_isolation is {self.agent_isolation!r} without agent_command, which it isolates; set both, or neither"
+            )
+        if self.agent_preload:
+            raise ValueError(
+                f"agent_preload and agent_isolation = {self.agent_isolation} are both set, and a fork runs outside of the "
+                "sandbox; leave out one of them"
+            )
+        return self

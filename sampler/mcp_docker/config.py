@@ -6,30 +6,22 @@ from typing import Annotated, ClassVar, Literal, Self
 from pydantic import Field, model_validator
 
 from sampler.mcp_docker.sandbox import ContainerOptions, Limits
+from sampler.mcp_docker.sandbox.limit_settings import LimitSettings, Seconds
 from shared.configuration.loading import LogLevel, ServiceConfig
 from shared.configuration.secrets import secret_field
 from shared.configuration.sections import Section
 from shared.names import LOOPBACK_HOSTS
 
-Seconds = Annotated[float, Field(gt=0)]
 _DEFAULTS = Limits()
 _CONTAINER = ContainerOptions()
 Level = Literal["process", "bubblewrap", "container"]
-Count = Annotated[int, Field(gt=0)]
 Megabytes = Annotated[int, Field(gt=0, le=1024)]
 
 
-class ToolLimitSettings(Section):
+class ToolLimitSettings(LimitSettings, Section):
     """Limits of every tool server's processes, with all their descendants."""
 
-    cpu_s: Seconds = Field(_DEFAULTS.cpu_s, description="Processor time.")
-    memory_mb: Count = Field(_DEFAULTS.memory_mb, description="Memory.")
-    processes: Count = Field(_DEFAULTS.processes, description="Processes and threads of a session.")
-    open_files: Count = Field(_DEFAULTS.open_files, description="Open files of one process.")
-    file_mb: Count = Field(_DEFAULTS.file_mb, description="Size of one file.")
-    folder_mb: Count = Field(_DEFAULTS.folder_mb, description="All files of a session together.")
     lifetime_s: Seconds = Field(_DEFAULTS.lifetime_s, description="Time from the start of the processes.")
-    output_mb: Count = Field(_DEFAULTS.output_mb, description="Output on stdout and stderr together.")
 
 
 class ContainerSettings(Section):

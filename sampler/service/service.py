@@ -130,6 +130,8 @@ class SamplerService:
             asyncio.get_running_loop().add_signal_handler(number, self._stop.set)
         asked = await self._store.questions.asked_of_samplers(self._config.policy)
         self._playable.check(asked)
+        if self._config.agent_isolation != "none":
+            await self._resources.agent_sandbox.open(self._config)
         await self._keep_settings()
         await self._look()
         loops = {
@@ -157,6 +159,7 @@ class SamplerService:
             await self._engines.close()
             await self._resources.agents.close()
             await self._resources.preloaded.close()
+            await self._resources.agent_sandbox.close()
             await self._store.workers.leave(self._worker)
 
     async def _keep_settings(self) -> None:

@@ -41,8 +41,8 @@ class Observer:
         """Is a limit exceeded? Then all processes are ended."""
         return False
 
-    def ended(self) -> None:
-        """No process is left."""
+    def ended(self, status: int | None) -> None:
+        """No process is left. `status`: the server's, as of `waitpid`; None: it was ended."""
 
 
 class ServerProcesses:
@@ -119,7 +119,7 @@ def keep(
         if children.status is None and observer.look(children.server):
             break
     _end(children, leave_s if children.status is None else LEFTOVERS_LEAVE_S, kill_s)
-    observer.ended()
+    observer.ended(children.status)
     _end_as(children.status)
 
 

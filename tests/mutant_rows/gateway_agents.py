@@ -3,6 +3,7 @@
 from tests.mutant_rows.mutant import Mutant
 
 AGENTS = "tests/sampler/gateway/test_agent_sampler.py"
+ISOLATION = "tests/sampler/gateway/test_agent_isolation.py"
 PRELOAD = "tests/sampler/gateway/test_preload.py"
 
 MUTANTS = (
@@ -37,7 +38,7 @@ MUTANTS = (
     Mutant(
         "an agent's processes end with its command",
         "sampler/gateway/child.py",
-        "            await asyncio.shield(end_process(child))",
+        "            await asyncio.shield(running.end())",
         "            pass",
         f"{AGENTS}::test_a_command_ends_with_its_episodes_time",
     ),
@@ -47,6 +48,90 @@ MUTANTS = (
         "tail = (tail + piece)",
         "tail = piece",
         f"{AGENTS}::test_last_words_in_many_pieces_are_told_whole",
+    ),
+    Mutant(
+        "an isolated agent runs in its sandbox",
+        "sampler/gateway/agent_sampler.py",
+        "            isolated=isolated,\n",
+        "            isolated=None,\n",
+        f"{ISOLATION}::test_a_command_sees_neither_other_attempts_nor_the_samplers_secrets",
+    ),
+    Mutant(
+        "a task names no file that an isolated agent may read",
+        "sampler/gateway/agent_sandbox.py",
+        "files_named_in((program, *command[1:]))",
+        "files_named_in((program, *words[1:]))",
+        f"{ISOLATION}::test_a_task_cannot_name_a_file_to_be_read",
+    ),
+    Mutant(
+        "an isolated agent's limit is named",
+        "sampler/gateway/agent_sampler.py",
+        "        if ended.exceeded:\n",
+        "        if False:\n",
+        f"{ISOLATION}::test_a_limit_ends_the_attempt_and_is_named",
+    ),
+    Mutant(
+        "a limit that the kernel keeps is named",
+        "sampler/mcp_docker/sandbox/watch.py",
+        "        if status and (kept := ",
+        "        if False and (kept := ",
+        f"{ISOLATION}::test_a_limit_ends_the_attempt_and_is_named",
+    ),
+    Mutant(
+        "a limit that the kernel keeps by a refusal is named",
+        "sampler/gateway/agent_sandbox.py",
+        '(self._perhaps(stderr) if status else "")',
+        '""',
+        f"{ISOLATION}::test_a_limit_ends_the_attempt_and_is_named",
+    ),
+    Mutant(
+        "a sampler removes what a killed one left of its agents",
+        "sampler/mcp_docker/sandbox/folders.py",
+        "    left = await reap_left_over(mine)\n",
+        "    left = LeftOver()\n",
+        f"{ISOLATION}::test_a_killed_sampler_leaves_nothing_after_the_next_ones_start",
+    ),
+    Mutant(
+        "samplers have state folders of their own",
+        "sampler/mcp_docker/sandbox/folders.py",
+        "            with contextlib.suppress(StateFolderTaken):\n                found.append(_locked(folder))",
+        "            found.append(folder)",
+        f"{ISOLATION}::test_a_killed_sampler_leaves_nothing_after_the_next_ones_start",
+    ),
+    Mutant(
+        "a level that is not there is refused at the sampler's start",
+        "sampler/service/service.py",
+        "            await self._resources.agent_sandbox.open(self._config)\n",
+        "            pass\n",
+        f"{ISOLATION}::test_a_level_that_is_not_there_is_refused_at_the_samplers_start",
+    ),
+    Mutant(
+        "a link that an agent left is kept as a link",
+        "sampler/gateway/kept_files.py",
+        "        os.symlink(os.readlink(source), target)\n",
+        "        shutil.copy(source, target) if os.path.isfile(source) else None\n",
+        f"{ISOLATION}::test_files_are_kept_and_neither_links_nor_rights_reach_further",
+    ),
+    Mutant(
+        "what an agent left is kept up to a size",
+        "sampler/gateway/kept_files.py",
+        "if left < 0 or level > MAX_LEVELS:",
+        "if False:",
+        f"{ISOLATION}::test_a_directory_that_is_too_large_is_not_kept",
+    ),
+    Mutant(
+        "a fork outside of the sandbox is refused",
+        "sampler/gateway/config.py",
+        "        if self.agent_preload:\n",
+        "        if False:\n",
+        f"{ISOLATION}::test_settings_that_do_not_fit_are_refused",
+    ),
+    Mutant(
+        "reaping spares a living session with the same user",
+        "sampler/mcp_docker/sandbox/folders.py",
+        "and not is_of_a_living_gateway(user)",
+        "and user",
+        f"{ISOLATION}::test_reaping_spares_a_living_session_that_has_the_same_user",
     ),
     Mutant(
         "preloaded packages that start threads are refused",

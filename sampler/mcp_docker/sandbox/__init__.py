@@ -12,7 +12,14 @@ from typing import TYPE_CHECKING
 from shared.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from sampler.mcp_docker.sandbox.folders import LeftOver, discard, new_folder, reap_left_over
+    from sampler.mcp_docker.sandbox.folders import (
+        LeftOver,
+        discard,
+        new_folder,
+        own_state_folder,
+        reap_left_over,
+        release_state_folder,
+    )
     from sampler.mcp_docker.sandbox.launch import ContainerOptions, IsolationLevel, Launch, Limits
     from sampler.mcp_docker.sandbox.levels import available_levels, chosen_level
     from sampler.mcp_docker.sandbox.processes import SandboxedProcess, start
@@ -28,13 +35,18 @@ __all__ = [
     "chosen_level",
     "discard",
     "new_folder",
+    "own_state_folder",
     "reap_left_over",
+    "release_state_folder",
     "start",
 ]
 __getattr__ = lazy_names(
     __name__,
     {
-        **dict.fromkeys(("LeftOver", "discard", "new_folder", "reap_left_over"), f"{__name__}.folders"),
+        **dict.fromkeys(
+            ("LeftOver", "discard", "new_folder", "own_state_folder", "reap_left_over", "release_state_folder"),
+            f"{__name__}.folders",
+        ),
         **dict.fromkeys(("ContainerOptions", "IsolationLevel", "Launch", "Limits"), f"{__name__}.launch"),
         **dict.fromkeys(("available_levels", "chosen_level"), f"{__name__}.levels"),
         **dict.fromkeys(("SandboxedProcess", "start"), f"{__name__}.processes"),

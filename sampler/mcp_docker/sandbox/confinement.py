@@ -124,7 +124,8 @@ def _limit(what: Confinement) -> None:
         hard = resource.getrlimit(which)[1]
         if hard != resource.RLIM_INFINITY:
             most = min(most, hard)
-        resource.setrlimit(which, (most, most))
+        later = 1 if which == resource.RLIMIT_CPU else 0  # SIGXCPU, and SIGKILL a second later
+        resource.setrlimit(which, (most, most + later if hard == resource.RLIM_INFINITY else min(most + later, hard)))
 
 
 def drop_capabilities() -> None:

@@ -29,6 +29,7 @@ _ENGINE_VARIABLES = (
 def run_command(launch: SandboxLaunch, name: str, user: int | None, readable: Sequence[str]) -> list[str]:
     """`docker run …`: the process that has the container's stdin and stdout. Names of variables only: values are secrets."""
     limits, options = launch.limits, launch.container
+    cpu_s = max(1, int(limits.cpu_s))
     tmpfs = f"rw,nosuid,nodev,size={max(1, limits.memory_mb // _TMP_SHARE_OF_MEMORY)}m,mode=1777"
     owner = user if user is not None else os.getuid()
     return [
@@ -47,11 +48,11 @@ def run_command(launch: SandboxLaunch, name: str, user: int | None, readable: Se
         ),
         *("--hostname", "sandbox", "--read-only", "--tmpfs", f"/tmp:{tmpfs}", "--shm-size", "16m"),
         *("--cap-drop", "ALL", "--security-opt", "no-new-privileges", "--user", f"{owner}:{owner}", "--ipc", "private"),
-        *("--network", "bridge" if launch.network else "none"),
+        *("--network", options.network if launch.network else "none"),
         *("--memory", f"{limits.memory_mb}m", "--memory-swap", f"{limits.memory_mb}m", "--cpus", f"{options.cpus:g}"),
         *("--pids-limit", str(limits.processes)),
         *("--ulimit", f"nofile={limits.open_files}", "--ulimit", f"fsize={limits.file_mb * 1024 * 1024}"),
-        *("--ulimit", f"cpu={max(1, int(limits.cpu_s))}", "--ulimit", "core=0"),
+        *("--ulimit", f"cpu={cpu_s}:{cpu_s + 1}", "--ulimit", "core=0"),
         *(("--runtime", options.runtime) if options.runtime else ()),
         *(part for path in readable for part in ("--mount", f"type=bind,src={path},dst={path},readonly")),
         *("--mount", f"type=bind,src={launch.folder},dst={launch.folder}", "--workdir", str(launch.folder)),

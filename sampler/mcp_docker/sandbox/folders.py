@@ -8,6 +8,7 @@ import asyncio
 import contextlib
 import fcntl
 import hashlib
+import itertools
 import logging
 import os
 import shutil
@@ -15,12 +16,12 @@ import signal
 import subprocess
 import time
 import uuid
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from functools import cache
 from pathlib import Path
 
 from sampler.mcp_docker.sandbox import cgroups, containers, landlock
-from sampler.mcp_docker.sandbox.users import is_session_user, users
+from sampler.mcp_docker.sandbox.users import is_of_a_living_gateway, is_session_user, users
 from sampler.tools.server_process import MARK
 from shared.errors import ConfigError
 
@@ -33,6 +34,10 @@ _KILL_S = 30.0
 _locks: dict[Path, int] = {}
 
 
+class StateFolderTaken(ConfigError):
+    """Another process uses it."""
+
+
 @dataclass(frozen=True, slots=True)
 class LeftOver:
     """What was found and removed."""
@@ -41,6 +46,9 @@ class LeftOver:
     folders: int = 0
     containers: int = 0
     cgroups: int = 0
+
+    def __add__(self, other: "LeftOver") -> "LeftOver":
+        return LeftOver(*(mine + its for mine, its in zip(astuple(self), astuple(other), strict=True)))
 
 
 def new_folder(state_folder: Path) -> Path:
@@ -110,6 +118,36 @@ async def reap_left_over(state_folder: Path) -> LeftOver:
     return await asyncio.to_thread(_reap, state_folder, len(named))
 
 
+async def own_state_folder(base: Path) -> tuple[Path, LeftOver]:
+    """For one of several processes that share `base` (no link): the first of BASE/0, BASE/1, … that no living process uses, until
+    `release_state_folder`. What killed processes left in any of them is removed.
+    """
+    mine, *others = _free_state_folders(base)
+    left = await reap_left_over(mine)
+    for other in others:
+        left += await reap_left_over(other)
+        release_state_folder(other)
+    return mine, left
+
+
+def _free_state_folders(base: Path) -> list[Path]:
+    """Those that no living process uses, at least one. They are locked."""
+    found: list[Path] = []
+    most = max((int(folder.name) for folder in base.iterdir() if folder.name.isdecimal()), default=-1)
+    for number in itertools.count():
+        folder = base / str(number)
+        if found and number > most:
+            break
+        if folder not in _locks:
+            with contextlib.suppress(StateFolderTaken):
+                found.append(_locked(folder))
+    return found
+
+
+def release_state_folder(state_folder: Path) -> None:
+    os.close(_locks.pop(state_folder.resolve()))
+
+
 def _locked(state_folder: Path) -> Path:
     state_folder.mkdir(mode=0o711, parents=True, exist_ok=True)
     state_folder = state_folder.resolve()
@@ -120,18 +158,26 @@ def _locked(state_folder: Path) -> Path:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as exc:
         os.close(file)
-        raise ConfigError(f"{state_folder}: another gateway uses this state folder; expected one of its own") from exc
+        raise StateFolderTaken(
+            f"{state_folder}: another gateway uses this state folder; expected one of its own"
+        ) from exc
     _locks[state_folder] = file
     return state_folder
 
 
 def _reap(state_folder: Path, found_containers: int) -> LeftOver:
     folders = [folder for folder in state_folder.iterdir() if folder.is_dir() and not folder.is_symlink()]
-    owners = {folder.lstat().st_uid for folder in folders} if os.geteuid() == 0 else set()
+    owners = {folder: folder.lstat().st_uid for folder in folders} if os.geteuid() == 0 else {}
+    ended = {
+        folder: user for folder, user in owners.items() if is_session_user(user) and not is_of_a_living_gateway(user)
+    }
     joined = cgroups.left_over(folder_key(state_folder))
-    processes = _end_processes(state_folder, {owner for owner in owners if is_session_user(owner)}, joined)
+    processes = _end_processes(state_folder, set(ended.values()), joined)
     for folder in folders:
-        _discard(folder)
+        if folder in owners.keys() - ended.keys():
+            _remove_tree(folder)  # its user is another session's by now
+        else:
+            _discard(folder)
     for cgroup in joined:
         with contextlib.suppress(OSError):
             cgroup.rmdir()

@@ -38,6 +38,7 @@ class ContainerOptions:
     image: str = "python:3.11-slim"
     runtime: str = ""  # of the engine, for example "runsc"; "": the engine's default
     cpus: float = 1.0
+    network: str = "bridge"  # the engine's, for a launch that may use the network
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,16 +14,16 @@ from shared.errors import ConfigError
 _TRY_S = 60.0
 
 
-def chosen_level(asked: IsolationLevel | None) -> IsolationLevel:
+def chosen_level(asked: IsolationLevel | None, option: str = "isolation") -> IsolationLevel:
     """`asked`, or the strongest of process and bubblewrap that works here. A container needs an image: it has to be asked for.
 
-    Raises ConfigError, with the reason, if it does not work here.
+    Raises ConfigError, with the reason and the `option` that asked, if it does not work here.
     """
     if asked is None:
         return IsolationLevel.PROCESS if problem(IsolationLevel.BUBBLEWRAP) else IsolationLevel.BUBBLEWRAP
     if why := problem(asked):
         raise ConfigError(
-            f"isolation: {asked} does not work on this machine: {why}; there are {', '.join(available_levels())}"
+            f"{option}: {asked} does not work on this machine: {why}; there are {', '.join(available_levels())}"
         )
     return asked
 

@@ -47,6 +47,7 @@ class SandboxedProcess:
         self.pid = process.pid
         self.stdin = process.stdin
         self.stdout = process.stdout
+        self.stderr_pipe = process.stderr if output.streams_stderr else None
         self._process = process
         self._server = ServerProcess(process, lifeline, mark)
         self._report = report
@@ -97,9 +98,10 @@ class SandboxedProcess:
 class _BoundedOutput(SubprocessStreamProtocol):
     """Counts what is written to stdout and stderr, keeps the end of stderr, and ends the process that writes too much."""
 
-    def __init__(self, most_bytes: int, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, most_bytes: int, streams_stderr: bool, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__(limit=_READ_AHEAD_BYTES, loop=loop)
         self.most_bytes = most_bytes
+        self.streams_stderr = streams_stderr
         self.exceeded = False
         self.stderr_end = b""
         self._bytes = 0
@@ -120,12 +122,15 @@ class _BoundedOutput(SubprocessStreamProtocol):
             return
         if fd == 2:
             self.stderr_end = (self.stderr_end + data)[-_KEPT_BYTES:]
-        else:
+        if fd != 2 or self.streams_stderr:
             super().pipe_data_received(fd, data)
 
 
-async def start(launch: SandboxLaunch, level: IsolationLevel) -> SandboxedProcess:
-    """Raises OSError, and ConfigError if the command or the folder cannot be used at this level."""
+async def start(launch: SandboxLaunch, level: IsolationLevel, streams_stderr: bool = False) -> SandboxedProcess:
+    """`streams_stderr`: `stderr_pipe` must be read, like `stdout`.
+
+    Raises OSError, and ConfigError if the command or the folder cannot be used at this level.
+    """
     mark = _mark(launch)
     plan = _plan(launch, level, mark)
     wardens_end, lifeline = os.pipe()
@@ -134,7 +139,7 @@ async def start(launch: SandboxLaunch, level: IsolationLevel) -> SandboxedProces
     loop = asyncio.get_running_loop()
     try:
         transport, protocol = await loop.subprocess_exec(
-            lambda: _BoundedOutput(launch.limits.output_mb * _MB, loop),
+            lambda: _BoundedOutput(launch.limits.output_mb * _MB, streams_stderr, loop),
             *_warden_command(plan, wardens_end, wardens_report),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

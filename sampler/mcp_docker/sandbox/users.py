@@ -37,8 +37,32 @@ class Users:
             f"sandbox: all {self._most} users of this gateway's sessions are taken; expected fewer sessions"
         )
 
+    def has(self, user: int) -> bool:
+        return self._first <= user < self._first + self._most
+
+    def is_taken(self, user: int) -> bool:
+        return user - self._first in self._used
+
     def give_back(self, user: int) -> None:
         self._used.discard(user - self._first)
+
+
+def is_of_a_living_gateway(user: int) -> bool:
+    """Of a block that a process has taken: this one's, of which sessions have it now, or another's."""
+    if _USERS and _USERS[0].has(user):
+        return _USERS[0].is_taken(user)
+    size = BLOCK if first_user() == _FIRST else BLOCK // 2
+    try:
+        file = os.open(LOCKS / f"users-{(user - first_user()) // size}.lock", os.O_RDWR | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(file)
+    return False
 
 
 def is_session_user(user: int) -> bool:

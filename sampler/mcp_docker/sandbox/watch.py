@@ -20,6 +20,10 @@ _SCAN_SHARE = 20  # reading the folder takes at most this part of the time
 _ENTRY_BYTES = 4096
 _MOST_LEVELS = 128
 _REMOVE_S = 60  # for an engine that does not answer; the next gateway removes the container then
+_SIGNALS = {
+    signal.SIGXCPU.value: "cpu_s: a process used as much processor time as all may",
+    signal.SIGXFSZ.value: "file_mb: a process wrote a larger file",
+}
 _MB = 1024 * 1024
 _TICKS = os.sysconf("SC_CLK_TCK")
 _PAGE = os.sysconf("SC_PAGE_SIZE")
@@ -48,16 +52,19 @@ class Watch(Observer):
         self._end = time.monotonic() + bounds.lifetime_s
         self._cpu_s = -1.0
         self._next_scan = 0.0
+        self._has_told = False
         self.next_look_s: float | None = _BUSY_S
 
     def look(self, server: int) -> bool:
         exceeded = self._exceeded()
         if exceeded is None:
             return False
-        os.write(self._report, exceeded.encode())
+        self._tell(exceeded)
         return True
 
-    def ended(self) -> None:
+    def ended(self, status: int | None) -> None:
+        if status and (kept := _kept_by_the_kernel(self._cgroups, self._bounds, status)):
+            self._tell(kept)
         for cgroup in self._cgroups:
             with contextlib.suppress(OSError):
                 os.rmdir(cgroup)
@@ -65,6 +72,12 @@ class Watch(Observer):
             signal.signal(signal.SIGALRM, signal.SIG_DFL)
             signal.alarm(_REMOVE_S)
             os.waitpid(os.posix_spawnp(self._remove[0], self._remove, os.environ), 0)
+
+    def _tell(self, exceeded: str) -> None:
+        """The first alone: what follows may be its consequence."""
+        if not self._has_told:
+            os.write(self._report, exceeded.encode())
+            self._has_told = True
 
     def _exceeded(self) -> str | None:
         now = time.monotonic()
@@ -99,6 +112,25 @@ class Watch(Observer):
         if sum(memory for _, memory in used) > most and sum(map(_share_of_memory, alive)) > most:
             return f"memory_mb: the processes use more than {self._bounds.memory_mb} MB together"
         return None
+
+
+def _kept_by_the_kernel(cgroups: list[str], bounds: Bounds, status: int) -> str | None:
+    """The limit that a cgroup kept, by its own count, or an rlimit, by its own signal."""
+    code = os.waitstatus_to_exitcode(status)
+    if (exceeded := _SIGNALS.get(-code if code < 0 else code - 128)) is not None:  # bubblewrap adds 128
+        return exceeded
+    counts = {
+        "memory.oom_control oom_kill": f"memory_mb: the processes used more than {bounds.memory_mb} MB together",
+        "memory.events oom_kill": f"memory_mb: the processes used more than {bounds.memory_mb} MB together",
+        "pids.events max": f"processes: more than {bounds.processes} processes and threads were started",
+    }
+    for cgroup in cgroups:
+        for count, exceeded in counts.items():
+            file, name = count.split()
+            with contextlib.suppress(OSError), open(f"{cgroup}/{file}", encoding="ascii") as lines:
+                if any(line.split()[0] == name and line.split()[1] != "0" for line in lines):
+                    return exceeded
+    return None
 
 
 def memory_of(pid: int) -> int:

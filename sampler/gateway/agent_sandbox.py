@@ -1,0 +1,190 @@
+"""Runs agents' commands in the sandbox of MCP-Docker (`agent_isolation`).
+
+    TEMPORARY/tandem-UID/agents/N        a sampler's state folder; N: the first that no living sampler uses
+    TEMPORARY/tandem-UID/agents/N/NAME   an attempt's folder: the only one in which its command may write
+
+Its output is written outside of it, and what it left there is copied out when all its processes have ended.
+"""
+
+import asyncio
+import logging
+import os
+import shutil
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import astuple
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from sampler.config import SamplerConfig
+from sampler.gateway.kept_files import copy_out
+from sampler.gateway.workplace import RunningCommand, Workplace
+from sampler.mcp_docker.sandbox.launch import ContainerOptions, IsolationLevel, SandboxLaunch, SandboxLimits
+from shared.errors import ConfigError
+from shared.files.private_folder import temporary_folder
+
+if TYPE_CHECKING:
+    from sampler.mcp_docker.sandbox import SandboxedProcess
+
+log = logging.getLogger(__name__)
+
+_MORE_S = 60.0  # than an episode may take: its time-out ends the command before this does
+_VENV = "pyvenv.cfg"
+_LAST_WORDS_CHARS = 400
+_REFUSALS = {  # what programs say when a limit of the kernel refuses them something
+    "MemoryError": "memory_mb",
+    "Cannot allocate memory": "memory_mb",
+    "bad_alloc": "memory_mb",
+    "out of memory": "memory_mb",
+    "can't start new thread": "processes",
+    "Resource temporarily unavailable": "processes",
+    "Too many open files": "open_files",
+    "File too large": "file_mb",
+}
+
+
+class AgentSandbox:
+    """One per sampler process, whose commands are all alike. Opened at the sampler's start."""
+
+    def __init__(self) -> None:
+        self._opening = asyncio.Lock()
+        self._state: Path | None = None
+        self._level = IsolationLevel.PROCESS
+        self._limits, self._container = SandboxLimits(), ContainerOptions()
+        self._readable: list[Path] = []
+
+    async def open(self, config: SamplerConfig) -> None:
+        """Raises ConfigError if the level does not work on this machine. Removes what killed samplers left."""
+        async with self._opening:
+            if self._state is not None:
+                return
+            self._level = IsolationLevel(config.agent_isolation)
+            self._limits = SandboxLimits(
+                **config.agent_limits.model_dump(), lifetime_s=config.episode_timeout_s + _MORE_S
+            )
+            self._container = ContainerOptions(**config.agent_container.model_dump(), network="host")
+            self._readable = [path.absolute() for path in config.agent_readable]
+            if missing := [path for path in self._readable if not path.exists()]:
+                raise ConfigError(f"agent_readable: {missing[0]} does not exist; expected files and folders")
+            self._state = await self._opened()
+
+    async def _opened(self) -> Path:
+        from sampler.mcp_docker.sandbox.folders import own_state_folder
+        from sampler.mcp_docker.sandbox.levels import chosen_level
+        from sampler.mcp_docker.sandbox.users import users
+
+        await asyncio.to_thread(chosen_level, self._level, "agent_isolation")
+        if os.geteuid() == 0:
+            users()  # raises ConfigError if too many gateways have taken some
+        state, left = await own_state_folder(temporary_folder("agents"))
+        if any(astuple(left)):
+            log.warning("removed what agents of an earlier sampler left behind: %s", left)
+        log.info("agent_command is isolated level=%s folder=%s", self._level, state)
+        return state
+
+    async def close(self) -> None:
+        from sampler.mcp_docker.sandbox.folders import release_state_folder
+
+        async with self._opening:
+            if self._state is not None:
+                release_state_folder(self._state)
+                self._state = None
+
+    @asynccontextmanager
+    async def workplace(self, kept: Path | None, command: Sequence[str]) -> AsyncIterator[Workplace]:
+        """`kept`: where to keep its files. `command`: its words in the settings; the files that they name may be read."""
+        from sampler.mcp_docker.sandbox.folders import new_folder
+
+        assert self._state is not None, "opened"
+        folder = new_folder(self._state)
+        started: list[SandboxedProcess] = []
+        try:
+
+            async def start(words: Sequence[str], variables: Mapping[str, str]) -> RunningCommand:
+                started.append(await self._started(folder, words, variables, command))
+                return self._running(started[-1])
+
+            owner = folder.stat()
+            yield Workplace(folder, _made(kept), (owner.st_uid, owner.st_gid), start)
+        finally:
+            await asyncio.shield(_leave(folder, kept, started))
+
+    async def _started(
+        self, folder: Path, words: Sequence[str], variables: Mapping[str, str], command: Sequence[str]
+    ) -> "SandboxedProcess":
+        from sampler.mcp_docker.sandbox.processes import start
+
+        readable, environment = [*self._readable], dict(variables)
+        if self._level is not IsolationLevel.CONTAINER:  # whose image has its programs
+            environment["PATH"] = os.environ.get("PATH", os.defpath)
+            program = shutil.which(words[0])
+            if program is None:
+                raise ConfigError(f"agent_command: {words[0]} is not a program on the PATH; expected its whole path")
+            words = [program, *words[1:]]
+            readable += files_named_in((program, *command[1:]))
+        launch = SandboxLaunch(
+            command=tuple(words),
+            folder=folder,
+            environment=environment,
+            limits=self._limits,
+            network=True,
+            readable=tuple(readable),
+            container=self._container,
+        )
+        return await start(launch, self._level, streams_stderr=True)
+
+    def _running(self, process: "SandboxedProcess") -> RunningCommand:
+        assert process.stderr_pipe is not None
+
+        def exceeded(status: int, stderr: str) -> str:
+            return process.exceeded or (self._perhaps(stderr) if status else "")
+
+        return RunningCommand(process.stdin, process.stdout, process.stderr_pipe, process.wait, process.stop, exceeded)
+
+    def _perhaps(self, stderr: str) -> str:
+        """The limit at which the kernel refused something to the command, as its own last words let one think."""
+        last = stderr[-_LAST_WORDS_CHARS:]
+        name = next((limit for words, limit in _REFUSALS.items() if words in last), None)
+        return "" if name is None else f"perhaps {name}, which is {getattr(self._limits, name)}"
+
+
+def _made(kept: Path | None) -> Path | None:
+    if kept is not None:
+        kept.mkdir(parents=True, exist_ok=True)
+    return kept
+
+
+async def _leave(folder: Path, kept: Path | None, started: Sequence["SandboxedProcess"]) -> None:
+    from sampler.mcp_docker.sandbox.folders import discard
+
+    try:
+        for process in started:  # again: a second cancellation does not wait for the first one's end
+            await process.stop()
+        if kept is not None:
+            await asyncio.to_thread(copy_out, folder, kept)
+    finally:
+        await discard(folder)
+
+
+@cache
+def files_named_in(command: tuple[str, ...]) -> list[Path]:
+    """What the command's own words name by whole paths: programs, scripts, and the virtual environments of Pythons."""
+    found = []
+    for word in filter(os.path.isabs, command):
+        path = Path(word)
+        if not path.is_file():
+            continue
+        found.append(path)
+        environment = path.parent.parent
+        if (environment / _VENV).is_file():
+            found += [environment, *_base_of(environment)]
+    return found
+
+
+def _base_of(environment: Path) -> list[Path]:
+    """The Python installation of a virtual environment."""
+    lines = (environment / _VENV).read_text(encoding="utf-8").splitlines()
+    return [
+        Path(value.strip()).parent for key, _, value in (line.partition("=") for line in lines) if key.strip() == "home"
+    ]

@@ -1,0 +1,79 @@
+"""Where an agent's command runs, and how it is started there: as a plain child, or in a sandbox (`agent_sandbox`)."""
+
+import asyncio
+import os
+import pwd
+import tempfile
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from sampler.gateway.kept_files import bound
+from sampler.tools.isolation import Sandbox, wrapped
+from sampler.tools.server_process import end_process, start_process
+from sampler.tools.servers import ToolServer
+
+
+@dataclass(frozen=True, slots=True)
+class RunningCommand:
+    """`ended`: its status, when it has ended. `end`: all its processes, and return when none is left.
+
+    `exceeded`: from its status and the end of its stderr to the limit that ended it, by its name and in words; empty: none.
+    """
+
+    stdin: asyncio.StreamWriter
+    stdout: asyncio.StreamReader
+    stderr: asyncio.StreamReader
+    ended: Callable[[], Awaitable[int]]
+    end: Callable[[], Awaitable[None]]
+    exceeded: Callable[[int, str], str] = lambda status, stderr: ""
+
+
+@dataclass(frozen=True, slots=True)
+class Workplace:
+    """`folder`: the command's directory, of the user `owner` (user and group; None: this process's).
+
+    `outputs`: the folder in which its output is kept. `start`: from its words and variables.
+    """
+
+    folder: Path
+    outputs: Path | None
+    owner: tuple[int, int] | None
+    start: Callable[[Sequence[str], Mapping[str, str]], Awaitable[RunningCommand]]
+
+
+@asynccontextmanager
+async def plain_workplace(kept: Path | None, user: str | None, sandbox: Sandbox) -> AsyncIterator[Workplace]:
+    """`kept`: the directory to keep. `user`, `sandbox`: as for tool servers. Raises ConfigError."""
+    with _directory(kept) as folder:
+        owner = None
+        if user is not None:
+            found = pwd.getpwnam(user)
+            owner = found.pw_uid, found.pw_gid
+            os.chown(folder, *owner)
+
+        async def start(words: Sequence[str], variables: Mapping[str, str]) -> RunningCommand:
+            agent = ToolServer("agent", command=words[0], args=tuple(words[1:]), env=variables, cwd=str(folder))
+            child = await start_process(wrapped(agent, user, sandbox))
+            process = child.process
+            assert process.stdin is not None
+            assert process.stdout is not None
+            assert process.stderr is not None
+            return RunningCommand(
+                process.stdin, process.stdout, process.stderr, process.wait, lambda: end_process(child)
+            )
+
+        yield Workplace(folder, folder, owner, start)
+
+
+@contextmanager
+def _directory(kept: Path | None) -> Iterator[Path]:
+    if kept is None:
+        with tempfile.TemporaryDirectory(prefix="tandem-agent-", ignore_cleanup_errors=True) as temporary:
+            yield Path(temporary)
+        return
+    folder = kept.absolute()
+    folder.mkdir(parents=True, exist_ok=True)
+    yield folder
+    bound(folder)
