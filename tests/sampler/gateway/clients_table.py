@@ -94,23 +94,33 @@ def _marked(**fields: str) -> str:
 
 
 async def row(
-    folder: Path, store: Store, python: str, package: str, dialect: str, streamed: bool, script: str
+    folder: Path, store: Store, isolation: str, python: str, package: str, dialect: str, streamed: bool, script: str
 ) -> tuple[str, bool]:
     command = f"{python} {HERE}/" + script.format(python=sys.executable, box=BOX)
     if script.startswith("import "):  # a file: smolagents reads the source of its tools
         command = shlex.join([python, str(block_of(script, folder))])
     version = await asyncio.to_thread(version_of, python, package)
     engine = ModelScoredEngine(replies_to(package))
-    return await line_of(store, engine, command, package, version, dialect, streamed)
+    return await line_of(store, engine, command, package, version, dialect, streamed, isolation)
 
 
 async def line_of(
-    store: Store, engine: ScriptedEngine, command: str, package: str, version: str, dialect: str, streamed: bool
+    store: Store,
+    engine: ScriptedEngine,
+    command: str,
+    package: str,
+    version: str,
+    dialect: str,
+    streamed: bool,
+    isolation: str = "none",
 ) -> tuple[str, bool]:
     """A line of the table for an episode that `command` plays, and whether all is well."""
     options = {"max_tokens": MOST, "max_prompt_tokens": MOST, "agent_command": command}
+    if isolation != "none":
+        options |= {"agent_isolation": isolation, "agent_readable": [BOX.parent]}  # its own modules are next to it
     async with an_episode(store, engine, None, **options) as sampler:
         await play(sampler)
+        await sampler.resources.agent_sandbox.close()
         record, _, dispatches = await ended(store, sampler)
         worst = float("nan")
         if record.error is None and isinstance(engine, ModelScoredEngine):
@@ -151,7 +161,7 @@ def kind_of(dispatch: DispatchedSamplingTask, dispatches: Sequence[DispatchedSam
     return "bridge" if dispatch.shared_length == len(prompt) + len(reply) else "fork"
 
 
-async def main(pythons: Sequence[str], only: str) -> int:
+async def main(pythons: Sequence[str], only: str, isolation: str) -> int:
     print(HEADING)
     good = True
     with tempfile.TemporaryDirectory() as folder, Mongod(Path(folder)) as mongod:
@@ -161,7 +171,7 @@ async def main(pythons: Sequence[str], only: str) -> int:
                 print(f"{client[0]:24} not installed")
                 continue
             async with Store.open(mongod.connection_string, f"clients-{number}") as store:
-                text, passed = await row(Path(folder), store, python, *client)
+                text, passed = await row(Path(folder), store, isolation, python, *client)
             print(text, flush=True)
             good = good and passed
     return 0 if good else 1
@@ -173,5 +183,6 @@ if __name__ == "__main__":
         "--python", action="append", required=True, help="an interpreter of an environment with agents' packages"
     )
     parser.add_argument("--only", default="", help="a word of the rows to play")
+    parser.add_argument("--isolation", default="none", help="agent_isolation: process, bubblewrap or container")
     given = parser.parse_args()
-    sys.exit(asyncio.run(main([str(Path(one).absolute()) for one in given.python], given.only)))
+    sys.exit(asyncio.run(main([str(Path(one).absolute()) for one in given.python], given.only, given.isolation)))
