@@ -10,6 +10,7 @@ import asyncio
 import logging
 import os
 import shutil
+import signal
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import astuple
@@ -31,6 +32,7 @@ log = logging.getLogger(__name__)
 
 _MORE_S = 60.0  # than an episode may take: its time-out ends the command before this does
 _VENV = "pyvenv.cfg"
+_CONTAINER_KILLED = 128 + signal.SIGKILL  # the engine counts why, and forgets it with the container
 _LAST_WORDS_CHARS = 400
 _REFUSALS = {  # what programs say when a limit of the kernel refuses them something
     "MemoryError": "memory_mb",
@@ -138,14 +140,16 @@ class AgentSandbox:
         assert process.stderr_pipe is not None
 
         def exceeded(status: int, stderr: str) -> str:
-            return process.exceeded or (self._perhaps(stderr) if status else "")
+            return process.exceeded or (self._perhaps(status, stderr) if status else "")
 
         return RunningCommand(process.stdin, process.stdout, process.stderr_pipe, process.wait, process.stop, exceeded)
 
-    def _perhaps(self, stderr: str) -> str:
-        """The limit at which the kernel refused something to the command, as its own last words let one think."""
+    def _perhaps(self, status: int, stderr: str) -> str:
+        """The limit at which the kernel refused something to the command, as its end and its last words let one think."""
         last = stderr[-_LAST_WORDS_CHARS:]
         name = next((limit for words, limit in _REFUSALS.items() if words in last), None)
+        if self._level is IsolationLevel.CONTAINER and status == _CONTAINER_KILLED:
+            name = "memory_mb"
         return "" if name is None else f"perhaps {name}, which is {getattr(self._limits, name)}"
 
 

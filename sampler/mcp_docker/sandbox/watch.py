@@ -71,7 +71,8 @@ class Watch(Observer):
         if self._remove:
             signal.signal(signal.SIGALRM, signal.SIG_DFL)
             signal.alarm(_REMOVE_S)
-            os.waitpid(os.posix_spawnp(self._remove[0], self._remove, os.environ), 0)
+            quiet = [(os.POSIX_SPAWN_OPEN, 2, os.devnull, os.O_WRONLY, 0)]  # it may have been removed already
+            os.waitpid(os.posix_spawnp(self._remove[0], self._remove, os.environ, file_actions=quiet), 0)
 
     def _tell(self, exceeded: str) -> None:
         """The first alone: what follows may be its consequence."""

@@ -25,13 +25,24 @@ from sampler.gateway.agent_sandbox import AgentSandbox, files_named_in
 from sampler.gateway.child import run_command
 from sampler.gateway.kept_files import copy_out
 from sampler.gateway.server import OpenAttempt
-from sampler.mcp_docker.sandbox import IsolationLevel, Launch, discard, landlock, new_folder, reap_left_over, start
+from sampler.mcp_docker.sandbox import (
+    IsolationLevel,
+    Launch,
+    containers,
+    discard,
+    landlock,
+    new_folder,
+    reap_left_over,
+    start,
+)
 from sampler.mcp_docker.sandbox.levels import problem
 from shared.documents.states import RecordStatus, Termination
 from shared.store import Store
 from tests.conftest import ROOT
 from tests.sampler.episodes import MODEL, ended
+from tests.sampler.escapes import IMAGE
 from tests.sampler.gateway.agents import ScriptedEngine, an_episode
+from tests.sampler.gateway.test_agent_sampler import COMMAND
 from tests.sampler.mcp_docker.gateways import until_gone
 from tests.sampler.sandbox.starting import LOCAL_LEVELS, PATIENCE_S, needs
 
@@ -197,6 +208,26 @@ async def test_a_limit_ends_the_attempt_and_is_named(
     assert name.split()[0] in (record.error or "").partition("agent_limits")[2].partition(";")[0]
 
 
+@pytest.mark.skipif("DOCKER_HOST" not in os.environ, reason="DOCKER_HOST is not set; needs an engine with a test image")
+@pytest.mark.parametrize("limits", [{}, {"memory_mb": 64}])
+async def test_a_container_plays_and_meets_its_limits(store: Store, tmp_path: Path, limits: dict[str, int]) -> None:
+    needs(IsolationLevel.CONTAINER)
+    text = COMMAND + ("\nkept = bytearray(b'x') * (200 << 20)" if limits else "")
+    script = script_of(tmp_path, text)
+    options: dict[str, Any] = {"agent_readable": [script], "agent_folder": tmp_path / "kept", "agent_limits": limits}
+    options |= {"agent_command": f"python3 {script} {{query}}", "agent_container": {"image": IMAGE}}
+    async with isolated(store, "container", script, **options) as sampler:
+        await play(sampler)
+        record, _, dispatches = await ended(store, sampler)
+    assert len(dispatches) == 1
+    if not limits:
+        said = (tmp_path / "kept" / record.id / "stdout.txt").read_text()
+        assert said == "said <answer>4</answer>\nsecrets []\n"
+    assert (tmp_path / "kept" / record.id / "stderr.txt").read_text() == ""
+    assert record.score == (None if limits else 1.0)
+    assert ("memory_mb, which is 64" in (record.error or "")) == bool(limits)
+
+
 @levels
 async def test_a_command_ends_with_its_episodes_time(store: Store, tmp_path: Path, level: IsolationLevel) -> None:
     needs(level)
@@ -224,7 +255,8 @@ def configured(**options: Any) -> SamplerConfig:
 
 async def hangs(level: str) -> None:
     """A sampler with two commands that do not end."""
-    config = configured(agent_command=f'/bin/sh -c "{STUBBORN}"', agent_isolation=level)
+    command = f'/bin/sh -c "{STUBBORN}"'
+    config = configured(agent_command=command, agent_isolation=level, agent_container={"image": IMAGE})
     sandbox = AgentSandbox()
     await sandbox.open(config)
     assert config.agent_command is not None
@@ -250,12 +282,14 @@ async def test_a_task_cannot_name_a_file_to_be_read(tmp_path: Path, level: Isola
     assert (named.status, named.stdout) == (0, "s3cret")
 
 
-@levels
+@pytest.mark.parametrize("level", IsolationLevel)
 @pytest.mark.parametrize("wardens_too", [False, True])
 async def test_a_killed_sampler_leaves_nothing_after_the_next_ones_start(
     temporary: str, level: IsolationLevel, wardens_too: bool
 ) -> None:
     needs(level)
+    if level is IsolationLevel.CONTAINER and "DOCKER_HOST" not in os.environ:
+        pytest.skip("container: DOCKER_HOST is not set; needs an engine with a test image")
     base = Path(temporary) / f"tandem-{os.getuid()}" / "agents"
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     with subprocess.Popen([sys.executable, "-c", SAMPLER, level], cwd=ROOT, env=environment) as sampler:  # noqa: ASYNC220
@@ -265,7 +299,7 @@ async def test_a_killed_sampler_leaves_nothing_after_the_next_ones_start(
                 await asyncio.sleep(0.05)
         alive = psutil.Process(sampler.pid).children(recursive=True)
         wardens = psutil.Process(sampler.pid).children()
-        assert len(alive) >= 8
+        assert len(alive) >= (4 if level is IsolationLevel.CONTAINER else 8)
         living = AgentSandbox()
         config = configured(agent_command="true", agent_isolation="process")
         await living.open(config)  # of a second sampler, while the first one lives
@@ -277,6 +311,7 @@ async def test_a_killed_sampler_leaves_nothing_after_the_next_ones_start(
     next_one = AgentSandbox()
     await next_one.open(config)
     await until_gone(alive)
+    assert await containers.left_over(base / "0") == []
     assert next_one._state == base / "0"
     assert sorted(str(path.relative_to(base)) for path in base.rglob("*")) == ["0", "0/.lock", "1", "1/.lock"]
     await living.close()
