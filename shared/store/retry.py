@@ -1,8 +1,9 @@
 """Retries verbs during an outage of the database, up to `PATIENCE_S`; every verb may be repeated.
 
-A verb that is cancelled ends first, for `LET_END_S` at most, and is cancelled then. PyMongo waits with Python 3.11's
-`asyncio.wait_for`, which swallows a cancellation that arrives together with the answer; and one that arrives as the selection
-of a server times out leaves the client's lock closed for ever, so that no later command of the process is sent.
+A verb whose caller is cancelled before its first command sends nothing. One that is cancelled later ends first, for `LET_END_S`
+at most, and is cancelled then. PyMongo waits with Python 3.11's `asyncio.wait_for`, which swallows a cancellation that arrives
+together with the answer; and one that arrives as the selection of a server times out leaves the client's lock closed for ever,
+so that no later command of the process is sent.
 """
 
 import asyncio
@@ -93,7 +94,7 @@ def repeated(method: Verb) -> Verb:
         began, pause_s = time.monotonic(), FIRST_PAUSE_S
         while True:
             try:
-                return await _ended_in_any_case(method(*args, **kwargs))
+                return await _ended_in_any_case(functools.partial(method, *args, **kwargs))
             except PyMongoError as exc:
                 if isinstance(exc, OperationFailure) and exc.code in REFUSALS:
                     raise StoreRefused(f"{method.__name__}: {refusal(exc)}") from exc
@@ -133,12 +134,20 @@ def is_outage(exc: PyMongoError) -> bool:
     return passing or any(map(exc.has_error_label, PASSING_LABELS))
 
 
-async def _ended_in_any_case(commands: Awaitable[T]) -> T:
+async def _ended_in_any_case(method: Callable[[], Awaitable[T]]) -> T:
     if _is_inside.get():
-        return await commands
-    task = asyncio.ensure_future(_as_verb(commands))
+        return await method()
+
+    async def verb() -> T:
+        if answer.cancelled():
+            raise asyncio.CancelledError
+        _is_inside.set(True)
+        return await method()
+
+    task = asyncio.ensure_future(verb())
+    answer = asyncio.shield(task)
     try:
-        return await asyncio.shield(task)
+        return await answer
     except asyncio.CancelledError:
         if not await _ends(task, LET_END_S):
             task.cancel()  # no answer to what was sent: a server that hangs
@@ -146,11 +155,6 @@ async def _ended_in_any_case(commands: Awaitable[T]) -> T:
         if not task.cancelled():
             task.exception()  # its error is told to no one
         raise
-
-
-async def _as_verb(commands: Awaitable[T]) -> T:
-    _is_inside.set(True)
-    return await commands
 
 
 async def _ends(task: asyncio.Future[T], within_s: float | None) -> bool:

@@ -62,6 +62,9 @@ class Together(Generic[T, R]):
         except Exception as exc:  # noqa: BLE001 - each caller raises it, as if it had sent the command itself
             await self._failed(asked, exc)
             return
+        if len(found) != len(asked):  # whose is which is not known
+            _raise(asked, RuntimeError(f"{len(found)} answers to {len(asked)} questions; expected as many"))
+            return
         for (_, answer), each in zip(asked, found, strict=True):
             if not answer.done():
                 answer.set_result(each)
@@ -71,6 +74,10 @@ class Together(Generic[T, R]):
             for each in asked:
                 await self._answer([each])
             return
-        for _, answer in asked:
-            if not answer.done():
-                answer.set_exception(exc)
+        _raise(asked, exc)
+
+
+def _raise(asked: "Sequence[Asked[T, R]]", exc: Exception) -> None:
+    for _, answer in asked:
+        if not answer.done():
+            answer.set_exception(exc)

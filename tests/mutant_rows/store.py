@@ -11,9 +11,23 @@ DEVICES = "tests/shared/test_leases.py"
 
 MUTANTS = (
     Mutant(
+        "a caller that was cancelled before sends nothing",
+        "shared/store/retry.py",
+        "        if answer.cancelled():\n",
+        "        if False:\n",
+        "tests/shared/test_retry.py::test_a_caller_that_is_cancelled_before_the_first_command_sends_nothing",
+    ),
+    Mutant(
+        "a wrong number of answers leaves no caller waiting",
+        "shared/store/together.py",
+        "if len(found) != len(asked):",
+        "if False:",
+        "tests/shared/test_together.py::test_another_number_of_answers_than_of_questions_is_an_error_of_all",
+    ),
+    Mutant(
         "a cancelled verb ends first",
         "shared/store/retry.py",
-        "return await _ended_in_any_case(method(*args, **kwargs))",
+        "return await _ended_in_any_case(functools.partial(method, *args, **kwargs))",
         "return await method(*args, **kwargs)",
         "tests/shared/test_retry.py::test_a_cancellation_leaves_the_drivers_lock_free",
     ),
@@ -34,7 +48,7 @@ MUTANTS = (
     Mutant(
         "renewal of leases: the write",
         "shared/store/tasks.py",
-        '        renewed = {"free_at": after(lease_s)}\n',
+        '        renewed = {"free_at": after(lease_s), **({} if worker is None else {"worker": literal(worker)})}\n',
         "        renewed: dict[str, object] = {}\n",
         f"{TASKS}::test_renewal_keeps_a_lease_and_names_those_that_are_lost",
     ),

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+from collections.abc import Awaitable, Callable
 
 import pytest
 from pymongo.errors import AutoReconnect
@@ -70,6 +71,28 @@ async def test_the_retry_limit_raises_an_error_that_names_the_verb(monkeypatch: 
         await Verbs(outages=100).ask()
 
 
+async def test_a_caller_that_is_cancelled_before_the_first_command_sends_nothing() -> None:
+    verbs = Verbs()
+
+    async def work(ask: Callable[[], Awaitable[str]]) -> None:
+        me = asyncio.current_task()
+        assert me is not None
+        me.cancel()  # as another task does, while this one has something else to do
+        await ask()
+
+    for ask in (verbs.ask, verbs.ask_late):
+        task = asyncio.create_task(work(ask))
+        with pytest.raises(asyncio.CancelledError):
+            await task
+    waiting = asyncio.create_task(verbs.ask())
+    asyncio.get_running_loop().call_soon(waiting.cancel)  # it has called the verb, which has not begun
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    await asyncio.sleep(0.3)
+    assert verbs.calls == 0
+    assert await verbs.ask() == "answer"
+
+
 async def test_a_cancellation_waits_for_the_answer() -> None:
     verbs = Verbs()
     for cancellations in (1, 3):
@@ -99,7 +122,7 @@ async def test_a_cancellation_leaves_the_drivers_lock_free() -> None:
 async def test_a_cancellation_that_the_driver_swallows_still_ends_the_task(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(retry, "LET_END_S", 0.1)
     task = asyncio.create_task(Verbs().lose_a_cancellation())
-    await asyncio.sleep(0)
+    await asyncio.sleep(0.01)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         async with asyncio.timeout(20):

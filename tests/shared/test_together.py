@@ -76,6 +76,24 @@ async def test_an_outage_is_told_to_all_at_once() -> None:
     assert work.batches == [[1], [2, 3]]
 
 
+@pytest.mark.parametrize("answers", [0, 1, 3])
+async def test_another_number_of_answers_than_of_questions_is_an_error_of_all(answers: int) -> None:
+    go = asyncio.Event()
+
+    async def work(numbers: Sequence[int]) -> list[int]:
+        await go.wait()
+        return list(numbers) if len(numbers) == 1 else [1] * answers
+
+    together = Together(work)
+    tasks = await asked(together, [1]) + await asked(together, [2, 3])
+    go.set()
+    async with asyncio.timeout(30):
+        found = await asyncio.gather(*tasks, return_exceptions=True)
+    assert found[0] == 1
+    assert all(isinstance(one, RuntimeError) and "to 2 questions" in str(one) for one in found[1:])
+    assert await together.ask(4) == 4, "it goes on"
+
+
 async def test_a_caller_that_leaves_takes_only_its_own_question_along() -> None:
     work = Work()
     together = Together(work)
