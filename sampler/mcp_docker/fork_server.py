@@ -73,17 +73,23 @@ class ForkServerLoop:
         alone = [name for name, module in self._modules.items() if _is_alone(module)]
         self._untold.append({"alone": alone})
         while True:
-            control = self._control.fileno()
-            untold = [control] if self._untold else []
-            ready, writable, _ = select.select([control, self._told], untold, [], self._alone.next_look_s())
-            if self._told in ready:
+            happened = self._wait()
+            if self._told in happened:
                 os.read(self._told, 4096)
                 self._note_ended()
-            if writable:
+            from_gateway = happened.get(self._control.fileno(), 0)
+            if from_gateway & select.POLLOUT:
                 self.report()
-            if control in ready:
+            if from_gateway & ~select.POLLOUT:
                 self._serve()
             self._alone.look()
+
+    def _wait(self) -> dict[int, int]:
+        """{descriptor: events}. (`select.select` fails for descriptors from 1,024 on, and the gateway chose our end's number.)"""
+        waiting, next_look_s = select.poll(), self._alone.next_look_s()
+        waiting.register(self._told, select.POLLIN)
+        waiting.register(self._control.fileno(), select.POLLIN | (select.POLLOUT if self._untold else 0))
+        return dict(waiting.poll(None if next_look_s is None else 1000 * next_look_s))
 
     def _serve(self) -> None:
         body, pipes, _, _ = socket.recv_fds(self._control, MAX_START_BYTES, NUM_PIPES)

@@ -21,7 +21,7 @@ import select
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from types import FrameType
 
 LEAVE_S = 2.0  # from SIGTERM to SIGKILL, for the server
@@ -110,7 +110,7 @@ def keep(
     for own in (0, 1):  # only the server holds its pipes, so the sampler sees when it closes its stdout
         os.dup2(null, own)
     while children.status is None and not asked:
-        ready, _, _ = select.select([lifeline, told], [], [], observer.next_look_s)
+        ready = readable([lifeline, told], observer.next_look_s)
         if lifeline in ready:
             break
         if told in ready:
@@ -121,6 +121,14 @@ def keep(
     _end(children, leave_s if children.status is None else LEFTOVERS_LEAVE_S, kill_s)
     observer.ended(children.status)
     _end_as(children.status)
+
+
+def readable(descriptors: Sequence[int], timeout_s: float | None = None) -> list[int]:
+    """Those that can be read, or are closed at their other end. (`select.select` fails for descriptors from 1,024 on.)"""
+    waiting = select.poll()
+    for descriptor in descriptors:
+        waiting.register(descriptor, select.POLLIN)
+    return [found for found, _ in waiting.poll(None if timeout_s is None else 1000 * timeout_s)]
 
 
 def _start(prepare: Callable[[], None], run: Callable[[], None], lifeline: int) -> int:

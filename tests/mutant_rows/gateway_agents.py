@@ -189,4 +189,25 @@ MUTANTS = (
         "            raise\n",
         f"{PRELOAD}::test_a_cancelled_start_leaves_no_half_loaded_server",
     ),
+    Mutant(
+        "scripts run where more than a thousand files are open",
+        "shared/processes/guard.py",
+        "    return [found for found, _ in waiting.poll(None if timeout_s is None else 1000 * timeout_s)]",
+        "    return select.select(descriptors, [], [], timeout_s)[0]  # noqa: TID251",
+        f"{PRELOAD}::test_scripts_run_where_more_than_a_thousand_files_are_open",
+    ),
+    Mutant(
+        "the folder of a killed sampler is removed",
+        "shared/processes/temporary.py",
+        "            _remove_if_left(left)\n",
+        "            pass\n",
+        f"{PRELOAD}::test_the_folder_of_a_killed_sampler_is_removed_by_the_next",
+    ),
+    Mutant(
+        "the folder of a living sampler stays",
+        "shared/processes/temporary.py",
+        "            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)\n",
+        "",
+        f"{PRELOAD}::test_the_folder_of_a_killed_sampler_is_removed_by_the_next",
+    ),
 )

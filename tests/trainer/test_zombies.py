@@ -3,7 +3,6 @@
 import asyncio
 import json
 import os
-import select
 import signal
 import subprocess
 import sys
@@ -13,6 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from shared.processes.guard import readable
 from shared.processes.mongod import Mongod
 from tests.trainer.builders import tiny_model
 from tests.trainer.trainer_kills import PATIENCE_S, ROOT, Marks, fill, marks
@@ -47,7 +47,7 @@ class Trainers:
     def word(self) -> tuple[int, str]:
         assert self._process.stdout
         while True:
-            ready, _, _ = select.select([self._process.stdout], [], [], PATIENCE_S)
+            ready = readable([self._process.stdout.fileno()], PATIENCE_S)
             line = self._process.stdout.readline().decode() if ready else ""
             assert line, f"no word from the trainers: {self.log.read_text()[-3000:]}"
             pid, what = line.strip().split(" ", 1)

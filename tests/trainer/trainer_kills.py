@@ -11,7 +11,6 @@ import asyncio
 import json
 import os
 import random
-import select
 import signal
 import subprocess
 import sys
@@ -31,6 +30,7 @@ from safetensors.torch import load_file
 
 from shared.documents import DispatchedSamplingTask
 from shared.documents.states import RunState
+from shared.processes.guard import readable
 from shared.processes.mongod import Mongod
 from shared.store import Store
 from shared.tokens.flatten import data_fields, flatten
@@ -93,7 +93,7 @@ class Nursery:
 
     def _line(self) -> str:
         assert self._process.stdout
-        ready, _, _ = select.select([self._process.stdout], [], [], PATIENCE_S)
+        ready = readable([self._process.stdout.fileno()], PATIENCE_S)
         line = self._process.stdout.readline().decode() if ready else ""
         if not line:
             raise TimeoutError(f"no word from the trainers: {self._log.read_text()[-3000:]}")

@@ -20,7 +20,6 @@ import importlib.util
 import json
 import os
 import runpy
-import select
 import signal
 import socket
 import struct
@@ -88,7 +87,7 @@ class PreloadedForks:
         signal.set_wakeup_fd(self._tell, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda number, frame: None)
         while True:
-            ready, _, _ = select.select([self._listening.fileno(), self._told, self._lifeline], [], [])
+            ready = self._guard.readable([self._listening.fileno(), self._told, self._lifeline])
             if self._lifeline in ready:
                 return  # our own guard ends the scripts
             if self._told in ready:
@@ -99,7 +98,7 @@ class PreloadedForks:
                     connection, _ = self._listening.accept()
                 except OSError as exc:  # too many open files: until one of the scripts has ended
                     print(f"cannot start a script yet: {exc}", file=sys.stderr, flush=True)
-                    time.sleep(_REST_S)  # the connection stays ready, so that `select` would return at once
+                    time.sleep(_REST_S)  # the connection stays ready, so that `readable` would return at once
                     continue
                 self._fork(connection)
 

@@ -1,6 +1,7 @@
 """Keeps, for one sampler process, the interpreter that has an agent's packages loaded (`agent_preload`).
 
-It is started for the first episode, again if it was killed, and ends with the sampler, however that ends.
+It is started for the first episode, again if it was killed, and ends with the sampler, however that ends. The folder of a sampler
+that was killed is removed by the next one.
 """
 
 import asyncio
@@ -9,7 +10,6 @@ import logging
 import os
 import pwd
 import shutil
-import tempfile
 from asyncio.subprocess import Process
 from collections import deque
 from collections.abc import Sequence
@@ -22,6 +22,7 @@ from sampler.tools.server_process import ServerProcess, end_process, start_proce
 from sampler.tools.servers import ToolServer
 from shared.errors import ConfigError
 from shared.processes import guard
+from shared.processes.temporary import TemporaryFolder
 
 log = logging.getLogger(__name__)
 
@@ -67,7 +68,7 @@ class PreloadedInterpreter:
         self._starting = asyncio.Lock()
         self._server: ServerProcess | None = None  # its guard
         self._pid = 0
-        self._folder: Path | None = None
+        self._folder: TemporaryFolder | None = None
         self._reading: list[asyncio.Task[None]] = []
         self._last_lines: deque[str] = deque(maxlen=_LINES)
 
@@ -79,7 +80,8 @@ class PreloadedInterpreter:
                 await self._end()
                 await self._start(command, modules, user)
         assert self._folder is not None, "made by _start"
-        client = (command.python, "-I", "-S", str(self._folder / "fork_client.py"), str(self._folder / "socket"))
+        folder = self._folder.path
+        client = (command.python, "-I", "-S", str(folder / "fork_client.py"), str(folder / "socket"))
         return [*command.before, *client, *command.arguments]
 
     async def close(self) -> None:
@@ -97,15 +99,16 @@ class PreloadedInterpreter:
         return True
 
     async def _start(self, command: PythonCommand, modules: Sequence[str], user: str | None) -> None:
-        self._folder = Path(tempfile.mkdtemp(prefix="tandem-preload-"))
+        self._folder = TemporaryFolder.make("tandem-preload-")
+        folder = self._folder.path
         for file in _FILES:  # the user may not be allowed to read ours
-            shutil.copy(file, self._folder)
+            shutil.copy(file, folder)
         if user is not None:
-            for path in (self._folder, *self._folder.iterdir()):
+            for path in (folder, *folder.iterdir()):
                 os.chown(path, pwd.getpwnam(user).pw_uid, -1)
-        named = (str(self._folder / "fork_server.py"), "socket", str(self._folder / "guard.py"))
+        named = (str(folder / "fork_server.py"), "socket", str(folder / "guard.py"))
         words = (*command.before, command.python, *named, command.folder, *modules)
-        server = ToolServer("agent_preload", command=words[0], args=words[1:], cwd=str(self._folder))
+        server = ToolServer("agent_preload", command=words[0], args=words[1:], cwd=str(folder))
         try:
             self._server = await start_process(wrapped(server, user, "off"))
             is_ready = await self._is_ready(self._server.process)
@@ -151,5 +154,5 @@ class PreloadedInterpreter:
                 await asyncio.wait_for(reading, 1.0)
         self._reading = []
         if self._folder is not None:
-            shutil.rmtree(self._folder, ignore_errors=True)
+            self._folder.remove()
             self._folder = None

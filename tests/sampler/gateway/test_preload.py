@@ -2,8 +2,11 @@
 
 import asyncio
 import os
+import resource
 import shlex
+import signal
 import sys
+import tempfile
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -24,6 +27,7 @@ from tests.sampler.gateway.agents import ScriptedEngine, played
 from tests.sampler.mcp_docker.gateways import until_gone
 from tests.sampler.test_secrets import OTHER_USER, needs_root
 
+MANY_FILES = 1100
 HEAVY = """
 import os, pathlib, threading
 with open(pathlib.Path(__file__).with_name("loads"), "a") as file:
@@ -261,6 +265,48 @@ asyncio.run(run({[sys.executable, script(folder, waiting), str(folder / "pids")]
     await until_gone([*processes, server])
 
 
+async def test_the_folder_of_a_killed_sampler_is_removed_by_the_next(
+    folder: Path, preloaded: PreloadedInterpreter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    words = [sys.executable, script(folder, "print(1)")]
+    sampler = f"""
+import asyncio, os, signal, tempfile
+from sampler.gateway.preload.interpreters import PreloadedInterpreter
+tempfile.tempdir = {str(folder)!r}
+asyncio.run(PreloadedInterpreter().command({words}, ["heavy"], None))
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+    process = await asyncio.create_subprocess_exec(sys.executable, "-c", sampler)
+    assert await process.wait() == -signal.SIGKILL
+    (left,) = left_in(folder)
+    assert (await run(words, preloaded, ["heavy"])).stdout == "1"
+    (own,) = left_in(folder)
+    assert own != left
+    another = PreloadedInterpreter()
+    assert (await run(words, another, ["heavy"])).stdout == "1"
+    assert len(left_in(folder)) == 2, "of a living one"
+    await another.close()
+    assert left_in(folder) == [own]
+
+
+async def test_scripts_run_where_more_than_a_thousand_files_are_open(
+    folder: Path, preloaded: PreloadedInterpreter
+) -> None:
+    """As of a thousand scripts at once: `select.select` takes no descriptor from 1,024 on."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard != resource.RLIM_INFINITY and hard < MANY_FILES + 200:
+        pytest.skip(f"this machine allows {hard} open files; expected {MANY_FILES + 200}")
+    (folder / "greedy.py").write_text(f"""
+import os, resource
+resource.setrlimit(resource.RLIMIT_NOFILE, ({MANY_FILES + 200}, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+files = [os.open(os.devnull, os.O_RDONLY) for _ in range({MANY_FILES})]
+""")
+    words = [sys.executable, script(folder, "import greedy, sys\nprint(max(greedy.files) > 1024)\nsys.exit(3)")]
+    ended = await asyncio.gather(*(run(words, preloaded, ["greedy"]) for _ in range(4)))
+    assert [(one.status, one.stdout) for one in ended] == [(3, "True")] * 4, ended
+
+
 @pytest.mark.parametrize(
     ("words", "modules", "message"),
     [
@@ -323,6 +369,10 @@ def test_what_does_not_go_with_preloading_is_refused_at_the_start(options: dict[
     needed = {"run": "r", "db_connection_string": "mongodb://h", "model_name_or_path": MODEL}
     with pytest.raises(ValidationError, match=message):
         SamplerConfig(**needed, sampler="sampler.gateway.agent_sampler:AgentSampler", agent_preload=["json"], **options)
+
+
+def left_in(folder: Path) -> list[Path]:
+    return list(folder.glob("tandem-preload-*"))
 
 
 async def processes_of(file: Path) -> list[psutil.Process]:
