@@ -1,245 +1,27 @@
 """The attempts that agents elsewhere play through this process: claimed here or by any other gateway process of the run.
 
-    key ─▶ record ─▶ Attempt ─▶ AttemptSession, built from the documents, and again where another process went on with it
+    key ─▶ record ─▶ Attempt
 
-Nothing here is needed to continue: a process that ends, or is killed, loses none of it. An attempt's lease is renewed by its
-requests, and while one of them is sampled; without any for `attempt_idle_s` the slot goes to another agent, as a failure.
+An attempt's lease is renewed by its requests, and while one of them is sampled; without any for `attempt_idle_s` the slot goes
+to another agent, as a failure. The process that renewed it last has the slot, and the attempt its place there: of
+`max_concurrent_episodes` it uses one, at one process.
 """
 
-import asyncio
 import logging
-import math
 import time
 from collections.abc import Mapping
 from typing import Any
 
-from sampler.episode import play
-from sampler.errors import EngineError
-from sampler.gateway.exchange import AskAgain, ChatReply, ChatRequest, GatewayError, Problem, reply_id
-from sampler.gateway.external_sampler import ExternalSampler
+from sampler.gateway.attempt import Attempt
+from sampler.gateway.exchange import GatewayError
 from sampler.gateway.server import key_hash, new_key
-from sampler.gateway.session import SENT_AGAIN, AttemptSession, SentRequest
-from sampler.gateway.shared_journal import ENDED, StaleAttempt
-from sampler.gateway.streaming import ReplyStream
-from sampler.parsers import OPENINGS
 from sampler.resources import Resources
-from sampler.scoring import deadline_of
-from shared.documents import Claim, Record
-from shared.documents.agent_sessions import AgentSession, MetLimit, SessionEnd
-from shared.documents.states import RecordStatus
-from shared.errors import ConfigError, LeaseLost
+from shared.documents import Claim
+from shared.documents.agent_sessions import AgentSession
 
 log = logging.getLogger(__name__)
 
-MOST_RELOADS = 20  # of one request: each time another process was faster
-ENDING_S = 10.0  # for requests in other processes, which cancel them within `ENDED_LOOK_S`; a killed one does not
 ENDED_LOOK_S = 1.0
-RENEWED_BEFORE = 0.1  # of the idle time: requests in between renew nothing
-
-
-class Attempt:
-    """One attempt in this process. It answers what `app` asks of a session. `is_new`: just claimed here, so that nothing needs to
-    be read; if another process went on with it meanwhile, the first request finds its number taken."""
-
-    def __init__(self, resources: Resources, claim: Claim, idle_s: float, *, is_new: bool = False) -> None:
-        self._resources = resources
-        self._idle_s = idle_s
-        self._loading, self._ending = asyncio.Lock(), asyncio.Lock()
-        self._current: AttemptSession | None = None
-        self._sampler: ExternalSampler | None = None
-        self._earlier: list[AttemptSession] = []  # that have requests, and do not know all turns any more
-        self._asking = 0
-        self._is_new = is_new
-        self._renewed = time.monotonic() if is_new else -idle_s
-        self.claim = claim
-
-    @property
-    def models(self) -> list[str]:
-        return self._resources.config.policies
-
-    @property
-    def is_busy(self) -> bool:
-        return self._asking > 0
-
-    @property
-    def is_asking(self) -> bool:
-        """A request runs in this process."""
-        return any(session.is_asking for session in self._sessions)
-
-    @property
-    def is_ending(self) -> bool:
-        return self._ending.locked()
-
-    @property
-    def is_idle(self) -> bool:
-        """No request for so long that its lease is over."""
-        return not self.is_busy and time.monotonic() - self._renewed > self._idle_s
-
-    def stream_of(self, request: ChatRequest) -> ReplyStream | None:
-        parser = self._resources.config.tool_call_parser
-        return ReplyStream(request.model, OPENINGS[parser]) if request.stream else None
-
-    async def chat(self, request: ChatRequest, sent: SentRequest, stream: ReplyStream | None = None) -> ChatReply:
-        """Raises GatewayError. Cancelling the caller cancels the request at the engine."""
-        self._asking += 1
-        try:
-            await self.renew()
-            may_miss_turns, was_late = True, False
-            for _ in range(MOST_RELOADS):
-                session = await self._session()
-                if was_late and not sent.is_again and session.was_repeated(sent.identity):
-                    raise AskAgain(SENT_AGAIN)
-                try:
-                    return await session.chat(request, sent, stream)
-                except StaleAttempt:
-                    was_late = True
-                    self._forget(session)
-                except GatewayError as error:
-                    if error.problem is not Problem.INVALID or not may_miss_turns:
-                        await self._note_limit(session, error)
-                        raise
-                    may_miss_turns = False  # without another process's turns, a right request may look wrong
-                    self._forget(session)
-            raise StaleAttempt
-        finally:
-            self._asking -= 1
-
-    async def count_tokens(self, request: ChatRequest) -> int:
-        return await (await self._session()).count_tokens(request)
-
-    async def give_score(self, score: float, turn: str | None = None) -> None:
-        """Of the attempt, or of the turn with this reply id, which any process may have served. Raises GatewayError."""
-        if not math.isfinite(score):
-            raise GatewayError(Problem.INVALID, f"score is {score}; expected a finite number")
-        await self.renew()
-        sessions, record = self._resources.store.sessions, self.claim.record_id
-        if turn is None:
-            if not await sessions.post_score(record, score):
-                raise GatewayError(Problem.NO_KEY, ENDED)
-            return
-        number = turn.rpartition("-")[2]
-        known = number.isdecimal() and reply_id(f"{record}:{number}") == turn
-        if not known or not await sessions.score_turn(record, number, score):
-            if await sessions.over([record]):
-                raise GatewayError(Problem.NO_KEY, ENDED)
-            raise GatewayError(Problem.INVALID, f"turn {turn!r} is no reply of this attempt")
-
-    async def renew(self, *, always: bool = False) -> None:
-        """Renew the lease of the slot. Raises GatewayError if it is lost."""
-        now = time.monotonic()
-        if not always and now - self._renewed < RENEWED_BEFORE * self._idle_s:
-            return
-        if await self._resources.store.tasks.renew_leases([self.claim], self._idle_s):
-            raise GatewayError(Problem.NO_KEY, f"{ENDED}: it had no request for {self._idle_s:g} s, or is finished")
-        self._renewed = now
-
-    async def end(self, end: SessionEnd) -> Record:
-        """End the attempt as `end` says, or as an earlier call did. Returns its record, with its score.
-
-        Raises GatewayError if the attempt is lost.
-        """
-        async with self._ending:  # an end that is sent again while a scorer works waits for that
-            return await self._ended(end)
-
-    async def close(self) -> None:
-        """Cancel the requests of this process."""
-        for session in self._sessions:
-            await session.close()
-
-    # ------------------------------------------------------------------ inside
-
-    @property
-    def _sessions(self) -> list[AttemptSession]:
-        return [*self._earlier, *([] if self._current is None else [self._current])]
-
-    async def _ended(self, end: SessionEnd) -> Record:
-        store, name = self._resources.store, self.claim.record_id
-        record = await store.sessions.end(name, end)
-        assert record is not None, "an attempt has a record with a session"
-        assert record.session is not None, "an attempt has a record with a session"
-        self._asking += 1  # its lease is renewed: a scorer may take long
-        try:
-            await self.close()
-            if record.status is RecordStatus.RUNNING:
-                sampler = await self._known_whole(record) or await self._whole(record)
-                sampler.end = record.session.end or end
-                await play(sampler)
-            else:
-                await self._finish_again(record)
-        finally:
-            self._asking -= 1
-        found = await store.records.get(name)
-        assert found is not None, "records are not deleted while the run goes on"
-        return found
-
-    async def _session(self) -> AttemptSession:
-        async with self._loading:
-            if self._current is not None and self._sampler is not None and self._sampler.open_turns:
-                self._forget(self._current)
-            if self._current is None and self._is_new:
-                self._sampler, self._current = ExternalSampler.begun(self._resources, self.claim)
-            elif self._current is None:
-                self._sampler, self._current = await self._loaded()
-            self._is_new = False
-            return self._current
-
-    def _forget(self, session: AttemptSession) -> None:
-        if self._current is session:
-            self._earlier = [one for one in (*self._earlier, session) if one.is_asking]
-            self._current = None
-
-    async def _note_limit(self, session: AttemptSession, error: GatewayError) -> None:
-        if error.problem in (Problem.LIMIT, Problem.TOO_LONG) and session.limit is not None:
-            limit = MetLimit(termination=session.limit, turn=len(session.sampler.episode.dispatches))
-            await self._resources.store.sessions.meet_limit(self.claim.record_id, limit)
-
-    async def _finish_again(self, record: Record) -> None:
-        """A process may have ended between the writes of the record and of the slot."""
-        tasks = self._resources.store.tasks
-        try:
-            if record.status is RecordStatus.SCORED and record.score is not None:
-                await tasks.finish_slot(self.claim, record.score)
-            elif record.status is RecordStatus.COMPLETED:
-                deadline_s = deadline_of(ExternalSampler(self._resources, self.claim))
-                without = None if record.without_feedback is None else record.without_feedback.score
-                if deadline_s is not None:
-                    await tasks.await_feedback(self.claim, deadline_s, score_without=without)
-        except LeaseLost as exc:
-            log.info("nothing to finish: %s", exc)
-
-    async def _loaded(self) -> tuple[ExternalSampler, AttemptSession]:
-        record = await self._resources.store.records.get(self.claim.record_id)
-        session = None if record is None else record.session
-        if record is None or session is None or session.end is not None or record.status is not RecordStatus.RUNNING:
-            raise GatewayError(Problem.NO_KEY, ENDED)
-        return await self._resumed(record)
-
-    async def _resumed(self, record: Record) -> tuple[ExternalSampler, AttemptSession]:
-        try:
-            return await ExternalSampler.resumed(self._resources, self.claim, record)
-        except (EngineError, ConfigError) as exc:
-            raise GatewayError(Problem.FAILED, f"the attempt cannot be continued: {exc}") from exc
-
-    async def _known_whole(self, record: Record) -> ExternalSampler | None:
-        """The attempt as this process knows it, if its documents have no other turn; then there is nothing to read. After the
-        attempt's end: a turn that another process writes later is never asked."""
-        sampler, session, said = self._sampler, self._current, record.session
-        self._current = None  # it is played once; what comes after it is read
-        if sampler is None or session is None or said is None or said.limit is not None or not sampler.answered_all:
-            return None
-        if await self._resources.store.sessions.has_turn(record.id, len(sampler.episode.dispatches)):
-            return None
-        session.score = said.score
-        return sampler
-
-    async def _whole(self, record: Record) -> ExternalSampler:
-        """The attempt after the last of its requests has ended, or after `ENDING_S`."""
-        until = time.monotonic() + ENDING_S
-        while True:
-            sampler, _ = await self._resumed(record)
-            if not sampler.open_turns or time.monotonic() > until:
-                return sampler
-            await asyncio.sleep(0.2)
 
 
 class Attempts:
@@ -250,8 +32,11 @@ class Attempts:
         self._idle_s = idle_s
         self._attempts: dict[str, Attempt] = {}
 
-    def __len__(self) -> int:
-        return len(self._attempts)
+    @property
+    def places(self) -> int:
+        """How many attempts have their place at this process: those that it serves, and those that it claimed and that no other
+        process has served since. One whose requests run at two processes at the same time has a place at both."""
+        return sum(attempt.has_place for attempt in self._attempts.values())
 
     @property
     def busy(self) -> list[Attempt]:
@@ -282,9 +67,13 @@ class Attempts:
                 del self._attempts[name]
 
     async def renew(self) -> None:
-        """Renew the leases of attempts with requests that run, and forget those that are over."""
-        quiet = [one.claim.record_id for one in self._attempts.values() if not one.is_busy]
-        over = await self._resources.store.sessions.over(quiet)
+        """Renew the leases of attempts with requests that run, forget those that are over, and learn which others serve."""
+        sessions, asked_at = self._resources.store.sessions, time.monotonic()
+        quiet = [one for one in self._attempts.values() if not one.is_busy]
+        over = await sessions.over([one.claim.record_id for one in quiet])
+        held = await sessions.held_by(self._resources.worker, [one.claim for one in quiet])
+        for attempt in quiet:
+            attempt.is_held(attempt.claim.record_id in held, asked_at)
         for attempt in list(self._attempts.values()):
             if attempt.is_busy:
                 try:

@@ -96,13 +96,14 @@ class ReplyHead:
 
 @dataclass(frozen=True, slots=True)
 class ChatReply(ReplyHead):
-    """`is_cut`: by the limit of tokens."""
+    """`is_cut`: by the limit of tokens. `is_replayed`: an earlier reply, told once more to a client that asked once more."""
 
     content: str
     reasoning: str
     calls: Sequence[RepliedCall]
     is_cut: bool
     completion_tokens: int
+    is_replayed: bool = False
 
 
 def reply_id(dispatch_id: str) -> str:

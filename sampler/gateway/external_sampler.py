@@ -53,7 +53,6 @@ class ExternalSampler(AgentEpisode):
         tools = {name: schemas[name].schemas() for name in hashes}
         session.resume(state, sampler._resumed_turns(state, tools))
         sampler.open_turns = [turn.number for turn in state.turns if turn.is_open and not state.was_asked_again(turn)]
-        session.score = record.session.score if record.session is not None else None
         return sampler, session
 
     @property

@@ -20,7 +20,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from sampler.gateway.app import NO_RETRY, bearer_of, error_response, read_body
-from sampler.gateway.attempts import Attempt
+from sampler.gateway.attempt import Attempt
 from sampler.gateway.bodies import validated
 from sampler.gateway.dialects import CHAT
 from sampler.gateway.exchange import GatewayError, Problem

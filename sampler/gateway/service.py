@@ -16,7 +16,8 @@ from typing import Any
 
 from sampler.config import SamplerConfig
 from sampler.gateway.app import build_app
-from sampler.gateway.attempts import ENDED_LOOK_S, Attempt, Attempts, offer_of
+from sampler.gateway.attempt import Attempt
+from sampler.gateway.attempts import ENDED_LOOK_S, Attempts, offer_of
 from sampler.gateway.external_sampler import ExternalSampler
 from sampler.gateway.harness_api import harness_routes
 from sampler.gateway.server import reachable
@@ -89,7 +90,7 @@ class GatewayService(SamplerService):
 
     async def claim_attempt(self) -> Mapping[str, Any] | None:
         """A task with the key of its attempt; None: no task can be claimed now."""
-        if self._stop.is_set() or len(self._attempts) + self._claiming >= self._config.max_concurrent_episodes:
+        if self._stop.is_set() or self._attempts.places + self._claiming >= self._config.max_concurrent_episodes:
             return None
         self._claiming += 1
         try:
@@ -131,7 +132,7 @@ class GatewayService(SamplerService):
 
     @property
     def _playing(self) -> int:
-        return len(self._attempts)
+        return self._attempts.places
 
     async def _work(self, group: asyncio.TaskGroup) -> None:
         app = build_app(self.attempt_of, harness_routes(self, self._token))

@@ -10,7 +10,7 @@ import math
 import time
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal
 
 from sampler.errors import EngineError
@@ -29,7 +29,7 @@ from sampler.gateway.resuming import ThreadMemory, met_limit
 from sampler.gateway.streaming import ReplyStream, told_parts
 from sampler.gateway.tool_results import CalledTools
 from sampler.parsers import OPENINGS
-from shared.documents.agent_sessions import ClientRequest
+from shared.documents.agent_sessions import AgentSession, ClientRequest
 from shared.documents.states import DispatchStatus, Termination
 from shared.episodes.state import EpisodeState
 from shared.errors import ConfigError, TandemError
@@ -104,7 +104,7 @@ class AttemptSession:
                 await self._give_up(sent.identity)
             if sent.identity in self._replayed:
                 self.counts["replayed"] += 1
-                return self._replayed[sent.identity]
+                return replace(self._replayed[sent.identity], is_replayed=True)
         overridden = self._require_possible(request)
         if sent.is_again and (waiting := self._elsewhere.pop(sent.identity, None)) is not None:
             waiting.busy = False  # the process that had it is asked no more; else this may be a second sample
@@ -175,13 +175,21 @@ class AttemptSession:
             elif not state.was_asked_again(at):
                 self.failure = self.failure or EngineError(dispatch.error or "a request failed")
         self.limit = met_limit(state)
+        self.note_said(state.record.session)
+
+    def note_said(self, said: AgentSession | None) -> None:
+        """What any process was told of the attempt, apart from its requests."""
+        if said is not None:
+            self.score = said.score
+            if said.replayed:
+                self.counts["replayed"] = sum(said.replayed.values())
 
     def answered_all(self, turns: int) -> bool:
-        """Whether so many requests were answered, and none was refused by a limit, replayed, left by its client or failed."""
+        """Whether so many requests were answered, and none was refused by a limit, left by its client or failed."""
         return (
             len(self._turns) == turns
             and not (self._running or self._elsewhere or self.failure or self.limit)
-            and not (self.counts["cancelled"] or self.counts["replayed"])
+            and not self.counts["cancelled"]
         )
 
     async def close(self) -> None:

@@ -40,7 +40,7 @@ HELP = {
     "samplers": "Sampler processes that are alive.",
     "gateways": "Gateway processes that are alive.",
     "episodes_running": "Episodes in flight, as samplers report them.",
-    "attempts_known": "Attempts of agents elsewhere, as gateways report them; one that two gateways served counts twice.",
+    "attempts_known": "Attempts of agents elsewhere, each at the gateway that served it last, as gateways report them.",
     "engines_up": "Engines that serve.",
     "engine_requests_running": "Requests that engines compute.",
     "engine_requests_waiting": "Requests that wait in engines.",

@@ -38,10 +38,12 @@ class MetLimit(Document):
 
 class AgentSession(Document):
     """An attempt of an agent that runs elsewhere. `key_hash`: of the attempt's key, by which any gateway process finds it.
-    `score`: the one posted last. `limit`: the one met last. `end`: what the first request to end it said."""
+    `score`: the one posted last. `limit`: the one met last. `end`: what the first request to end it said. `replayed`: how often
+    each process told its client an earlier reply once more; a process may stand there several times."""
 
     key_hash: str
     score: float | None = None
     limit: MetLimit | None = None
     end: SessionEnd | None = None
     ended_at: datetime | None = None
+    replayed: dict[str, int] = {}

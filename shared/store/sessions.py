@@ -15,7 +15,7 @@ from pymongo.asynchronous.database import AsyncDatabase
 
 from shared.documents import Claim, DispatchedSamplingTask, Record
 from shared.documents.agent_sessions import AgentSession, MetLimit, SessionEnd
-from shared.documents.states import RecordStatus
+from shared.documents.states import RecordStatus, SlotStatus
 from shared.store.pipelines import NOW, insert_once, literal
 from shared.store.records import closing_update, reply_update
 from shared.store.retry import survives_outages
@@ -43,6 +43,7 @@ class SessionVerbs:
     def __init__(self, database: AsyncDatabase[Document]) -> None:
         self._records: AsyncCollection[Document] = database["records"]
         self._dispatches: AsyncCollection[Document] = database["dispatched_sampling_tasks"]
+        self._tasks: AsyncCollection[Document] = database["tasks"]
         self._opening = Together(self._open_turns)
         self._saving = Together(self._save_replies)
 
@@ -128,6 +129,10 @@ class SessionVerbs:
         said = {"session.limit": limit.model_dump()}
         await self._records.update_one({"_id": record_id, **_PLAYED}, {"$set": said})
 
+    async def count_replays(self, record_id: str, by: str, count: int) -> None:
+        """`by` has told `count` earlier replies of the attempt once more. `by`: a name without dots."""
+        await self._records.update_one({"_id": record_id, **_PLAYED}, {"$max": {f"session.replayed.{by}": count}})
+
     async def end(self, record_id: str, end: SessionEnd) -> Record | None:
         """End the attempt; the first caller decides how. Returns the record, or None if there is no such attempt."""
         said = {"session.end": literal(end.model_dump()), "session.ended_at": NOW}
@@ -144,6 +149,15 @@ class SessionVerbs:
         ended: Document = {"$or": [{"session.end": {"$ne": None}}, {"status": {"$ne": RecordStatus.RUNNING.value}}]}
         found = self._records.find({"_id": {"$in": list(record_ids)}, **ended}, {"_id": 1})
         return {document["_id"] async for document in found}
+
+    async def held_by(self, worker: str, claims: Sequence[Claim]) -> set[str]:
+        """The records of those of these attempts whose slot `worker` has: no other process renewed its lease since."""
+        is_its = {"$and": [{"$eq": ["$$s.worker", literal(worker)]}, {"$eq": ["$$s.status", SlotStatus.LEASED.value]}]}
+        slots = {"$filter": {"input": "$slots", "as": "s", "cond": is_its}}
+        held: Document = {"held": {"$map": {"input": slots, "as": "s", "in": ["$$s.traj_id", "$$s.attempt"]}}}
+        found = self._tasks.find({"_id": {"$in": list({claim.task.id for claim in claims})}}, held)
+        its = {(task["_id"], *slot) async for task in found for slot in task["held"]}
+        return {claim.record_id for claim in claims if (claim.task.id, claim.traj_id, claim.attempt) in its}
 
     async def _played(self, record_ids: Collection[str]) -> set[str]:
         """Those of these attempts that have not ended."""

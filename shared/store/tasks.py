@@ -123,11 +123,11 @@ class TaskVerbs:
             if task is not None and traj_id >= 0:  # -1: it had only exhausted slots, which are failed now; try the next
                 return Claim(task=task, traj_id=traj_id, attempt=task.slots[traj_id].attempt)
 
-    async def renew_leases(self, claims: Sequence[Claim], lease_s: float) -> list[Claim]:
-        """Renew in one bulk update; returns the claims whose lease was lost."""
+    async def renew_leases(self, claims: Sequence[Claim], lease_s: float, worker: str | None = None) -> list[Claim]:
+        """Renew in one bulk update; returns the claims whose lease was lost. `worker`: has them from now on, if given."""
         if not claims:
             return []
-        renewed = {"free_at": after(lease_s)}
+        renewed = {"free_at": after(lease_s), **({} if worker is None else {"worker": literal(worker)})}
         renewals = [
             UpdateOne(
                 holding(c),

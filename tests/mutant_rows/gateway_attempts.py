@@ -6,6 +6,7 @@ ENDS = "tests/sampler/gateway/test_external_ends.py"
 EXTERNAL = "tests/sampler/gateway/test_external.py"
 RACES = "tests/sampler/gateway/test_external_races.py"
 OUTAGES = "tests/sampler/gateway/test_external_outages.py"
+PLACES = "tests/sampler/gateway/test_external_places.py"
 CLAIMS = "tests/sampler/gateway/test_external_claims.py"
 
 MUTANTS = (
@@ -32,7 +33,7 @@ MUTANTS = (
     ),
     Mutant(
         "a request that comes after its own repetition is not sampled",
-        "sampler/gateway/attempts.py",
+        "sampler/gateway/attempt.py",
         "if was_late and not sent.is_again and",
         "if False and",
         f"{RACES}::test_a_request_that_comes_just_after_its_own_repetition_is_not_sampled",
@@ -53,7 +54,7 @@ MUTANTS = (
     ),
     Mutant(
         "an end that is sent again waits for the first",
-        "sampler/gateway/attempts.py",
+        "sampler/gateway/attempt.py",
         "async with self._ending:",
         "async with asyncio.Lock():",
         f"{ENDS}::test_an_end_that_is_sent_again_is_scored_once",
@@ -88,7 +89,7 @@ MUTANTS = (
     ),
     Mutant(
         "a limit is known to every gateway",
-        "sampler/gateway/attempts.py",
+        "sampler/gateway/attempt.py",
         "await self._resources.store.sessions.meet_limit(self.claim.record_id, limit)",
         "pass",
         f"{ENDS}::test_a_limit_that_a_request_met_ends_the_episode_at_every_process",
@@ -109,7 +110,7 @@ MUTANTS = (
     ),
     Mutant(
         "an end that was half written is finished",
-        "sampler/gateway/attempts.py",
+        "sampler/gateway/attempt.py",
         "                await self._finish_again(record)",
         "                pass",
         f"{ENDS}::test_an_end_that_a_process_did_not_live_to_finish_is_finished_by_the_next",
@@ -137,7 +138,7 @@ MUTANTS = (
     ),
     Mutant(
         "an attempt is read again at its end if another process has added a turn",
-        "sampler/gateway/attempts.py",
+        "sampler/gateway/attempt.py",
         "if await self._resources.store.sessions.has_turn(record.id, len(sampler.episode.dispatches)):",
         "if False:",
         f"{ENDS}::test_an_end_knows_the_turns_of_every_process",
@@ -165,9 +166,9 @@ MUTANTS = (
     ),
     Mutant(
         "a lost lease ends the key",
-        "sampler/gateway/attempts.py",
-        "if await self._resources.store.tasks.renew_leases([self.claim], self._idle_s):",
-        "if await self._resources.store.tasks.renew_leases([self.claim], self._idle_s) and False:",
+        "sampler/gateway/attempt.py",
+        "if await self._resources.store.tasks.renew_leases([self.claim], self._idle_s, self._resources.worker):",
+        "if await self._resources.store.tasks.renew_leases([self.claim], self._idle_s, self._resources.worker) and False:",
         f"{EXTERNAL}::test_an_attempt_without_requests_is_lost_and_its_key_with_it",
     ),
     Mutant(
@@ -190,5 +191,33 @@ MUTANTS = (
         "if self._sent_first[sent.identity] <= 1:",
         "if True:",
         f"{OUTAGES}::test_equal_requests_at_once_are_no_repetitions_of_each_other",
+    ),
+    Mutant(
+        "an attempt has its place at the process that serves it",
+        "sampler/gateway/attempts.py",
+        "attempt.is_held(attempt.claim.record_id in held, asked_at)",
+        "pass",
+        f"{PLACES}::test_an_attempt_that_another_process_serves_has_its_place_there",
+    ),
+    Mutant(
+        "the process that serves an attempt has its slot",
+        "sampler/gateway/attempt.py",
+        "if not (always or self._is_elsewhere) and",
+        "if not always and",
+        f"{PLACES}::test_an_attempt_that_comes_back_to_its_process_takes_its_place_again",
+    ),
+    Mutant(
+        "a key whose attempt has ended takes no place",
+        "sampler/gateway/attempt.py",
+        "return self.is_busy or not (self._is_elsewhere or self.is_idle)",
+        "return self.is_busy or not self._is_elsewhere",
+        f"{PLACES}::test_a_key_whose_attempt_has_ended_takes_no_place",
+    ),
+    Mutant(
+        "earlier replies that are told once more are counted at every process",
+        "sampler/gateway/attempt.py",
+        "        if reply.is_replayed:\n",
+        "        if False:\n",
+        f"{PLACES}::test_replays_at_every_process_are_counted_once_each",
     ),
 )

@@ -94,6 +94,7 @@ OFTEN: dict[str, Look] = {
     "gateway, every request: a turn": open_next_turn,
     "gateway, every request: its lease": lambda store: store.tasks.renew_leases([_played_claim()], 60),
     "gateway, every second: attempts that have ended": lambda store: store.sessions.over([PLAYED]),
+    "gateway, every renew_s: attempts that it has": lambda store: store.sessions.held_by("w", [_played_claim()]),
     "gateway, a score": lambda store: store.sessions.post_score(PLAYED, 1.0),
     "gateway, every attempt: its end": lambda store: store.sessions.end(PLAYED, SessionEnd(score=1.0)),
     "tandem feedback --list: episodes that wait": lambda store: store.feedback.waiting(2),

@@ -53,12 +53,13 @@ READS = {
         "leases.claimed",
         "sessions.over",
         "sessions.has_turn",
+        "sessions.held_by",
     ),
 }
 REASONS = {
     "tasks.claim_slot": "leases another slot, which is free again when that lease ends",
     "tasks.claim_settlement": "leases another group, which is free again when that lease ends",
-    "tasks.renew_leases": "a lease that is still held ends later",
+    "tasks.renew_leases": "a lease that is still held ends later, and the gateway that serves it renews it again",
     "malformed.note": "the same problem again, seen later",
     "runs.set_state": "a person's word: the last one counts",
     "runs.save_config": "what a service runs with, for people: the last one counts",

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from openai import APIStatusError
 
-from sampler.gateway import attempts
+from sampler.gateway import attempt
 from shared.documents.states import DispatchStatus
 from shared.store import Store
 from shared.store.sessions import Opened
@@ -140,7 +140,7 @@ async def test_a_request_that_may_pass_is_asked_again_by_its_sdk(store: Store, m
         messages = list(offer["messages"])
         for one in (b, a):
             await step(one.sdk(offer["api_key"]), messages)
-        monkeypatch.setattr(attempts, "MOST_RELOADS", 1)
+        monkeypatch.setattr(attempt, "MOST_RELOADS", 1)
         await step(b.sdk(offer["api_key"], max_retries=1), messages)
         assert (await b.finish(offer["api_key"], score=1)).json()["status"] == "scored"
 

@@ -26,7 +26,7 @@ async def _(store: Store, late: Late) -> None:
     await store.tasks.retry_slot(got, "engine down", delay_s=0, max_failures=3)
 
 
-@row("sessions.begin", "sessions.open_turn", "sessions.save_reply", "sessions.end")
+@row("sessions.begin", "sessions.open_turn", "sessions.save_reply", "sessions.count_replays", "sessions.end")
 async def _(store: Store, late: Late) -> None:
     """An attempt of an agent elsewhere: a turn, its reply, the end, and a second end, which changes nothing."""
     got = await held(store)
@@ -36,6 +36,8 @@ async def _(store: Store, late: Late) -> None:
     await late(store.sessions.begin(got, "w", AgentSession(key_hash="k")))
     await late(store.sessions.open_turn(asked))
     await late(store.sessions.save_reply(opened))
+    for count in (1, 2):
+        await late(store.sessions.count_replays(got.record_id, "a", count))
     await late(store.sessions.end(got.record_id, SessionEnd(score=1.0)))
     await late(store.sessions.end(got.record_id, SessionEnd(score=0.0)))
     await store.records.close_dispatches([opened])
