@@ -12,7 +12,7 @@
 
 Real: a mongod, the processes, HTTP. The engine (`scripts.bench.stub_engine`) and the clients (raw HTTP, the whole history
 with each request, one connection per conversation) are processes of their own. So many conversations as run at once, at least
-4, are played from the first claim to the last settled group, after a group that warms up. Without streams the engine answers
+16, are played from the first claim to the last settled group, after a group that warms up. Without streams the engine answers
 at once; with streams, and for the sampler that these are compared with, it takes `--token-ms` per token.
 """
 
@@ -41,6 +41,7 @@ from shared.processes.mongod import Mongod, free_port
 from shared.store import Store
 
 GROUP = 4
+LEAST = 16  # conversations of a case
 CLIENTS = "scripts.bench.agent_clients"
 AGENT = "sampler.gateway.agent_sampler:AgentSampler"
 PLAYED_S = 900.0
@@ -55,7 +56,7 @@ class Case:
 
     @property
     def groups(self) -> int:
-        return max(GROUP, self.at_once) // GROUP
+        return max(LEAST, self.at_once) // GROUP
 
 
 @dataclass
