@@ -71,7 +71,8 @@ class McpDockerConfig(ServiceConfig):
         600.0, description="A session without a request or an open connection for this long is ended."
     )
     broken_s: Seconds = Field(
-        60.0, description="The same, after a connection broke off while it waited for an answer or listened."
+        60.0,
+        description="The same, after a connection broke off while it waited for an answer or listened, or if nothing followed.",
     )
     drain_s: float = Field(20.0, ge=0, description="At SIGTERM: how long calls in flight may take to end.")
 

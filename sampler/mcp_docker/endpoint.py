@@ -68,6 +68,7 @@ class McpEndpoint:
             return
         session = self._session_of(request)
         with session.connected():
+            await session.heard_from(request)
             if "method" not in message:
                 await session.answer_server(message)
                 await request.answer(202)
@@ -84,6 +85,7 @@ class McpEndpoint:
         asked, capabilities = params.get("protocolVersion"), params.get("capabilities")
         profile = client_profile(message["id"], capabilities)
         session = await self.opened(request, message["id"], profile)
+        log.info("session opened id=%s client=%.100r", session.id[:8], params.get("clientInfo"))
         links = session.tool_set.links
         result: Message = {
             "protocolVersion": asked if asked in HANDSHAKE_PROTOCOL_VERSIONS else LATEST_HANDSHAKE_VERSION,
@@ -149,6 +151,7 @@ class McpEndpoint:
         if not accepts_events(request):
             raise HttpRefusal(406, "a listening stream is text/event-stream, which the request does not accept")
         stream = session.listen()
+        session.is_broken = False  # until this one breaks
         with session.connected():
             try:
                 await Delivery(request, session, stream, None).run()

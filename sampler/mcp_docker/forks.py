@@ -21,7 +21,7 @@ from sampler.mcp_docker.fork_server import MAX_START_BYTES
 from sampler.mcp_docker.sandbox import Launch, cgroups
 from sampler.mcp_docker.sandbox.folders import folder_key
 from sampler.mcp_docker.sandbox.processes import planned, readable_for
-from sampler.tools.server_process import MARK
+from sampler.tools.server_process import MARK, end_marked
 
 log = logging.getLogger(__name__)
 
@@ -102,7 +102,7 @@ class ForkServer:
         if control is None:
             raise OSError("the process that forks bundled tools has ended")
         number = next(self._numbers)
-        body, joined = _start_message(launch, module, number)
+        body, joined, mark = _start_message(launch, module, number)
         stdin, write = os.pipe()
         read, stdout = os.pipe()
         read_errors, stderr = os.pipe()
@@ -120,7 +120,7 @@ class ForkServer:
             raise
         finally:
             _close(*theirs)
-        forked = ForkedProcess(self, number, own, joined, launch.limits.output_mb * _MB)
+        forked = ForkedProcess(self, number, own, joined, mark, launch.limits.output_mb * _MB)
         self._running[number] = forked
         try:
             await forked.connect(write, read, read_errors)
@@ -166,8 +166,8 @@ class ForkServer:
             forked.note_loss()
 
 
-def _start_message(launch: Launch, module: str, number: int) -> tuple[bytes, list[str]]:
-    """With the cgroups that it joins. Raises OSError for one that the fork server would not read as a whole, and ConfigError."""
+def _start_message(launch: Launch, module: str, number: int) -> tuple[bytes, list[str], str]:
+    """With the cgroups that it joins, and its mark. Raises ConfigError, and OSError for one that is too long to be read."""
     environment, specification = planned(launch)
     arguments = list(launch.command[3:])
     message = {"start": number, "module": module, "arguments": arguments, "environment": environment}
@@ -175,7 +175,7 @@ def _start_message(launch: Launch, module: str, number: int) -> tuple[bytes, lis
     if len(body) > MAX_START_BYTES:
         cgroups.remove(specification.cgroups)
         raise OSError(f"its arguments and environment have {len(body)} bytes; expected at most {MAX_START_BYTES}")
-    return body, specification.cgroups
+    return body, specification.cgroups, environment[MARK]
 
 
 def _close(*descriptors: int) -> None:
@@ -190,11 +190,17 @@ class ForkedProcess:
     stdout: asyncio.StreamReader
 
     def __init__(
-        self, server: ForkServer, number: int, pipes: Sequence[int], cgroups_joined: Sequence[str], most_bytes: int
+        self,
+        server: ForkServer,
+        number: int,
+        pipes: Sequence[int],
+        cgroups_joined: Sequence[str],
+        mark: str,
+        most_bytes: int,
     ) -> None:
-        """`pipes`: the warden's lifeline and report; none: it has no warden."""
+        """`pipes`: the warden's lifeline and report; none: it has no warden. `mark`: in the environment of all its processes."""
         self._server, self._number = server, number
-        self._pipes, self._cgroups = list(pipes), cgroups_joined
+        self._pipes, self._cgroups, self._mark = list(pipes), cgroups_joined, mark
         self._is_lost = self.has_closed = False
         self._most_bytes, self._bytes = most_bytes, 0
         self._ended: asyncio.Future[int] = asyncio.get_running_loop().create_future()
@@ -258,6 +264,9 @@ class ForkedProcess:
         if not self._ended.done():
             self._server.signal(self._number, signal.SIGKILL)
             await self.wait()
+        if self._pipes and await self.wait() == -signal.SIGKILL:  # the warden has ended nothing
+            await asyncio.to_thread(end_marked, self._mark)
+            cgroups.remove(self._cgroups)
         for pipe in self._pipes:  # now that the warden writes no more
             os.close(pipe)
         self._pipes = []

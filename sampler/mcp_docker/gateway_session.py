@@ -18,6 +18,7 @@ from mcp_types import INVALID_REQUEST, METHOD_NOT_FOUND
 
 from sampler.mcp_docker.errors import GatewayBusy, Refused, ServerGone
 from sampler.mcp_docker.exchange import Exchange
+from sampler.mcp_docker.http import HttpRequest
 from sampler.mcp_docker.messages import (
     SERVER_GONE,
     TIMED_OUT,
@@ -40,6 +41,7 @@ MAX_BACKLOG = 100
 MAX_ASKED = 100  # requests of servers that the client has not answered
 ASK_S = 60.0  # for the gateway's own requests to servers, without which a client's request cannot be forwarded
 GATEWAY_TIMEOUT = 504
+_SIGN_OF_LIFE_S = 0.1
 _CAPABILITY_OF = {
     "sampling/createMessage": "sampling",
     "elicitation/create": "elicitation",
@@ -60,7 +62,8 @@ class GatewaySession:
         self.episode: str | None = None  # by which it is found, for clients without protocol sessions
         self.open_connections = 0
         self.heard_at = time.monotonic()
-        self.is_broken = False  # its last connection broke off
+        self.is_broken = False  # a connection broke off, and nothing shows that the client lives
+        self.is_unused = True  # nothing has come since it was opened
         self._backlog: deque[bytes] = deque(maxlen=MAX_BACKLOG)
         self._asked: dict[int, tuple[ServerLink, RequestId]] = {}
         self._numbers = itertools.count(1)
@@ -220,12 +223,20 @@ class GatewaySession:
     def connected(self) -> Iterator[None]:
         """While a client's request is being answered, the lease does not run."""
         self.open_connections += 1
-        self.is_broken = False
+        self.is_unused = False
         try:
             yield
         finally:
             self.open_connections -= 1
             self.heard_at = time.monotonic()
+
+    async def heard_from(self, request: HttpRequest) -> None:
+        """After a connection broke off: one that is still open shows a client that lives.
+
+        A request that was on its way when its client ended may be read later than that end; then its connection is closed.
+        """
+        if self.is_broken and not await request.breaks_within(_SIGN_OF_LIFE_S):
+            self.is_broken = False
 
     def silent_s(self) -> float:
         return 0.0 if self.open_connections else time.monotonic() - self.heard_at

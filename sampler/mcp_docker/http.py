@@ -88,6 +88,13 @@ class HttpRequest:
             pass
         self.is_broken = True
 
+    async def breaks_within(self, seconds: float) -> bool:
+        """Only after the body was read."""
+        watch = asyncio.ensure_future(self.until_broken())
+        await asyncio.wait({watch}, timeout=seconds)
+        watch.cancel()
+        return self.is_broken
+
     async def answer(self, status: int, body: bytes = b"", headers: Headers | None = None) -> None:
         told = [(b"content-length", str(len(body)).encode()), *(headers or [])]
         if body and not any(name == b"content-type" for name, _ in told):

@@ -74,6 +74,7 @@ class ModernEndpoint:
             raise HttpRefusal(404, refusal(message["id"], METHOD_NOT_FOUND, why))
         async with self._session(request, message, profile) as session:
             with session.connected():
+                await session.heard_from(request)
                 await self._answer(request, session, message)
 
     async def _answer(self, request: HttpRequest, session: ModernSession, message: Message) -> None:

@@ -129,9 +129,9 @@ class Sessions:
         while True:
             await asyncio.sleep(every_s)
             for session in list(self._by_id.values()):
-                silent_s = session.silent_s()
-                if silent_s > (self.rules.broken_s if session.is_broken else self.rules.lease_s):
-                    reason = "broken_off" if session.is_broken else "silence"
+                is_away = session.is_broken or session.is_unused
+                if session.silent_s() > (self.rules.broken_s if is_away else self.rules.lease_s):
+                    reason = "unused" if session.is_unused else "broken_off" if session.is_broken else "silence"
                     task = asyncio.create_task(self.end(session, reason))
                     ending.add(task)
                     task.add_done_callback(ending.discard)

@@ -3,7 +3,7 @@
 import asyncio
 import json
 import logging
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from sampler.mcp_docker.server_link import LinkOwner, ServerLink
 
 log = logging.getLogger(__name__)
 
+MAX_END_S = 60.0  # a process has at most 9 s until SIGKILL has ended it
 MakeLinks = Callable[[Path], list[ServerLink]]
 
 
@@ -73,12 +74,28 @@ class ToolSet:
         await asyncio.shield(asyncio.ensure_future(self._close()))
 
     async def _close(self) -> None:
-        ended = await asyncio.gather(*(link.close() for link in self.links.values()), return_exceptions=True)
-        for name, outcome in zip(self.links, ended, strict=True):
-            if isinstance(outcome, BaseException):
-                log.error("tool server %s: its end failed: %s", name, outcome)
-        if self.folder is not None:
-            await discard(self.folder)
+        have_ended = await _in_time({f"tool server {name!r}": link.close() for name, link in self.links.items()})
+        if self.folder is not None and have_ended:  # else its user is still in use
+            await _in_time({f"the folder {self.folder}": discard(self.folder)})
+
+
+async def _in_time(ends: Mapping[str, Coroutine[Any, Any, None]]) -> bool:
+    """Have all ended? `ends`: by what ends. One that hangs is logged, and goes on without being waited for."""
+    tasks = {asyncio.ensure_future(end): what for what, end in ends.items()}
+    if not tasks:
+        return True
+    _, hanging = await asyncio.wait(tasks, timeout=MAX_END_S)
+    for task, what in tasks.items():
+        if task in hanging:
+            log.error("%s has not ended within %g s: what is left is removed by the next gateway", what, MAX_END_S)
+            _hanging.add(task)
+            task.add_done_callback(_hanging.discard)
+        elif (exc := task.exception()) is not None:
+            log.error("%s: its end failed: %s", what, exc)
+    return not hanging
+
+
+_hanging: set["asyncio.Task[None]"] = set()  # the loop holds tasks weakly
 
 
 async def _all_or_first_failure(openings: Sequence[Coroutine[Any, Any, None]]) -> None:

@@ -8,6 +8,7 @@ so it is a failure.
 
 import asyncio
 import contextlib
+import logging
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
@@ -15,10 +16,13 @@ import httpx2
 
 from sampler.retry_after import retry_after_s
 
+log = logging.getLogger(__name__)
+
 _BUSY, _LATER, _NO_STREAM = 429, 503, 405
 MAX_BUSY_S = 300.0  # one request; with a longer wait the episode ends, and no failure is counted
 _FIRST_WAIT_S = 1.0  # after a 429 without Retry-After; doubles with each
 _MAX_WAIT_S = 30.0
+_SESSION, _VERSION = "mcp-session-id", "mcp-protocol-version"
 
 
 class ServerBusy(httpx2.HTTPError):
@@ -75,6 +79,7 @@ class PatientClient(httpx2.AsyncClient):
     def __init__(self, line: Line, **options: Any) -> None:
         super().__init__(**options)
         self._line = line
+        self._session: dict[str, str] = {}  # headers of the session that the server has opened, and not ended
 
     async def send(self, request: httpx2.Request, **options: Any) -> httpx2.Response:
         """Raises ServerBusy."""
@@ -85,6 +90,7 @@ class PatientClient(httpx2.AsyncClient):
             response = await super().send(request, **options)
             wait_s = _asked_for_s(response, tries)
             if wait_s is None or request.method == "DELETE":
+                self._note_session(request, response)
                 return response
             await response.aclose()
             if not self._line.is_open or waited_s + wait_s > MAX_BUSY_S:
@@ -93,10 +99,41 @@ class PatientClient(httpx2.AsyncClient):
             await asyncio.sleep(wait_s)
             waited_s, tries = waited_s + wait_s, tries + 1
 
+    def _note_session(self, request: httpx2.Request, response: httpx2.Response) -> None:
+        if request.method == "DELETE" or response.status_code == httpx2.codes.NOT_FOUND:
+            self._session = {}
+        elif (number := response.headers.get(_SESSION)) is not None:
+            self._session = {_SESSION: number}
+        if self._session and (version := request.headers.get(_VERSION)) is not None:
+            self._session[_VERSION] = version
+
+    async def end_session(self, url: str, within_s: float) -> None:
+        """Tell the server, if it has not answered this yet: the SDK does not if its transport broke or was cancelled.
+
+        Otherwise the server would keep the session, with its processes, until its lease ends. Also if the caller is cancelled.
+        """
+        if not self._session:
+            return
+        telling = asyncio.create_task(self._tell_end(url, within_s))
+        try:
+            await asyncio.shield(telling)
+        except asyncio.CancelledError:
+            await asyncio.wait({telling})
+            raise
+
+    async def _tell_end(self, url: str, within_s: float) -> None:
+        try:
+            async with asyncio.timeout(within_s):
+                await self.delete(url, headers=self._session)
+        except httpx2.ConnectError:  # it is away, and its sessions with it
+            return
+        except (httpx2.HTTPError, OSError, TimeoutError) as exc:
+            log.warning("a tool server could not be told that its session has ended: %s", type(exc).__name__)
+
 
 def _only_listens(request: httpx2.Request) -> bool:
     """Whether this is the event stream of a session over streamable HTTP. (Over SSE, the stream carries the session itself.)"""
-    return request.method == "GET" and "mcp-session-id" in request.headers
+    return request.method == "GET" and _SESSION in request.headers
 
 
 def _asked_for_s(response: httpx2.Response, tries: int) -> float | None:

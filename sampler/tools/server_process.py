@@ -86,7 +86,7 @@ async def end_process(server: ServerProcess) -> None:
                 log.warning("tool server process %d still runs after SIGKILL", process.pid)
     os.close(server.lifeline)
     if process.returncode == -signal.SIGKILL:
-        await asyncio.to_thread(_sweep, server.mark)
+        await asyncio.to_thread(end_marked, server.mark)
     transport = getattr(process, "_transport", None)
     if transport is not None:  # otherwise a pipe held by another process would keep it open
         with contextlib.suppress(PermissionError):
@@ -108,7 +108,7 @@ def _signal(process: Process, number: signal.Signals) -> None:
         process.send_signal(number)
 
 
-def _sweep(mark: str) -> None:
+def end_marked(mark: str) -> None:
     """Kill the remaining processes of a killed guard until none is left."""
     wanted = f"{MARK}={mark}".encode()
     for _ in range(_SWEEPS):

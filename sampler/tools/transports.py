@@ -48,6 +48,7 @@ async def open_transport(
     stack.callback(line.stop_listening)
     timeout = httpx2.Timeout(limits.open_s, read=read_s)
     http = await stack.enter_async_context(http_client(server, limits, timeout, line, make_client))
+    stack.push_async_callback(http.end_session, server.url, limits.close_s / 2)
     most = limits.max_message_bytes + _EVENT_MARGIN_BYTES
     return streamable_http_client(server.url, http_client=http, max_sse_event_size=most)
 
@@ -58,7 +59,7 @@ def http_client(
     timeout: httpx2.Timeout,
     line: Line,
     make: Callable[..., PatientClient] = PatientClient,
-) -> httpx2.AsyncClient:
+) -> PatientClient:
     """One client per session; all share the TLS settings."""
     most = limits.max_message_bytes
     most_of_line = min(most, _SSE_EVENT_BYTES - _EVENT_MARGIN_BYTES) if server.transport == "sse" else most

@@ -17,6 +17,7 @@ import httpx
 import psutil
 
 from sampler.tools import ToolServer
+from shared.processes.mongod import free_port
 
 ROOT = Path(__file__).parents[3]
 TOOL_SERVERS = ROOT / "tests" / "sampler" / "tool_servers"
@@ -120,7 +121,8 @@ def gateway(
     path = folder / "servers.json"
     path.write_text(json.dumps({"mcpServers": box() if servers is None else servers}))
     state, log = folder / "state", folder / "log"
-    given = ["--servers", str(path), "--port", "0", "--state_folder", str(state), "--isolation", level]
+    # Reserved by this process: a client of another test that still looks for its server cannot come here.
+    given = ["--servers", str(path), "--port", str(free_port()), "--state_folder", str(state), "--isolation", level]
     given += ["--readable", str(ROOT), *flags]
     environment = {name: value for name, value in os.environ.items() if not name.startswith("TANDEM_")}
     environment |= {"TANDEM_MCP_TOKEN": token} if token else {}

@@ -1,13 +1,21 @@
 """Bundled tools are forked from a process that has them loaded: as isolated as commands, and gone with their session."""
 
 import asyncio
+import os
+import signal
 import sys
 from pathlib import Path
 
 import psutil
 import pytest
 
-from tests.sampler.mcp_docker.gateways import PATIENCE_S, RawClient, gateway, until_gone
+from sampler.mcp_docker import tool_set
+from sampler.mcp_docker.channel import StdioChannel
+from sampler.mcp_docker.forks import ForkServer
+from sampler.mcp_docker.sandbox import IsolationLevel, Launch
+from sampler.mcp_docker.server_link import ServerLink
+from sampler.mcp_docker.tool_set import Profile, ToolSet
+from tests.sampler.mcp_docker.gateways import PATIENCE_S, ROOT, RawClient, gateway, until_gone
 
 pytestmark = pytest.mark.slow
 BUNDLED = {
@@ -58,3 +66,55 @@ async def test_sessions_begin_again_after_the_process_that_forks_was_killed(tmp_
         assert (await again.open()).status_code == 200
         assert told(await again.call("calculate", expression="6*7")) == "42"
         await again.close()
+
+
+async def test_an_end_that_hangs_is_told_and_not_waited_for_for_ever(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The process that forks stands still: nothing tells that the fork has ended."""
+    monkeypatch.setattr(tool_set, "MAX_END_S", 1.0)
+    entry = BUNDLED["calculator"]
+    command = (entry["command"], *entry["args"])
+    state = tmp_path / "state"
+    forks = ForkServer([command[2]], state, [ROOT])
+    await forks.open()
+
+    def links(folder: Path) -> list[ServerLink]:
+        return [ServerLink("slow", StdioChannel(Launch(command, folder), IsolationLevel.PROCESS, 1_000_000, forks))]
+
+    used = ToolSet(Profile(), links, state)
+    try:
+        await used.open(PATIENCE_S)
+        assert forks._process is not None
+        os.kill(forks._process.pid, signal.SIGSTOP)
+        try:
+            async with asyncio.timeout(PATIENCE_S):
+                await used.close()
+        finally:
+            os.kill(forks._process.pid, signal.SIGCONT)
+        assert "tool server 'slow' has not ended within 1 s" in caplog.text
+        assert used.folder is not None
+        assert used.folder.exists(), "of a user that may still have processes"
+        async with asyncio.timeout(PATIENCE_S):
+            while tool_set._hanging:  # noqa: ASYNC110 - another process
+                await asyncio.sleep(0.05)
+    finally:
+        await forks.close()
+
+
+async def test_a_warden_that_stands_still_leaves_no_process(tmp_path: Path) -> None:
+    """It is killed, and with it what would have ended the others."""
+    shell = {"shell": {"command": sys.executable, "args": ["-m", "sampler.mcp_docker.tools.shell"]}}
+    with gateway(tmp_path, shell, "--warm_sessions", "0") as started:
+        (forking,) = started.tools()
+        client = RawClient(started)
+        await client.open()
+        assert "result" in await client.call("run", command="setsid sleep 3600 >/dev/null 2>&1 &")
+        inside = [process for process in started.tools() if process != forking]
+        assert any("3600" in process.cmdline() for process in inside)
+        for warden in forking.children():
+            warden.suspend()
+        assert await client.close() == 200
+        await until_gone(inside)
+        await started.until(sessions=0, ending=0)
+        assert started.folders == []
