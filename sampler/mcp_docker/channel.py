@@ -20,9 +20,9 @@ from mcp_types import jsonrpc_message_adapter
 from sampler.mcp_docker.errors import ServerGone, StartFailed
 from sampler.mcp_docker.forks import ForkedProcess, ForkServer, bundled_module
 from sampler.mcp_docker.messages import Message, NotAMessage, decoded, one_line
+from sampler.mcp_docker.remote_client import RemoteClient, StatelessClient
 from sampler.mcp_docker.sandbox import IsolationLevel, Launch, SandboxedProcess, start
-from sampler.mcp_docker.stateless import StatelessClient
-from sampler.tools.busy import Line, PatientClient
+from sampler.tools.busy import Line
 from sampler.tools.connection import innermost
 from sampler.tools.limits import ToolLimits
 from sampler.tools.messages import MessageLines, MessageTooLong
@@ -128,7 +128,7 @@ class RemoteChannel:
         self._server, self._limits = server, limits
         self._line = Line(Traffic().of(server))
         has_sessions = server.revision != "2026-07-28"
-        self._make_client = PatientClient if has_sessions else partial(StatelessClient, quoted=server.quoted)
+        self._make_client = partial(RemoteClient if has_sessions else StatelessClient, quoted=server.quoted)
         self._leave = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._write: anyio.abc.ObjectSendStream[SessionMessage] | None = None

@@ -20,7 +20,11 @@ class ServerGone(TandemError):
 
 
 class ServerAway(ServerGone):
-    """A tool server without sessions cannot be reached for this request; the next one may find it."""
+    """A tool server did not serve this request, and may serve the next one. `code`: of its refusal, if it sent one."""
+
+    def __init__(self, why: str, code: object = None) -> None:
+        super().__init__(why)
+        self.code = code
 
 
 class Refused(TandemError):

@@ -5,7 +5,9 @@ of it. What the server answers goes to clients of 2026-07-28 as it is; `InputRou
 `ServerChanges` brings the changes of lists and resources.
 """
 
+import asyncio
 import contextlib
+import logging
 from typing import Any
 
 from mcp.shared.inbound import (
@@ -35,10 +37,19 @@ from sampler.mcp_docker.channel import ServerChannel
 from sampler.mcp_docker.errors import Refused, ServerAway, ServerGone
 from sampler.mcp_docker.exchange import Exchange
 from sampler.mcp_docker.input_rounds import InputRounds, in_handshake_words
-from sampler.mcp_docker.messages import SERVER_GONE, Message, answer, asks_for_input, encoded, refusal
+from sampler.mcp_docker.messages import (
+    SERVER_GONE,
+    Message,
+    answer,
+    asks_for_input,
+    encoded,
+    refusal,
+)
 from sampler.mcp_docker.server_changes import ServerChanges
 from sampler.mcp_docker.server_link import BAD_GATEWAY, CLIENT_INFO, ServerLink
 from sampler.tools.revision import EPISODE_KEY
+
+log = logging.getLogger(__name__)
 
 # Not about what the client asked, but how the gateway said it: another revision is served since a restart, say.
 _OF_THE_GATEWAY = (PARSE_ERROR, INVALID_REQUEST, HEADER_MISMATCH, UNSUPPORTED_PROTOCOL_VERSION)
@@ -57,6 +68,8 @@ class ModernLink(ServerLink):
         self._header_maps: dict[str, dict[tuple[str, ...], str]] = {}  # by tool: its arguments that headers repeat
         self._rounds = InputRounds(self)
         self._changes = ServerChanges(self)
+        self._calls: dict[Exchange, Message] = {}  # that may be repeated: as they were sent last
+        self._repeating: dict[Exchange, asyncio.Task[None]] = {}
 
     async def _greet(self, capabilities: Message) -> None:
         self._envelope |= {
@@ -75,9 +88,14 @@ class ModernLink(ServerLink):
             raise ServerGone(self.gone)
 
     async def close(self) -> None:
+        self._stop_own_work()
+        await super().close()
+
+    def _stop_own_work(self) -> None:
         self._changes.close()
         self._rounds.close()
-        await super().close()
+        for task in self._repeating.values():
+            task.cancel()
 
     # ------------------------------------------------------------------ to the server
 
@@ -91,12 +109,10 @@ class ModernLink(ServerLink):
             return {}
         try:
             result = await super().ask(method, params)
-        except Refused as exc:
-            if exc.code == SERVER_GONE:
-                raise ServerAway(f"tool server {self.name!r}: {exc}") from exc
-            if exc.code in _OF_THE_GATEWAY:
-                raise Refused(SERVER_GONE, self._refuses(str(exc))) from exc
-            raise
+        except ServerAway as exc:
+            if method != "tools/call" or not self._has_wrong_headers(exc.code):
+                raise
+            result = await super().ask(method, params)
         if method == "tools/call" and asks_for_input(result):
             raise Refused(METHOD_NOT_FOUND, "the tool asks its client for input, which this client cannot be asked for")
         return result
@@ -114,7 +130,13 @@ class ModernLink(ServerLink):
             return
         if not exchange.is_modern:
             self._rounds.begin(exchange, message)
-        await super().forward(exchange, message, body)
+        if message["method"] == "tools/call" and self._channel.has_headers:
+            self._calls[exchange] = message
+        try:
+            await super().forward(exchange, message, body)
+        except BaseException:  # cancelled too: it was not sent
+            self._calls.pop(exchange, None)
+            raise
 
     async def send_request(self, message: Message, body: bytes | None = None) -> None:
         """With the envelope, and so never as the bytes that came."""
@@ -122,6 +144,8 @@ class ModernLink(ServerLink):
         meta = params.get("_meta")
         told = (dict(meta) if isinstance(meta, dict) else {}) | self._envelope
         exchange = self.in_flight.get(message["id"])
+        if exchange is not None and exchange in self._calls:
+            self._calls[exchange] = message
         level = exchange.log_level if exchange is not None and exchange.is_modern else self._log_level
         told.pop(LOG_LEVEL_META_KEY, None)
         if level is not None:
@@ -147,30 +171,59 @@ class ModernLink(ServerLink):
     def forget(self, exchange: Exchange) -> None:
         super().forget(exchange)
         self._rounds.end(exchange)
+        self._calls.pop(exchange, None)
+        if (task := self._repeating.get(exchange)) is not None:
+            task.cancel()
 
     # ------------------------------------------------------------------ from the server
 
     def _on_final(self, exchange: Exchange, message: Message, body: bytes) -> None:
-        error = message.get("error")
-        if isinstance(error, dict) and (why := self._failure(error)):
+        error, call = message.get("error"), self._calls.pop(exchange, None)
+        if isinstance(error, dict) and self._has_wrong_headers(error.get("code")) and call is not None:
+            self._repeat(exchange, call)
+        elif isinstance(error, dict) and (why := self._failure(error)):
             self._rounds.end(exchange)
-            self._header_maps = {}  # they may be of an older list
             exchange.finish(encoded(refusal(exchange.request_id, SERVER_GONE, why)), BAD_GATEWAY)
         elif exchange.is_modern:
             super()._on_final(exchange, message, body)
         elif asks_for_input(result := message.get("result")):
+            if call is not None:
+                self._calls[exchange] = call
             self._rounds.go_on(exchange, result)
         else:
             self._rounds.end(exchange)
             exchange.finish(encoded(in_handshake_words(message | {"id": exchange.request_id})))
 
-    def _failure(self, error: Message) -> str:
-        code = error.get("code")
-        if code == SERVER_GONE:
-            return self._named(error)
-        return self._refuses(str(error.get("message"))[:300]) if code in _OF_THE_GATEWAY else super()._failure(error)
+    def _has_wrong_headers(self, code: object) -> bool:
+        """They were made from a list of tools that has changed. Such a call is refused before it is executed."""
+        if code != HEADER_MISMATCH or not self._channel.has_headers:
+            return False
+        self._header_maps = {}
+        return True
 
-    def _refuses(self, why: str) -> str:
+    def _repeat(self, exchange: Exchange, call: Message) -> None:
+        """Once, with the headers of a new list."""
+        log.info("tool server %r refused headers of an older list of its tools: the call is repeated", self.name)
+        number = exchange.sent_id = self.new_id()  # an id is used once
+        if exchange.is_modern and exchange.token is not None:  # its progress is found by the id
+            params = call["params"]
+            call = call | {"params": params | {"_meta": params["_meta"] | {"progressToken": number}}}
+        self.in_flight[number] = exchange
+        task = self._repeating[exchange] = asyncio.ensure_future(self._send_again(exchange, call | {"id": number}))
+        task.add_done_callback(lambda _: self._repeating.pop(exchange, None))
+
+    async def _send_again(self, exchange: Exchange, call: Message) -> None:
+        try:
+            await self.send_request(call)
+        except ServerGone as exc:
+            super().forget(exchange)
+            self._rounds.end(exchange)
+            exchange.finish(encoded(refusal(exchange.request_id, SERVER_GONE, str(exc))), BAD_GATEWAY)
+
+    def _failure(self, error: Message) -> str:
+        if error.get("code") not in _OF_THE_GATEWAY:
+            return super()._failure(error)
+        why = str(error.get("message"))[:300]
         return f"tool server {self.name!r} does not take {LATEST_MODERN_VERSION} as the gateway speaks it: {why}"
 
     def _on_notification(self, message: Message, body: bytes) -> None:
@@ -190,8 +243,7 @@ class ModernLink(ServerLink):
 
     def _on_end(self, why: str) -> None:
         super()._on_end(why)
-        self._changes.close()
-        self._rounds.close()
+        self._stop_own_work()
 
     # ------------------------------------------------------------------ from the client, to what `InputRounds` asked
 

@@ -14,6 +14,7 @@ from shared.errors import ConfigError
 
 _BY_NAME = {"tools/call": "tools/list", "prompts/get": "prompts/list"}
 _BY_URI = ("resources/read", "resources/subscribe", "resources/unsubscribe")
+_TEMPLATES = "resources/templates/list"
 RESOURCE_NOT_FOUND = -32002
 
 
@@ -83,12 +84,16 @@ class Router:
             await self.listed(method)
             owner = self._own.owner(method, name)
         if owner is None:
-            for link in able(self._links, method):
-                if link.name not in self._own.entries[method]:
-                    raise ServerGone(f"tool server {link.name!r}: {link.gone or 'it does not answer'}")
+            self._require_all_lists(method)
             kind = "tool" if method == "tools/list" else "prompt"
             raise Refused(INVALID_PARAMS, f"Unknown {kind}: {name[:200]}")
         return owner
+
+    def _require_all_lists(self, method: str) -> None:
+        """Raises ServerGone: an unknown name may be of a server that has ended before its first list."""
+        for link in able(self._links, method):
+            if link.name not in self._own.entries[method]:
+                raise ServerGone(f"tool server {link.name!r}: {link.gone or 'it does not answer'}")
 
     async def tool(self, name: Any) -> Message:
         """A tool as it is shown to clients. Raises Refused and ServerGone."""
@@ -100,7 +105,10 @@ class Router:
         raise Refused(INVALID_PARAMS, f"Unknown tool: {str(name)[:200]}")
 
     async def _by_uri(self, uri: Any) -> ServerLink:
-        """The server that lists it; else the first that can read it, since a template's resources are in no list."""
+        """The server that lists it; else the first that can read it, since a template's resources are in no list.
+
+        Raises Refused; and ServerGone if only a server that is gone may have it.
+        """
         if not isinstance(uri, str):
             raise Refused(INVALID_PARAMS, f"params.uri is {type(uri).__name__}; expected a text")
         readers = able(self._links, "resources/list")
@@ -110,12 +118,18 @@ class Router:
             await self.listed("resources/list")
         if (owner := self._own.owner("resources/list", uri)) is not None:
             return self._links[owner[0]]
+        gone: ServerGone | None = None
         for link in readers:
             try:
                 await link.ask("resources/read", {"uri": uri})
-            except (Refused, ServerGone):
+            except ServerGone as exc:
+                gone = gone or exc
+            except Refused:
                 continue
-            return link
+            else:
+                return link
+        if gone is not None:
+            raise gone
         raise Refused(RESOURCE_NOT_FOUND, f"Resource not found: {uri[:200]}")
 
     async def _completing(self, message: Message, ref: Any) -> tuple[ServerLink, Message]:
@@ -127,8 +141,11 @@ class Router:
             return self._links[server], message | {"params": params}
         uri = ref.get("uri")
         if isinstance(uri, str):
-            if "resources/templates/list" not in self._own.owners:
-                await self.listed("resources/templates/list")
-            if (owner := self._own.owner("resources/templates/list", uri)) is not None:
+            owner = self._own.owner(_TEMPLATES, uri)
+            if owner is None:
+                await self.listed(_TEMPLATES)
+                owner = self._own.owner(_TEMPLATES, uri)
+            if owner is not None:
                 return self._links[owner[0]], message
+            self._require_all_lists(_TEMPLATES)
         raise Refused(INVALID_PARAMS, f"ref {str(ref)[:200]} names nothing that a server offers")

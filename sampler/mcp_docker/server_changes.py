@@ -69,7 +69,7 @@ class ServerChanges:
                 async with self._lock:
                     await self._listen()
             except Refused as exc:
-                log.warning("tool server %r: its changes are not heard: %s", self._link.name, exc)
+                self._lost(exc)
 
     async def subscribe(self, uri: str, wanted: bool) -> None:
         """Listen, or listen no more, for the changes of a resource. Raises Refused and ServerGone."""

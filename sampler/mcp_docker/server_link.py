@@ -6,7 +6,7 @@ import logging
 from collections.abc import Mapping
 from typing import Any, Protocol
 
-from mcp_types import METHOD_NOT_FOUND
+from mcp_types import METHOD_NOT_FOUND, PARSE_ERROR
 from mcp_types.version import LATEST_HANDSHAKE_VERSION
 
 from sampler.mcp_docker.channel import ServerChannel
@@ -69,7 +69,7 @@ class ServerLink:
             await self._channel.open(self._on_message, self._on_end)
             await self._greet(capabilities)
         except (StartFailed, ServerGone, Refused) as exc:
-            raise StartFailed(f"tool server {self.name!r}: {exc}") from exc
+            raise StartFailed(self._named(str(exc))) from exc
 
     async def _greet(self, capabilities: Message) -> None:
         """The handshake. Raises ServerGone and Refused."""
@@ -98,8 +98,8 @@ class ServerLink:
             return result
         error = message.get("error")
         code = error.get("code") if isinstance(error, dict) else None
-        if isinstance(error, dict) and is_cut_off(error):
-            raise ServerAway(self._named(error))
+        if isinstance(error, dict) and (why := self._failure(error)):
+            raise ServerAway(why, code)
         raise Refused(code if isinstance(code, int) else METHOD_NOT_FOUND, f"{method} is answered with {error!r:.300}")
 
     async def begin(self, number: RequestId, method: str, params: Message) -> "asyncio.Future[Message]":
@@ -193,10 +193,12 @@ class ServerLink:
 
     def _failure(self, error: Message) -> str:
         """Of infrastructure; empty: the error is the server's answer."""
-        return self._named(error) if is_cut_off(error) else ""
+        is_failure = error.get("code") in (SERVER_GONE, PARSE_ERROR) or is_cut_off(error)
+        return self._named(str(error.get("message"))[:300]) if is_failure else ""
 
-    def _named(self, error: Message) -> str:
-        return f"tool server {self.name!r}: {str(error.get('message'))[:300]}"
+    def _named(self, why: str) -> str:
+        prefix = f"tool server {self.name!r}: "
+        return prefix + why.removeprefix(prefix)
 
     def _reply(self, message: Message) -> None:
         """Send it in the background."""

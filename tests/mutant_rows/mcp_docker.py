@@ -179,7 +179,7 @@ MUTANTS = (
     Mutant(
         "a silent session of the gateway ends with its lease",
         "sampler/mcp_docker/sessions.py",
-        "if silent_s > (self.rules.broken_s if session.is_broken else self.rules.lease_s):",
+        "if session.silent_s() > (self.rules.broken_s if is_away else self.rules.lease_s):",
         "if False:",
         f"{GATEWAY}::test_a_silent_session_ends_with_its_lease_and_a_busy_one_does_not",
     ),

@@ -3,6 +3,7 @@
 from tests.mutant_rows.mutant import Mutant
 
 AWAY = "tests/sampler/mcp_docker/test_gateway_native_away.py"
+ENDINGS = "tests/sampler/mcp_docker/test_gateway_endings.py"
 FAULTS = "tests/sampler/mcp_docker/test_gateway_native_faults.py"
 GONE = "tests/sampler/mcp_docker/test_gateway_gone.py"
 NATIVE = "tests/sampler/mcp_docker/test_gateway_native.py"
@@ -11,9 +12,128 @@ MUTANTS = (
     Mutant(
         "outdated headers are made from a new list",
         "sampler/mcp_docker/modern_link.py",
-        "            self._header_maps = {}  # they may be of an older list\n",
+        "        self._header_maps = {}\n        return True\n",
+        "        return True\n",
+        f"{AWAY}::test_a_call_with_outdated_headers_is_repeated_once_with_new_ones",
+    ),
+    Mutant(
+        "a call with outdated headers is repeated",
+        "sampler/mcp_docker/modern_link.py",
+        "            self._calls[exchange] = message\n        try:",
+        "            pass\n        try:",
+        f"{AWAY}::test_a_call_with_outdated_headers_is_repeated_once_with_new_ones",
+    ),
+    Mutant(
+        "a call with outdated headers is repeated once",
+        "sampler/mcp_docker/modern_link.py",
+        'error, call = message.get("error"), self._calls.pop(exchange, None)',
+        'error, call = message.get("error"), self._calls.get(exchange)',
+        f"{AWAY}::test_a_call_with_outdated_headers_is_repeated_once_with_new_ones",
+    ),
+    Mutant(
+        "a call of the older API with outdated headers is repeated",
+        "sampler/mcp_docker/modern_link.py",
+        'if method != "tools/call" or not self._has_wrong_headers(exc.code):',
+        "if True:",
+        f"{AWAY}::test_an_older_api_call_with_outdated_headers_is_repeated_too",
+    ),
+    Mutant(
+        "a page in place of an answer",
+        "sampler/mcp_docker/remote_client.py",
+        "        return response if why is None or number is None else",
+        "        return response if True else",
+        f"{AWAY}::test_what_is_no_answer_of_the_server_is_a_failure_of_infrastructure",
+    ),
+    Mutant(
+        "a server that failed, as a JSON-RPC error",
+        "sampler/mcp_docker/remote_client.py",
+        "if status < _SERVER_ERROR and status not in _NO_RIGHTS",
+        "if status not in _NO_RIGHTS",
+        f"{AWAY}::test_what_is_no_answer_of_the_server_is_a_failure_of_infrastructure",
+    ),
+    Mutant(
+        "the gateway's own rights at a server",
+        "sampler/mcp_docker/remote_client.py",
+        "and status not in _NO_RIGHTS and",
+        "and",
+        f"{AWAY}::test_what_is_no_answer_of_the_server_is_a_failure_of_infrastructure",
+    ),
+    Mutant(
+        "an answer that the SDK cannot read",
+        "sampler/mcp_docker/server_link.py",
+        "in (SERVER_GONE, PARSE_ERROR) or",
+        "in (SERVER_GONE,) or",
+        f"{AWAY}::test_what_is_no_answer_of_the_server_is_a_failure_of_infrastructure",
+    ),
+    Mutant(
+        "a session that its server no longer knows",
+        "sampler/mcp_docker/remote_client.py",
+        "and not is_lost and",
+        "and",
+        f"{AWAY}::test_a_session_that_its_server_no_longer_knows_is_a_failure_of_infrastructure",
+    ),
+    Mutant(
+        "a resource that only a server that is gone may have",
+        "sampler/mcp_docker/routing.py",
+        "        if gone is not None:\n            raise gone\n",
         "",
-        f"{AWAY}::test_after_a_call_with_outdated_headers_the_list_is_asked_for_again",
+        f"{GONE}::test_what_only_a_server_that_is_gone_may_have_is_not_unknown",
+    ),
+    Mutant(
+        "a template that only a server that is gone may have",
+        "sampler/mcp_docker/routing.py",
+        "            self._require_all_lists(_TEMPLATES)\n",
+        "",
+        f"{GONE}::test_what_only_a_server_that_is_gone_may_have_is_not_unknown",
+    ),
+    Mutant(
+        "a stream of changes that is refused at first",
+        "sampler/mcp_docker/server_changes.py",
+        "            except Refused as exc:\n                self._lost(exc)\n",
+        "            except Refused:\n                pass\n",
+        f"{FAULTS}::test_a_stream_that_was_refused_when_the_session_began_is_asked_for_again",
+    ),
+    Mutant(
+        "the end of a session reaches its server",
+        "sampler/tools/transports.py",
+        "    stack.push_async_callback(http.end_session, server.url, limits.close_s / 2)\n",
+        "",
+        f"{ENDINGS}::test_the_end_of_a_session_reaches_the_gateway_after_a_connection_broke",
+    ),
+    Mutant(
+        "a session whose client is never heard again",
+        "sampler/mcp_docker/sessions.py",
+        "is_away = session.is_broken or session.is_unused",
+        "is_away = session.is_broken",
+        f"{ENDINGS}::test_a_session_whose_client_is_never_heard_again_does_not_keep_its_lease",
+    ),
+    Mutant(
+        "a late request shows no living client",
+        "sampler/mcp_docker/gateway_session.py",
+        "if self.is_broken and not await request.breaks_within(_SIGN_OF_LIFE_S):",
+        "if self.is_broken:",
+        f"{ENDINGS}::test_a_request_that_was_on_its_way_shows_no_living_client",
+    ),
+    Mutant(
+        "a client that broke a call off and lives",
+        "sampler/mcp_docker/endpoint.py",
+        "            await session.heard_from(request)\n",
+        "",
+        f"{ENDINGS}::test_a_client_that_breaks_a_call_off_and_goes_on_keeps_its_session",
+    ),
+    Mutant(
+        "what the killed warden of a fork has left",
+        "sampler/mcp_docker/forks.py",
+        "            await asyncio.to_thread(end_marked, self._mark)\n",
+        "",
+        "tests/sampler/mcp_docker/test_forks.py::test_a_warden_that_stands_still_leaves_no_process",
+    ),
+    Mutant(
+        "an end that hangs",
+        "sampler/mcp_docker/tool_set.py",
+        "asyncio.wait(tasks, timeout=MAX_END_S)",
+        "asyncio.wait(tasks)",
+        "tests/sampler/mcp_docker/test_forks.py::test_an_end_that_hangs_is_told_and_not_waited_for_for_ever",
     ),
     Mutant(
         "a resource is kept for a listening stream that is being opened",
@@ -25,14 +145,14 @@ MUTANTS = (
     Mutant(
         "a server of 2026-07-28 that was away is found again",
         "sampler/mcp_docker/channel.py",
-        "PatientClient if has_sessions else",
-        "PatientClient if True else",
+        "RemoteClient if has_sessions else",
+        "RemoteClient if True else",
         f"{AWAY}::test_a_server_that_was_away_for_a_moment_is_found_again",
     ),
     Mutant(
         "a connection that breaks within an answer is the end of one call",
-        "sampler/mcp_docker/stateless.py",
-        "            found = self._error(exc)\n",
+        "sampler/mcp_docker/remote_client.py",
+        "            if (number := request_id(request)) is None:\n                raise\n",
         "            raise\n",
         f"{AWAY}::test_a_broken_connection_is_the_end_of_one_call",
     ),
@@ -137,8 +257,8 @@ MUTANTS = (
     Mutant(
         "an answer that broke off",
         "sampler/mcp_docker/server_link.py",
-        'return self._named(error) if is_cut_off(error) else ""',
-        'return ""',
+        "PARSE_ERROR) or is_cut_off(error)",
+        "PARSE_ERROR)",
         f"{AWAY}::test_an_answer_that_breaks_off_is_a_failure_of_the_server_also_after_a_handshake",
     ),
     Mutant(

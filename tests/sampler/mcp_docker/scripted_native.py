@@ -6,6 +6,7 @@ acknowledged at a call of `release`. HABITS are of other requests:
   no-lists     `tools/list` is never answered
   deaf         nothing is read after the first call
   brief        the first listening stream ends in the same breath in which it begins
+  refusing     the first listening stream is refused
   wrong-agreement   it agrees to listen for something that is no list
 """
 
@@ -51,7 +52,10 @@ for line in sys.stdin:
         ends = [json.dumps(end)] if "brief" in habits and len(listens) == 1 else []
         wanted = params["notifications"].get("resourceSubscriptions", [])
         told = [agreement(number, params["notifications"]), *ends]
-        if "note://held" in wanted and not held:
+        if "refusing" in habits and len(listens) == 1:
+            error = {"code": -32603, "message": "not yet"}
+            write(json.dumps({"jsonrpc": "2.0", "id": number, "error": error}))
+        elif "note://held" in wanted and not held:
             held = told
         else:
             write(*told)

@@ -4,10 +4,11 @@ It speaks 2026-07-28, and the handshake to a client that begins with it.
 
 Its tools: `ok` answers, `slow` when GET /go has been asked, `reset` breaks the connection, `half` breaks it within an answer as
 JSON, `cut` within an event stream; `stale` is refused as called with wrong headers, as often as GET /stale was asked. GET /told
-tells what was seen. HABITS:
+tells what was seen. `page` is answered with the HTTP status, the content type and the body of its arguments. HABITS:
   changes      it tells changes of its tools
   no-lists     `tools/list` is never answered
   cut-lists    its event stream breaks off
+  sessions     the handshake opens a session
 """
 
 import asyncio
@@ -21,7 +22,10 @@ from typing import Any
 habits = sys.argv[2:]
 told: Counter[str] = Counter()
 go = asyncio.Event()
-TOOLS = [{"name": name, "inputSchema": {"type": "object"}} for name in ("ok", "slow", "reset", "half", "cut", "stale")]
+TOOLS = [
+    {"name": name, "inputSchema": {"type": "object"}}
+    for name in ("ok", "slow", "reset", "half", "cut", "stale", "page")
+]
 ANSWERS = {
     "initialize": {
         "protocolVersion": "2025-11-25",
@@ -37,8 +41,11 @@ ANSWERS = {
 EVENTS = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n"
 
 
-def write_json(writer: StreamWriter, body: bytes, status: str = "200 OK", promised: int = 0) -> None:
-    head = f"HTTP/1.1 {status}\r\nContent-Type: application/json\r\nContent-Length: {promised or len(body)}\r\n\r\n"
+def write_json(
+    writer: StreamWriter, body: bytes, status: str = "200 OK", promised: int = 0, kind: str = "application/json"
+) -> None:
+    session = "Mcp-Session-Id: of-odd\r\n" if "sessions" in habits else ""
+    head = f"HTTP/1.1 {status}\r\nContent-Type: {kind}\r\n{session}Content-Length: {promised or len(body)}\r\n\r\n"
     writer.write(head.encode() + body)
 
 
@@ -95,7 +102,11 @@ async def call(message: Any, writer: StreamWriter) -> bool:
             writer.transport.abort()
         return False
     told[f"{name}_calls"] += 1
-    if name == "stale" and told["stale"]:
+    if name == "page":
+        given = message["params"]["arguments"]
+        page = given["body"].replace("ID", json.dumps(number)).encode()
+        write_json(writer, page, given["status"], kind=given["kind"])
+    elif name == "stale" and told["stale"]:
         told["stale"] -= 1
         error = {"jsonrpc": "2.0", "id": number, "error": {"code": -32020, "message": "Header mismatch"}}
         write_json(writer, json.dumps(error).encode(), "400 Bad Request")

@@ -71,3 +71,33 @@ async def test_a_server_that_is_gone_before_its_first_list_is_a_failure_of_infra
         response = await raw.post({"jsonrpc": "2.0", "id": 8, "method": "tools/list", "params": {}})
         assert response.status_code == 502, response.text
         await raw.close()
+
+
+@pytest.mark.parametrize("entries", [native("ann", "bob"), talkers("ann", "bob")], ids=["native", "handshake"])
+async def test_what_only_a_server_that_is_gone_may_have_is_not_unknown(tmp_path: Path, entries: dict[str, Any]) -> None:
+    with gateway(tmp_path, entries, "--warm_sessions", "0") as started:
+        raw = RawClient(started)
+        await raw.open()
+        asked = [
+            ("resources/read", {"uri": "note://ann/of-a-template"}),
+            ("prompts/get", {"name": "only_of_ann"}),
+            (
+                "completion/complete",
+                {
+                    "ref": {"type": "ref/resource", "uri": "no://{such}"},
+                    "argument": {"name": "such", "value": "a"},
+                },
+            ),
+        ]
+        await end(started, "ann")
+        for method, params in asked:
+            response = await raw.post({"jsonrpc": "2.0", "id": 1, "method": method, "params": params})
+            assert (response.status_code, response.json()["error"]["code"]) == SERVER_GONE, (method, response.text)
+        await raw.close()
+        raw = RawClient(started)
+        await raw.open()
+        for method, params in asked:
+            unknown = await raw.post({"jsonrpc": "2.0", "id": 1, "method": method, "params": params})
+            assert unknown.status_code == 200, unknown.text
+            assert "error" in unknown.json()
+        await raw.close()

@@ -107,14 +107,14 @@ async def test_a_broken_connection_is_the_end_of_one_call(tmp_path: Path, name: 
 async def test_an_answer_that_breaks_off_is_a_failure_of_the_server_also_after_a_handshake(tmp_path: Path) -> None:
     """Where the SDK answers before it sees the end of the session."""
     port = free_port()
-    with odd(port, "cut-lists") as entry, gateway(tmp_path, handshake(entry), "--warm_sessions", "0") as started:
+    with odd(port, "cut-lists") as entry, gateway(tmp_path, of(entry, "handshake"), "--warm_sessions", "0") as started:
         raw = RawClient(started)
         await raw.open()
         listed = await raw.post({"jsonrpc": "2.0", "id": 3, "method": "tools/list", "params": {}})
         assert is_away(listed), listed.text
         await raw.close()
     port = free_port()
-    with odd(port) as entry, gateway(tmp_path, handshake(entry), "--warm_sessions", "0") as started:
+    with odd(port) as entry, gateway(tmp_path, of(entry, "handshake"), "--warm_sessions", "0") as started:
         raw = RawClient(started)
         await raw.open()
         assert "result" in await raw.call("ok")
@@ -123,9 +123,8 @@ async def test_an_answer_that_breaks_off_is_a_failure_of_the_server_also_after_a
         await raw.close()
 
 
-def handshake(entry: dict[str, Any]) -> dict[str, Any]:
-    """The entry of a server that is not said to speak another revision."""
-    return {name: {"url": fields["url"]} for name, fields in entry.items()}
+def of(entry: dict[str, Any], revision: str) -> dict[str, Any]:
+    return {name: fields | {"revision": revision} for name, fields in entry.items()}
 
 
 async def test_a_question_that_is_no_longer_awaited_gives_its_connection_back(tmp_path: Path) -> None:
@@ -142,14 +141,93 @@ async def test_a_question_that_is_no_longer_awaited_gives_its_connection_back(tm
         await raw.close()
 
 
-async def test_after_a_call_with_outdated_headers_the_list_is_asked_for_again(tmp_path: Path) -> None:
+async def test_a_call_with_outdated_headers_is_repeated_once_with_new_ones(tmp_path: Path) -> None:
+    """The server refuses such a call before it executes it."""
     port = free_port()
     with odd(port) as entry, gateway(tmp_path, entry, "--warm_sessions", "0") as started:
+        raw, modern = RawClient(started), ModernClient(started, "run/stale")
+        await raw.open()
+        callers = [lambda: called(raw, "stale"), lambda: modern.post("tools/call", name="stale", arguments={})]
+        for call in callers:
+            assert "result" in message_of(await call())
+            before = told(port, "stale")
+            assert message_of(await call())["result"]["content"][0]["text"] == "stale"
+            after = told(port)
+            assert after["tools/list"] == before["tools/list"] + 1
+            assert after["stale_calls"] == before["stale_calls"] + 2
+            for _ in range(2):
+                told(port, "stale")
+            assert is_away(await call())
+            assert told(port)["stale_calls"] == after["stale_calls"] + 2
+            assert "result" in message_of(await call())
+        await raw.close()
+        await modern.close()
+
+
+async def test_an_older_api_call_with_outdated_headers_is_repeated_too(tmp_path: Path) -> None:
+    port = free_port()
+    with odd(port) as entry, gateway(tmp_path, entry, "--warm_sessions", "0") as started:
+        async with httpx.AsyncClient(base_url=started.url, timeout=PATIENCE_S) as http:
+            assert (await http.post("/mcpapi/tool/odd.stale", json={})).json() == {"content": "stale"}
+            told(port, "stale")
+            assert (await http.post("/mcpapi/tool/odd.stale", json={})).json() == {"content": "stale"}
+            for _ in range(2):
+                told(port, "stale")
+            assert (await http.post("/mcpapi/tool/odd.stale", json={})).status_code == 502
+
+
+def rpc_error(code: int) -> str:
+    return f'{{"jsonrpc":"2.0","id":ID,"error":{{"code":{code},"message":"of the server"}}}}'
+
+
+JSON, HTML = "application/json", "text/html"
+NO_ANSWERS = [  # status, content type, body
+    ("503 Service Unavailable", HTML, "<h1>come back later</h1>"),
+    ("500 Internal Server Error", JSON, rpc_error(-32603)),
+    ("504 Gateway Timeout", "text/event-stream", "data: late"),
+    ("401 Unauthorized", HTML, "log in"),
+    ("403 Forbidden", JSON, rpc_error(-32600)),
+    ("404 Not Found", HTML, "no such page"),
+    ("400 Bad Request", JSON, '{"detail": "no"}'),
+    ("302 Found", HTML, "log in there"),
+    ("202 Accepted", HTML, ""),
+    ("200 OK", HTML, "<h1>log in</h1>"),
+    ("200 OK", JSON, '{"detail": "maintenance"}'),
+    ("200 OK", JSON, '{"jsonrpc":"2.0","id":ID,"result":7}'),
+    ("200 OK", JSON, "{"),
+]
+
+
+@pytest.mark.parametrize("revision", [REVISION, "handshake"])
+async def test_what_is_no_answer_of_the_server_is_a_failure_of_infrastructure(tmp_path: Path, revision: str) -> None:
+    port = free_port()
+    with odd(port) as native, gateway(tmp_path, of(native, revision), "--warm_sessions", "0") as started:
+        raw, modern = RawClient(started), ModernClient(started, "run/page")
+        await raw.open()
+        for status, kind, body in NO_ANSWERS:
+            params = {"name": "page", "arguments": {"status": status, "kind": kind, "body": body}}
+            for response in (
+                await raw.post({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}),
+                await modern.post("tools/call", **params),
+            ):
+                assert is_away(response), (status, body, response.status_code, response.text)
+            if not status.startswith("200"):
+                assert status.split()[0] in response.text
+        params = {"name": "page", "arguments": {"status": "404 Not Found", "kind": JSON, "body": rpc_error(-32601)}}
+        answered = await raw.post({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params})
+        assert (answered.status_code, answered.json()["error"]["code"]) == (200, -32601)
+        assert "result" in await raw.call("ok")
+        await raw.close()
+        await modern.close()
+
+
+async def test_a_session_that_its_server_no_longer_knows_is_a_failure_of_infrastructure(tmp_path: Path) -> None:
+    port = free_port()
+    with odd(port, "sessions") as entry, gateway(tmp_path, of(entry, "handshake"), "--warm_sessions", "0") as started:
         raw = RawClient(started)
         await raw.open()
-        assert "result" in await raw.call("stale")
-        lists = told(port, "stale")["tools/list"]
-        assert is_away(await called(raw, "stale"))
-        assert "result" in await raw.call("stale")
-        assert told(port)["tools/list"] == lists + 1
+        page = {"status": "404 Not Found", "kind": JSON, "body": rpc_error(-32600)}
+        params = {"name": "page", "arguments": page}
+        response = await raw.post({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params})
+        assert is_away(response), response.text
         await raw.close()

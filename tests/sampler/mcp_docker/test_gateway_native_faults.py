@@ -215,6 +215,18 @@ async def test_changes_are_heard_after_a_stream_that_ended_as_soon_as_it_began(t
                 await asyncio.sleep(0.1)
 
 
+async def test_a_stream_that_was_refused_when_the_session_began_is_asked_for_again(tmp_path: Path) -> None:
+    changed = asyncio.Event()
+
+    async def on_message(message: Any) -> None:
+        changed.set()
+
+    with odd(tmp_path, "refusing") as started:
+        async with older_client(started, message_handler=on_message) as session, asyncio.timeout(PATIENCE_S):
+            await changed.wait()  # meanwhile its tools may have changed
+            assert text(await session.call_tool("listens", {})) == "2"
+
+
 async def test_an_agreement_that_is_no_list_is_none(tmp_path: Path) -> None:
     with odd(tmp_path, "wrong-agreement") as started:
         async with older_client(started) as session:
