@@ -11,15 +11,19 @@ import logging
 import os
 import shutil
 import signal
+import sys
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from dataclasses import astuple
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 from sampler.config import SamplerConfig
+from sampler.gateway import relay
 from sampler.gateway.kept_files import copy_out
+from sampler.gateway.relay import relayed
 from sampler.gateway.workplace import RunningCommand, Workplace
 from sampler.mcp_docker.sandbox.launch import ContainerOptions, IsolationLevel, SandboxLaunch, SandboxLimits
 from shared.errors import ConfigError
@@ -52,7 +56,7 @@ class AgentSandbox:
     def __init__(self) -> None:
         self._opening = asyncio.Lock()
         self._state: Path | None = None
-        self._level = IsolationLevel.PROCESS
+        self._level, self._has_own_network = IsolationLevel.PROCESS, False
         self._limits, self._container = SandboxLimits(), ContainerOptions()
         self._readable: list[Path] = []
 
@@ -66,6 +70,7 @@ class AgentSandbox:
                 **config.agent_limits.model_dump(), lifetime_s=config.episode_timeout_s + _MORE_S
             )
             self._container = ContainerOptions(**config.agent_container.model_dump(), network="host")
+            self._has_own_network = config.agent_network == "gateway"
             self._readable = [path.absolute() for path in config.agent_readable]
             if missing := [path for path in self._readable if not path.exists()]:
                 raise ConfigError(f"agent_readable: {missing[0]} does not exist; expected files and folders")
@@ -94,26 +99,37 @@ class AgentSandbox:
                 self._state = None
 
     @asynccontextmanager
-    async def workplace(self, kept: Path | None, command: Sequence[str]) -> AsyncIterator[Workplace]:
-        """`kept`: where to keep its files. `command`: its words in the settings; the files that they name may be read."""
+    async def workplace(self, kept: Path | None, command: Sequence[str], url: str) -> AsyncIterator[Workplace]:
+        """`kept`: where to keep its files. `command`: its words in the settings; the files that they name may be read.
+        `url`: the gateway's.
+        """
         from sampler.mcp_docker.sandbox.folders import new_folder
 
         assert self._state is not None, "opened"
         folder = new_folder(self._state)
         started: list[SandboxedProcess] = []
+        address = urlsplit(url)
+        host, port = str(address.hostname), int(address.port or 0)
         try:
 
             async def start(words: Sequence[str], variables: Mapping[str, str]) -> RunningCommand:
-                started.append(await self._started(folder, words, variables, command))
+                started.append(await self._started(folder, words, variables, command, (host, port)))
                 return self._running(started[-1])
 
-            owner = folder.stat()
-            yield Workplace(folder, _made(kept), (owner.st_uid, owner.st_gid), start)
+            found = folder.stat()
+            owner = found.st_uid, found.st_gid
+            async with relayed(str(folder), host, port, owner) if self._has_own_network else nullcontext():
+                yield Workplace(folder, _made(kept), owner, start)
         finally:
             await asyncio.shield(_leave(folder, kept, started))
 
     async def _started(
-        self, folder: Path, words: Sequence[str], variables: Mapping[str, str], command: Sequence[str]
+        self,
+        folder: Path,
+        words: Sequence[str],
+        variables: Mapping[str, str],
+        command: Sequence[str],
+        gateway: tuple[str, int],
     ) -> "SandboxedProcess":
         from sampler.mcp_docker.sandbox.processes import start
 
@@ -125,12 +141,14 @@ class AgentSandbox:
                 raise ConfigError(f"agent_command: {words[0]} is not a program on the PATH; expected its whole path")
             words = [program, *words[1:]]
             readable += files_named_in((program, *command[1:]))
+        if self._has_own_network:
+            words = [sys.executable, "-I", "-S", relay.__file__, *map(str, gateway), relay.NAME, *words]
         launch = SandboxLaunch(
             command=tuple(words),
             folder=folder,
             environment=environment,
             limits=self._limits,
-            network=True,
+            network=not self._has_own_network,
             readable=tuple(readable),
             container=self._container,
         )

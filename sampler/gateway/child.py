@@ -63,7 +63,11 @@ async def run_command(
     """
     prompt = "\n\n".join(str(message["content"]) for message in messages)
     task = {**payload, "prompt": prompt, "messages": list(messages), "model": model}
-    place = plain_workplace(kept, user, sandbox) if isolated is None else isolated.workplace(kept, split(command))
+    place = (
+        plain_workplace(kept, user, sandbox)
+        if isolated is None
+        else isolated.workplace(kept, split(command), attempt.url)
+    )
     async with place as work:
         task_file = work.folder / "task.json"
         task_file.write_text(json.dumps(task, ensure_ascii=False), encoding="utf-8")

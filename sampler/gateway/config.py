@@ -66,6 +66,10 @@ class AgentPlayConfig(BaseModel):
         description="Files and folders that an isolated command may read, besides the system's, Python's, and the files (with "
         "their virtual environments) that agent_command names by whole paths.",
     )
+    agent_network: Literal["machine", "gateway"] = Field(
+        "machine",
+        description="What an isolated command reaches: the machine's network, or the gateway alone (needs bubblewrap).",
+    )
     agent_container: AgentContainer = Field(
         AgentContainer(), description="For agent_isolation: container: image, runtime, cpus."
     )
@@ -101,6 +105,10 @@ class AgentPlayConfig(BaseModel):
 
     @model_validator(mode="after")
     def isolation_is_for_a_command_of_its_own(self) -> Self:
+        if self.agent_network == "gateway" and self.agent_isolation != "bubblewrap":
+            raise ValueError(
+                f"agent_network is 'gateway' at agent_isolation = {self.agent_isolation}; expected bubblewrap"
+            )
         if self.agent_isolation == "none":
             return self
         if self.agent_command is None:

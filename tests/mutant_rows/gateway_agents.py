@@ -64,6 +64,20 @@ MUTANTS = (
         f"{ISOLATION}::test_a_task_cannot_name_a_file_to_be_read",
     ),
     Mutant(
+        "an isolated agent reaches the gateway alone if the settings say so",
+        "sampler/gateway/agent_sandbox.py",
+        "            network=not self._has_own_network,\n",
+        "            network=True,\n",
+        f"{ISOLATION}::test_a_command_reaches_the_machines_network_or_the_gateway_alone",
+    ),
+    Mutant(
+        "a client that leaves behind the relay leaves the gateway",
+        "sampler/gateway/relay.py",
+        "        target.write_eof()\n",
+        "        pass\n",
+        f"{ISOLATION}::test_a_client_behind_the_relay_that_leaves_aborts_its_request",
+    ),
+    Mutant(
         "an isolated agent's limit is named",
         "sampler/gateway/agent_sampler.py",
         "        if ended.exceeded:\n",
@@ -80,7 +94,7 @@ MUTANTS = (
     Mutant(
         "a limit that the kernel keeps by a refusal is named",
         "sampler/gateway/agent_sandbox.py",
-        '(self._perhaps(stderr) if status else "")',
+        '(self._perhaps(status, stderr) if status else "")',
         '""',
         f"{ISOLATION}::test_a_limit_ends_the_attempt_and_is_named",
     ),

@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import signal
+import socket
 import stat
 import subprocess
 import sys
@@ -135,8 +136,9 @@ async def isolated(
 ) -> AsyncIterator[AgentSampler]:
     """An episode of the script. At its end nothing of it is left."""
     command = " ".join([sys.executable, str(script), *arguments])
+    engine = options.pop("engine", None) or ScriptedEngine(ONE)
     given = {"agent_command": command, "agent_isolation": str(level)} | options
-    async with an_episode(store, ScriptedEngine(ONE), None, **given) as sampler:
+    async with an_episode(store, engine, None, **given) as sampler:
         sandbox = sampler.resources.agent_sandbox
         await sandbox.open(sampler.config)
         state = sandbox._state
@@ -166,6 +168,77 @@ async def test_a_command_plays_as_without_a_sandbox(store: Store, tmp_path: Path
     assert (kept / "stderr.txt").read_text() == "and errors\n"
     assert sorted(os.listdir(kept)) == ["made", "stderr.txt", "stdout.txt", "task.json"]
     assert {file.stat().st_uid for file in (kept, *kept.iterdir())} == {os.getuid()}
+
+
+REACHED = """
+import os, socket, sys, threading, urllib.request
+import httpx
+headers = {"Authorization": "Bearer " + os.environ["OPENAI_API_KEY"]}
+def listed():
+    with httpx.Client(base_url=os.environ["OPENAI_BASE_URL"], headers=headers, timeout=60) as client:
+        for _ in range(3):
+            client.get("/models").raise_for_status()
+threads = [threading.Thread(target=listed) for _ in range(20)]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+for kind, address in (("tcp", ("127.0.0.1", int(sys.argv[1]))), ("outside", ("192.0.2.1", 80)), ("abstract", sys.argv[2])):
+    try:
+        family = socket.AF_UNIX if kind == "abstract" else socket.AF_INET
+        with socket.socket(family) as other:
+            other.settimeout(10)
+            other.connect(chr(0) + address if kind == "abstract" else address)
+        print("reached", kind)
+    except OSError as exc:
+        print("met", kind)
+print("children", os.path.exists("/proc/self/task") and open(f"/proc/self/task/{os.getpid()}/children").read().strip())
+"""
+
+
+@pytest.mark.parametrize("network", ["machine", "gateway"])
+async def test_a_command_reaches_the_machines_network_or_the_gateway_alone(
+    store: Store, tmp_path: Path, network: str
+) -> None:
+    needs(IsolationLevel.BUBBLEWRAP)
+    script = script_of(tmp_path, REACHED + AGENT)
+    with socket.create_server(("127.0.0.1", 0)) as listening, socket.socket(socket.AF_UNIX) as abstract:
+        abstract.bind(f"\0tandem-test-{os.getpid()}")
+        abstract.listen()
+        arguments = (str(listening.getsockname()[1]), f"tandem-test-{os.getpid()}")
+        options = {"agent_network": network, "agent_folder": tmp_path / "kept"}
+        async with isolated(store, "bubblewrap", script, *arguments, **options) as sampler:
+            await play(sampler)
+            record, _, dispatches = await ended(store, sampler)
+    assert record.error is None
+    assert (record.score, len(dispatches)) == (1.0, 1)
+    said = (tmp_path / "kept" / record.id / "stdout.txt").read_text().splitlines()
+    met = "met" if network == "gateway" else "reached"
+    assert said[:4] == [f"{met} tcp", "met outside", f"{met} abstract", "children "]
+
+
+LEAVES = """
+import httpx, os, time
+headers = {"Authorization": "Bearer " + os.environ["OPENAI_API_KEY"]}
+body = {"model": os.environ["OPENAI_MODEL"], "messages": [{"role": "user", "content": "?"}]}
+try:
+    httpx.post(os.environ["OPENAI_BASE_URL"] + "/chat/completions", json=body, headers=headers, timeout=2)
+except httpx.ReadTimeout:
+    time.sleep(3600)
+"""
+
+
+async def test_a_client_behind_the_relay_that_leaves_aborts_its_request(store: Store, tmp_path: Path) -> None:
+    needs(IsolationLevel.BUBBLEWRAP)
+    engine = ScriptedEngine(ONE, delay_s=3600)
+    options = {"engine": engine, "agent_network": "gateway"}
+    async with isolated(store, "bubblewrap", script_of(tmp_path, LEAVES), **options) as sampler:
+        playing = asyncio.create_task(play(sampler))
+        async with asyncio.timeout(PATIENCE_S):
+            await engine.aborted.wait()
+        assert not playing.done()
+        playing.cancel()
+        await asyncio.wait([playing])
 
 
 @levels
@@ -341,6 +414,7 @@ async def test_a_level_that_is_not_there_is_refused_at_the_samplers_start(store:
     [
         ({"agent_command": "python a.py", "agent_preload": ["json"]}, "a fork runs outside of the sandbox"),
         ({}, "without agent_command, which it isolates"),
+        ({"agent_command": "a", "agent_network": "gateway"}, "expected bubblewrap"),
         ({"agent_command": "a", "agent_limits": {"memory": 1}}, "agent_limits.memory"),
         ({"agent_command": "a", "agent_limits": {"memory_mb": 0}}, "agent_limits.memory_mb"),
     ],
