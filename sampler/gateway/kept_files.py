@@ -43,6 +43,8 @@ def copy_out(folder: Path, kept: Path) -> None:
                         _copy(entry.path, to, found.st_mode)
     except TooLarge:
         delete(kept)
+    except OSError as exc:  # a path that is too long, a full disk: the episode does not depend on it
+        log.warning("agent's files are not all kept in %s: %s", kept, exc.strerror)
 
 
 def _entries(folder: Path) -> list["os.DirEntry[str]"]:

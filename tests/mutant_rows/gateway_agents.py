@@ -134,6 +134,13 @@ MUTANTS = (
         f"{ISOLATION}::test_a_directory_that_is_too_large_is_not_kept",
     ),
     Mutant(
+        "an agent's long paths do not end the sampler",
+        "sampler/gateway/kept_files.py",
+        "    except OSError as exc:  # a path that is too long",
+        "    except FileExistsError as exc:  # a path that is too long",
+        f"{ISOLATION}::test_paths_that_are_too_long_do_not_fail_the_episode",
+    ),
+    Mutant(
         "a fork outside of the sandbox is refused",
         "sampler/gateway/config.py",
         "        if self.agent_preload:\n",

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import shutil
 import signal
 import socket
 import stat
@@ -122,8 +123,9 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(autouse=True)
-def temporary(monkeypatch: pytest.MonkeyPatch) -> str:
+def temporary(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> str:
     """The folder of this test's sandboxes."""
+    tmp_path_factory.getbasetemp()  # pytest's own is made when it is first asked for, and would be in this one
     with tempfile.TemporaryDirectory(prefix="tandem-test-") as folder:
         monkeypatch.setattr(tempfile, "tempdir", folder)
         monkeypatch.setenv("TMPDIR", folder)
@@ -483,6 +485,22 @@ def test_a_directory_that_is_too_large_is_not_kept(
     (kept := tmp_path / "kept").mkdir()
     copy_out(left, kept)
     assert not kept.exists()
+
+
+def test_paths_that_are_too_long_do_not_fail_the_episode(
+    left: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (left / "file").write_text("text")
+    monkeypatch.chdir(left / "deep")
+    for _ in range(30):  # 30 * 201 bytes, of 4,096
+        os.mkdir("d" * 200)
+        os.chdir("d" * 200)
+    (kept := tmp_path / "kept").mkdir()
+    copy_out(left, kept)
+    assert (kept / "file").read_text() == "text"
+    os.chdir(tmp_path)
+    shutil.rmtree(left)
+    shutil.rmtree(kept)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root has users for sessions")
