@@ -2,8 +2,9 @@
 
 `python -m tests.sampler.mcp_docker.conformance EVERYTHING.py` runs each scenario against a server alone, then against the
 gateway in front of it: as a process, and by its URL (`--ways`), with the handshake, and at 2026-07-28 alone with that
-revision in the entry (`modern_process`, `modern_url`). `--only PATTERN` runs some scenarios. What fails through the gateway
-alone, and is not in EXPECTED, is a defect; the exit status is then 1.
+revision in the entry (`modern_process`, `modern_url`). `--only PATTERN` runs some scenarios. `excuses` (in `conformance_excuses`)
+has the checks that may fail through the gateway alone, each with its reason. The exit status is 1 if another check fails or
+vanishes, and if one that is excused passes: then its excuse is to be removed.
 
 EVERYTHING.py is the conformance server of the Python SDK, which is in no
 package: `examples/servers/everything-server/mcp_everything_server/server.py` of modelcontextprotocol/python-sdk.
@@ -17,6 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from fnmatch import fnmatchcase
@@ -26,20 +28,19 @@ import httpx
 
 from shared.processes.mongod import free_port
 from tests.sampler.conformance import command, missing
+from tests.sampler.mcp_docker.conformance_excuses import (
+    MODERN,
+    REVISIONS,
+    SUITE_START_S,
+    WAYS,
+    Check,
+    differences,
+    excuses,
+)
 from tests.sampler.mcp_docker.gateways import PATIENCE_S, ROOT, gateway
 
-REVISIONS = ("2025-06-18", "2025-11-25", "2026-07-28")
-MODERN = "modern_"
-WAYS = ("process", "url", f"{MODERN}process", f"{MODERN}url")
 SUITE_S = 1800
-SUITE_START_S = 5.0  # how long the suite waits for some answers to `initialize`
-_NATIVE = "the gateway has the handshake with this server, which has no words for a result that asks for input"
-# Pattern of a scenario's name, at 2026-07-28: why it may fail through the gateway alone.
-EXPECTED = {
-    "input-required-result-*": _NATIVE,  # not where the entry says 2026-07-28
-    "server-stateless": "a call of an unknown tool is a JSON-RPC error here, which the suite takes for a missing tool; "
-    "its listening streams wait less than new processes take to start",
-}
+_FOLDER = re.compile(r"server-(.+)-[0-9]{4}-[0-9]{2}-[0-9]{2}T")
 _SERVE = """
 import importlib.util, sys
 spec = importlib.util.spec_from_file_location("everything", sys.argv[1])
@@ -51,44 +52,46 @@ if len(sys.argv) > 2:
 else:
     everything.mcp.run("stdio")
 """
-Counts = dict[str, tuple[int, int]]  # scenario: checks that passed, checks that failed
+Outcomes = dict[Check, bool]  # scenario and check: has it passed each time?
 
 
-def counted(url: str, revision: str, only: str = "") -> Counts:
-    """The server scenarios of a revision; `only`: those whose name fits this pattern."""
-    if only:
-        listed = subprocess.run([*command(), "list"], capture_output=True, text=True, check=True).stdout
-        names = sorted(set(re.findall(r"^\s*-?\s*([a-z][a-z0-9-]+)", listed, re.MULTILINE)))
-        return {name: found for name in names if fnmatchcase(name, only) and (found := one(url, revision, name))}
-    output = told(url, revision, "--suite", "all")
-    found = re.findall(r"^[✓✗] (\S+): (\d+) passed, (\d+) failed$", output, re.MULTILINE)
-    if not found:
-        raise RuntimeError(f"{url}: the suite ran nothing: {output[-1000:]}")
-    return {name: (int(passed), int(failed)) for name, passed, failed in found}
+def outcomes(url: str, revision: str, only: str = "") -> Outcomes:
+    """Of the server scenarios of a revision; `only`: those whose name fits this pattern."""
+    if not only:
+        found = told(url, revision, "--suite", "all")
+        if not found:
+            raise RuntimeError(f"{url}: the suite ran nothing")
+        return found
+    listed = subprocess.run([*command(), "list"], capture_output=True, text=True, check=True).stdout
+    names = sorted(set(re.findall(r"^\s*-?\s*([a-z][a-z0-9-]+)", listed, re.MULTILINE)))
+    return {
+        check: passed
+        for name in names
+        if fnmatchcase(name, only)
+        for check, passed in told(url, revision, "--scenario", name).items()
+    }
 
 
-def one(url: str, revision: str, scenario: str) -> tuple[int, int] | None:
-    """None: the revision has no such scenario for servers."""
-    output = told(url, revision, "--scenario", scenario)
-    found = re.search(r"^Passed: (\d+)/\d+, (\d+) failed", output, re.MULTILINE)
-    return None if found is None else (int(found[1]), int(found[2]))
+def told(url: str, revision: str, *which: str) -> Outcomes:
+    """Empty: the revision has no such scenario for servers."""
+    with tempfile.TemporaryDirectory() as folder:
+        given = ["server", "--url", url, *which, "--spec-version", revision, "--timeout", "120000", "-o", folder]
+        subprocess.run([*command(), *given], capture_output=True, text=True, timeout=SUITE_S, check=False)
+        found: defaultdict[Check, bool] = defaultdict(lambda: True)
+        for path in sorted(Path(folder).glob("*/checks.json")):
+            named = _FOLDER.match(path.parent.name)
+            assert named is not None, path
+            for check in json.loads(path.read_text()):
+                if check["status"] in ("SUCCESS", "FAILURE"):
+                    found[named[1], check["id"]] &= check["status"] == "SUCCESS"
+    return dict(found)
 
 
-def told(url: str, revision: str, *which: str) -> str:
-    given = ["server", "--url", url, *which, "--spec-version", revision, "--timeout", "120000"]
-    ended = subprocess.run([*command(), *given], capture_output=True, text=True, timeout=SUITE_S, check=False)
-    return ended.stdout + ended.stderr
-
-
-def is_lost(scenario: str, direct: Counts, through: Counts) -> bool:
-    return scenario not in through or (through[scenario][1] > 0 and direct[scenario][1] == 0)
-
-
-def repeated(url: str, revision: str, way: str, direct: Counts, through: Counts) -> Counts:
-    """What fails without a reason runs once more: some requests have 5 s, in which a busy machine starts no server."""
-    for scenario in direct:
-        if is_lost(scenario, direct, through) and not reason(scenario, revision, way):
-            through[scenario] = one(url, revision, scenario) or (0, 1)
+def repeated(url: str, revision: str, way: str, direct: Outcomes, through: Outcomes) -> Outcomes:
+    """Scenarios with a difference that nothing explains run once more: some requests have 5 s, which a busy machine misses."""
+    for scenario in sorted({check[0] for check, _ in differences(direct, through, excuses(way, revision))}):
+        again = told(url, revision, "--scenario", scenario)
+        through = {check: passed for check, passed in through.items() if check[0] != scenario} | again
     return through
 
 
@@ -137,35 +140,20 @@ def until_up(url: str, process: "subprocess.Popen[bytes]", log: Path) -> None:
     raise RuntimeError(f"the server does not start: {log.read_text()[-2000:]}")
 
 
-def reason(scenario: str, revision: str, way: str) -> str:
-    """Why it may fail; empty: it may not."""
-    found = [why for pattern, why in EXPECTED.items() if fnmatchcase(scenario, pattern)]
-    if way.startswith(MODERN) and _NATIVE in found:
-        return ""
-    return found[0] if found and revision == REVISIONS[-1] else ""
-
-
-def slow_start(url: str, scenario: str) -> str:
-    """Why a scenario that gives a new session SUITE_START_S may fail; empty: servers start in time."""
-    if scenario != "server-initialize" or (took_s := seconds_to_start(url)) < SUITE_START_S:
-        return ""
-    return f"a new server took {took_s:.1f} s to start on this machine; the suite waits {SUITE_START_S:g} s"
-
-
-def compared(url: str, revision: str, way: str, direct: Counts, through: Counts) -> int:
+def compared(url: str, revision: str, way: str, direct: Outcomes, through: Outcomes) -> int:
     """Print the differences; the number of those that nothing explains."""
-    defects = 0
-    passed, failed = (sum(count[index] for count in through.values()) for index in (0, 1))
-    alone_passed = sum(count[0] for count in direct.values())
-    sys.stdout.write(f"{revision}  {way:14} {len(through)} scenarios: {alone_passed} checks passed alone, ")
-    sys.stdout.write(f"{passed} through the gateway, {failed} failed\n")
-    for scenario in sorted(direct):
-        if is_lost(scenario, direct, through):
-            why = reason(scenario, revision, way) or slow_start(url, scenario)
-            defects += not why
-            sys.stdout.write(f"    {scenario:48} {through.get(scenario)}  {why or 'DEFECT'}\n")
+    known = excuses(way, revision, is_slow=seconds_to_start(url) >= SUITE_START_S)
+    sys.stdout.write(f"{revision}  {way:14} {len({scenario for scenario, _ in through})} scenarios: ")
+    sys.stdout.write(f"{sum(direct.values())} of {len(direct)} checks passed alone, ")
+    sys.stdout.write(f"{sum(through.values())} of {len(through)} through the gateway\n")
+    for check, passed in sorted(direct.items()):
+        if check in known and passed and not through.get(check, False):
+            sys.stdout.write(f"    excused  {' '.join(check):90} {known[check].why}\n")
+    defects = differences(direct, through, known)
+    for check, what in defects:
+        sys.stdout.write(f"    DEFECT   {' '.join(check):90} {what}\n")
     sys.stdout.flush()
-    return defects
+    return len(defects)
 
 
 def main() -> int:
@@ -187,7 +175,7 @@ def main() -> int:
                 "url": {"url": url},
             }
             ways |= {f"{MODERN}{way}": entry | {"revision": REVISIONS[-1]} for way, entry in ways.items()}
-            directly = {revision: counted(url, revision, options.only) for revision in options.revisions}
+            directly = {revision: outcomes(url, revision, options.only) for revision in options.revisions}
             for way in options.ways:
                 entry = ways[way]
                 (here := folder / way).mkdir()
@@ -197,7 +185,7 @@ def main() -> int:
                         if way.startswith(MODERN) and revision != REVISIONS[-1]:
                             continue  # such a server cannot ask by requests, as older scenarios want it to
                         direct, here_url = directly[revision], f"{started.url}/mcp"
-                        through = counted(here_url, revision, options.only)
+                        through = outcomes(here_url, revision, options.only)
                         through = repeated(here_url, revision, way, direct, through)
                         defects += compared(here_url, revision, way, direct, through)
     sys.stdout.write(f"defects={defects}\n")
