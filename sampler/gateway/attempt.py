@@ -47,7 +47,7 @@ class Attempt:
         self._asking = 0
         self._is_new = is_new
         self._renewed = time.monotonic() if is_new else -idle_s
-        self._is_elsewhere = False
+        self._is_elsewhere, self._is_untold = False, is_new
         self._name, self._replays = secrets.token_hex(4), 0
         self.claim = claim
 
@@ -77,6 +77,11 @@ class Attempt:
     def has_place(self) -> bool:
         """Whether this process serves it, or claimed it and no other has served it since."""
         return self.is_busy or not (self._is_elsewhere or self.is_idle)
+
+    @property
+    def needs_renewal(self) -> bool:
+        """A request runs, or the process lives on after it told the agent of its claim, whose lease is short until then."""
+        return self.is_busy or (self._is_untold and not self._is_elsewhere)
 
     def is_held(self, held: bool, asked_at: float) -> None:
         """Whether this process had the slot, as the database said when it was asked."""
@@ -132,14 +137,18 @@ class Attempt:
                 raise GatewayError(Problem.NO_KEY, ENDED)
             raise GatewayError(Problem.INVALID, f"turn {turn!r} is no reply of this attempt")
 
-    async def renew(self, *, always: bool = False) -> None:
-        """Renew the lease of the slot, which is this process's from then on. Raises GatewayError if it is lost."""
-        now = time.monotonic()
-        if not (always or self._is_elsewhere) and now - self._renewed < RENEWED_BEFORE * self._idle_s:
+    async def renew(self, *, always: bool = False, if_own: bool = False) -> None:
+        """Renew the lease of the slot, which is this process's from then on. Raises GatewayError if it is lost.
+
+        `if_own`: only if no other process has it.
+        """
+        now, worker = time.monotonic(), self._resources.worker
+        is_known = not (self._is_elsewhere or self._is_untold)  # that this process has the slot
+        if not always and is_known and now - self._renewed < RENEWED_BEFORE * self._idle_s:
             return
-        if await self._resources.store.tasks.renew_leases([self.claim], self._idle_s, self._resources.worker):
+        if await self._resources.store.tasks.renew_leases([self.claim], self._idle_s, worker, if_own=if_own):
             raise GatewayError(Problem.NO_KEY, f"{ENDED}: it had no request for {self._idle_s:g} s, or is finished")
-        self._renewed, self._is_elsewhere = now, False
+        self._renewed, self._is_elsewhere, self._is_untold = now, False, False
 
     async def end(self, end: SessionEnd) -> Record:
         """End the attempt as `end` says, or as an earlier call did. Returns its record, with its score.

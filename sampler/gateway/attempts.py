@@ -75,9 +75,9 @@ class Attempts:
         for attempt in quiet:
             attempt.is_held(attempt.claim.record_id in held, asked_at)
         for attempt in list(self._attempts.values()):
-            if attempt.is_busy:
+            if attempt.needs_renewal and attempt.claim.record_id not in over:
                 try:
-                    await attempt.renew(always=True)
+                    await attempt.renew(always=True, if_own=not attempt.is_busy)
                 except GatewayError as exc:
                     if attempt.is_ending:  # its slot has its score, and no lease any more
                         continue

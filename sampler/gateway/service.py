@@ -64,6 +64,7 @@ async def run_gateway(config: GatewayConfig) -> None:
 
 class GatewayService(SamplerService):
     kind = "gateway"
+    _plays_elsewhere = True
 
     def __init__(
         self, process: ServiceProcess, config: SamplerConfig, listener: socket.socket, token: str | None
@@ -73,7 +74,7 @@ class GatewayService(SamplerService):
         self._listener = listener
         self._token = token
         self._url = (config.gateway_url or f"http://{reachable(config.gateway_host)}:{port}").rstrip("/")
-        self._lease_s = config.attempt_idle_s
+        self._lease_s = min(config.lease_s, config.attempt_idle_s)  # until it is sure that the agent was told
         self._renew_s = min(config.renew_s, config.attempt_idle_s / LEAST_RENEWALS)
         self._attempts = Attempts(self._resources, config.attempt_idle_s)
         self._claiming = 0

@@ -100,6 +100,7 @@ async def service_process(config: SamplerConfig, kind: str) -> AsyncIterator[Ser
 
 class SamplerService:
     kind = "sampler"  # among the workers of the run
+    _plays_elsewhere = False
 
     def __init__(self, process: ServiceProcess, config: SamplerConfig, sampler_class: type[AsyncSampler]) -> None:
         store, worker = self._store, self._worker = process.store, process.worker
@@ -250,6 +251,7 @@ class SamplerService:
             max_failures=self._config.max_failures,
             without_scorers=self._playable.unusable_scorers,
             without_tools=self._playable.lacks_tools,
+            untold=self._plays_elsewhere,
         )
         if claim is not None and self._playable.is_left(claim.task.id, claim.task.payload):
             await self._give_back(claim)

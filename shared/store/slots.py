@@ -27,12 +27,14 @@ def playable_without(scorers: Sequence[str], tools: bool) -> Document:
     return filters | ({"payload.tools": {"$in": [None, []]}} if tools else {})
 
 
-def holding(claim: Claim) -> Document:
+def holding(claim: Claim, worker: str | None = None) -> Document:
     """Filter of every write under a lease, and its only fence: the update's pipeline need not check again.
 
     `attempt` refuses a claim whose slot was leased again; the state, one whose slot is open or failed after an expired lease.
+    `worker`: and only while it has the slot.
     """
-    held = {"traj_id": claim.traj_id, "attempt": claim.attempt, "status": SlotStatus.LEASED}
+    held: Document = {"traj_id": claim.traj_id, "attempt": claim.attempt, "status": SlotStatus.LEASED}
+    held |= {} if worker is None else {"worker": worker}
     return {"_id": claim.task.id, "slots": {"$elemMatch": held}}
 
 
@@ -58,9 +60,9 @@ def close_group() -> list[Document]:
     ]
 
 
-def claim_pipeline(worker: str, lease_s: float, max_failures: int) -> list[Document]:
+def claim_pipeline(worker: str, lease_s: float, max_failures: int, *, untold: bool = False) -> list[Document]:
     expired = {"$and": [{"$eq": ["$$s.status", SlotStatus.LEASED]}, {"$lte": ["$$s.free_at", NOW]}]}
-    failures = {"$add": ["$$s.failures", 1]}
+    failures = {"$add": ["$$s.failures", {"$cond": ["$$s.untold", 0, 1]}]}
     over = {"$gte": [failures, max_failures]}
     reopened = {
         "status": {"$cond": [over, SlotStatus.FAILED.value, SlotStatus.OPEN.value]},
@@ -74,6 +76,7 @@ def claim_pipeline(worker: str, lease_s: float, max_failures: int) -> list[Docum
     leased = {
         "status": SlotStatus.LEASED.value,
         "worker": literal(worker),
+        "untold": literal(untold),
         "attempt": {"$add": ["$$s.attempt", 1]},
         "free_at": after(lease_s),
     }

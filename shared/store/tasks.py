@@ -103,19 +103,20 @@ class TaskVerbs:
         max_failures: int,
         without_scorers: Sequence[str] = (),
         without_tools: bool = False,
+        untold: bool = False,
     ) -> Claim | None:
         """Lease the first free slot, or one with an expired lease, of the earliest playable task; None: there is none.
 
         `seq_limit` is the admission gate (None: no gate). Tasks bound to a version are offered only while an engine serves
         it. A slot whose lease expired or that failed `max_failures` times becomes failed instead of being leased.
-        `without_scorers`, `without_tools`: skip tasks that need these scorers, or any tools.
+        `without_scorers`, `without_tools`: skip tasks that need these scorers, or any tools. `untold`: its agent is told later.
         """
         where: Document = {"policy": policy, "split": split, "at_version": {"$in": [None, *served_versions]}}
         if seq_limit is not None:
             where["seq"] = {"$lt": seq_limit}
         where |= CLAIMABLE_NOW | playable_without(without_scorers, without_tools)
         while True:
-            document = await self._spoilt.update(where, claim_pipeline(worker, lease_s, max_failures))
+            document = await self._spoilt.update(where, claim_pipeline(worker, lease_s, max_failures, untold=untold))
             if document is None:
                 return None
             task = await self._spoilt.read(document)
@@ -123,14 +124,20 @@ class TaskVerbs:
             if task is not None and traj_id >= 0:  # -1: it had only exhausted slots, which are failed now; try the next
                 return Claim(task=task, traj_id=traj_id, attempt=task.slots[traj_id].attempt)
 
-    async def renew_leases(self, claims: Sequence[Claim], lease_s: float, worker: str | None = None) -> list[Claim]:
-        """Renew in one bulk update; returns the claims whose lease was lost. `worker`: has them from now on, if given."""
+    async def renew_leases(
+        self, claims: Sequence[Claim], lease_s: float, worker: str | None = None, *, if_own: bool = False
+    ) -> list[Claim]:
+        """Renew in one bulk update; returns the claims whose lease was lost. `worker`: a gateway that has
+        them from now on, and whose agents know of them; `if_own`: of those alone that it has."""
         if not claims:
             return []
-        renewed = {"free_at": after(lease_s), **({} if worker is None else {"worker": literal(worker)})}
+        renewed = {
+            "free_at": after(lease_s),
+            **({} if worker is None else {"worker": literal(worker), "untold": literal(False)}),
+        }
         renewals = [
             UpdateOne(
-                holding(c),
+                holding(c, worker if if_own else None),
                 [
                     {"$set": {"slots": merge_slot(is_slot(c.traj_id), renewed)}},
                     {"$set": {"free_at": LEAST_FREE_AT}},

@@ -167,8 +167,8 @@ MUTANTS = (
     Mutant(
         "a lost lease ends the key",
         "sampler/gateway/attempt.py",
-        "if await self._resources.store.tasks.renew_leases([self.claim], self._idle_s, self._resources.worker):",
-        "if await self._resources.store.tasks.renew_leases([self.claim], self._idle_s, self._resources.worker) and False:",
+        "[self.claim], self._idle_s, worker, if_own=if_own):",
+        "[self.claim], self._idle_s, worker, if_own=if_own) and False:",
         f"{EXTERNAL}::test_an_attempt_without_requests_is_lost_and_its_key_with_it",
     ),
     Mutant(
@@ -202,8 +202,8 @@ MUTANTS = (
     Mutant(
         "the process that serves an attempt has its slot",
         "sampler/gateway/attempt.py",
-        "if not (always or self._is_elsewhere) and",
-        "if not always and",
+        "is_known = not (self._is_elsewhere or self._is_untold)",
+        "is_known = not self._is_untold",
         f"{PLACES}::test_an_attempt_that_comes_back_to_its_process_takes_its_place_again",
     ),
     Mutant(
@@ -219,5 +219,26 @@ MUTANTS = (
         "        if reply.is_replayed:\n",
         "        if False:\n",
         f"{PLACES}::test_replays_at_every_process_are_counted_once_each",
+    ),
+    Mutant(
+        "a claim that its agent was never told of is free soon",
+        "sampler/gateway/service.py",
+        "self._lease_s = min(config.lease_s, config.attempt_idle_s)",
+        "self._lease_s = config.attempt_idle_s",
+        f"{CLAIMS}::test_a_claim_whose_gateway_died_before_its_agent_knew_is_free_soon_and_no_failure",
+    ),
+    Mutant(
+        "a claim that its agent was never told of is no failure",
+        "shared/store/slots.py",
+        '{"$cond": ["$$s.untold", 0, 1]}',
+        "1",
+        f"{CLAIMS}::test_a_claim_whose_gateway_died_before_its_agent_knew_is_free_soon_and_no_failure",
+    ),
+    Mutant(
+        "an agent that was told has its time, and fails if it does not use it",
+        "sampler/gateway/attempt.py",
+        "return self.is_busy or (self._is_untold and not self._is_elsewhere)",
+        "return self.is_busy",
+        f"{CLAIMS}::test_an_agent_that_was_told_has_the_idle_time_before_its_first_request",
     ),
 )

@@ -48,8 +48,8 @@ MUTANTS = (
     Mutant(
         "renewal of leases: the write",
         "shared/store/tasks.py",
-        '        renewed = {"free_at": after(lease_s), **({} if worker is None else {"worker": literal(worker)})}\n',
-        "        renewed: dict[str, object] = {}\n",
+        '            "free_at": after(lease_s),\n            **({} if worker',
+        "            **({} if worker",
         f"{TASKS}::test_renewal_keeps_a_lease_and_names_those_that_are_lost",
     ),
     Mutant(

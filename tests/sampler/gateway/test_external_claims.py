@@ -3,11 +3,12 @@
 import asyncio
 
 from sampler.gateway.harness_api import POLL_S
-from shared.documents import Claim
+from shared.documents import Claim, Slot
 from shared.store import Store
 from tests.sampler.gateway.agents import ScriptedEngine
 from tests.sampler.gateway.gateways import documents, gateway, tasks
 from tests.sampler.gateway.test_external import CALLS
+from tests.sampler.running import until
 
 
 async def test_a_task_whose_harness_left_while_it_waited_is_claimed_by_another(store: Store) -> None:
@@ -35,6 +36,39 @@ async def test_a_task_whose_harness_left_while_it_waited_is_claimed_by_another(s
     task = await store.tasks.get((await documents(store, offer["record"]))[0].task)
     assert task is not None
     assert (task.slots[0].attempt, task.slots[0].failures) == (2, 0)
+
+
+async def test_a_claim_whose_gateway_died_before_its_agent_knew_is_free_soon_and_no_failure(store: Store) -> None:
+    await tasks(store)
+    options = {"lease_s": 1.0, "renew_s": 0.9}
+    async with (
+        gateway(store, ScriptedEngine(CALLS), **options) as killed,
+        gateway(store, ScriptedEngine(CALLS)) as other,
+    ):
+        first = await killed.claim()
+        killed.is_killed()
+        second = await other.claim(wait_s=60)
+        assert second["record"] != first["record"]
+    task = await store.tasks.get((await documents(store, second["record"]))[0].task)
+    assert task is not None
+    assert (task.slots[0].attempt, task.slots[0].failures) == (2, 0)
+
+
+async def test_an_agent_that_was_told_has_the_idle_time_before_its_first_request(store: Store) -> None:
+    await tasks(store)
+    async with gateway(store, ScriptedEngine(CALLS), lease_s=30.0, renew_s=0.2) as one:
+        offer = await one.claim()
+        name = (await documents(store, offer["record"]))[0].task
+
+        async def slot() -> Slot:
+            task = await store.tasks.get(name)
+            assert task is not None
+            return task.slots[0]
+
+        told = await until(slot, lambda found: not found.untold)
+        claimed = (await documents(store, offer["record"]))[0].created_at
+        assert claimed is not None
+        assert (told.free_at - claimed).total_seconds() > 500
 
 
 async def test_claims_at_once_exceed_no_limit_of_attempts(store: Store) -> None:
