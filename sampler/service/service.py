@@ -55,6 +55,8 @@ log = logging.getLogger(__name__)
 
 SETTLE_IDLE_S = 2.0  # how often to look for groups whose settler has exited
 RELEASE_S = 25.0  # the time limit of a release, and of a verb that is cancelled
+COUNTED = ("episodes", "failed", "given_back", "awaiting_feedback", "settled")  # among what its heartbeats say
+COUNTED_BY_ENGINES = ("cached_tokens", "prompt_tokens", "retries", "continuations")
 
 
 @dataclass(frozen=True, slots=True)
@@ -333,20 +335,13 @@ class SamplerService:
                 heartbeat_s=self._config.heartbeat_s,
                 alarms=[*self._resources.tool_traffic.alarms(), *self._playable.alarms(), *self._engines.alarms()],
                 stats={
-                    "episodes": self._counts["episodes"],
+                    **{name: self._counts[name] for name in COUNTED},
                     "episodes_running": self._playing,
                     "episodes_at_most": self._concurrency.limit,
-                    "failed": self._counts["failed"],
-                    "given_back": self._counts["given_back"],
-                    "awaiting_feedback": self._counts["awaiting_feedback"],
                     "sessions_opening": self._resources.tool_traffic.opening,
-                    "settled": self._counts["settled"],
                     "tokens": stats.output_tokens,
                     "tokens_per_s": round(self._token_rate.per_s(stats.output_tokens), 1),
-                    "cached_tokens": stats.cached_tokens,
-                    "prompt_tokens": stats.prompt_tokens,
-                    "retries": stats.retries,
-                    "continuations": stats.continuations,
+                    **{name: getattr(stats, name) for name in COUNTED_BY_ENGINES},
                     "branch_causes": dict(self._resources.branch_causes),
                     "parents": dict(self._resources.parent_kinds),
                     "reward_mean": round(sum(self._rewards) / len(self._rewards), 4) if self._rewards else None,
