@@ -4,6 +4,8 @@ from tests.mutant_rows.mutant import Mutant
 
 AGENTS = "tests/sampler/gateway/test_agent_sampler.py"
 ISOLATION = "tests/sampler/gateway/test_agent_isolation.py"
+LEFT = "tests/sampler/gateway/test_agent_left.py"
+LIMITS = "tests/sampler/gateway/test_agent_limits.py"
 PRELOAD = "tests/sampler/gateway/test_preload.py"
 
 MUTANTS = (
@@ -82,35 +84,35 @@ MUTANTS = (
         "sampler/gateway/agent_sampler.py",
         "        if ended.exceeded:\n",
         "        if False:\n",
-        f"{ISOLATION}::test_a_limit_ends_the_attempt_and_is_named",
+        f"{LIMITS}::test_a_limit_ends_the_attempt_and_is_named",
     ),
     Mutant(
         "a limit that the kernel keeps is named",
         "sampler/mcp_docker/sandbox/watch.py",
         "        if status and (kept := ",
         "        if False and (kept := ",
-        f"{ISOLATION}::test_a_limit_ends_the_attempt_and_is_named",
+        f"{LIMITS}::test_a_limit_ends_the_attempt_and_is_named",
     ),
     Mutant(
         "a limit that the kernel keeps by a refusal is named",
         "sampler/gateway/agent_sandbox.py",
         '(self._perhaps(status, stderr) if status else "")',
         '""',
-        f"{ISOLATION}::test_a_limit_ends_the_attempt_and_is_named",
+        f"{LIMITS}::test_a_limit_ends_the_attempt_and_is_named",
     ),
     Mutant(
         "a sampler removes what a killed one left of its agents",
         "sampler/mcp_docker/sandbox/folders.py",
         "    left = await reap_left_over(mine)\n",
         "    left = LeftOver()\n",
-        f"{ISOLATION}::test_a_killed_sampler_leaves_nothing_after_the_next_ones_start",
+        f"{LEFT}::test_a_killed_sampler_leaves_nothing_after_the_next_ones_start",
     ),
     Mutant(
         "samplers have state folders of their own",
         "sampler/mcp_docker/sandbox/folders.py",
         "            with contextlib.suppress(StateFolderTaken):\n                found.append(_locked(folder))",
         "            found.append(folder)",
-        f"{ISOLATION}::test_a_killed_sampler_leaves_nothing_after_the_next_ones_start",
+        f"{LEFT}::test_a_killed_sampler_leaves_nothing_after_the_next_ones_start",
     ),
     Mutant(
         "a level that is not there is refused at the sampler's start",
@@ -124,21 +126,21 @@ MUTANTS = (
         "sampler/gateway/kept_files.py",
         "        os.symlink(os.readlink(source), target)\n",
         "        shutil.copy(source, target) if os.path.isfile(source) else None\n",
-        f"{ISOLATION}::test_files_are_kept_and_neither_links_nor_rights_reach_further",
+        f"{LEFT}::test_files_are_kept_and_neither_links_nor_rights_reach_further",
     ),
     Mutant(
         "what an agent left is kept up to a size",
         "sampler/gateway/kept_files.py",
         "if left < 0 or level > MAX_LEVELS:",
         "if False:",
-        f"{ISOLATION}::test_a_directory_that_is_too_large_is_not_kept",
+        f"{LEFT}::test_a_directory_that_is_too_large_is_not_kept",
     ),
     Mutant(
         "an agent's long paths do not end the sampler",
         "sampler/gateway/kept_files.py",
         "    except OSError as exc:  # a path that is too long",
         "    except FileExistsError as exc:  # a path that is too long",
-        f"{ISOLATION}::test_paths_that_are_too_long_do_not_fail_the_episode",
+        f"{LEFT}::test_paths_that_are_too_long_do_not_fail_the_episode",
     ),
     Mutant(
         "a fork outside of the sandbox is refused",
@@ -152,7 +154,7 @@ MUTANTS = (
         "sampler/mcp_docker/sandbox/folders.py",
         "and not is_of_a_living_gateway(user)",
         "and user",
-        f"{ISOLATION}::test_reaping_spares_a_living_session_that_has_the_same_user",
+        f"{LEFT}::test_reaping_spares_a_living_session_that_has_the_same_user",
     ),
     Mutant(
         "preloaded packages that start threads are refused",

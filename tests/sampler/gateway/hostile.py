@@ -108,7 +108,7 @@ class Attack:
                 for url in self.urls:
                     offers = [http.post(f"{url}/claim", json={"wait_s": 0.5}) for _ in range(8)]
                     await asyncio.gather(*(_play(http, url, offer) for offer in offers))
-            while any([worker.stats.get("episodes_running") for worker in await _gateways(store)]):  # noqa: ASYNC110
+            while any([worker.stats.get("episodes_running") for worker in await _gateways(store)]):  # noqa: ASYNC110 - a database has no event
                 await asyncio.sleep(0.5)
 
     @property

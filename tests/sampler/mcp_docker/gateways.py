@@ -70,10 +70,7 @@ class Gateway:
 
     def _told(self) -> str:
         """Its log, and its processes."""
-        tools = [
-            (tool.pid, tool.status(), " ".join(tool.cmdline())[:200]) for tool in self.tools() if tool.is_running()
-        ]
-        return "\n".join([self.log.read_text(), *map(str, tools)])
+        return "\n".join([self.log.read_text(), *map(_shown, self.tools())])
 
     async def until_in_flight(self, number: int) -> None:
         """Until so many requests wait for tools."""
@@ -96,6 +93,13 @@ async def until_gone(processes: Sequence[psutil.Process]) -> None:
     async with asyncio.timeout(PATIENCE_S):
         while any(_lives(process) for process in processes):  # noqa: ASYNC110 - other processes
             await asyncio.sleep(0.05)
+
+
+def _shown(process: psutil.Process) -> str:
+    try:
+        return f"{process.pid} {process.status()} {' '.join(process.cmdline())[:200]}"
+    except psutil.NoSuchProcess:  # or a zombie, which has no command
+        return f"{process.pid} has ended"
 
 
 def _lives(process: psutil.Process) -> bool:

@@ -1,0 +1,156 @@
+"""What an agent's command in a sandbox leaves: files that are kept, and nothing after a sampler that was killed."""
+
+import asyncio
+import os
+import shutil
+import signal
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+from sampler.gateway import kept_files
+from sampler.gateway.agent_sandbox import AgentSandbox
+from sampler.gateway.kept_files import copy_out
+from sampler.mcp_docker.sandbox import (
+    IsolationLevel,
+    Launch,
+    containers,
+    discard,
+    new_folder,
+    reap_left_over,
+    start,
+)
+from tests.conftest import ROOT
+from tests.sampler.gateway.isolated import configured
+from tests.sampler.mcp_docker.gateways import until_gone
+from tests.sampler.sandbox.starting import PATIENCE_S, needs
+
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("temporary")]
+
+
+SAMPLER = """
+import asyncio, sys
+from tests.sampler.gateway.isolated import hangs
+asyncio.run(hangs(sys.argv[1]))
+"""
+
+
+@pytest.mark.parametrize("level", IsolationLevel)
+@pytest.mark.parametrize("wardens_too", [False, True])
+async def test_a_killed_sampler_leaves_nothing_after_the_next_ones_start(
+    temporary: str, level: IsolationLevel, wardens_too: bool
+) -> None:
+    needs(level)
+    if level is IsolationLevel.CONTAINER and "DOCKER_HOST" not in os.environ:
+        pytest.skip("container: DOCKER_HOST is not set; needs an engine with a test image")
+    base = Path(temporary) / f"tandem-{os.getuid()}" / "agents"
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    with subprocess.Popen([sys.executable, "-c", SAMPLER, level], cwd=ROOT, env=environment) as sampler:  # noqa: ASYNC220 - at once
+        async with asyncio.timeout(PATIENCE_S):
+            while len(list(base.glob("0/*/ready"))) < 2:
+                assert sampler.poll() is None
+                await asyncio.sleep(0.05)
+        alive = psutil.Process(sampler.pid).children(recursive=True)
+        wardens = psutil.Process(sampler.pid).children()
+        assert len(alive) >= (4 if level is IsolationLevel.CONTAINER else 8)
+        living = AgentSandbox()
+        config = configured(agent_command="true", agent_isolation="process")
+        await living.open(config)  # of a second sampler, while the first one lives
+        assert living._state == base / "1"
+        sampler.kill()
+        for warden in wardens if wardens_too else ():
+            warden.kill()
+        await asyncio.to_thread(sampler.wait, PATIENCE_S)
+    next_one = AgentSandbox()
+    await next_one.open(config)
+    await until_gone(alive)
+    assert await containers.left_over(base / "0") == []
+    assert next_one._state == base / "0"
+    assert sorted(str(path.relative_to(base)) for path in base.rglob("*")) == ["0", "0/.lock", "1", "1/.lock"]
+    await living.close()
+    await next_one.close()
+
+
+@pytest.fixture
+def left(tmp_path: Path) -> Path:
+    """What a command left."""
+    (tmp_path / "left" / "deep" / "er").mkdir(parents=True)
+    return tmp_path / "left"
+
+
+def test_files_are_kept_and_neither_links_nor_rights_reach_further(left: Path, tmp_path: Path) -> None:
+    (secret := tmp_path / "secret").write_text("s3cret")
+    (left / "deep" / "er" / "file").write_text("text")
+    (tool := left / "tool").write_text("#!/bin/sh")
+    tool.chmod(0o6755)
+    (left / "link").symlink_to(secret)
+    (left / "stdout.txt").symlink_to(secret)
+    (left / "folder").symlink_to(tmp_path)
+    os.mkfifo(left / "pipe")
+    (left / "closed").mkdir()
+    (left / "closed" / "file").write_text("closed")
+    (left / "closed" / "file").chmod(0)
+    (left / "closed").chmod(0)
+    (kept := tmp_path / "kept").mkdir()
+    (kept / "stdout.txt").write_text("ours")
+    copy_out(left, kept)
+    assert (kept / "deep" / "er" / "file").read_text() == "text"
+    assert stat.S_IMODE((kept / "tool").stat().st_mode) & 0o7100 == 0o100
+    assert (kept / "link").is_symlink()
+    assert (kept / "folder").is_symlink()
+    assert (kept / "stdout.txt").read_text() == "ours"
+    assert not (kept / "pipe").exists()
+    assert (kept / "closed" / "file").read_text() == "closed"
+    assert secret.read_text() == "s3cret"
+
+
+@pytest.mark.parametrize("how", ["bytes", "holes", "entries", "levels"])
+def test_a_directory_that_is_too_large_is_not_kept(
+    left: Path, tmp_path: Path, how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kept_files, "MAX_KEPT_BYTES", 1 << 20)
+    if how == "levels":
+        deep = left.joinpath(*["d"] * 150)
+        deep.mkdir(parents=True)
+    for number in range(300 if how == "entries" else 1):
+        with (left / str(number)).open("wb") as file:
+            file.write(bytes(2 << 20 if how == "bytes" else 0))
+            file.truncate(64 << 20 if how == "holes" else 2 << 20 if how == "bytes" else 0)
+    (kept := tmp_path / "kept").mkdir()
+    copy_out(left, kept)
+    assert not kept.exists()
+
+
+def test_paths_that_are_too_long_do_not_fail_the_episode(
+    left: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (left / "file").write_text("text")
+    monkeypatch.chdir(left / "deep")
+    for _ in range(30):  # 30 * 201 bytes, of 4,096
+        os.mkdir("d" * 200)
+        os.chdir("d" * 200)
+    (kept := tmp_path / "kept").mkdir()
+    copy_out(left, kept)
+    assert (kept / "file").read_text() == "text"
+    os.chdir(tmp_path)
+    shutil.rmtree(left)
+    shutil.rmtree(kept)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root has users for sessions")
+async def test_reaping_spares_a_living_session_that_has_the_same_user(tmp_path: Path) -> None:
+    folder = new_folder(tmp_path / "living")
+    process = await start(Launch(("sleep", "600"), folder), IsolationLevel.PROCESS)
+    (left := tmp_path / "killed" / "left").mkdir(parents=True)
+    os.chown(left, folder.stat().st_uid, -1)
+    found = await reap_left_over(tmp_path / "killed")
+    assert (found.processes, found.folders) == (0, 1)
+    assert not left.exists()
+    assert process.returncode is None
+    os.kill(process.pid, signal.SIGTERM)
+    await process.stop()
+    await discard(folder)
