@@ -6,6 +6,7 @@ Nothing here is needed to continue: a process that ends, or is killed, loses non
 """
 
 import asyncio
+import contextlib
 import logging
 import math
 import secrets
@@ -178,6 +179,8 @@ class Attempt:
         try:
             await self.close()
             if record.status is RecordStatus.RUNNING:
+                with contextlib.suppress(GatewayError):  # of a slot that is lost, `play` says so
+                    await self.renew(always=True)  # a lease that ends soon is not renewed before the scorer is done
                 sampler = await self._known_whole(record) or await self._whole(record)
                 sampler.end = record.session.end or end
                 await play(sampler)

@@ -75,7 +75,8 @@ class Attempts:
         for attempt in quiet:
             attempt.is_held(attempt.claim.record_id in held, asked_at)
         for attempt in list(self._attempts.values()):
-            if attempt.needs_renewal and attempt.claim.record_id not in over:
+            is_over = attempt.claim.record_id in over
+            if attempt.is_busy or (attempt.needs_renewal and not is_over):  # busy: its scorer may run
                 try:
                     await attempt.renew(always=True, if_own=not attempt.is_busy)
                 except GatewayError as exc:
@@ -84,7 +85,7 @@ class Attempts:
                     log.warning("attempt lost record=%s %s", attempt.claim.record_id, exc)
                     await attempt.close()
                     self.forget(attempt)
-            elif attempt.is_idle or attempt.claim.record_id in over:
+            elif attempt.is_idle or is_over:
                 self.forget(attempt)
 
     async def cancel_ended(self) -> None:

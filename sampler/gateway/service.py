@@ -29,7 +29,7 @@ from shared.documents import Claim, Record
 from shared.documents.agent_sessions import SessionEnd
 from shared.documents.states import RecordStatus
 from shared.episodes.feedback import FeedbackGiven, give_feedback
-from shared.errors import ConfigError
+from shared.errors import ConfigError, StoreRefused, StoreUnavailable
 from shared.names import LOOPBACK_HOSTS
 
 log = logging.getLogger(__name__)
@@ -37,6 +37,7 @@ log = logging.getLogger(__name__)
 BACKLOG = 2048
 KEEP_ALIVE_S = 75
 LEAST_RENEWALS = 4  # of a lease, while a request runs
+LAST_RENEWAL_S = 5.0
 
 
 class GatewayConfig(SamplerConfig):
@@ -151,8 +152,17 @@ class GatewayService(SamplerService):
         await self._stop.wait()
         server.should_exit = True
         await serving
+        await self._renew_at_the_end()
         looking.cancel()
         await self._attempts.close()
 
     async def _renew(self) -> None:
         await self._attempts.renew()
+
+    async def _renew_at_the_end(self) -> None:
+        """Agents that were told of their claims just now have `attempt_idle_s` for their first request, at another process."""
+        try:
+            async with asyncio.timeout(LAST_RENEWAL_S):
+                await self._attempts.renew()
+        except (TimeoutError, StoreUnavailable, StoreRefused) as exc:
+            log.warning("leases not renewed at the end: %s", exc or type(exc).__name__)

@@ -153,7 +153,10 @@ class SessionVerbs:
     async def held_by(self, worker: str, claims: Sequence[Claim]) -> set[str]:
         """The records of those of these attempts whose slot `worker` has: no other process renewed its lease since."""
         is_its = {"$and": [{"$eq": ["$$s.worker", literal(worker)]}, {"$eq": ["$$s.status", SlotStatus.LEASED.value]}]}
-        slots = {"$filter": {"input": "$slots", "as": "s", "cond": is_its}}
+        listed: Document = {
+            "$cond": [{"$isArray": "$slots"}, "$slots", []]
+        }  # a malformed task has none that can be held
+        slots = {"$filter": {"input": listed, "as": "s", "cond": is_its}}
         held: Document = {"held": {"$map": {"input": slots, "as": "s", "in": ["$$s.traj_id", "$$s.attempt"]}}}
         found = self._tasks.find({"_id": {"$in": list({claim.task.id for claim in claims})}}, held)
         its = {(task["_id"], *slot) async for task in found for slot in task["held"]}

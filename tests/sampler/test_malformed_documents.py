@@ -91,6 +91,14 @@ async def test_a_task_that_becomes_malformed_while_played_ends_only_its_own_epis
     await store.tasks.finish_slot(healthy, 1.0)
 
 
+@pytest.mark.parametrize("slots", ["two", None, {"a": 1}])
+async def test_a_task_without_a_list_of_slots_is_held_by_no_gateway(store: Store, slots: Any) -> None:
+    await import_tasks(store, 2, num_generations=1)
+    spoilt, healthy = [await claim(store) for _ in range(2)]
+    await store.database["tasks"].update_one({"_id": spoilt.task.id}, {"$set": {"slots": slots}})
+    assert await store.sessions.held_by("w", [spoilt, healthy]) == {healthy.record_id}
+
+
 @pytest.mark.parametrize(
     ("collection", "suffix", "update", "named"),
     [

@@ -71,6 +71,18 @@ async def test_an_agent_that_was_told_has_the_idle_time_before_its_first_request
         assert (told.free_at - claimed).total_seconds() > 500
 
 
+async def test_an_agent_that_was_told_just_before_a_stop_has_the_idle_time_too(store: Store) -> None:
+    await tasks(store)
+    async with gateway(store, ScriptedEngine(CALLS), lease_s=30.0, renew_s=20.0) as one:
+        offer = await one.claim()
+    record, _ = await documents(store, offer["record"])
+    task = await store.tasks.get(record.task)
+    assert task is not None
+    assert record.created_at is not None
+    assert not task.slots[0].untold
+    assert (task.slots[0].free_at - record.created_at).total_seconds() > 500
+
+
 async def test_claims_at_once_exceed_no_limit_of_attempts(store: Store) -> None:
     await tasks(store, 8)
     async with gateway(store, ScriptedEngine(CALLS), max_concurrent_episodes=2) as one:

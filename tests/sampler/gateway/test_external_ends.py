@@ -1,6 +1,7 @@
 """The end of an attempt that runs elsewhere: what its process knows is not read again, and what another process did is."""
 
 import asyncio
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -164,6 +165,68 @@ async def test_an_end_that_is_sent_again_is_scored_once(store: Store, monkeypatc
         done = await asyncio.gather(*(one.finish(offer["api_key"], score=score) for score in (1, 1, 1)))
     assert [answer.json()["score"] for answer in done] == [1, 1, 1]
     assert len(scored) == 1
+
+
+async def test_an_end_that_comes_while_leases_are_renewed_is_scored_once(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The attempt was quiet before, and is over when the renewal asks for it."""
+    await tasks(store)
+    scored, scoring, may_score, evaluate = [], asyncio.Event(), asyncio.Event(), ExternalSampler.evaluate_record
+
+    async def slow(sampler: ExternalSampler) -> Score:
+        scored.append(sampler)
+        scoring.set()
+        await may_score.wait()
+        return await evaluate(sampler)
+
+    monkeypatch.setattr(ExternalSampler, "evaluate_record", slow)
+    async with gateway(store, ScriptedEngine(CALLS)) as one:
+        offer = await one.claim()
+        await step(one.sdk(offer["api_key"]), list(offer["messages"]))
+        over, ends = store.sessions.over, []
+
+        async def late(record_ids: Sequence[str]) -> set[str]:
+            ends.append(asyncio.create_task(one.finish(offer["api_key"], score=1)))
+            await scoring.wait()
+            return await over(record_ids)
+
+        monkeypatch.setattr(store.sessions, "over", late)
+        await one.service._attempts.renew()
+        monkeypatch.setattr(store.sessions, "over", over)
+        ends.append(asyncio.create_task(one.finish(offer["api_key"], score=1)))
+        await asyncio.sleep(0.5)  # in which the second end would be played too
+        may_score.set()
+        assert [(await end).json()["score"] for end in ends] == [1, 1]
+    assert len(scored) == 1
+
+
+async def test_an_end_shortly_before_the_end_of_a_lease_is_scored_under_a_new_one(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await tasks(store)
+    lease_ends, evaluate = [], ExternalSampler.evaluate_record
+
+    async def note_lease(claim: Claim) -> None:
+        task = await store.tasks.get(claim.task.id)
+        assert task is not None
+        lease_ends.append(task.slots[0].free_at)
+
+    async def seen(sampler: ExternalSampler) -> Score:
+        await note_lease(sampler.claim)
+        return await evaluate(sampler)
+
+    monkeypatch.setattr(ExternalSampler, "evaluate_record", seen)
+    async with gateway(store, ScriptedEngine(CALLS)) as one:
+        offer = await one.claim()
+        await step(one.sdk(offer["api_key"]), list(offer["messages"]))
+        attempt = await one.service.attempt_of(offer["api_key"])
+        assert attempt is not None
+        await store.tasks.renew_leases([attempt.claim], 20.0)
+        await note_lease(attempt.claim)
+        assert (await one.finish(offer["api_key"], score=1)).json()["status"] == "scored"
+    short, scored = lease_ends
+    assert (scored - short).total_seconds() > 500
 
 
 async def test_a_request_that_came_while_the_attempt_ended_keeps_no_episode_from_training(store: Store) -> None:
