@@ -14,6 +14,7 @@ TandemError
 │   └── ToolServerUnavailable  the server is unavailable or busy: the slot is released, and no failure is counted
 ├── AgentFailed                no model of a helper agent (browse, judge) gave a usable answer
 ├── AgentCrashed               the agent that plays an episode through the gateway crashed
+│   └── CommandNotStarted      the machine lacks what its command needs to start
 ├── GivenBack                  the harness of an agent stopped, through no fault of the episode
 ├── ScorerFailed               the scorer crashed, or returned something that is not a score
 └── ConfigError
@@ -78,6 +79,10 @@ class AgentFailed(TandemError):
 
 class AgentCrashed(TandemError):
     """The agent that plays the episode (`sampler/gateway`) raised, or its command failed: never a reward."""
+
+
+class CommandNotStarted(AgentCrashed):
+    """An agent's command cannot be started now: the machine lacks memory, room on its disk, processes or open files."""
 
 
 class ScorerFailed(TandemError):

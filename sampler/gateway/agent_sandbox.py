@@ -13,7 +13,7 @@ import shutil
 import signal
 import sys
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager, nullcontext
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import astuple
 from functools import cache
 from pathlib import Path
@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from sampler.config import SamplerConfig
+from sampler.errors import CommandNotStarted
 from sampler.gateway import relay
 from sampler.gateway.kept_files import copy_out
 from sampler.gateway.relay import relayed
@@ -106,7 +107,10 @@ class AgentSandbox:
         from sampler.mcp_docker.sandbox.folders import new_folder
 
         assert self._state is not None, "opened"
-        folder = new_folder(self._state)
+        try:
+            outputs, folder = _made(kept), new_folder(self._state)
+        except OSError as exc:
+            raise CommandNotStarted(f"no folder can be made for agent_command: {exc}") from exc
         started: list[SandboxedProcess] = []
         address = urlsplit(url)
         host, port = str(address.hostname), int(address.port or 0)
@@ -118,8 +122,13 @@ class AgentSandbox:
 
             found = folder.stat()
             owner = found.st_uid, found.st_gid
-            async with relayed(str(folder), host, port, owner) if self._has_own_network else nullcontext():
-                yield Workplace(folder, _made(kept), owner, start)
+            async with AsyncExitStack() as stack:
+                if self._has_own_network:
+                    try:
+                        await stack.enter_async_context(relayed(str(folder), host, port, owner))
+                    except OSError as exc:
+                        raise CommandNotStarted(f"agent_command cannot be given a way to the gateway: {exc}") from exc
+                yield Workplace(folder, outputs, owner, start)
         finally:
             await asyncio.shield(_leave(folder, kept, started))
 
@@ -200,13 +209,11 @@ def files_named_in(command: tuple[str, ...]) -> list[Path]:
         found.append(path)
         environment = path.parent.parent
         if (environment / _VENV).is_file():
-            found += [environment, *_base_of(environment)]
+            found += [environment, *(each for each in _base_of(environment) if each.exists())]
     return found
 
 
 def _base_of(environment: Path) -> list[Path]:
-    """The Python installation of a virtual environment."""
-    lines = (environment / _VENV).read_text(encoding="utf-8").splitlines()
-    return [
-        Path(value.strip()).parent for key, _, value in (line.partition("=") for line in lines) if key.strip() == "home"
-    ]
+    """The Python of a virtual environment, and its library; not the folder that holds them, which may be a home."""
+    program = (environment / "bin" / "python").resolve()
+    return [program, program.parent.parent / "lib"]

@@ -5,25 +5,31 @@ the variables that clients read. Its output is kept in files; their ends are par
 """
 
 import asyncio
+import errno
 import json
+import logging
 import os
 import shlex
 from asyncio import StreamReader
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
+from io import FileIO
 from pathlib import Path
 from typing import Any
 
+from sampler.errors import CommandNotStarted
 from sampler.gateway.agent_sandbox import AgentSandbox
 from sampler.gateway.server import OpenAttempt
-from sampler.gateway.workplace import RunningCommand, plain_workplace
+from sampler.gateway.workplace import RunningCommand, Workplace, plain_workplace
 from sampler.tools.isolation import Sandbox
 from shared.errors import ConfigError
 
 MAX_OUTPUT_BYTES = 4 * 1024 * 1024  # kept of each stream, at its beginning
 MAX_TAIL_CHARS = 4000  # shown of each in an error
 PIECE_BYTES = 64 * 1024
+_WRONG_COMMAND = (errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.EPERM, errno.ENOEXEC, errno.E2BIG, errno.ELOOP)
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +65,7 @@ async def run_command(
 ) -> EndedCommand:
     """`kept`: the directory to keep. `user`, `sandbox`: as for tool servers; `isolated` takes their place.
 
-    Raises ConfigError for what cannot be run.
+    Raises ConfigError for what cannot be run, and CommandNotStarted where the machine lacks something: memory, room, files.
     """
     prompt = "\n\n".join(str(message["content"]) for message in messages)
     task = {**payload, "prompt": prompt, "messages": list(messages), "model": model}
@@ -69,10 +75,7 @@ async def run_command(
         else isolated.workplace(kept, split(command), attempt.url)
     )
     async with place as work:
-        task_file = work.folder / "task.json"
-        task_file.write_text(json.dumps(task, ensure_ascii=False), encoding="utf-8")
-        if work.owner is not None:
-            os.chown(task_file, *work.owner)
+        task_file = _task_file(work, task)
         words = {"{query}": str(payload["query"]), "{prompt}": prompt, "{task_file}": str(task_file)}
         parts = _replaced(split(command), words)
         try:
@@ -81,11 +84,25 @@ async def run_command(
                 _variables(attempt, model) | {"TANDEM_TASK_FILE": str(task_file)},
             )
         except (OSError, ValueError) as exc:
+            if isinstance(exc, OSError) and exc.errno not in _WRONG_COMMAND:
+                raise CommandNotStarted(f"agent_command cannot be started now: {exc}") from exc
             raise ConfigError(f"agent_command: {exc}") from exc
         try:
             return await _until_it_ends(running, prompt.encode(), work.outputs)
         finally:
             await asyncio.shield(running.end())
+
+
+def _task_file(work: Workplace, task: Mapping[str, Any]) -> Path:
+    """Raises CommandNotStarted."""
+    file = work.folder / "task.json"
+    try:
+        file.write_text(json.dumps(task, ensure_ascii=False), encoding="utf-8")
+        if work.owner is not None:
+            os.chown(file, *work.owner)
+    except OSError as exc:
+        raise CommandNotStarted(f"the task cannot be written for agent_command: {exc}") from exc
+    return file
 
 
 def split(command: str) -> list[str]:
@@ -139,15 +156,33 @@ async def _tell(stdin: asyncio.StreamWriter, told: bytes) -> None:
     stdin.close()
 
 
+def _writable(file: Path, stack: ExitStack) -> FileIO | None:
+    try:
+        return stack.enter_context(FileIO(file, "wb"))
+    except OSError as exc:
+        log.warning("an agent's output is not kept: %s", exc)
+        return None
+
+
+def _written(file: FileIO, piece: bytes) -> FileIO | None:
+    """None: the disk is full, and nothing more is written. The episode does not depend on it."""
+    try:
+        file.write(piece)
+    except OSError as exc:
+        log.warning("an agent's output is not kept as a whole: %s", exc)
+        return None
+    return file
+
+
 async def _kept(pipe: StreamReader, file: Path | None) -> str:
     """Write the beginning to the file; return the end."""
     tail = b""
     left = MAX_OUTPUT_BYTES
     with ExitStack() as stack:
-        kept = stack.enter_context(file.open("wb")) if file is not None else None
+        kept = None if file is None else _writable(file, stack)
         while piece := await pipe.read(PIECE_BYTES):
             if kept is not None:
-                kept.write(piece[:left])
+                kept = _written(kept, piece[:left])
             left = max(0, left - len(piece))
             tail = (tail + piece)[-4 * MAX_TAIL_CHARS :]  # a character has at most 4 bytes
     return tail.decode(errors="replace").strip()[-MAX_TAIL_CHARS:]

@@ -109,6 +109,11 @@ class AgentPlayConfig(BaseModel):
             raise ValueError(
                 f"agent_network is 'gateway' at agent_isolation = {self.agent_isolation}; expected bubblewrap"
             )
+        if self.agent_network == "gateway" and not self.gateway_host.startswith("127."):
+            raise ValueError(
+                f"gateway_host is {self.gateway_host} with agent_network = gateway, where commands reach it on loopback alone; "
+                "expected 127.0.0.1"
+            )
         if self.agent_isolation == "none":
             return self
         if self.agent_command is None:

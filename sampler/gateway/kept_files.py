@@ -1,14 +1,16 @@
 """Copies what a sandboxed command left in its folder to where it is kept.
 
-The command was not trusted: links are copied as links, devices, pipes and sockets are left out, and no file keeps rights beyond
-its owner's. A hole in a file counts as bytes.
+The command was not trusted: links are copied as links, devices, pipes and sockets are left out, and files are this process's
+user's alone. A hole in a file counts as bytes.
 """
 
 import contextlib
+import errno
 import logging
 import os
 import shutil
 import stat
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 log = logging.getLogger(__name__)
@@ -16,6 +18,8 @@ log = logging.getLogger(__name__)
 MAX_KEPT_BYTES = 256 * 1024 * 1024  # of a kept directory
 MAX_LEVELS = 100
 _NAME_BYTES = 4096  # counted for an entry of any kind
+_PIECE_BYTES = 1024 * 1024
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 
 
 class TooLarge(Exception):
@@ -23,45 +27,88 @@ class TooLarge(Exception):
 
 
 def copy_out(folder: Path, kept: Path) -> None:
-    """What is in `kept` already stays. No process of the command may run. A directory above `MAX_KEPT_BYTES` is deleted."""
-    left = MAX_KEPT_BYTES - size_of(kept)
-    pending = [(folder, kept, 0)]
+    """What is in `kept` already stays. A directory above `MAX_KEPT_BYTES` is not kept, but for what was there before.
+
+    Each entry is opened where it was seen, and never through a link: a process that still runs may exchange it.
+    """
+    there = set(os.listdir(kept))
     try:
-        while pending:
-            source, target, level = pending.pop()
-            for entry in _entries(source):
-                found = entry.stat(follow_symlinks=False)
-                left -= _NAME_BYTES + (found.st_size if stat.S_ISREG(found.st_mode) else 0)
-                if left < 0 or level > MAX_LEVELS:
-                    raise TooLarge
-                to = target / entry.name
-                if stat.S_ISDIR(found.st_mode):
-                    to.mkdir(exist_ok=True)
-                    pending.append((Path(entry.path), to, level + 1))
-                else:
-                    with contextlib.suppress(FileExistsError):
-                        _copy(entry.path, to, found.st_mode)
+        with _opened(str(folder), None, os.O_DIRECTORY) as source:
+            _Copying(MAX_KEPT_BYTES - size_of(kept)).folder(source, kept, 0)
     except TooLarge:
-        delete(kept)
-    except OSError as exc:  # a path that is too long, a full disk: the episode does not depend on it
+        delete(kept, but=there)
+    except OSError as exc:  # a full disk: the episode does not depend on it
         log.warning("agent's files are not all kept in %s: %s", kept, exc.strerror)
 
 
-def _entries(folder: Path) -> list["os.DirEntry[str]"]:
-    os.chmod(folder, 0o700)  # the command may have taken them from itself, and so from this process's user
-    with os.scandir(folder) as entries:
-        return list(entries)
+class _Copying:
+    """`left`: bytes that may still be copied."""
+
+    def __init__(self, left: int) -> None:
+        self._left = left
+
+    def folder(self, source: int, target: Path, level: int) -> None:
+        """Raises TooLarge, and OSError for a full disk."""
+        with os.scandir(source) as entries:
+            names = [entry.name for entry in entries]
+        for name in names:
+            try:
+                self._entry(source, name, target / name, level)
+            except OSError as exc:
+                if exc.errno in _FULL:
+                    raise
+                log.warning("agent's file %s is not kept in %s: %s", name, target, exc.strerror)
+
+    def _entry(self, source: int, name: str, target: Path, level: int) -> None:
+        found = os.stat(name, dir_fd=source, follow_symlinks=False)
+        self._take(_NAME_BYTES)
+        if stat.S_ISLNK(found.st_mode):
+            os.symlink(os.readlink(name, dir_fd=source), target)
+        elif stat.S_ISDIR(found.st_mode):
+            if level == MAX_LEVELS:
+                raise TooLarge
+            target.mkdir(mode=0o700)
+            with _opened(name, source, os.O_DIRECTORY) as inner:
+                self.folder(inner, target, level + 1)
+        elif stat.S_ISREG(found.st_mode):
+            with _opened(name, source, 0) as file:
+                self._file(file, target)
+
+    def _file(self, source: int, target: Path) -> None:
+        found = os.fstat(source)
+        if not stat.S_ISREG(found.st_mode):
+            return
+        self._take(found.st_size)
+        made = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o700 if found.st_mode & stat.S_IXUSR else 0o600)
+        with open(made, "wb") as copy, open(os.dup(source), "rb") as file:
+            left = found.st_size
+            while left > 0 and (piece := file.read(min(left, _PIECE_BYTES))):  # it may grow meanwhile
+                copy.write(piece)
+                left -= len(piece)
+
+    def _take(self, num_bytes: int) -> None:
+        self._left -= num_bytes
+        if self._left < 0:
+            raise TooLarge
 
 
-def _copy(source: str, target: Path, mode: int) -> None:
-    """Raises FileExistsError."""
-    if stat.S_ISLNK(mode):
-        os.symlink(os.readlink(source), target)
-    elif stat.S_ISREG(mode):
-        os.chmod(source, 0o600)
-        made = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o777 if mode & stat.S_IXUSR else 0o666)
-        with open(made, "wb") as copy, open(source, "rb") as file:
-            shutil.copyfileobj(file, copy)
+@contextlib.contextmanager
+def _opened(name: str, folder: int | None, flags: int) -> Iterator[int]:
+    """For reading, not through a link, and without waiting for a pipe. Takes the rights that the command gave away."""
+    flags |= os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
+    try:
+        found = os.open(name, flags | os.O_NOFOLLOW, dir_fd=folder)
+    except PermissionError:  # not as root
+        path = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
+        try:
+            os.chmod(f"/proc/self/fd/{path}", 0o700)
+            found = os.open(f"/proc/self/fd/{path}", flags)
+        finally:
+            os.close(path)
+    try:
+        yield found
+    finally:
+        os.close(found)
 
 
 def bound(folder: Path) -> None:
@@ -74,6 +121,15 @@ def size_of(folder: Path) -> int:
     return sum(file.lstat().st_size for file in folder.rglob("*") if file.is_file())
 
 
-def delete(folder: Path) -> None:
+def delete(folder: Path, but: Collection[str] = ()) -> None:
     log.warning("agent's directory deleted: %s has more than %d bytes", folder, MAX_KEPT_BYTES)
-    shutil.rmtree(folder, ignore_errors=True)
+    if not but:
+        shutil.rmtree(folder, ignore_errors=True)
+        return
+    for entry in folder.iterdir():
+        if entry.name in but:
+            continue
+        if entry.is_dir() and not entry.is_symlink():
+            shutil.rmtree(entry, ignore_errors=True)
+        else:
+            entry.unlink()

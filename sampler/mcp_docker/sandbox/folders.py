@@ -16,6 +16,7 @@ import signal
 import subprocess
 import time
 import uuid
+from collections.abc import Sequence
 from dataclasses import astuple, dataclass
 from functools import cache
 from pathlib import Path
@@ -31,6 +32,7 @@ LOCK_NAME = ".lock"
 _SHARED_FOLDERS = ("/tmp", "/var/tmp", "/dev/shm")  # where any user may leave files
 _POLL_S = 0.02
 _KILL_S = 30.0
+_REMOVE_S = 60.0
 _locks: dict[Path, int] = {}
 
 
@@ -172,7 +174,8 @@ def _reap(state_folder: Path, found_containers: int) -> LeftOver:
         folder: user for folder, user in owners.items() if is_session_user(user) and not is_of_a_living_gateway(user)
     }
     joined = cgroups.left_over(folder_key(state_folder))
-    processes = _end_processes(state_folder, set(ended.values()), joined)
+    mark = f"{MARK}={folder_key(state_folder)}-".encode()
+    processes = _end_processes(state_folder, set(ended.values()), joined, mark)
     for folder in folders:
         if folder in owners.keys() - ended.keys():
             _remove_tree(folder)  # its user is another session's by now
@@ -184,10 +187,24 @@ def _reap(state_folder: Path, found_containers: int) -> LeftOver:
     return LeftOver(processes, len(folders), found_containers, len(joined))
 
 
-def _end_processes(state_folder: Path, owners: set[int], joined: list[Path]) -> int:
-    """Kill them until none is left; how many there were."""
+def end_left_of_start(folder: Path, mark: str, joined: Sequence[str], remove: Sequence[str]) -> None:
+    """End what a start left whose warden was killed: by its mark, its cgroups and its session's user, and its container.
+
+    The session's other starts, which have the same user, end with it.
+    """
+    if remove:
+        with contextlib.suppress(OSError, subprocess.TimeoutExpired):
+            subprocess.run(remove, capture_output=True, check=False, timeout=_REMOVE_S)
+    with contextlib.suppress(FileNotFoundError):
+        owner = folder.stat().st_uid
+        owners = {owner} if os.geteuid() == 0 and is_session_user(owner) else set()
+        _end_processes(folder, owners, [Path(each) for each in joined], f"{MARK}={mark}".encode())
+    cgroups.remove(joined)
+
+
+def _end_processes(where: Path, owners: set[int], joined: list[Path], mark: bytes) -> int:
+    """Kill them until none is left; how many there were. `mark`: the beginning of a variable in their environment."""
     killed: set[int] = set()
-    mark = f"{MARK}={folder_key(state_folder)}-".encode()
     end = time.monotonic() + _KILL_S
     while True:
         found = {pid for cgroup in joined for pid in cgroups.members(cgroup)}
@@ -195,7 +212,7 @@ def _end_processes(state_folder: Path, owners: set[int], joined: list[Path]) -> 
         if not found:
             return len(killed)
         if time.monotonic() > end:
-            log.warning("%s: processes of earlier sessions cannot be ended: %s", state_folder, sorted(found))
+            log.warning("%s: processes of earlier sessions cannot be ended: %s", where, sorted(found))
             return len(killed)
         killed |= found
         for pid in found:

@@ -5,18 +5,20 @@ import contextlib
 import logging
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import uuid
 from asyncio.subprocess import Process, SubprocessStreamProtocol
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import cast
 
 from sampler.mcp_docker.sandbox import bubblewrap, cgroups, containers, warden
 from sampler.mcp_docker.sandbox.confinement import Confinement, readable_files
-from sampler.mcp_docker.sandbox.folders import folder_key, own
+from sampler.mcp_docker.sandbox.folders import end_left_of_start, folder_key, own
 from sampler.mcp_docker.sandbox.launch import IsolationLevel, SandboxLaunch
 from sampler.mcp_docker.sandbox.watch import Bounds
 from sampler.tools.server_process import MARK, ServerProcess, end_process, has_ended
@@ -41,7 +43,16 @@ class _Plan:
 class SandboxedProcess:
     """A started command. `pid` is its warden's: the warden ends when the command and all its descendants have ended."""
 
-    def __init__(self, process: Process, lifeline: int, report: int, mark: str, output: "_BoundedOutput") -> None:
+    def __init__(
+        self,
+        process: Process,
+        lifeline: int,
+        report: int,
+        mark: str,
+        output: "_BoundedOutput",
+        end_left: Callable[[], None],
+    ) -> None:
+        """`end_left`: ends what a killed warden left; takes time, without an event loop."""
         assert process.stdin is not None
         assert process.stdout is not None
         self.pid = process.pid
@@ -51,7 +62,7 @@ class SandboxedProcess:
         self._process = process
         self._server = ServerProcess(process, lifeline, mark)
         self._report = report
-        self._output = output
+        self._output, self._end_left = output, end_left
         self._exceeded = ""
         self._stopping: asyncio.Task[None] | None = None
 
@@ -89,6 +100,8 @@ class SandboxedProcess:
     async def _stop(self) -> None:
         try:
             await end_process(self._server)
+            if self._process.returncode == -signal.SIGKILL:
+                await asyncio.to_thread(self._end_left)
             _ = self.exceeded
         finally:
             os.close(self._report)
@@ -133,8 +146,11 @@ async def start(launch: SandboxLaunch, level: IsolationLevel, streams_stderr: bo
     """
     mark = _mark(launch)
     plan = _plan(launch, level, mark)
-    wardens_end, lifeline = os.pipe()
-    report, wardens_report = os.pipe()
+    try:
+        (wardens_end, lifeline), (report, wardens_report) = _two_pipes()
+    except OSError:
+        cgroups.remove(plan.specification.cgroups)
+        raise
     os.set_blocking(report, False)
     loop = asyncio.get_running_loop()
     try:
@@ -157,7 +173,20 @@ async def start(launch: SandboxLaunch, level: IsolationLevel, streams_stderr: bo
     finally:
         os.close(wardens_end)
         os.close(wardens_report)
-    return SandboxedProcess(Process(transport, protocol, loop), lifeline, report, mark, protocol)
+    what = plan.specification
+    end_left = partial(end_left_of_start, Path(what.folder), mark, what.cgroups, what.remove)
+    return SandboxedProcess(Process(transport, protocol, loop), lifeline, report, mark, protocol, end_left)
+
+
+def _two_pipes() -> tuple[tuple[int, int], tuple[int, int]]:
+    """Both, or none. Raises OSError."""
+    first = os.pipe()
+    try:
+        return first, os.pipe()
+    except OSError:
+        for end in first:
+            os.close(end)
+        raise
 
 
 def planned(launch: SandboxLaunch) -> tuple[dict[str, str], warden.Specification]:

@@ -235,21 +235,36 @@ async def test_a_level_that_is_not_there_is_refused_at_the_samplers_start(store:
         ({"agent_command": "python a.py", "agent_preload": ["json"]}, "a fork runs outside of the sandbox"),
         ({}, "without agent_command, which it isolates"),
         ({"agent_command": "a", "agent_network": "gateway"}, "expected bubblewrap"),
+        (
+            {
+                "agent_isolation": "bubblewrap",
+                "agent_command": "a",
+                "agent_network": "gateway",
+                "gateway_host": "0.0.0.0",
+            },
+            "expected 127.0.0.1",
+        ),
         ({"agent_command": "a", "agent_limits": {"memory": 1}}, "agent_limits.memory"),
         ({"agent_command": "a", "agent_limits": {"memory_mb": 0}}, "agent_limits.memory_mb"),
     ],
 )
 def test_settings_that_do_not_fit_are_refused(options: dict[str, Any], said: str) -> None:
     with pytest.raises(ValidationError) as refused:
-        configured(agent_isolation="process", **options)
+        configured(**{"agent_isolation": "process"} | options)
     assert said in str(refused.value)
 
 
-def test_what_a_command_names_may_be_read_with_its_virtual_environment(tmp_path: Path) -> None:
-    (tmp_path / "venv" / "bin").mkdir(parents=True)
-    (tmp_path / "venv" / "pyvenv.cfg").write_text("home = /opt/python/bin\nversion = 3.11\n")
-    (python := tmp_path / "venv" / "bin" / "python").write_text("")
+@pytest.mark.parametrize("home", ["/bin", "/", "/root/bin"])
+def test_what_a_command_names_may_be_read_with_its_virtual_environment(tmp_path: Path, home: str) -> None:
+    """Its `home` may be a link, or anything: it opens nothing."""
+    (base := tmp_path / "base" / "bin").mkdir(parents=True)
+    (base.parent / "lib" / "python3.11").mkdir(parents=True)
+    (base / "python3.11").write_text("")
+    (bin := tmp_path / "venv" / "bin").mkdir(parents=True)
+    (tmp_path / "venv" / "pyvenv.cfg").write_text(f"home = {home}\nversion = 3.11\n")
+    (python := bin / "python").symlink_to(base / "python3.11")
     (script := tmp_path / "agent.py").write_text("")
     words = ("/usr/bin/env", "A=/etc/shadow", str(python), str(script), "{query}", "/no/such")
     found = files_named_in(words)
-    assert found == [Path("/usr/bin/env"), python, tmp_path / "venv", Path("/opt/python"), script]
+    base_files = [base / "python3.11", base.parent / "lib"]
+    assert found == [Path("/usr/bin/env"), python, tmp_path / "venv", *base_files, script]

@@ -8,6 +8,7 @@ import stat
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -108,6 +109,50 @@ def test_files_are_kept_and_neither_links_nor_rights_reach_further(left: Path, t
     assert secret.read_text() == "s3cret"
 
 
+def test_files_that_become_links_are_not_followed(left: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (elsewhere := tmp_path / "elsewhere").mkdir()
+    (elsewhere / "secret").write_text("s3cret")
+    (left / "file").write_text("text")
+    stat_of = os.stat
+
+    def exchanged(name: Any, *given: Any, **how: Any) -> os.stat_result:
+        found = stat_of(name, *given, **how)
+        if name in ("file", "deep"):
+            (left / name).rename(tmp_path / f"moved {name}")
+            (left / name).symlink_to(elsewhere / "secret" if name == "file" else elsewhere)
+        return found
+
+    monkeypatch.setattr(os, "stat", exchanged)
+    (kept := tmp_path / "kept").mkdir()
+    copy_out(left, kept)
+    monkeypatch.undo()
+    assert sorted(str(path.relative_to(kept)) for path in kept.rglob("*")) == ["deep"]
+
+
+def test_one_entry_that_cannot_be_kept_costs_no_other_and_files_are_ours_alone(left: Path, tmp_path: Path) -> None:
+    for number in range(20):
+        (left / str(number)).write_text("text")
+    (left / "stdout.txt").mkdir()
+    (kept := tmp_path / "kept").mkdir()
+    (kept / "stdout.txt").write_text("ours")
+    copy_out(left, kept)
+    assert {str(number) for number in range(20)} < set(os.listdir(kept))
+    assert (kept / "stdout.txt").read_text() == "ours"
+    modes = {stat.S_IMODE(path.stat().st_mode) for path in (kept / "0", kept / "deep")}
+    assert modes == {0o600, 0o700}
+
+
+def test_output_is_kept_where_a_directory_is_too_large(
+    left: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kept_files, "MAX_KEPT_BYTES", 1 << 20)
+    (left / "deep" / "large").write_bytes(bytes(2 << 20))
+    (kept := tmp_path / "kept").mkdir()
+    (kept / "stdout.txt").write_text("ours")
+    copy_out(left, kept)
+    assert os.listdir(kept) == ["stdout.txt"]
+
+
 @pytest.mark.parametrize("how", ["bytes", "holes", "entries", "levels"])
 def test_a_directory_that_is_too_large_is_not_kept(
     left: Path, tmp_path: Path, how: str, monkeypatch: pytest.MonkeyPatch
@@ -139,6 +184,21 @@ def test_paths_that_are_too_long_do_not_fail_the_episode(
     os.chdir(tmp_path)
     shutil.rmtree(left)
     shutil.rmtree(kept)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root has users for sessions")
+async def test_a_killed_warden_leaves_nothing_that_hid_its_mark(tmp_path: Path) -> None:
+    folder = new_folder(tmp_path)
+    text = "env -i setsid sleep 600 </dev/null >/dev/null 2>&1 & echo begun; exec sleep 600"
+    process = await start(Launch(("sh", "-c", text), folder), IsolationLevel.PROCESS)
+    assert await process.stdout.readline() == b"begun\n"
+    async with asyncio.timeout(PATIENCE_S):
+        while len(inside := psutil.Process(process.pid).children(recursive=True)) < 2:  # noqa: ASYNC110 - other processes
+            await asyncio.sleep(0.05)
+    os.kill(process.pid, signal.SIGKILL)
+    await process.stop()
+    assert [each for each in inside if each.is_running() and each.status() != psutil.STATUS_ZOMBIE] == []
+    await discard(folder)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root has users for sessions")
