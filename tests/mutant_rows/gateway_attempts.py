@@ -97,7 +97,7 @@ MUTANTS = (
     Mutant(
         "an attempt that ended elsewhere leaves its place",
         "sampler/gateway/attempts.py",
-        "elif attempt.is_idle or attempt.claim.record_id in over:",
+        "elif attempt.is_idle or is_over:",
         "elif attempt.is_idle:",
         f"{ENDS}::test_an_attempt_that_ended_elsewhere_leaves_its_place",
     ),
