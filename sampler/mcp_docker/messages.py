@@ -17,7 +17,8 @@ RequestId = int | str
 SERVER_GONE = -32500  # the tool server ended: among JSON-RPC's reserved codes, of which no tool's answer is one
 TIMED_OUT = -32001
 MAX_ID_CHARS = 256
-_CUT_OFF = "SSE stream"  # the SDK's words for an event stream that broke off before the answer
+# The SDK's words in place of an answer: an event stream broke off before it, and it cannot be read.
+_MADE_UP = ((CONNECTION_CLOSED, "SSE stream"), (PARSE_ERROR, "Failed to parse"))
 _NO_LINE_BREAKS = bytes.maketrans(b"\r\n", b"  ")  # in valid JSON, line breaks stand between tokens only
 
 
@@ -57,9 +58,10 @@ def _require_known_shape(found: Message) -> None:
         raise NotAMessage(INVALID_REQUEST, f"params is {type(found['params']).__name__}; expected an object")
 
 
-def is_cut_off(error: Message) -> bool:
-    """Is this the SDK's error in place of an answer that did not arrive?"""
-    return error.get("code") == CONNECTION_CLOSED and str(error.get("message")).startswith(_CUT_OFF)
+def is_made_up(error: Message) -> bool:
+    """Is this the SDK's error in place of an answer over HTTP that did not arrive, or that it cannot read?"""
+    code, told = error.get("code"), str(error.get("message"))
+    return any(code == known and told.startswith(words) for known, words in _MADE_UP)
 
 
 def is_id(value: Any) -> bool:

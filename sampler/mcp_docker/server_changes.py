@@ -1,7 +1,8 @@
 """Changes of lists and resources that a server of 2026-07-28 tells: on a `subscriptions/listen` stream, which this keeps open.
 
 Other wishes need another stream: the new one is opened, then the old one is ended, so that no change is missed. A stream
-that ends by itself is opened again, and the client is told that everything may have changed meanwhile.
+that ends by itself is opened again, and the client is told that everything may have changed meanwhile. A server that answers
+that it does not know such streams is asked only for what a client wants.
 """
 
 import asyncio
@@ -57,7 +58,7 @@ class ServerChanges:
         self._lock = asyncio.Lock()
         self._reopening: asyncio.Task[None] | None = None
         self._rest_s, self._opened_at = _FIRST_REST_S, 0.0
-        self._is_closed = False
+        self._is_closed, self._is_unknown = False, False
 
     async def open(self) -> None:
         """Listen for the lists that the server announces changes of. Raises ServerGone."""
@@ -130,6 +131,7 @@ class ServerChanges:
         return told
 
     async def _opened(self, number: str) -> Message:
+        self._is_unknown = False
         agreed = self._streams[number] = asyncio.get_running_loop().create_future()
         wanted: Message = dict(self._flags) | ({"resourceSubscriptions": self._uris} if self._uris else {})
         try:
@@ -161,6 +163,7 @@ class ServerChanges:
         if ended is not None and not ended.cancelled():
             gone = ended.exception()
             why = gone or ended.result().get("error") or why
+            self._is_unknown = isinstance(why, dict) and why.get("code") == METHOD_NOT_FOUND
         agreed = self._streams.pop(number, None) if is_id(number) else None
         if agreed is None:
             return
@@ -175,6 +178,9 @@ class ServerChanges:
         self._current = None
         if self._is_closed or self._link.gone:
             return
+        if self._is_unknown:
+            log.warning("tool server %r: its changes are not heard, it does not know listening", self._link.name)
+            return
         log.warning("tool server %r: its changes are not heard for a moment: %.300s", self._link.name, why)
         if time.monotonic() - self._opened_at > _MAX_REST_S:
             self._rest_s = _FIRST_REST_S
@@ -183,7 +189,8 @@ class ServerChanges:
 
     @property
     def _is_missing(self) -> bool:
-        return self._current is None and bool(self._flags or self._uris) and not self._link.gone
+        is_wanted = bool(self._flags or self._uris) and not (self._link.gone or self._is_unknown)
+        return self._current is None and is_wanted
 
     async def _reopen(self) -> None:
         while self._is_missing:
@@ -193,7 +200,7 @@ class ServerChanges:
                 async with self._lock:
                     if self._is_missing:
                         await self._listen()
-        if self._link.gone:
+        if self._link.gone or self._current is None:
             return
         for method, flag in LIST_FLAGS.items():
             if flag in self._flags:

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Mapping
 from typing import Any, Protocol
 
-from mcp_types import METHOD_NOT_FOUND, PARSE_ERROR
+from mcp_types import METHOD_NOT_FOUND
 from mcp_types.version import LATEST_HANDSHAKE_VERSION
 
 from sampler.mcp_docker.channel import ServerChannel
@@ -18,7 +18,7 @@ from sampler.mcp_docker.messages import (
     RequestId,
     answer,
     encoded,
-    is_cut_off,
+    is_made_up,
     notification,
     refusal,
     request,
@@ -193,7 +193,7 @@ class ServerLink:
 
     def _failure(self, error: Message) -> str:
         """Of infrastructure; empty: the error is the server's answer."""
-        is_failure = error.get("code") in (SERVER_GONE, PARSE_ERROR) or is_cut_off(error)
+        is_failure = error.get("code") == SERVER_GONE or (self._channel.has_headers and is_made_up(error))
         return self._named(str(error.get("message"))[:300]) if is_failure else ""
 
     def _named(self, why: str) -> str:

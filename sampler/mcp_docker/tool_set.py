@@ -74,28 +74,55 @@ class ToolSet:
         await asyncio.shield(asyncio.ensure_future(self._close()))
 
     async def _close(self) -> None:
-        have_ended = await _in_time({f"tool server {name!r}": link.close() for name, link in self.links.items()})
-        if self.folder is not None and have_ended:  # else its user is still in use
-            await _in_time({f"the folder {self.folder}": discard(self.folder)})
+        hanging = await _in_time({f"tool server {name!r}": link.close() for name, link in self.links.items()})
+        if self.folder is not None and hanging:  # its user is still in use
+            _keep(asyncio.ensure_future(_discard_after(hanging, self.folder)))
+        elif self.folder is not None:
+            await _discard(self.folder)
 
 
-async def _in_time(ends: Mapping[str, Coroutine[Any, Any, None]]) -> bool:
-    """Have all ended? `ends`: by what ends. One that hangs is logged, and goes on without being waited for."""
+End = asyncio.Task[None]
+
+
+async def _in_time(ends: Mapping[str, Coroutine[Any, Any, None]]) -> dict[End, str]:
+    """Those that hang, which are logged, and go on without being waited for. `ends`: by what ends."""
     tasks = {asyncio.ensure_future(end): what for what, end in ends.items()}
     if not tasks:
-        return True
+        return {}
     _, hanging = await asyncio.wait(tasks, timeout=MAX_END_S)
     for task, what in tasks.items():
         if task in hanging:
-            log.error("%s has not ended within %g s: what is left is removed by the next gateway", what, MAX_END_S)
-            _hanging.add(task)
-            task.add_done_callback(_hanging.discard)
-        elif (exc := task.exception()) is not None:
-            log.error("%s: its end failed: %s", what, exc)
-    return not hanging
+            log.error("%s has not ended within %g s: what is left is removed when it ends", what, MAX_END_S)
+            _keep(task)
+        else:
+            _tell_failure(task, what)
+    return {task: what for task, what in tasks.items() if task in hanging}
 
 
-_hanging: set["asyncio.Task[None]"] = set()  # the loop holds tasks weakly
+def _tell_failure(task: End, what: str) -> None:
+    if task.cancelled():
+        log.error("%s: its end was cancelled", what)
+    elif (exc := task.exception()) is not None:
+        log.error("%s: its end failed: %s", what, exc)
+
+
+async def _discard(folder: Path) -> None:
+    await _in_time({f"the folder {folder}": discard(folder)})
+
+
+async def _discard_after(hanging: Mapping[End, str], folder: Path) -> None:
+    await asyncio.wait(hanging)
+    for task, what in hanging.items():
+        _tell_failure(task, what)
+    await _discard(folder)
+
+
+def _keep(task: End) -> None:
+    _hanging.add(task)
+    task.add_done_callback(_hanging.discard)
+
+
+_hanging: set[End] = set()  # the loop holds tasks weakly
 
 
 async def _all_or_first_failure(openings: Sequence[Coroutine[Any, Any, None]]) -> None:

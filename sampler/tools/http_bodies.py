@@ -154,12 +154,12 @@ async def _lines(pieces: AsyncIterator[bytes], lines: MessageLines) -> AsyncIter
 
 
 def request_id(request: httpx2.Request) -> int | str | None:
-    """The id of the JSON-RPC request that was sent; None for anything else."""
+    """The id of the JSON-RPC request that was sent; None for anything else: an answer to a request of the server has one too."""
     try:
         sent = json.loads(request.content) if request.method == "POST" else None
     except (ValueError, httpx2.RequestNotRead):
         return None
-    found = sent.get("id") if isinstance(sent, dict) and "jsonrpc" in sent else None
+    found = sent.get("id") if isinstance(sent, dict) and {"jsonrpc", "method"} <= sent.keys() else None
     return found if isinstance(found, int | str) else None
 
 

@@ -2,6 +2,8 @@
 
 from datetime import datetime
 
+from pydantic import Field
+
 from shared.documents.base import Document
 from shared.documents.states import Termination
 
@@ -46,4 +48,4 @@ class AgentSession(Document):
     limit: MetLimit | None = None
     end: SessionEnd | None = None
     ended_at: datetime | None = None
-    replayed: dict[str, int] = {}
+    replayed: dict[str, int] = Field({}, exclude_if=lambda replayed: not replayed)  # earlier versions refuse the field

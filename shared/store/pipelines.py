@@ -38,9 +38,12 @@ def map_slots(change: Expression) -> dict[str, Any]:
     return {"$map": {"input": "$slots", "as": "s", "in": change}}
 
 
-def merge_slot(condition: Expression, change: dict[str, Any]) -> dict[str, Any]:
-    """`slots` with `change` merged into those for which `condition` (over `$$s`) holds."""
-    return map_slots({"$cond": [condition, {"$mergeObjects": ["$$s", change]}, "$$s"]})
+def merge_slot(condition: Expression, change: dict[str, Any], *, without: str | None = None) -> dict[str, Any]:
+    """`slots` with `change` merged into those for which `condition` (over `$$s`) holds, and their field `without` removed."""
+    merged: dict[str, Any] = {"$mergeObjects": ["$$s", change]}
+    if without is not None:
+        merged = {"$unsetField": {"field": without, "input": merged}}
+    return map_slots({"$cond": [condition, merged, "$$s"]})
 
 
 def is_slot(traj_id: int | str) -> dict[str, Any]:

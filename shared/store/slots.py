@@ -76,12 +76,12 @@ def claim_pipeline(worker: str, lease_s: float, max_failures: int, *, untold: bo
     leased = {
         "status": SlotStatus.LEASED.value,
         "worker": literal(worker),
-        "untold": literal(untold),
+        **({"untold": True} if untold else {}),
         "attempt": {"$add": ["$$s.attempt", 1]},
         "free_at": after(lease_s),
     }
     return [
-        {"$set": {"slots": merge_slot(expired, reopened)}},
+        {"$set": {"slots": merge_slot(expired, reopened, without="untold")}},
         {"$set": {"last_claimed": first_free}},
         {
             "$set": {

@@ -133,13 +133,13 @@ class TaskVerbs:
             return []
         renewed = {
             "free_at": after(lease_s),
-            **({} if worker is None else {"worker": literal(worker), "untold": literal(False)}),
+            **({} if worker is None else {"worker": literal(worker)}),
         }
         renewals = [
             UpdateOne(
                 holding(c, worker if if_own else None),
                 [
-                    {"$set": {"slots": merge_slot(is_slot(c.traj_id), renewed)}},
+                    {"$set": {"slots": merge_slot(is_slot(c.traj_id), renewed, without="untold")}},
                     {"$set": {"free_at": LEAST_FREE_AT}},
                 ],
             )
@@ -203,7 +203,7 @@ class TaskVerbs:
 
     async def _leave(self, claim: Claim, change: Document, ends: Sequence[SlotStatus]) -> bool:
         """Change the slot that `claim` holds; `ends` are its possible states afterwards."""
-        changed = merge_slot(is_slot(claim.traj_id), change)
+        changed = merge_slot(is_slot(claim.traj_id), change, without="untold")
         document = await self._spoilt.update(
             holding(claim), [{"$set": {"slots": changed}}, *close_group()], {"status": 1}
         )

@@ -60,9 +60,9 @@ MUTANTS = (
     ),
     Mutant(
         "an answer that the SDK cannot read",
-        "sampler/mcp_docker/server_link.py",
-        "in (SERVER_GONE, PARSE_ERROR) or",
-        "in (SERVER_GONE,) or",
+        "sampler/mcp_docker/messages.py",
+        '(PARSE_ERROR, "Failed to parse")',
+        '(PARSE_ERROR, "nothing else")',
         f"{AWAY}::test_what_is_no_answer_of_the_server_is_a_failure_of_infrastructure",
     ),
     Mutant(
@@ -256,9 +256,9 @@ MUTANTS = (
     ),
     Mutant(
         "an answer that broke off",
-        "sampler/mcp_docker/server_link.py",
-        "PARSE_ERROR) or is_cut_off(error)",
-        "PARSE_ERROR)",
+        "sampler/mcp_docker/messages.py",
+        '(CONNECTION_CLOSED, "SSE stream")',
+        '(CONNECTION_CLOSED, "nothing else")',
         f"{AWAY}::test_an_answer_that_breaks_off_is_a_failure_of_the_server_also_after_a_handshake",
     ),
     Mutant(

@@ -99,7 +99,9 @@ class PreloadedInterpreter:
         return True
 
     async def _start(self, command: PythonCommand, modules: Sequence[str], user: str | None) -> None:
-        self._folder = TemporaryFolder.make("tandem-preload-")
+        self._folder = TemporaryFolder.make(
+            "tandem-preloaded-"
+        )  # those of earlier versions, tandem-preload-, have no locks
         folder = self._folder.path
         for file in _FILES:  # the user may not be allowed to read ours
             shutil.copy(file, folder)

@@ -280,6 +280,8 @@ os.kill(os.getpid(), signal.SIGKILL)
     process = await asyncio.create_subprocess_exec(sys.executable, "-c", sampler)
     assert await process.wait() == -signal.SIGKILL
     (left,) = left_in(folder)
+    earlier = folder / "tandem-preload-abc"  # of a process of an earlier version, which locked nothing
+    earlier.mkdir()
     assert (await run(words, preloaded, ["heavy"])).stdout == "1"
     (own,) = left_in(folder)
     assert own != left
@@ -288,6 +290,7 @@ os.kill(os.getpid(), signal.SIGKILL)
     assert len(left_in(folder)) == 2, "of a living one"
     await another.close()
     assert left_in(folder) == [own]
+    assert earlier.exists()
 
 
 async def test_scripts_run_where_more_than_a_thousand_files_are_open(
@@ -372,7 +375,7 @@ def test_what_does_not_go_with_preloading_is_refused_at_the_start(options: dict[
 
 
 def left_in(folder: Path) -> list[Path]:
-    return list(folder.glob("tandem-preload-*"))
+    return list(folder.glob("tandem-preloaded-*"))
 
 
 async def processes_of(file: Path) -> list[psutil.Process]:

@@ -98,8 +98,30 @@ async def test_an_end_that_hangs_is_told_and_not_waited_for_for_ever(
         async with asyncio.timeout(PATIENCE_S):
             while tool_set._hanging:  # noqa: ASYNC110 - another process
                 await asyncio.sleep(0.05)
+        assert not used.folder.exists(), "when the end is done"
     finally:
         await forks.close()
+
+
+class CancelledLink:
+    name, told, gone = "cancelled", "", ""
+
+    async def open(self, capabilities: object) -> None:
+        pass
+
+    async def close(self) -> None:
+        raise asyncio.CancelledError
+
+
+async def test_an_end_that_was_cancelled_is_told_and_leaves_no_folder(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    used = ToolSet(Profile(), lambda folder: [CancelledLink()], tmp_path)  # type: ignore[list-item]
+    await used.open(PATIENCE_S)
+    assert used.folder is not None
+    await used.close()
+    assert "tool server 'cancelled': its end was cancelled" in caplog.text
+    assert not used.folder.exists()
 
 
 async def test_a_warden_that_stands_still_leaves_no_process(tmp_path: Path) -> None:

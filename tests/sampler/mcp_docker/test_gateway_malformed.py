@@ -31,6 +31,18 @@ async def test_a_server_whose_notifications_have_wrong_types_goes_on(tmp_path: P
         assert "Traceback" not in started.log.read_text()
 
 
+async def test_an_error_of_a_server_over_stdio_is_its_own_answer_whatever_its_code(tmp_path: Path) -> None:
+    with gateway(tmp_path, MALFORMED, "--warm_sessions", "0") as started:
+        client = RawClient(started)
+        await client.open()
+        call = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "refuse", "arguments": {}}}
+        answer = await client.post(call)
+        assert (answer.status_code, answer.json()["error"]["code"]) == (200, -32700), answer.text
+        older = await client.http.post("/mcpapi/tool/malformed.refuse", json={})
+        assert older.status_code != 502, older.text
+        await client.close()
+
+
 async def test_a_client_that_cancels_what_cannot_be_an_id_is_told_nothing_and_goes_on(tmp_path: Path) -> None:
     with gateway(tmp_path) as started:
         client = RawClient(started)

@@ -1,4 +1,7 @@
-"""A tool server over stdio whose notifications have the wrong types; its answers are right."""
+"""A tool server over stdio whose notifications have the wrong types; its answers are right.
+
+Its tool `refuse` answers with a code that the SDK uses too, for an answer over HTTP that it cannot read.
+"""
 
 import json
 import sys
@@ -16,7 +19,10 @@ for line in sys.stdin:
             server = {"serverInfo": {"name": "malformed", "version": "1"}, "capabilities": {"tools": {}}}
             told({"id": asked["id"], "result": server | {"protocolVersion": asked["params"]["protocolVersion"]}})
         case "tools/list":
-            told({"id": asked["id"], "result": {"tools": [{"name": "say", "inputSchema": {"type": "object"}}]}})
+            tools = [{"name": name, "inputSchema": {"type": "object"}} for name in ("say", "refuse")]
+            told({"id": asked["id"], "result": {"tools": tools}})
+        case "tools/call" if asked["params"]["name"] == "refuse":
+            told({"id": asked["id"], "error": {"code": -32700, "message": "Failed to parse the expression"}})
         case "tools/call":
             for wrong in ([1], {}, None, 1.5, True, "x" * 10_000):
                 told({"method": "notifications/progress", "params": {"progressToken": wrong, "progress": 1}})
