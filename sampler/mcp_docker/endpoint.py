@@ -10,6 +10,7 @@ DELETE                    the end of the session; answered when nothing of it is
 import asyncio
 import logging
 
+from mcp.shared.inbound import MCP_PROTOCOL_VERSION_HEADER
 from mcp_types import INTERNAL_ERROR, INVALID_REQUEST
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS, LATEST_HANDSHAKE_VERSION
 
@@ -24,11 +25,10 @@ from sampler.mcp_docker.modern_session import SERVER_INFO
 from sampler.mcp_docker.offers import merged_capabilities, merged_instructions
 from sampler.mcp_docker.sessions import Sessions
 from sampler.mcp_docker.tool_set import Profile
+from sampler.tools.http_bodies import SESSION_HEADER
 
 log = logging.getLogger(__name__)
 
-SESSION_HEADER = "mcp-session-id"
-VERSION_HEADER = "mcp-protocol-version"
 SERVICE_UNAVAILABLE = 503
 TOO_MANY = 429
 
@@ -59,7 +59,7 @@ class McpEndpoint:
             message = decoded(body)
         except NotAMessage as exc:
             raise HttpRefusal(400, refusal(None, exc.code, str(exc))) from exc
-        version = request.headers.get(VERSION_HEADER)
+        version = request.headers.get(MCP_PROTOCOL_VERSION_HEADER)
         if version is not None and version not in HANDSHAKE_PROTOCOL_VERSIONS and SESSION_HEADER not in request.headers:
             await self._modern.serve(request, version, message)
             return
@@ -122,10 +122,10 @@ class McpEndpoint:
         session_id = request.headers.get(SESSION_HEADER)
         if session_id is None:
             raise HttpRefusal(400, refusal(None, INVALID_REQUEST, f"the header {SESSION_HEADER} is missing"))
-        version = request.headers.get(VERSION_HEADER, LATEST_HANDSHAKE_VERSION)
+        version = request.headers.get(MCP_PROTOCOL_VERSION_HEADER, LATEST_HANDSHAKE_VERSION)
         if version not in HANDSHAKE_PROTOCOL_VERSIONS:
             known = ", ".join(HANDSHAKE_PROTOCOL_VERSIONS)
-            why = f"{VERSION_HEADER} is {version[:40]!r}; expected one of {known}"
+            why = f"{MCP_PROTOCOL_VERSION_HEADER} is {version[:40]!r}; expected one of {known}"
             raise HttpRefusal(400, refusal(None, INVALID_REQUEST, why))
         session = self._sessions.of(session_id)
         if session is None:

@@ -24,7 +24,7 @@ from pydantic_core import from_json
 
 from sampler.mcp_docker.messages import SERVER_GONE, RequestId
 from sampler.tools.busy import Line, PatientClient
-from sampler.tools.http_bodies import request_id
+from sampler.tools.http_bodies import SESSION_HEADER, request_id
 from shared.outside_text import clipped, text_of
 
 log = logging.getLogger(__name__)
@@ -33,7 +33,6 @@ _BROKEN = (httpx2.HTTPError, OSError)
 _JSON, _EVENTS = "application/json", "text/event-stream"
 _ERROR, _SERVER_ERROR = 400, 500
 _NO_RIGHTS = (401, 403, 407)
-_SESSION = "mcp-session-id"
 _TOLD_CHARS = 200
 
 
@@ -84,7 +83,7 @@ async def _failure(request: httpx2.Request, response: httpx2.Response) -> str | 
     """Of infrastructure; None: the body, which is read, is the server's answer."""
     body = await response.aread()
     status = response.status_code
-    is_lost = status == httpx2.codes.NOT_FOUND and _SESSION in request.headers
+    is_lost = status == httpx2.codes.NOT_FOUND and SESSION_HEADER in request.headers
     if status < _SERVER_ERROR and status not in _NO_RIGHTS and not is_lost and _is_message(response, body):
         return None
     told = clipped(" ".join(text_of(body[:2000]).split()), _TOLD_CHARS)

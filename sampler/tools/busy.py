@@ -13,8 +13,10 @@ from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
 import httpx2
+from mcp.shared.inbound import MCP_PROTOCOL_VERSION_HEADER
 
 from sampler.retry_after import retry_after_s
+from sampler.tools.http_bodies import SESSION_HEADER
 
 log = logging.getLogger(__name__)
 
@@ -22,7 +24,6 @@ _BUSY, _LATER, _NO_STREAM = 429, 503, 405
 MAX_BUSY_S = 300.0  # one request; with a longer wait the episode ends, and no failure is counted
 _FIRST_WAIT_S = 1.0  # after a 429 without Retry-After; doubles with each
 _MAX_WAIT_S = 30.0
-_SESSION, _VERSION = "mcp-session-id", "mcp-protocol-version"
 
 
 class ServerBusy(httpx2.HTTPError):
@@ -102,10 +103,10 @@ class PatientClient(httpx2.AsyncClient):
     def _note_session(self, request: httpx2.Request, response: httpx2.Response) -> None:
         if request.method == "DELETE" or response.status_code == httpx2.codes.NOT_FOUND:
             self._session = {}
-        elif (number := response.headers.get(_SESSION)) is not None:
-            self._session = {_SESSION: number}
-        if self._session and (version := request.headers.get(_VERSION)) is not None:
-            self._session[_VERSION] = version
+        elif (number := response.headers.get(SESSION_HEADER)) is not None:
+            self._session = {SESSION_HEADER: number}
+        if self._session and (version := request.headers.get(MCP_PROTOCOL_VERSION_HEADER)) is not None:
+            self._session[MCP_PROTOCOL_VERSION_HEADER] = version
 
     async def end_session(self, url: str, within_s: float) -> None:
         """Tell the server, if it has not answered this yet: the SDK does not if its transport broke or was cancelled.
@@ -133,7 +134,7 @@ class PatientClient(httpx2.AsyncClient):
 
 def _only_listens(request: httpx2.Request) -> bool:
     """Whether this is the event stream of a session over streamable HTTP. (Over SSE, the stream carries the session itself.)"""
-    return request.method == "GET" and _SESSION in request.headers
+    return request.method == "GET" and SESSION_HEADER in request.headers
 
 
 def _asked_for_s(response: httpx2.Response, tries: int) -> float | None:

@@ -17,6 +17,7 @@ from sampler.tools.messages import MessageLines, mended, too_long_answer
 from shared.outside_text import clipped, text_of
 
 ACCEPTED_ENCODINGS = "gzip, deflate"
+SESSION_HEADER = "mcp-session-id"
 _PIECE_BYTES = 64 * 1024
 _GZIP_OR_ZLIB = 47  # wbits: either header
 _ERROR = 400
@@ -49,7 +50,7 @@ http_answer: contextvars.ContextVar[HttpAnswer | None] = contextvars.ContextVar(
 async def note_answer(response: httpx2.Response) -> None:
     """Hook of the client: record the response for the task that sent the request."""
     seen = http_answer.get()
-    of_session = response.request.method != "POST" and "mcp-session-id" in response.request.headers
+    of_session = response.request.method != "POST" and SESSION_HEADER in response.request.headers
     if seen is None or of_session:  # the session's event stream, or its end: belongs to no request
         return
     kind = _kind(response)

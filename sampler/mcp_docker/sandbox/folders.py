@@ -32,7 +32,7 @@ LOCK_NAME = ".lock"
 _SHARED_FOLDERS = ("/tmp", "/var/tmp", "/dev/shm")  # where any user may leave files
 _POLL_S = 0.02
 _KILL_S = 30.0
-_REMOVE_S = 60.0
+_REMOVED_WITHIN_S = 60.0
 _locks: dict[Path, int] = {}
 
 
@@ -194,7 +194,7 @@ def end_left_of_start(folder: Path, mark: str, joined: Sequence[str], remove: Se
     """
     if remove:
         with contextlib.suppress(OSError, subprocess.TimeoutExpired):
-            subprocess.run(remove, capture_output=True, check=False, timeout=_REMOVE_S)
+            subprocess.run(remove, capture_output=True, check=False, timeout=_REMOVED_WITHIN_S)
     with contextlib.suppress(FileNotFoundError):
         owner = folder.stat().st_uid
         owners = {owner} if os.geteuid() == 0 and is_session_user(owner) else set()
