@@ -46,6 +46,7 @@ class _Copying:
 
     def __init__(self, left: int) -> None:
         self._left = left
+        self._has_lost = False
 
     def folder(self, source: int, target: Path, level: int) -> None:
         """Raises TooLarge, and OSError for a full disk."""
@@ -57,7 +58,13 @@ class _Copying:
             except OSError as exc:
                 if exc.errno in _FULL:
                     raise
-                log.warning("agent's file %s is not kept in %s: %s", name, target, exc.strerror)
+                self._note_lost(target / name, exc)
+
+    def _note_lost(self, target: Path, exc: OSError) -> None:
+        """The first alone is told: a command may leave many."""
+        if not self._has_lost:
+            log.warning("not all of an agent's files are kept: %s: %s", target, exc.strerror)
+        self._has_lost = True
 
     def _entry(self, source: int, name: str, target: Path, level: int) -> None:
         found = os.stat(name, dir_fd=source, follow_symlinks=False)
