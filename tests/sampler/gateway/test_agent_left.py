@@ -7,6 +7,7 @@ import signal
 import stat
 import subprocess
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +51,11 @@ async def test_a_killed_sampler_leaves_nothing_after_the_next_ones_start(
         pytest.skip("container: DOCKER_HOST is not set; needs an engine with a test image")
     base = Path(temporary) / f"tandem-{os.getuid()}" / "agents"
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    with subprocess.Popen([sys.executable, "-c", SAMPLER, level], cwd=ROOT, env=environment) as sampler:  # noqa: ASYNC220 - at once
+    with (
+        subprocess.Popen([sys.executable, "-c", SAMPLER, level], cwd=ROOT, env=environment) as sampler,  # noqa: ASYNC220 - at once
+        ExitStack() as at_end,
+    ):
+        at_end.callback(sampler.kill)  # also where the test fails
         async with asyncio.timeout(PATIENCE_S):
             while len(list(base.glob("0/*/ready"))) < 2:
                 assert sampler.poll() is None
