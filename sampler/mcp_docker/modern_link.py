@@ -134,7 +134,7 @@ class ModernLink(ServerLink):
             self._calls[exchange] = message
         try:
             await super().forward(exchange, message, body)
-        except BaseException:  # cancelled too: it was not sent
+        except BaseException:  # cancelled too: a call that was not sent is never answered, which would end its entry
             self._calls.pop(exchange, None)
             raise
 

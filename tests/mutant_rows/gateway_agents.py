@@ -7,6 +7,7 @@ ISOLATION = "tests/sampler/gateway/test_agent_isolation.py"
 LEFT = "tests/sampler/gateway/test_agent_left.py"
 LIMITS = "tests/sampler/gateway/test_agent_limits.py"
 PRELOAD = "tests/sampler/gateway/test_preload.py"
+PRELOAD_ENDS = "tests/sampler/gateway/test_preload_ends.py"
 
 MUTANTS = (
     Mutant(
@@ -168,7 +169,7 @@ MUTANTS = (
         "sampler/gateway/preload/interpreters.py",
         "if not self._lives():",
         "if self._server is None:",
-        f"{PRELOAD}::test_a_killed_server_fails_its_scripts_and_the_next_starts_another",
+        f"{PRELOAD_ENDS}::test_a_killed_server_fails_its_scripts_and_the_next_starts_another",
     ),
     Mutant(
         "a fork ends as the interpreter does",
@@ -182,7 +183,7 @@ MUTANTS = (
         "sampler/gateway/preload/fork_server.py",
         'self._guard.keep(connection.detach(), lambda: None, lambda: _run(request["arguments"]), leave_s=_LEAVE_S)',
         '_run(request["arguments"])',
-        f"{PRELOAD}::test_all_processes_of_a_script_end_with_its_episode",
+        f"{PRELOAD_ENDS}::test_all_processes_of_a_script_end_with_its_episode",
     ),
     Mutant(
         "a forked script is not killed by a closed pipe",
@@ -203,28 +204,28 @@ MUTANTS = (
         "sampler/gateway/preload/interpreters.py",
         "            await asyncio.shield(self._end())\n            raise\n",
         "            raise\n",
-        f"{PRELOAD}::test_a_cancelled_start_leaves_no_half_loaded_server",
+        f"{PRELOAD_ENDS}::test_a_cancelled_start_leaves_no_half_loaded_server",
     ),
     Mutant(
         "scripts run where more than a thousand files are open",
         "shared/processes/guard.py",
         "    return [found for found, _ in waiting.poll(None if timeout_s is None else 1000 * timeout_s)]",
         "    return select.select(descriptors, [], [], timeout_s)[0]  # noqa: TID251",
-        f"{PRELOAD}::test_scripts_run_where_more_than_a_thousand_files_are_open",
+        f"{PRELOAD_ENDS}::test_scripts_run_where_more_than_a_thousand_files_are_open",
     ),
     Mutant(
         "the folder of a killed sampler is removed",
         "shared/processes/temporary.py",
         "            _remove_if_left(left)\n",
         "            pass\n",
-        f"{PRELOAD}::test_the_folder_of_a_killed_sampler_is_removed_by_the_next",
+        f"{PRELOAD_ENDS}::test_the_folder_of_a_killed_sampler_is_removed_by_the_next",
     ),
     Mutant(
         "the folder of a living sampler stays",
         "shared/processes/temporary.py",
         "            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)\n",
         "",
-        f"{PRELOAD}::test_the_folder_of_a_killed_sampler_is_removed_by_the_next",
+        f"{PRELOAD_ENDS}::test_the_folder_of_a_killed_sampler_is_removed_by_the_next",
     ),
     Mutant(
         "files that become links",
