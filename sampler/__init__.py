@@ -8,6 +8,10 @@ from typing import TYPE_CHECKING
 from shared.lazy_names import lazy_names
 
 if TYPE_CHECKING:
+    from sampler.actors.actor_sampler import ActorSampler, Said
+    from sampler.actors.parallel_sampler import ParallelSampler
+    from sampler.actors.rounds_sampler import RoundsSampler
+    from sampler.environments.sampler import EnvironmentSampler
     from sampler.errors import AgentFailed, EngineError, ScorerFailed, ToolFailure
     from sampler.mcp_sampler import MCPSampler
     from sampler.ported import ChatPort, PortedSampler
@@ -17,12 +21,17 @@ if TYPE_CHECKING:
     from shared.documents.states import Termination
 
 __all__ = [
+    "ActorSampler",
     "AgentFailed",
     "AsyncSampler",
     "ChatPort",
     "EngineError",
+    "EnvironmentSampler",
     "MCPSampler",
+    "ParallelSampler",
     "PortedSampler",
+    "RoundsSampler",
+    "Said",
     "Score",
     "ScoreComesLater",
     "ScorerFailed",
@@ -36,6 +45,10 @@ __getattr__ = lazy_names(
         **dict.fromkeys(("AgentFailed", "EngineError", "ScorerFailed", "ToolFailure"), "sampler.errors"),
         **dict.fromkeys(("AsyncSampler", "Turn"), "sampler.sampler"),
         **dict.fromkeys(("ChatPort", "PortedSampler"), "sampler.ported"),
+        **dict.fromkeys(("ActorSampler", "Said"), "sampler.actors.actor_sampler"),
+        "ParallelSampler": "sampler.actors.parallel_sampler",
+        "RoundsSampler": "sampler.actors.rounds_sampler",
+        "EnvironmentSampler": "sampler.environments.sampler",
         "MCPSampler": "sampler.mcp_sampler",
         "Score": "sampler.scorers.registry",
         "ScoreComesLater": "sampler.scoring",

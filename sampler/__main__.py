@@ -15,14 +15,16 @@ from typing import Any, TypeVar
 import uvloop
 
 from sampler.config import SamplerConfig
+from sampler.environments.config import EnvironmentsConfig
 from sampler.service.garbage import collect_seldom
 from sampler.service.service import run_service
 from shared.errors import ConfigError, TandemError, one_by_one
 from shared.logs import begin_logging
 from shared.processes.concealment import conceal
 from shared.processes.interrupt import run_command
+from shared.processes.open_files import allow_many_files
 
-ConfigT = TypeVar("ConfigT", bound=SamplerConfig)
+ConfigT = TypeVar("ConfigT", bound=SamplerConfig | EnvironmentsConfig)
 REFUSED = 2  # exit status: a setting is wrong; the launcher does not restart this sampler
 
 
@@ -35,6 +37,7 @@ def serve(config: ConfigT, run: Callable[[ConfigT], Coroutine[Any, Any, None]]) 
     conceal(config.secrets())  # stdio tool servers are children of this process
     begin_logging(config.log_level)
     collect_seldom()
+    allow_many_files()  # an episode whose agent or tools are commands takes five to ten
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(run(config))

@@ -66,10 +66,13 @@ def _checked(sampler: AsyncSampler, score: Score) -> Score:
     where = definition_of(sampler.evaluate_record)
     if not isinstance(score, Score):
         raise OwnCodeFailed(f"ScoreComesLater: otherwise is {score!r}; expected a Score{where}")
-    if not isinstance(score.details, Mapping) or not isinstance(score.others, Mapping):
-        raise OwnCodeFailed(f"evaluate_record returned {score}; expected details and others to be dicts{where}")
-    if not all(map(is_finite_number, (score.value, *score.others.values()))):
+    if not all(isinstance(given, Mapping) for given in (score.details, score.others, score.actors)):
+        raise OwnCodeFailed(f"evaluate_record returned {score}; expected details, others and actors to be dicts{where}")
+    if not all(map(is_finite_number, (score.value, *score.others.values(), *score.actors.values()))):
         raise ScorerFailed(f"evaluate_record returned {score}; expected finite numbers{where}")
     if unknown := score.others.keys() - sampler.resources.others:
         raise ScorerFailed(f"evaluate_record scored policies {sorted(unknown)}, which are not in other_policies")
+    if unknown := score.actors.keys() - sampler.episode.actors:
+        seats = ", ".join(sampler.episode.actors) or "none"
+        raise ScorerFailed(f"evaluate_record scored seats {sorted(unknown)}; expected some of this slot's: {seats}")
     return score

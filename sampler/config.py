@@ -5,20 +5,24 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import BaseModel, Field, model_validator
 
+from sampler.actors.config import ActorsConfig
 from sampler.engine.client.access import EngineAccess
+from sampler.environments.play_config import EnvironmentPlayConfig
 from sampler.gateway.config import AgentPlayConfig
 from sampler.history.config import ContextConfig, NewContext
 from sampler.settlement.config import GroupConfig
 from sampler.tools.isolation import Sandbox
 from shared.configuration.loading import LogLevel, ServiceConfig
 from shared.configuration.secrets import secret_field
+from shared.documents.actors import trains
 from shared.documents.feedback import MAX_DEADLINE_S
 from shared.documents.run import HEARTBEAT_S
+from shared.documents.scoring import MAX_SCORERS, WeightedScorer, repeated
 from shared.files.hub import TokenizerFolder
-from shared.names import DEFAULT_POLICY, PolicyName, RunName
+from shared.names import DEFAULT_POLICY, PolicyName, RunName, SamplerName
+from shared.tasks.sampler_names import BUNDLED
 
 Positive = Annotated[int, Field(gt=0)]
-MCP_SAMPLER = "sampler.mcp_sampler:MCPSampler"
 Share = Annotated[float, Field(ge=0, le=1)]
 Seconds = Annotated[float, Field(gt=0)]
 
@@ -34,9 +38,11 @@ class EvalSampling(BaseModel, frozen=True, extra="forbid"):
     repetition_penalty: float | None = Field(None, gt=0, le=2)
 
 
-class SamplerConfig(ServiceConfig, ContextConfig, GroupConfig, EngineAccess, AgentPlayConfig):
-    """The sampler's settings, including those of `ContextConfig` (long contexts), `GroupConfig` (completed groups) and
-    `AgentPlayConfig` (foreign agents)."""
+class SamplerConfig(
+    ServiceConfig, ActorsConfig, ContextConfig, GroupConfig, EngineAccess, AgentPlayConfig, EnvironmentPlayConfig
+):
+    """The sampler's settings, including those of `ActorsConfig` (several actors), `ContextConfig` (long contexts), `GroupConfig`
+    (completed groups), `AgentPlayConfig` (foreign agents) and `EnvironmentPlayConfig` (environments)."""
 
     section: ClassVar[str] = "sampler"
     program: ClassVar[str] = "python -m sampler"
@@ -57,8 +63,15 @@ class SamplerConfig(ServiceConfig, ContextConfig, GroupConfig, EngineAccess, Age
         [],
         description="Members of other_policies without a trainer: they keep the weights that their engines loaded.",
     )
-    sampler: str = Field(
-        MCP_SAMPLER, description="The AsyncSampler subclass that plays episodes, as module:Class or FILE.py:Class."
+    sampler: str | None = Field(
+        None,
+        description="Plays tasks that name no sampler: a name (mcp, agent, environment, or one of samplers), or an "
+        "AsyncSampler subclass as module:Class or FILE.py:Class. None: agent if agent or agent_command is set, else mcp.",
+    )
+    samplers: dict[SamplerName, str] = Field(
+        {},
+        description="Names by which tasks choose a sampler of yours (their field sampler), as module:Class or FILE.py:Class: "
+        '{"grid": "my_package.grid:GridSampler"}. See docs/custom_samplers.md.',
     )
 
     # episodes
@@ -110,6 +123,11 @@ class SamplerConfig(ServiceConfig, ContextConfig, GroupConfig, EngineAccess, Age
         None,
         description="Scorer of tasks that name none. None: agentcpm if agent_config_path has a scorer_agent, "
         "else exact_match.",
+    )
+    default_scorers: Annotated[list[WeightedScorer], Field(max_length=MAX_SCORERS)] = Field(
+        [],
+        description="Several scorers of tasks that name none, in place of default_scorer; the score is the sum of weight times "
+        'value: [{"name": "math"}, {"name": "brief", "weight": 0.1}].',
     )
     feedback_deadline_s: Annotated[float, Field(gt=0, le=MAX_DEADLINE_S)] | None = Field(
         None,
@@ -216,14 +234,15 @@ class SamplerConfig(ServiceConfig, ContextConfig, GroupConfig, EngineAccess, Age
         return self
 
     @model_validator(mode="after")
-    def an_agent_is_played_by_a_sampler_for_agents(self) -> Self:
+    def an_agent_is_a_function_or_a_command(self) -> Self:
         if self.agent is not None and self.agent_command is not None:
             raise ValueError("agent and agent_command are both set; expected one of them")
-        if (self.agent or self.agent_command) and self.sampler == MCP_SAMPLER:
-            raise ValueError(
-                "agent and agent_command need a sampler that runs them; add --sampler "
-                "sampler.gateway.agent_sampler:AgentSampler"
-            )
+        return self
+
+    @model_validator(mode="after")
+    def names_of_samplers_are_new(self) -> Self:
+        if taken := [name for name in self.samplers if name in BUNDLED]:
+            raise ValueError(f"samplers names {taken[0]!r}, which is a bundled sampler; expected another name")
         return self
 
     @model_validator(mode="after")
@@ -238,6 +257,14 @@ class SamplerConfig(ServiceConfig, ContextConfig, GroupConfig, EngineAccess, Age
         return self
 
     @model_validator(mode="after")
+    def default_scorers_are_named_once(self) -> Self:
+        if self.default_scorer is not None and self.default_scorers:
+            raise ValueError("default_scorer and default_scorers are both set; expected one of them")
+        if (twice := repeated(self.default_scorers)) is not None:
+            raise ValueError(f"default_scorers names {twice!r} twice; expected each scorer once")
+        return self
+
+    @model_validator(mode="after")
     def other_policies_are_others(self) -> "SamplerConfig":
         if self.policy in self.other_policies:
             raise ValueError(f"other_policies names {self.policy!r}, this process's own policy")
@@ -248,6 +275,15 @@ class SamplerConfig(ServiceConfig, ContextConfig, GroupConfig, EngineAccess, Age
         if strange := [policy for policy in self.frozen_policies if policy not in self.other_policies]:
             known = ", ".join(self.other_policies) or "none"
             raise ValueError(f"frozen_policies names {strange[0]!r}; expected members of other_policies: {known}")
+        return self
+
+    @model_validator(mode="after")
+    def actors_have_policies_of_the_run(self) -> "SamplerConfig":
+        for name, actor in self.actors.items():
+            if actor.policy is not None and actor.policy not in self.policies:
+                raise ValueError(
+                    f"actors.{name}.policy is {actor.policy!r}; expected one of {', '.join(self.policies)} (see other_policies)"
+                )
         return self
 
     @model_validator(mode="after")
@@ -266,4 +302,13 @@ class SamplerConfig(ServiceConfig, ContextConfig, GroupConfig, EngineAccess, Age
     @property
     def trained_policies(self) -> list[str]:
         """Members of `policies` that have a trainer: admission waits only for these, and only these get training data."""
-        return [policy for policy in self.policies if policy not in self.frozen_policies]
+        return [policy for policy in self.policies if policy not in self.untrained_policies]
+
+    @property
+    def untrained_policies(self) -> list[str]:
+        """Members of `other_policies` without a trainer: the frozen ones, and those whose actors are all frozen or pinned."""
+        return [p for p in self.other_policies if p in self.frozen_policies or self._never_learns(p)]
+
+    def _never_learns(self, policy: str) -> bool:
+        labels = [actor.label for actor in self.actors.values() if actor.policy == policy]
+        return bool(labels) and not any(map(trains, labels))

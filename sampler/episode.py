@@ -5,7 +5,9 @@ run ─▶ evaluate ─▶ record scored ─▶ slot scored                     
   ├── infrastructure: engine, tools, agents, scorer, time,
   │   a document that does not fit into MongoDB ─▶ record failed ─▶ slot open again, later (or failed for good)
   ├── a setting or the task is wrong ─▶ record failed ─▶ slot failed for good, at once
-  ├── a tool server is busy or away, or an agent's harness stopped ─▶ record abandoned ─▶ slot open again, at once, no failure
+  ├── a tool server is busy or away, an environment is full,
+  │   or an agent's harness stopped ─▶ record abandoned ─▶ slot open again, at once, no failure
+  ├── no engine serves a pinned actor's version ─▶ no record, or abandoned ─▶ slot open again, later, no failure
   ├── cancelled (draining) ─▶ record abandoned ─▶ slot open again, at once
   └── the lease was lost ─▶ record abandoned; another worker has the slot, and may have ended its group already
 
@@ -17,22 +19,26 @@ import asyncio
 import logging
 from typing import Any
 
+from sampler.actors.actor_sampler import ActorSampler
 from sampler.awaited_score import AwaitedScore, evaluate
-from sampler.config import SamplerConfig
 from sampler.errors import (
     AgentCrashed,
     AgentFailed,
     EngineError,
+    EnvironmentBusy,
+    EnvironmentFailed,
     GivenBack,
     ScorerFailed,
     ToolFailure,
     ToolNotOffered,
     ToolServerUnavailable,
+    VersionAway,
 )
 from sampler.own_calls import call_own
+from sampler.retry_delay import retry_delay_s
 from sampler.sampler import AsyncSampler
-from sampler.scorers import Score, require_scorer
-from sampler.scoring import needs_no_scorer
+from sampler.scorers import Score
+from sampler.scoring import needs_no_scorer, require_scorers
 from shared.documents.states import DispatchStatus, RecordStatus, Termination
 from shared.errors import ConfigError, DoesNotFit, IllegalMove, LeaseLost
 from shared.outside_text import clipped, error_text
@@ -41,11 +47,17 @@ from shared.user_code.frames import own_fault, told
 log = logging.getLogger(__name__)
 
 CLEANUP_S = 10.0
-MAX_RETRY_DELAY_S = 300.0
+AWAY_S = 15.0  # until a slot whose actor's version no engine serves is claimed again
 MAX_SLOT_ERROR_CHARS = 500  # a task document stores one per slot; the record stores the whole error
 OF_A_PERSON = (  # shown by the launcher: a person has to act
     *(Termination.MISCONFIGURED, Termination.SCORER_FAILURE, Termination.AGENT_FAILURE, Termination.NOT_STORABLE),
 )
+BLAMELESS = {  # how such an episode ends, and when its slot is free again
+    ToolServerUnavailable: (Termination.TOOL_SERVER_AWAY, 0.0),
+    EnvironmentBusy: (Termination.ENVIRONMENT_BUSY, 0.0),
+    VersionAway: (Termination.VERSION_AWAY, AWAY_S),
+    GivenBack: (Termination.CANCELLED, 0.0),
+}
 LOST = (LeaseLost, IllegalMove)
 
 
@@ -67,12 +79,11 @@ async def play(sampler: AsyncSampler) -> float | None:
     except LOST as exc:
         log.warning("lease lost record=%s %s", sampler.claim.record_id, exc)
         await _abandon(sampler, str(exc))
-    except ToolServerUnavailable as exc:
-        log.warning("slot released record=%s %s", sampler.claim.record_id, exc)
-        await _release(sampler, exc, Termination.TOOL_SERVER_AWAY)
-    except GivenBack as exc:
-        await _release(sampler, exc)
-    except (EngineError, ToolFailure, AgentFailed, AgentCrashed, ScorerFailed) as exc:
+    except (ToolServerUnavailable, EnvironmentBusy, VersionAway, GivenBack) as exc:
+        if not isinstance(exc, GivenBack):
+            log.warning("slot released record=%s %s", sampler.claim.record_id, exc)
+        await _release(sampler, exc, *BLAMELESS[type(exc)])
+    except (EngineError, ToolFailure, EnvironmentFailed, AgentFailed, AgentCrashed, ScorerFailed) as exc:
         await _fail(sampler, exc)
     except (ConfigError, DoesNotFit, TimeoutError) as exc:
         await _fail(sampler, exc)
@@ -88,13 +99,16 @@ async def play(sampler: AsyncSampler) -> float | None:
 
 
 async def _start(sampler: AsyncSampler) -> None:
+    """Raises VersionAway before there is a record."""
+    if isinstance(sampler, ActorSampler):
+        await sampler.require_engines()
     if not sampler._goes_on_elsewhere:  # else its record is there since it was claimed
         await sampler.resources.store.records.start(sampler.claim, sampler.resources.worker)
 
 
 async def _play_and_score(sampler: AsyncSampler) -> tuple[Termination, Score | AwaitedScore]:
     if type(sampler).evaluate_record is AsyncSampler.evaluate_record and not needs_no_scorer(sampler):
-        require_scorer(sampler.scorer_name, sampler.resources.agents.judge)  # before anything is sampled
+        require_scorers(sampler)  # before anything is sampled
     termination = await call_own(sampler.run, Termination, "a Termination")
     await sampler.finish_turn()
     wanted = sampler.task.at_version
@@ -106,6 +120,7 @@ async def _play_and_score(sampler: AsyncSampler) -> tuple[Termination, Score | A
 
 
 async def _finish(sampler: AsyncSampler, termination: Termination, score: Score) -> None:
+    sampler.episode.score_seats(score.actors)
     values = {**sampler.episode.values(), "termination": termination.value, **_values(sampler, score)}
     store = sampler.resources.store
     await store.records.set_turn_scores(sampler.episode.turn_scores)
@@ -113,7 +128,7 @@ async def _finish(sampler: AsyncSampler, termination: Termination, score: Score)
     if not await store.records.move(sampler.claim.record_id, RecordStatus.SCORED, values):
         record = await store.records.get(sampler.claim.record_id)  # another gateway process ended the same attempt
         value = value if record is None or record.score is None else record.score
-    await store.tasks.finish_slot(sampler.claim, value)
+    await store.tasks.finish_slot(sampler.claim, value, score.group_scorers)
     sampler.episode.status = RecordStatus.SCORED
 
 
@@ -126,7 +141,8 @@ async def _wait(sampler: AsyncSampler, termination: Termination, awaited: Awaite
     await store.records.set_turn_scores(sampler.episode.turn_scores)
     await store.records.move(claim.record_id, RecordStatus.COMPLETED, values)
     score_without = None if otherwise is None else float(otherwise.value)
-    await store.tasks.await_feedback(claim, awaited.deadline_s, score_without=score_without)
+    of_group = () if otherwise is None else otherwise.group_scorers
+    await store.tasks.await_feedback(claim, awaited.deadline_s, score_without=score_without, group_scorers=of_group)
     sampler.episode.status = RecordStatus.COMPLETED
     log.info("waits for feedback record=%s deadline_s=%g", claim.record_id, awaited.deadline_s)
 
@@ -175,11 +191,16 @@ async def _release_in_time(sampler: AsyncSampler, exc: BaseException) -> None:
         log.warning("slot not released within %g s record=%s", CLEANUP_S, sampler.claim.record_id)
 
 
-async def _release(sampler: AsyncSampler, exc: BaseException, termination: Termination = Termination.CANCELLED) -> None:
+async def _release(
+    sampler: AsyncSampler,
+    exc: BaseException,
+    termination: Termination = Termination.CANCELLED,
+    delay_s: float = 0.0,
+) -> None:
     """Release the slot, then abandon the record. A cancellation that came after the slot had its score changes neither."""
     tasks, claim = sampler.resources.store.tasks, sampler.claim
     try:
-        await tasks.release_slot(claim)
+        await tasks.release_slot(claim, delay_s)
     except LeaseLost:
         if await tasks.is_played_by(claim):
             log.info("cancelled after its end record=%s", claim.record_id)
@@ -210,6 +231,8 @@ async def _move(sampler: AsyncSampler, to: RecordStatus, how: dict[str, Any]) ->
 def _cause(exc: Exception) -> Termination:
     if isinstance(exc, ToolFailure):
         return Termination.TOOL_FAILURE
+    if isinstance(exc, EnvironmentFailed):
+        return Termination.ENVIRONMENT_FAILURE
     if isinstance(exc, AgentFailed):
         return Termination.AGENT_FAILURE
     if isinstance(exc, AgentCrashed):
@@ -221,8 +244,3 @@ def _cause(exc: Exception) -> Termination:
     if isinstance(exc, DoesNotFit):
         return Termination.NOT_STORABLE
     return Termination.TIME_LIMIT if isinstance(exc, TimeoutError) else Termination.ENGINE_FAILURE
-
-
-def retry_delay_s(config: SamplerConfig, failures: int) -> float:
-    """Doubled with every failure of the slot."""
-    return float(min(MAX_RETRY_DELAY_S, config.retry_delay_s * 2.0**failures))

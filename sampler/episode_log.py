@@ -1,9 +1,11 @@
 """Collects the fields of an episode's record while the episode is played."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from shared.documents import DispatchedSamplingTask
+from shared.documents import DispatchedSamplingTask, ToolCallResult
+from shared.documents.actors import Seated, seat_of
 from shared.documents.states import RecordStatus
 
 
@@ -18,8 +20,11 @@ class EpisodeLog:
     other_versions: dict[str, set[int]] = field(default_factory=dict)  # of the other policies that took turns
     replies: dict[int, str] = field(default_factory=dict)  # of the task's own policy, by turn; without summaries
     answer: str | None = None
+    tool_calls: dict[str, tuple[ToolCallResult, ...]] = field(default_factory=dict)  # by dispatch
     turn_scores: dict[str, float] = field(default_factory=dict)  # by dispatch
     metrics: dict[str, float] = field(default_factory=dict)
+    actors: dict[str, Seated] = field(default_factory=dict)  # by seat, of an episode that actors play
+    said: list[dict[str, str]] = field(default_factory=list)  # by actors: seat, actor, content
     misconfigured: str | None = None  # the error, if retrying cannot fix it
 
     @property
@@ -30,8 +35,9 @@ class EpisodeLog:
     def replied(self, dispatch: DispatchedSamplingTask, owner: str) -> None:
         """Count an answered request. `owner`: the task's policy."""
         assert dispatch.response is not None, "an answered request has a reply"
-        self.num_tokens += dispatch.usage["completion"]
+        self.num_tokens += dispatch.usage.get("completion", 0)  # an API model samples no tokens of ours
         sampled_by = {version for version, _ in dispatch.weight_versions}
+        self._count_seat(dispatch, sampled_by)
         if dispatch.policy not in (None, owner):
             self.other_versions.setdefault(str(dispatch.policy), set()).update(sampled_by)
             return
@@ -39,8 +45,21 @@ class EpisodeLog:
         if dispatch.sampled_by is None:
             self.versions |= sampled_by
 
+    def _count_seat(self, dispatch: DispatchedSamplingTask, versions: set[int]) -> None:
+        name = seat_of(dispatch.thread)
+        if (seat := self.actors.get(name)) is not None:
+            served = sorted(versions.union(seat.versions))
+            self.actors[name] = seat.model_copy(update={"turns": seat.turns + 1, "versions": served})
+
+    def score_seats(self, scores: Mapping[str, float]) -> None:
+        """Each one's own, where the scorer gave one."""
+        for name, score in scores.items():
+            self.actors[name] = self.actors[name].model_copy(update={"score": float(score)})
+
     def values(self) -> dict[str, Any]:
+        actors = {name: seat.to_mongo() for name, seat in self.actors.items() if seat.turns}
         return {
+            **({"actors": actors} if actors else {}),
             "traj": self.dispatches,
             "num_turns": len(self.dispatches),
             "num_tokens": self.num_tokens,

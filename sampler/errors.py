@@ -3,6 +3,7 @@
 TandemError
 ├── EngineError
 │   ├── EngineUnavailable      no usable reply: transport, time-out, 5xx. Another service may answer
+│   │   ├── NoEngineServes         none is up, or none serves the version that is asked for
 │   │   └── EngineContractBroken   the reply lacks what training needs. Another service may do better
 │   └── EngineRefused          4xx: the request itself is wrong. Every service would refuse it
 │       ├── KeyRefused         401 or 403: the API key is missing or wrong
@@ -12,9 +13,12 @@ TandemError
 │   ├── ToolServerDied         the connection ended, or the server lost the session
 │   ├── ToolTimeout            no answer in time
 │   └── ToolServerUnavailable  the server is unavailable or busy: the slot is released, and no failure is counted
+├── EnvironmentFailed      an environment, or the service that plays it, failed or lost the session
+│   └── EnvironmentBusy        no service has room: the slot is released, and no failure is counted
 ├── AgentFailed                no model of a helper agent (browse, judge) gave a usable answer
 ├── AgentCrashed               the agent that plays an episode through the gateway crashed
 │   └── CommandNotStarted      the machine lacks what its command needs to start
+├── VersionAway                no engine serves the version that an actor is pinned to: the slot waits, no failure is counted
 ├── GivenBack                  the harness of an agent stopped, through no fault of the episode
 ├── ScorerFailed               the scorer crashed, or returned something that is not a score
 └── ConfigError
@@ -31,6 +35,10 @@ class EngineError(TandemError):
 
 class EngineUnavailable(EngineError):
     """Transport error, time-out or 5xx. The same request may succeed elsewhere or later."""
+
+
+class NoEngineServes(EngineUnavailable):
+    """No engine is up, or none serves the version that is asked for."""
 
 
 class EngineContractBroken(EngineUnavailable):
@@ -69,6 +77,18 @@ class ToolServerUnavailable(ToolFailure):
     """No session or call is possible now, for reasons outside the episode: its slot waits without counting a failure."""
 
 
+class EnvironmentFailed(TandemError):
+    """An environment failed, its service did not answer, or lost the session. The episode ends, and its slot is retried."""
+
+
+class EnvironmentBusy(EnvironmentFailed):
+    """No service has room for one more session: its slot waits without counting a failure. `retry_after_s`: as it asked."""
+
+    def __init__(self, message: str, retry_after_s: float | None = None) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
+
+
 class AgentFailed(TandemError):
     """Every model of a helper agent failed, or is paused after failures. `use` lists the outcome of each."""
 
@@ -91,6 +111,14 @@ class ScorerFailed(TandemError):
 
 class ToolNotOffered(ConfigError):
     """No server lists a tool that the settings or a task name. The list may grow: a manager's servers start one by one."""
+
+
+class MessagesRepeat(ConfigError):
+    """A list of new messages repeats what the thread was sent, or the model's own replies."""
+
+
+class VersionAway(TandemError):
+    """No engine serves the version that an actor is pinned to. The slot waits for one, and no failure is counted."""
 
 
 class GivenBack(TandemError):

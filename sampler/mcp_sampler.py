@@ -11,15 +11,14 @@ tool server is unavailable, slots wait without counting a failure.
 
 from collections.abc import Sequence
 from typing import ClassVar
-from urllib.parse import quote
 
+from sampler.episode_tools import called, tool_session
 from sampler.errors import AgentFailed, ToolFailure
 from sampler.history.conversation import Conversation
 from sampler.messages.reply_message import Message, make_call_id
 from sampler.parsers import ParsedReply, ToolCall
 from sampler.sampler import AsyncSampler, Turn
-from sampler.service.tool_check import tool_limits
-from sampler.tools import TokenOffsets, ToolResult, ToolSession
+from sampler.tools import ToolResult, ToolSession
 from shared.documents import ToolCallResult
 from shared.documents.agent_use import AgentUse
 from shared.documents.states import DispatchStatus, Termination
@@ -31,18 +30,7 @@ class MCPSampler(AsyncSampler):
     uses_tools: ClassVar[bool] = True
 
     async def run(self) -> Termination:
-        config, payload = self.config, self.task.payload
-        session = ToolSession(
-            self.resources.tool_servers,
-            payload.tools,
-            tool_limits(config),
-            self.resources.tool_catalog,
-            self.resources.tool_traffic,
-            exclude=[*config.exclude_tools, *payload.exclude_tools],
-            episode=quote(f"{config.run}/{self.claim.record_id}", safe="/:"),
-            offsets=TokenOffsets(self.resources.template),
-        )
-        async with session as tools:
+        async with tool_session(self) as tools:
             return await self._converse(tools)
 
     async def _converse(self, tools: ToolSession) -> Termination:
@@ -81,7 +69,7 @@ class MCPSampler(AsyncSampler):
                 raise
             results.append(_document(call, result, summarized_by))
         self.add_tool_calls(results, turn=turn)
-        return [*_tool_messages(turn.parsed, results), *_error_messages(turn)]
+        return [*_tool_messages(turn.parsed, results), *error_messages(turn)]
 
     async def _summarized(
         self, tools: ToolSession, call: ToolCall, result: ToolResult
@@ -99,18 +87,7 @@ class MCPSampler(AsyncSampler):
 
 
 def _document(call: ToolCall, result: ToolResult, summarized_by: AgentUse | None) -> ToolCallResult:
-    return ToolCallResult(
-        id=call.id,
-        name=call.name,
-        arguments=dict(call.arguments),
-        result=result.text,
-        is_error=result.is_error,
-        duration_s=round(result.duration_s, 4),
-        cut_chars=result.cut_chars,
-        raw=result.raw,
-        retries=result.retries,
-        summarized_by=summarized_by,
-    )
+    return called(call.name, call.arguments, result, summarized_by, call.id)
 
 
 def _tool_messages(parsed: ParsedReply, results: Sequence[ToolCallResult]) -> list[Message]:
@@ -120,7 +97,7 @@ def _tool_messages(parsed: ParsedReply, results: Sequence[ToolCallResult]) -> li
     ]
 
 
-def _error_messages(turn: Turn) -> list[Message]:
+def error_messages(turn: Turn) -> list[Message]:
     return [
         {"role": "tool", "name": "error", "tool_call_id": make_call_id("e", index), "content": error}
         for index, error in enumerate(turn.parsed.errors)

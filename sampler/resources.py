@@ -1,8 +1,9 @@
 """Resources that the episodes of one sampler process share: database, engines, tools, agents."""
 
+import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from sampler.agents import Agents
 from sampler.config import SamplerConfig
@@ -10,6 +11,7 @@ from sampler.engine.pool.engine_pool import EnginePool
 from sampler.engine.pool.engines import Engines
 from sampler.engine.pool.policy_client import PolicyClient
 from sampler.engine.pool.turn_sources import Source
+from sampler.environments.choosing import Environments
 from sampler.gateway.agent_sandbox import AgentSandbox
 from sampler.gateway.preload.interpreters import PreloadedInterpreter
 from sampler.gateway.server import GatewayServer
@@ -17,11 +19,36 @@ from sampler.parsers import Parser, get_parser
 from sampler.rendering.template import ChatTemplate
 from sampler.tools import ToolCatalog, ToolServer, Traffic, parse_servers
 from sampler.tools.isolation import isolated
+from shared.documents.actors import weights_of
 from shared.documents.tool_schemas import Tools, ToolSchemas
 from shared.errors import ConfigError
 from shared.store import Store
 
+AWAY_SHOWN_S = 60.0  # after the last episode that missed a version: its slot is claimed again sooner
 MOST_KEPT_TOOLS = 10_000  # bound on remembered hashes: every task may have its own list
+
+
+class VersionsAway:
+    """Versions that no engine serves, and that actors of this process's episodes are pinned to."""
+
+    def __init__(self) -> None:
+        self._missed: dict[tuple[str, int], tuple[float, float, str]] = {}  # first and last time, and what to do
+
+    def missed(self, policy: str, version: int, why: str) -> None:
+        now = time.monotonic()
+        first, *_ = self._missed.get((policy, version), (now,))
+        self._missed[policy, version] = (first, now, why)
+
+    def found(self, policy: str, version: int) -> None:
+        self._missed.pop((policy, version), None)
+
+    def alarms(self) -> list[str]:
+        now = time.monotonic()
+        self._missed = {key: missed for key, missed in self._missed.items() if now - missed[1] < AWAY_SHOWN_S}
+        return [
+            f"{why}; its slots wait for {now - first:.0f} s, and no failure is counted"
+            for _, (first, _, why) in sorted(self._missed.items())
+        ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,10 +66,15 @@ class Resources:
     agents: Agents = field(default_factory=Agents)
     tool_traffic: Traffic = field(default_factory=Traffic)
     others: Mapping[str, PolicyClient] = field(default_factory=dict)  # by policy: the others that take turns
+    every_version: Mapping[str, EnginePool] = field(
+        default_factory=dict
+    )  # by policy: all its engines, for pinned actors
     sources: Sequence[Source] = ()  # alternative sources for turns of the process's own policy
     kept_tools: set[str] = field(default_factory=set)  # hashes of the tool lists that this process has stored
     branch_causes: Counter[str] = field(default_factory=Counter)  # requests by `BranchCause`, for the worker's stats
     parent_kinds: Counter[str] = field(default_factory=Counter)  # requests by `ParentKind`, likewise
+    versions_away: VersionsAway = field(default_factory=VersionsAway)
+    environments: Environments = field(default_factory=Environments)
     gateway: GatewayServer = field(default_factory=GatewayServer)
     preloaded: PreloadedInterpreter = field(default_factory=PreloadedInterpreter)
     agent_sandbox: AgentSandbox = field(default_factory=AgentSandbox)
@@ -55,8 +87,24 @@ class Resources:
                 self.kept_tools.clear()
             self.kept_tools.add(tools_hash)
 
-    def policy_client(self, policy: str) -> PolicyClient:
-        """Raises ConfigError for a policy that is not configured."""
+    def alarms(self) -> list[str]:
+        """What episodes wait for outside of the engines."""
+        return [*self.tool_traffic.alarms(), *self.environments.alarms(), *self.versions_away.alarms()]
+
+    async def close(self) -> None:
+        await self.agents.close()
+        await self.environments.close()
+        await self.gateway.close()
+        await self.preloaded.close()
+        await self.agent_sandbox.close()
+
+    def policy_client(self, label: str) -> PolicyClient:
+        """Of a policy, or of a seat's label (`shared.documents.actors`). Raises ConfigError for one that is not configured."""
+        policy, version = weights_of(label)
+        client = self._client_of(policy)
+        return client if version is None else replace(client, pool=self.every_version[policy], version=version)
+
+    def _client_of(self, policy: str) -> PolicyClient:
         if policy == self.config.policy:
             return PolicyClient(self.template, self.pool)
         if policy not in self.others:
@@ -74,10 +122,12 @@ def shared_resources(store: Store, config: SamplerConfig, worker: str, engines: 
         template=own.template,
         pool=own.pool,
         others={name: client for name, client in engines.policy_clients.items() if name != config.policy},
+        every_version=engines.every_version,
         sources=engines.sources,
         tool_servers=isolated(parse_servers(config.mcp_manager_url), config.tool_user, config.tool_sandbox),
         tool_catalog=ToolCatalog(),
         tool_traffic=Traffic(config.max_opening_sessions, config.max_starting_servers, config.tool_wait_s),
         parser=get_parser(config.tool_call_parser),
         agents=agents,
+        environments=Environments(store.environments.live, config),
     )

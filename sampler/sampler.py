@@ -23,6 +23,7 @@ from typing import Any, ClassVar, TypeVar
 
 from pydantic import BaseModel
 
+from sampler.config import SamplerConfig
 from sampler.dispatch import answer_values, new_dispatch, sampling_params
 from sampler.engine.pool.turn_sources import draw
 from sampler.episode_log import EpisodeLog
@@ -36,12 +37,14 @@ from sampler.rendering.recorded import Parent
 from sampler.rendering.template import ToolSchema
 from sampler.rendering.view import View
 from sampler.resources import Resources
-from sampler.scorers import Score, default_scorer
+from sampler.scorers import Score
 from sampler.scorers.answers import extract_answer
+from sampler.scorers.weighted import scorers_of
 from sampler.scoring import score_text
 from sampler.turn import Listener, Turn, heard_by
 from shared.documents import Claim, DispatchedSamplingTask, Task, ToolCallResult
 from shared.documents.agent_sessions import ClientRequest
+from shared.documents.scoring import WeightedScorer
 from shared.documents.states import DispatchStatus, Termination
 from shared.errors import ConfigError
 from shared.names import TRAIN_SPLIT
@@ -73,6 +76,11 @@ class AsyncSampler(ABC):
         self._journal = self.new_journal()
         self._in_flight = InFlight()
 
+    @classmethod
+    def lacks(cls, config: SamplerConfig) -> str | None:
+        """The setting without which the class cannot play, in words; None: it can. Tasks that name it are then left to others."""
+        return None
+
     @property
     def task(self) -> Task:
         return self.claim.task
@@ -91,15 +99,26 @@ class AsyncSampler(ABC):
         """The system prompt, including the answer's form (`answer_instruction`), and the task's query."""
         return opening_messages(
             self.task.payload,
-            scorer=self.scorer_name,
+            scorers=[one.name for one in self.scorers],
             system_prompt=self.config.system_prompt,
             answer_instruction=self.config.answer_instruction,
         )
 
     @property
     def scorer_name(self) -> str:
-        """The scorer that the task names, or the default scorer."""
-        return self.task.payload.scorer or default_scorer(self.config.default_scorer, self.resources.agents.judge)
+        """The first scorer that the task names, or the default one. An override is the only scorer."""
+        return self._scorers[0].name
+
+    @property
+    def scorers(self) -> tuple[WeightedScorer, ...]:
+        """The scorers of the episode: those that the task names, or the settings; an own `scorer_name` alone."""
+        is_own = type(self).scorer_name is not AsyncSampler.scorer_name
+        return (WeightedScorer(name=self.scorer_name),) if is_own else self._scorers
+
+    @property
+    def _scorers(self) -> tuple[WeightedScorer, ...]:
+        config, judge = self.config, self.resources.agents.judge
+        return scorers_of(self.task.payload, config.default_scorer, config.default_scorers, judge)
 
     @property
     def conversation(self) -> tuple[Mapping[str, Any], ...]:
@@ -182,7 +201,9 @@ class AsyncSampler(ABC):
         """Attach tool results to `turn`, or to the last reply; in an episode with threads `turn` is required. They are
         written with the thread's next request, or at the end of the episode; after that raises ValueError."""
         update = {"tool_calls": list(tool_calls), **({} if status is None else {"status": status})}
-        self._journal.amend(self._dispatch_of(turn), **update)
+        dispatch = self._dispatch_of(turn)
+        self._journal.amend(dispatch, **update)
+        self.episode.tool_calls[dispatch] = tuple(tool_calls)
 
     def score_turn(self, turn: Turn, score: float) -> None:
         """Assign `score` to `turn`, as a part of the episode's score. A second call replaces the first.
@@ -294,16 +315,11 @@ class AsyncSampler(ABC):
         return parent, dispatch
 
     async def _ask(
-        self,
-        view: View,
-        dispatch: DispatchedSamplingTask,
-        parent: Parent,
-        listener: Listener | None,
-        *,
-        restart: bool,
+        self, view: View, dispatch: DispatchedSamplingTask, parent: Parent, listener: Listener | None, *, restart: bool
     ) -> Turn:
         mixed = view.policy == self.config.policy and self.task.split == TRAIN_SPLIT
-        source = await draw(self.resources.policy_client(view.policy).pool, self.resources.sources if mixed else ())
+        client = self.resources.policy_client(view.policy)
+        source = await draw(client.pool, self.resources.sources if mixed else ())
         heard = heard_by(listener, dispatch.id, view)
         reply = await source.pool.generate(
             view.context.ids,
@@ -311,7 +327,7 @@ class AsyncSampler(ABC):
             rid=dispatch.id,
             affinity=view.engine_of(source.name, parent),
             timeout_s=self.config.engine_timeout_s,
-            version=self.task.at_version if view.policy == self.task.policy else None,
+            version=self.task.at_version if view.policy == self.task.policy else client.version,
             on_ids=heard,
         )
         generation = reply.generation

@@ -3,14 +3,20 @@
 Held-out episodes never wait: a round of evaluation ends with its episodes.
 """
 
-from collections.abc import Mapping
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Protocol
 
 from sampler.config import SamplerConfig
 from sampler.episode_log import EpisodeLog
 from sampler.resources import Resources
 from sampler.scorers import Score, ScoringRequest, score_answer
+from sampler.scorers.registry import is_group_scorer, require_scorer
+from sampler.scorers.weighted import combined, judge_metrics, metrics_of
 from shared.documents import Task
+from shared.documents.scoring import WeightedScorer
+from shared.errors import ConfigError
 from shared.names import TRAIN_SPLIT
 
 
@@ -25,7 +31,7 @@ class PlayedEpisode(Protocol):
     def task(self) -> Task: ...
 
     @property
-    def scorer_name(self) -> str: ...
+    def scorers(self) -> Sequence[WeightedScorer]: ...
 
     @property
     def conversation(self) -> tuple[Mapping[str, Any], ...]: ...
@@ -41,7 +47,8 @@ class ScoreComesLater(Exception):
 
 
 async def score_text(sampler: PlayedEpisode, text: str, answer: str | None) -> Score:
-    """Apply the task's scorer to a reply, or a text that an agent returned. Raises ScoreComesLater where only feedback counts."""
+    """Apply the task's scorers to a reply, or a text that an agent returned. Raises ScoreComesLater where only feedback
+    counts."""
     sampler.episode.answer = answer
     if needs_no_scorer(sampler):
         raise ScoreComesLater
@@ -53,9 +60,49 @@ async def score_text(sampler: PlayedEpisode, text: str, answer: str | None) -> S
         reply=text,
         payload=payload.model_dump(mode="json"),
         messages=sampler.conversation,
+        tool_calls=tuple(call for calls in sampler.episode.tool_calls.values() for call in calls),
+        said=tuple(sampler.episode.said),
         judge=judge,
     )
-    return await score_answer(sampler.scorer_name, request)
+    own, of_group = _split(sampler)
+    scores = await _all(own, request)
+    if len(sampler.scorers) == 1 and own and own[0].weight == 1:
+        sampler.episode.metrics |= judge_metrics(scores)
+        return scores[0]
+    sampler.episode.metrics |= metrics_of(own, scores)
+    if not own:
+        names = " + ".join(one.name for one in of_group)
+        return Score(0.0, {"scorer": names, "reason": "scored with its group"}, group_scorers=of_group)
+    return replace(combined(own, scores), group_scorers=of_group)
+
+
+def require_scorers(sampler: PlayedEpisode) -> None:
+    """Raises ConfigError for a scorer that is not there, and for a held-out episode without one of its own."""
+    for one in sampler.scorers:
+        require_scorer(one.name, sampler.resources.agents.judge)
+    if not _split(sampler)[0] and sampler.task.split != TRAIN_SPLIT:
+        raise ConfigError(
+            f"{sampler.scorers[0].name} scores groups of training episodes; a task of split {sampler.task.split} needs a scorer "
+            "of its own, too"
+        )
+
+
+def _split(sampler: PlayedEpisode) -> tuple[tuple[WeightedScorer, ...], tuple[WeightedScorer, ...]]:
+    """The scorers of the episode alone, and those that score it with its group, which a held-out one is not."""
+    own = tuple(one for one in sampler.scorers if not is_group_scorer(one.name))
+    of_group = tuple(one for one in sampler.scorers if is_group_scorer(one.name))
+    return own, of_group if sampler.task.split == TRAIN_SPLIT else ()
+
+
+async def _all(scorers: Sequence[WeightedScorer], request: ScoringRequest) -> list[Score]:
+    """Each scorer's score. Raises the first one's error, in their order; then there is no score."""
+    found = await asyncio.gather(*(score_answer(one.name, request) for one in scorers), return_exceptions=True)
+    scores: list[Score] = []
+    for one in found:
+        if isinstance(one, BaseException):
+            raise one
+        scores.append(one)
+    return scores
 
 
 def deadline_of(sampler: PlayedEpisode) -> float | None:

@@ -16,6 +16,7 @@ from pydantic.fields import FieldInfo
 
 from sampler.config import SamplerConfig
 from sampler.engine.keeper.config import KeeperConfig
+from sampler.environments.config import EnvironmentsConfig
 from sampler.mcp_docker.config import McpDockerConfig
 from scripts.launch.settings import LaunchConfig
 from shared.configuration.loading import ServiceConfig
@@ -31,6 +32,7 @@ PAGE = Path(__file__).resolve().parents[1] / "docs" / "settings.md"
 SERVICES: tuple[type[ServiceConfig], ...] = (
     *(TrainerConfig, SftConfig, SamplerConfig, KeeperConfig, LaunchConfig, VerifyConfig, ExportConfig, TasksConfig),
     McpDockerConfig,
+    EnvironmentsConfig,
 )
 TOP = """# Settings
 

@@ -75,7 +75,12 @@ def _source(name: str) -> str:
     return check_name("source", name)
 
 
+def _sampler(name: str) -> str:
+    return check_name("sampler", name)
+
+
 RunName = Annotated[str, AfterValidator(check_run_name)]
 PolicyName = Annotated[str, AfterValidator(_policy)]
 SplitName = Annotated[str, AfterValidator(_split)]
 SourceName = Annotated[str, AfterValidator(_source)]
+SamplerName = Annotated[str, AfterValidator(_sampler)]

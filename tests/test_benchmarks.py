@@ -124,9 +124,28 @@ def gateway(folder: Path) -> None:
     assert held["MiB after"] > held["MiB before"] > 0
 
 
+def environments(folder: Path) -> None:
+    found = figures(folder, "environments")
+    assert [row["sessions open"] for row in found["open"]] == [1, 40]
+    assert all(row["steps/s"] > 0 and row["CPU ms/step"] >= 0 for row in found["open"])
+    assert found["processes"][0]["processes"] == 7, "three workers, a guard of each, and the service"
+    (trouble,) = found["trouble"]
+    assert (trouble["played"], trouble["failed otherwise"], trouble["workers killed"]) == (30, 0, 1)
+    left = [row["processes left"] for part in found.values() for row in part]
+    assert (trouble["sessions left"], left) == (0, [0] * len(left))
+
+
+def agent_isolation(folder: Path) -> None:
+    found = figures(folder, "agent_isolation")["starts"]
+    assert [row["level"] for row in found] == ["none", "process"]
+    assert all(row["CPU ms"] > 0 and row["episodes/s"] > 0 for row in found)
+
+
 CHECKS: dict[str, Callable[[Path], None]] = {
+    "agent_isolation": agent_isolation,
     "compare_staleness": compare_staleness,
     "compile": rows("compile", "hidden", "plain_s", "compiled_s", "ratio", "compiling_s", "graphs"),
+    "environments": environments,
     "engine": rows("engine", "requests at once", "tokens/s", "median request ms", "engine CPU us/token"),
     "gateway": gateway,
     "mcp_docker": mcp_docker,

@@ -1,6 +1,8 @@
-"""Helper agents of the sampler: language models that summarize long tool results and judge answers. They are not trained.
+"""Helper agents of the sampler: language models that summarize long tool results, judge answers, or take seats in episodes. They
+are not trained.
 
 config (the YAML file) ─▶ browse  ┐
+                       ├▶ player  │
                        └▶ judge   ┴─▶ pool (failover, retries) ─▶ breaker, endpoint (one request)
                             └─▶ verdict
 
@@ -16,10 +18,11 @@ from typing import Any, Self
 from sampler.agents.browse import BrowseAgent
 from sampler.agents.config import read_agents_config
 from sampler.agents.judge import Judge
+from sampler.agents.player import Player
 from sampler.tools.results import OffsetsOf
 from shared.errors import ConfigError
 
-__all__ = ["Agents", "BrowseAgent", "Judge"]
+__all__ = ["Agents", "BrowseAgent", "Judge", "Player"]
 
 
 @dataclass(frozen=True)
@@ -28,6 +31,7 @@ class Agents:
 
     browse: BrowseAgent | None = None
     judge: Judge | None = None
+    players: Mapping[str, Player] = field(default_factory=dict)  # by name
     settings: Mapping[str, Any] = field(default_factory=dict)  # the file's settings without keys: safe to store
 
     @classmethod
@@ -39,6 +43,7 @@ class Agents:
         return cls(
             BrowseAgent(config.browse_agent, offsets) if config.browse_agent else None,
             Judge(config.scorer_agent) if config.scorer_agent else None,
+            {name: Player(name, player) for name, player in config.players.items()},
             config.snapshot(),
         )
 
@@ -49,7 +54,16 @@ class Agents:
                 "context_summary is browse_agent; expected a browse_agent in the file that agent_config_path names"
             )
 
+    def player(self, name: str) -> Player:
+        """Raises ConfigError for a model that the file does not name."""
+        if name not in self.players:
+            known = ", ".join(self.players) or "none"
+            raise ConfigError(
+                f"an actor's model is {name!r}; expected one of players in the file that agent_config_path names: {known}"
+            )
+        return self.players[name]
+
     async def close(self) -> None:
-        for agent in (self.browse, self.judge):
+        for agent in (self.browse, self.judge, *self.players.values()):
             if agent is not None:
                 await agent.close()

@@ -2,6 +2,7 @@
 
     browse_agent: {models: [...], browse_tools: [fetch_url], ...}
     scorer_agent: {models: [...], judge_prompt_template: ..., ...}
+    players: {judge-api: {models: [...], ...}}
 
 Keys have the names known from AgentCPM's AgentRL. Keys of its files that have no effect here are ignored, with a log line
 (`WITHOUT_EFFECT`); other unknown keys are refused. The file never contains an API key: `api_key: ${NAME}` names the environment
@@ -29,6 +30,7 @@ from pydantic import (
 )
 
 from sampler.environment_variables import VARIABLE, expand
+from shared.documents.actors import ModelName
 from shared.errors import ConfigError
 from shared.files.yaml_file import read_yaml_file
 from shared.redaction import HIDDEN, redacted_values
@@ -169,15 +171,20 @@ class ScorerAgentConfig(AgentConfig):
 class AgentsConfig(_Section):
     browse_agent: BrowseAgentConfig | None = None
     scorer_agent: ScorerAgentConfig | None = None
+    players: dict[ModelName, AgentConfig] = {}  # API models that take seats in episodes, by name (docs/actors.md)
 
     def snapshot(self) -> dict[str, Any]:
         """Plain values for the run's documents: without keys, and without entries of `extra_body` that may be keys."""
         values = self.model_dump(mode="json", exclude_none=True)
-        for agent in values.values():
+        players = values.pop("players")
+        for agent in (*values.values(), *players.values()):
             for model in agent["models"]:
                 model.pop("api_key", None)
                 model["extra_body"] = _without_secrets(model["extra_body"])
-        return values
+        return values | ({"players": players} if players else {})
+
+
+_KINDS: dict[str, type[AgentConfig]] = {"browse_agent": BrowseAgentConfig, "scorer_agent": ScorerAgentConfig}
 
 
 def _without_secrets(value: Any) -> Any:
@@ -190,7 +197,7 @@ def read_agents_config(path: Path) -> AgentsConfig:
     """Raises ConfigError with one line per error: `FILE:LINE: FIELD: PROBLEM`."""
     values, root = read_yaml_file(path)
     if not isinstance(values, dict) or not values:
-        raise ConfigError(f"{path}: expected browse_agent, scorer_agent, or both")
+        raise ConfigError(f"{path}: expected browse_agent, scorer_agent, players, or several of them")
     for agent, name in _without_effect(values):
         log.warning("%s:%d: %s.%s is ignored: %s", path, _line(root, (agent, name)), agent, name, WITHOUT_EFFECT[name])
         del values[agent][name]
@@ -203,7 +210,7 @@ def read_agents_config(path: Path) -> AgentsConfig:
 
 def _without_effect(values: Mapping[str, Any]) -> list[tuple[str, str]]:
     """(agent, key) of each ignored entry."""
-    agents = [name for name in AgentsConfig.model_fields if isinstance(values.get(name), dict)]
+    agents = [name for name in _KINDS if isinstance(values.get(name), dict)]
     return [(agent, name) for agent in agents for name in WITHOUT_EFFECT if name in values[agent]]
 
 
@@ -227,7 +234,8 @@ def _told(error: Mapping[str, Any]) -> str:
     """The input is not shown: it may be an API key."""
     field = ".".join(map(str, error["loc"]))
     if error["type"] == "extra_forbidden":
-        if len(error["loc"]) == 2 and error["loc"][1] in ModelConfig.model_fields:
+        depth = 3 if error["loc"][0] == "players" else 2
+        if len(error["loc"]) == depth and error["loc"][-1] in ModelConfig.model_fields:
             return f"{field}: expected it in each entry of models"
         return f"{field}: unknown key; expected one of {', '.join(_known(error['loc'][:-1]))}"
     if error["type"] == "missing":
@@ -236,6 +244,5 @@ def _told(error: Mapping[str, Any]) -> str:
 
 
 def _known(loc: Sequence[int | str]) -> list[str]:
-    kinds: dict[str, type[_Section]] = {"browse_agent": BrowseAgentConfig, "scorer_agent": ScorerAgentConfig}
-    kind = ModelConfig if "models" in loc else kinds[str(loc[0])] if loc else AgentsConfig
+    kind = ModelConfig if "models" in loc else _KINDS.get(str(loc[0]), AgentConfig) if loc else AgentsConfig
     return sorted(kind.model_fields)

@@ -3,18 +3,20 @@
 A scorer with its own question uses `ask`, which fails over from model to model, or a `client` of one of them.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from sampler.agents.config import ScorerAgentConfig
 from sampler.agents.endpoint import NO_KEY, Endpoint, Message
-from sampler.agents.pool import ModelPool, Unreadable
+from sampler.agents.pool import Answer, ModelPool, Unreadable
 from sampler.agents.verdict import read_verdict
 from shared.documents.agent_use import AgentUse
 
 if TYPE_CHECKING:
     from openai import AsyncOpenAI
+
+T = TypeVar("T")
 
 SHORTEST_KEY = 8
 CLIENT_RETRIES = 2  # the client's own default
@@ -47,6 +49,10 @@ class Judge:
     async def ask(self, messages: Sequence[Message]) -> str:
         """The first model's usable reply to your own messages. Raises AgentFailed."""
         return (await self._pool.ask(messages, str)).text
+
+    async def ask_for(self, messages: Sequence[Message], read: Callable[[str], T]) -> Answer[T]:
+        """The first reply that `read` accepts; it raises Unreadable for others, with what is expected. Raises AgentFailed."""
+        return await self._pool.ask(messages, read)
 
     def client(self, index: int = 0) -> "AsyncOpenAI":
         """An authenticated client of `config.models[index]` with its time-out. Shared; closed with the sampler."""

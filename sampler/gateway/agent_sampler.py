@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
+from sampler.config import SamplerConfig
 from sampler.errors import AgentCrashed
 from sampler.gateway.agent_episode import AgentEpisode
 from sampler.gateway.child import run_command
@@ -47,10 +48,15 @@ Agent = Callable[[AgentTask], Awaitable[str | float | None]]
 class AgentSampler(AgentEpisode):
     """`agent` or `agent_command` of the settings plays the episodes."""
 
+    @classmethod
+    def lacks(cls, config: SamplerConfig) -> str | None:
+        is_set = (config.agent is None) != (config.agent_command is None)
+        return None if is_set else "one of agent (a function) and agent_command (a command)"
+
     async def run(self) -> Termination:
         config = self.config
-        if (config.agent is None) == (config.agent_command is None):
-            raise ConfigError("AgentSampler needs one of: agent (a function), agent_command (a command)")
+        if (missing := self.lacks(config)) is not None:
+            raise ConfigError(f"AgentSampler needs {missing}")
         from sampler.gateway.app import build_app  # Starlette, which samplers without an agent do not need
 
         session = AttemptSession(self, config.agent_parameters, config.agent_head_lines)

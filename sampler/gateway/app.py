@@ -8,23 +8,26 @@
 
 A stream has the reply's text while it is sampled, and keep-alives while there is none to tell; calls come when they are whole.
 Statuses are the dialect's own unless the stream has begun, at the latest after `PATIENCE_S`; then an error is its last event.
+Events that are known together are sent together: each part that is sent wakes this process and the client's.
 """
 
 import asyncio
+import contextlib
 import hashlib
 import json
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Protocol
 
 from starlette.applications import Starlette
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from sampler.gateway.dialects import CHAT_PATHS, COUNT_PATHS, Dialect, dialect_of
-from sampler.gateway.exchange import AskAgain, ChatReply, ChatRequest, GatewayError, Problem
+from sampler.gateway.exchange import AskAgain, ChatReply, ChatRequest, Event, GatewayError, Problem
 from sampler.gateway.session import SentRequest
 from sampler.gateway.streaming import BROKEN, ReplyStream
 
@@ -33,6 +36,7 @@ MAX_ID_CHARS = 200
 IDENTITY_CHARS = 32
 PATIENCE_S = 10.0
 KEEP_ALIVE_S = 10.0
+EVENT_STREAM = "text/event-stream; charset=utf-8"
 NO_RETRY = {"x-should-retry": "false"}  # the SDKs obey: what failed here was retried, or cannot succeed
 
 
@@ -56,8 +60,8 @@ SessionOf = Callable[[str], Awaitable[ServedSession | None]]
 _BEARER = re.compile(r"bearer +(\S+) *", re.IGNORECASE)
 
 
-def build_app(session_of: SessionOf, others: Sequence[Route] = ()) -> Starlette:
-    """`others`: routes of the process that has the sessions."""
+def build_app(session_of: SessionOf, others: Sequence[Route] = ()) -> ASGIApp:
+    """`others`: routes of the process that has the sessions. Requests for replies do without Starlette's routes and layers."""
 
     async def guarded(request: Request, handle: Handler) -> Response:
         try:
@@ -82,7 +86,16 @@ def build_app(session_of: SessionOf, others: Sequence[Route] = ()) -> Starlette:
     routes += [route(path, partial(_count, *how)) for path, how in COUNT_PATHS.items()]
     routes += [route("/v1/models", _models, "GET"), route("/score", _score)]
     routes += others
-    return Starlette(routes=routes, exception_handlers={404: unknown, 405: unknown})
+    starlette = Starlette(routes=routes, exception_handlers={404: unknown, 405: unknown})
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        dialect = CHAT_PATHS.get(scope["path"]) if scope["type"] == "http" and scope["method"] == "POST" else None
+        if dialect is None:
+            await starlette(scope, receive, send)
+        else:
+            await (await guarded(Request(scope, receive), partial(_chat, dialect)))(scope, receive, send)
+
+    return app
 
 
 def bearer_of(request: Request) -> str | None:
@@ -120,14 +133,29 @@ async def _chat(dialect: Dialect, request: Request, session: ServedSession) -> R
     raw, body = await read_body(request)
     chat = dialect.read(body, request.path_params.get("model", ""))
     stream = session.stream_of(chat)
+    changed = asyncio.Event() if stream is None else stream.changed
     asking = asyncio.create_task(session.chat(chat, _sent(request, raw), stream), name="gateway request")
-    if not await _began(request, asking, stream):
-        return Response(status_code=499)
-    if asking.done():
-        asking.result()  # an error now is a status
-    if stream is None:
-        return JSONResponse(dialect.reply(asking.result(), chat))
-    return StreamingResponse(_events(dialect, chat, asking, stream), media_type="text/event-stream")
+    gone = asyncio.create_task(_disconnected(request), name="gateway client")
+    for task in (asking, gone):
+        task.add_done_callback(lambda _: changed.set())
+    streams = False
+    try:
+        await _wait(changed, None if stream is None else PATIENCE_S)
+        if asking.done():
+            reply = asking.result()  # an error now is a status
+            if stream is None:
+                return JSONResponse(dialect.reply(reply, chat))
+            return Response("".join(map(_event, dialect.writer(chat).whole(reply))), media_type=EVENT_STREAM)
+        if gone.done() or stream is None:
+            asking.cancel()
+            await asyncio.wait([asking])
+            return Response(status_code=499)
+        streams = True
+        return _EventResponse(_parts(dialect, chat, asking, gone, stream))
+    finally:
+        if not streams:
+            asking.cancel()
+            gone.cancel()
 
 
 def _sent(request: Request, raw: bytes) -> SentRequest:
@@ -137,30 +165,14 @@ def _sent(request: Request, raw: bytes) -> SentRequest:
     return SentRequest(identity, is_again=bool(given) or count not in ("", "0"))
 
 
-async def _began(request: Request, asking: "asyncio.Task[ChatReply]", stream: ReplyStream | None) -> bool:
-    """Wait for the reply, an error, or a stream's first text, at most `PATIENCE_S`. False: the client left before, and its
-    request is cancelled."""
-    gone = asyncio.create_task(_disconnected(request), name="gateway client")
-    waiting = {gone, asking}
-    if stream is not None:
-        waiting.add(asyncio.create_task(_changed(stream), name="gateway stream"))
+async def _wait(changed: asyncio.Event, limit_s: float | None) -> bool:
+    """Whether it is set within `limit_s`."""
     try:
-        await asyncio.wait(waiting, timeout=None if stream is None else PATIENCE_S, return_when=asyncio.FIRST_COMPLETED)
-        if gone.done() and not asking.done():
-            asking.cancel()
-            await asyncio.wait([asking])
-            return False
-        return True
-    except asyncio.CancelledError:
-        asking.cancel()
-        raise
-    finally:
-        for task in waiting - {asking}:
-            task.cancel()
-
-
-async def _changed(stream: ReplyStream) -> None:
-    await stream.changed.wait()
+        async with asyncio.timeout(limit_s):
+            await changed.wait()
+    except TimeoutError:
+        return False
+    return True
 
 
 async def _disconnected(request: Request) -> None:
@@ -168,41 +180,52 @@ async def _disconnected(request: Request) -> None:
         pass
 
 
-async def _events(
-    dialect: Dialect, chat: ChatRequest, asking: "asyncio.Task[ChatReply]", stream: ReplyStream
-) -> AsyncIterator[str]:
-    """Closed when the client leaves, which cancels its request."""
+class _EventResponse(Response):
+    """Sends parts as they come; the last of them ends the body."""
+
+    def __init__(self, parts: AsyncGenerator[tuple[str, bool]]) -> None:
+        self._parts = parts
+        self.status_code = 200
+        self.background = None
+        self.init_headers({"content-type": EVENT_STREAM})
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async with contextlib.aclosing(self._parts) as parts:
+            await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+            async for text, is_last in parts:
+                await send({"type": "http.response.body", "body": text.encode(), "more_body": not is_last})
+
+
+async def _parts(
+    dialect: Dialect,
+    chat: ChatRequest,
+    asking: "asyncio.Task[ChatReply]",
+    gone: "asyncio.Task[None]",
+    stream: ReplyStream,
+) -> AsyncGenerator[tuple[str, bool]]:
+    """Events, and whether they are the last. The client's leaving cancels its request, as closing this does."""
     writer = dialect.writer(chat)
-    asking.add_done_callback(lambda _: stream.changed.set())
     try:
         while not asking.done():
             if stream.broken:
                 raise AskAgain(BROKEN)
+            if gone.done():
+                return
             stream.changed.clear()
-            if stream.head is not None:
-                for name, data in writer.told(stream.head, stream.reasoning, stream.content):
-                    yield _event(name, data)
-            if not await _more(stream):
-                yield dialect.keep_alive
-        for name, data in writer.whole(asking.result()):
-            yield _event(name, data)
+            if stream.head is not None and (events := writer.told(stream.head, stream.reasoning, stream.content)):
+                yield "".join(map(_event, events)), False
+            if not await _wait(stream.changed, KEEP_ALIVE_S):
+                yield dialect.keep_alive, False
+        yield "".join(map(_event, writer.whole(asking.result()))), True
     except GatewayError as error:
-        yield _event(*dialect.error_event(error))
+        yield _event(dialect.error_event(error)), True
     finally:
         asking.cancel()
+        gone.cancel()
 
 
-async def _more(stream: ReplyStream) -> bool:
-    """Whether there is something to tell within `KEEP_ALIVE_S`."""
-    try:
-        async with asyncio.timeout(KEEP_ALIVE_S):
-            await stream.changed.wait()
-    except TimeoutError:
-        return False
-    return True
-
-
-def _event(name: str | None, data: Any) -> str:
+def _event(event: Event) -> str:
+    name, data = event
     text = data if isinstance(data, str) else json.dumps(data, ensure_ascii=False, separators=(",", ":"))
     return f"event: {name}\ndata: {text}\n\n" if name else f"data: {text}\n\n"
 

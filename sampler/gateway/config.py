@@ -29,12 +29,12 @@ class AgentContainer(BaseModel, frozen=True, extra="forbid"):
 
 
 class AgentPlayConfig(BaseModel):
-    """Settings of `sampler.gateway.agent_sampler:AgentSampler`."""
+    """Settings of the sampler `agent` (`sampler.gateway.agent_sampler:AgentSampler`)."""
 
     agent: str | None = Field(
         None,
         description="An async function that plays an episode through the gateway, as module:function or FILE.py:function. It "
-        "returns an answer, a score or nothing. For --sampler sampler.gateway.agent_sampler:AgentSampler.",
+        "returns an answer, a score or nothing.",
     )
     agent_command: str | None = Field(
         None,

@@ -90,6 +90,7 @@ class ExternalSampler(AgentEpisode):
             dispatch = turn.dispatch
             self._journal.resume(dispatch, (turn.policy, turn.thread))
             self.episode.dispatches.append(dispatch.id)
+            self.episode.tool_calls[dispatch.id] = tuple(dispatch.tool_calls)
             if dispatch.response is not None:
                 self.episode.replied(dispatch, self.task.policy)
                 turns.append(self._threads.resume(turn, state, tools.get(dispatch.tools_hash, ())))

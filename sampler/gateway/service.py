@@ -21,7 +21,8 @@ from sampler.gateway.attempts import ENDED_LOOK_S, Attempts, offer_of
 from sampler.gateway.external_sampler import ExternalSampler
 from sampler.gateway.harness_api import harness_routes
 from sampler.gateway.server import reachable
-from sampler.quiet_server import QuietServer
+from sampler.kinds import SamplerKinds
+from sampler.quiet_server import BACKLOG, KEEP_ALIVE_S, QuietServer
 from sampler.service.loops import every
 from sampler.service.service import SamplerService, ServiceProcess, service_process
 from shared.configuration.secrets import token_of
@@ -31,11 +32,10 @@ from shared.documents.states import RecordStatus
 from shared.episodes.feedback import FeedbackGiven, give_feedback
 from shared.errors import ConfigError, StoreRefused, StoreUnavailable
 from shared.names import LOOPBACK_HOSTS
+from shared.tasks.sampler_names import EXTERNAL
 
 log = logging.getLogger(__name__)
 
-BACKLOG = 2048
-KEEP_ALIVE_S = 75
 LEAST_RENEWALS = 4  # of a lease, while a request runs
 LAST_RENEWAL_S = 5.0
 
@@ -70,7 +70,7 @@ class GatewayService(SamplerService):
     def __init__(
         self, process: ServiceProcess, config: SamplerConfig, listener: socket.socket, token: str | None
     ) -> None:
-        super().__init__(process, config, ExternalSampler)
+        super().__init__(process, config, SamplerKinds(ExternalSampler, {EXTERNAL: ExternalSampler}))
         port = listener.getsockname()[1]
         self._listener = listener
         self._token = token
@@ -116,7 +116,7 @@ class GatewayService(SamplerService):
     async def end_attempt(self, attempt: Attempt, end: SessionEnd) -> Record:
         record = await attempt.end(end)
         self._attempts.forget(attempt)
-        self._settle_wanted.set()
+        self._settling.wanted.set()
         if record.status in (RecordStatus.FAILED, RecordStatus.ABANDONED):
             self._counts["failed" if record.status is RecordStatus.FAILED else "given_back"] += 1
         elif record.score is not None:
@@ -127,7 +127,7 @@ class GatewayService(SamplerService):
     async def give_feedback(self, record: str, score: float, **how: Any) -> FeedbackGiven:
         """Raises FeedbackRefused."""
         given = await give_feedback(self._store, record, score, **how)
-        self._settle_wanted.set()
+        self._settling.wanted.set()
         return given
 
     # ------------------------------------------------------------------ the loops

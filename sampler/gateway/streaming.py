@@ -49,7 +49,8 @@ class ReplyStream:
             return  # a closing tag where nothing was open: what follows is told with the whole reply
         if (reasoning, content) != (self.reasoning, self.content):
             self.reasoning, self.content = reasoning, content
-            self.changed.set()
+            if not partial.is_whole:  # else it is told with the reply, in one piece
+                self.changed.set()
 
 
 def told_parts(text: str, parsed: ParsedReply, streamed: str) -> tuple[str, str]:

@@ -3,16 +3,19 @@
 import asyncio
 import os
 import pwd
-import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 from sampler.gateway.kept_files import bound
 from sampler.tools.isolation import Sandbox, wrapped
 from sampler.tools.server_process import end_process, start_process
 from sampler.tools.servers import ToolServer
+from shared.processes.temporary import TemporaryFolder, remove_left
+
+_PREFIX = "tandem-command-"  # those of earlier versions, tandem-agent-, have no locks
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,11 +70,21 @@ async def plain_workplace(kept: Path | None, user: str | None, sandbox: Sandbox)
         yield Workplace(folder, folder, owner, start)
 
 
+@cache
+def _remove_left_once() -> None:
+    """What samplers left that were killed."""
+    remove_left(_PREFIX)
+
+
 @contextmanager
 def _directory(kept: Path | None) -> Iterator[Path]:
     if kept is None:
-        with tempfile.TemporaryDirectory(prefix="tandem-agent-", ignore_cleanup_errors=True) as temporary:
-            yield Path(temporary)
+        _remove_left_once()
+        temporary = TemporaryFolder.make(_PREFIX, cleaning=False)
+        try:
+            yield temporary.path
+        finally:
+            temporary.remove()
         return
     folder = kept.absolute()
     folder.mkdir(parents=True, exist_ok=True)

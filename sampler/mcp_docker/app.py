@@ -4,23 +4,20 @@
 /health     whether it serves, and why not: no token needed, nothing secret told
 """
 
-import hmac
 import logging
 from collections.abc import Collection
-from urllib.parse import urlsplit
 
 from sampler.mcp_docker.endpoint import McpEndpoint
 from sampler.mcp_docker.health import health_of
-from sampler.mcp_docker.http import Event, HttpRefusal, HttpRequest, Receive, Send
+from sampler.mcp_docker.http import Event, HttpRefusal, HttpRequest, Receive, Send, host_name, require_token
 from sampler.mcp_docker.metrics import CONTENT_TYPE as METRICS_TYPE
 from sampler.mcp_docker.metrics import metrics_page
 from sampler.mcp_docker.older_api import OlderApi
 from sampler.mcp_docker.sandbox import IsolationLevel
 from sampler.mcp_docker.sessions import Sessions
+from shared.names import LOOPBACK_HOSTS
 
 log = logging.getLogger(__name__)
-
-_LOCAL_NAMES = ("localhost", "127.0.0.1", "::1")
 
 
 class GatewayApp:
@@ -60,7 +57,7 @@ class GatewayApp:
             await request.answer_json(status, found)
             return
         self._require_trusted_page(request)
-        self._require_token(request)
+        require_token(request, self._token)
         if path == "/mcp":
             await self._endpoint.serve(request)
         elif path.startswith("/mcpapi/"):
@@ -70,29 +67,15 @@ class GatewayApp:
         else:
             raise HttpRefusal(404, "expected /mcp, /mcpapi, /health or /metrics")
 
-    def _require_token(self, request: HttpRequest) -> None:
-        if self._token is None:
-            return
-        kind, _, given = request.headers.get("authorization", "").partition(" ")
-        if kind.lower() != "bearer" or not hmac.compare_digest(given.strip().encode("latin-1"), self._token):
-            raise HttpRefusal(401, "a bearer token is missing or wrong", [(b"www-authenticate", b"Bearer")])
-
     def _require_trusted_page(self, request: HttpRequest) -> None:
         """A web page of a foreign origin, or with a name that was made to point here (DNS rebinding), may not ask."""
         origin = request.headers.get("origin")
         if origin is not None and not self._is_allowed(origin):
             raise HttpRefusal(403, "requests of this origin are not allowed: see allowed_origins")
-        if self._is_local and _host_name(f"//{request.headers.get('host', 'localhost')}") not in _LOCAL_NAMES:
+        if self._is_local and host_name(f"//{request.headers.get('host', 'localhost')}") not in LOOPBACK_HOSTS:
             raise HttpRefusal(403, "the Host header does not name this machine")
 
     def _is_allowed(self, origin: str) -> bool:
         if "*" in self._origins or origin in self._origins:
             return True
-        return self._is_local and _host_name(origin) in _LOCAL_NAMES
-
-
-def _host_name(url: str) -> str | None:
-    try:
-        return urlsplit(url).hostname
-    except ValueError:
-        return None
+        return self._is_local and host_name(origin) in LOOPBACK_HOSTS

@@ -163,13 +163,24 @@ class RemoteChannel:
         await asyncio.wait({self._task})
 
     async def _live(self, opened: "asyncio.Future[None]", on_message: OnMessage, on_end: OnEnd) -> None:
+        """`on_end` comes before the server is told of the end: it may hang."""
+        with contextlib.suppress(httpx2.HTTPError, OSError):
+            async with contextlib.AsyncExitStack() as stack:
+                await self._converse(stack, opened, on_message, on_end)
+
+    async def _converse(
+        self,
+        stack: contextlib.AsyncExitStack,
+        opened: "asyncio.Future[None]",
+        on_message: OnMessage,
+        on_end: OnEnd,
+    ) -> None:
         why = "it ended the session"
         try:
-            async with contextlib.AsyncExitStack() as stack:
-                transport = await open_transport(
-                    self._server, self._limits, stack, self._line, lambda _: None, self._make_client
-                )
-                read, self._write = await stack.enter_async_context(transport)
+            transport = await open_transport(
+                self._server, self._limits, stack, self._line, lambda _: None, self._make_client
+            )
+            async with transport as (read, self._write):
                 opened.set_result(None)
                 reader = asyncio.create_task(_read_messages(read, on_message))
                 leave = asyncio.create_task(self._leave.wait())

@@ -72,7 +72,8 @@ class McpDockerConfig(ServiceConfig):
     )
     broken_s: Seconds = Field(
         60.0,
-        description="The same, after a connection broke off while it waited for an answer or listened, or if nothing followed.",
+        description="The same, after a connection broke off while it waited for an answer or listened (not at 2026-07-28), "
+        "or if nothing followed.",
     )
     drain_s: float = Field(20.0, ge=0, description="At SIGTERM: how long calls in flight may take to end.")
 

@@ -39,7 +39,7 @@ class Delivery:
         finally:
             watch.cancel()
             if self._request.is_broken:
-                self._session.is_broken = True
+                self._session.broke_off()
                 await self._session.cancel(exchange, "the client's connection broke off")
 
     async def _slowly(self) -> None:

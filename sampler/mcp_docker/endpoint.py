@@ -68,15 +68,16 @@ class McpEndpoint:
             return
         session = self._session_of(request)
         with session.connected():
-            await session.heard_from(request)
-            if "method" not in message:
-                await session.answer_server(message)
-                await request.answer(202)
-            elif "id" not in message:
-                await session.notify(message, body)
-                await request.answer(202)
-            else:
+            if "method" in message and "id" in message:
                 await self._request(request, session, message, body)
+                return
+            # Before the wait for a sign of life: no later message overtakes it.
+            if "method" in message:
+                await session.notify(message, body)
+            else:
+                await session.answer_server(message)
+            await session.heard_from(request)
+            await request.answer(202)
 
     async def _initialize(self, request: HttpRequest, message: Message) -> None:
         if SESSION_HEADER in request.headers:
@@ -141,6 +142,7 @@ class McpEndpoint:
             raise busy(exc, message["id"], TOO_MANY) from exc
         try:
             call_s = self._sessions.rules.call_s
+            await session.heard_from(request)
             await session.ask_in_time(exchange, message, body, call_s)
             await Delivery(request, session, exchange, call_s).run()
         finally:

@@ -103,7 +103,8 @@ class GatewaySession:
                 (result := await self.router.own_answer(message["method"], message.get("params", {}))) is None
             ):
                 link, known_as = await self.router.target(message)
-                await link.forward(exchange, known_as, body if known_as is message else None)
+                if not exchange.has_ended:  # the client may have cancelled it meanwhile
+                    await link.forward(exchange, known_as, body if known_as is message else None)
                 return
             exchange.finish(encoded(answer(exchange.request_id, result)))
         except Refused as exc:
@@ -229,6 +230,10 @@ class GatewaySession:
         finally:
             self.open_connections -= 1
             self.heard_at = time.monotonic()
+
+    def broke_off(self) -> None:
+        """A client closed the connection on which it waited."""
+        self.is_broken = True
 
     async def heard_from(self, request: HttpRequest) -> None:
         """After a connection broke off: one that is still open shows a client that lives.

@@ -1,9 +1,11 @@
 """Requests and answers over ASGI, with nothing between: a framework costs more per call than the gateway itself."""
 
 import asyncio
+import hmac
 import json
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from typing import Any
+from urllib.parse import urlsplit
 
 Event = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Event]]
@@ -128,8 +130,24 @@ class HttpRequest:
         await self._send({"type": "http.response.body", "body": b""})
 
 
+def require_token(request: HttpRequest, token: bytes | None) -> None:
+    """Raises HttpRefusal for a request without the bearer token; None: none is needed."""
+    if token is None:
+        return
+    kind, _, given = request.headers.get("authorization", "").partition(" ")
+    if kind.lower() != "bearer" or not hmac.compare_digest(given.strip().encode("latin-1"), token):
+        raise HttpRefusal(401, "a bearer token is missing or wrong", [(b"www-authenticate", b"Bearer")])
+
+
 def too_large(max_bytes: int) -> HttpRefusal:
     return HttpRefusal(413, f"the body has more than {max_bytes} bytes", [(b"connection", b"close")])
+
+
+def host_name(url: str) -> str | None:
+    try:
+        return urlsplit(url).hostname
+    except ValueError:
+        return None
 
 
 def retry_after(seconds: float) -> Headers:

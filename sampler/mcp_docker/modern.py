@@ -29,7 +29,7 @@ from sampler.mcp_docker.errors import GatewayBusy, Refused, ServerGone, StartFai
 from sampler.mcp_docker.exchange import Exchange
 from sampler.mcp_docker.gateway_session import ASK_S, GatewaySession
 from sampler.mcp_docker.http import HttpRefusal, HttpRequest, retry_after
-from sampler.mcp_docker.messages import Message, answer, encoded, refusal
+from sampler.mcp_docker.messages import SERVER_GONE, Message, answer, encoded, refusal
 from sampler.mcp_docker.modern_session import (
     SERVERS_STATE,
     SERVERS_STATE_MARK,
@@ -74,7 +74,6 @@ class ModernEndpoint:
             raise HttpRefusal(404, refusal(message["id"], METHOD_NOT_FOUND, why))
         async with self._session(request, message, profile) as session:
             with session.connected():
-                await session.heard_from(request)
                 await self._answer(request, session, message)
 
     async def _answer(self, request: HttpRequest, session: ModernSession, message: Message) -> None:
@@ -147,6 +146,8 @@ class ModernEndpoint:
             ) from exc
         except StartFailed as exc:
             raise HttpRefusal(502, refusal(message["id"], INTERNAL_ERROR, str(exc))) from exc
+        except ServerGone as exc:
+            raise HttpRefusal(502, refusal(message["id"], SERVER_GONE, str(exc))) from exc
         assert isinstance(session, ModernSession)
         try:
             yield session

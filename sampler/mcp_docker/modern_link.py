@@ -181,9 +181,9 @@ class ModernLink(ServerLink):
         error, call = message.get("error"), self._calls.pop(exchange, None)
         if isinstance(error, dict) and self._has_wrong_headers(error.get("code")) and call is not None:
             self._repeat(exchange, call)
-        elif isinstance(error, dict) and (why := self._failure(error)):
+        elif isinstance(error, dict) and self._failure(error):
             self._rounds.end(exchange)
-            exchange.finish(encoded(refusal(exchange.request_id, SERVER_GONE, why)), BAD_GATEWAY)
+            super()._on_final(exchange, message, body)
         elif exchange.is_modern:
             super()._on_final(exchange, message, body)
         elif asks_for_input(result := message.get("result")):

@@ -88,6 +88,9 @@ class ModernSession(GatewaySession):
         exchange.is_modern = True
         return exchange
 
+    def broke_off(self) -> None:
+        """Here this is how a client cancels a request and ends a stream. Only its lease shows whether it lives."""
+
     async def ask(self, exchange: Exchange, message: Message, body: bytes) -> None:
         params = message.get("params", {})
         meta = params.get("_meta")

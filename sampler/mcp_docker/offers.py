@@ -48,7 +48,7 @@ class Offers:
         told = await asyncio.gather(*(_entries(link, method) for link in asked))
         answered = {link.name: entries for link, entries in zip(asked, told, strict=True) if isinstance(entries, list)}
         if told and not answered:
-            raise next(entries for entries in told if isinstance(entries, ServerGone))
+            raise ServerGone("; ".join(str(entries) for entries in told))
         last = self.entries[method] = {**self.entries.get(method, {}), **answered}
         found = [(link.name, entry) for link in asked for entry in last.get(link.name, [])]
         named = [(server, entry) for server, entry in found if isinstance(entry.get(name_key), str)]

@@ -57,6 +57,10 @@ class OlderApi:
             raise HttpRefusal(503, {"detail": f"busy: {exc}"}, retry_after(exc.retry_after_s)) from exc
         except StartFailed as exc:
             raise HttpRefusal(BAD_GATEWAY, {"detail": str(exc)}) from exc
+        except ServerGone as exc:
+            if episode:
+                raise HttpRefusal(BAD_GATEWAY, {"detail": f"Connection closed: {exc}"}) from exc
+            return await self._session_for(request)  # shared by all that name none: its state is no episode's
 
     async def _answer(self, method: str, parts: list[str], session: GatewaySession, body: bytes) -> Message:
         links = session.tool_set.links

@@ -1,7 +1,8 @@
 """Which server answers a request of a client, and what the gateway answers itself."""
 
 import asyncio
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from mcp_types import INVALID_PARAMS, METHOD_NOT_FOUND
@@ -14,7 +15,7 @@ from shared.errors import ConfigError
 
 _BY_NAME = {"tools/call": "tools/list", "prompts/get": "prompts/list"}
 _BY_URI = ("resources/read", "resources/subscribe", "resources/unsubscribe")
-_TEMPLATES = "resources/templates/list"
+_RESOURCES, _TEMPLATES = "resources/list", "resources/templates/list"
 RESOURCE_NOT_FOUND = -32002
 
 
@@ -107,30 +108,46 @@ class Router:
     async def _by_uri(self, uri: Any) -> ServerLink:
         """The server that lists it; else the first that can read it, since a template's resources are in no list.
 
-        Raises Refused; and ServerGone if only a server that is gone may have it.
+        Raises Refused; and ServerGone if a server that is gone may have it.
         """
         if not isinstance(uri, str):
             raise Refused(INVALID_PARAMS, f"params.uri is {type(uri).__name__}; expected a text")
-        readers = able(self._links, "resources/list")
+        readers = able(self._links, _RESOURCES)
         if len(readers) == 1:
             return readers[0]
-        if "resources/list" not in self._own.owners:
-            await self.listed("resources/list")
-        if (owner := self._own.owner("resources/list", uri)) is not None:
+        if _RESOURCES not in self._own.owners:
+            await self.listed(_RESOURCES)
+        if (owner := self._own.owner(_RESOURCES, uri)) is not None:
             return self._links[owner[0]]
-        gone: ServerGone | None = None
+        if _TEMPLATES not in self._own.owners:  # while its servers live: what each may have if it ends
+            with contextlib.suppress(Refused, ServerGone):
+                await self.listed(_TEMPLATES)
+        return await self._that_reads(uri, readers)
+
+    async def _that_reads(self, uri: str, readers: Sequence[ServerLink]) -> ServerLink:
+        """Raises Refused and ServerGone."""
+        gone: list[ServerGone] = []
         for link in readers:
             try:
                 await link.ask("resources/read", {"uri": uri})
             except ServerGone as exc:
-                gone = gone or exc
+                if self._may_have(link, uri):
+                    gone.append(exc)
             except Refused:
                 continue
             else:
                 return link
-        if gone is not None:
-            raise gone
+        if gone:
+            raise ServerGone("; ".join(map(str, gone)))
         raise Refused(RESOURCE_NOT_FOUND, f"Resource not found: {uri[:200]}")
+
+    def _may_have(self, link: ServerLink, uri: str) -> bool:
+        """May this server, which is gone, have had a resource that it did not list? Only its last lists can tell."""
+        for method in (_RESOURCES, _TEMPLATES):
+            entries = self._own.entries.get(method, {}).get(link.name)
+            if entries is None or any(_are_alike(uri, str(entry.get(LISTS[method][2]))) for entry in entries):
+                return True
+        return False
 
     async def _completing(self, message: Message, ref: Any) -> tuple[ServerLink, Message]:
         if not isinstance(ref, dict):
@@ -149,3 +166,15 @@ class Router:
                 return self._links[owner[0]], message
             self._require_all_lists(_TEMPLATES)
         raise Refused(INVALID_PARAMS, f"ref {str(ref)[:200]} names nothing that a server offers")
+
+
+def _are_alike(uri: str, listed: str) -> bool:
+    """Does `uri` begin like a listed address or template, or have its scheme and host? Servers may have more than they list."""
+    prefix = listed.partition("{")[0]
+    return uri.startswith(prefix) or _host(uri) == _host(prefix)
+
+
+def _host(uri: str) -> str:
+    """`scheme://host`, or `scheme:`."""
+    scheme, colon, rest = uri.partition(":")
+    return f"{scheme}://{rest[2:].partition('/')[0]}".lower() if rest.startswith("//") else f"{scheme}{colon}".lower()

@@ -225,7 +225,7 @@ class ServerLink:
         told = f"tool server {self.name!r}: {why}; the state of this session with it is lost"
         for asked in list(self._asked.values()):
             if not asked.done():
-                asked.set_exception(ServerGone(why))
+                asked.set_exception(ServerGone(self._named(why)))
         ended, self.in_flight = list(self.in_flight.values()), {}
         for exchange in ended:
             exchange.finish(encoded(refusal(exchange.request_id, SERVER_GONE, told)), BAD_GATEWAY)

@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import logging
 import os
-import resource
 import signal
 import socket
 import sys
@@ -20,16 +19,14 @@ from sampler.mcp_docker.pool import SetPool
 from sampler.mcp_docker.sandbox import IsolationLevel, chosen_level, reap_left_over
 from sampler.mcp_docker.servers import MB, forked_modules, links_of, read_servers
 from sampler.mcp_docker.sessions import SessionRules, Sessions
-from sampler.quiet_server import QuietServer
+from sampler.quiet_server import BACKLOG, KEEP_ALIVE_S, QuietServer
 from shared.configuration.secrets import token_of
 from shared.errors import ConfigError
 from shared.files.private_folder import private_folder, temporary_folder
 from shared.names import LOOPBACK_HOSTS
+from shared.processes.open_files import allow_many_files
 
 log = logging.getLogger(__name__)
-
-_BACKLOG = 2048
-_KEEP_ALIVE_S = 75
 
 
 async def run_gateway(config: McpDockerConfig) -> None:
@@ -37,7 +34,7 @@ async def run_gateway(config: McpDockerConfig) -> None:
     servers = read_servers(config)
     level = chosen_level(None if config.isolation is None else IsolationLevel(config.isolation))
     token = token_of(config.token, config.token_file, "token_file")
-    _allow_many_files()
+    allow_many_files()  # a session takes five to ten
     listener = _listener(config.host, config.port)
     port = listener.getsockname()[1]
     with contextlib.closing(listener):
@@ -92,8 +89,8 @@ async def _serve(app: GatewayApp, sessions: Sessions, listener: socket.socket, c
         server_header=False,
         date_header=False,
         limit_concurrency=config.max_connections,
-        backlog=_BACKLOG,
-        timeout_keep_alive=_KEEP_ALIVE_S,
+        backlog=BACKLOG,
+        timeout_keep_alive=KEEP_ALIVE_S,
         timeout_graceful_shutdown=5,
     )
     stop = asyncio.Event()
@@ -121,15 +118,9 @@ def _sessions(config: McpDockerConfig, pool: SetPool) -> Sessions:
 def _listener(host: str, port: int) -> socket.socket:
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
-        return socket.create_server((host, port), family=family, backlog=_BACKLOG)
+        return socket.create_server((host, port), family=family, backlog=BACKLOG)
     except OSError as exc:
         raise ConfigError(f"host and port: cannot listen on {host}:{port}: {exc.strerror or exc}") from exc
-
-
-def _allow_many_files() -> None:
-    """A session takes five to ten; the usual soft limit is 1024."""
-    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def _state_folder(config: McpDockerConfig, port: int) -> Path:

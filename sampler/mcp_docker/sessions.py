@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from sampler.mcp_docker.call_counts import CallCounts
+from sampler.mcp_docker.errors import ServerGone
 from sampler.mcp_docker.gateway_session import GatewaySession
 from sampler.mcp_docker.offers import Offers
 from sampler.mcp_docker.pool import SetPool
@@ -18,6 +19,7 @@ from sampler.mcp_docker.tool_set import Profile
 log = logging.getLogger(__name__)
 
 MAX_PROFILES = 64  # remembered: a client chooses its capabilities
+MAX_LOST = 10_000  # episodes that were ended without their client; a client that died never asks for its own
 _ID_BYTES = 24
 _NO_CAPABILITIES = Profile()
 _CHECKS_PER_LEASE = 10
@@ -45,6 +47,7 @@ class Sessions:
         self.num_ended: dict[str, int] = {}  # by reason
         self._by_id: dict[str, GatewaySession] = {}
         self._by_episode: dict[str, asyncio.Future[GatewaySession]] = {}
+        self._lost: dict[str, str] = {}  # why the tools of an episode's id were ended, until its client is told
         self._offers: dict[Profile, Offers] = {}
         self._reaper: asyncio.Task[None] | None = None
 
@@ -76,7 +79,10 @@ class Sessions:
     async def of_episode(
         self, episode: str, profile: Profile = _NO_CAPABILITIES, make: Callable[..., GatewaySession] = GatewaySession
     ) -> GatewaySession:
-        """The session of an episode id, opened by its first request. Raises GatewayBusy and StartFailed."""
+        """The session of an episode id, opened by its first request. Raises GatewayBusy, StartFailed, and ServerGone once, if
+        its lease has ended: new tools in place of those would have lost their state unseen."""
+        if (why := self._lost.pop(episode, None)) is not None:
+            raise ServerGone(why)
         opening = self._by_episode.get(episode)
         if opening is None or _is_over(opening):
             opening = self._by_episode[episode] = asyncio.ensure_future(self.open(profile, make))
@@ -108,7 +114,14 @@ class Sessions:
         ending = self.pool.end(session.tool_set, session.end())
         if session.episode is not None and (known := self._by_episode.get(session.episode)) is not None:
             self._forget_if_over(session.episode, known)
+            if reason == "silence":
+                self._note_lost(session.episode)
         await asyncio.shield(ending)
+
+    def _note_lost(self, episode: str) -> None:
+        self._lost[episode] = f"this episode's tools were ended after {self.rules.lease_s:g} s without a request"
+        if len(self._lost) > MAX_LOST:
+            del self._lost[next(iter(self._lost))]
 
     async def close(self, drain_s: float) -> None:
         """Let calls in flight end, then end all sessions and warm sets."""

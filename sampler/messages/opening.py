@@ -8,6 +8,7 @@ So the setting `answer_instruction` adds the form to the system prompt:
     another text   that text
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 from sampler.scorers import scorer_needs_answer
@@ -23,19 +24,19 @@ AUTO, NONE = "auto", "none"
 
 
 def opening_messages(
-    payload: TaskPayload, *, scorer: str, system_prompt: str | None, answer_instruction: str
+    payload: TaskPayload, *, scorers: Sequence[str], system_prompt: str | None, answer_instruction: str
 ) -> list[dict[str, Any]]:
     """The task's own `system` or else `system_prompt`, then the answer's form; and the query as the user's message."""
     system = payload.system or system_prompt or ""
-    instruction = _instruction(payload, scorer, system, answer_instruction)
+    instruction = _instruction(payload, scorers, system, answer_instruction)
     parts = [part for part in (system, instruction) if part]
     opening = [{"role": "system", "content": "\n\n".join(parts)}] if parts else []
     return [*opening, {"role": "user", "content": payload.query}]
 
 
-def _instruction(payload: TaskPayload, scorer: str, system: str, setting: str) -> str:
-    """Empty if disabled, if the scorer reads the whole reply, or if the task already specifies the form."""
-    if setting == NONE or not scorer_needs_answer(scorer):
+def _instruction(payload: TaskPayload, scorers: Sequence[str], system: str, setting: str) -> str:
+    """Empty if disabled, if every scorer reads the whole reply, or if the task already specifies the form."""
+    if setting == NONE or not any(map(scorer_needs_answer, scorers)):
         return ""
     if setting != AUTO:
         return setting

@@ -20,8 +20,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from sampler.errors import MessagesRepeat
 from sampler.rendering.words import Words, words_of
-from shared.errors import ConfigError
 from shared.names import INSTRUCTING_ROLES
 
 Message = Mapping[str, Any]
@@ -48,12 +48,12 @@ class SentMessages:
         self._last: Said | None = None
 
     def send(self, messages: Sequence[Message], *, restart: bool) -> None:
-        """Raises ConfigError for a list that repeats earlier messages; such a list is not recorded."""
+        """Raises MessagesRepeat for a list that repeats earlier messages; such a list is not recorded."""
         said = [_said(message) for message in messages]
         if restart or not self._openings:
             self._openings.append(said)
         elif (problem := self._own_reply(messages, said) or self._beginning(said)) is not None:
-            raise ConfigError(f"messages repeat what was sent: {problem}; {REMEDY} ({self._where})")
+            raise MessagesRepeat(f"messages repeat what was sent: {problem}; {REMEDY} ({self._where})")
         self._last = said[-1] if said else None
 
     def replied(self, message: Message, words: frozenset[Words]) -> None:

@@ -7,19 +7,23 @@
 
 registry     names and calls of scorers                      text          exact_match, includes, f1
 factory      scorers with AgentRL's signature                 mathematics   math
+judged       judge_score, judge_rubric
 llm_judge    agentcpm                                         structured    json_schema
-details      details stored with a score
+details      details stored with a score                    relative      judge_rank, judge_pairs, diversity
 """
 
-from sampler.scorers import llm_judge, mathematics, structured, text
+from sampler.scorers import judged, llm_judge, mathematics, relative, structured, text
 from sampler.scorers.factory import MCPScorerFactory
 from sampler.scorers.registry import (
+    GroupEpisode,
+    GroupRequest,
     Score,
     Scorer,
     ScoringRequest,
     default_scorer,
     import_scorers,
     is_finite_number,
+    register_group_scorer,
     register_scorer,
     require_scorer,
     score_answer,
@@ -28,6 +32,8 @@ from sampler.scorers.registry import (
 )
 
 __all__ = [
+    "GroupEpisode",
+    "GroupRequest",
     "MCPScorerFactory",
     "Score",
     "Scorer",
@@ -35,9 +41,12 @@ __all__ = [
     "default_scorer",
     "import_scorers",
     "is_finite_number",
+    "judged",
     "llm_judge",
     "mathematics",
+    "register_group_scorer",
     "register_scorer",
+    "relative",
     "require_scorer",
     "score_answer",
     "scorer_names",

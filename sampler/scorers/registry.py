@@ -8,13 +8,16 @@ judge without a verdict `AgentFailed`: infrastructure failures, never score 0.
 import asyncio
 import inspect
 import math
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeVar
 
 from sampler.agents import Judge
 from sampler.errors import AgentFailed, ScorerFailed
+from sampler.scorers.calling import Signature, Threads, call
 from sampler.scorers.details import explained, no_answer
+from shared.documents import ToolCallResult
+from shared.documents.scoring import WeightedScorer
 from shared.errors import ConfigError, OwnCodeFailed
 from shared.outside_text import clipped
 from shared.redaction import without
@@ -27,6 +30,9 @@ from shared.user_code.loading import import_own
 MISTAKES = (AttributeError, ImportError, LookupError, NameError, NotImplementedError, TypeError)
 MAX_MISTAKES = 5  # before the scorer's first score
 MAX_SHOWN_CHARS = 300  # shown of a scorer's invalid result
+TIMEOUT_S = 120.0  # of a scorer without a judge
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -34,7 +40,8 @@ class ScoringRequest:
     """`answer`: extracted, or None; `accepted`: the right answers; `reply`: the last reply's text.
 
     `payload` is the task's; `judge` the scorer agent, if configured. `messages`: the policy's whole conversation, with
-    reasoning and tool calls (`sampler/messages/transcript.py`: bounded).
+    reasoning and tool calls (`sampler/messages/transcript.py`: bounded). `tool_calls`: with results, errors and durations.
+    `said`: what all seats said, in order, each with `seat`, `actor` and `content` (docs/actors.md).
     """
 
     answer: str | None
@@ -43,21 +50,51 @@ class ScoringRequest:
     reply: str = ""
     payload: Mapping[str, Any] = field(default_factory=dict)
     messages: tuple[Mapping[str, Any], ...] = ()
+    tool_calls: tuple[ToolCallResult, ...] = ()
+    said: tuple[Mapping[str, str], ...] = ()
     judge: Judge | None = None
 
 
 @dataclass(frozen=True)
 class Score:
     """`details` are stored with the record, for people. `others`: scores of other policies that took turns; a policy missing
-    there gets the score of the task's own policy. `is_final`: the episode does not wait for feedback."""
+    there gets the score of the task's own policy. `actors`: of seats (docs/actors.md), each trained by its own.
+    `is_final`: the episode does not wait for feedback. `group_scorers`: which will add to it when the group is complete."""
 
     value: float
     details: Mapping[str, Any] = field(default_factory=dict)
     others: Mapping[str, float] = field(default_factory=dict)
     is_final: bool = False
+    actors: Mapping[str, float] = field(default_factory=dict)
+    group_scorers: tuple[WeightedScorer, ...] = ()
 
 
-Scorer = Callable[[ScoringRequest], Awaitable[Score]]
+@dataclass(frozen=True)
+class GroupEpisode:
+    """One scored episode of a group. `score`: without the group scorers. `reply`: the last one's text. `messages`: the policy's
+    conversation, replies as they were sampled."""
+
+    record: str
+    score: float
+    answer: str | None
+    reply: str
+    termination: str | None = None
+    messages: tuple[Mapping[str, Any], ...] = ()
+    tool_calls: tuple[ToolCallResult, ...] = ()
+
+
+@dataclass(frozen=True)
+class GroupRequest:
+    """The scored episodes of one task, in the order of their slots; those that failed are not among them."""
+
+    accepted: tuple[str, ...]
+    query: str
+    episodes: tuple[GroupEpisode, ...]
+    payload: Mapping[str, Any] = field(default_factory=dict)
+    judge: Judge | None = None
+
+
+Scorer = Callable[..., Any]  # a Score or a number, of a group scorer a list of them; awaitable or not
 
 
 @dataclass
@@ -66,6 +103,9 @@ class _Registered:
     needs_answer: bool
     needs_judge: bool
     home: Callable[..., Any]  # the function as its author wrote it
+    signature: Signature
+    is_of_group: bool = False
+    threads: Threads = field(default_factory=Threads)
     has_worked: bool = False  # gave a score, in this process
     mistakes: int = 0  # before its first score
 
@@ -86,13 +126,24 @@ def register_scorer(name: str, *, needs_answer: bool = True, needs_judge: bool =
     `needs_judge`: `request.judge` is never None; the only time-out of such a scorer is the judge's. Registering the same
     function again is harmless; another function under a known name is a ConfigError.
     """
+    return _register(name, needs_answer=needs_answer, needs_judge=needs_judge)
 
+
+def register_group_scorer(name: str, *, needs_judge: bool = False) -> Callable[[Scorer], Scorer]:
+    """Decorator of a function that is given a whole group (`GroupRequest`) and returns a number or Score for each episode."""
+    return _register(name, needs_answer=False, needs_judge=needs_judge, is_of_group=True)
+
+
+def _register(
+    name: str, *, needs_answer: bool, needs_judge: bool, is_of_group: bool = False
+) -> Callable[[Scorer], Scorer]:
     def register(scorer: Scorer) -> Scorer:
         known = _SCORERS.get(name)
         if known is not None and known.scorer is not scorer:
             raise ConfigError(f"scorer {name!r} is registered twice; give one of them another name")
         known_names.remember(name, needs_judge=needs_judge)
-        _SCORERS[name] = _Registered(scorer, needs_answer, needs_judge, inspect.unwrap(scorer))
+        home, signature = inspect.unwrap(scorer), Signature.of(scorer)
+        _SCORERS[name] = _Registered(scorer, needs_answer, needs_judge, home, signature, is_of_group)
         return scorer
 
     return register
@@ -124,14 +175,18 @@ def require_scorer(name: str, judge: Judge | None = None) -> None:
         raise ConfigError(f"scorer {name!r} needs a judge; set --agent_config_path to a file with a scorer_agent")
 
 
+def is_group_scorer(name: str) -> bool:
+    return name in _SCORERS and _SCORERS[name].is_of_group
+
+
 def scorer_needs_answer(name: str) -> bool:
     """False for a scorer that judges the whole reply. True for an unknown name: a user's own sampler may score by it."""
     return name not in _SCORERS or _SCORERS[name].needs_answer
 
 
-async def score_answer(name: str, request: ScoringRequest, timeout_s: float = 120.0) -> Score:
+async def score_answer(name: str, request: ScoringRequest, timeout_s: float = TIMEOUT_S) -> Score:
     """Raises ConfigError for an unknown scorer, AgentFailed if no judge answered, ScorerFailed if the scorer fails, and
-    OwnCodeFailed if it is not an async function, or makes only mistakes.
+    OwnCodeFailed if it makes only mistakes.
 
     Messages and details never contain the API keys of the judge's models.
     """
@@ -139,35 +194,60 @@ async def score_answer(name: str, request: ScoringRequest, timeout_s: float = 12
     registered = _SCORERS[name]
     if request.answer is None and registered.needs_answer:
         return Score(0.0, explained(name, None, request.accepted, {"reason": no_answer(request.payload)}))
-    keys = request.judge.keys() if request.judge else []
+    score = _checked(name, await _called(name, request, timeout_s), request.judge)
+    registered.has_worked = True
+    return replace(
+        score, details=_shown(request.judge, explained(name, request.answer, request.accepted, score.details))
+    )
+
+
+async def score_group(name: str, request: GroupRequest, timeout_s: float = TIMEOUT_S) -> list[Score]:
+    """A score for each of the request's episodes. Raises what `score_answer` raises."""
+    require_scorer(name, request.judge)
+    registered, expected = _SCORERS[name], len(request.episodes)
+    found = await _called(name, request, timeout_s)
+    if not isinstance(found, Sequence) or isinstance(found, str | bytes) or len(found) != expected:
+        shown = _shown(request.judge, clipped(repr(found), MAX_SHOWN_CHARS))
+        text = f"group scorer {name!r} returned {shown}; expected a list of {expected} scores, one for each episode"
+        raise registered.failure(f"{text}{definition_of(registered.home)}", is_mistake=True)
+    scores = [_checked(name, one, request.judge) for one in found]
+    registered.has_worked = True
+    return [replace(one, details=_shown(request.judge, dict(one.details))) for one in scores]
+
+
+async def _called(name: str, request: "ScoringRequest | GroupRequest", timeout_s: float) -> Any:
+    registered = _SCORERS[name]
     try:
         async with asyncio.timeout(None if registered.needs_judge else timeout_s):
-            score = await _called(name, registered, request)
+            return await call(registered.scorer, registered.signature, request, registered.threads)
     except TimeoutError as exc:
         raise ScorerFailed(f"scorer {name!r} gave no score within {timeout_s:g} s") from exc
+    except asyncio.CancelledError as exc:
+        if (task := asyncio.current_task()) is not None and task.cancelling():
+            raise
+        raise ScorerFailed(f"scorer {name!r} cancelled its own task{definition_of(registered.home)}") from exc
     except (Exception, SystemExit) as exc:  # user code: any exception is a failure, not a score
         cause = cause_of(exc)
         if isinstance(cause, ScorerFailed | AgentFailed | OwnCodeFailed):
             raise cause from None
-        text = f"scorer {name!r} crashed: {without(keys, told(cause, registered.home))}"
+        text = f"scorer {name!r} crashed: {_shown(request.judge, told(cause, registered.home))}"
         raise registered.failure(text, is_mistake=isinstance(cause, MISTAKES)) from exc
-    if not isinstance(score, Score) or not is_finite_number(score.value) or not isinstance(score.details, Mapping):
-        found = without(keys, clipped(repr(score), MAX_SHOWN_CHARS))
-        expected = f"expected Score(value=<finite number>, details={{…}}){definition_of(registered.home)}"
-        is_mistake = not isinstance(score, Score)
-        raise registered.failure(f"scorer {name!r} returned {found}; {expected}", is_mistake=is_mistake)
-    registered.has_worked = True
-    details = explained(name, request.answer, request.accepted, score.details)
-    return replace(score, details=without(keys, details) if keys else details)
 
 
-async def _called(name: str, registered: _Registered, request: ScoringRequest) -> Score:
-    found = registered.scorer(request)
-    if not inspect.isawaitable(found):
-        raise OwnCodeFailed(
-            f"scorer {name!r} is not an async function: write async def{definition_of(registered.home)}"
-        )
-    return await found
+def _checked(name: str, found: Any, judge: Judge | None) -> Score:
+    score = Score(found) if is_finite_number(found) else found
+    if isinstance(score, Score) and is_finite_number(score.value) and isinstance(score.details, Mapping):
+        return score
+    registered, shown = _SCORERS[name], _shown(judge, clipped(repr(found), MAX_SHOWN_CHARS))
+    expected = "expected a finite number, or Score(value=<finite number>, details={…})"
+    text = f"scorer {name!r} returned {shown}; {expected}{definition_of(registered.home)}"
+    raise registered.failure(text, is_mistake=not isinstance(score, Score))
+
+
+def _shown(judge: Judge | None, value: T) -> T:
+    """Without the keys of the judge's models."""
+    keys = judge.keys() if judge else []
+    return without(keys, value) if keys else value
 
 
 def is_finite_number(value: object) -> bool:

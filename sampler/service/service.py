@@ -29,6 +29,7 @@ from sampler.engine.client.engine_client import EngineClient, EngineTimeouts
 from sampler.engine.pool.engines import Engines
 from sampler.engine.pool.token_rate import TokenRate
 from sampler.episode import play
+from sampler.kinds import SamplerKinds
 from sampler.own_calls import new_episode
 from sampler.resources import shared_resources
 from sampler.sampler import AsyncSampler
@@ -37,8 +38,8 @@ from sampler.service.concurrency import Concurrency, LoadReport
 from sampler.service.first_episodes import FirstEpisodes
 from sampler.service.loops import every, wait_for
 from sampler.service.playable import Playable
+from sampler.service.settling import Settling
 from sampler.service.tool_check import tell_missing_tools
-from sampler.settlement.settle import settle_next
 from sampler.tools import TokenOffsets
 from shared.documents import Claim
 from shared.documents.run import Run, Worker
@@ -49,13 +50,11 @@ from shared.store import Store
 from shared.store.malformed import tell
 from shared.tasks.admission import seq_limit
 from shared.user_code.frames import cause_of
-from shared.user_code.loading import load_class
 
 log = logging.getLogger(__name__)
 
-SETTLE_IDLE_S = 2.0  # how often to look for groups whose settler has exited
 RELEASE_S = 25.0  # the time limit of a release, and of a verb that is cancelled
-COUNTED = ("episodes", "failed", "given_back", "awaiting_feedback", "settled")  # among what its heartbeats say
+COUNTED = ("episodes", "failed", "given_back", "awaiting_feedback")  # among what its heartbeats say
 COUNTED_BY_ENGINES = ("cached_tokens", "prompt_tokens", "retries", "continuations")
 
 
@@ -70,9 +69,9 @@ class DatabaseState:
 
 async def run_service(config: SamplerConfig) -> None:
     """Run until SIGTERM or SIGINT. Raises ExceptionGroup when a loop fails."""
-    sampler_class = load_class("sampler", config.sampler, AsyncSampler)  # type: ignore[type-abstract]  # a bound for subclasses, never instantiated
+    kinds = SamplerKinds.of(config)
     async with service_process(config, "sampler") as process:
-        await SamplerService(process, config, sampler_class).run()
+        await SamplerService(process, config, kinds).run()
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,14 +103,13 @@ class SamplerService:
     kind = "sampler"  # among the workers of the run
     _plays_elsewhere = False
 
-    def __init__(self, process: ServiceProcess, config: SamplerConfig, sampler_class: type[AsyncSampler]) -> None:
+    def __init__(self, process: ServiceProcess, config: SamplerConfig, kinds: SamplerKinds) -> None:
         store, worker = self._store, self._worker = process.store, process.worker
         self._config = config
-        self._sampler_class = sampler_class
+        self._kinds = kinds
         self._view = DatabaseState()
         self._episodes: dict[asyncio.Task[float | None], Claim] = {}
         self._stop = asyncio.Event()
-        self._settle_wanted, self._settling = asyncio.Event(), asyncio.Lock()
         self._place_free = asyncio.Event()
         self._counts: Counter[str] = Counter()
         self._concurrency = Concurrency(config.max_concurrent_episodes, adaptive=config.adaptive_concurrency)
@@ -126,7 +124,8 @@ class SamplerService:
         agents.require(config.context_summary)
         self._resources = shared_resources(store, config, worker, self._engines, agents)
         self._lease_s, self._renew_s = config.lease_s, config.renew_s
-        self._playable = Playable(sampler_class, config, agents.judge, self._resources.tool_servers)
+        self._playable = Playable(kinds, config, agents.judge, self._resources.tool_servers)
+        self._settling = Settling(store, worker, config, agents.judge)
 
     async def run(self) -> None:
         for number in (signal.SIGINT, signal.SIGTERM):
@@ -147,9 +146,9 @@ class SamplerService:
                 helpers = [
                     group.create_task(every(work, period_s), name=name) for name, (work, period_s) in loops.items()
                 ]
-                helpers.append(group.create_task(self._settle_loop(), name="settle"))
-                if self._sampler_class.uses_tools:
-                    helpers.append(group.create_task(tell_missing_tools(self._resources, asked), name="tools"))
+                helpers.append(group.create_task(self._settling.run(), name="settle"))
+                if naming := [one for one in asked if self._kinds.use_tools(one.sampler)]:
+                    helpers.append(group.create_task(tell_missing_tools(self._resources, naming), name="tools"))
                 await self._work(group)
                 await self._drain()
                 for helper in helpers:
@@ -160,9 +159,7 @@ class SamplerService:
             raise ConfigError(f"{cause_of(group)} (before any episode was played to its end)") from group
         finally:
             await self._engines.close()
-            await self._resources.agents.close()
-            await self._resources.preloaded.close()
-            await self._resources.agent_sandbox.close()
+            await self._resources.close()
             await self._store.workers.leave(self._worker)
 
     async def _keep_settings(self) -> None:
@@ -183,6 +180,7 @@ class SamplerService:
             self._view = DatabaseState(paused=True, doing=f"waiting for the run's document to be repaired: {exc}")
             return
         await self._engines.look()
+        await self._resources.environments.refresh()
         limit, doing = await self._seq_limit(run)
         doing = doing if self._engines.ready() else "waiting for an engine of every policy that takes turns"
         if away := self._resources.tool_traffic.away():
@@ -251,9 +249,9 @@ class SamplerService:
             seq_limit=seq_limit,
             served_versions=self._engines.served_versions(),
             max_failures=self._config.max_failures,
-            without_scorers=self._playable.unusable_scorers,
-            without_tools=self._playable.lacks_tools,
+            without=self._playable.left,
             untold=self._plays_elsewhere,
+            full_environments=self._resources.environments.full(),
         )
         if claim is not None and self._playable.is_left(claim.task.id, claim.task.payload):
             await self._give_back(claim)
@@ -262,7 +260,7 @@ class SamplerService:
 
     async def _start(self, group: asyncio.TaskGroup, claim: Claim) -> None:
         try:
-            sampler = new_episode(self._sampler_class, self._resources, claim)
+            sampler = new_episode(self._kinds.of_task(claim.task.payload.sampler), self._resources, claim)
         except BaseException:  # a user's mistake or our bug: either way release the slot to another sampler
             await self._give_back(claim)
             raise
@@ -273,7 +271,7 @@ class SamplerService:
     def _ended(self, sampler: AsyncSampler, task: "asyncio.Task[float | None]") -> None:
         self._episodes.pop(task)
         self._place_free.set()
-        self._settle_wanted.set()
+        self._settling.wanted.set()
         if task.cancelled() or task.exception() is not None:
             self._counts["cancelled"] += 1
         elif (score := task.result()) is None:
@@ -295,7 +293,7 @@ class SamplerService:
             await asyncio.wait(late, timeout=RELEASE_S)
         for claim in late.values():  # again: a task that had not started could not release its slot
             await self._give_back(claim)
-        await self._settle()
+        await self._settling.settle_all()
         log.info("drained released=%d", len(late))
 
     async def _give_back(self, claim: Claim) -> None:
@@ -312,17 +310,6 @@ class SamplerService:
                     log.warning("lease lost record=%s", claim.record_id)
                     task.cancel()
 
-    async def _settle_loop(self) -> None:
-        while True:
-            await wait_for(self._settle_wanted, SETTLE_IDLE_S)
-            self._settle_wanted.clear()
-            await self._settle()
-
-    async def _settle(self) -> None:
-        async with self._settling:  # the last call waits for a group that the loop has begun to settle
-            while await settle_next(self._store, self._worker, self._config) is not None:
-                self._counts["settled"] += 1
-
     async def _beat(self) -> None:
         stats = self._engines.stats()
         await self._store.workers.heartbeat(
@@ -333,9 +320,10 @@ class SamplerService:
                 pid=os.getpid(),
                 doing="draining" if self._stop.is_set() else self._view.doing,
                 heartbeat_s=self._config.heartbeat_s,
-                alarms=[*self._resources.tool_traffic.alarms(), *self._playable.alarms(), *self._engines.alarms()],
+                alarms=self._alarms(),
                 stats={
                     **{name: self._counts[name] for name in COUNTED},
+                    "settled": self._settling.settled,
                     "episodes_running": self._playing,
                     "episodes_at_most": self._concurrency.limit,
                     "sessions_opening": self._resources.tool_traffic.opening,
@@ -348,3 +336,7 @@ class SamplerService:
                 },
             )
         )
+
+    def _alarms(self) -> list[str]:
+        tellers = (self._resources, self._playable, self._engines, self._settling)
+        return [alarm for teller in tellers for alarm in teller.alarms()]

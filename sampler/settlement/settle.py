@@ -3,8 +3,8 @@
     slots' records ─▶ each policy's share ─▶ rules ─▶ advantages ─▶ token trees ─▶ dispatches, record_data, records
                                                                                         ─▶ task settled | abandoned
 
-A policy's share of a group consists of the turns that it took, with its own scores; only runs where policies take turns have
-several shares. A record stores the outcome of the share of its own policy.
+A policy's share of a group (`shares.py`) consists of the turns that it took, with its own scores; only runs where policies take
+turns have several shares. A record stores the outcome of the share of its own policy.
 
 Idempotent: everything is computed from the group's documents, and every id is derived. If a settler exits early, another
 takes over when the lease ends and repeats the work with the same result. Dropped episodes are stored too, with the reason. A
@@ -15,14 +15,13 @@ wait.
 import logging
 import math
 from collections.abc import Mapping, Sequence, Set
-from dataclasses import dataclass
 
 from sampler.config import SamplerConfig
-from sampler.settlement.advantages import group_advantages
-from sampler.settlement.config import ESTIMATORS
-from sampler.settlement.groups import ScoredEpisode, read_episode
-from sampler.settlement.rules import RuleResult, judge
+from sampler.settlement.group_scoring import given_up
+from sampler.settlement.groups import ScoredEpisode
+from sampler.settlement.shares import Part, Settlement, settle_share
 from shared.documents import DBRecordData, DispatchedSamplingTask, Record, Slot, Task, data_id
+from shared.documents.actors import trains
 from shared.documents.states import DataStatus, RecordStatus, SlotStatus
 from shared.episodes.state import OPEN
 from shared.errors import DataError, MalformedDocument
@@ -36,29 +35,19 @@ SETTLE_LEASE_S = 30.0
 MASKED = "over-long: in the group's baseline, without a loss"
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
-    """One policy's part of one record: its answered turns, and its score."""
-
-    record: Record
-    score: float
-    dispatches: Sequence[DispatchedSamplingTask]
-
-
-@dataclass(frozen=True, slots=True)
-class Settlement:
-    """The outcome of the rules for a group, and the advantages of the kept episodes, per dispatch."""
-
-    verdict: RuleResult
-    advantages: Mapping[str, Mapping[str, float]]  # {record: {dispatch: advantage}}
-    masked: frozenset[str]
+async def claim_next(
+    store: Store, worker: str, config: SamplerConfig, left: Sequence[str] | None = None
+) -> Task | None:
+    """Lease one completed group of the policy, if there is one. Before that, end the waits whose deadline is over.
+    `left`: as for `claim_settlement`."""
+    while (overdue := await store.feedback.end_overdue(config.policy)) is not None:
+        await store.feedback.write_scores(overdue)
+    return await store.tasks.claim_settlement(worker, policy=config.policy, lease_s=SETTLE_LEASE_S, left=left)
 
 
 async def settle_next(store: Store, worker: str, config: SamplerConfig) -> Task | None:
-    """Settle one completed group of the policy, if there is one. Before that, end the waits whose deadline is over."""
-    while (overdue := await store.feedback.end_overdue(config.policy)) is not None:
-        await store.feedback.write_scores(overdue)
-    task = await store.tasks.claim_settlement(worker, policy=config.policy, lease_s=SETTLE_LEASE_S)
+    """Settle one completed group that no group scorer has to score."""
+    task = await claim_next(store, worker, config)
     if task is not None:
         await settle(store, task, config)
     return task
@@ -87,6 +76,7 @@ class SpoiltRecord(DataError):
 
 async def _settle(store: Store, task: Task, config: SamplerConfig, spoilt: Set[str]) -> None:
     await store.feedback.write_scores(task)  # where the process that gave feedback has not come to it
+    await store.group_scores.write_records(task)
     scored = {_record_id(slot): _score(slot) for slot in task.slots if slot.status is SlotStatus.SCORED}
     for rid in spoilt:
         del scored[rid]
@@ -94,13 +84,19 @@ async def _settle(store: Store, task: Task, config: SamplerConfig, spoilt: Set[s
         await store.records.settle_group(task.id, dict.fromkeys(scored, RecordStatus.SCORED), {}, {})
         await _finish(store, task, "evaluated", abandoned=False)
         return
+    if (reason := given_up(task)) is not None:
+        abandoned = dict.fromkeys(scored, RecordStatus.ABANDONED)
+        await store.records.settle_group(task.id, abandoned, {}, dict.fromkeys(scored, reason))
+        # Its scores say nothing, so the curriculum does not see them.
+        await store.tasks.finish_settlement(task, f"abandoned: {reason}", abandoned=True)
+        return
     parts = await _parts(store, task, scored)
     settlements = {}
     for policy, share in parts.items():
-        if policy in config.frozen_policies:
+        if policy in config.untrained_policies:
             continue
-        read = [_read(part, config) for part in share]
-        settlements[policy] = settlement = decide(read, task.num_generations, config)
+        read, settlement = settle_share(share, task.num_generations, config)
+        settlements[policy] = settlement
         advantages = {d: a for of_record in settlement.advantages.values() for d, a in of_record.items()}
         await store.records.set_advantages(advantages)
         data = [_data(task, policy, part, e, settlement) for part, e in zip(share, read, strict=True) if e.turns]
@@ -129,7 +125,8 @@ async def _parts(store: Store, task: Task, scored: Mapping[str, float]) -> dict[
         _require_closed(rid, own_turns)
         turns: dict[str, list[DispatchedSamplingTask]] = {task.policy: []}
         for dispatch in answered(own_turns):
-            turns.setdefault(dispatch.policy or task.policy, []).append(dispatch)
+            if trains(policy := dispatch.policy or task.policy):  # else a seat of fixed weights, or of an API model
+                turns.setdefault(policy, []).append(dispatch)
         for policy, taken in turns.items():
             own = taken if any(dispatch.sampled_by is None for dispatch in taken) else []
             if own or policy == task.policy:
@@ -146,25 +143,6 @@ def _require_closed(rid: str, dispatches: Sequence[DispatchedSamplingTask]) -> N
             raise SpoiltRecord(rid, MalformedDocument(DispatchedSamplingTask.collection, dispatch.id, problem))
 
 
-def _read(part: Part, config: SamplerConfig) -> ScoredEpisode:
-    observations = ESTIMATORS.has(config.advantage, "observations")
-    return read_episode(part.record, part.score, part.dispatches, observations=observations)
-
-
-def decide(episodes: Sequence[ScoredEpisode], num_generations: int, config: SamplerConfig) -> Settlement:
-    """Apply the rules and the estimator to one group: a pure function."""
-    verdict = judge(episodes, num_generations, config)
-    advantages = group_advantages(verdict.kept, verdict.rewards, config) if verdict.kept else []
-    return Settlement(
-        verdict,
-        {
-            e.record: {turn.dispatch: a for turn, a in zip(e.turns, of_turns, strict=True)}
-            for e, of_turns in zip(verdict.kept, advantages, strict=True)
-        },
-        frozenset(e.record for e in verdict.kept if config.mask_overlong and e.over_long),
-    )
-
-
 def _data(task: Task, policy: str, part: Part, episode: ScoredEpisode, settlement: Settlement) -> DBRecordData:
     """The policy's token tree. A dropped episode belongs to no group: `group_size` and advantages are 0."""
     verdict, rid = settlement.verdict, episode.record
@@ -172,7 +150,8 @@ def _data(task: Task, policy: str, part: Part, episode: ScoredEpisode, settlemen
     advantages = settlement.advantages.get(rid) or {turn.dispatch: 0.0 for turn in episode.turns}
     identity = data_id(rid, policy, task.policy)
     try:
-        tree = data_fields(flatten(identity, part.dispatches, advantages, trained=rid not in settlement.masked))
+        trained, context = rid not in settlement.masked, settlement.context
+        tree = data_fields(flatten(identity, part.dispatches, advantages, trained=trained, context=context))
     except (DataError, ValueError, LookupError, TypeError, OverflowError) as exc:  # caused by the documents' contents
         problem = MalformedDocument(
             Record.collection, rid, f"its dispatches do not form a token tree: {str(exc)[:300]}"

@@ -109,9 +109,9 @@ class PatientClient(httpx2.AsyncClient):
             self._session[MCP_PROTOCOL_VERSION_HEADER] = version
 
     async def end_session(self, url: str, within_s: float) -> None:
-        """Tell the server, if it has not answered this yet: the SDK does not if its transport broke or was cancelled.
+        """Tell the server, also if the transport broke or the caller is cancelled.
 
-        Otherwise the server would keep the session, with its processes, until its lease ends. Also if the caller is cancelled.
+        Otherwise it would keep the session, with its processes, until its lease ends.
         """
         if not self._session:
             return

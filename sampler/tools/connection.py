@@ -107,10 +107,15 @@ class Connection:
         self._has_listed = False
         self._slots = asyncio.Semaphore(limits.max_parallel_calls)
         self._task: asyncio.Task[None] | None = None
+        self._over: asyncio.Future[None] | None = (
+            None  # the session is over, `_cause` is known; its server may still be told
+        )
 
     async def open(self) -> None:
         """Connect and do the handshake. Raises ToolServerDied or ToolTimeout, and then leaves nothing open."""
-        self._task = asyncio.create_task(self._live(), name=f"mcp session {self.server.name}")
+        over = self._over = asyncio.get_running_loop().create_future()
+        self._task = asyncio.create_task(self._live(over), name=f"mcp session {self.server.name}")
+        self._task.add_done_callback(lambda _: _settle(over))  # also if it was cancelled before its first step
         opened = asyncio.create_task(self._opened.wait())
         try:
             await asyncio.wait({opened, self._task}, timeout=self._limits.open_s, return_when=asyncio.FIRST_COMPLETED)
@@ -208,30 +213,29 @@ class Connection:
         seen: HttpAnswer | None = None,
     ) -> T:
         """Run one request on the session, bounded by the session's task and the time-out."""
-        if self._session is None or self._task is None or self._task.done():
+        if self._session is None or self._over is None or self._over.done():
             raise self._died()
         context = contextvars.copy_context()
         context.run(http_answer.set, seen)
         name = f"mcp request {self.server.name}"
         request = asyncio.create_task(send(self._session), name=name, context=context)
-        ended: set[asyncio.Task[Any]] = set()
+        either: set[asyncio.Future[Any]] = {request, self._over}
+        ended: set[asyncio.Future[Any]] = set()
         try:
             with self.line.clock(silence.postpone):
                 while not ended and (left_s := silence.left_s()) > 0:
-                    ended, _ = await asyncio.wait(
-                        {request, self._task}, timeout=left_s, return_when=asyncio.FIRST_COMPLETED
-                    )
+                    ended, _ = await asyncio.wait(either, timeout=left_s, return_when=asyncio.FIRST_COMPLETED)
         finally:
             if not request.done():
                 request.cancel()
                 await asyncio.wait({request}, timeout=_GRACE_S)
         if self.server.url is not None and _lost_connection(request):
-            await asyncio.wait({self._task}, timeout=_CAUSE_S)
+            await asyncio.wait({self._over}, timeout=_CAUSE_S)
         return self._outcome(request, silence.silence_s, seen or HttpAnswer())
 
     def _outcome(self, request: "asyncio.Task[T]", timeout_s: float, seen: HttpAnswer) -> T:
         if not request.done() or request.cancelled():
-            if self._task is None or self._task.done():
+            if self._over is None or self._over.done():
                 raise self._died()
             raise ToolTimeout(f"tool server {self._where}: no answer within {timeout_s:g} s")
         exc = request.exception()
@@ -245,15 +249,24 @@ class Connection:
             raise self._died(exc, seen)
         return request.result()
 
-    async def _live(self) -> None:
-        """The session's whole lifetime. Ends on request, or when the transport breaks; then `_cause` has the reason."""
+    async def _live(self, over: "asyncio.Future[None]") -> None:
+        """The session's whole lifetime, and the end of it, told to its server, which may hang: calls do not wait for that."""
+        with contextlib.suppress(httpx2.HTTPError, OSError):
+            async with contextlib.AsyncExitStack() as stack:
+                try:
+                    await self._converse(stack)
+                finally:
+                    _settle(over)
+
+    async def _converse(self, stack: contextlib.AsyncExitStack) -> None:
+        """Ends on request, or when the transport breaks; then `_cause` has the reason."""
         http_answer.set(self._opening)
         try:
-            async with contextlib.AsyncExitStack() as stack:
-                transport = await open_transport(self.server, self._limits, stack, self.line, self._ended)
-                self._session = await stack.enter_async_context(
-                    session_over(checked(transport), self.server.revision, self._limits.open_s, self._on_message)
-                )
+            transport = await open_transport(self.server, self._limits, stack, self.line, self._ended)
+            async with session_over(
+                checked(transport), self.server.revision, self._limits.open_s, self._on_message
+            ) as session:
+                self._session = session
                 http_answer.set(None)
                 self._opened.set()
                 await self._leave.wait()
@@ -294,6 +307,11 @@ class Connection:
         died = ToolServerDied(f"tool server {self._where}: {self.server.quoted(why)}")
         died.__cause__ = cause
         return died
+
+
+def _settle(over: "asyncio.Future[None]") -> None:
+    if not over.done():
+        over.set_result(None)
 
 
 def _lost_connection(request: "asyncio.Task[Any]") -> bool:

@@ -50,7 +50,8 @@ async def open_transport(
     http = await stack.enter_async_context(http_client(server, limits, timeout, line, make_client))
     stack.push_async_callback(http.end_session, server.url, limits.close_s / 2)
     most = limits.max_message_bytes + _EVENT_MARGIN_BYTES
-    return streamable_http_client(server.url, http_client=http, max_sse_event_size=most)
+    # `end_session` alone tells the end: the SDK would wait for the answer as long as for a call's.
+    return streamable_http_client(server.url, http_client=http, max_sse_event_size=most, terminate_on_close=False)
 
 
 def http_client(

@@ -105,8 +105,7 @@ class DeploymentTrial:
         self._told(f"kill_{service}_to_next_record_s", time.monotonic() - started)
 
     def finish(self) -> None:
-        audit = self.compose.tandem("audit", self.config.run, "--json", check=False)
-        self.figures["audit"] = json.loads(audit)
+        self.figures["audit"] = self.compose.audit(self.config.run)
         rewards = self._rewards(self.compose.run("run", "--rm", "-T", "--no-deps", "--entrypoint", "cat", "trainer",
                                                  f"/output/{self.config.run}/metrics.jsonl"))  # fmt: skip
         self._told("rewards", rewards)
@@ -139,10 +138,7 @@ class DeploymentTrial:
         self._told("backup_and_restore_s", time.monotonic() - started)
         after = self._status()["records"]
         self._told("records_restored", after)
-        if (
-            after != before
-            or not json.loads(self.compose.tandem("audit", self.config.run, "--json", check=False))["ok"]
-        ):
+        if after != before or not self.compose.audit(self.config.run)["ok"]:
             raise DeployCheckFailed(
                 f"the restored database has the records {after}; expected {before}, and a clean audit"
             )

@@ -50,6 +50,14 @@ class Compose:
     def tandem(self, *arguments: str, check: bool = True) -> str:
         return self.run("run", "--rm", "-T", "--no-deps", "tandem", *arguments, check=check)
 
+    def audit(self, run: str) -> dict[str, Any]:
+        """What `tandem audit` found, violations too. Raises DeployCheckFailed if it ended without a report."""
+        told = self.tandem("audit", run, "--json", check=False)
+        if not told.strip():
+            told = self.tandem("audit", run, "--json")  # which says why
+        found: dict[str, Any] = json.loads(told)
+        return found
+
     def back_up(self, verb: str, file: Path) -> str:
         """deploy/backup.sh of this project."""
         script = str(ROOT / "deploy" / "backup.sh")

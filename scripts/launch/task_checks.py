@@ -8,8 +8,7 @@ from pathlib import Path
 
 from sampler.agents.config import read_agents_config
 from sampler.config import SamplerConfig
-from sampler.sampler import AsyncSampler
-from sampler.service.playable import scores_itself
+from sampler.kinds import SamplerKinds
 from sampler.service.tool_check import missing_tools
 from sampler.tools import parse_servers
 from sampler.tools.isolation import isolated
@@ -21,9 +20,9 @@ from shared.store.questions import TaskDemand
 from shared.tasks.checks import Samplers, TaskCheck
 from shared.tasks.files import ImportTarget, check_playable
 from shared.tasks.mix import check_mix
-from shared.user_code.loading import import_own, load_class
+from shared.tasks.sampler_names import BUNDLED, EXTERNAL
+from shared.user_code.loading import import_own
 
-STANDARD = SamplerConfig.model_fields["sampler"].default
 Tell = Callable[[str], None]
 
 
@@ -55,13 +54,11 @@ def check_tasks(config: LaunchConfig, tell: Tell) -> list[TaskDemand]:
 
 def _samplers(config: LaunchConfig, settings: SamplerConfig, tell: Tell) -> Samplers:
     """What is known about the samplers after importing their code."""
-    scores, uses_tools, has_judge = False, True, False
+    has_judge = False
     try:
         for name in settings.scorer_modules:
             import_own("scorer_modules", name)
-        if settings.sampler != STANDARD:
-            kind = load_class("sampler", settings.sampler, AsyncSampler)  # type: ignore[type-abstract]  # a bound for subclasses, never instantiated
-            scores, uses_tools = scores_itself(kind), kind.uses_tools
+        kinds = SamplerKinds.of(settings)
         if settings.agent_config_path is not None:
             has_judge = read_agents_config(settings.agent_config_path).scorer_agent is not None
     except ConfigError as exc:
@@ -69,10 +66,20 @@ def _samplers(config: LaunchConfig, settings: SamplerConfig, tell: Tell) -> Samp
             raise
         tell(f"tasks are not checked against the samplers, which run elsewhere: {exc}")
         return Samplers()
-    has_tools = bool(config.tools or settings.mcp_manager_url) or not uses_tools
-    if config.num_samplers:
-        return Samplers(knows_scorers=True, has_judge=has_judge, has_tools=has_tools, scores_itself=scores)
-    return Samplers(has_judge=has_judge or None, scores_itself=scores)
+    traits = kinds.traits()
+    default, named = traits.pop(None), BUNDLED | {name: one for name, one in traits.items() if name is not None}
+    if not config.num_samplers:
+        return Samplers(has_judge=has_judge or None, default=default, named=named)
+    return Samplers(
+        knows_scorers=True,
+        has_judge=has_judge,
+        has_tools=bool(config.tools or settings.mcp_manager_url),
+        default=default,
+        named=named,
+        knows_samplers=True,
+        lacking=kinds.lacking,
+        elsewhere=EXTERNAL,
+    )
 
 
 async def check_tools(config: LaunchConfig, tools_url: str | None, asked: Sequence[TaskDemand], tell: Tell) -> None:

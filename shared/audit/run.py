@@ -115,7 +115,7 @@ async def _audit_evaluation(store: Store, report: AuditReport, tasks: Sequence[T
     dispatches = await store.questions.dispatches([record for _, record in scored])
     for task, record in scored:
         own = [d for d in dispatches[record] if d.get("policy") in (None, task.policy)]
-        versions = {version for d in own for version, _ in d["weight_versions"]}
+        versions = {version for d in own for version, _ in d.get("weight_versions", ())}  # none: it was not answered
         report.look(
             Check.EVALUATED,
             task.at_version is None or versions <= {task.at_version},
@@ -170,7 +170,7 @@ def _wrong_record(report: AuditReport, task: Task, slot: Slot, document: dict[st
         return (
             f"is {record.status} and of attempt {record.attempt}; its slot waits for feedback in attempt {slot.attempt}"
         )
-    if _follows(task, slot, record):
+    if _follows(task, slot, record) or _awaits_group_scores(task, slot, record):
         return None
     if slot.status is SlotStatus.SCORED and (record.attempt, record.score) != (slot.attempt, slot.score):
         return (
@@ -185,6 +185,12 @@ def _follows(task: Task, slot: Slot, record: Record) -> bool:
     waited = bool(slot.feedback) or slot.score_without_feedback is not None
     behind = record.status is RecordStatus.COMPLETED and record.attempt == slot.attempt
     return waited and behind and task.status not in OVER
+
+
+def _awaits_group_scores(task: Task, slot: Slot, record: Record) -> bool:
+    """A record gets its group's scores right after the slot, or, if a process died in between, at the settlement."""
+    behind = record.status is RecordStatus.SCORED and record.attempt == slot.attempt
+    return bool(task.group_scores) and behind and task.status not in OVER
 
 
 async def _audit_once(store: Store, report: AuditReport) -> None:

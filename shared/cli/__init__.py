@@ -13,6 +13,7 @@ from shared.cli import (
     export,
     feedback,
     health,
+    league,
     metrics,
     pausing,
     server,
@@ -40,6 +41,7 @@ app.command("resume", epilog=pausing.EXAMPLES)(pausing.resume)
 app.command("feedback", epilog=feedback.EXAMPLES)(feedback.feedback)
 app.command("show", epilog=show.EXAMPLES)(show.show)
 app.command("eval", epilog=evaluation.EXAMPLES)(evaluation.evaluation)
+app.command("league", epilog=league.EXAMPLES)(league.league)
 app.command("audit", epilog=audit.EXAMPLES)(audit.audit_run)
 app.command("trace", epilog=trace.EXAMPLES)(trace.trace)
 app.command("export-model", epilog=export.EXAMPLES)(export.export_model)

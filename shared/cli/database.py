@@ -3,6 +3,7 @@
     FOLDER/ROLE/password               made at the first call, kept afterwards; a file that is there is used
     FOLDER/ROLE/db_connection_string   DB_CONNECTION_STRING_FILE of the services with this role
     FOLDER/ROLE/compass                the same from the machine of the server, for Compass
+    FOLDER/ROLE/password.new           the administrator's next one, while it is being changed
 
 Each role has a folder of its own, so that a container gets its own secrets alone.
 """
@@ -26,6 +27,7 @@ from shared.store.users import ADMIN, ROLES
 app = typer.Typer(help="A MongoDB server with users and passwords.", no_args_is_help=True)
 
 PASSWORD = "password"
+NEXT_PASSWORD = "password.new"
 COMPASS = "compass"
 BYTES = 24
 EXAMPLE = "Example:  `tandem database prepare --folder credentials --member db.example.com:27017`"
@@ -48,15 +50,25 @@ def prepare(
     ] = 27017,
     replica_set: Annotated[str, typer.Option("--replica_set", help="Name of its replica set.")] = "rs0",
     timeout_s: Annotated[float, typer.Option("--timeout_s", min=1, help="Time limit of the whole call.")] = 120.0,
+    new_admin_password: Annotated[
+        bool,
+        typer.Option("--new_admin_password", help="Replace the password of the administrator, root, with a new one."),
+    ] = False,
 ) -> None:
     """Prepare a server that was started on this machine with --replSet and --keyFile: initiate its replica set, create its users.
 
-    Repeatable: passwords stay, roles become what this version of the program needs.
+    Repeatable: passwords stay, roles become what this version of the program needs. A call that was killed is continued by the
+    next one, also while it changed the administrator's password.
     """
     begin_logging("INFO")
     try:
         passwords = {name: _password(folder / name) for name in (ADMIN, *(role.name for role in ROLES))}
-        prepare_server(port, replica_set, member, passwords[ADMIN], passwords, timeout_s)
+        upcoming = folder / ADMIN / NEXT_PASSWORD
+        following = _password(folder / ADMIN, NEXT_PASSWORD) if new_admin_password or upcoming.exists() else None
+        prepare_server(port, replica_set, member, passwords[ADMIN], passwords, timeout_s, following)
+        if following is not None:
+            _rename(upcoming, folder / ADMIN / PASSWORD)
+            passwords[ADMIN] = following
         for name, password in passwords.items():
             login = f"mongodb://{name}:{quote(password, safe='')}@"
             _write(folder / name / DATABASE, f"{login}{member}/?replicaSet={quote(replica_set)}&authSource=admin")
@@ -71,15 +83,23 @@ def prepare(
     typer.echo(f"MongoDB is prepared; connection strings of {', '.join(passwords)} in {folder}")
 
 
-def _password(folder: Path) -> str:
+def _password(folder: Path, name: str = PASSWORD) -> str:
     """The password in `folder`; a new one, on disk before the server gets it, if there is none."""
-    path = folder / PASSWORD
+    path = folder / name
     if not path.exists():
         _write(path, secrets.token_urlsafe(BYTES), only_first=True)
     password = path.read_text(encoding="utf-8").strip()
     if not password:
         raise ConfigError(f"{path} is empty; expected a password, or no file")
     return password
+
+
+def _rename(path: Path, to: Path) -> None:
+    """Raises DataError."""
+    try:
+        path.replace(to)
+    except OSError as exc:
+        raise DataError(f"{path} could not be renamed to {to.name}: {exc}; repeat the call") from exc
 
 
 def _write(path: Path, text: str, *, only_first: bool = False) -> None:

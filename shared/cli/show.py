@@ -13,6 +13,7 @@ from rich.rule import Rule
 from rich.table import Table
 
 from shared.cli.connect import Connection, RunName, ago, console, print_records, table, with_store
+from shared.cli.seats import told_player, told_seat
 from shared.documents import DBRecordData, DispatchedSamplingTask, Record, Task
 from shared.documents.agent_sessions import AgentSession
 from shared.documents.packed import unpack_floats, unpack_ints
@@ -172,9 +173,7 @@ def _print_episode(episode: StoredEpisode, spell: Callable[[int], str] | None, *
     _print_wait(out, episode)
     _field(out, "settled", record.reason)
     _field(out, "answer", record.answer)
-    _field(out, "score", _number(record.score))
-    for policy, score in record.policy_scores.items():
-        _field(out, "score", f"{_number(score)} of policy {policy}")
+    _print_scores(out, record)
     _field(out, "details", record.reward_details or None)
     _field(out, "metrics", ", ".join(f"{name} {value:g}" for name, value in record.metrics.items()) or None)
     _field(out, "advantage", _number(record.advantage))
@@ -186,6 +185,14 @@ def _print_episode(episode: StoredEpisode, spell: Callable[[int], str] | None, *
         _field(out, "training", whose + _training(data))
     if not episode.data:
         _field(out, "training", "no training data")
+
+
+def _print_scores(out: Console, record: Record) -> None:
+    _field(out, "score", _number(record.score))
+    for policy, score in record.policy_scores.items():
+        _field(out, "score", f"{_number(score)} of policy {policy}")
+    for seat, seated in record.actors.items():
+        _field(out, "seat", told_seat(seat, seated))
 
 
 def _session(session: AgentSession) -> str:
@@ -240,7 +247,11 @@ def _print_task(out: Console, task: Task) -> None:
     _field(out, "query", task.payload.query)
     _field(out, "expected", " or ".join(task.payload.accepted) or None)
     _field(out, "system", task.payload.system)
-    _field(out, "scorer", f"{task.payload.scorer or 'the default one'}, answer_schema {task.payload.answer_schema}")
+    _field(
+        out,
+        "scorer",
+        f"{', '.join(task.payload.scorer_names) or 'the default one'}, answer_schema {task.payload.answer_schema}",
+    )
     _field(out, "tools", task.payload.tools)
     _field(out, "exclude_tools", task.payload.exclude_tools or None)
     _field(out, "metadata", task.payload.metadata or None)
@@ -279,6 +290,10 @@ def _print_turn(out: Console, turn: TurnState, owner: str) -> None:
     finish = f", {d.response.finish_reason}" if d.response is not None else ""
     prompt = d.usage.get("prompt", d.shared_length + len(unpack_ints(d.prompt_ids)))
     sampled = len(unpack_ints(d.response.output_ids)) if d.response is not None else 0
+    if d.played_by is not None:
+        _field(out, "model", told_player(d.played_by))
+        _field(out, "error", d.error, style="red")
+        return
     _field(
         out, "tokens", f"{prompt} prompt ({d.usage.get('cached', 0)} cached), {sampled} sampled [{versions}]{finish}"
     )

@@ -2,10 +2,8 @@
 
 import asyncio
 import json
-import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from datetime import datetime
 from typing import Annotated, Any
 
 import typer
@@ -15,6 +13,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from shared.cli.connect import AsJson, Connection, RunName, ago, console, table, with_store
+from shared.cli.service_rows import LONG_GONE_S, environments_of, services_of, workers_of
 from shared.documents.run import Run
 from shared.documents.states import OVER, DataStatus, RecordStatus, RunState, SlotStatus, TaskStatus
 from shared.errors import MalformedDocument
@@ -23,7 +22,6 @@ from shared.store.runs import STOPPED
 
 RATE_WINDOW_S = 60.0
 MAX_EXAMPLE_CHARS = 200
-LONG_GONE_S = 600.0  # workers that died earlier are only counted
 
 EXAMPLES = """Examples:
 
@@ -67,6 +65,7 @@ class RunStatus:
     metrics: dict[str, dict[str, dict[str, float]]]  # {split: {source: {name: mean of the last records}}}
     policies: list[PolicyStatus]
     services: list[dict[str, Any]]
+    environments: list[dict[str, Any]]
     workers: list[dict[str, Any]]
     rates: dict[str, float]
 
@@ -111,7 +110,7 @@ async def look(store: Store) -> RunStatus:
     malformed = await store.malformed.all()
     run = await _run(store)
     tasks = await store.tasks.count_by_status()
-    workers = await _workers(store)
+    workers = await workers_of(store)
     policies = [await _policy(store, policy) for policy in await store.questions.policies()]
     return RunStatus(
         run=store.run,
@@ -128,7 +127,8 @@ async def look(store: Store) -> RunStatus:
         set_aside=await store.questions.set_aside(),
         metrics={split: await store.questions.own_metrics(split) for split in tasks},
         policies=policies,
-        services=await _services(store),
+        services=await services_of(store),
+        environments=await environments_of(store),
         workers=workers,
         rates=await _rates(store, workers),
     )
@@ -192,48 +192,6 @@ async def _policy(store: Store, policy: str) -> PolicyStatus:
     return found
 
 
-async def _services(store: Store) -> list[dict[str, Any]]:
-    heard_of = await store.services.heard_of()
-    now = await store.questions.server_time()
-    return [
-        {
-            "url": s.url,
-            "policy": s.policy,
-            "version": s.version,
-            "status": s.status.value,
-            "running": s.running,
-            "waiting": s.waiting,
-            "capacity": s.capacity,
-            "heard": ago(s.heartbeat, now),
-            "live": s.id in heard_of,
-            "error": s.error,
-        }
-        for s in await store.services.all()
-    ]
-
-
-async def _workers(store: Store) -> list[dict[str, Any]]:
-    now = await store.questions.server_time()
-    live = {w.id for w in await store.workers.live()}
-    return [
-        {
-            "kind": w.kind,
-            "process": f"{w.host}:{w.pid}",
-            "doing": w.doing,
-            "heard": ago(w.heartbeat, now),
-            "live": w.id in live,
-            "gone": w.doing == STOPPED or (w.id not in live and _age_s(w.heartbeat, now) > LONG_GONE_S),
-            "stats": w.stats,
-            "alarms": w.alarms,
-        }
-        for w in await store.workers.all()
-    ]
-
-
-def _age_s(heartbeat: datetime | None, now: datetime) -> float:
-    return math.inf if heartbeat is None else (now - heartbeat).total_seconds()
-
-
 async def _rates(store: Store, workers: list[dict[str, Any]]) -> dict[str, float]:
     """Rates of the last minute from the records, and the sums of every `*_per_s` statistic over live workers."""
     records, tokens = await store.questions.finished_within(RATE_WINDOW_S)
@@ -273,6 +231,9 @@ def _render(now: RunStatus, every_worker: bool) -> Group:
         parts.append(_metrics(now.metrics))
     parts.append(_policies(now.policies))
     parts.append(_rows("engines", now.services, ("url", "policy", "version", "status", "running", "waiting", "heard")))
+    if now.environments:
+        names = ("url", "kinds", "running", "starting", "capacity", "version", "heard")
+        parts.append(_rows("environments", now.environments, names))
     gone = [] if every_worker else [worker for worker in now.workers if worker["gone"]]
     listed = [worker for worker in now.workers if worker not in gone]
     alive = f"workers: {sum(worker['live'] for worker in now.workers)} alive"

@@ -1,6 +1,8 @@
 """`tandem tasks import`: import a task file, or a mixture of several, into a run."""
 
+import asyncio
 import sys
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -14,9 +16,11 @@ from shared.errors import ConfigError
 from shared.names import DEFAULT_POLICY, TRAIN_SPLIT
 from shared.store import Store
 from shared.tasks.checks import Samplers, TaskCheck
+from shared.tasks.controllers import write_listed_tasks
 from shared.tasks.files import NUM_GENERATIONS, ImportResult, ImportTarget, import_task_file
 from shared.tasks.files import Progress as Report
 from shared.tasks.mix import TasksConfig, import_mix
+from shared.tasks.sampler_names import BUNDLED, SamplerTraits
 from shared.tasks.tables import Converted, Mapped
 from shared.tasks.tables import convert as convert_table
 from shared.user_code.loading import import_own
@@ -31,6 +35,8 @@ EXAMPLES = """Examples:
 `tandem tasks import grid train.jsonl --payload_model assets.gridworld.world:GridTask`  checks a custom sampler's metadata
 
 `tandem tasks import demo eval.jsonl --split eval --num_generations 1`  the held-out tasks
+
+`tandem tasks import demo --from agentrl://host:5020/dbbench-std`  the tasks that an environment's controller lists
 
 `tandem tasks import demo --config mix.yml`  several files, interleaved by weight: the section `tasks` of the YAML
 """
@@ -56,6 +62,10 @@ def group() -> None:
 def import_(
     run: RunName,
     file: Annotated[Path | None, typer.Argument(metavar="[FILE.jsonl]", help="One task on a line.")] = None,
+    source: Annotated[
+        str | None,
+        typer.Option("--from", metavar="agentrl://HOST:PORT/TASK", help="Instead of FILE: what an environment lists."),
+    ] = None,
     config: Annotated[
         Path | None,
         typer.Option("--config", metavar="MIX.yml", help="Instead of FILE: the sources in its section `tasks`."),
@@ -96,15 +106,16 @@ def import_(
 ) -> None:
     """Check task files and import them.
 
-    Each line is an object with **id** and **query**, and optionally **answer**, **scorer**, **answer_schema**
-    ("answer" or "boxed"), **tools**, **exclude_tools**, **system**, **max_turns**, **temperature**, **metadata**, **source**.
+    Each line is an object with **id** and **query**, and optionally **answer**, **scorer** or **scorers**, **answer_schema**
+    ("answer" or "boxed"), **tools**, **exclude_tools**, **sampler**, **system**, **max_turns**, **temperature**, **metadata**,
+    **source**.
 
     The whole file is checked before the first write. Repeating an import changes nothing: stored tasks with the same
     content stay, and an interrupted import continues. A stored task with different content is an error. Tasks are
     opened in the order of the file (of a mixture: by weight), after those imported before.
     """
-    if (file is None) == (config is None):
-        answer(_refuse("give either FILE.jsonl or --config MIX.yml"))
+    if [file, source, config].count(None) != 2:
+        answer(_refuse("give one of FILE.jsonl, --from agentrl://HOST:PORT/TASK and --config MIX.yml"))
     if epoch is not None and epochs is not None:
         answer(_refuse("--epoch and --epochs exclude each other: one epoch by number, or several from 0 on"))
     file_only: dict[str, object] = {"--split": split, "--epochs": epochs, "--epoch": epoch, "--at_version": at_version}
@@ -119,14 +130,17 @@ def import_(
         checks.append(check := TaskCheck(_samplers(config, scorer_modules)))
         with _bars() as progress:
             report = _reporter(progress)
-            if file is None:
+            if config is not None:
                 mix = TasksConfig.load(["--config", str(config)])
                 chosen_here: dict[str, Any] = {"policy": policy, "num_generations": num_generations}
                 return await import_mix(store, mix, **chosen_here, progress=report, check=check)
             chosen = range(epochs or 1) if epoch is None else (epoch,)
             model = None if payload_model is None else load_payload_model(payload_model)
             target = ImportTarget(split or TRAIN_SPLIT, policy, chosen, num_generations, at_version, model, check=check)
-            return await import_task_file(store, file, target, report)
+            with tempfile.TemporaryDirectory() as folder:
+                path = file if source is None else await asyncio.to_thread(write_listed_tasks, source, Path(folder))
+                assert path is not None, "one of them is given"
+                return await import_task_file(store, path, target, report)
 
     result = with_store(db_connection_string, run, work, must_exist=False)
     for text, count in (pair for check in checks for pair in check.warnings.items()):
@@ -148,7 +162,14 @@ def _samplers(config: Path | None, modules: Sequence[str] | None) -> Samplers:
             warn(f"{config}: {exc}. Its scorers are not known here")
             is_known = False
     knows_scorers = bool(named) and is_known and "sampler" not in settings  # a custom class may score on its own
-    return Samplers(knows_scorers=knows_scorers, has_judge=True if settings.get("agent_config_path") else None)
+    own = settings.get("samplers")
+    free = SamplerTraits(scores_itself=True, uses_tools=False)  # nothing is known of a custom class
+    return Samplers(
+        knows_scorers=knows_scorers,
+        has_judge=True if settings.get("agent_config_path") else None,
+        named=BUNDLED | {str(name): free for name in (own if isinstance(own, dict) else ())},
+        knows_samplers=isinstance(own, dict),
+    )
 
 
 @app.command(epilog=CONVERT_EXAMPLES)

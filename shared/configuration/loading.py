@@ -44,7 +44,7 @@ from shared.names import check_name, cut, shortened
 from shared.redaction import redacted, redacted_values
 
 LogLevel = Literal["DEBUG", "INFO", "WARNING", "ERROR"]
-SECTIONS = ("trainer", "sft", "export", "sampler", "keeper", "launch", "verify", "tasks", "mcp")
+SECTIONS = ("trainer", "sft", "export", "sampler", "keeper", "launch", "verify", "tasks", "mcp", "environments")
 POLICIES = "policies"
 OF_A_POLICY = ("trainer", "keeper", "launch")  # sections that a policy may have of its own
 LONGEST_MESSAGE = 1_000  # characters of one error: a rule may quote a value of any length
@@ -63,6 +63,7 @@ class ServiceConfig(BaseSettings):
     )
     section: ClassVar[str] = ""
     program: ClassVar[str] = ""
+    takes_database_variable: ClassVar[bool] = False  # DB_CONNECTION_STRING, also where no connection string is needed
 
     config: Path | None = Field(None, description="YAML file; the section with this service's name is read.")
 

@@ -22,6 +22,7 @@ SECRETS = (
     "data_db",
     "token",
     "gateway_token",
+    "environment_token",
 )  # every secret of every service, which the launcher keeps from children without need of it
 SECRET = {"secret": True}
 FILE_SUFFIX = "_FILE"

@@ -87,7 +87,8 @@ def given_variables(cls: type[BaseSettings], section: str) -> dict[str, Any]:
                     found[written] = source.prepare_field_value(name, setting.field, given[variable], False)
                 except ValueError as exc:
                     raise SettingsError(f'value of field "{name}" in {variable} cannot be parsed') from exc
-    needs_one = DATABASE in cls.model_fields and cls.model_fields[DATABASE].is_required() and DATABASE not in found
-    if needs_one and (database := given_secret(DATABASE_VARIABLE)) is not None:
+    field = cls.model_fields.get(DATABASE)
+    takes_one = field is not None and (field.is_required() or getattr(cls, "takes_database_variable", False))
+    if takes_one and DATABASE not in found and (database := given_secret(DATABASE_VARIABLE)) is not None:
         found[DATABASE] = database
     return found

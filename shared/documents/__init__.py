@@ -8,17 +8,15 @@ from shared.documents.data import (
     DispatchedSamplingTask,
     DispatchTokens,
     Record,
-    SampledResponse,
-    SampledTokens,
     Slot,
     Task,
     TaskPayload,
-    ToolCallResult,
     data_id,
     record_id,
     task_id,
 )
 from shared.documents.feedback import Feedback, ScoreWithoutFeedback
+from shared.documents.replies import SampledResponse, SampledTokens, ToolCallResult
 
 __all__ = [
     "Claim",

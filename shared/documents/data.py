@@ -20,10 +20,13 @@ from typing import Any, ClassVar, Literal, Self
 
 from pydantic import Field
 
+from shared.documents.actors import Actor, ActorName, Seated
 from shared.documents.agent_sessions import AgentSession, ClientRequest
 from shared.documents.agent_use import AgentUse
 from shared.documents.base import Document
 from shared.documents.feedback import MAX_DEADLINE_S, Feedback, ScoreWithoutFeedback
+from shared.documents.replies import SampledResponse, SampledTokens, ToolCallResult
+from shared.documents.scoring import MAX_SCORERS, GroupScore, Scoring, WeightedScorer
 from shared.documents.states import (
     BranchCause,
     DataStatus,
@@ -32,6 +35,7 @@ from shared.documents.states import (
     SlotStatus,
     TaskStatus,
 )
+from shared.names import SamplerName
 
 
 class TaskPayload(Document):
@@ -39,7 +43,16 @@ class TaskPayload(Document):
 
     query: str
     answer: str | list[str] | None = None  # any answer of a list is right
-    scorer: str | None = None  # None: the sampler's `default_scorer`
+    sampler: SamplerName | None = Field(  # who plays it, by name; None: the process's own
+        None,
+        exclude_if=lambda name: name is None,  # processes of earlier versions refuse the field
+    )
+    scorer: str | None = None  # None, and no `scorers`: the sampler's default
+    scorers: list[WeightedScorer] = Field(  # several, by weight, in place of `scorer`
+        [],
+        max_length=MAX_SCORERS,
+        exclude_if=lambda scorers: not scorers,  # processes of earlier versions refuse the field
+    )
     answer_schema: Literal["answer", "boxed"] = "answer"
     tools: list[str] | None = None  # names or patterns; None: every tool that the servers offer
     exclude_tools: list[str] = []  # names or patterns; wins over `tools`
@@ -49,6 +62,11 @@ class TaskPayload(Document):
     feedback_deadline_s: float | None = Field(None, ge=0, le=MAX_DEADLINE_S, strict=True)  # None: the sampler's
     min_pass_rate: float | None = Field(None, ge=0, le=1, strict=True)  # the curriculum: `store.tasks.skip_next_epoch`
     max_pass_rate: float | None = Field(None, ge=0, le=1, strict=True)
+    actors: dict[ActorName, Actor] = Field(
+        {}, exclude_if=lambda found: not found
+    )  # added to the sampler's; one of the same name replaces it
+    rounds: str | None = Field(None, exclude_if=lambda found: found is None)  # who speaks when; None: the sampler's
+    lineups: list[dict[ActorName, ActorName]] = Field([], exclude_if=lambda found: not found)  # empty: the sampler's
     metadata: dict[str, Any] = {}
 
     @property
@@ -57,6 +75,11 @@ class TaskPayload(Document):
         if self.answer is None:
             return ()
         return (self.answer,) if isinstance(self.answer, str) else tuple(self.answer)
+
+    @property
+    def scorer_names(self) -> tuple[str, ...]:
+        """The scorers that it names."""
+        return tuple(one.name for one in self.scorers) or ((self.scorer,) if self.scorer is not None else ())
 
     @property
     def has_pass_band(self) -> bool:
@@ -84,6 +107,10 @@ class Slot(Document):
         None  # of an episode that waits, or waited, for feedback; None: fails without
     )
     feedback: list[Feedback] = []
+    group_scorers: list[WeightedScorer] = Field(  # which its score still needs when the group is complete
+        [],
+        exclude_if=lambda scorers: not scorers,  # processes of earlier versions refuse the field
+    )
     error: str | None = None
 
 
@@ -107,6 +134,10 @@ class Task(Document):
     scores: list[float | None] = []  # by slot, after settlement; None: failed
     free_at: datetime  # earliest of its open and leased slots; used by the claim's index
     waiting_until: datetime | None = None  # earliest deadline of its slots that wait for feedback
+    scoring: Scoring | None = Field(None, exclude_if=lambda one: one is None)  # by group scorers, under way or failed
+    group_scores: list[GroupScore] = Field(
+        [], exclude_if=lambda scores: not scores
+    )  # written once; part of the slots' scores
     data_of: list[str] = []  # policies for which settlement wrote training data
     # Result of settlement: "ready" (and how many were dropped), "evaluated", or the reason for abandoning it.
     outcome: str | None = None
@@ -174,6 +205,7 @@ class Record(Document):
     last_trained_step: int | None = None
     revision: int = 0  # of the marks above; see `DBRecordData.revision`
     session: AgentSession | None = None  # None: a sampler plays it
+    actors: dict[str, Seated] = Field({}, exclude_if=lambda found: not found)  # by seat, of an episode that actors play
     created_at: datetime | None = None
     finished_at: datetime | None = None
 
@@ -199,32 +231,6 @@ class Record(Document):
         return self.session is None or dispatch in self.traj
 
 
-class ToolCallResult(Document):
-    """One tool call and its result. `result` is the text that the model read."""
-
-    id: str | None = None  # call id in the model's message and the tool's
-    name: str
-    arguments: dict[str, Any]
-    result: str
-    is_error: bool
-    duration_s: float
-    cut_chars: int = 0  # characters of the answer missing in `result`; all of them if it is a summary
-    raw: str | None = None  # the answer as JSON text, bounded; None if `result` contains all of it
-    retries: int = 0
-    summarized_by: AgentUse | None = None  # agent whose summary `result` is; with model None, no model wrote it
-
-
-class SampledResponse(Document):
-    """The engine's answer. `output_ids` (int32) and `output_logprobs` (float32) are packed, one entry per sampled token.
-    `message` is parsed from `text`; it omits content and reasoning that `text` contains verbatim."""
-
-    text: str
-    message: dict[str, Any]
-    output_ids: bytes
-    output_logprobs: bytes
-    finish_reason: str
-
-
 class DispatchedSamplingTask(Document):
     """One request to the engine and its answer.
 
@@ -236,7 +242,7 @@ class DispatchedSamplingTask(Document):
     collection: ClassVar[str] = "dispatched_sampling_tasks"
     id: str = Field(alias="_id")
     record: str
-    policy: str | None = None  # policy that took this turn; None: the record's
+    policy: str | None = None  # policy that took this turn, or a seat's label (`actors.py`); None: the record's
     thread: str | None = None  # conversation of the policy; None: its main one
     turn: int
     while_open: list[int] = []  # turns of other threads without a reply when this one was asked
@@ -250,6 +256,7 @@ class DispatchedSamplingTask(Document):
     service: str | None = None
     sampled_by: str | None = None  # policy whose engine sampled this turn; None: `policy` itself
     client: ClientRequest | None = None  # the agent's request, of an episode played through the gateway
+    played_by: AgentUse | None = None  # the API model that took this turn; it has no token ids
     response: SampledResponse | None = None
     weight_versions: list[tuple[int, int]] = []  # run lengths: (version, tokens)
     tool_calls: list[ToolCallResult] = []
@@ -265,13 +272,6 @@ class DispatchedSamplingTask(Document):
     def to_mongo(self) -> dict[str, Any]:
         """Omits defaults: with 20 tokens a reply, names of empty fields would dominate storage."""
         return self.model_dump(by_alias=True, exclude_defaults=True) | {"status": self.status}
-
-
-class SampledTokens(Document):
-    """The part of a `SampledResponse` that training reads."""
-
-    output_ids: bytes
-    output_logprobs: bytes
 
 
 class DispatchTokens(Document):

@@ -148,6 +148,10 @@ class InferenceService(Document):
     policy: str
     version: int
     follow_every: int = 1  # versions from one update to the next; above 1 it is a "lagging" one
+    serve_version: int | None = Field(  # the only version that it serves, for pinned actors; None: it follows
+        None,
+        exclude_if=lambda version: version is None,  # processes of earlier versions refuse the field
+    )
     status: ServiceStatus
     kind: str = "sglang"
     capacity: int = 0  # requests it runs at once
@@ -159,6 +163,23 @@ class InferenceService(Document):
     error: str | None = None
     wants_full: int | None = None  # the version that could not be put together: a full one at or after it would help
     heartbeat_s: float = 1.0  # how often its keeper means to be heard of
+    heartbeat: datetime | None = None
+
+
+class EnvironmentService(Document):
+    """One `python -m sampler.environments` that serves sessions of environments."""
+
+    collection: ClassVar[str] = "environment_services"
+    id: str = Field(alias="_id")  # its url
+    url: str  # base of the controller protocol, such as http://host:5020/api
+    kinds: list[str]  # names of its environments
+    capacity: int  # sessions that it plays at once
+    running: int = 0
+    starting: int = 0
+    version: str = ""  # of the program
+    host: str = ""
+    pid: int = 0
+    heartbeat_s: float = HEARTBEAT_S  # how often it means to be heard of
     heartbeat: datetime | None = None
 
 

@@ -147,12 +147,15 @@ class Termination(StrEnum):
     TIME_LIMIT = "time_limit"  # `episode_timeout_s` passed
     TOOL_FAILURE = "tool_failure"  # a tool server failed: infrastructure
     TOOL_SERVER_AWAY = "tool_server_away"  # a server was unavailable or busy: the slot was released at no cost
+    ENVIRONMENT_FAILURE = "environment_failure"  # an environment, or its service, failed: infrastructure
+    ENVIRONMENT_BUSY = "environment_busy"  # no service had room: the slot was released at no cost
     ENGINE_FAILURE = "engine_failure"  # no engine answered: infrastructure
     SCORER_FAILURE = "scorer_failure"  # the scorer crashed: infrastructure
     AGENT_CRASHED = "agent_crashed"  # the agent that plays through the gateway crashed: infrastructure
     AGENT_FAILURE = "agent_failure"  # no model of the browse or scorer agent answered: infrastructure
     NOT_STORABLE = "not_storable"  # external content made a document that MongoDB rejects
     MISCONFIGURED = "misconfigured"  # the task or run needs a missing tool, scorer or chat template feature
+    VERSION_AWAY = "version_away"  # no engine serves the version of a pinned actor: the slot was released at no cost
     CANCELLED = "cancelled"  # sampler drained, or lease lost
 
 

@@ -21,10 +21,10 @@ class TemporaryFolder:
     _lock: int
 
     @classmethod
-    def make(cls, prefix: str) -> "TemporaryFolder":
-        """Also removes what killed processes left of this prefix."""
-        for left in Path(tempfile.gettempdir()).glob(f"{prefix}*"):
-            _remove_if_left(left)
+    def make(cls, prefix: str, *, cleaning: bool = True) -> "TemporaryFolder":
+        """`cleaning`: also remove what killed processes left of this prefix, which looks at each folder of it."""
+        if cleaning:
+            remove_left(prefix)
         while True:
             path = Path(tempfile.mkdtemp(prefix=prefix))
             if (lock := _locked(path)) is not None:
@@ -50,7 +50,9 @@ def _locked(path: Path) -> int | None:
     return None
 
 
-def _remove_if_left(path: Path) -> None:
-    if (lock := _locked(path)) is not None:
-        shutil.rmtree(path, ignore_errors=True)
-        os.close(lock)
+def remove_left(prefix: str) -> None:
+    """What killed processes left of this prefix."""
+    for path in Path(tempfile.gettempdir()).glob(f"{prefix}*"):
+        if (lock := _locked(path)) is not None:
+            shutil.rmtree(path, ignore_errors=True)
+            os.close(lock)

@@ -21,8 +21,10 @@ from shared.names import check_run_name
 from shared.redaction import shown
 from shared.store.admission import AdmissionVerbs
 from shared.store.connecting import check_is_primary, connect, first_contact
+from shared.store.environments import EnvironmentVerbs
 from shared.store.evaluation import EvaluationVerbs
 from shared.store.feedback import FeedbackVerbs
+from shared.store.group_scores import GroupScoreVerbs
 from shared.store.leases import LeaseVerbs
 from shared.store.malformed import MalformedVerbs
 from shared.store.policies import ServiceVerbs, VersionVerbs
@@ -57,6 +59,7 @@ class Store:
         self.admission = AdmissionVerbs(database)
         self.evaluation = EvaluationVerbs(database, self.tasks)
         self.feedback = FeedbackVerbs(database)
+        self.group_scores = GroupScoreVerbs(database)
         self.records = RecordVerbs(database)
         self.tool_schemas = ToolSchemaVerbs(database)
         self.malformed = MalformedVerbs(database)
@@ -67,6 +70,7 @@ class Store:
         self.settings = SettingsVerbs(database)
         self.versions = VersionVerbs(database)
         self.services = ServiceVerbs(database)
+        self.environments = EnvironmentVerbs(database)
         self.workers = WorkerVerbs(database)
         self.leases = LeaseVerbs(database)
         self.questions = QuestionVerbs(database)

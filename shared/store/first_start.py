@@ -16,7 +16,7 @@ from pymongo import MongoClient
 from pymongo.errors import ConnectionFailure, OperationFailure, PyMongoError
 
 from shared.errors import ConfigError, StoreUnavailable
-from shared.store.users import ADMIN, Client, create_admin, prepare_users
+from shared.store.users import ADMIN, Client, create_admin, prepare_users, set_admin_password
 
 log = logging.getLogger(__name__)
 
@@ -27,16 +27,25 @@ NOT_YET = frozenset({94, 10107, 11602, 13435, 13436})  # no replica set yet, or 
 
 
 def prepare_server(
-    port: int, replica_set: str, member: str, admin_password: str, passwords: Mapping[str, str], timeout_s: float
+    port: int,
+    replica_set: str,
+    member: str,
+    admin_password: str,
+    passwords: Mapping[str, str],
+    timeout_s: float,
+    next_admin_password: str | None = None,
 ) -> None:
     """Prepare the server on this machine's `port`. `member`: HOST:PORT by which the clients of the set reach it.
 
+    `next_admin_password`: the administrator's from now on; an earlier call may have set it already.
     Raises StoreUnavailable, and ConfigError if its administrator has another password.
     """
     deadline = time.monotonic() + timeout_s
     with _client(port) as local:
         _until(deadline, f"MongoDB on port {port} to answer", lambda: bool(local.admin.command("hello")))
-        if not _may_log_in(port, admin_password):
+        if next_admin_password is not None and _may_log_in(port, next_admin_password):
+            admin_password = next_admin_password
+        elif not _may_log_in(port, admin_password):
             _begin(local, replica_set, member, admin_password, deadline)
             if not _may_log_in(port, admin_password):
                 raise ConfigError(
@@ -46,6 +55,9 @@ def prepare_server(
     with _client(port, admin_password) as admin:
         _until(deadline, "a primary", lambda: bool(admin.admin.command("hello")["isWritablePrimary"]))
         prepare_users(admin, passwords)
+        if next_admin_password is not None:
+            set_admin_password(admin, next_admin_password)
+            log.info("user %s has a new password", ADMIN)
 
 
 def _begin(local: Client, replica_set: str, member: str, admin_password: str, deadline: float) -> None:

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from pymongo.asynchronous.database import AsyncDatabase
 
 from shared.documents.base import Document as Model
-from shared.documents.run import InferenceService, PolicyVersion, Run, Worker
+from shared.documents.run import EnvironmentService, InferenceService, PolicyVersion, Run, Worker
 from shared.errors import MalformedDocument
 from shared.store.pipelines import NOW, literal
 from shared.store.retry import survives_outages
@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 
 Document = dict[str, Any]
 M = TypeVar("M", bound=Model)
-OF_THE_PRESENT: tuple[type[Model], ...] = (Run, PolicyVersion, InferenceService, Worker)
+OF_THE_PRESENT: tuple[type[Model], ...] = (Run, PolicyVersion, InferenceService, EnvironmentService, Worker)
 
 
 async def readable(model: type[M], found: AsyncIterable[Document]) -> list[M]:

@@ -114,10 +114,14 @@ class VersionVerbs:
         return result.upserted_id is not None
 
     async def get(self, policy: str, version: int) -> PolicyVersion:
-        document = await self._versions.find_one({"_id": f"{policy}:{version}"})
-        if document is None:
+        if (found := await self.find(policy, version)) is None:
             raise DataError(f"policy {policy}: no version {version} was ever published")
-        return PolicyVersion.from_mongo(document)
+        return found
+
+    async def find(self, policy: str, version: int) -> PolicyVersion | None:
+        """None: it was never published, or not yet."""
+        document = await self._versions.find_one({"_id": f"{policy}:{version}"})
+        return None if document is None else PolicyVersion.from_mongo(document)
 
     async def newest(self, policy: str) -> PolicyVersion | None:
         """The newest version of the surviving history, which engines should serve."""

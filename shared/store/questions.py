@@ -10,8 +10,10 @@ from typing import Any
 
 from pymongo.asynchronous.database import AsyncDatabase
 
+from shared.documents import Record
 from shared.documents.states import CLAIMABLE, NEVER_OPENED, DataStatus, RecordStatus, SlotStatus, TaskStatus
 from shared.names import EVAL_SPLIT, OWN_DATABASES, TRAIN_SPLIT
+from shared.store.malformed import read_or_tell
 from shared.store.pipelines import NOW
 
 Document = dict[str, Any]
@@ -20,12 +22,13 @@ MAX_ASKED = 1000  # distinct kinds of tasks that a start reads
 
 @dataclass(frozen=True, slots=True)
 class TaskDemand:
-    """The scorer and tools that a number of open tasks need."""
+    """The scorers, tools and sampler that a number of open tasks need."""
 
-    scorer: str | None
+    scorers: tuple[str, ...]
     tools: tuple[str, ...] | None
     exclude_tools: tuple[str, ...]
     num_tasks: int
+    sampler: str | None = None
 
 
 class QuestionVerbs:
@@ -46,6 +49,14 @@ class QuestionVerbs:
         """Names of databases that may be runs."""
         return sorted(set(await self._database.client.list_database_names()) - set(OWN_DATABASES))
 
+    async def seated_records(self, split: str, limit: int) -> list[Record]:
+        """Of the split's last `limit` scored records, those that actors played. Reads no more than `limit`."""
+        scored = [RecordStatus.SCORED.value, RecordStatus.READY.value, RecordStatus.ABANDONED.value]
+        where: Document = {"split": split, "status": {"$in": scored}, "finished_at": {"$ne": None}}
+        last = self._records.find(where).sort([("finished_at", -1)]).limit(limit).hint("recent")
+        found = [document async for document in last if document.get("actors") and document.get("score") is not None]
+        return [record for document in found if (record := read_or_tell(Record, document)) is not None]
+
     async def policies(self) -> list[str]:
         """Policies that have weights or tasks."""
         named = set(await self._database["policy_versions"].distinct("policy"))
@@ -53,7 +64,8 @@ class QuestionVerbs:
 
     async def asked_of_samplers(self, policy: str) -> list[TaskDemand]:
         """Demands of the claimable tasks, the most frequent first. Reads all of them: use it only at start."""
-        kind = {name: f"$payload.{name}" for name in ("scorer", "tools", "exclude_tools")}
+        kind = {name: f"$payload.{name}" for name in ("scorer", "tools", "exclude_tools", "sampler")}
+        kind["scorers"] = "$payload.scorers.name"
         where = {"policy": policy, "status": {"$in": CLAIMABLE}}
         stages: list[Document] = [
             {"$group": {"_id": kind, "n": {"$sum": 1}}},
@@ -64,8 +76,9 @@ class QuestionVerbs:
         async for row in await self._tasks.aggregate([{"$match": where}, *stages]):
             asked = {name: row["_id"].get(name) for name in kind}
             tools = None if asked["tools"] is None else _texts(asked["tools"])
-            scorer = asked["scorer"] if isinstance(asked["scorer"], str) else None
-            found.append(TaskDemand(scorer, tools, _texts(asked["exclude_tools"]), int(row["n"])))
+            scorers = _texts(asked["scorers"]) or _texts([asked["scorer"]])
+            sampler = asked["sampler"] if isinstance(asked["sampler"], str) else None
+            found.append(TaskDemand(scorers, tools, _texts(asked["exclude_tools"]), int(row["n"]), sampler))
         return found
 
     # ------------------------------------------------------------------ status

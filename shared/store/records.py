@@ -24,6 +24,7 @@ WRITTEN_WITH_THE_ANSWER = {
     "error",
     "service",
     "sampled_by",
+    "played_by",
     "response",
     "weight_versions",
     "continuations",

@@ -1,6 +1,7 @@
 """The pipelines of the task verbs: a slot is claimed, released or closed by one atomic update."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from shared.documents import Claim
@@ -21,10 +22,42 @@ Document = dict[str, Any]
 CLAIMABLE_NOW: Document = {"status": {"$in": CLAIMABLE}, "$expr": {"$lte": ["$free_at", NOW]}}
 
 
-def playable_without(scorers: Sequence[str], tools: bool) -> Document:
-    """Filter of tasks that need none of these scorers and, if `tools`, no tools."""
-    filters: Document = {"payload.scorer": {"$nin": list(scorers)}} if scorers else {}
-    return filters | ({"payload.tools": {"$in": [None, []]}} if tools else {})
+@dataclass(frozen=True, slots=True)
+class Unplayable:
+    """Tasks that a process leaves: of this sampler (None: that name none), with this scorer (None: any), and, if
+    `with_tools`, that name tools; if `without_scorer`, that name no scorer."""
+
+    sampler: str | None
+    scorer: str | None = None
+    with_tools: bool = False
+    without_scorer: bool = False
+
+
+def playable_without(left: Sequence[Unplayable], full_environments: Sequence[str] = ()) -> Document:
+    """Filter of tasks that are none of these, and of none of these environments."""
+    kinds: list[Document] = []
+    for one in left:
+        kind: Document = {"payload.sampler": one.sampler}
+        if one.scorer is not None:
+            kind["$or"] = [{"payload.scorer": one.scorer}, {"payload.scorers.name": one.scorer}]
+        if one.without_scorer:
+            kind |= {"payload.scorer": None, "payload.scorers": {"$in": [None, []]}}
+        kinds.append(kind | ({"payload.tools": {"$nin": [None, []]}} if one.with_tools else {}))
+    if full_environments:
+        kinds.append({"payload.metadata.environment": {"$in": list(full_environments)}})
+    return {"$nor": kinds} if kinds else {}
+
+
+def settled_without(left: Sequence[str] | None) -> Document:
+    """Filter of completed groups that these group scorers need not score any more; None: that none need score."""
+    ready: list[Document] = [
+        {"slots.group_scorers": {"$exists": False}},
+        {"group_scores.0": {"$exists": True}},
+        {"scoring.given_up": True},
+    ]
+    if left is None:
+        return {"$or": ready}
+    return {"$or": [*ready, {"slots.group_scorers.name": {"$nin": list(left)}}]} if left else {}
 
 
 def holding(claim: Claim, worker: str | None = None) -> Document:

@@ -72,6 +72,11 @@ def _checked(document: Document) -> Task:
     task = Task.from_mongo(document)
     if [slot.traj_id for slot in task.slots] != list(range(task.num_generations)):
         raise MalformedDocument("tasks", task.id, f"slots: expected traj_id 0 to {task.num_generations - 1}, in order")
+    for one in task.group_scores:
+        if not len(one.values) == len(one.reasons) == task.num_generations:
+            raise MalformedDocument(
+                "tasks", task.id, f"group_scores of {one.scorer}: expected {task.num_generations} values"
+            )
     for slot in task.slots:
         if slot.status is SlotStatus.SCORED and (slot.record_id is None or slot.score is None):
             raise MalformedDocument("tasks", task.id, f"slots.{slot.traj_id}: scored, without a record_id or a score")

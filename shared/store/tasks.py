@@ -13,10 +13,11 @@ from pymongo.asynchronous.collection import AsyncCollection
 from pymongo.asynchronous.database import AsyncDatabase
 from pymongo.errors import BulkWriteError
 
-from shared.documents import Claim, Task, task_id
-from shared.documents.passing import num_passed
+from shared.documents import Claim, Task
+from shared.documents.scoring import WeightedScorer, of_group
 from shared.documents.states import NEVER_OPENED, PLAYED, UNENDED, SlotStatus, TaskStatus
 from shared.errors import LeaseLost
+from shared.store.curriculum import skipping
 from shared.store.malformed import MalformedVerbs, readable
 from shared.store.pipelines import (
     LEAST_FREE_AT,
@@ -29,7 +30,15 @@ from shared.store.pipelines import (
     merge_slot,
 )
 from shared.store.retry import DUPLICATE_KEY, survives_outages
-from shared.store.slots import CLAIMABLE_NOW, claim_pipeline, close_group, holding, playable_without
+from shared.store.slots import (
+    CLAIMABLE_NOW,
+    Unplayable,
+    claim_pipeline,
+    close_group,
+    holding,
+    playable_without,
+    settled_without,
+)
 from shared.store.spoilt_tasks import SpoiltTasks
 
 Document = dict[str, Any]
@@ -101,20 +110,20 @@ class TaskVerbs:
         seq_limit: int | None,
         served_versions: Sequence[int] = (),
         max_failures: int,
-        without_scorers: Sequence[str] = (),
-        without_tools: bool = False,
+        without: Sequence[Unplayable] = (),
         untold: bool = False,
+        full_environments: Sequence[str] = (),
     ) -> Claim | None:
         """Lease the first free slot, or one with an expired lease, of the earliest playable task; None: there is none.
 
         `seq_limit` is the admission gate (None: no gate). Tasks bound to a version are offered only while an engine serves
         it. A slot whose lease expired or that failed `max_failures` times becomes failed instead of being leased.
-        `without_scorers`, `without_tools`: skip tasks that need these scorers, or any tools. `untold`: its agent is told later.
+        `without`, `full_environments`: skip these. `untold`: its agent is told later.
         """
         where: Document = {"policy": policy, "split": split, "at_version": {"$in": [None, *served_versions]}}
         if seq_limit is not None:
             where["seq"] = {"$lt": seq_limit}
-        where |= CLAIMABLE_NOW | playable_without(without_scorers, without_tools)
+        where |= CLAIMABLE_NOW | playable_without(without, full_environments)
         while True:
             document = await self._spoilt.update(where, claim_pipeline(worker, lease_s, max_failures, untold=untold))
             if document is None:
@@ -160,21 +169,30 @@ class TaskVerbs:
 
     # ------------------------------------------------------------------ the end of an episode
 
-    async def finish_slot(self, claim: Claim, score: float) -> bool:
-        """Store the episode's score. Returns True if the slot was the group's last. Raises LeaseLost."""
+    async def finish_slot(self, claim: Claim, score: float, group_scorers: Sequence[WeightedScorer] = ()) -> bool:
+        """Store the episode's score, and which scorers will score it with its group. Returns True if the slot was the group's
+        last. Raises LeaseLost."""
         change = {"status": SlotStatus.SCORED.value, "score": score, "record_id": claim.record_id, "error": None}
+        change |= of_group(group_scorers)
         return await self._leave(claim, literals(change), ends=[SlotStatus.SCORED])
 
-    async def await_feedback(self, claim: Claim, deadline_s: float, *, score_without: float | None) -> bool:
+    async def await_feedback(
+        self,
+        claim: Claim,
+        deadline_s: float,
+        *,
+        score_without: float | None,
+        group_scorers: Sequence[WeightedScorer] = (),
+    ) -> bool:
         """End the lease of an episode whose score comes later, within `deadline_s`; without feedback it gets `score_without`,
-        or fails (None). Returns True if the group has ended, which it has only if this is a repetition. Raises LeaseLost.
-        """
+        or fails (None). Returns True if the group has ended: only if this is a repetition. Raises LeaseLost."""
         change = {
             "status": SlotStatus.WAITING.value,
             "free_at": after(deadline_s),
             "score_without_feedback": literal(score_without),
             "record_id": literal(claim.record_id),
             "error": None,
+            **literals(of_group(group_scorers)),
         }
         return await self._leave(claim, change, ends=PLAYED_TO_THE_END)
 
@@ -191,11 +209,11 @@ class TaskVerbs:
         }
         return await self._leave(claim, change, ends=[SlotStatus.OPEN, SlotStatus.FAILED])
 
-    async def release_slot(self, claim: Claim) -> bool:
-        """Release the slot without counting a failure (draining). Raises LeaseLost."""
+    async def release_slot(self, claim: Claim, delay_s: float = 0.0) -> bool:
+        """Release the slot without counting a failure (draining); free from `delay_s` on. Raises LeaseLost."""
         change = {
             "status": SlotStatus.OPEN.value,
-            "free_at": NOW,
+            "free_at": after(delay_s) if delay_s else NOW,
             "worker": None,
             "record_id": literal(claim.record_id),
         }
@@ -219,21 +237,21 @@ class TaskVerbs:
 
     async def _left_before(self, claim: Claim, ends: Sequence[SlotStatus]) -> Document | None:
         """The task, if this attempt has already ended its slot, that is, if the acknowledgement of the first try was lost."""
-        ended = {
-            "traj_id": claim.traj_id,
-            "attempt": claim.attempt,
-            "record_id": claim.record_id,
-            "status": {"$in": list(ends)},
-        }
+        ended: Document = {"traj_id": claim.traj_id, "attempt": claim.attempt}
+        ended |= {"record_id": claim.record_id, "status": {"$in": list(ends)}}
         return await self._tasks.find_one({"_id": claim.task.id, "slots": {"$elemMatch": ended}}, {"status": 1})
 
     # ------------------------------------------------------------------ settlement
 
-    async def claim_settlement(self, worker: str, *, policy: str, lease_s: float) -> Task | None:
-        """Lease a completed group for settlement; after a crash of the settler its lease expires and another takes over."""
+    async def claim_settlement(
+        self, worker: str, *, policy: str, lease_s: float, left: Sequence[str] | None = None
+    ) -> Task | None:
+        """Lease a completed group for settlement; after a crash of the settler its lease expires and another takes over.
+        `left`: group scorers whose groups are left to others; None: all groups that group scorers have to score."""
+        due: Document = {"policy": policy, "status": TaskStatus.COMPLETED.value, "$expr": {"$lte": ["$free_at", NOW]}}
         while True:
             document = await self._tasks.find_one_and_update(
-                {"policy": policy, "status": TaskStatus.COMPLETED.value, "$expr": {"$lte": ["$free_at", NOW]}},
+                due | settled_without(left),
                 [{"$set": {"free_at": after(lease_s), "settler": literal(worker)}}],
                 return_document=ReturnDocument.AFTER,
             )
@@ -270,26 +288,8 @@ class TaskVerbs:
         A task that was already opened is played, and so is one whose predecessor was skipped or has no score: a task
         skipped in one epoch is considered again in the one after.
         """
-        scores = [slot.score for slot in task.slots if slot.status is SlotStatus.SCORED and slot.score is not None]
-        if not scores:
-            return False
-        rate = num_passed(scores) / len(scores)
-        outside = [{"payload.min_pass_rate": {"$gt": rate}}, {"payload.max_pass_rate": {"$lt": rate}}]
-        result = await self._tasks.update_one(
-            {
-                "_id": task_id(task.policy, task.split, task.epoch + 1, task.tid),
-                "status": TaskStatus.CREATED.value,
-                "$or": outside,
-            },
-            {
-                "$set": {
-                    "status": TaskStatus.SKIPPED.value,
-                    "outcome": f"skipped: {num_passed(scores)} of {len(scores)} episodes passed in epoch {task.epoch}",
-                },
-                "$currentDate": {"settled_at": True},
-            },
-        )
-        return result.modified_count == 1
+        change = skipping(task)
+        return change is not None and (await self._tasks.update_one(*change)).modified_count == 1
 
     async def ended_of(self, ids: Sequence[str]) -> list[Task]:
         """Tasks among `ids` with every slot scored or failed."""

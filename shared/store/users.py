@@ -35,7 +35,7 @@ BROWSE = (
 
 DATA = ("tasks", "records", "dispatched_sampling_tasks", "record_data", "tool_schemas")
 TOLD = ("runs", "settings", "workers", "malformed_documents")  # what every service says of itself
-PUBLISHED = ("policy_versions", "inference_services", "trained_steps", "leases")
+PUBLISHED = ("policy_versions", "inference_services", "environment_services", "trained_steps", "leases")
 COLLECTIONS = (*DATA, *TOLD, *PUBLISHED)
 EVERY = ""  # in a role's resource: every database, every collection
 
@@ -72,7 +72,10 @@ def _rights(**groups: Iterable[str]) -> dict[str, tuple[str, ...]]:
 
 
 ROLES = (
-    Role("sampler", _rights(add=(*DATA, *TOLD), read=("policy_versions", "inference_services"))),
+    Role(
+        "sampler",
+        _rights(add=(*DATA, *TOLD), read=("policy_versions", "inference_services"), write=("environment_services",)),
+    ),
     Role("keeper", _rights(add=(*TOLD, "policy_versions", "leases"), write=("inference_services",), read=("tasks",))),
     Role(
         "trainer",
@@ -99,6 +102,10 @@ def prepare_users(admin: Client, passwords: Mapping[str, str]) -> None:
 def create_admin(local: Client, password: str) -> None:
     """The first user, which MongoDB lets be created without one, over a connection from its own machine."""
     local.admin.command("createUser", ADMIN, pwd=password, roles=["root"], mechanisms=["SCRAM-SHA-256"])
+
+
+def set_admin_password(admin: Client, password: str) -> None:
+    admin.admin.command("updateUser", ADMIN, pwd=password, mechanisms=["SCRAM-SHA-256"])
 
 
 def _role_name(role: Role) -> str:

@@ -1,15 +1,17 @@
-"""Import-time checks that a run's samplers can play a task: its scorer, its judge, its tools.
+"""Import-time checks that a run's samplers can play a task: its sampler, its scorer, its judge, its tools.
 
 Promise: a task is refused only for certain errors. What only the samplers can know gives one warning for all equal tasks.
 """
 
 import difflib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from shared.documents import TaskPayload
 from shared.store.questions import MAX_ASKED, TaskDemand
+from shared.tasks.rubrics import RUBRIC_KEY, rubric_problem
+from shared.tasks.sampler_names import BUNDLED, SamplerTraits
 from shared.tasks.scorer_names import SCHEMA_KEY, needs_judge
 from shared.user_code.payload import shown
 
@@ -23,8 +25,12 @@ class Samplers:
 
     knows_scorers: bool = False  # exactly those of `shared.tasks.scorer_names`
     has_judge: bool | None = None
-    has_tools: bool | None = None
-    scores_itself: bool = False  # a sampler class that overrides `evaluate_record` may ignore scorers
+    has_tools: bool | None = None  # tool servers
+    default: SamplerTraits = BUNDLED["mcp"]  # of tasks that name no sampler
+    named: Mapping[str, SamplerTraits] = field(default_factory=lambda: BUNDLED)
+    knows_samplers: bool = False  # exactly those of `named`
+    lacking: Mapping[str, str] = field(default_factory=dict)  # by name: the setting without which they cannot play it
+    elsewhere: str | None = None  # a name that other processes than these play
 
 
 class TaskCheck:
@@ -39,15 +45,37 @@ class TaskCheck:
         kind = (tools, tuple(payload.exclude_tools))
         if kind in self._asked or len(self._asked) < MAX_ASKED:
             self._asked[kind] = self._asked.get(kind, 0) + 1
-        if tools and self._samplers.has_tools is False:
+        yield from self._sampler_problems(payload.sampler)
+        traits = self._traits(payload.sampler)
+        if tools and traits is not None and traits.uses_tools and self._samplers.has_tools is False:
             yield f'"tools" names {shown(tools[0])}, but the samplers have no tool servers; give --mcp_manager_url'
-        if payload.scorer is not None and not self._samplers.scores_itself:
-            yield from self._scorer_problems(payload.scorer, payload)
+        if traits is not None and not traits.scores_itself:
+            for scorer in payload.scorer_names:
+                yield from self._scorer_problems(scorer, payload)
 
     @property
     def asked(self) -> list[TaskDemand]:
         """The tools that the tasks name."""
-        return [TaskDemand(None, tools, exclude, n) for (tools, exclude), n in self._asked.items()]
+        return [TaskDemand((), tools, exclude, n) for (tools, exclude), n in self._asked.items()]
+
+    def _traits(self, sampler: str | None) -> SamplerTraits | None:
+        return self._samplers.default if sampler is None else self._samplers.named.get(sampler)
+
+    def _sampler_problems(self, sampler: str | None) -> Iterator[str]:
+        samplers = self._samplers
+        if sampler is None:
+            return
+        found = f'"sampler" is {shown(sampler)}'
+        if sampler in samplers.lacking:
+            yield f"{found}, for which the samplers lack a setting: {samplers.lacking[sampler]}"
+        elif sampler == samplers.elsewhere:
+            self._warn(f"{found}: they wait for a gateway (python -m sampler.gateway), which is started by itself")
+        elif sampler not in samplers.named:
+            found = f"{found}; expected {_nearest(sampler, samplers.named)}"
+            if samplers.knows_samplers:
+                yield f"{found}, or one that the setting samplers gives to a class"
+            else:
+                self._warn(f"{found}. Samplers without it (setting samplers) skip these tasks")
 
     def _scorer_problems(self, scorer: str, payload: TaskPayload) -> Iterator[str]:
         known = needs_judge()
@@ -65,6 +93,11 @@ class TaskCheck:
                 self._warn(f"{needed}. Samplers without it skip these tasks")
         if scorer == SCHEMA_KEY and not isinstance((payload.metadata or {}).get(SCHEMA_KEY), dict):
             yield f'"scorer" is "{SCHEMA_KEY}", which needs a schema; expected an object in "metadata.{SCHEMA_KEY}"'
+        if (
+            scorer == "judge_rubric"
+            and (problem := rubric_problem((payload.metadata or {}).get(RUBRIC_KEY))) is not None
+        ):
+            yield f'"scorer" is "judge_rubric": {problem}'
         if scorer in COMPARING and not any(answer.strip() for answer in payload.accepted):
             yield f'"scorer" is {shown(scorer)}, which compares with an answer; expected "answer"'
 
@@ -73,7 +106,7 @@ class TaskCheck:
             self.warnings[text] = self.warnings.get(text, 0) + 1
 
 
-def _nearest(scorer: str, known: Mapping[str, Any]) -> str:
-    if close := difflib.get_close_matches(scorer, known, n=1, cutoff=0.6):
+def _nearest(name: str, known: Mapping[str, Any]) -> str:
+    if close := difflib.get_close_matches(name, known, n=1, cutoff=0.6):
         return f'"{close[0]}"'
     return f"one of {', '.join(sorted(known))}"

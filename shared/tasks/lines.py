@@ -15,17 +15,24 @@ import bson.errors
 from pydantic import BaseModel, ValidationError
 
 from shared.documents import TaskPayload
+from shared.documents.scoring import repeated
 from shared.errors import ConfigError
 from shared.files.json_file import GivenTwice, load_json
 from shared.names import check_label
 from shared.tasks.arrays import NotAnArray, array_elements, is_array
+from shared.tasks.rounds import WrongRounds, check_rounds
 from shared.user_code.payload import own_payload_problems, shown
 
 MAX_ERRORS = 20
 MAX_LINE_BYTES = 8 << 20  # half of MongoDB's limit for a document
 PAYLOAD_FIELDS = tuple(TaskPayload.model_fields)
 FIELDS = ("id", "source", *PAYLOAD_FIELDS)
-SAME = {"question": "query", "task_id": "id", "system_prompt": "system"}  # names in other systems' files
+SAME = {
+    "question": "query",
+    "task_id": "id",
+    "system_prompt": "system",
+    "agent_name": "sampler",
+}  # names in other systems' files
 KNOWN = frozenset(FIELDS)
 
 
@@ -199,9 +206,17 @@ def _payload_problems(payload: Mapping[str, Any]) -> Iterator[str]:
             and read.min_pass_rate > read.max_pass_rate
         ):
             yield f'"min_pass_rate" is {read.min_pass_rate:g}; expected at most "max_pass_rate", {read.max_pass_rate:g}'
+        if read.scorer is not None and read.scorers:
+            yield '"scorer" and "scorers" are both given; expected one of them'
+        if (twice := repeated(read.scorers)) is not None:
+            yield f'"scorers" names {shown(twice)} twice; expected each scorer once'
+        if read.rounds is not None:
+            check_rounds(read.rounds)
         bson.encode(payload)
     except ValidationError as exc:
         yield from (_explain(error) for error in exc.errors() if error["loc"][0] != "answer")
+    except WrongRounds as exc:
+        yield str(exc)
     except (OverflowError, bson.errors.InvalidDocument, UnicodeEncodeError) as exc:
         yield f"MongoDB cannot store it: {exc}"
 
@@ -209,7 +224,9 @@ def _payload_problems(payload: Mapping[str, Any]) -> Iterator[str]:
 EXPECTED = {
     "query": "a text",
     "answer": "a text or a number, a list of them (any is right), or null",
+    "sampler": "a text (the name of a sampler: mcp, agent, environment, or one of the setting samplers) or null",
     "scorer": "a text (the name of a scorer) or null",
+    "scorers": 'a list of {"name": a scorer, "weight": a number} (at most 20)',
     "answer_schema": '"answer" or "boxed"',
     "tools": "a list of tool names, or null for all",
     "exclude_tools": "a list of tool names",
@@ -219,6 +236,9 @@ EXPECTED = {
     "feedback_deadline_s": "seconds (0: the score is due at the episode's end), or null",
     "min_pass_rate": "a number from 0 to 1, or null",
     "max_pass_rate": "a number from 0 to 1, or null",
+    "actors": 'actors by name, such as {"Bob": {"policy": "main"}, "Rival": {"policy": "main", "at": 40}}',
+    "rounds": "a text such as A -> (B/C)*2 -> *, or null",
+    "lineups": 'a list of seats with their actors, such as [{"X": "Bob", "O": "Rival"}]',
     "metadata": "an object",
 }
 

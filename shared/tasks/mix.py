@@ -20,6 +20,7 @@ from typing import Any, ClassVar, Literal
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from shared.configuration.loading import ServiceConfig
+from shared.documents.scoring import WeightedScorer, repeated
 from shared.errors import ConfigError
 from shared.names import EVAL_SPLIT, TRAIN_SPLIT, SourceName, SplitName
 from shared.store import Store
@@ -37,7 +38,7 @@ from shared.tasks.files import (
 from shared.tasks.lines import check_task_file, lines_of
 
 SETTINGS = (
-    *("scorer", "answer_schema", "tools", "exclude_tools", "system"),
+    *("sampler", "scorer", "scorers", "answer_schema", "tools", "exclude_tools", "system"),
     *("max_turns", "temperature", "min_pass_rate", "max_pass_rate"),
 )
 
@@ -56,7 +57,9 @@ class TaskSource(BaseModel):
     num_generations: int | None = Field(
         None, gt=0, strict=True, description="Episodes per task; None: the import's default."
     )
+    sampler: str | None = None
     scorer: str | None = None
+    scorers: list[WeightedScorer] | None = None
     answer_schema: Literal["answer", "boxed"] | None = None
     tools: list[str] | None = None
     exclude_tools: list[str] | None = None
@@ -71,6 +74,14 @@ class TaskSource(BaseModel):
         low, high = self.min_pass_rate, self.max_pass_rate
         if low is not None and high is not None and low > high:
             raise ValueError(f"{self.name}: min_pass_rate {low} is above max_pass_rate {high}")
+        return self
+
+    @model_validator(mode="after")
+    def scorers_are_named_once(self) -> "TaskSource":
+        if self.scorer is not None and self.scorers:
+            raise ValueError(f"{self.name}: scorer and scorers are both set; expected one of them")
+        if self.scorers and (twice := repeated(self.scorers)) is not None:
+            raise ValueError(f"{self.name}: scorers names {twice!r} twice; expected each scorer once")
         return self
 
     @model_validator(mode="after")

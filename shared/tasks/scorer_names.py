@@ -6,10 +6,15 @@ Known scorers are those that come with the sampler and those that an imported mo
 BUNDLED = {
     "agentcpm": True,
     "asearcher": True,
+    "diversity": False,
     "exact_match": False,
     "f1": False,
     "includes": False,
     "json_schema": False,
+    "judge_pairs": True,
+    "judge_rank": True,
+    "judge_rubric": True,
+    "judge_score": True,
     "math": False,
 }
 SCHEMA_KEY = "json_schema"  # in the metadata of tasks of this scorer

@@ -10,7 +10,7 @@ the data flattens again and must get the same tree, bit for bit.
 """
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -42,8 +42,10 @@ def flatten(
     advantages: Mapping[str, float],
     *,
     trained: bool = True,
+    context: Collection[str] = (),
 ) -> RecordTree:
-    """Build the tree of a record's answered dispatches, each with its entry of `advantages`. Without `trained` none has a loss.
+    """Build the tree of a record's answered dispatches, each with its entry of `advantages`. Without `trained` none has a loss,
+    and those of `context` have none.
 
     Raises DataError if the dispatches contradict each other, or none was answered.
     """
@@ -52,7 +54,11 @@ def flatten(
         raise DataError(f"record {record_id}: none of its {len(dispatches)} dispatches was answered")
     used = [
         TreeDispatch(
-            d.id, d.turn, advantages[d.id], float(d.sampling_params["temperature"]), trained and d.sampled_by is None
+            d.id,
+            d.turn,
+            advantages[d.id],
+            float(d.sampling_params["temperature"]),
+            trained and d.sampled_by is None and d.id not in context,
         )
         for d in in_tree
     ]

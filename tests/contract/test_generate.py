@@ -173,7 +173,8 @@ async def test_ids_are_heard_while_they_are_sampled(engine: Engine, client: Engi
     assert (found.finish_reason, len(found.output_ids)) == ("length", 200)
     assert found.version_runs == [[engine.label, 200]]
     engine.reference.assert_truthful(PROMPT, found, 1.0)
-    assert len(heard) >= 2
+    assert heard, "a fast engine may end within the first pause, and what comes last is told with the reply"
+    assert len(heard[0]) < 200
     assert all(found.output_ids[: len(ids)] == ids for ids in heard)
     with pytest.raises(ContextTooLong):
         await client.generate(engine.url, [5] * (CONTEXT + 5), sampling, rid="long", on_ids=heard.append)

@@ -41,6 +41,27 @@ async def test_an_engine_with_follow_every_n_loads_only_every_nth_version(
         assert wire.asked.count("/update_weights_from_disk") == before + 1
 
 
+async def test_an_engine_with_serve_version_goes_back_to_it_and_stays_while_newer_ones_appear(
+    engine: Engine, store: Store, until: Until
+) -> None:
+    async with keeping(engine, store, until) as kept:
+        for version in (1, 2):
+            await kept.announce(engine.weights(version))
+        await kept.serves(2)
+    async with keeping(engine, store, until, wire := Wire(), first=1, serve_version=1) as kept:
+        assert (await kept.ask()).generation.version_runs == [[1, 8]]
+        loads, before = wire.asked.count("/v1/loads"), wire.asked.count("/update_weights_from_disk")
+        await kept.announce(engine.weights(3))
+
+        async def has_looked() -> bool:  # both of its loops have the same period
+            return wire.asked.count("/v1/loads") > loads + 10
+
+        await until(has_looked)
+        assert ((await kept.service()).version, (await kept.service()).serve_version) == (1, 1)
+        assert wire.asked.count("/update_weights_from_disk") == before
+        assert (await kept.ask()).generation.version_runs == [[1, 8]]
+
+
 async def test_retract_keeps_requests_and_names_both_versions(engine: Engine, store: Store, until: Until) -> None:
     async with keeping(engine, store, until, weight_update_mode="retract") as kept:
         flight = await kept.fly()

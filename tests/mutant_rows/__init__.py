@@ -1,13 +1,16 @@
 """The list of `python -m tests.mutants`: each row takes one protection out, and names the test that fails then."""
 
 from tests.mutant_rows import (
+    actors,
     engines,
+    environments,
     episodes,
     feedback,
     gateway,
     gateway_agents,
     gateway_attempts,
     launch,
+    mcp_clients,
     mcp_docker,
     mcp_native,
     store,
@@ -16,13 +19,16 @@ from tests.mutant_rows import (
 from tests.mutant_rows.mutant import Mutant
 
 MUTANTS: tuple[Mutant, ...] = (
+    *actors.MUTANTS,
     *engines.MUTANTS,
+    *environments.MUTANTS,
     *episodes.MUTANTS,
     *feedback.MUTANTS,
     *gateway.MUTANTS,
     *gateway_agents.MUTANTS,
     *gateway_attempts.MUTANTS,
     *launch.MUTANTS,
+    *mcp_clients.MUTANTS,
     *mcp_docker.MUTANTS,
     *mcp_native.MUTANTS,
     *store.MUTANTS,

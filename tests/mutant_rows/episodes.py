@@ -5,6 +5,10 @@ from tests.mutant_rows.mutant import Mutant
 LEASES = "tests/sampler/test_service_leases.py"
 THREADS = "tests/sampler/test_threads.py"
 REFUSALS = "tests/sampler/test_thread_refusals.py"
+WEIGHTED = "tests/sampler/test_weighted_scorers.py"
+FAULTS = "tests/sampler/test_group_scorer_faults.py"
+GROUPS = "tests/sampler/test_group_scorers.py"
+BY_TASK = "tests/sampler/test_samplers_by_task.py"
 STATE = "tests/sampler/test_thread_state.py"
 
 MUTANTS = (
@@ -138,8 +142,8 @@ MUTANTS = (
     Mutant(
         "own code: a judge's keys are in no details",
         "sampler/scorers/registry.py",
-        "details=without(keys, ",
-        "details=without([], ",
+        "return without(keys, value) if keys else value",
+        "return value",
         "tests/sampler/test_own_scorers.py::test_a_scorers_own_judge_receives_the_key_and_no_output_contains_it",
     ),
     Mutant(
@@ -164,5 +168,117 @@ MUTANTS = (
         "            self._unwritten.pop(one.id, None)\n",
         "        self._unwritten.clear()\n",
         f"{REFUSALS}::test_a_request_that_was_asked_while_the_others_were_written_is_written_too",
+    ),
+    Mutant(
+        "samplers by task: a name that this process lacks is claimed no more",
+        "sampler/service/playable.py",
+        "self.left += [kind for kind in kinds if kind not in self.left]",
+        "pass",
+        f"{BY_TASK}::test_a_name_that_this_process_lacks_is_left_to_others_at_once_and_told",
+    ),
+    Mutant(
+        "samplers by task: a scorer is unusable for the samplers that need it alone",
+        "shared/store/slots.py",
+        'kind: Document = {"payload.sampler": one.sampler}',
+        "kind: Document = {}",
+        f"{BY_TASK}::test_an_unknown_scorer_of_one_sampler_does_not_keep_the_tasks_of_another",
+    ),
+    Mutant(
+        "samplers by task: a gateway leaves the tasks of samplers",
+        "sampler/kinds.py",
+        "if name not in self._named:",
+        "if False:",
+        "tests/sampler/gateway/test_external.py::test_a_gateway_offers_what_names_no_sampler_or_external",
+    ),
+    Mutant(
+        "several scorers: there is no score if one of them fails",
+        "sampler/scoring.py",
+        "            raise one\n",
+        "            one = Score(0.0)\n",
+        f"{WEIGHTED}::test_if_one_of_them_fails_there_is_no_score",
+    ),
+    Mutant(
+        "several scorers: a task of which one is unknown is left",
+        "shared/store/slots.py",
+        '{"payload.scorers.name": one.scorer}',
+        '{"payload.scorer": None}',
+        f"{WEIGHTED}::test_tasks_of_which_one_scorer_is_unknown_are_left_to_others",
+    ),
+    Mutant(
+        "scorers that are not async run in a thread",
+        "sampler/scorers/calling.py",
+        "await threads.run(lambda: function(*positional, **keywords))",
+        "function(*positional, **keywords)",
+        f"{WEIGHTED}::test_a_scorer_that_is_not_async_runs_in_a_thread_and_may_hang",
+    ),
+    Mutant(
+        "group scorers: an attempt that is over keeps no scores",
+        "shared/store/group_scores.py",
+        '{"_id": task.id, **UNSCORED, "scoring.attempt": attempt},',
+        '{"_id": task.id, **UNSCORED},',
+        f"{GROUPS}::test_scores_of_an_attempt_that_is_over_change_nothing",
+    ),
+    Mutant(
+        "group scorers: a group is abandoned in the end, without a number",
+        "sampler/settlement/settle.py",
+        "if (reason := given_up(task)) is not None:",
+        "if (reason := None) is not None:",
+        f"{GROUPS}::test_a_judge_that_is_down_delays_the_group_and_at_last_abandons_it_without_a_number",
+    ),
+    Mutant(
+        "group scorers: a stopped sampler frees the group",
+        "sampler/settlement/group_scoring.py",
+        "            await asyncio.shield(self._postpone(task.id, attempt))\n",
+        "",
+        f"{GROUPS}::test_a_sampler_that_is_stopped_frees_the_group_at_once",
+    ),
+    Mutant(
+        "group scorers: records get the group's scores if the sampler dies before",
+        "sampler/settlement/settle.py",
+        "    await store.group_scores.write_records(task)\n",
+        "",
+        f"{GROUPS}::test_a_group_scorers_values_are_part_of_the_score_of_slots_records_and_data",
+    ),
+    Mutant(
+        "group scorers: a ranking has each number once",
+        "sampler/scorers/relative.py",
+        "raise Unreadable(f'That is no ranking.",
+        "str(f'That is no ranking.",
+        "tests/sampler/test_relative_scorers.py::test_a_ranking_that_is_none_is_asked_for_again_and_never_taken",
+    ),
+    Mutant(
+        "judges: a number that was not asked for is asked for again",
+        "sampler/scorers/judged.py",
+        "or score != round(score) or not 0 <= score <= BEST:",
+        "or score != round(score):",
+        "tests/sampler/test_judged_numbers.py::test_what_is_not_as_asked_is_asked_for_again_and_is_never_a_number",
+    ),
+    Mutant(
+        "group scorers: a group that needs one is settled by none that does not know it",
+        "shared/store/slots.py",
+        '        return {"$or": ready}\n',
+        "        return {}\n",
+        f"{GROUPS}::test_a_group_whose_scorer_is_unknown_here_is_left_to_another_sampler",
+    ),
+    Mutant(
+        "group scorers: a sum that is not finite is a failure",
+        "sampler/scorers/weighted.py",
+        "if not math.isfinite(total):",
+        "if False:",
+        f"{FAULTS}::test_values_that_no_double_can_add_are_a_failure",
+    ),
+    Mutant(
+        "group scorers: names of metrics are fields of documents",
+        "sampler/settlement/group_scoring.py",
+        "field_name(str(name)): float(value)",
+        "str(name): float(value)",
+        f"{FAULTS}::test_metrics_of_a_group_are_numbers_under_names_that_documents_take",
+    ),
+    Mutant(
+        "samplers by task: what names no scorer is left where the default one is missing",
+        "sampler/service/playable.py",
+        "kinds += [Unplayable(sampler, without_scorer=True)] if bad and not scorers else []",
+        "pass",
+        f"{BY_TASK}::test_a_default_scorer_that_is_missing_for_one_sampler_holds_up_no_task_of_others",
     ),
 )

@@ -12,9 +12,37 @@ MUTANTS = (
     Mutant(
         "headers without an end",
         "sampler/quiet_server.py",
-        'http="h11", ',
-        "",
-        "tests/sampler/test_quiet_server.py::test_a_request_whose_headers_do_not_end_is_refused",
+        "from uvicorn.protocols.http.h11_impl import H11Protocol",
+        "from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol as H11Protocol",
+        "tests/sampler/test_quiet_server.py::test_a_request_whose_head_or_trailer_does_not_end_is_refused",
+    ),
+    Mutant(
+        "a fast engine wakes the gateway seldom",
+        "sampler/engine/client/engine_client.py",
+        "interval_of(most, self._tokens_per_s.get(url, 0.0))",
+        "interval_of(most)",
+        "tests/sampler/test_streamed_answers.py::test_a_fast_engine_is_asked_for_fewer_events",
+    ),
+    Mutant(
+        "a request that offers another protocol keeps its body",
+        "sampler/quiet_server.py",
+        "from uvicorn.protocols.http.h11_impl import H11Protocol",
+        "from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol as H11Protocol",
+        "tests/sampler/test_quiet_server.py::test_a_client_that_offers_another_protocol_is_answered_in_this_one",
+    ),
+    Mutant(
+        "nothing is sent to a client that left meanwhile",
+        "sampler/quiet_server.py",
+        "if whole and not self._transport.is_closing():",
+        "if whole:",
+        "tests/sampler/test_quiet_server.py::test_a_client_that_left_before_its_response_was_sent_is_no_error",
+    ),
+    Mutant(
+        "what is known together is sent in one piece",
+        "sampler/quiet_server.py",
+        "            self._loop.call_soon(self._flush)\n        self._parts.append(data)",
+        "            self._loop.call_soon(self._flush)\n        self._parts.append(data)\n        self._flush()",
+        "tests/sampler/test_quiet_server.py::test_a_response_is_sent_in_one_piece",
     ),
     Mutant(
         "a request of an ended attempt is told from those sent with it",
@@ -96,8 +124,8 @@ MUTANTS = (
     Mutant(
         "a client that leaves a stream aborts its request",
         "sampler/gateway/app.py",
-        "        yield _event(*dialect.error_event(error))\n    finally:\n        asking.cancel()",
-        "        yield _event(*dialect.error_event(error))\n    finally:\n        asking.done()",
+        "            if gone.done():\n                return",
+        "            if gone.done():\n                stream.broken = False",
         f"{STREAMS}::test_a_client_that_leaves_in_the_middle_of_a_stream_aborts_its_request",
     ),
     Mutant(
@@ -124,8 +152,8 @@ MUTANTS = (
     Mutant(
         "a client that leaves aborts its request",
         "sampler/gateway/app.py",
-        "        if gone.done() and not asking.done():\n            asking.cancel()",
-        "        if gone.done() and not asking.done():\n            asking.done()",
+        "        if gone.done() or stream is None:\n            asking.cancel()",
+        "        if gone.done() or stream is None:\n            asking.done()",
         "tests/sampler/gateway/test_chat_completions.py::test_a_client_that_leaves_aborts_its_request_and_may_go_on",
     ),
 )

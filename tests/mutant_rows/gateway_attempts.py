@@ -4,6 +4,7 @@ from tests.mutant_rows.mutant import Mutant
 
 ENDS = "tests/sampler/gateway/test_external_ends.py"
 EXTERNAL = "tests/sampler/gateway/test_external.py"
+PROCESSES = "tests/sampler/gateway/test_external_processes.py"
 RACES = "tests/sampler/gateway/test_external_races.py"
 OUTAGES = "tests/sampler/gateway/test_external_outages.py"
 PLACES = "tests/sampler/gateway/test_external_places.py"
@@ -127,14 +128,14 @@ MUTANTS = (
         "sampler/gateway/shared_journal.py",
         "if self._is_stale:",
         "if False:",
-        f"{EXTERNAL}::test_requests_at_once_learn_together_what_another_process_did",
+        f"{PROCESSES}::test_requests_at_once_learn_together_what_another_process_did",
     ),
     Mutant(
         "a turn's number is used once by all gateways",
         "shared/store/sessions.py",
         "if not is_new and not await self._is_asked_by(dispatch.id, dispatch.client.asked_by):",
         "if False:",
-        f"{EXTERNAL}::test_any_process_goes_on_with_an_attempt_token_by_token",
+        f"{PROCESSES}::test_any_process_goes_on_with_an_attempt_token_by_token",
     ),
     Mutant(
         "an attempt is read again at its end if another process has added a turn",
@@ -148,21 +149,21 @@ MUTANTS = (
         "sampler/gateway/external_sampler.py",
         "        if self.open_turns:",
         "        if False:",
-        f"{EXTERNAL}::test_an_agent_that_goes_on_without_a_lost_reply_gets_no_score",
+        f"{PROCESSES}::test_an_agent_that_goes_on_without_a_lost_reply_gets_no_score",
     ),
     Mutant(
         "a failed request is known to every gateway",
         "sampler/gateway/session.py",
         'self.failure = self.failure or EngineError(dispatch.error or "a request failed")',
         "pass",
-        f"{EXTERNAL}::test_a_failed_request_is_remembered_by_every_process",
+        f"{PROCESSES}::test_a_failed_request_is_remembered_by_every_process",
     ),
     Mutant(
         "a reply is written before the client is told",
         "sampler/gateway/shared_journal.py",
         "if not await finished(self._store.sessions.save_reply(self._unwritten[dispatch_id])):",
         "if False:",
-        f"{EXTERNAL}::test_any_process_goes_on_with_an_attempt_token_by_token",
+        f"{PROCESSES}::test_any_process_goes_on_with_an_attempt_token_by_token",
     ),
     Mutant(
         "a lost lease ends the key",

@@ -171,9 +171,9 @@ MUTANTS = (
     ),
     Mutant(
         "a request needs the gateway's token",
-        "sampler/mcp_docker/app.py",
-        "        if self._token is None:\n            return\n",
-        "        return\n",
+        "sampler/mcp_docker/http.py",
+        "    if token is None:\n        return\n",
+        "    return\n",
         f"{GATEWAY}::test_only_the_right_token_is_served",
     ),
     Mutant(
@@ -186,7 +186,7 @@ MUTANTS = (
     Mutant(
         "a session whose client was killed ends soon",
         "sampler/mcp_docker/delivery.py",
-        "                self._session.is_broken = True\n",
+        "                self._session.broke_off()\n",
         "",
         f"{GATEWAY}::test_a_killed_client_leaves_nothing_after_the_time_for_broken_connections",
     ),

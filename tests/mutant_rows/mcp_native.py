@@ -75,8 +75,8 @@ MUTANTS = (
     Mutant(
         "a resource that only a server that is gone may have",
         "sampler/mcp_docker/routing.py",
-        "        if gone is not None:\n            raise gone\n",
-        "",
+        "        if gone:\n",
+        "        if False:\n",
         f"{GONE}::test_what_only_a_server_that_is_gone_may_have_is_not_unknown",
     ),
     Mutant(
@@ -117,8 +117,8 @@ MUTANTS = (
     Mutant(
         "a client that broke a call off and lives",
         "sampler/mcp_docker/endpoint.py",
-        "            await session.heard_from(request)\n",
-        "",
+        "            await session.heard_from(request)\n            await session.ask_in_time",
+        "            await session.ask_in_time",
         f"{ENDINGS}::test_a_client_that_breaks_a_call_off_and_goes_on_keeps_its_session",
     ),
     Mutant(
@@ -250,8 +250,8 @@ MUTANTS = (
     Mutant(
         "a server that serves another revision now is a failure of infrastructure",
         "sampler/mcp_docker/modern_link.py",
-        "            exchange.finish(encoded(refusal(exchange.request_id, SERVER_GONE, why)), BAD_GATEWAY)\n",
-        "            super()._on_final(exchange, message, body)\n",
+        '        if error.get("code") not in _OF_THE_GATEWAY:\n',
+        "        if True:\n",
         f"{FAULTS}::test_a_server_that_refuses_the_revision_is_a_failure_of_infrastructure",
     ),
     Mutant(

@@ -174,9 +174,30 @@ MUTANTS = (
     Mutant(
         "a sampler's user does not write versions of the weights",
         "shared/store/users.py",
-        'read=("policy_versions", "inference_services"))),\n    Role("keeper"',
-        'write=("policy_versions", "inference_services"))),\n    Role("keeper"',
+        'read=("policy_versions", "inference_services"), write=("environment_services",)',
+        'write=("policy_versions", "inference_services", "environment_services")',
         f"{USERS}::test_a_user_may_send_exactly_the_commands_of_its_service",
+    ),
+    Mutant(
+        "an audit reads requests that were not answered",
+        "shared/audit/run.py",
+        'in d.get("weight_versions", ())}',
+        'in d["weight_versions"]}',
+        "tests/shared/test_audit.py::test_a_held_out_episode_of_other_weights_or_with_training_data_is_a_violation",
+    ),
+    Mutant(
+        "a password that is being changed survives a kill",
+        "shared/store/first_start.py",
+        "        if next_admin_password is not None and _may_log_in(port, next_admin_password):\n",
+        "        if False:\n",
+        f"{USERS}::test_the_administrator_gets_a_new_password_also_after_a_kill",
+    ),
+    Mutant(
+        "a change of the password that was killed is finished",
+        "shared/cli/database.py",
+        "if new_admin_password or upcoming.exists() else None",
+        "if new_admin_password else None",
+        f"{USERS}::test_the_administrator_gets_a_new_password_also_after_a_kill",
     ),
     Mutant(
         "a preparation takes back rights that were added",

@@ -25,7 +25,7 @@ MUTANTS = (
     Mutant(
         "pruning spares what is evaluated",
         "trainer/publishing/publish.py",
-        "[*last, *(v for v in surviving if v.version in awaited and v not in last)]",
+        "[*last, *(v for v in surviving if v.version in {*awaited, *pinned} and v not in last)]",
         "[*last]",
         "tests/trainer/test_pruning.py::test_pruning_spares_a_version_until_the_last_task_of_its_round_is_settled",
     ),

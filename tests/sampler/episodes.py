@@ -55,7 +55,7 @@ async def resources(store: Store, engine: Behavior | str, **config: Any) -> Asyn
     transport = None if isinstance(engine, str) else httpx.MockTransport(engine)
     async with EngineClient(timeouts, transport=transport) as client:
         pool = EnginePool(client, services, replace(LIMITS))
-        yield Resources(
+        shared = Resources(
             store=store,
             config=options,
             worker="w",
@@ -65,7 +65,11 @@ async def resources(store: Store, engine: Behavior | str, **config: Any) -> Asyn
             tool_catalog=ToolCatalog(),
             parser=get_parser(options.tool_call_parser),
         )
-        await pool.close()
+        try:
+            yield shared
+        finally:
+            await shared.gateway.close()
+            await pool.close()
 
 
 async def ended(store: Store, sampler: AsyncSampler) -> tuple[Record, Slot, list[DispatchedSamplingTask]]:

@@ -10,7 +10,7 @@ import httpx
 
 from sampler.config import SamplerConfig
 from sampler.engine.client.engine_client import EngineClient
-from sampler.mcp_sampler import MCPSampler
+from sampler.kinds import SamplerKinds
 from sampler.sampler import AsyncSampler
 from sampler.service.service import SamplerService, ServiceProcess
 from shared.documents.run import InferenceService
@@ -24,16 +24,17 @@ T = TypeVar("T")
 
 @asynccontextmanager
 async def running_sampler(
-    store: Store, kind: type[AsyncSampler] = MCPSampler, **options: object
+    store: Store, kind: type[AsyncSampler] | None = None, **options: object
 ) -> AsyncIterator["asyncio.Task[None]"]:
-    """The service, with an engine that answers everything at once. Yields its task."""
+    """The service, with an engine that answers everything at once. Yields its task. `kind`: instead of the settings' samplers."""
     values = {"run": store.run, "db_connection_string": "x", "model_name_or_path": MODEL, "open_all_tasks": True}
     config = SamplerConfig.model_validate(values | options)
     await engine_is_up(store)
+    kinds = SamplerKinds.of(config) if kind is None else SamplerKinds(kind, {})
     handlers = {sig: signal.getsignal(sig) for sig in (signal.SIGINT, signal.SIGTERM)}
     transport = httpx.MockTransport(says("<answer>4</answer>", version="0"))
     async with EngineClient(transport=transport) as client:
-        service = SamplerService(ServiceProcess(store, client, "w"), config, kind)
+        service = SamplerService(ServiceProcess(store, client, "w"), config, kinds)
         running = asyncio.create_task(service.run())
         try:
             yield running

@@ -7,7 +7,7 @@ from typing import Any
 
 from sampler.config import SamplerConfig
 from sampler.settlement.groups import ScoredEpisode, ScoredTurn
-from sampler.settlement.settle import decide
+from sampler.settlement.shares import decide
 from tests.sampler.settlement_reference import expected_settlement
 
 ESTIMATORS: dict[str, dict[str, Any]] = {

@@ -8,7 +8,8 @@ import httpx
 import pytest
 from pydantic import BaseModel
 
-from sampler.episode import play, retry_delay_s
+from sampler.episode import play
+from sampler.retry_delay import retry_delay_s
 from sampler.sampler import AsyncSampler, Turn
 from sampler.scorers import Score, ScoringRequest, register_scorer
 from scripts.bench.sampler_chat import Chat
@@ -309,8 +310,8 @@ async def test_a_cancellation_between_the_score_and_its_acknowledgement_leaves_t
 ) -> None:
     written, finish_slot = asyncio.Event(), store.tasks.finish_slot
 
-    async def unacknowledged(got: Claim, score: float) -> bool:
-        await finish_slot(got, score)
+    async def unacknowledged(got: Claim, score: float, *group_scorers: Any) -> bool:
+        await finish_slot(got, score, *group_scorers)
         written.set()
         await asyncio.sleep(3600)
         raise AssertionError("cancelled before")

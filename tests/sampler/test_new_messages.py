@@ -277,7 +277,7 @@ async def test_an_episode_that_resends_its_history_fails_with_the_reason_and_is_
         assert (record.status, record.score, record.termination) == (RecordStatus.FAILED, None, "misconfigured")
         assert len(dispatches) == 1, "the second request was not sent"
         assert (slot.status, slot.error) == (SlotStatus.FAILED, record.error)
-        assert (record.error or "").startswith("ConfigError: messages repeat what was sent: ")
+        assert (record.error or "").startswith("MessagesRepeat: messages repeat what was sent: ")
         (failed,) = (await look(store)).failed_attempts
         assert (failed["termination"], failed["attempts"]) == ("misconfigured", 1)
         assert REFUSED in failed["example"][:200], "as far as `tandem status` shows it"

@@ -19,7 +19,7 @@ def opening(
     scorer: str = "math", system_prompt: str | None = None, instruction: str = "auto", **task: Any
 ) -> list[dict[str, Any]]:
     payload = TaskPayload(query=task.pop("query", "What is 2+2?"), **task)
-    return opening_messages(payload, scorer=scorer, system_prompt=system_prompt, answer_instruction=instruction)
+    return opening_messages(payload, scorers=[scorer], system_prompt=system_prompt, answer_instruction=instruction)
 
 
 @pytest.mark.parametrize("schema", ["answer", "boxed"])

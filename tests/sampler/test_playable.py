@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from sampler.kinds import scores_itself
 from sampler.mcp_sampler import MCPSampler
 from sampler.scorers import Score
-from sampler.service.playable import scores_itself
 from shared.cli.status import look
 from shared.documents import Slot, TaskPayload
 from shared.documents.states import SlotStatus, Termination

@@ -123,7 +123,9 @@ async def test_a_scorer_that_fails_gives_no_score(kind: str, monkeypatch: pytest
 
 async def test_an_unknown_scorer_names_the_known_ones() -> None:
     assert {"exact_match", "math"} <= set(scorer_names())
-    with pytest.raises(ConfigError, match="'maths' is unknown; expected one of agentcpm, asearcher, exact_match, f1"):
+    with pytest.raises(
+        ConfigError, match="'maths' is unknown; expected one of agentcpm, asearcher, diversity, exact_match, f1"
+    ):
         await score_answer("maths", request("5", "5"))
 
 
@@ -156,7 +158,9 @@ def own_scorers() -> list[str]:
 
 
 def test_every_built_in_scorer_is_tested() -> None:
-    assert set(own_scorers()) == {*OUTCOMES, "agentcpm", "asearcher"}
+    """Those that ask a judge, or score groups, in test_judged_scores.py, test_judged_numbers.py and test_relative_scorers.py."""
+    judged = {"agentcpm", "asearcher", "judge_rubric", "judge_score"}
+    assert set(own_scorers()) == {*OUTCOMES, *judged, "diversity", "judge_pairs", "judge_rank"}
 
 
 def asked(answer: str | None, *accepted: str) -> ScoringRequest:

@@ -1,5 +1,6 @@
 """Streamed replies of `/generate`: every split into parts gives the whole reply, and none is kept without a bound."""
 
+import asyncio
 import itertools
 import json
 from typing import Any
@@ -10,12 +11,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sampler.engine.client import streamed
+from sampler.engine.client.engine_client import EngineClient
 from sampler.engine.client.streamed import MAX_EVENTS, StreamedAnswer, interval_of
 from sampler.errors import EngineContractBroken
 
 EVENTS: list[dict[str, Any]] = [
     {"output_ids": list(range(n)), "meta_info": {"completion_tokens": n}} for n in range(1, 6)
 ]
+LONG: dict[str, Any] = {
+    "output_ids": [7] * 500,
+    "meta_info": {
+        "finish_reason": {"type": "stop", "matched": 7},
+        "prompt_tokens": 1,
+        "completion_tokens": 500,
+        "weight_version": "0",
+        "output_token_logprobs": [[-1.0, 7, None]] * 500,
+    },
+}
 WHOLE = b"".join(b"data: " + json.dumps(event).encode() + b"\n\n" for event in EVENTS) + b"data: [DONE]\n\n"
 
 
@@ -52,3 +64,30 @@ def test_an_engine_is_asked_for_at_most_so_many_events_of_a_reply() -> None:
         assert -(-most // interval_of(most)) <= MAX_EVENTS
     found = {most: interval_of(most) for most in (None, 1, 32, 33, 500, 1024, 4096, 32_768)}
     assert found == {None: 1, 1: 1, 32: 1, 33: 2, 500: 16, 1024: 32, 4096: 32, 32_768: 256}
+
+
+async def test_a_fast_engine_is_asked_for_fewer_events() -> None:
+    """Each event wakes the process. A slow engine's text comes as it is sampled."""
+    asked: list[int] = []
+
+    async def engine(request: httpx.Request) -> httpx.Response:
+        asked.append(json.loads(request.content)["sampling_params"]["stream_interval"])
+        await asyncio.sleep(0.5 if request.url.host == "slow" else 0)  # what makes it slow
+        return httpx.Response(200, content=b"data: " + json.dumps(LONG).encode() + b"\n\ndata: [DONE]\n\n")
+
+    async with EngineClient(transport=httpx.MockTransport(engine)) as client:
+        for host in ("fast", "fast", "slow", "slow"):
+            sampling = {"max_new_tokens": 500, "temperature": 1.0}
+            await client.generate(f"http://{host}", [1], sampling, f"r{len(asked)}", on_ids=lambda ids: None)
+    assert asked[0] == asked[2] == interval_of(500)
+    assert asked[1] > 1000
+    assert asked[3] <= 50, "500 tokens in half a second"
+
+
+def test_the_last_event_is_not_heard() -> None:
+    """The whole reply is told at once, when it is written."""
+    heard: list[list[int]] = []
+    answer = StreamedAnswer(lambda ids: heard.append(list(ids)))
+    answer.feed(b"data: " + json.dumps(LONG).encode() + b"\n\n")
+    assert heard == []
+    assert answer.whole("engine", httpx.Response(200)) == LONG

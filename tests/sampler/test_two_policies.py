@@ -12,6 +12,7 @@ from sampler.engine.client.engine_client import EngineClient
 from sampler.engine.pool.engines import Engines as SamplerEngines
 from sampler.engine.pool.policy_client import PolicyClient
 from sampler.episode import play
+from sampler.kinds import SamplerKinds
 from sampler.resources import Resources
 from sampler.sampler import AsyncSampler
 from sampler.scorers import Score
@@ -211,7 +212,7 @@ async def test_a_frozen_policy_takes_turns_gets_no_data_and_does_not_limit_admis
     others["other_policies"] = {"judge": MODEL}
     config = SamplerConfig(run=store.run, db_connection_string="x", model_name_or_path=MODEL, **others)
     async with EngineClient() as client:
-        service = SamplerService(ServiceProcess(store, client, "w"), config, Debate)
+        service = SamplerService(ServiceProcess(store, client, "w"), config, SamplerKinds(Debate, {}))
         await service._look()
         assert service._view.seq_limit == 12, "no trainer of the judge is waited for"
 

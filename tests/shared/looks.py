@@ -83,6 +83,7 @@ async def train_a_step(store: Store) -> None:
 OFTEN: dict[str, Look] = {
     "sampler, every poll_s: the run": lambda store: store.runs.get(),
     "sampler, every poll_s: engines": lambda store: store.services.live("main"),
+    "sampler, every poll_s: environments": lambda store: store.environments.live(),
     "sampler, every poll_s: newest version": lambda store: store.versions.newest("main"),
     "sampler, every poll_s: admission": admit,
     "sampler, every slot: admission and claim": claim_train,

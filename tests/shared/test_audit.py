@@ -56,6 +56,14 @@ async def test_a_held_out_episode_of_other_weights_or_with_training_data_is_a_vi
     await dispatches.update_many({}, {"$unset": {"policy": 1}})
     await store.database["tasks"].update_one({}, {"$set": {"at_version": None}})
     assert (await audit(store, running=True)).results[Check.EVALUATED].violations == 0
+    failed = {
+        "_id": f"{held.record_id}:9",
+        "record": held.record_id,
+        "turn": 9,
+        "status": "failed",
+    }  # its gateway was killed
+    await dispatches.insert_one(failed)
+    assert (await audit(store, running=True)).results[Check.EVALUATED].violations == 0
     await store.data.write_group([make_data(held.task, 0, group_size=1)])
     result = (await audit(store, running=True)).results[Check.EVALUATED]
     assert result.examples == [f"{held.record_id}: split eval, and has training data"]

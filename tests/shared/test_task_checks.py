@@ -13,6 +13,7 @@ from shared.tasks import scorer_names
 from shared.tasks.checks import MAX_WARNINGS, Samplers, TaskCheck
 from shared.tasks.files import ImportTarget, check_playable, import_task_file
 from shared.tasks.lines import TaskFileError
+from shared.tasks.sampler_names import BUNDLED
 
 ALL = Samplers(knows_scorers=True, has_judge=False, has_tools=False)
 
@@ -42,7 +43,10 @@ def test_the_names_of_the_bundled_scorers_are_those_of_the_samplers_registry() -
     ("fields", "said"),
     [
         ({"scorer": "maths"}, '"scorer" is "maths"; expected "math", or one that a module of scorer_modules registers'),
-        ({"scorer": "zzz"}, '"scorer" is "zzz"; expected one of agentcpm, asearcher, exact_match, f1, includes'),
+        (
+            {"scorer": "zzz"},
+            '"scorer" is "zzz"; expected one of agentcpm, asearcher, diversity, exact_match, f1, includes',
+        ),
         ({"scorer": "agentcpm"}, '"scorer" is "agentcpm", which needs a judge: agent_config_path, a file with'),
         ({"scorer": "json_schema"}, 'which needs a schema; expected an object in "metadata.json_schema"'),
         (
@@ -56,11 +60,32 @@ def test_a_task_that_no_sampler_can_play_is_an_error(fields: dict[str, Any], sai
     assert said in problem
 
 
+def test_the_sampler_that_a_task_names_is_one_that_the_run_has() -> None:
+    ours = Samplers(
+        knows_samplers=True,
+        named=BUNDLED | {"grid": BUNDLED["agent"]},
+        has_tools=False,
+        lacking={"agent": "x"},
+        elsewhere="external",
+    )
+    assert problems(ours, sampler="grid", tools=["x"]) == problems(ours, sampler="mcp") == []
+    (unknown,) = problems(ours, sampler="gird")
+    assert unknown == '"sampler" is "gird"; expected "grid", or one that the setting samplers gives to a class'
+    (lacking,) = problems(ours, sampler="agent")
+    assert lacking == '"sampler" is "agent", for which the samplers lack a setting: x'
+    (toolless,) = problems(ours, sampler="mcp", tools=["x"])
+    assert "no tool servers" in toolless
+    for samplers, name, said in ((ours, "external", "wait for a gateway"), (Samplers(), "grid", "skip these tasks")):
+        check = TaskCheck(samplers)
+        assert list(check.problems(payload(sampler=name, scorer="mine"))) == []
+        assert said in next(iter(check.warnings))
+
+
 def test_a_playable_task_has_no_error() -> None:
     assert problems(ALL, scorer="math") == problems(ALL) == problems(ALL, tools=[]) == []
     able = Samplers(knows_scorers=True, has_judge=True, has_tools=True)
     assert problems(able, scorer="asearcher", tools=["x"]) == []
-    assert problems(Samplers(scores_itself=True, has_judge=False), scorer="whatever") == []
+    assert problems(Samplers(default=BUNDLED["agent"], has_judge=False), scorer="unknown") == []
     (problem,) = problems(able, scorer="agentcpm", answer=" ")
     assert 'compares with an answer; expected "answer"' in problem
 
@@ -73,7 +98,7 @@ def test_uncertain_problems_are_bounded_warnings_with_the_number_of_tasks() -> N
     assert (mine.startswith('"scorer" is "mine"; expected one of '), count) == (True, 2)
     assert "Samplers without a module that registers it (scorer_modules) skip these tasks" in mine
     assert (judged.startswith('"scorer" is "agentcpm", which needs a judge'), one) == (True, 1)
-    assert check.asked == [TaskDemand(None, None, (), 3), TaskDemand(None, ("x",), (), 2)]
+    assert check.asked == [TaskDemand((), None, (), 3), TaskDemand((), ("x",), (), 2)]
     for n in range(100):
         list(check.problems(payload(scorer=f"mine{n}")))
     assert len(check.warnings) == MAX_WARNINGS

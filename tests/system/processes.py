@@ -80,9 +80,9 @@ class Run:
             assert time.monotonic() < deadline, self.log("tools")
             time.sleep(0.05)
 
-    def start_keeper(self, policy: str | None = None) -> None:
+    def start_keeper(self, policy: str | None = None, name: str | None = None) -> None:
         self._start(
-            part("keeper", policy),
+            name or part("keeper", policy),
             [sys.executable, "-m", "sampler.engine.keeper", *self._common(policy), *_flags(self.keeper_flags)],
         )
 

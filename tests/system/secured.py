@@ -31,8 +31,8 @@ def tandem(*arguments: str, **environment: str) -> "subprocess.CompletedProcess[
     )
 
 
-def prepare(server: Mongod, folder: Path) -> "subprocess.CompletedProcess[str]":
-    return tandem(*_preparation(server, folder))
+def prepare(server: Mongod, folder: Path, *flags: str) -> "subprocess.CompletedProcess[str]":
+    return tandem(*_preparation(server, folder), *flags)
 
 
 def preparing(server: Mongod, folder: Path) -> "subprocess.Popen[bytes]":

@@ -29,6 +29,7 @@ ALLOWED = {
         **dict.fromkeys(["tasks", "records", "dispatched_sampling_tasks", "record_data", "tool_schemas"], "fiu"),
         **dict.fromkeys(["runs", "settings", "workers", "malformed_documents"], "fiu"),
         **dict.fromkeys(["policy_versions", "inference_services"], "f"),
+        "environment_services": "fiud",
         **dict.fromkeys(["trained_steps", "leases"], ""),
     },
     "keeper": {
@@ -36,12 +37,14 @@ ALLOWED = {
         "inference_services": "fiud",
         "tasks": "f",
         **dict.fromkeys(["records", "dispatched_sampling_tasks", "record_data", "tool_schemas", "trained_steps"], ""),
+        "environment_services": "",
     },
     "trainer": {
         **dict.fromkeys(["tasks", "records", "dispatched_sampling_tasks", "record_data", "tool_schemas"], "fiu"),
         **dict.fromkeys(["runs", "settings", "workers", "malformed_documents"], "fiu"),
         **dict.fromkeys(["policy_versions", "trained_steps", "leases"], "fiu"),
         "inference_services": "f",
+        "environment_services": "",
     },
 }
 COLLECTIONS = sorted(ALLOWED["sampler"])
@@ -139,6 +142,35 @@ def test_a_second_preparation_keeps_passwords_and_takes_back_rights_that_somebod
     assert all(path.stat().st_mode & 0o777 == 0o400 for path in before)
     with pymongo.MongoClient(login(credentials, "sampler")) as client:
         assert not is_allowed(client[RUN], {"delete": "policy_versions", "deletes": [{"q": {}, "limit": 1}]})
+
+
+@pytest.mark.parametrize("killed", ["not at all", "before the server knew it", "before the folder knew it"])
+def test_the_administrator_gets_a_new_password_also_after_a_kill(server: Server, killed: str) -> None:
+    mongod, credentials = server
+    before, sampler = login(credentials, "root"), login(credentials, "sampler")
+    flags = ["--new_admin_password"]
+    if killed != "not at all":  # what such a call leaves; then the usual preparation, of the next start say
+        (credentials / "root" / "password.new").write_text(f"secret {killed}")
+        flags = []
+    if killed == "before the folder knew it":
+        with pymongo.MongoClient(before) as client:
+            client.admin.command("updateUser", "root", pwd=f"secret {killed}")
+    done = prepare(mongod, credentials, *flags)
+    assert done.returncode == 0, done.stderr
+    assert sorted(path.name for path in (credentials / "root").iterdir()) == [
+        "compass",
+        "db_connection_string",
+        "password",
+    ]
+    assert login(credentials, "root") != before
+    for name in ("db_connection_string", "compass"):
+        with pymongo.MongoClient((credentials / "root" / name).read_text()) as client:
+            assert client.admin.command("usersInfo", "root")["users"]
+    with pymongo.MongoClient(before) as client, pytest.raises(OperationFailure) as refused:
+        client.admin.command("ping")
+    assert refused.value.code == LOGIN_FAILED
+    assert login(credentials, "sampler") == sampler
+    assert prepare(mongod, credentials).returncode == 0
 
 
 def test_a_folder_of_another_server_is_refused(server: Server, tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from shared.store import Store
 from tests.system.processes import Run, verify
 from tests.system.test_loop import queue_tasks
 
+STEPS = 40  # a fast machine must not have trained them before the last kill; two groups each
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 
@@ -84,10 +85,10 @@ class Harness:
 async def test_gateways_the_engine_and_agents_are_killed_in_streams_and_no_reply_is_lost_or_doubled(
     tmp_path: Path,
 ) -> None:
-    with Run(tmp_path, max_steps=8) as run:
+    with Run(tmp_path, max_steps=STEPS) as run:
         ports = {f"gateway{k}": free_port() for k in range(2)}
         harness = Harness([f"http://127.0.0.1:{port}" for port in ports.values()])
-        await queue_tasks(run, first=16)
+        await queue_tasks(run, first=2 * STEPS)
         run.start_trainer()
         run.start_keeper()
         for name, port in ports.items():
@@ -115,7 +116,7 @@ async def test_gateways_the_engine_and_agents_are_killed_in_streams_and_no_reply
             assert report.ok, report
             assert report.results[Check.COMPLETE].examined > 0
             trained = await store.data.find({"status": "trained"})
-            assert {step for data in trained for step in data.trained_steps} == set(range(1, 9))
+            assert {step for data in trained for step in data.trained_steps} == set(range(1, STEPS + 1))
             for name, score in harness.finished.items():
                 record = await store.records.get(name)
                 assert record is not None

@@ -69,6 +69,24 @@ def told(folder: Path, flags: tuple[str, ...], eval_lines: Any, line: dict[str, 
     return lines
 
 
+def test_a_sampler_that_the_launch_does_not_have_ends_it(launch: Launch, tmp_path: Path) -> None:
+    (tmp_path / "own.py").write_text(SAMPLER)
+    own = {"samplers": json.dumps({"mine": f"{tmp_path}/own.py:Mine"})}
+    assert launch(settings=own, sampler="mine", scorer="unknown", tools=["x"]) == []
+    with pytest.raises(
+        ConfigError, match=r'train.jsonl:1: "sampler" is "mien"; expected "mine", or one that the setting'
+    ):
+        launch(settings=own, sampler="mien")
+    with pytest.raises(
+        ConfigError, match=r'train.jsonl:1: "sampler" is "agent", for which the samplers lack a setting: one'
+    ):
+        launch(sampler="agent")
+    with pytest.raises(ConfigError, match=r"samplers: mine is .*own\.py:Yours': .* has no such name"):
+        launch(settings={"samplers": json.dumps({"mine": f"{tmp_path}/own.py:Yours"})})
+    (told_,) = launch(sampler="external")
+    assert told_.startswith('1 tasks: "sampler" is "external": they wait for a gateway')
+
+
 def test_tasks_that_the_launchs_samplers_cannot_play_end_it(launch: Launch) -> None:
     with pytest.raises(ConfigError, match=r'train.jsonl:1: "scorer" is "maths"; expected "math"'):
         launch(scorer="maths")
@@ -124,7 +142,7 @@ def test_missing_parts_of_remote_samplers_are_warnings(launch: Launch) -> None:
 
 async def test_tools_that_no_server_offers_end_it_and_a_server_that_does_not_answer_does_not() -> None:
     config, lines = LaunchConfig.load(["demo"]), list[str]()
-    asked = [TaskDemand(None, ("ehco",), (), 3), TaskDemand(None, ("echo",), (), 2), TaskDemand(None, None, (), 1)]
+    asked = [TaskDemand((), ("ehco",), (), 3), TaskDemand((), ("echo",), (), 2), TaskDemand((), None, (), 1)]
     box = start_box()
     try:
         url = f"http://127.0.0.1:{box.port}/mcp"

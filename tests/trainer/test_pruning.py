@@ -2,9 +2,12 @@
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from shared.documents.run import InferenceService
+from shared.documents.states import ServiceStatus
 from shared.processes.mongod import Mongod
 from shared.weights.assembly import Assembly
 from tests.shared.rounds import import_set, play
@@ -49,6 +52,16 @@ def test_pruning_spares_a_version_until_the_last_task_of_its_round_is_settled(
     run.bridge(play(store, {"t2": [0.0]}, 3))
     run.step(11)
     assert there(run) == ([10, 11] if mode == "full" else [9, 10, 11])
+
+
+def test_pruning_spares_the_version_of_an_engine_for_it_alone(trained: Callable[..., Trained]) -> None:
+    """Whether that engine is up or not: its keeper may start again."""
+    run = trained(publish_mode="full", keep_versions=2)
+    values: dict[str, Any] = {"id": "http://a:1", "url": "http://a:1", "version": 1, "status": ServiceStatus.DOWN}
+    run.bridge(run.bridge.store.services.heartbeat(InferenceService(**values, policy="main", serve_version=2)))
+    for step in range(1, 7):
+        run.step(step)
+    assert there(run) == [2, 5, 6]
 
 
 def test_pruning_deletes_no_folder_outside_the_output_directory(trained: Callable[..., Trained]) -> None:

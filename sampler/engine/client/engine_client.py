@@ -11,6 +11,7 @@ abort unwanted requests; `abort` also aborts every request whose id *begins* wit
 
 import asyncio
 import json
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
@@ -62,6 +63,7 @@ class EngineClient:
         if api_key:
             self._headers["Authorization"] = f"Bearer {api_key}"
         self._urls: dict[tuple[str, str], httpx.URL] = {}  # parsing a URL takes longer than sending a request to it
+        self._tokens_per_s: dict[str, float] = {}  # of the newest stream of each engine, from its request to its end
 
     async def __aenter__(self) -> Self:
         return self
@@ -101,13 +103,17 @@ class EngineClient:
         if on_ids is None:
             answer = await self._json(url, "POST", "/generate", limit_s, body)
         else:
-            body |= {"stream": True, "sampling_params": {**sampling_params, "stream_interval": interval_of(most)}}
+            interval, began = interval_of(most, self._tokens_per_s.get(url, 0.0)), time.monotonic()
+            body |= {"stream": True, "sampling_params": {**sampling_params, "stream_interval": interval}}
             streamed = StreamedAnswer(on_ids)
             response = await self._send(url, "POST", "/generate", limit_s, body, streamed.feed)
             answer = streamed.whole(f"{url}/generate", response)
-        return read_generation(
+        found = read_generation(
             url, rid, answer, RequestBounds(len(input_ids), None if most is None else int(most), vocabulary)
         )
+        if on_ids is not None:
+            self._tokens_per_s[url] = len(found.output_ids) / max(1e-3, time.monotonic() - began)
+        return found
 
     async def abort(self, url: str, rid: str) -> None:
         """End request `rid`, and those whose id begins with it; an unknown id is not an error."""

@@ -54,6 +54,12 @@ class KeeperConfig(ServiceConfig, EngineAccess):
         description="Versions from one update to the next. Above 1 the engine lags on purpose: samplers use it only for the "
         'turns of the source "lagging" in their turn_sources.',
     )
+    serve_version: int | None = Field(
+        None,
+        ge=0,
+        description="Serve this version alone, also while newer ones appear: for actors that are pinned to it (docs/actors.md). "
+        "None: follow the newest.",
+    )
     weight_transport: Literal["broadcast", "disk"] = Field(
         "broadcast",
         description="Whether it receives weights by broadcast when the trainer offers it, or always loads them from disk.",
@@ -110,7 +116,17 @@ class KeeperConfig(ServiceConfig, EngineAccess):
             )
         return self
 
+    @model_validator(mode="after")
+    def an_engine_follows_or_serves_one_version(self) -> "KeeperConfig":
+        if self.serve_version is not None and self.follow_every > 1:
+            raise ValueError(
+                f"serve_version is {self.serve_version} and follow_every {self.follow_every}; expected one of them: an engine "
+                "of one version follows none"
+            )
+        return self
+
     @property
     def joins_broadcasts(self) -> bool:
         """An engine that sleeps while its trainer publishes cannot receive."""
-        return self.weight_transport == "broadcast" and self.follow_every == 1 and self.shared_device is None
+        follows = self.follow_every == 1 and self.serve_version is None
+        return self.weight_transport == "broadcast" and follows and self.shared_device is None

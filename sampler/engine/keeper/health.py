@@ -53,6 +53,8 @@ async def _wrong_version(store: Store, config: KeeperConfig, service: InferenceS
 
 
 async def _late(store: Store, config: KeeperConfig, service: InferenceService) -> str | None:
+    if service.serve_version is not None:
+        return None  # it follows none
     newest = await store.versions.newest(config.policy)
     if newest is None or newest.version < service.version + config.follow_every or newest.created_at is None:
         return None

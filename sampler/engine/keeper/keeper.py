@@ -323,6 +323,7 @@ class Keeper:
                 policy=self._config.policy,
                 version=self._serving,
                 follow_every=self._config.follow_every,
+                serve_version=self._config.serve_version,
                 status=self._status,
                 kind="local" if self._child and self._config.engine_command is None else "sglang",
                 capacity=self._capacity,

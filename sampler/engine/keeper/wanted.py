@@ -1,7 +1,8 @@
 """Which version an engine should serve.
 
 While evaluation tasks of a version are open, one engine of the policy serves that version until the last of them has ended: the
-one whose URL sorts first among those that do not lag. The others continue.
+one whose URL sorts first among those that do not lag. The others continue. An engine with `serve_version` serves that one, as
+soon as it is published, and never another.
 """
 
 from sampler.engine.keeper.config import KeeperConfig
@@ -15,12 +16,14 @@ async def wanted_version(store: Store, config: KeeperConfig, url: str, refused: 
     The newest is read first: a round is queued before the next version is announced, so it cannot be missed. `refused`: a
     version that the engine cannot serve.
     """
+    if config.serve_version is not None:
+        return await store.versions.find(config.policy, config.serve_version)
     newest = await store.versions.newest(config.policy)
     awaited = None if newest is None else await store.evaluation.awaited_version(config.policy, before=newest.version)
     if awaited is None or awaited == refused or config.follow_every > 1:
         return newest
     live = await store.services.live(config.policy)
-    others = [service.url for service in live if service.follow_every == 1]
+    others = [service.url for service in live if service.follow_every == 1 and service.serve_version is None]
     if min([url, *others]) != url:
         return newest
     evaluated = await store.versions.get(config.policy, awaited)

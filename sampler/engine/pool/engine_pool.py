@@ -24,7 +24,7 @@ from sampler.engine.client.engine_client import EngineClient
 from sampler.engine.client.generation import Generation
 from sampler.engine.client.streamed import OnIds
 from sampler.engine.pool.progress import Continuation, Progress
-from sampler.errors import EngineError, EngineUnavailable
+from sampler.errors import EngineError, EngineUnavailable, NoEngineServes
 
 log = logging.getLogger(__name__)
 
@@ -246,10 +246,13 @@ class EnginePool:
         )
         return EngineReply(whole, tuple(progress.continuations), progress.failures, duration_s)
 
-    async def is_up(self) -> bool:
-        """Whether an engine takes requests now."""
+    async def is_up(self, version: int | None = None) -> bool:
+        """Whether an engine takes requests now, one that serves `version` if that is given."""
         await self._refresh_if_old()
-        return any(service.status == "UP" and not self._is_suspect(service.url) for service in self._services)
+        return any(
+            service.status == "UP" and version in (None, service.version) and not self._is_suspect(service.url)
+            for service in self._services
+        )
 
     async def _choose(self, affinity: str | None, version: int | None) -> str:
         """The service for the next request, to be sent at once; waits up to `wait_s` until one is up and not suspect.
@@ -275,7 +278,7 @@ class EnginePool:
                     for s in self._services
                 )
                 what = "no engine is up" if version is None else f"no engine is up that serves version {version}"
-                raise EngineUnavailable(f"{what} after {self._limits.wait_s:g} s; known: {states or 'none'}")
+                raise NoEngineServes(f"{what} after {self._limits.wait_s:g} s; known: {states or 'none'}")
             await asyncio.sleep(min(0.2, max(0.01, deadline - time.monotonic())))
 
     def _least_loaded(self, live: Sequence[Service], affinity: str | None) -> str:

@@ -3,13 +3,13 @@ alternative source of turns.
 
 An engine being updated holds its requests and answers them afterwards: it counts as up. A draining engine gets no requests
 until it serves its new weights, one that is asleep none until it is awake. An engine with `follow_every` above 1 serves only
-turns of the source "lagging".
+turns of the source "lagging", one with `serve_version` only those of actors that are pinned to that version.
 """
 
 import logging
 import socket
 from collections.abc import Iterable, Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -30,11 +30,13 @@ from shared.store import Store
 
 log = logging.getLogger(__name__)
 
+PINNED_WAIT_S = 60.0  # of an episode for a pinned version that went away; then its slot is released at no cost
 AS_SEEN = {ServiceStatus.UPDATING: ServiceStatus.UP, ServiceStatus.ASLEEP: ServiceStatus.DRAINING}  # by the pool
 
 
 class Engines:
-    """`policy_clients`: by policy; `sources`: of `turn_sources`. `look` rereads the list.
+    """`policy_clients`: by policy; `sources`: of `turn_sources`; `every_version`: by policy, engines of all versions. `look`
+    rereads the list.
 
     Raises ConfigError for a model's folder without a tokenizer, or a chat template whose turns have no detectable end.
     """
@@ -52,6 +54,7 @@ class Engines:
         self._unchecked = set(foreign)
         models = {config.policy: config.model_name_or_path, **config.other_policies}
         self.policy_clients = {policy: self._policy_client(policy, model) for policy, model in models.items()}
+        self.every_version = {policy: self._pool(policy, model, lagging=None) for policy, model in models.items()}
         self.sources = [self._source(name, share) for name, share in config.turn_sources.items()]
 
     async def look(self) -> None:
@@ -97,10 +100,14 @@ class Engines:
                 self._told.add(why)
                 log.warning("%s", why)
 
-    def _asked(self, policy: str, *, lagging: bool) -> list[InferenceService]:
-        return [service for service in self._listed.get(policy, ()) if (service.follow_every > 1) is lagging]
+    def _asked(self, policy: str, *, lagging: bool | None) -> list[InferenceService]:
+        """`lagging` None: all, also those that serve one version alone."""
+        listed = self._listed.get(policy, ())
+        if lagging is None:
+            return list(listed)
+        return [s for s in listed if (s.follow_every > 1) is lagging and s.serve_version is None]
 
-    async def _services(self, policy: str, lagging: bool) -> Sequence[PoolService]:
+    async def _services(self, policy: str, lagging: bool | None) -> Sequence[PoolService]:
         """Read on demand, so that a pool's list is as fresh as the pool assumes."""
         await self._look_at(policy)
         return [seen(service) for service in self._asked(policy, lagging=lagging)]
@@ -119,13 +126,16 @@ class Engines:
         pool = self._pool(policy, self._config.model_name_or_path, lagging=name == LAGGING)
         return Source(name, None if name == LAGGING else name, share, pool)
 
-    def _pool(self, policy: str, model: Path, *, lagging: bool) -> EnginePool:
+    def _pool(self, policy: str, model: Path, *, lagging: bool | None) -> EnginePool:
         limits = PoolLimits(refresh_s=self._config.poll_s)
+        if lagging is None:
+            limits = replace(limits, wait_s=PINNED_WAIT_S)
         services = partial(self._services, policy, lagging)
         return EnginePool(self._client, services, limits, vocabulary=vocabulary_of(model))
 
     def _pools(self) -> list[EnginePool]:
-        return [client.pool for client in self.policy_clients.values()] + [source.pool for source in self.sources]
+        own = [client.pool for client in self.policy_clients.values()]
+        return [*own, *self.every_version.values(), *(source.pool for source in self.sources)]
 
 
 def vocabulary_of(model: Path) -> int | None:

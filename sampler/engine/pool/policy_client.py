@@ -1,4 +1,4 @@
-"""Access to one policy for a sampler: template and engine pool."""
+"""Access to one policy for a sampler: template and engine pool. `version`: the only one that may answer (a pinned actor)."""
 
 from dataclasses import dataclass
 
@@ -10,3 +10,4 @@ from sampler.rendering.template import ChatTemplate
 class PolicyClient:
     template: ChatTemplate
     pool: EnginePool
+    version: int | None = None

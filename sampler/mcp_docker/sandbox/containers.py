@@ -27,7 +27,8 @@ _ENGINE_VARIABLES = (
 
 
 def run_command(launch: SandboxLaunch, name: str, user: int | None, readable: Sequence[str]) -> list[str]:
-    """`docker run …`: the process that has the container's stdin and stdout. Names of variables only: values are secrets."""
+    """`docker run …`: the process that has the container's stdin and stdout. Names of variables only, since values are
+    secrets; but `HOME` with its value: the engine's client has its own."""
     limits, options = launch.limits, launch.container
     cpu_s = max(1, int(limits.cpu_s))
     tmpfs = f"rw,nosuid,nodev,size={max(1, limits.memory_mb // _TMP_SHARE_OF_MEMORY)}m,mode=1777"
@@ -56,10 +57,14 @@ def run_command(launch: SandboxLaunch, name: str, user: int | None, readable: Se
         *(("--runtime", options.runtime) if options.runtime else ()),
         *(part for path in readable for part in ("--mount", f"type=bind,src={path},dst={path},readonly")),
         *("--mount", f"type=bind,src={launch.folder},dst={launch.folder}", "--workdir", str(launch.folder)),
-        *(part for variable in environment(launch) for part in ("--env", variable)),
+        *(part for name, value in environment(launch).items() for part in ("--env", _variable(name, value))),
         options.image,
         *launch.command,
     ]
+
+
+def _variable(name: str, value: str) -> str:
+    return f"{name}={value}" if name == "HOME" else name
 
 
 def environment(launch: SandboxLaunch) -> dict[str, str]:

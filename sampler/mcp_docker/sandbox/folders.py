@@ -1,6 +1,7 @@
 """A session's private folder, its user, and what remains of sessions whose gateway was killed.
 
-STATE/.lock   held by the gateway that uses STATE, as long as it lives
+STATE         locked by the gateway that uses it, as long as it lives: systemd-tmpfiles leaves locked folders alone
+STATE/.lock   likewise, for gateways of earlier versions, which look at this alone
 STATE/NAME    a session's folder (0700; of a user of its own where the gateway is root)
 """
 
@@ -33,7 +34,7 @@ _SHARED_FOLDERS = ("/tmp", "/var/tmp", "/dev/shm")  # where any user may leave f
 _POLL_S = 0.02
 _KILL_S = 30.0
 _REMOVED_WITHIN_S = 60.0
-_locks: dict[Path, int] = {}
+_locks: dict[Path, tuple[int, int]] = {}  # the folder, opened, and its file
 
 
 class StateFolderTaken(ConfigError):
@@ -147,7 +148,8 @@ def _free_state_folders(base: Path) -> list[Path]:
 
 
 def release_state_folder(state_folder: Path) -> None:
-    os.close(_locks.pop(state_folder.resolve()))
+    for opened in _locks.pop(state_folder.resolve()):
+        os.close(opened)
 
 
 def _locked(state_folder: Path) -> Path:
@@ -155,15 +157,20 @@ def _locked(state_folder: Path) -> Path:
     state_folder = state_folder.resolve()
     if state_folder in _locks:
         return state_folder
-    file = os.open(state_folder / LOCK_NAME, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+    held = (
+        os.open(state_folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC),
+        os.open(state_folder / LOCK_NAME, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600),
+    )
     try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        for opened in held:
+            fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as exc:
-        os.close(file)
+        for opened in held:
+            os.close(opened)
         raise StateFolderTaken(
             f"{state_folder}: another gateway uses this state folder; expected one of its own"
         ) from exc
-    _locks[state_folder] = file
+    _locks[state_folder] = held
     return state_folder
 
 

@@ -24,6 +24,14 @@ _SIGNALS = {
     signal.SIGXCPU.value: "cpu_s: a process used as much processor time as all may",
     signal.SIGXFSZ.value: "file_mb: a process wrote a larger file",
 }
+# Of version 1, and of 2. A process that the kernel kills since the whole machine lacks memory is counted as killed, too.
+_MEMORY_KILLED = (("memory.oom_control", "oom_kill"), ("memory.events", "oom_kill"))
+_MEMORY_REFUSED = (("memory.failcnt",), ("memory.events", "oom"))
+_MOST_USED = (
+    "memory.memsw.max_usage_in_bytes",
+    "memory.max_usage_in_bytes",
+)  # Linux 6.18 counts no refusal of the first
+_REFUSED_AT_ONCE = 4 * 1024 * 1024
 _MB = 1024 * 1024
 _TICKS = os.sysconf("SC_CLK_TCK")
 _PAGE = os.sysconf("SC_PAGE_SIZE")
@@ -63,7 +71,7 @@ class Watch(Observer):
         return True
 
     def ended(self, status: int | None) -> None:
-        if status and (kept := _kept_by_the_kernel(self._cgroups, self._bounds, status)):
+        if status and (kept := kept_by_the_kernel(self._cgroups, self._bounds, status)):
             self._tell(kept)
         for cgroup in self._cgroups:
             with contextlib.suppress(OSError):
@@ -115,23 +123,30 @@ class Watch(Observer):
         return None
 
 
-def _kept_by_the_kernel(cgroups: list[str], bounds: Bounds, status: int) -> str | None:
+def kept_by_the_kernel(cgroups: list[str], bounds: Bounds, status: int) -> str | None:
     """The limit that a cgroup kept, by its own count, or an rlimit, by its own signal."""
     code = os.waitstatus_to_exitcode(status)
     if (exceeded := _SIGNALS.get(-code if code < 0 else code - 128)) is not None:  # bubblewrap adds 128
         return exceeded
-    counts = {
-        "memory.oom_control oom_kill": f"memory_mb: the processes used more than {bounds.memory_mb} MB together",
-        "memory.events oom_kill": f"memory_mb: the processes used more than {bounds.memory_mb} MB together",
-        "pids.events max": f"processes: more than {bounds.processes} processes and threads were started",
-    }
+    memory = f"memory_mb: the processes used more than {bounds.memory_mb} MB together"
     for cgroup in cgroups:
-        for count, exceeded in counts.items():
-            file, name = count.split()
-            with contextlib.suppress(OSError), open(f"{cgroup}/{file}", encoding="ascii") as lines:
-                if any(line.split()[0] == name and line.split()[1] != "0" for line in lines):
-                    return exceeded
+        if any(_count(cgroup, *each) for each in _MEMORY_KILLED) and _has_reached(cgroup, bounds.memory_mb * _MB):
+            return memory
+        if _count(cgroup, "pids.events", "max"):
+            return f"processes: more than {bounds.processes} processes and threads were started"
     return None
+
+
+def _has_reached(cgroup: str, most: int) -> bool:
+    refused = any(_count(cgroup, *each) for each in _MEMORY_REFUSED)
+    return refused or max(_count(cgroup, each) for each in _MOST_USED) >= most - _REFUSED_AT_ONCE
+
+
+def _count(cgroup: str, file: str, name: str = "") -> int:
+    """Of a file with one number, or with a line for each name. 0: the cgroup has none."""
+    with contextlib.suppress(OSError, ValueError), open(f"{cgroup}/{file}", encoding="ascii") as lines:
+        return sum(int(words[-1]) for words in map(str.split, lines) if name in ("", words[0]))
+    return 0
 
 
 def memory_of(pid: int) -> int:

@@ -40,6 +40,10 @@ def test_the_example_loads_once_its_keys_are_in_the_environment(monkeypatch: pyt
     key = config.scorer_agent.models[0].api_key
     assert key is not None
     assert key.get_secret_value() == "sk-1"
+    assert list(config.players) == ["judge-api"]
+    kept = config.snapshot()
+    assert "sk-1" not in str(kept)
+    assert kept["players"]["judge-api"]["models"][0]["model"] == "gpt-4o-mini"
 
 
 @pytest.mark.parametrize(
@@ -51,7 +55,7 @@ def test_the_example_loads_once_its_keys_are_in_the_environment(monkeypatch: pyt
          "agents.yml:3: scorer_agent.extra_body: expected it in each entry of models"),
         ("browse_agent:\n  models:\n  - model: m\n    base_url: http://x\n    temprature: 0\n",
          "agents.yml:5: browse_agent.models.0.temprature: unknown key; expected one of api_key, base_url, extra_body"),
-        ("scorer_agents: {}", "agents.yml:1: scorer_agents: unknown key; expected one of browse_agent, scorer_agent"),
+        ("scorer_agents: {}", "agents.yml:1: scorer_agents: unknown key; expected one of browse_agent, players, scorer_agent"),
         ("\nscorer_agent:\n  models: []", "agents.yml:3: scorer_agent.models: List should have at least 1 item"),
         ("scorer_agent:\n  max_retries: 1", "agents.yml:1: scorer_agent.models: is missing"),
         ("scorer_agent:\n  models:\n  - model: m\n    base_url: http://x:99999/v1",
@@ -81,9 +85,11 @@ def test_the_example_loads_once_its_keys_are_in_the_environment(monkeypatch: pyt
          "agents.yml:1: browse_agent: default_purpose names 'vist'; expected entries of browse_tools"),
         (f"browse_agent:\n  {MODELS}\n  timeout: 1\n  timeout: 2\n", "agents.yml:4: 'timeout' is given again, after line 3"),
         (f"scorer_agent: {{{MODELS}}}\nscorer_agent: {{{MODELS}}}", "agents.yml:2: 'scorer_agent' is given again"),
+        (f"players:\n  api:\n    {MODELS}\n    max_retry: 1", "agents.yml:4: players.api.max_retry: unknown key"),
+        ("players: {a.b: {models: []}}", "agents.yml:1: players.a.b"),
         ("scorer_agent: [", "agents.yml: not YAML"),
-        ("- a", "agents.yml: expected browse_agent, scorer_agent, or both"),
-        ("", "agents.yml: expected browse_agent, scorer_agent, or both"),
+        ("- a", "agents.yml: expected browse_agent, scorer_agent, players, or several"),
+        ("", "agents.yml: expected browse_agent, scorer_agent, players, or several"),
     ],
 )  # fmt: skip
 def test_an_error_names_the_file_the_line_and_the_field(tmp_path: Path, text: str, error: str) -> None:

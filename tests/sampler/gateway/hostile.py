@@ -183,7 +183,9 @@ async def problems(store: Store, told: list[dict[str, Any]], done: Counter[str])
 
 
 def _slot_problems(name: str, slot: Any, records: list[Record]) -> list[str]:
-    scored = [record for record in records if record.score is not None]
+    # One that lost its lease between its score and its slot's is abandoned, with the score that it had.
+    lost = [r.id for r in records if r.status is RecordStatus.ABANDONED and r.id != slot.record_id]
+    scored = [r for r in records if r.score is not None and r.id not in lost]
     found = []
     if slot.status not in (SlotStatus.SCORED, SlotStatus.FAILED):
         found.append(f"{name} is {slot.status}")

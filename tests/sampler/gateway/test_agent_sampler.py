@@ -132,8 +132,11 @@ async def test_a_key_ends_with_its_attempt_and_no_document_contains_it(store: St
         url, key = keys[0]
         assert await first.resources.gateway.session_of(key) is None
         async with httpx.AsyncClient() as client:
-            with pytest.raises(httpx.ConnectError):
-                await client.get(f"{url}/v1/models", headers={"x-api-key": key})
+            refused = await client.get(f"{url}/v1/models", headers={"x-api-key": key})
+            assert refused.status_code == 401
+    async with httpx.AsyncClient() as client:
+        with pytest.raises(httpx.ConnectError):
+            await client.get(f"{url}/v1/models", headers={"x-api-key": key})
     for name in await store.database.list_collection_names():
         async for document in store.database[name].find({}):
             assert key not in str(document)

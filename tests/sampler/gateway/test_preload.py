@@ -24,7 +24,7 @@ AGENTS = {
     "all that a script sees": """
 import heavy, os, pathlib, sys
 print(__name__, __file__, sys.argv, sys.path[0], os.environ["OPENAI_MODEL"], "DB_CONNECTION_STRING" in os.environ)
-print(sys.stdin.read(), os.listdir("."), pathlib.Path.cwd().name.startswith("tandem-agent-"))
+print(sys.stdin.read(), os.listdir("."), pathlib.Path.cwd().name.startswith("tandem-command-"))
 print(sys.modules["__main__"].__dict__.get("heavy") is heavy, sys.stdout.isatty(), os.getsid(0) == os.getpid())
 print("and errors", file=sys.stderr)
 """,

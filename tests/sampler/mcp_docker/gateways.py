@@ -102,6 +102,23 @@ def _shown(process: psutil.Process) -> str:
         return f"{process.pid} has ended"
 
 
+async def until_running(at: Gateway, *words: str) -> list[psutil.Process]:
+    """The tool processes, once each of the words is one of a command: a shell does not wait until what it starts is a program."""
+    async with asyncio.timeout(PATIENCE_S):
+        while True:
+            tools = at.tools()
+            if set(words) <= {word for tool in tools for word in _words_of(tool)}:
+                return tools
+            await asyncio.sleep(0.05)  # another process
+
+
+def _words_of(process: psutil.Process) -> list[str]:
+    try:
+        return list(process.cmdline())
+    except psutil.NoSuchProcess:
+        return []
+
+
 def _lives(process: psutil.Process) -> bool:
     try:
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE

@@ -15,7 +15,7 @@ from sampler.mcp_docker.forks import ForkServer
 from sampler.mcp_docker.sandbox import IsolationLevel, Launch
 from sampler.mcp_docker.server_link import ServerLink
 from sampler.mcp_docker.tool_set import Profile, ToolSet
-from tests.sampler.mcp_docker.gateways import PATIENCE_S, ROOT, RawClient, gateway, until_gone
+from tests.sampler.mcp_docker.gateways import PATIENCE_S, ROOT, RawClient, gateway, until_gone, until_running
 
 pytestmark = pytest.mark.slow
 BUNDLED = {
@@ -132,8 +132,7 @@ async def test_a_warden_that_stands_still_leaves_no_process(tmp_path: Path) -> N
         client = RawClient(started)
         await client.open()
         assert "result" in await client.call("run", command="setsid sleep 3600 >/dev/null 2>&1 &")
-        inside = [process for process in started.tools() if process != forking]
-        assert any("3600" in process.cmdline() for process in inside)
+        inside = [process for process in await until_running(started, "3600") if process != forking]
         for warden in forking.children():
             warden.suspend()
         assert await client.close() == 200

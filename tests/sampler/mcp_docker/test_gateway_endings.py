@@ -9,7 +9,6 @@ from pathlib import Path
 
 import httpx
 import pytest
-from mcp.client.streamable_http import StreamableHTTPTransport
 
 from sampler.errors import ToolServerDied
 from sampler.tools import ToolSession
@@ -63,21 +62,6 @@ async def test_the_end_of_a_session_reaches_the_gateway_after_a_connection_broke
                 await session.call("echo", {"text": BREAK.decode()})
             await session.close()
             await started.until(sessions=0, ending=0)
-
-
-@pytest.mark.parametrize("fault", ["skipped", "cancelled"])
-async def test_the_end_of_a_session_reaches_the_gateway_if_the_sdk_does_not_send_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: str
-) -> None:
-    async def faulty(transport: StreamableHTTPTransport, client: object) -> None:
-        if fault == "cancelled":
-            raise asyncio.CancelledError
-
-    monkeypatch.setattr(StreamableHTTPTransport, "terminate_session", faulty)
-    with gateway(tmp_path, None, *PATIENT, "--broken_s", "3000") as started:
-        async with ToolSession([started.server]) as session:
-            assert (await session.call("echo", {"text": "a"})).text == "a"
-        await started.until(sessions=0, ending=0)
 
 
 async def test_a_session_whose_client_is_never_heard_again_does_not_keep_its_lease(tmp_path: Path) -> None:

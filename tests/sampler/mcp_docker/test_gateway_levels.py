@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-import psutil
 import pytest
 from mcp import MCPError
 from mcp_types import ElicitResult
@@ -19,7 +18,7 @@ from sampler.errors import ToolServerDied
 from sampler.mcp_docker.sandbox import IsolationLevel
 from sampler.tools import ToolSession
 from shared.processes.mongod import free_port
-from tests.sampler.mcp_docker.gateways import PATIENCE_S, ROOT, box, gateway, until_gone
+from tests.sampler.mcp_docker.gateways import PATIENCE_S, ROOT, box, gateway, until_gone, until_running
 from tests.sampler.mcp_docker.test_gateway_protocol import TALKER, client, text, until_told
 from tests.sampler.sandbox.starting import needs
 
@@ -145,19 +144,11 @@ async def test_a_killed_gateway_leaves_nothing_in_bubblewrap(tmp_path: Path) -> 
             await run(
                 session, "setsid sleep 3600 >/dev/null 2>&1 & (trap '' TERM HUP; exec sleep 3601) >/dev/null 2>&1 &"
             )
-            tools = first.tools()
-            assert {"3600", "3601"} <= {word for tool in tools for word in words_of(tool)}
+            tools = await until_running(first, "3600", "3601")
             first.kill()
             await until_gone(tools)
     with gateway(tmp_path, SHELL, "--warm_sessions", "0", level="bubblewrap") as second:
         assert second.folders == []
-
-
-def words_of(process: psutil.Process) -> list[str]:
-    try:
-        return list(process.cmdline())
-    except psutil.NoSuchProcess:
-        return []
 
 
 def test_a_level_that_does_not_work_is_refused_with_the_reason(tmp_path: Path) -> None:

@@ -45,8 +45,11 @@ def test_a_mixture_is_imported_and_its_held_out_tasks_are_a_round(tandem: Comman
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ([], "give either FILE.jsonl or --config MIX.yml"),
-        (["t.jsonl", "--config", "mix.yml"], "give either FILE.jsonl or --config MIX.yml"),
+        ([], "give one of FILE.jsonl, --from agentrl://HOST:PORT/TASK and --config MIX.yml"),
+        (
+            ["t.jsonl", "--config", "mix.yml"],
+            "give one of FILE.jsonl, --from agentrl://HOST:PORT/TASK and --config MIX.yml",
+        ),
         (["--config", "mix.yml", "--epochs", "2"], "--epochs is for a FILE; with --config it stands in mix.yml"),
         (["--config", "mix.yml"], "mix.yml: sources.1.weight is -1"),
     ],

@@ -1,6 +1,7 @@
 """Late writes to tasks: slots, feedback, settlement, evaluation rounds."""
 
-from shared.documents import Feedback
+from shared.documents import Feedback, Task
+from shared.documents.scoring import GroupScore
 from shared.store import Store
 from tests.shared.builders import claim, import_tasks, let_time_pass, make_task
 from tests.shared.episodes import play, play_and_wait, settle, train
@@ -86,6 +87,50 @@ async def _(store: Store, late: Late) -> None:
 async def _(store: Store, late: Late) -> None:
     task = await completed(store)
     await late(store.tasks.finish_settlement(task, "abandoned: no reason", abandoned=True))
+
+
+@row("group_scores.begin")
+async def _(store: Store, late: Late) -> None:
+    """Another sampler has begun by then."""
+    task = await leased_group(store, "a")
+    assert await late(store.group_scores.begin(task, "a")) == 1
+    await store.group_scores.postpone(task.id, 1, "a", delay_s=0)
+    task = await leased_group(store, "b")
+    assert await store.group_scores.begin(task, "b") == 2
+
+
+@row("group_scores.postpone")
+async def _(store: Store, late: Late) -> None:
+    """The same sampler has begun again by then."""
+    task = await leased_group(store, "a")
+    await store.group_scores.begin(task, "a")
+    assert (
+        await late(store.group_scores.postpone(task.id, 1, "a", delay_s=0, error="no judge", max_failures=8))
+        is not None
+    )
+    assert await store.group_scores.begin(await leased_group(store, "a"), "a") == 2
+
+
+@row("group_scores.keep", "group_scores.write_records")
+async def _(store: Store, late: Late) -> None:
+    """Another sampler's scores of the same group do not replace the first ones, nor does a late write after settlement."""
+    task = await leased_group(store, "a")
+    one = GroupScore(scorer="s", metric="score_s", weight=1.0, values=[0.5, 0.25], reasons=["x", None])
+    assert await store.group_scores.begin(task, "a") == 1
+    kept = await late(store.group_scores.keep(task, 1, [one], {0: 0.5, 1: 1.25}))
+    assert [slot.score for slot in kept.slots] == [0.5, 1.25]
+    other = one.model_copy(update={"values": [0.0, 0.0]})
+    assert await store.group_scores.keep(task, 1, [other], {0: 0.0, 1: 1.0}) == kept
+    await late(store.group_scores.write_records(kept))
+    await settle(store)
+
+
+async def leased_group(store: Store, worker: str) -> Task:
+    if await store.tasks.get("main:train:0:t0") is None:
+        await completed(store)
+    task = await store.tasks.claim_settlement(worker, policy="main", lease_s=60, left=[])
+    assert task is not None
+    return task
 
 
 @row("tasks.skip_next_epoch")

@@ -1,0 +1,207 @@
+"""`ActorSampler`: episodes in which several actors speak, each in a thread of its own. Guide: docs/actors.md.
+
+    class Interview(ActorSampler):
+        async def run(self) -> Termination:
+            for seat in ("Guest", "Host", "Guest"):
+                turn = await self.speak(seat)
+                ...
+
+`speak` tells the seat what the others said since its last turn, asks its actor (the newest weights, fixed weights, or an API
+model), and records the reply. Promise: only turns of an actor without `at` become training data; an API model that does
+not answer, and a pinned version that no engine serves, are never the episode's fault.
+"""
+
+from collections.abc import Mapping, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from sampler.actors.seating import Seat, order_of, seats_of
+from sampler.errors import EngineUnavailable, NoEngineServes, VersionAway
+from sampler.messages.opening import NONE, opening_messages
+from sampler.messages.reply_message import Message
+from sampler.parsers import ParsedReply
+from sampler.resources import Resources
+from sampler.sampler import AsyncSampler, Turn
+from shared.documents import Claim, DispatchedSamplingTask, SampledResponse
+from shared.documents.actors import Seated, model_of, weights_of
+from shared.documents.states import DispatchStatus
+from shared.errors import ConfigError
+
+GO_ON = "Go on."  # to a seat that speaks again before anyone else did
+BETWEEN = "\n\n"  # one user message holds what several said: many chat templates refuse two in a row
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """One turn as the others hear it: without reasoning and calls. `thread`: the seat's conversation."""
+
+    seat: str
+    thread: str
+    text: str
+    turn: Turn
+
+
+class ActorSampler(AsyncSampler):
+    """`said`: all turns so far, in the order of their replies."""
+
+    def __init__(self, resources: Resources, claim: Claim) -> None:
+        super().__init__(resources, claim)
+        self.said: list[Said] = []
+        self._heard: dict[str, int] = {}  # by thread: how many of `said` it was told
+        self._talks: dict[str, list[Message]] = {}  # by thread of an API model: its whole conversation
+
+    @cached_property
+    def seats(self) -> Mapping[str, Seat]:
+        """By name. Raises ConfigError for a lineup with an unknown actor."""
+        seats = seats_of(self.config, self.task, self.claim.traj_id)
+        self.episode.actors = {name: Seated(actor=seat.actor, policy=seat.label) for name, seat in seats.items()}
+        return seats
+
+    def order(self) -> list[str]:
+        """The seats that speak, by the task's `rounds` or the setting's. Raises ConfigError, also for an actor among them whose
+        policy or model is not configured."""
+        order = order_of(self.config, self.claim, list(self.seats))
+        for label in {self.seats[seat].label for seat in order}:
+            if (model := model_of(label)) is not None:
+                self.resources.agents.player(model)
+            else:
+                self.resources.policy_client(label)
+        return order
+
+    def opening_of(self, seat: str) -> list[Message]:
+        """What a seat reads first: its system prompt, and the task's query. Who is scored also reads the answer's form."""
+        takes, payload = self.seats[seat].takes, self.task.payload
+        return opening_messages(
+            payload.model_copy(update={"system": payload.system if takes.system is None else takes.system}),
+            scorers=[one.name for one in self.scorers],
+            system_prompt=None if takes.system is not None else self.config.system_prompt,
+            answer_instruction=self.config.answer_instruction if takes.label == self.task.policy else NONE,
+        )
+
+    def heard(self, said: Said) -> str:
+        """What the others hear of a turn."""
+        return f"{said.seat} says: {said.text}" if self.config.name_speakers else said.text
+
+    async def speak(
+        self, seat: str, *, thread: str | None = None, until: int | None = None, note: str | None = None
+    ) -> Turn | None:
+        """The seat's next turn, after what others said since its last one, and `note` (of the environment).
+
+        `thread`: a conversation of its own, `SEAT#…`; None: the seat's main one. `until`: it hears only the first ones of `said`.
+        Returns None where there is no room for another token. Raises ConfigError, EngineError, AgentFailed, VersionAway.
+        """
+        if seat not in self.seats:
+            raise ConfigError(f"seat {seat!r} is not in this slot; expected one of {', '.join(self.seats)}")
+        name = seat if thread is None else thread
+        count = len(self.said) if until is None else until
+        messages = self._told(seat, name, count, note)
+        turn = await self._reply_of(self.seats[seat].label, name, messages)
+        if turn is not None:
+            self._heard[name] = count
+            text = turn.parsed.content.strip()
+            self.said.append(Said(seat, name, text, turn))
+            self.episode.said.append({"seat": seat, "actor": self.seats[seat].actor, "content": text})
+        return turn
+
+    async def require_engines(self) -> None:
+        """Raises VersionAway, before the episode begins, if no engine serves the version of a pinned actor."""
+        try:
+            for seat in dict.fromkeys(self.order()):
+                policy, version = weights_of(self.seats[seat].label)
+                if version is not None:
+                    await self._require_engine(self.seats[seat], policy, version)
+        except (ConfigError, EngineUnavailable):
+            return  # the episode itself says so, in its record
+
+    # ------------------------------------------------------------------ inside
+
+    async def _require_engine(self, seat: Seat, policy: str, version: int) -> None:
+        if await self.resources.every_version[policy].is_up(version):
+            self.resources.versions_away.found(policy, version)
+            return
+        why = (
+            f"actor {seat.actor} is pinned to version {version} of policy {policy}, which no engine serves; start one: "
+            f"python -m sampler.engine.keeper --policy {policy} --serve_version {version} …"
+        )
+        self.resources.versions_away.missed(policy, version, why)
+        raise VersionAway(why)
+
+    def _told(self, seat: str, thread: str, count: int, note: str | None) -> list[Message]:
+        """The messages that are new to the thread."""
+        parts = [self.heard(s) for s in self.said[self._heard.get(thread, 0) : count] if s.thread != thread]
+        parts += [] if note is None else [note]
+        if thread not in self._heard:
+            *system, query = self.opening_of(seat)
+            return [*system, {**query, "content": BETWEEN.join([query["content"], *parts])}]
+        return [{"role": "user", "content": BETWEEN.join(parts) or GO_ON}]
+
+    async def _reply_of(self, label: str, thread: str, messages: list[Message]) -> Turn | None:
+        if (model := model_of(label)) is not None:
+            return await self._ask_model(model, label, thread, messages)
+        version = weights_of(label)[1]
+        try:
+            turn = await self.create_chat_completions(messages, policy=label, thread=thread)
+        except NoEngineServes as exc:
+            if version is None:
+                raise
+            raise VersionAway(str(exc)) from exc
+        if version is not None and (others := self.episode.other_versions.get(label, set()) - {version}):
+            raise VersionAway(  # an engine that follows may load new weights in the middle of a reply
+                f"a turn of {label} was sampled by version {min(others)} too; expected {version} alone: its engine loaded "
+                "others meanwhile"
+            )
+        return turn
+
+    async def _ask_model(self, model: str, label: str, thread: str, messages: list[Message]) -> Turn:
+        """One turn of an API model. Its thread is changed only by a reply."""
+        player, key = self.resources.agents.player(model), (label, thread)
+        talk = [*self._talks.get(thread, ()), *messages]
+        with self._in_flight.asking(key):
+            async with AsyncExitStack() as answering:
+                async with self._journal.numbering:
+                    dispatch = self._request_of(label, thread, messages)
+                    await answering.enter_async_context(self._journal.answering(dispatch))
+                    await self._journal.open(dispatch, key)
+                answer = await player.reply(talk)
+                message = {"role": "assistant", "content": answer.value}
+                response = SampledResponse(
+                    text=answer.value,
+                    message={"role": "assistant"},
+                    output_ids=b"",
+                    output_logprobs=b"",
+                    finish_reason="stop",
+                )
+                values: dict[str, Any] = {
+                    "status": DispatchStatus.COMPLETED,
+                    "service": answer.use.service,
+                    "played_by": answer.use,
+                    "response": response,
+                }
+                self._journal.amend(dispatch.id, **values)
+                self.episode.replied(dispatch.model_copy(update=values), self.task.policy)
+                await self._journal.answered(dispatch.id)
+        self._talks[thread] = [*talk, message]
+        return Turn(dispatch.id, answer.value, message, ParsedReply(answer.value), "stop", thread)
+
+    def _request_of(self, label: str, thread: str, messages: Sequence[Message]) -> DispatchedSamplingTask:
+        """The request of an API model, with the next number of the episode."""
+        turn = len(self.episode.dispatches)
+        dispatch = DispatchedSamplingTask(
+            id=f"{self.claim.record_id}:{turn}",
+            record=self.claim.record_id,
+            policy=label,
+            thread=thread,
+            turn=turn,
+            while_open=self._in_flight.number((label, thread), turn),
+            parent=None,
+            shared_length=0,
+            prompt_ids=b"",
+            messages=list(messages),
+            tools_hash="",
+            sampling_params={},
+            status=DispatchStatus.RUNNING,
+        )
+        self.episode.dispatches.append(dispatch.id)
+        return dispatch

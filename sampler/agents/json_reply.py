@@ -1,0 +1,18 @@
+"""The JSON object in a judge's reply."""
+
+import json
+from typing import Any
+
+
+def last_object(text: str) -> dict[str, Any]:
+    """The last JSON object of a reply, after its reasoning; {} without one."""
+    text = text.rpartition("</think>")[2]
+    decoder, at, found = json.JSONDecoder(), 0, {}
+    while (at := text.find("{", at)) >= 0:
+        try:
+            value, end = decoder.raw_decode(text, at)
+        except (ValueError, RecursionError):
+            at += 1
+            continue
+        at, found = end, value
+    return found

@@ -1,0 +1,21 @@
+"""Serve environments to samplers, in worker processes, by AgentRL's controller protocol.
+
+python -m sampler.environments --run RUN --environments gymnasium:FrozenLake-v1,reasoning_gym:leg_counting
+python -m sampler.environments --environments lake=gymnasium:FrozenLake-v1 --worker_python /venvs/games/bin/python
+TANDEM_ENVIRONMENTS_TOKEN=… python -m sampler.environments --run RUN --environments my_worlds.py:Maze --host 0.0.0.0
+
+Samplers of the run find it by themselves; tasks name an environment as metadata.environment. Guide: docs/environments.md.
+"""
+
+from sampler.__main__ import serve
+from sampler.environments.config import EnvironmentsConfig
+from sampler.environments.serving import run_environments
+from shared.processes.interrupt import run_command
+
+
+def main() -> None:
+    serve(EnvironmentsConfig.load_or_exit(), run_environments)
+
+
+if __name__ == "__main__":
+    run_command(main)

@@ -1,0 +1,69 @@
+"""reasoning-gym's families of tasks, made on the fly from a seed: `reasoning_gym:leg_counting`.
+
+    index         the seed: the same one is the same task
+    custom_task   {"config": {"max_animals": 3}, "level": 2}: of the family's configuration, and of its curriculum
+
+One turn: the question; the answer stands between <answer> and </answer> (else it is the whole reply), and the family's own
+scorer gives the reward.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from sampler.environments.environment import (
+    COMPLETED,
+    Environment,
+    Index,
+    Message,
+    Step,
+    TaskRefused,
+    reply_text,
+    seed_of,
+)
+
+FORM = "Write your final answer between <answer> and </answer>."
+_ANSWER = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
+
+
+class ReasoningGymEnvironment(Environment):
+    def start(self, index: Index, task: Mapping[str, Any]) -> Step:
+        self._family = self._made(seed_of(index), task.get("level"), dict(task.get("config") or {}))
+        self._entry = self._family[0]
+        return Step([{"role": "system", "content": FORM}, {"role": "user", "content": str(self._entry["question"])}])
+
+    def interact(self, replies: Sequence[Message]) -> Step:
+        text = reply_text(replies)
+        marked = _ANSWER.findall(text)
+        answer = (marked[-1] if marked else text).strip()
+        score = float(self._family.score_answer(answer, self._entry))
+        result = {"answer": answer, "expected": str(self._entry.get("answer"))}
+        return Step(
+            status=COMPLETED, reward=score, metrics={"score": score, "formatted": float(bool(marked))}, result=result
+        )
+
+    def _made(self, seed: int, level: Any, config: dict[str, Any]) -> Any:
+        from reasoning_gym.factory import CURRICULA, DATASETS, create_curriculum, create_dataset
+
+        if self.name not in DATASETS:
+            raise TaskRefused(f"reasoning-gym has no {self.name!r}; expected one of {', '.join(sorted(DATASETS))}")
+        try:
+            if level is None:
+                return create_dataset(self.name, **{**config, "seed": seed, "size": 1})
+            if self.name not in CURRICULA:
+                raise TaskRefused(f"level is {level}, but {self.name} has no curriculum; expected a config")
+            curriculum = create_curriculum(self.name)
+            curriculum.set_global_level(max(0, int(level)))  # it stops at the highest of each attribute
+            made = curriculum.generate_configuration({**config, "seed": seed, "size": 1})
+            return DATASETS[self.name][0](made)
+        except (TypeError, ValueError, AssertionError) as exc:
+            raise TaskRefused(f"reasoning-gym cannot make {self.name} with {config}, level {level}: {exc}") from exc
+
+    @classmethod
+    def indices(cls, name: str) -> Sequence[Index]:
+        import reasoning_gym  # the package registers its families  # noqa: F401
+        from reasoning_gym.factory import DATASETS
+
+        if name not in DATASETS:
+            raise ValueError(f"reasoning-gym has no {name!r}")
+        return range(1000)

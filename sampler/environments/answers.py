@@ -1,0 +1,189 @@
+"""Reads the answers of controllers: each is checked whole where it enters, and what is wrong is `EnvironmentFailed`.
+
+So a step holds only what templates, documents and scorers take: known roles, text, tools with names, finite numbers, names
+without NUL, few levels, whole numbers of 64 bits. Half surrogate pairs, and NUL in texts, are replaced.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, Field, ValidationError
+
+from sampler.environments.environment import (
+    COMPLETED,
+    CONTEXT_LIMIT,
+    INVALID_ACTION,
+    RUNNING,
+    TASK_LIMIT,
+    UNKNOWN,
+    VALIDATION_FAILED,
+)
+from sampler.errors import EnvironmentFailed
+from sampler.parsers.reply import MAX_DEPTH, problem_of
+from sampler.scorers import is_finite_number
+from shared.documents.states import Termination
+from shared.names import ROLES, shortened
+from shared.outside_text import clipped, storable
+
+MAX_TOLD_CHARS = 500
+SCORE = "score"
+
+ENDS = MappingProxyType(
+    {
+        COMPLETED: Termination.ANSWERED,
+        VALIDATION_FAILED: Termination.ANSWERED,
+        INVALID_ACTION: Termination.ANSWERED,
+        TASK_LIMIT: Termination.TURNS_LIMIT,
+        CONTEXT_LIMIT: Termination.LENGTH_LIMIT,
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class StepSeen:
+    """What the environment answered, checked. `tools`: None: as before. `score`: the episode's, so far."""
+
+    messages: Sequence[dict[str, Any]]
+    tools: Sequence[dict[str, Any]] | None
+    status: str
+    finish: bool
+    reward: float | None
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    result: Any = None
+
+    @property
+    def score(self) -> float | None:
+        return self.metrics.get(SCORE)
+
+    @property
+    def restarts(self) -> bool:
+        """Whether `messages` is the whole history."""
+        return any(message["role"] == "system" for message in self.messages)
+
+    @property
+    def termination(self) -> Termination:
+        """How an ended session ended. Raises EnvironmentFailed where that is no end of the world: its reward is none either."""
+        if self.status in ENDS:
+            return ENDS[self.status]
+        if self.status == UNKNOWN and (self.reward is not None or self.score is not None):
+            return Termination.ANSWERED
+        told = clipped(str(self.result or "no reason given"), MAX_TOLD_CHARS)
+        raise EnvironmentFailed(f"the environment ended with status {self.status!r}: {told}")
+
+
+class _Called(BaseModel):
+    name: str
+    arguments: str | dict[str, Any]
+
+
+class _Call(BaseModel):
+    id: str | None = None
+    function: _Called
+
+
+class _TextPart(BaseModel):
+    type: Literal["text"]
+    text: str
+
+
+class _Message(BaseModel):
+    role: Annotated[str, Field(pattern=f"^({'|'.join(ROLES)})$")]
+    content: str | list[_TextPart] | None = None
+    name: str | None = None
+    tool_call_id: str | None = None
+    tool_calls: list[_Call] | None = None
+    reasoning_content: str | None = None
+
+
+class _Function(BaseModel):
+    name: Annotated[str, Field(min_length=1)]
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+
+
+class _Tool(BaseModel):
+    function: _Function
+
+
+class _Answer(BaseModel):
+    messages: list[_Message] | None = None
+    tools: list[_Tool] | None = None
+    status: str | None = None
+    finish: bool | None = None
+    metrics: dict[str, Any] | None = None
+    metric: dict[str, Any] | None = None
+
+
+def step_of(found: Any, url: str) -> StepSeen:
+    """Raises EnvironmentFailed for an answer that is none of the protocol."""
+    if isinstance(found, dict) and isinstance(found.get("env_out"), dict):  # as AgentRL's workers answer `interact`
+        found = found["env_out"]
+    try:
+        step = _read(_whole(found))
+    except ValidationError as exc:
+        first = exc.errors(include_url=False)[0]
+        told = f"{'.'.join(map(str, first['loc'])) or 'the answer'} is {shortened(first['input'])}: {first['msg']}"
+        raise EnvironmentFailed(f"{url} answered what is no step of the protocol: {told}") from exc
+    except ValueError as exc:
+        raise EnvironmentFailed(f"{url} answered what is no step of the protocol: {exc}") from exc
+    if not step.finish and not step.messages:
+        raise EnvironmentFailed(f"{url} answered without a message for the model, and without an end")
+    return step
+
+
+def _read(found: Any) -> StepSeen:
+    """Raises ValueError, and ValidationError, which is one."""
+    answer = _Answer.model_validate(found)
+    status = answer.status or (UNKNOWN if answer.finish else RUNNING)
+    for name in ("messages", "tools"):
+        if problem := problem_of({name: found.get(name)}):
+            raise ValueError(f"{name}: {problem}")
+    return StepSeen(
+        messages=[_message(message) for message in found.get("messages") or ()],
+        tools=None if answer.tools is None else found["tools"],
+        status=status,
+        finish=status != RUNNING if answer.finish is None else answer.finish,
+        reward=_number("the reward", found.get("reward")),
+        metrics=_metrics(answer.metrics or answer.metric or {}),
+        result=found.get("result"),
+    )
+
+
+def _whole(value: Any, depth: int = 0) -> Any:
+    """The answer with storable texts. Raises ValueError."""
+    if depth > MAX_DEPTH:
+        raise ValueError(f"nested more than {MAX_DEPTH} levels deep")
+    if isinstance(value, str):
+        return storable(value).replace("\0", "\ufffd")
+    if isinstance(value, list):
+        return [_whole(part, depth + 1) for part in value]
+    if isinstance(value, dict):
+        return {storable(name): _whole(part, depth + 1) for name, part in value.items()}
+    return value
+
+
+def _message(message: dict[str, Any]) -> dict[str, Any]:
+    """Its content becomes text. Only an assistant message with tool calls may lack content. Raises ValueError."""
+    content = message.get("content")
+    if content is None and not message.get("tool_calls"):
+        raise ValueError(f"a message of role {message['role']} has no content; expected text")
+    if isinstance(content, list):
+        content = "\n".join(part["text"] for part in content)
+    return {**message, "content": content or ""}
+
+
+def _number(name: str, value: Any) -> float | None:
+    """A finite number, or None. Raises ValueError for all else, such as NaN, which must not become a reward."""
+    if value is None:
+        return None
+    if not is_finite_number(value):
+        raise ValueError(f"{name} is {shortened(value)}; expected a finite number")
+    return float(value)
+
+
+def _metrics(metrics: Mapping[str, Any]) -> dict[str, float]:
+    """Those that are finite numbers; the others are the environment's own business, but for the score."""
+    _number("metrics.score", metrics.get(SCORE))
+    return {name: float(value) for name, value in metrics.items() if is_finite_number(value)}

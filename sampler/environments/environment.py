@@ -1,0 +1,116 @@
+"""`Environment`: what an adapter, or an environment of your own, provides. Standard library only: it is loaded in the workers.
+
+    class Guess(Environment):
+        def start(self, index, task):
+            self.number = index % 10
+            return Step([{"role": "user", "content": "A digit from 0 to 9?"}])
+
+        def interact(self, replies):
+            right = reply_text(replies).strip() == str(self.number)
+            return Step(status=COMPLETED, reward=float(right))
+
+    python -m sampler.environments --environments guess=guess.py:Guess
+
+One object plays one session. An exception is a failure of the environment: the episode is played again and never scored.
+What the model did wrong is a message to it, a reward, or an end of the session.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+Message = dict[str, Any]  # as OpenAI's Chat Completions has it
+Index = int | str
+
+SESSION_HEADER = "session_id"
+MAX_LINE_BYTES = 32 << 20  # of a worker's answer: a step with all its messages
+NO_INDEX = -1  # in a request: the index is among the fields of custom_task
+
+# The protocol's statuses.
+RUNNING = "running"
+COMPLETED = "completed"  # the world is at its end
+CONTEXT_LIMIT = "agent context limit"
+VALIDATION_FAILED = "agent validation failed"  # the reply is not what the world takes; its end
+INVALID_ACTION = "agent invalid action"  # the action is not possible; its end
+TASK_LIMIT = "task limit reached"  # the world's own limit of steps
+UNKNOWN = "unknown"
+TASK_ERROR = "task error"  # the world failed
+CANCELLED = "cancelled"
+
+
+class TaskRefused(ValueError):
+    """The task names what this environment does not have: no retry can help. The text says what is expected."""
+
+
+class NoRoom(Exception):
+    """A service that the environment uses is full: the session waits, and no failure is counted."""
+
+
+@dataclass(slots=True)
+class Step:
+    """What follows from a start or a reply. `messages`: those that are new; with a `system` message, the whole history.
+    `tools`: None: as before. `reward`: what this step earned; None: nothing is known. `metrics["score"]`: the episode's."""
+
+    messages: Sequence[Message] = ()
+    tools: Sequence[Mapping[str, Any]] | None = None
+    status: str = RUNNING
+    reward: float | None = None
+    metrics: Mapping[str, Any] = field(default_factory=dict)
+    result: Any = None
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "messages": list(self.messages),
+            "tools": None if self.tools is None else list(self.tools),
+            "status": self.status,
+            "finish": self.status != RUNNING,
+            "reward": self.reward,
+            "metrics": dict(self.metrics),
+            "result": self.result,
+        }
+
+
+class Environment:
+    """One session. `name`: what stands behind the colon of its kind, such as FrozenLake-v1."""
+
+    in_threads: ClassVar[bool] = False  # True: sessions of one worker run at the same time, each call in a thread
+
+    within_s: float = math.inf  # time for the call: the worker, with all its sessions, is ended after it
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def start(self, index: Index, task: Mapping[str, Any]) -> Step:
+        """Begin task `index`. `task`: further fields that the task names. The same arguments give the same world.
+        Raises TaskRefused."""
+        raise NotImplementedError  # every environment has its own
+
+    def interact(self, replies: Sequence[Message]) -> Step:
+        """The model's replies since the last step, which are usually one."""
+        raise NotImplementedError  # every environment has its own
+
+    def close(self) -> None:
+        """The session has ended, however it ended."""
+
+    @classmethod
+    def indices(cls, name: str) -> Sequence[Index]:
+        """The tasks that are there. One that is made from a seed may name a first few."""
+        return range(1000)
+
+
+def reply_text(replies: Sequence[Message]) -> str:
+    """The text of the replies."""
+    return "\n".join(str(reply.get("content") or "") for reply in replies)
+
+
+def user_says(text: str) -> list[Message]:
+    return [{"role": "user", "content": text}]
+
+
+def seed_of(index: Index) -> int:
+    """The seed that an index is. Raises TaskRefused."""
+    try:
+        return int(index)
+    except ValueError as exc:
+        raise TaskRefused(f"index is {index!r}; expected a whole number, which is the seed") from exc

@@ -1,0 +1,45 @@
+"""Settings for episodes in environments. Guide: docs/environments.md. They are fields of the sampler's configuration."""
+
+from typing import Annotated
+
+from pydantic import BaseModel, Field
+
+from shared.configuration.secrets import secret_field
+
+Seconds = Annotated[float, Field(gt=0)]
+
+
+class EnvironmentPlayConfig(BaseModel):
+    """Settings of `sampler.environments.sampler:EnvironmentSampler`."""
+
+    environment_controllers: dict[str, str] = Field(
+        {},
+        description="Environments that AgentRL's controller, or another one with its protocol, serves: "
+        '{"dbbench-std": "http://host:5020/api"}. Others are looked for among the run\'s python -m sampler.environments.',
+    )
+    environment_token: str | None = secret_field(
+        None,
+        description="Bearer token of the run's own services of environments; it is not sent to environment_controllers.",
+    )
+    environment_wait_s: Seconds = Field(
+        60.0,
+        description="Time an episode waits for room in an environment; then its slot is released, and no failure is counted.",
+    )
+    environment_start_s: Seconds = Field(
+        180.0, description="Time-out of the start of a session; then it is an infrastructure failure."
+    )
+    environment_step_s: Seconds = Field(
+        300.0, description="Time-out of one step of an environment; then it is an infrastructure failure."
+    )
+    environment_renew_s: Seconds = Field(
+        60.0, description="Interval at which open sessions are renewed while the model thinks."
+    )
+    environment_renew_controllers: bool = Field(
+        False,
+        description="Renew sessions of environment_controllers too, by an empty message: only tasks that support it ignore it.",
+    )
+    max_starting_environments: int = Field(
+        64,
+        gt=0,
+        description="Sessions that this process starts at one service of environments at once; further ones wait.",
+    )

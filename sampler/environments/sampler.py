@@ -1,0 +1,227 @@
+"""Plays episodes in environments that are services: `EnvironmentSampler`.
+
+    start ─▶ [ reply ─▶ interact ─▶ reward of the turn, the world's next messages ]* ─▶ the world's end, or the model's limit
+                          ├── a system message: the whole history: `restart`, with the tokens that were sampled
+                          └── other tools: the conversation goes on in a new thread, whose prompt shows them
+
+A task names its world: `{"query": "…", "metadata": {"environment": "lake", "index": 3}}`. Busy, lost, crashed and unreachable
+services are no rewards (`docs/environments.md`); what the world says of the model's replies is.
+"""
+
+import json
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from pydantic import BaseModel
+
+from sampler.environments.answers import SCORE, StepSeen
+from sampler.environments.session import EnvironmentSession
+from sampler.errors import EnvironmentFailed, MessagesRepeat
+from sampler.mcp_sampler import error_messages
+from sampler.messages.reply_message import Message
+from sampler.rendering.words import Words, words_of
+from sampler.sampler import METRIC_NAME, AsyncSampler
+from sampler.scorers import Score
+from sampler.turn import Turn
+from shared.documents import ToolCallResult
+from shared.documents.states import Termination
+from shared.outside_text import clipped
+
+MAX_RESULT_CHARS = 2_000  # stored of what the world says at its end
+MAX_METRICS, MAX_METRIC_CHARS = 100, 100  # of an episode, and in a name; further ones are left out
+
+
+class EnvironmentTask(BaseModel, extra="allow"):
+    """A task's `metadata`. `custom_task`: fields for the environment, such as a difficulty."""
+
+    environment: str
+    index: int | str = 0
+    custom_task: dict[str, Any] = {}
+
+
+class EnvironmentSampler(AsyncSampler):
+    async def run(self) -> Termination:
+        task = self.own_payload(EnvironmentTask)
+        self.world = World(task.environment)
+        sessions = self.resources.environments.session(task.environment, task.index, task.custom_task)
+        async with sessions as session:
+            return await self._play(session)
+
+    async def _play(self, session: EnvironmentSession) -> Termination:
+        step = session.opening
+        if step.finish:
+            raise EnvironmentFailed(
+                f"the environment ended before the model's first reply, with status {step.status!r}"
+            )
+        talk = Talk(self, step)
+        for _ in range(self.task.payload.max_turns or self.config.max_turns):
+            turn = await talk.reply()
+            if turn is None:
+                return Termination.LENGTH_LIMIT
+            ended = self.ended_by(turn)
+            if ended is not None:
+                return ended
+            if turn.parsed.errors and not turn.parsed.tool_calls:
+                talk.add(error_messages(turn))
+                continue
+            begun = time.monotonic()
+            step = await session.interact([talk.sent(turn)])
+            self._note(turn, step, time.monotonic() - begun)
+            if step.finish:
+                self.world.is_over = True
+                return step.termination
+            talk.follow(step)
+        return Termination.TURNS_LIMIT
+
+    async def evaluate_record(self) -> Score:
+        """The world's score; else the sum of its rewards; a world that gives neither is scored by the task's scorer. Without
+        one an episode that ended at the model's limit has earned nothing."""
+        world = self.world
+        if world.score is not None:
+            return Score(world.score, world.details("score"))
+        if world.rewards or (not world.is_over and self.task.payload.scorer is None):
+            return Score(sum(world.rewards), world.details("sum of rewards"))
+        if self.task.payload.scorer is None:
+            raise EnvironmentFailed(
+                f"environment {world.kind} ended without a reward or a score, and the task names no scorer"
+            )
+        return await super().evaluate_record()
+
+    def _note(self, turn: Turn, step: StepSeen, duration_s: float) -> None:
+        if step.reward is not None:
+            self.world.rewards.append(step.reward)
+            self.score_turn(turn, step.reward)
+        self.world.last(step)
+        for name, value in step.metrics.items():
+            known = self.episode.metrics
+            fits = len(name) <= MAX_METRIC_CHARS and (name in known or len(known) < MAX_METRICS)
+            if name != SCORE and fits and METRIC_NAME.fullmatch(name):
+                self.add_metric(name, value)
+        if turn.parsed.tool_calls:
+            self.add_tool_calls(_results(turn, step, duration_s), turn=turn)
+
+
+class World:
+    """What the environment said of the episode."""
+
+    def __init__(self, kind: str) -> None:
+        self.kind = kind
+        self.rewards: list[float] = []
+        self.score: float | None = None
+        self.is_over = False
+        self._status = "running"
+        self._result: Any = None
+
+    def last(self, step: StepSeen) -> None:
+        self.score = self.score if step.score is None else step.score
+        self._status = step.status
+        self._result = self._result if step.result is None else step.result
+
+    def details(self, how: str) -> dict[str, Any]:
+        result = {} if self._result is None else {"result": clipped(_text(self._result), MAX_RESULT_CHARS)}
+        return {
+            "scorer": f"environment:{self.kind}",
+            "score_is": how,
+            "rewards": self.rewards,
+            "status": self._status,
+        } | result
+
+
+class Talk:
+    """The conversation as the model sees it. `thread`: a new one for every other set of tools."""
+
+    def __init__(self, sampler: AsyncSampler, step: StepSeen) -> None:
+        self._sampler = sampler
+        self._tools = step.tools
+        self._new: list[Message] = [*_system_of(sampler, step), *(dict(message) for message in step.messages)]
+        self._history = list(self._new)
+        self._restart = False
+        self._thread: str | None = None
+        self._num_threads = 0
+        self._replies: dict[
+            Words, list[Message]
+        ] = {}  # what the world was sent ─▶ the replies, with their sampled tokens
+
+    async def reply(self) -> Turn | None:
+        """Raises EnvironmentFailed where the world's new messages repeat earlier ones."""
+        try:
+            turn = await self._sampler.create_chat_completions(
+                self._new, tools=self._tools or None, restart=self._restart, thread=self._thread
+            )
+        except MessagesRepeat as exc:
+            raise EnvironmentFailed(f"the environment's {exc}") from exc
+        self._restart = False
+        if turn is not None:
+            self._history.append(turn.message)
+        return turn
+
+    def add(self, messages: Sequence[Message]) -> None:
+        self._new = list(messages)
+        self._history += self._new
+
+    def follow(self, step: StepSeen) -> None:
+        """Go on with what the world said."""
+        messages = self._known(step.messages) if step.restarts else [dict(message) for message in step.messages]
+        if step.restarts:
+            self._history, self._new, self._restart = messages, list(messages), True
+        else:
+            self.add(messages)
+        if step.tools is not None and list(step.tools) != list(self._tools or ()):
+            self._tools = step.tools
+            self._num_threads += 1
+            self._thread, self._restart = f"tools-{self._num_threads}", False
+            self._new = list(self._history)
+
+    def sent(self, turn: Turn) -> Message:
+        """The reply as the protocol has it. An empty one would be a renewal: a blank stands for it."""
+        calls = [
+            {
+                "id": call.id,
+                "type": "function",
+                "function": {"name": call.name, "arguments": json.dumps(call.arguments)},
+            }
+            for call in turn.parsed.tool_calls
+        ]
+        content = turn.parsed.content if calls or not turn.parsed.errors else turn.text
+        sent: Message = {"role": "assistant", "content": content or ("" if calls else " ")}
+        if calls:
+            sent["tool_calls"] = calls
+        self._replies.setdefault(words_of(sent), []).append(turn.message)
+        return sent
+
+    def _known(self, messages: Sequence[Message]) -> list[Message]:
+        """The replies themselves in place of the world's copies. The last copy of a text is the last reply of that text:
+        histories are cut at their beginning."""
+        left = {words: list(replies) for words, replies in self._replies.items()}
+        known: list[Message] = []
+        for message in reversed(messages):
+            same = left.get(words_of(message)) if message["role"] == "assistant" else None
+            known.append(same.pop() if same else dict(message))
+        return known[::-1]
+
+
+def _system_of(sampler: AsyncSampler, step: StepSeen) -> list[Message]:
+    """The task's or the sampler's system prompt, where the world has none of its own."""
+    prompt = sampler.task.payload.system or sampler.config.system_prompt
+    return [] if prompt is None or step.restarts else [{"role": "system", "content": prompt}]
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+
+
+def _results(turn: Turn, step: StepSeen, duration_s: float) -> list[ToolCallResult]:
+    """The world's answers to the reply's calls, for people."""
+    answers = {message.get("tool_call_id"): _text(message.get("content") or "") for message in step.messages}
+    return [
+        ToolCallResult(
+            id=call.id,
+            name=call.name,
+            arguments=dict(call.arguments),
+            result=answers.get(call.id, ""),
+            is_error=False,
+            duration_s=round(duration_s, 4),
+        )
+        for call in turn.parsed.tool_calls
+    ]

@@ -1,0 +1,153 @@
+"""One worker process: plays sessions of environments, and answers requests in lines of JSON over its standard streams.
+
+    service ──{"n": 1, "op": "start", "session": "7", "kind": "lake", "index": 3, "task": {}}──▶ stdin
+            ◀──{"n": 1, "step": {…}} | {"n": 1, "refused": "…"} | {"n": 1, "error": "…"}──────── stdout
+
+Standard library only, and no module of Tandem's outside of this package's worker side: it runs in any virtual environment
+(`worker_python`). What an environment prints goes to stderr. It ends with the service, also if that is killed.
+
+    python -m sampler.environments.worker '{"lake": "gymnasium:FrozenLake-v1"}'
+"""
+
+import contextlib
+import ctypes
+import json
+import os
+import signal
+import sys
+import threading
+import traceback
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, BinaryIO
+
+from sampler.environments.adapters import environment_class
+from sampler.environments.environment import MAX_LINE_BYTES, RUNNING, Environment, NoRoom, Step, TaskRefused
+
+MAX_THREADS = 64
+MAX_ERROR_CHARS = 500
+_PDEATHSIG = 1  # of prctl(2)
+
+
+class WorldPlayer:
+    """`kinds`: {name: what provides it}."""
+
+    def __init__(self, kinds: Mapping[str, str], answers: BinaryIO) -> None:
+        self._kinds = kinds
+        self._answers = answers
+        self._writing = threading.Lock()
+        self._classes: dict[str, tuple[type[Environment], str]] = {}
+        self._sessions: dict[str, Environment] = {}
+        self._threads: ThreadPoolExecutor | None = None
+
+    def serve(self, requests: BinaryIO) -> None:
+        """Until the pipe closes. Then the sessions that are left are closed."""
+        for line in requests:
+            request = json.loads(line)
+            if self._is_threaded(request):
+                self._threads = self._threads or ThreadPoolExecutor(MAX_THREADS)
+                self._threads.submit(self._answer, request)
+            else:
+                self._answer(request)
+        for session in list(self._sessions):
+            self._close(session)
+
+    def _is_threaded(self, request: Mapping[str, Any]) -> bool:
+        if request["op"] == "start":
+            with contextlib.suppress(BaseException):  # the request itself meets the same error, and tells it
+                return self._class_of(request["kind"])[0].in_threads
+            return False
+        session = self._sessions.get(request.get("session", ""))
+        return session is not None and session.in_threads
+
+    def _answer(self, request: Mapping[str, Any]) -> None:
+        told: dict[str, Any] = {"n": request["n"]}
+        try:
+            told["step"] = self._done(request)
+            text = json.dumps(told)
+            if len(text) >= MAX_LINE_BYTES:
+                raise ValueError(f"the step has {len(text)} bytes of JSON; expected less than {MAX_LINE_BYTES}")
+        except TaskRefused as exc:
+            text = json.dumps({**told, "step": None, "refused": _shown(exc)})
+        except NoRoom as exc:
+            text = json.dumps({"n": request["n"], "busy": _shown(exc)})
+        except BaseException as exc:  # noqa: BLE001 - foreign code, also its sys.exit(): the session's failure, not the worker's
+            text = json.dumps({"n": request["n"], "error": f"{type(exc).__name__}: {_shown(exc)}"})
+        with self._writing:
+            self._answers.write(text.encode() + b"\n")
+            self._answers.flush()
+
+    def _done(self, request: Mapping[str, Any]) -> Any:
+        op, session = request["op"], request.get("session", "")
+        if op == "start":
+            return self._started(session, request)
+        if op == "interact":
+            environment = self._sessions[session]
+            environment.within_s = request["within_s"]
+            return self._stepped(session, environment.interact(request["messages"]))
+        if op == "close":
+            self._close(session)
+            return None
+        kind, name = self._class_of(request["kind"])
+        return list(kind.indices(name))
+
+    def _started(self, session: str, request: Mapping[str, Any]) -> dict[str, Any]:
+        kind, name = self._class_of(request["kind"])
+        environment = self._sessions[session] = kind(name)
+        try:
+            environment.within_s = request["within_s"]
+            return self._stepped(session, environment.start(request["index"], request["task"]))
+        except BaseException:  # foreign code may raise anything: a world that did not start is closed
+            self._close(session)
+            raise
+
+    def _stepped(self, session: str, step: Step) -> dict[str, Any]:
+        if step.status != RUNNING:
+            self._close(session)
+        return step.to_json()
+
+    def _close(self, session: str) -> None:
+        environment = self._sessions.pop(session, None)
+        if environment is None:
+            return
+        try:
+            environment.close()
+        except BaseException:  # noqa: BLE001 - foreign code: what the session earned stays, and so does the error it met before
+            traceback.print_exc()
+
+    def _class_of(self, kind: str) -> tuple[type[Environment], str]:
+        if kind not in self._classes:
+            self._classes[kind] = environment_class(self._kinds[kind])
+        return self._classes[kind]
+
+
+def _shown(exc: BaseException) -> str:
+    try:
+        text = " ".join(str(exc).split())
+    except Exception:  # noqa: BLE001 - foreign code: an error that cannot be shown is told by its name
+        text = "no text"
+    return text if len(text) <= MAX_ERROR_CHARS else text[: MAX_ERROR_CHARS - 1] + "…"
+
+
+def main() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the service, which ends its workers
+    ctypes.CDLL(None).prctl(_PDEATHSIG, signal.SIGKILL)
+    answers = os.fdopen(os.dup(1), "wb")
+    requests = os.fdopen(os.dup(0), "rb")
+    os.dup2(2, 1)  # what environments print
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.close(nothing)
+    try:
+        WorldPlayer(json.loads(sys.argv[1]), answers).serve(requests)
+    except BrokenPipeError:  # the service was killed
+        pass
+    finally:
+        answers_left = contextlib.suppress(OSError)
+        with answers_left:
+            answers.close()
+        os._exit(0)  # threads of environments would hold the process
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,53 @@
+"""The loop that settles completed groups, of this and other samplers. Group scorers run in tasks of their own."""
+
+import asyncio
+from collections.abc import Sequence
+
+from sampler.agents import Judge
+from sampler.config import SamplerConfig
+from sampler.service.loops import wait_for
+from sampler.settlement.group_scoring import GroupScoring
+from sampler.settlement.settle import claim_next, settle
+from shared.documents import Task
+from shared.store import Store
+
+SETTLE_IDLE_S = 2.0  # how often to look for groups whose settler has exited
+
+
+class Settling:
+    """`wanted`: set it when a group may be complete. `settled`: how many this process has."""
+
+    def __init__(self, store: Store, worker: str, config: SamplerConfig, judge: Judge | None) -> None:
+        self.wanted = asyncio.Event()
+        self.settled = 0
+        self._store, self._worker, self._config = store, worker, config
+        self._one_at_a_time = asyncio.Lock()
+        self._scoring = GroupScoring(store, worker, config, judge, self._settle)
+        self._group: asyncio.TaskGroup | None = None
+
+    async def run(self) -> None:
+        """Until it is cancelled; groups that are being scored are then free for others at once."""
+        async with asyncio.TaskGroup() as self._group:
+            while True:
+                await wait_for(self.wanted, SETTLE_IDLE_S)
+                self.wanted.clear()
+                await self.settle_all(self._group)
+
+    async def settle_all(self, group: asyncio.TaskGroup | None = None) -> None:
+        """Settle what is complete. `group`: where groups are scored; None: those are left to others."""
+        async with self._one_at_a_time:  # the last call waits for a group that the loop has begun to settle
+            while (task := await self._next(None if group is None else self._scoring.left)) is not None:
+                if group is not None and self._scoring.awaits(task):
+                    self._scoring.start(group, task, self.wanted.set)
+                else:
+                    await self._settle(task)
+
+    async def _next(self, left: Sequence[str] | None) -> Task | None:
+        return await claim_next(self._store, self._worker, self._config, left)
+
+    def alarms(self) -> list[str]:
+        return self._scoring.alarms()
+
+    async def _settle(self, task: Task) -> None:
+        await settle(self._store, task, self._config)
+        self.settled += 1

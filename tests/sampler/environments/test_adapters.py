@@ -1,0 +1,163 @@
+"""Adapters against the real packages, over the wire. Each runs where its package is installed: here, or in GAMES_PYTHON's."""
+
+import importlib.util
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from tests.sampler.environments.services import Service, service
+
+
+def python_with(package: str) -> str:
+    """A Python that has the package; skips the test without one."""
+    if importlib.util.find_spec(package) is not None:
+        return sys.executable
+    other = os.environ.get("GAMES_PYTHON")
+    if other and subprocess.run([other, "-c", f"import {package}"], capture_output=True, check=False).returncode == 0:
+        return other
+    pytest.skip(
+        f"{package} is not installed here, nor by GAMES_PYTHON, the Python of a virtual environment that has it"
+    )
+
+
+@contextmanager
+def adapters(package: str, *names: str) -> Iterator[Service]:
+    kinds = ",".join(f"{name}={package}:{name}" for name in names)
+    with service("--workers", "1", "--worker_python", python_with(package), "--environments", kinds) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def gymnasium() -> Iterator[Service]:
+    with adapters("gymnasium", "FrozenLake-v1", "Blackjack-v1", "CartPole-v1", "Pendulum-v1") as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def reasoning() -> Iterator[Service]:
+    with adapters("reasoning_gym", "leg_counting", "basic_arithmetic") as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def textarena() -> Iterator[Service]:
+    with adapters("textarena", "TowerOfHanoi-v0", "TicTacToe-v0", "Mastermind-v0") as found:
+        yield found
+
+
+# ---------------------------------------------------------------------- gymnasium
+
+
+def test_a_walk_over_the_lake_ends_with_the_worlds_reward(gymnasium: Service) -> None:
+    session, step = gymnasium.start("FrozenLake-v1", 1, options={"is_slippery": False})
+    assert "Reply with one action: left, down, right, up." in step["messages"][0]["content"]
+    assert "[S]FFF" in step["messages"][0]["content"], "where the walker is, without a terminal's colors"
+    lost = gymnasium.say(session, "I do not know").json()
+    assert (lost["reward"], lost["metrics"]) == (0.0, {"world_steps": 0, "invalid_actions": 1})
+    for action in ("down", "I go DOWN.", "<action>2</action> and not left", "right", "down"):
+        step = gymnasium.say(session, action).json()
+        assert (step["status"], step["reward"]) == ("running", 0.0)
+    end = gymnasium.say(session, "right").json()
+    assert (end["status"], end["reward"], end["metrics"]["world_steps"]) == ("completed", 1.0, 6)
+
+
+def test_a_seed_is_a_world(gymnasium: Service) -> None:
+    looks = [gymnasium.start("Blackjack-v1", seed)[1]["messages"][0]["content"] for seed in (1, 1, 2, 3, 4)]
+    assert looks[0] == looks[1]
+    assert len(set(looks)) > 2
+
+
+def test_a_worlds_own_limit_of_steps_is_its_limit(gymnasium: Service) -> None:
+    session, _ = gymnasium.start("CartPole-v1", 1, options={"max_episode_steps": 2})
+    assert gymnasium.say(session, "left").json()["status"] == "running"
+    assert gymnasium.say(session, "right").json()["status"] == "task limit reached"
+
+
+@pytest.mark.parametrize(
+    ("name", "index", "custom", "told"),
+    [
+        ("Pendulum-v1", 0, {}, "expected a discrete or a text space"),
+        ("FrozenLake-v1", 0, {"options": {"lava": 1}}, "with options {'lava': 1}"),
+        ("FrozenLake-v1", "first", {}, "expected a whole number, which is the seed"),
+        ("FrozenLake-v1", 0, {"actions": ["a"]}, "expected 4, one for each action"),
+    ],
+)
+def test_what_a_world_lacks_is_refused_with_a_sentence(
+    gymnasium: Service, name: str, index: int | str, custom: dict[str, object], told: str
+) -> None:
+    answer = gymnasium.http.post("/start_sample", json={"name": name, "index": index, "custom_task": custom})
+    assert (answer.status_code, told in answer.text) == (422, True), answer.text
+
+
+# ---------------------------------------------------------------------- reasoning-gym
+
+
+def test_a_family_makes_a_task_from_a_seed_and_scores_the_answer(reasoning: Service) -> None:
+    session, step = reasoning.start("leg_counting", 3)
+    assert [message["role"] for message in step["messages"]] == ["system", "user"]
+    assert reasoning.start("leg_counting", 3)[1] == step
+    wrong = reasoning.say(session, "<answer>1000000</answer>").json()
+    assert (wrong["status"], wrong["reward"] < 0.5, wrong["metrics"]["formatted"]) == ("completed", True, 1.0)
+    again, _ = reasoning.start("leg_counting", 3)
+    right = reasoning.say(again, f"So: <answer>{wrong['result']['expected']}</answer>").json()
+    assert right["reward"] == right["metrics"]["score"] == 1.0
+
+
+def test_a_level_of_the_curriculum_makes_a_harder_task(reasoning: Service) -> None:
+    lengths = [len(reasoning.start("leg_counting", 5, level=level)[1]["messages"][1]["content"]) for level in (0, 2, 4)]
+    assert lengths == sorted(set(lengths)), "each level has more in it"
+    refused = reasoning.http.post(
+        "/start_sample", json={"name": "leg_counting", "index": 1, "custom_task": {"config": {"legs": 1}}}
+    )
+    assert (refused.status_code, "cannot make leg_counting" in refused.text) == (422, True)
+
+
+# ---------------------------------------------------------------------- textarena
+
+HANOI = ("[A C]", "[A B]", "[C B]", "[A C]", "[B A]", "[B C]", "[A C]")
+
+
+def test_a_game_alone_is_played_to_its_reward(textarena: Service) -> None:
+    session, step = textarena.start("TowerOfHanoi-v0", 3)
+    assert "A: [3, 2, 1]" in step["messages"][0]["content"]
+    invalid = textarena.say(session, "what?").json()
+    assert (invalid["status"], "invalid move" in invalid["messages"][0]["content"]) == ("running", True)
+    steps = [textarena.say(session, move).json() for move in HANOI]
+    assert "PLAYER" not in steps[0]["messages"][0]["content"]
+    assert (steps[-1]["status"], steps[-1]["reward"], steps[-1]["metrics"]["game_turns"]) == ("completed", 1.0, 8)
+
+
+def test_an_opponent_draws_legal_moves_by_the_seed(textarena: Service) -> None:
+    moves = [f"[{k}]" for k in range(9)]
+    ends = []
+    for _ in range(2):
+        session, _ = textarena.start("TicTacToe-v0", 3, opponent=moves)
+        said = []
+        for move in (4, 0, 8, 2, 6, 1, 3, 5, 7):
+            step = textarena.say(session, f"[{move}]").json()
+            said.append(step)
+            if step["finish"]:
+                break
+        ends.append(said)
+    assert ends[0] == ends[1]
+    assert ends[0][-1]["reward"] in (1.0, 0.0, -1.0)
+    assert ends[0][-1]["metrics"]["lost_by_invalid_move"] == 0.0
+    refused = textarena.http.post(
+        "/start_sample", json={"name": "TicTacToe-v0", "index": 1, "custom_task": {"players": 2}}
+    )
+    assert (refused.status_code, "moves where others play" in refused.text) == (422, True)
+
+
+def test_games_side_by_side_in_one_worker_draw_the_numbers_of_their_own_seed(textarena: Service) -> None:
+    def secret_of(*before: str) -> object:
+        session, _ = textarena.start("Mastermind-v0", 11)
+        other, _ = textarena.start("Mastermind-v0", 12)
+        for guess in before:
+            textarena.say(other, guess)
+        return textarena.say(session, "[1 2 3 4]").json()["messages"]
+
+    assert secret_of() == secret_of("[4 3 2 1]", "[1 2 4 3]")

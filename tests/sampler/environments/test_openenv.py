@@ -1,0 +1,86 @@
+"""The OpenEnv adapter against the package's own server, where OPENENV_PYTHON names a Python that has it (openenv 0.10.0)."""
+
+import json
+import os
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+
+from shared.processes.mongod import free_port
+from tests.sampler.boxes import PATIENCE_S
+from tests.sampler.environments.services import Service, service
+
+PYTHON = os.environ.get("OPENENV_PYTHON", "")
+pytestmark = pytest.mark.skipif(not PYTHON, reason="OPENENV_PYTHON, a Python with openenv, is not set")
+
+
+@contextmanager
+def counting(sessions: int) -> Iterator[Service]:
+    port = free_port()
+    server = subprocess.Popen([PYTHON, Path(__file__).parent / "openenv_server.py", str(port), str(sessions)])
+    try:
+        end = time.monotonic() + PATIENCE_S
+        while not _answers(f"http://127.0.0.1:{port}/health"):
+            assert time.monotonic() < end
+            time.sleep(0.1)  # another process: it says by its answer alone that it is up
+        flags = (
+            "--workers",
+            "1",
+            "--worker_python",
+            PYTHON,
+            "--environments",
+            f"count=openenv:http://127.0.0.1:{port}",
+        )
+        with service(*flags) as found:
+            yield found
+    finally:
+        server.kill()
+        server.wait()
+
+
+def _answers(url: str) -> bool:
+    try:
+        return httpx.get(url, trust_env=False).status_code == 200
+    except httpx.TransportError:
+        return False
+
+
+def act(one: Service, session: dict[str, str], arguments: str) -> httpx.Response:
+    call = {"id": "c1", "type": "function", "function": {"name": "act", "arguments": arguments}}
+    reply = {"role": "assistant", "content": "", "tool_calls": [call]}
+    return one.http.post("/interact", json={"messages": [reply]}, headers=session)
+
+
+def test_a_server_is_played_by_its_own_schema_in_sessions_of_their_own() -> None:
+    with counting(2) as one:
+        session, step = one.start("count", 7)
+        other, _ = one.start("count", 70)
+        assert json.loads(step["messages"][0]["content"]) == {"text": "count on from 7"}
+        (tool,) = step["tools"]
+        assert tool["function"]["parameters"]["properties"].keys() == {"number"}
+        assert act(one, other, '{"number": 71}').json()["reward"] == 1.0
+        right = act(one, session, '{"number": 8}').json()
+        assert (right["reward"], right["messages"][0]["role"]) == (1.0, "tool")
+        wrong = act(one, session, '{"digit": 8}').json()
+        assert (wrong["status"], wrong["reward"], "number" in wrong["messages"][0]["content"]) == ("running", 0.0, True)
+        assert one.say(session, "nine").json()["messages"][0]["content"] == "Call the tool act."
+        end = act(one, session, '{"number": 5}').json()
+        assert (end["status"], end["reward"]) == ("completed", 0.0)
+
+
+def test_a_full_server_is_busy_and_a_broken_one_is_a_failure() -> None:
+    with counting(1) as one:
+        session, _ = one.start("count", 1)
+        full = one.http.post("/start_sample", json={"name": "count", "index": 2})
+        assert (full.status_code, "CAPACITY_REACHED" in full.text) == (406, True)
+        broken = act(one, session, '{"number": -1}')
+        assert (broken.status_code, "the counter is broken" in broken.text) == (500, True)
+        end = time.monotonic() + PATIENCE_S
+        while one.http.post("/start_sample", json={"name": "count", "index": 2}).status_code != 200:
+            assert time.monotonic() < end, "its session was closed, and has left room"
+            time.sleep(0.1)  # another process

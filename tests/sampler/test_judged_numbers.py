@@ -1,0 +1,90 @@
+"""Judges that give numbers and items of a rubric."""
+
+from typing import Any
+
+import pytest
+
+from sampler.errors import AgentFailed, ScorerFailed
+from sampler.scorers import ScoringRequest, score_answer
+from shared.documents import TaskPayload
+from shared.tasks.checks import Samplers, TaskCheck
+from shared.tasks.rubrics import MOST_ITEMS
+from tests.sampler.agents.agents import judge
+from tests.sampler.agents.endpoints import endpoint
+
+ITEMS = ["is right", {"item": "is short", "weight": 3}]
+
+
+async def scored(name: str, rubric: Any, *behaviors: str) -> tuple[Any, Any]:
+    """The score, and the judge's endpoint."""
+    async with endpoint(*behaviors) as service:
+        own = judge(service)
+        payload = {"metadata": {} if rubric is None else {"rubric": rubric}}
+        request = ScoringRequest(None, ("4",), query="2+2?", reply="it is 4", payload=payload, judge=own)
+        try:
+            return await score_answer(name, request), service
+        finally:
+            await own.close()
+
+
+async def test_a_judges_number_is_the_score_and_its_reason_is_kept() -> None:
+    score, service = await scored(
+        "judge_score", "Be kind.", 'says <think>{"score": 1}</think>Well: {"score": 7, "reason": "curt"}'
+    )
+    assert (score.value, score.details["reason"]) == (0.7, "7 of 10: curt")
+    assert score.details["judged_by"]["model"] == "m1"
+    (prompt,) = service.prompts()
+    assert all(text in prompt for text in ("Be kind.", "2+2?", "it is 4", "'4'"))
+
+
+async def test_the_score_is_the_share_of_the_weights_of_the_items_that_are_met() -> None:
+    score, service = await scored("judge_rubric", ITEMS, 'says {"met": [true, false]}')
+    assert (score.value, score.details["reason"]) == (0.25, "1 of 2 items: no reason given")
+    assert score.details["items"] == [{"item": "is right", "met": True}, {"item": "is short", "met": False}]
+    assert "1. is right\n2. is short" in service.prompts()[0]
+
+
+@pytest.mark.parametrize(
+    ("name", "said", "right"),
+    [
+        *(
+            (("judge_score", said, '{"score": 10}'))
+            for said in ('{"score": 11}', '{"score": 7.5}', '{"score": true}', "7", "{}")
+        ),
+        *(
+            (("judge_rubric", said, '{"met": [true, true]}'))
+            for said in ('{"met": [true]}', '{"met": [1, 0]}', "true, true")
+        ),
+    ],
+)
+async def test_what_is_not_as_asked_is_asked_for_again_and_is_never_a_number(name: str, said: str, right: str) -> None:
+    rubric = ITEMS if name == "judge_rubric" else None
+    score, service = await scored(name, rubric, f"says {said}", f"says {right}")
+    assert (score.value, len(service.requests)) == (1.0, 2)
+    with pytest.raises(AgentFailed, match="no model of scorer_agent gave an answer"):
+        await scored(name, rubric, f"says {said}")
+
+
+@pytest.mark.parametrize(
+    ("rubric", "said"),
+    [
+        (None, "metadata.rubric is no list of items; expected 1 to 50 texts"),
+        ("be good", "metadata.rubric is no list of items"),
+        ([], "metadata.rubric is no list of items"),
+        (["x"] * (MOST_ITEMS + 1), "metadata.rubric is no list of items"),
+        ([" "], "metadata.rubric.0 has no text; expected a text"),
+        (["a", {"item": "b", "weight": 0}], "metadata.rubric.1.weight is 0; expected a number above 0"),
+        (["a", {"item": "b", "weight": True}], "metadata.rubric.1.weight is True"),
+    ],
+)
+async def test_a_wrong_rubric_is_refused_at_import_and_never_scored(rubric: Any, said: str) -> None:
+    payload = TaskPayload(query="q", scorer="judge_rubric", metadata={} if rubric is None else {"rubric": rubric})
+    (problem,) = TaskCheck(Samplers(knows_scorers=True, has_judge=True)).problems(payload)
+    assert problem.startswith(f'"scorer" is "judge_rubric": {said}')
+    with pytest.raises(ScorerFailed, match=r"judge_rubric: metadata\.rubric"):
+        await scored("judge_rubric", rubric, "says 1")
+
+
+async def test_a_text_is_the_rubric_of_a_number_alone() -> None:
+    with pytest.raises(ScorerFailed, match=r"judge_score: metadata\.rubric is not a text"):
+        await scored("judge_score", ITEMS, 'says {"score": 1}')
