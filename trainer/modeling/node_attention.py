@@ -25,7 +25,7 @@ import torch
 from torch import Tensor, nn
 from transformers import AttentionInterface
 
-from trainer.trees.trie import Int64
+from shared.tokens.trie import Int64
 
 BY_NODE = "by_node"  # attn_implementation of transformers, registered below
 SPAN = 512

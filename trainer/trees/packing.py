@@ -19,9 +19,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from shared.tokens.trie import Int64
 from trainer.losses.entries import TrainedTokens
 from trainer.trees.tree import Entries, Float32, TokenTree, concatenate
-from trainer.trees.trie import Int64
 
 log = logging.getLogger(__name__)
 

@@ -21,9 +21,10 @@ from enum import StrEnum
 import numpy as np
 import numpy.typing as npt
 
+from shared.tokens.merging import LossRules, insert_all, sequence_counts, sequence_ends
 from shared.tokens.record_tree import RecordTree
+from shared.tokens.trie import Int32, Int64, TreeLayout
 from trainer.trees.staleness import Staleness
-from trainer.trees.trie import Int32, Int64, TreeLayout, Trie, runs
 
 Bool = npt.NDArray[np.bool_]
 Float32 = npt.NDArray[np.float32]
@@ -64,10 +65,7 @@ class TokenTree:
     these compare; they are present in `record_ids` and `trained_tokens_T`, so that denominators do not change. So are tokens
     that have no entry although they are in the tree.
 
-    num_flat    tokens if every request to the engine (prompt and reply) were one sequence, forwarded on its own
-    num_linear  tokens if, inside a record, a request that continues an earlier one exactly were merged with it: one
-                sequence per root-to-leaf path. What linear prefix merging reaches: branches and records share nothing
-    num_tree    tokens of this tree, or with another `Merging` of its chains
+    `num_flat`, `num_linear`: `shared.tokens.merging`. `num_tree`: tokens of this tree, or with another `Merging` of its chains.
     """
 
     ids_N: Int64
@@ -118,20 +116,13 @@ def merge(
     With another `merging` the result is a forest of chains that share nothing; a record's token is still trained once, in the
     first chain that has it.
 
-    `drop_zero_advantage` leaves out records whose trained dispatches all have advantage 0: they add nothing to the
-    gradient of a policy-gradient loss (do not use it with cross entropy, which ignores advantages). Dispatches with an
-    advantage of less than `minimal_advantage`, or with `skip_non_positive_advantage` of 0 and less, have no loss of any kind:
-    no entries, and a record of nothing else is left out.
+    The three rules on advantages: `LossRules`.
     """
-    loss_mask = [_has_loss(record, minimal_advantage, skip_non_positive_advantage) for record in records]
-    kept = [
-        t
-        for t, record in enumerate(records)
-        if not (drop_zero_advantage and _adds_nothing(record)) and (loss_mask[t].any() or not record.trained_N.any())
-    ]
-    layout, node_of_token = _tree(records, kept) if merging is Merging.TREE else _chains(records, kept, merging)
-    parts = [_entries(records[t], loss_mask[t], node_of_token[t], t) for t in kept]
-    counts = [_sequence_counts(records[t]) for t in kept]
+    rules = LossRules(drop_zero_advantage, minimal_advantage, skip_non_positive_advantage)
+    kept = rules.kept(records)
+    layout, node_of_token = insert_all(records, kept) if merging is Merging.TREE else _chains(records, kept, merging)
+    parts = [_entries(records[t], rules.loss_mask(records[t]), node_of_token[t], t) for t in kept]
+    counts = [sequence_counts(records[t]) for t in kept]
     copies_N = np.zeros(len(layout.ids_N), dtype=np.int64)
     for t in kept:
         np.add.at(copies_N, node_of_token[t], 1)
@@ -158,13 +149,6 @@ def concatenate(parts: Sequence[Entries]) -> Entries:
     )
 
 
-def _tree(records: Sequence[RecordTree], kept: Sequence[int]) -> tuple[TreeLayout, dict[int, Int64]]:
-    trie = Trie()
-    slots = {t: trie.insert(records[t]) for t in kept}
-    layout = trie.layout()
-    return layout, {t: layout.node_of_slot[slot_N] for t, slot_N in slots.items()}
-
-
 def _chains(
     records: Sequence[RecordTree], kept: Sequence[int], merging: Merging
 ) -> tuple[TreeLayout, dict[int, Int64]]:
@@ -174,7 +158,7 @@ def _chains(
     node_of_token = {t: np.full(records[t].num_tokens, -1, dtype=np.int64) for t in kept}
     offset = 0
     for t in kept:
-        leaves, requests = _sequence_ends(records[t])
+        leaves, requests = sequence_ends(records[t])
         for end in (leaves if merging is Merging.LINEAR else requests).tolist():
             path = records[t].path(end)
             new = path[node_of_token[t][path] < 0]
@@ -194,17 +178,6 @@ def _chains(
     return layout, node_of_token
 
 
-def _adds_nothing(record: RecordTree) -> bool:
-    return all(dispatch.advantage == 0.0 for dispatch in record.dispatches if dispatch.trained)
-
-
-def _has_loss(record: RecordTree, minimal: float, only_positive: bool) -> Bool:
-    """Of each token: it is trained, and its dispatch's advantage lets it have a loss."""
-    passes_D = [abs(d.advantage) >= minimal and (d.advantage > 0.0 or not only_positive) for d in record.dispatches]
-    passes_N: Bool = np.array([*passes_D, False], dtype=bool)[record.dispatches_N]
-    return record.trained_N & passes_N
-
-
 def _entries(record: RecordTree, loss_mask_N: Bool, node_of_token: Int64, trajectory: int) -> Entries:
     trained = np.flatnonzero(loss_mask_N)
     dispatch_E = record.dispatches_N[trained]
@@ -221,29 +194,3 @@ def _entries(record: RecordTree, loss_mask_N: Bool, node_of_token: Int64, trajec
         staleness_E=np.zeros(len(trained), dtype=np.float32),
         version_E=record.versions_N[trained].astype(np.int64),
     )
-
-
-def _sequence_counts(record: RecordTree) -> tuple[int, int]:
-    """Tokens of (all request sequences, all root-to-leaf sequences)."""
-    lengths_N = _depths(record.parents_N) + 1
-    leaves, requests = _sequence_ends(record)
-    return int(lengths_N[requests].sum()), int(lengths_N[leaves].sum())
-
-
-def _sequence_ends(record: RecordTree) -> tuple[Int64, Int64]:
-    """Last tokens of (root-to-leaf sequences, request sequences). A leaf that no request ends at is in both."""
-    leaves = np.array(record.leaves(), dtype=np.int64)
-    last_D = np.full(len(record.dispatches), -1, dtype=np.int64)
-    sampled = np.flatnonzero(record.dispatches_N >= 0)
-    np.maximum.at(last_D, record.dispatches_N[sampled], sampled)
-    return leaves, np.union1d(leaves, last_D[last_D >= 0])
-
-
-def _depths(parents_N: Int32) -> Int64:
-    """Distance from the root of every token: constant along a run, so one step of Python per run, not per token."""
-    depth_N = np.zeros(len(parents_N), dtype=np.int64)
-    for start, stop in runs(parents_N):
-        parent = int(parents_N[start])
-        first = 0 if parent < 0 else int(depth_N[parent]) + 1
-        depth_N[start:stop] = np.arange(first, first + stop - start)
-    return depth_N

@@ -1,0 +1,104 @@
+"""What merging a group's records into one prefix tree saves: the counts that the trainer logs, from its own rules.
+
+num_flat    tokens if every request to the engine (prompt and reply) were one sequence, forwarded on its own
+num_linear  tokens if, inside a record, a request that continues an earlier one exactly were merged with it: one
+            sequence per root-to-leaf path. What linear prefix merging reaches: branches and records share nothing
+num_tree    tokens of the prefix tree, in which every distinct prefix stands once
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from shared.tokens.record_tree import Int32, RecordTree
+from shared.tokens.trie import Int64, TreeLayout, Trie, runs
+
+Bool = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class LossRules:
+    """Which records and dispatches of a group have a loss, by their advantages.
+
+    `drop_zero_advantage` leaves out records whose trained dispatches all have advantage 0: they add nothing to the
+    gradient of a policy-gradient loss (do not use it with cross entropy, which ignores advantages). Dispatches with an
+    advantage of less than `minimal_advantage`, or with `skip_non_positive_advantage` of 0 and less, have no loss of any kind:
+    no entries, and a record of nothing else is left out.
+    """
+
+    drop_zero_advantage: bool = False
+    minimal_advantage: float = 0.0
+    skip_non_positive_advantage: bool = False
+
+    def loss_mask(self, record: RecordTree) -> Bool:
+        """Of each token: it is trained, and its dispatch's advantage lets it have a loss."""
+        minimal, only_positive = self.minimal_advantage, self.skip_non_positive_advantage
+        passes_D = [abs(d.advantage) >= minimal and (d.advantage > 0.0 or not only_positive) for d in record.dispatches]
+        passes_N: Bool = np.array([*passes_D, False], dtype=bool)[record.dispatches_N]
+        return record.trained_N & passes_N
+
+    def kept(self, records: Sequence[RecordTree]) -> list[int]:
+        """Indices of the records that are forwarded."""
+        return [
+            t
+            for t, record in enumerate(records)
+            if not (self.drop_zero_advantage and _adds_nothing(record))
+            and (self.loss_mask(record).any() or not record.trained_N.any())
+        ]
+
+
+@dataclass(frozen=True, slots=True)
+class MergeCounts:
+    """See the module's first lines."""
+
+    num_flat: int
+    num_linear: int
+    num_tree: int
+
+
+def merge_counts(records: Sequence[RecordTree], rules: LossRules) -> MergeCounts:
+    """As the trainer counts a group that it trains."""
+    kept = rules.kept(records)
+    layout, _ = insert_all(records, kept)
+    counts = [sequence_counts(records[t]) for t in kept]
+    return MergeCounts(sum(flat for flat, _ in counts), sum(linear for _, linear in counts), len(layout.ids_N))
+
+
+def insert_all(records: Sequence[RecordTree], kept: Sequence[int]) -> tuple[TreeLayout, dict[int, Int64]]:
+    """The prefix tree of the `kept` records, and by record the node of each of its tokens."""
+    trie = Trie()
+    slots = {t: trie.insert(records[t]) for t in kept}
+    layout = trie.layout()
+    return layout, {t: layout.node_of_slot[slot_N] for t, slot_N in slots.items()}
+
+
+def sequence_counts(record: RecordTree) -> tuple[int, int]:
+    """Tokens of (all request sequences, all root-to-leaf sequences)."""
+    lengths_N = _depths(record.parents_N) + 1
+    leaves, requests = sequence_ends(record)
+    return int(lengths_N[requests].sum()), int(lengths_N[leaves].sum())
+
+
+def sequence_ends(record: RecordTree) -> tuple[Int64, Int64]:
+    """Last tokens of (root-to-leaf sequences, request sequences). A leaf that no request ends at is in both."""
+    leaves = np.array(record.leaves(), dtype=np.int64)
+    last_D = np.full(len(record.dispatches), -1, dtype=np.int64)
+    sampled = np.flatnonzero(record.dispatches_N >= 0)
+    np.maximum.at(last_D, record.dispatches_N[sampled], sampled)
+    return leaves, np.union1d(leaves, last_D[last_D >= 0])
+
+
+def _adds_nothing(record: RecordTree) -> bool:
+    return all(dispatch.advantage == 0.0 for dispatch in record.dispatches if dispatch.trained)
+
+
+def _depths(parents_N: Int32) -> Int64:
+    """Distance from the root of every token: constant along a run, so one step of Python per run, not per token."""
+    depth_N = np.zeros(len(parents_N), dtype=np.int64)
+    for start, stop in runs(parents_N):
+        parent = int(parents_N[start])
+        first = 0 if parent < 0 else int(depth_N[parent]) + 1
+        depth_N[start:stop] = np.arange(first, first + stop - start)
+    return depth_N
