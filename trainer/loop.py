@@ -28,6 +28,7 @@ from shared.documents.run import HEARTBEAT_S, TrainerEnd, Worker
 from shared.errors import ConfigError
 from shared.evaluation.rounds import best_steps
 from shared.files.output_names import CHECKPOINTS, METRICS_FILE
+from shared.processes.failure import failure_now
 from trainer.checkpoints import checkpoint
 from trainer.configured_learner import configured_learner
 from trainer.data.stream import RecordStream
@@ -282,4 +283,4 @@ def _status(bridge: StoreBridge, config: TrainerConfig, parallel: Parallel) -> I
         yield status
     finally:
         beating.cancel()
-        bridge(bridge.store.workers.leave(worker.id))
+        bridge(bridge.store.workers.leave(worker.id, failure_now()))

@@ -124,6 +124,7 @@ async def _registered(config: EnvironmentsConfig, sessions: WorldSessions, url: 
         yield Registration(None, sessions, url, config.heartbeat_s)
         return
     async with Store.open(config.db_connection_string, config.run) as store:
+        await store.settings.keep("environments", config.snapshot(), url)
         yield Registration(store, sessions, url, config.heartbeat_s)
 
 

@@ -46,6 +46,7 @@ from shared.documents.run import Run, Worker
 from shared.documents.states import RunState
 from shared.errors import ConfigError, LeaseLost, MalformedDocument, OwnCodeFailed
 from shared.names import EVAL_SPLIT, TRAIN_SPLIT
+from shared.processes.failure import failure_now
 from shared.store import Store
 from shared.store.malformed import tell
 from shared.tasks.admission import seq_limit
@@ -160,14 +161,14 @@ class SamplerService:
         finally:
             await self._engines.close()
             await self._resources.close()
-            await self._store.workers.leave(self._worker)
+            await self._store.workers.leave(self._worker, failure_now())
 
     async def _keep_settings(self) -> None:
         """Store this process's settings, including the agents', for later inspection."""
         settings, agents = self._config.snapshot(), self._resources.agents.settings
-        await self._store.runs.save_config("sampler", settings)
+        await self._store.runs.save_config(self.kind, settings)
         await self._store.settings.keep(
-            "sampler", settings | ({"agents": dict(agents)} if agents else {}), self._worker
+            self.kind, settings | ({"agents": dict(agents)} if agents else {}), self._worker
         )
 
     # ------------------------------------------------------------------ view

@@ -6,7 +6,7 @@ from typing import Any
 
 from shared.cli.connect import ago
 from shared.store import Store
-from shared.store.runs import STOPPED
+from shared.store.runs import has_left
 
 LONG_GONE_S = 600.0  # workers that died earlier are only counted
 
@@ -59,7 +59,7 @@ async def workers_of(store: Store) -> list[dict[str, Any]]:
             "doing": w.doing,
             "heard": ago(w.heartbeat, now),
             "live": w.id in live,
-            "gone": w.doing == STOPPED or (w.id not in live and _age_s(w.heartbeat, now) > LONG_GONE_S),
+            "gone": has_left(w.doing) or (w.id not in live and _age_s(w.heartbeat, now) > LONG_GONE_S),
             "stats": w.stats,
             "alarms": w.alarms,
         }

@@ -15,12 +15,14 @@ from rich.table import Table
 from shared.cli.connect import AsJson, Connection, RunName, ago, console, table, with_store
 from shared.cli.service_rows import LONG_GONE_S, environments_of, services_of, workers_of
 from shared.documents.run import Run
-from shared.documents.states import OVER, DataStatus, RecordStatus, RunState, SlotStatus, TaskStatus
+from shared.documents.states import DataStatus, RecordStatus, SlotStatus, TaskStatus
 from shared.errors import MalformedDocument
 from shared.store import Store
-from shared.store.runs import STOPPED
+from shared.store.condition import Condition, condition_of
+from shared.store.runs import has_left
 
 RATE_WINDOW_S = 60.0
+CUT_SHORT = (Condition.CRASHED, Condition.ABANDONED)
 MAX_EXAMPLE_CHARS = 200
 
 EXAMPLES = """Examples:
@@ -51,7 +53,8 @@ class RunStatus:
     """A snapshot of a run, which `--json` prints unchanged."""
 
     run: str
-    state: str  # of RunState, or trained, or played, or unknown
+    state: str  # of Condition
+    reason: str
     ends: list[dict[str, Any]]  # of finished trainers: policy, step, reason, time
     tasks: dict[str, dict[str, int]]
     abandoned: dict[str, int]  # {reason: groups}
@@ -109,12 +112,14 @@ async def look(store: Store) -> RunStatus:
     """Query everything that the tables show."""
     malformed = await store.malformed.all()
     run = await _run(store)
+    condition = await condition_of(store)
     tasks = await store.tasks.count_by_status()
     workers = await workers_of(store)
     policies = [await _policy(store, policy) for policy in await store.questions.policies()]
     return RunStatus(
         run=store.run,
-        state=_state(run, policies, tasks),
+        state=condition.condition.value,
+        reason=condition.reason,
         ends=await _ends(store, run),
         tasks=tasks,
         abandoned=await store.questions.abandoned_tasks(),
@@ -146,21 +151,6 @@ async def _run(store: Store) -> Run | None:
         return await store.runs.get()
     except MalformedDocument:  # listed in `malformed`
         return None
-
-
-def _state(run: Run | None, policies: list[PolicyStatus], tasks: Mapping[str, Mapping[str, int]]) -> str:
-    """The document's state. If it is running: "trained" if every policy has weights of its last step although not every
-    trainer has reported its end; "played" if there never was a trainer and every task is finished."""
-    if run is None:
-        return "unknown"
-    if run.state is not RunState.RUNNING:
-        return run.state.value
-    if not run.admission:
-        left = sum(n for counts in tasks.values() for status, n in counts.items() if status not in OVER)
-        return "played" if tasks and not left else run.state.value
-    steps = {policy.policy: policy.step for policy in policies}
-    over = [a.num_steps is not None and steps.get(policy, 0) >= a.num_steps for policy, a in run.admission.items()]
-    return "trained" if all(over) else run.state.value
 
 
 async def _ends(store: Store, run: Run | None) -> list[dict[str, Any]]:
@@ -210,10 +200,7 @@ async def _rates(store: Store, workers: list[dict[str, Any]]) -> dict[str, float
 def _render(now: RunStatus, every_worker: bool) -> Group:
     rates = ", ".join(f"{name} {value:.3g}" for name, value in now.rates.items())
     parts: list[Any] = [f"run [bold]{escape(now.run)}[/bold] is {now.state}; {escape(rates)}"]
-    for end in now.ends:
-        at = f"{str(end['ended_at'])[:19]} UTC"
-        where = f"the trainer of policy {end['policy']} ended {end['ended']} ago ({at}) after step {end['step']}"
-        parts.append(escape(f"  {where}: {end['reason']}"))
+    parts += _ended(now)
     parts.append(_counts("tasks", now.tasks, [s.value for s in TaskStatus]))
     parts += [f"  {n} × {escape(outcome)}" for outcome, n in sorted(now.abandoned.items())]
     parts.append(_counts("slots of opened tasks", now.slots, [*(s.value for s in SlotStatus), "failures"]))
@@ -239,13 +226,23 @@ def _render(now: RunStatus, every_worker: bool) -> Group:
     alive = f"workers: {sum(worker['live'] for worker in now.workers)} alive"
     parts.append(_rows(alive, listed, ("kind", "process", "doing", "heard", "stats")))
     if gone:
-        stopped = sum(worker["doing"] == STOPPED for worker in gone)
+        stopped = sum(has_left(worker["doing"]) for worker in gone)
         lost = f"{len(gone) - stopped} not heard of for more than {LONG_GONE_S / 60:.0f} min"
         parts.append(f"  {stopped} more have stopped, {lost}; --all lists them")
     for worker in now.workers:
         if worker["live"]:
             parts += [f"  [yellow]alarm[/yellow] {worker['kind']} {escape(alarm)}" for alarm in worker["alarms"]]
     return Group(*parts)
+
+
+def _ended(now: RunStatus) -> list[str]:
+    """How the run, or a trainer of it, ended."""
+    lines = [f"  [red]{now.state}[/red]: {escape(now.reason)}"] if now.state in CUT_SHORT else []
+    for end in now.ends:
+        at = f"{str(end['ended_at'])[:19]} UTC"
+        where = f"the trainer of policy {end['policy']} ended {end['ended']} ago ({at}) after step {end['step']}"
+        lines.append(escape(f"  {where}: {end['reason']}"))
+    return lines
 
 
 def _counts(title: str, rows: Mapping[str, Mapping[str, int]], names: list[str]) -> Table:

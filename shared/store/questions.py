@@ -11,7 +11,7 @@ from typing import Any
 from pymongo.asynchronous.database import AsyncDatabase
 
 from shared.documents import Record
-from shared.documents.states import CLAIMABLE, NEVER_OPENED, DataStatus, RecordStatus, SlotStatus, TaskStatus
+from shared.documents.states import CLAIMABLE, NEVER_OPENED, UNENDED, DataStatus, RecordStatus, SlotStatus, TaskStatus
 from shared.names import EVAL_SPLIT, OWN_DATABASES, TRAIN_SPLIT
 from shared.store.malformed import read_or_tell
 from shared.store.pipelines import NOW
@@ -48,6 +48,12 @@ class QuestionVerbs:
     async def run_names(self) -> list[str]:
         """Names of databases that may be runs."""
         return sorted(set(await self._database.client.list_database_names()) - set(OWN_DATABASES))
+
+    async def has_tasks(self) -> bool:
+        return await self._tasks.find_one({}, {"_id": 1}) is not None
+
+    async def has_unended_tasks(self) -> bool:
+        return await self._tasks.find_one({"status": {"$in": UNENDED}}, {"_id": 1}) is not None
 
     async def seated_records(self, split: str, limit: int) -> list[Record]:
         """Of the split's last `limit` scored records, those that actors played. Reads no more than `limit`."""

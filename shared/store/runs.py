@@ -19,6 +19,13 @@ from shared.store.retry import survives_outages
 Document = dict[str, Any]
 RUN_ID = "run"
 STOPPED = "stopped"  # `doing` of a worker that has stopped
+FAILED = "failed: "  # beginning of `doing` of a worker that an error ended; the error follows
+LEFT = rf"^({STOPPED}$|{FAILED})"
+
+
+def has_left(doing: str) -> bool:
+    """Whether a worker has written that it ended."""
+    return doing == STOPPED or doing.startswith(FAILED)
 
 
 def _names_in(field: str) -> Document:
@@ -175,14 +182,15 @@ class WorkerVerbs:
             upsert=True,
         )
 
-    async def leave(self, worker_id: str) -> None:
-        """Mark a worker as stopped; a killed one only stops its heartbeat."""
-        await self._workers.update_one({"_id": worker_id}, {"$set": {"doing": STOPPED}})
+    async def leave(self, worker_id: str, error: str | None = None) -> None:
+        """Mark a worker as stopped, or as failed with `error`; a killed one only stops its heartbeat."""
+        doing = STOPPED if error is None else f"{FAILED}{error}"
+        await self._workers.update_one({"_id": worker_id}, {"$set": {"doing": doing}})
 
     async def all(self) -> list[Worker]:
         return await readable(Worker, self._workers.find().sort([("kind", 1), ("started_at", 1)]))
 
     async def live(self) -> list[Worker]:
         """Workers with a current heartbeat that have not stopped."""
-        fresh = {"$expr": {"$and": [heard_of(), {"$ne": ["$doing", STOPPED]}]}}
+        fresh = {"$expr": heard_of(), "doing": {"$not": {"$regex": LEFT}}}
         return await readable(Worker, self._workers.find(fresh).sort([("kind", 1), ("_id", 1)]))

@@ -39,6 +39,7 @@ from sampler.errors import EngineError, EngineRefused, EngineUnavailable
 from shared.documents.run import InferenceService, PolicyVersion
 from shared.documents.states import ServiceStatus
 from shared.errors import DataError
+from shared.processes.failure import failure_now
 from shared.store import Store
 from shared.weights.assembly import Assembly, Reached
 from shared.weights.files import manifest_of
@@ -103,7 +104,7 @@ class Keeper:
                             loop.cancel()
             finally:
                 await self._store.services.set_status(self.url, ServiceStatus.DOWN, "its keeper has exited")
-                await self._store.workers.leave(self._id)
+                await self._store.workers.leave(self._id, failure_now())
                 if self._child is not None:
                     await self._child.stop()
 
