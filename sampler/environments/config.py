@@ -26,7 +26,7 @@ class EnvironmentsConfig(ServiceConfig):
     environments: list[str] = Field(
         min_length=1,
         description="What it serves: gymnasium:FrozenLake-v1, reasoning_gym:leg_counting, textarena:TowerOfHanoi-v0, "
-        "my_pkg.worlds:Maze or FILE.py:Maze; NAME=… gives it a name that tasks say instead.",
+        "database:train, shell:train, my_pkg.worlds:Maze or FILE.py:Maze; NAME=… gives it a name that tasks say instead.",
     )
     run: RunName | None = Field(
         None, description="The run in which it registers, so that samplers find it. None: it is found by its URL alone."

@@ -25,6 +25,7 @@ Index = int | str
 
 SESSION_HEADER = "session_id"
 MAX_LINE_BYTES = 32 << 20  # of a worker's answer: a step with all its messages
+STEP_SHARE = 0.8  # of `within_s`, which an adapter may use: after it the whole worker is ended, with all its sessions
 NO_INDEX = -1  # in a request: the index is among the fields of custom_task
 
 # The protocol's statuses.

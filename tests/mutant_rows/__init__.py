@@ -2,6 +2,7 @@
 
 from tests.mutant_rows import (
     actors,
+    bundled_worlds,
     engines,
     environments,
     episodes,
@@ -20,6 +21,7 @@ from tests.mutant_rows.mutant import Mutant
 
 MUTANTS: tuple[Mutant, ...] = (
     *actors.MUTANTS,
+    *bundled_worlds.MUTANTS,
     *engines.MUTANTS,
     *environments.MUTANTS,
     *episodes.MUTANTS,

@@ -16,9 +16,12 @@ from types import ModuleType
 from sampler.environments.environment import Environment
 
 ADAPTERS = {
+    "database": ("sampler.environments.adapters.database", "DatabaseEnvironment"),
     "gymnasium": ("sampler.environments.adapters.gymnasium", "GymnasiumEnvironment"),
+    "mariadb": ("sampler.environments.adapters.database", "MariadbEnvironment"),
     "openenv": ("sampler.environments.adapters.openenv", "OpenEnvEnvironment"),
     "reasoning_gym": ("sampler.environments.adapters.reasoning_gym", "ReasoningGymEnvironment"),
+    "shell": ("sampler.environments.adapters.shell", "ShellEnvironment"),
     "textarena": ("sampler.environments.adapters.textarena", "TextArenaEnvironment"),
 }
 

@@ -19,6 +19,7 @@ from typing import Any
 from sampler.environments.environment import (
     COMPLETED,
     RUNNING,
+    STEP_SHARE,
     Environment,
     Index,
     Message,
@@ -31,7 +32,6 @@ from sampler.environments.environment import (
 )
 
 MESSAGE_S = 120.0  # for one call at most
-SHARE = 0.8  # of the time that the service gives a call: after it the whole worker is ended, with all its sessions
 MAX_MESSAGE_BYTES = 16 << 20
 MAX_SHOWN_ERRORS = 5
 CAPACITY_REACHED = "CAPACITY_REACHED"
@@ -77,7 +77,7 @@ class OpenEnvEnvironment(Environment):
             self._socket.close()
 
     def _begin(self) -> None:
-        self._until = time.monotonic() + min(MESSAGE_S, SHARE * self.within_s)
+        self._until = time.monotonic() + min(MESSAGE_S, STEP_SHARE * self.within_s)
 
     def _left_s(self) -> float:
         return max(0.0, self._until - time.monotonic())

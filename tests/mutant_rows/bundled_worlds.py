@@ -1,0 +1,66 @@
+"""Protections of the bundled worlds: what statements and scripts of a model must not reach, take or win by."""
+
+from tests.mutant_rows.mutant import Mutant
+
+DATABASE = "tests/sampler/environments/test_database.py"
+SHELL = "tests/sampler/environments/test_shell.py"
+SQLITE = "sampler/environments/adapters/sqlite_database.py"
+
+MUTANTS = (
+    Mutant(
+        "database: no other file and no setting",
+        SQLITE,
+        "if action in _DENIED or (action == sqlite3.SQLITE_PRAGMA and first not in _PRAGMAS):",
+        "if False:",
+        f"{DATABASE}::test_a_statement_reaches_no_file_no_setting_and_no_other_database",
+    ),
+    Mutant(
+        "database: time of a statement",
+        SQLITE,
+        "int(time.monotonic() > self._until)",
+        "0",
+        f"{DATABASE}::test_no_statement_takes_longer_or_more_than_it_may",
+    ),
+    Mutant(
+        "database: memory of statements",
+        SQLITE,
+        '        self._db.execute(f"PRAGMA hard_heap_limit = {HEAP_BYTES}")\n',
+        "",
+        f"{DATABASE}::test_no_statement_takes_longer_or_more_than_it_may",
+    ),
+    Mutant(
+        "database: only what was committed counts",
+        SQLITE,
+        "            if self._db.in_transaction:\n                self._db.rollback()\n",
+        "",
+        f"{DATABASE}::test_a_change_counts_by_the_state_that_was_committed_and_not_by_how_it_was_reached",
+    ),
+    Mutant(
+        "worlds: actions of one reply",
+        "sampler/environments/adapters/acting.py",
+        "        if number >= MAX_ACTIONS:\n",
+        "        if False:\n",
+        f"{DATABASE}::test_a_reply_that_is_wrong_is_told_and_turns_end",
+    ),
+    Mutant(
+        "worlds: turns of an episode",
+        "sampler/environments/adapters/acting.py",
+        "if self._turns >= self._max_turns:",
+        "if False:",
+        f"{DATABASE}::test_a_reply_that_is_wrong_is_told_and_turns_end",
+    ),
+    Mutant(
+        "shell: limits of a command",
+        "sampler/environments/adapters/shell.py",
+        "Limits(**LIMITS, lifetime_s=max(0.5, within_s))",
+        "Limits(lifetime_s=max(0.5, within_s))",
+        f"{SHELL}::test_no_script_does_more_than_it_may_and_the_session_goes_on",
+    ),
+    Mutant(
+        "shell: time of a command",
+        "sampler/environments/adapters/shell.py",
+        "lifetime_s=max(0.5, within_s))",
+        "lifetime_s=1000.0)",
+        f"{SHELL}::test_no_script_does_more_than_it_may_and_the_session_goes_on",
+    ),
+)
