@@ -18,12 +18,12 @@ from sampler.environments.app import EnvironmentsApp
 from sampler.environments.config import EnvironmentsConfig
 from sampler.environments.sessions import WorldRules, WorldSessions
 from sampler.environments.worker_process import TaskNotOffered, WorkerLost, WorkerProcess, WorldFailed
-from sampler.quiet_server import BACKLOG, KEEP_ALIVE_S, QuietServer
 from sampler.service.loops import every
 from shared.configuration.secrets import token_of
 from shared.documents.run import EnvironmentService
 from shared.errors import ConfigError
 from shared.names import LOOPBACK_HOSTS
+from shared.processes.quiet_server import BACKLOG, KEEP_ALIVE_S, QuietServer
 from shared.store import Store
 
 log = logging.getLogger(__name__)

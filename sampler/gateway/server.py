@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
-    from sampler.quiet_server import QuietServer
+    from shared.processes.quiet_server import QuietServer
 
 log = logging.getLogger(__name__)
 
@@ -84,7 +84,7 @@ class GatewayServer:
     async def _start(self, build_app: AppBuilder, host: str) -> None:
         if self._serving is not None and not self._serving.done():
             return
-        from sampler.quiet_server import QuietServer  # samplers without an agent do not need uvicorn
+        from shared.processes.quiet_server import QuietServer  # samplers without an agent do not need uvicorn
 
         listening = socket.create_server((host, 0), backlog=BACKLOG)
         self._address = (reachable(host), listening.getsockname()[1])

@@ -22,7 +22,6 @@ from sampler.gateway.external_sampler import ExternalSampler
 from sampler.gateway.harness_api import harness_routes
 from sampler.gateway.server import reachable
 from sampler.kinds import SamplerKinds
-from sampler.quiet_server import BACKLOG, KEEP_ALIVE_S, QuietServer
 from sampler.service.loops import every
 from sampler.service.service import SamplerService, ServiceProcess, service_process
 from shared.configuration.secrets import token_of
@@ -32,6 +31,7 @@ from shared.documents.states import RecordStatus
 from shared.episodes.feedback import FeedbackGiven, give_feedback
 from shared.errors import ConfigError, StoreRefused, StoreUnavailable
 from shared.names import LOOPBACK_HOSTS
+from shared.processes.quiet_server import BACKLOG, KEEP_ALIVE_S, QuietServer
 from shared.tasks.sampler_names import EXTERNAL
 
 log = logging.getLogger(__name__)

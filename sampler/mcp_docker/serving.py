@@ -19,12 +19,12 @@ from sampler.mcp_docker.pool import SetPool
 from sampler.mcp_docker.sandbox import IsolationLevel, chosen_level, reap_left_over
 from sampler.mcp_docker.servers import MB, forked_modules, links_of, read_servers
 from sampler.mcp_docker.sessions import SessionRules, Sessions
-from sampler.quiet_server import BACKLOG, KEEP_ALIVE_S, QuietServer
 from shared.configuration.secrets import token_of
 from shared.errors import ConfigError
 from shared.files.private_folder import private_folder, temporary_folder
 from shared.names import LOOPBACK_HOSTS
 from shared.processes.open_files import allow_many_files
+from shared.processes.quiet_server import BACKLOG, KEEP_ALIVE_S, QuietServer
 
 log = logging.getLogger(__name__)
 

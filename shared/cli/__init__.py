@@ -21,6 +21,7 @@ from shared.cli import (
     status,
     tasks,
     trace,
+    view,
 )
 
 app = typer.Typer(
@@ -47,6 +48,7 @@ app.command("trace", epilog=trace.EXAMPLES)(trace.trace)
 app.command("export-model", epilog=export.EXAMPLES)(export.export_model)
 app.command("health", epilog=health.EXAMPLE)(health.health)
 app.command("metrics", epilog=metrics.EXAMPLES)(metrics.metrics)
+app.command("view", epilog=view.EXAMPLES)(view.view)
 app.command("mongod", epilog=server.EXAMPLES)(server.mongod)
 
 

@@ -89,17 +89,18 @@ def warn(text: str) -> None:
     Console(stderr=True, highlight=False, emoji=False, soft_wrap=True).print(f"[yellow]tandem:[/yellow] {escape(text)}")
 
 
-def connection_string(given: str | None, run: str) -> str:
-    """Find the connection string. Raises ConfigError if there is none."""
+def connection_string(given: str | None, run: str | None) -> str:
+    """Find the connection string; `run` None: that of no run in particular. Raises ConfigError if there is none."""
     if given := given or given_secret(DATABASE_VARIABLE):
         return given
-    kept = (Path("output") / run / "mongodb" / "mongod.json", Path("output") / "mongodb" / "mongod.json")
+    folders = (*([Path("output") / run] if run else []), Path("output"))
+    kept = [folder / "mongodb" / "mongod.json" for folder in folders]
     for path in kept:
         if path.is_file():
             return f"mongodb://127.0.0.1:{_port(path)}/?directConnection=true"
     raise ConfigError(
         "no database given: pass --db_connection_string mongodb://HOST:PORT, or set DB_CONNECTION_STRING, "
-        f"or start one here with `tandem mongod` (also looked for {kept[0]} and {kept[1]})"
+        f"or start one here with `tandem mongod` (also looked for {' and '.join(map(str, kept))})"
     )
 
 

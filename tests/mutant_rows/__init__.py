@@ -16,6 +16,7 @@ from tests.mutant_rows import (
     mcp_native,
     store,
     trainer,
+    viewer,
 )
 from tests.mutant_rows.mutant import Mutant
 
@@ -35,4 +36,5 @@ MUTANTS: tuple[Mutant, ...] = (
     *mcp_native.MUTANTS,
     *store.MUTANTS,
     *trainer.MUTANTS,
+    *viewer.MUTANTS,
 )

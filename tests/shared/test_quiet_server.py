@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from sampler import quiet_server
-from sampler.quiet_server import QuietServer
+from shared.processes import quiet_server
+from shared.processes.quiet_server import QuietServer
 
 MOST_BYTES = 8 * 1024 * 1024  # a socket's buffers hold some more than the bound
 BODY = b"b" * 3_000_000

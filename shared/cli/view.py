@@ -1,0 +1,103 @@
+"""`tandem view`: a run's database as web pages."""
+
+import asyncio
+import contextlib
+import signal
+import socket
+from collections.abc import Iterator
+from importlib.util import find_spec
+from typing import Annotated
+
+import typer
+
+from shared.cli.connect import CONNECT_TIMEOUT_S, Connection, answer, connection_string, console
+from shared.configuration.secrets import given_secret
+from shared.errors import ConfigError
+from shared.names import LOOPBACK_HOSTS, check_run_name
+from shared.store import Store
+from shared.store.connecting import connect, first_contact
+
+EXAMPLES = """Examples:
+
+`tandem view demo`  then open the printed address
+
+`tandem view`  every run of the server
+
+`TANDEM_VIEW_TOKEN_FILE=token tandem view --host 0.0.0.0`  for other machines: any user name, and the token as password
+"""
+
+TOKEN_VARIABLE = "TANDEM_VIEW_TOKEN"
+NEEDED = ("starlette", "uvicorn", "jinja2")
+KEPT_OPEN_S = 5  # what is being answered at the end
+
+
+def view(
+    run: Annotated[str | None, typer.Argument(metavar="[RUN]", help="Run to open. Default: the list of runs.")] = None,
+    host: Annotated[str, typer.Option("--host", help="Address to listen on; 0.0.0.0 for all.")] = LOOPBACK_HOSTS[0],
+    port: Annotated[int, typer.Option("--port", min=0, max=65535, help="Port to listen on; 0: a free one.")] = 8800,
+    db_connection_string: Connection = None,
+) -> None:
+    """Show runs in a browser: reward, groups, episodes, tokens, steps, processes. Only reads.
+
+    Needs `pip install tandem-rl[view]`. On loopback only this machine may ask; for other machines set TANDEM_VIEW_TOKEN, or
+    TANDEM_VIEW_TOKEN_FILE, and put TLS before it.
+    """
+    answer(_view(run, host, port, db_connection_string))
+
+
+async def _view(run: str | None, host: str, port: int, given: str | None) -> None:
+    if missing := [name for name in NEEDED if find_spec(name) is None]:
+        raise ConfigError(f"tandem view needs {', '.join(missing)}; pip install 'tandem-rl[view]'")
+    token = given_secret(TOKEN_VARIABLE)
+    if host not in LOOPBACK_HOSTS and not token:
+        raise ConfigError(
+            f"--host {host}: other machines may ask there, and every page shows the run's data; expected a token in "
+            f"{TOKEN_VARIABLE}, or the name of a file with it in {TOKEN_VARIABLE}_FILE"
+        )
+    uri = connection_string(given, run)
+    if run is None:
+        client = connect(uri, CONNECT_TIMEOUT_S)
+        try:
+            with first_contact(uri, "any", CONNECT_TIMEOUT_S):
+                await client.admin.command("hello")
+            await _serve(Store(client, "admin"), None, host, port, token)
+        finally:
+            await client.close()
+        return
+    async with Store.open(uri, check_run_name(run), timeout_s=CONNECT_TIMEOUT_S, read_only=True) as store:
+        await _serve(store, run, host, port, token)
+
+
+async def _serve(store: Store, run: str | None, host: str, port: int, token: str | None) -> None:
+    """Until a signal."""
+    from shared.processes.quiet_server import BACKLOG, KEEP_ALIVE_S, QuietServer  # of the extra `view`
+    from shared.viewer.app import make_app
+    from shared.viewer.asked import in_url
+
+    with _listener(host, port) as listener:
+        app = make_app(store.client, token)
+        server = QuietServer(
+            app,
+            log_level="warning",
+            server_header=False,
+            backlog=BACKLOG,
+            timeout_keep_alive=KEEP_ALIVE_S,
+            timeout_graceful_shutdown=KEPT_OPEN_S,
+        )
+        for signal_number in (signal.SIGINT, signal.SIGTERM):
+            asyncio.get_running_loop().add_signal_handler(signal_number, server.handle_exit, signal_number, None)
+        path = "/" if run is None else f"/runs/{in_url(run)}"
+        place = f"[{host}]" if ":" in host else host
+        console().print(f"http://{place}:{listener.getsockname()[1]}{path}", soft_wrap=True, markup=False)
+        await server.serve(sockets=[listener])
+
+
+@contextlib.contextmanager
+def _listener(host: str, port: int) -> Iterator[socket.socket]:
+    try:
+        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+        listener = socket.create_server((host, port), family=family)
+    except OSError as exc:
+        raise ConfigError(f"--host {host} --port {port}: {exc.strerror or exc}; expected a free port, or 0") from exc
+    with contextlib.closing(listener):
+        yield listener

@@ -1,0 +1,92 @@
+"""The runs of a server, each in one line. Reads five documents of each, and counts from the collections' metadata."""
+
+import asyncio
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from pymongo import AsyncMongoClient
+from pymongo.errors import OperationFailure
+
+from shared.errors import DataError
+from shared.names import OWN_DATABASES
+from shared.store import Store
+from shared.store.condition import condition_of
+
+MOST_RUNS = 500  # by name; more are not listed
+RUNS_AT_ONCE = 16
+
+
+@dataclass(frozen=True, slots=True)
+class RunRow:
+    """`state`: a Condition; "unreadable" if another version wrote it."""
+
+    name: str
+    state: str
+    policies: list[str]
+    step: int | None  # of the newest weights, the lowest of all policies
+    num_steps: int | None  # to be trained
+    tasks: int
+    records: int
+    dispatches: int
+    created_at: datetime | None
+    heard_at: datetime | None  # the newest heartbeat of any process
+    alive: int  # processes
+    reason: str = ""  # of its state
+
+
+async def list_runs(client: AsyncMongoClient[dict[str, Any]]) -> list[RunRow]:
+    """Databases with a run's document, the newest first."""
+    names = sorted(set(await client.list_database_names()) - set(OWN_DATABASES))[:MOST_RUNS]
+    gate = asyncio.Semaphore(RUNS_AT_ONCE)
+
+    async def one(name: str) -> RunRow | None:
+        async with gate:
+            store = Store(client, name)
+            try:
+                if await store.database["runs"].find_one({}, {"_id": 1}) is None:
+                    return None
+                return await run_row(store)
+            except OperationFailure as exc:  # a database of something else, or one that this user may not read
+                return _unreadable(name, str(exc))
+
+    rows = [row for row in await asyncio.gather(*map(one, names)) if row is not None]
+    return sorted(rows, key=lambda row: (row.created_at is not None, row.created_at), reverse=True)
+
+
+async def run_row(store: Store) -> RunRow:
+    try:
+        run = await store.runs.read()
+    except DataError as exc:
+        return _unreadable(store.run, str(exc))
+    policies = sorted(run.admission) or await store.database["policy_versions"].distinct("policy")
+    newest = [await store.versions.newest(policy) for policy in policies]
+    steps = [version.step for version in newest if version is not None]
+    wanted = [admission.num_steps for admission in run.admission.values() if admission.num_steps is not None]
+    found = await condition_of(store)
+    heard_at, alive = await _heard(store)
+    return RunRow(
+        name=store.run,
+        state=found.condition.value,
+        reason=found.reason,
+        policies=policies,
+        step=min(steps, default=None),
+        num_steps=min(wanted, default=None),
+        tasks=await store.database["tasks"].estimated_document_count(),
+        records=await store.database["records"].estimated_document_count(),
+        dispatches=await store.database["dispatched_sampling_tasks"].estimated_document_count(),
+        created_at=run.created_at,
+        heard_at=heard_at,
+        alive=alive,
+    )
+
+
+async def _heard(store: Store) -> tuple[datetime | None, int]:
+    """The newest heartbeat, and how many processes are alive."""
+    alive = len(await store.workers.live())
+    newest = await store.database["workers"].find_one({}, {"heartbeat": 1}, sort=[("heartbeat", -1)])
+    return (newest.get("heartbeat") if newest else None), alive
+
+
+def _unreadable(name: str, error: str) -> RunRow:
+    return RunRow(name, "unreadable", [], None, None, 0, 0, 0, None, None, 0, error)

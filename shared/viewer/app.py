@@ -1,0 +1,78 @@
+"""The viewer's application: its pages, and the runs of one server.
+
+To add a page of a run:
+1. a query in `shared/store/views/NAME.py`: bounded by a limit, and by an index;
+2. a function `async def NAME_page(asked: PageRequest) -> <frozen dataclass>` in `shared/viewer/NAME.py` (`asked.store`,
+   `asked.run`, `asked.id("gid")`, `asked.text("source")`, `asked.number("page", 0, most=…)`; raise NotThere or BadQuestion);
+3. a template `templates/NAME.html`, which begins with {% extends "base.html" %} and reads the function's result as `view`;
+4. a line in `RUN_PAGES`. The JSON at the same URL + `.json` follows by itself.
+
+Of use in templates: {{ id | in_url }} for ids in links (`/runs/{{ run.name | in_url }}/groups/{{ gid | in_url }}`),
+{{ time | when }}, {{ x | number }}, {{ s | duration }}, {{ query(source=…, page=…) }}, and the macros of `parts.html`. The policy
+of content allows no `style="…"` and no inline script: colours are classes (`style.css`), scripts are files of `static/`.
+"""
+
+from typing import Any
+
+from pymongo import AsyncMongoClient
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, RedirectResponse, Response
+from starlette.routing import Mount, Route
+from starlette.staticfiles import StaticFiles
+from starlette.types import ASGIApp
+
+from shared.errors import DataError
+from shared.names import check_run_name
+from shared.store import Store
+from shared.store.views.runs import list_runs
+from shared.viewer.asked import NotThere, PageRequest
+from shared.viewer.dashboard import dashboard_page
+from shared.viewer.guard import Guard
+from shared.viewer.pages import Page, answered, failure, plain, run_routes
+from shared.viewer.rendering import FOLDER, render
+
+# In the order in which they are tried: a path that ends in an id stands behind those that begin with it.
+RUN_PAGES = (Page("", "dashboard.html", dashboard_page, "dashboard"),)
+
+
+Client = AsyncMongoClient[dict[str, Any]]
+
+
+def make_app(client: Client, token: str | None = None) -> ASGIApp:
+    """`client`: of the server; a reader's rights do. `token`: what every request needs; None: only this machine may ask."""
+
+    async def asked_of(request: Request) -> PageRequest:
+        name = check_run_name(request.path_params["run"])
+        store = Store(client, name)
+        try:
+            return PageRequest(request, store, await store.runs.read())
+        except DataError as exc:
+            raise NotThere(str(exc)) from exc
+
+    async def runs(request: Request) -> Response:
+        as_json = request.url.path != "/"
+
+        async def made() -> Response:
+            found = await list_runs(client)
+            if as_json:
+                return JSONResponse(plain(found))
+            return render("runs.html", view=found, run=None, request=request, section="runs")
+
+        return await answered(request, made, as_json)
+
+    async def unknown(request: Request, exc: Exception) -> Response:
+        as_json = request.url.path.endswith(".json")
+        return failure(request, 404, f"there is no page {request.url.path[:200]!r}", as_json)
+
+    async def icon(request: Request) -> Response:
+        return RedirectResponse("/static/icon.svg", 301)
+
+    routes = [
+        Route("/", runs),
+        Route("/runs.json", runs),
+        Route("/favicon.ico", icon),
+        *run_routes(RUN_PAGES, asked_of),
+        Mount("/static", StaticFiles(directory=FOLDER / "static")),
+    ]
+    return Guard(Starlette(routes=routes, exception_handlers={404: unknown}), token)

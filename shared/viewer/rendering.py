@@ -1,0 +1,85 @@
+"""Templates. Everything that they print is text: escaped, with control and bidirectional characters made visible."""
+
+import math
+import re
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+from starlette.responses import HTMLResponse
+
+from shared.viewer.asked import in_url
+
+FOLDER = Path(__file__).parent
+# Control characters but tab and line feed, and what changes the direction or hides: bidirectional and zero-width characters.
+UNSEEN = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ufff9-\ufffb]"
+)
+NOTHING = "–"
+
+
+def visible(text: str) -> str:
+    """The text with each character that would not be seen, or change how others are, as its code: `⟨U+202E⟩`."""
+    return UNSEEN.sub(lambda found: f"⟨U+{ord(found[0]):04X}⟩", text)
+
+
+def printed(value: Any) -> Any:
+    """Applied to every value that a template prints."""
+    if value is None:
+        return ""
+    if isinstance(value, Markup):
+        return value
+    return visible(str(value))
+
+
+def when(time: datetime | None) -> str:
+    """A stored time (UTC)."""
+    return NOTHING if time is None else time.strftime("%Y-%m-%d %H:%M:%S")
+
+
+def number(value: float | None, digits: int = 4) -> str:
+    """A whole number with its thousands, another with so many digits."""
+    if value is None or (isinstance(value, float) and not math.isfinite(value)):
+        return NOTHING
+    if float(value).is_integer() and abs(value) < 2**53:
+        return f"{int(value):,}"
+    return f"{value:.{digits}g}"
+
+
+def duration(seconds: float | None) -> str:
+    if seconds is None:
+        return NOTHING
+    if seconds < 1:
+        return f"{seconds * 1000:.0f} ms"
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes:02d} min" if hours else f"{minutes} min {rest:02d} s"
+
+
+def query(**parameters: Any) -> str:
+    """`?name=value&…` of those that are given; nothing without any."""
+    given = {name: value for name, value in parameters.items() if value not in (None, "")}
+    return "?" + urlencode(given) if given else ""
+
+
+TEMPLATES = Environment(
+    loader=FileSystemLoader(FOLDER / "templates"),
+    autoescape=True,
+    undefined=StrictUndefined,
+    finalize=printed,
+    trim_blocks=True,
+    lstrip_blocks=True,
+)
+TEMPLATES.filters.update(visible=visible, when=when, number=number, duration=duration, in_url=in_url)
+# (name, path behind /runs/RUN, label) of the navigation; a page names its own as `Page.section`.
+SECTIONS = (("dashboard", "", "Dashboard"),)
+TEMPLATES.globals.update(query=query, sections=SECTIONS)
+
+
+def render(template: str, *, status: int = 200, **values: Any) -> HTMLResponse:
+    return HTMLResponse(TEMPLATES.get_template(template).render(status=status, **values), status)
