@@ -1,9 +1,9 @@
 """Reads a streamed reply of `/generate`: events that each hold everything so far, the last of which is the whole reply.
 
-Only the newest event that arrived is read, at most every `PERIOD_S`, so that the cost of a long reply does not grow with the
-number of its events; and of that only the ids, not their log-probs. A fast engine is asked for fewer events, since each wakes
-the process. What is heard on the way is for people to read; what is trained comes from the last event, which is not heard, and
-is checked like a reply that was not streamed.
+Only the newest event that arrived is read, so that the cost of a long reply does not grow with the number of its events; and of
+that only the ids, not their log-probs. A fast engine is asked for one event in `PERIOD_S`: each wakes the process, and then its
+client. What is heard on the way is for people to read; what is trained comes from the last event, which is not heard, and is
+checked like a reply that was not streamed.
 """
 
 import json
@@ -21,11 +21,11 @@ from sampler.errors import EngineContractBroken
 from shared.outside_text import text_of
 
 OnIds = Callable[[Sequence[int]], None]
-PERIOD_S = 0.1
+PERIOD_S = 0.2  # between two events of a fast engine
+_LEAST_S = 0.1  # between two events that are read: below the period, since events come early and late
 PAUSES = 20  # between two events that are read, as a multiple of what that took: at most 5 % of a core for each reply
 MAX_EVENTS = 128  # of one reply: each repeats all tokens before it, and wakes the process
 _FEW_EVENTS, _MOST_TOKENS = 32, 32  # so many events are enough, as long as no more tokens lie between two
-_EVENTS_IN_PERIOD = 2
 _DATA, _END, _DONE = b"data: ", b"\n\n", b"[DONE]"
 _IDS = re.compile(rb'"output_ids": ?(\[[0-9, ]*\])')  # in no text of an event, where quotes are escaped
 _FINISHED = re.compile(rb'"finish_reason": ?[{"]')  # likewise; null in all events but the last
@@ -33,9 +33,9 @@ _FINISHED = re.compile(rb'"finish_reason": ?[{"]')  # likewise; null in all even
 
 def interval_of(max_new_tokens: int | None, tokens_per_s: float = 0.0) -> int:
     """Tokens from one event to the next: 1 for replies of up to 32 tokens, 16 for 500, 32 for 1,024 to 4,096, 256 for 32,768.
-    More where more come in half of `PERIOD_S`."""
+    More where more come in `PERIOD_S`."""
     most = max_new_tokens or 0
-    read = int(tokens_per_s * PERIOD_S / _EVENTS_IN_PERIOD)
+    read = int(tokens_per_s * PERIOD_S)
     return max(1, -(-most // MAX_EVENTS), min(_MOST_TOKENS, -(-most // _FEW_EVENTS)), read)
 
 
@@ -86,7 +86,7 @@ class StreamedAnswer:
         if ids is not None and all(token <= MAX_INT32 for token in ids):
             self._on_ids(ids)
         now = time.monotonic()
-        self._hear_at = now + max(PERIOD_S, PAUSES * (now - began))
+        self._hear_at = now + max(_LEAST_S, PAUSES * (now - began))
 
 
 def _ids_of(event: bytes) -> list[int] | None:
