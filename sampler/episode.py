@@ -69,7 +69,7 @@ async def play(sampler: AsyncSampler) -> float | None:
     """Play, score, finish. Returns the score, or None if the episode ended without one, or waits for it. Bugs propagate."""
     try:
         await _start(sampler)
-        async with asyncio.timeout(sampler.config.episode_timeout_s):
+        async with sampler._clock.running(sampler.config.episode_timeout_s):
             termination, score = await _play_and_score(sampler)
         if isinstance(score, AwaitedScore):
             await _wait(sampler, termination, score)

@@ -26,6 +26,7 @@ from pydantic import BaseModel
 from sampler.config import SamplerConfig
 from sampler.dispatch import answer_values, new_dispatch, sampling_params
 from sampler.engine.pool.turn_sources import draw
+from sampler.episode_clock import EpisodeClock
 from sampler.episode_log import EpisodeLog
 from sampler.episode_threads import EpisodeThreads
 from sampler.in_flight import InFlight
@@ -75,6 +76,7 @@ class AsyncSampler(ABC):
         self._threads = EpisodeThreads(resources, claim.task.policy)
         self._journal = self.new_journal()
         self._in_flight = InFlight()
+        self._clock = EpisodeClock()
 
     @classmethod
     def lacks(cls, config: SamplerConfig) -> str | None:

@@ -104,6 +104,7 @@ class AgentSampler(AgentEpisode):
             kept=None if self.config.agent_folder is None else self.config.agent_folder / self.claim.record_id,
             started=self._preloaded if self.config.agent_preload else None,
             isolated=isolated,
+            uncounted=self._clock.stopped,
         )
         if ended.exceeded:
             raise AgentCrashed(

@@ -13,7 +13,7 @@ import shutil
 import signal
 import sys
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
 from dataclasses import astuple
 from functools import cache
 from pathlib import Path
@@ -25,7 +25,7 @@ from sampler.errors import CommandNotStarted
 from sampler.gateway import relay
 from sampler.gateway.kept_files import copy_out
 from sampler.gateway.relay import relayed
-from sampler.gateway.workplace import RunningCommand, Workplace
+from sampler.gateway.workplace import RunningCommand, Uncounted, Workplace
 from sampler.mcp_docker.sandbox.launch import ContainerOptions, IsolationLevel, SandboxLaunch, SandboxLimits
 from shared.errors import ConfigError
 from shared.files.private_folder import temporary_folder
@@ -100,9 +100,11 @@ class AgentSandbox:
                 self._state = None
 
     @asynccontextmanager
-    async def workplace(self, kept: Path | None, command: Sequence[str], url: str) -> AsyncIterator[Workplace]:
+    async def workplace(
+        self, kept: Path | None, command: Sequence[str], url: str, uncounted: Uncounted = nullcontext
+    ) -> AsyncIterator[Workplace]:
         """`kept`: where to keep its files. `command`: its words in the settings; the files that they name may be read.
-        `url`: the gateway's.
+        `url`: the gateway's. `uncounted`: around copying.
         """
         from sampler.mcp_docker.sandbox.folders import new_folder
 
@@ -130,7 +132,7 @@ class AgentSandbox:
                         raise CommandNotStarted(f"agent_command cannot be given a way to the gateway: {exc}") from exc
                 yield Workplace(folder, outputs, owner, start)
         finally:
-            await asyncio.shield(_leave(folder, kept, started))
+            await asyncio.shield(_leave(folder, kept, started, uncounted))
 
     async def _started(
         self,
@@ -186,14 +188,15 @@ def _made(kept: Path | None) -> Path | None:
     return kept
 
 
-async def _leave(folder: Path, kept: Path | None, started: Sequence["SandboxedProcess"]) -> None:
+async def _leave(folder: Path, kept: Path | None, started: Sequence["SandboxedProcess"], uncounted: Uncounted) -> None:
     from sampler.mcp_docker.sandbox.folders import discard
 
     try:
         for process in started:  # again: a second cancellation does not wait for the first one's end
             await process.stop()
         if kept is not None:
-            await asyncio.to_thread(copy_out, folder, kept)
+            async with uncounted():
+                await asyncio.to_thread(copy_out, folder, kept)
     finally:
         await discard(folder)
 

@@ -12,7 +12,7 @@ import os
 import shlex
 from asyncio import StreamReader
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, nullcontext, suppress
 from dataclasses import dataclass
 from io import FileIO
 from pathlib import Path
@@ -21,7 +21,7 @@ from typing import Any
 from sampler.errors import CommandNotStarted
 from sampler.gateway.agent_sandbox import AgentSandbox
 from sampler.gateway.server import OpenAttempt
-from sampler.gateway.workplace import RunningCommand, Workplace, plain_workplace
+from sampler.gateway.workplace import RunningCommand, Uncounted, Workplace, plain_workplace
 from sampler.tools.isolation import Sandbox
 from shared.errors import ConfigError
 
@@ -62,8 +62,10 @@ async def run_command(
     sandbox: Sandbox = "off",
     started: Started | None = None,
     isolated: AgentSandbox | None = None,
+    uncounted: Uncounted = nullcontext,
 ) -> EndedCommand:
-    """`kept`: the directory to keep. `user`, `sandbox`: as for tool servers; `isolated` takes their place.
+    """`kept`: the directory to keep. `user`, `sandbox`: as for tool servers; `isolated` takes their place. `uncounted`: around
+    what is done after the command's end, and does not count as its time.
 
     Raises ConfigError for what cannot be run, and CommandNotStarted where the machine lacks something: memory, room, files.
     """
@@ -72,7 +74,7 @@ async def run_command(
     place = (
         plain_workplace(kept, user, sandbox)
         if isolated is None
-        else isolated.workplace(kept, split(command), attempt.url)
+        else isolated.workplace(kept, split(command), attempt.url, uncounted)
     )
     async with place as work:
         task_file = _task_file(work, task)

@@ -10,6 +10,7 @@ import logging
 import os
 import shutil
 import stat
+import time
 from collections.abc import Collection, Iterator
 from pathlib import Path
 
@@ -17,35 +18,37 @@ log = logging.getLogger(__name__)
 
 MAX_KEPT_BYTES = 256 * 1024 * 1024  # of a kept directory
 MAX_LEVELS = 100
+MAX_COPYING_S = 120.0  # 50,000 files take 15 s on a busy machine; it is not the agent's time
 _NAME_BYTES = 4096  # counted for an entry of any kind
 _PIECE_BYTES = 1024 * 1024
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 
 
 class TooLarge(Exception):
-    """More than is kept."""
+    """More than is kept, in bytes or in time."""
 
 
 def copy_out(folder: Path, kept: Path) -> None:
-    """What is in `kept` already stays. A directory above `MAX_KEPT_BYTES` is not kept, but for what was there before.
+    """What is in `kept` already stays. A directory above `MAX_KEPT_BYTES`, or that takes more than `MAX_COPYING_S`, is not kept,
+    but for what was there before.
 
     Each entry is opened where it was seen, and never through a link: a process that still runs may exchange it.
     """
     there = set(os.listdir(kept))
     try:
         with _opened(str(folder), None, os.O_DIRECTORY) as source:
-            _Copying(MAX_KEPT_BYTES - size_of(kept)).folder(source, kept, 0)
-    except TooLarge:
-        delete(kept, but=there)
+            _Copying(MAX_KEPT_BYTES - size_of(kept), time.monotonic() + MAX_COPYING_S).folder(source, kept, 0)
+    except TooLarge as exc:
+        delete(kept, str(exc), but=there)
     except OSError as exc:  # a full disk: the episode does not depend on it
         log.warning("agent's files are not all kept in %s: %s", kept, exc.strerror)
 
 
 class _Copying:
-    """`left`: bytes that may still be copied."""
+    """`left`: bytes that may still be copied. `until`: when, of the monotonic clock."""
 
-    def __init__(self, left: int) -> None:
-        self._left = left
+    def __init__(self, left: int, until: float) -> None:
+        self._left, self._until = left, until
         self._has_lost = False
 
     def folder(self, source: int, target: Path, level: int) -> None:
@@ -73,7 +76,7 @@ class _Copying:
             os.symlink(os.readlink(name, dir_fd=source), target)
         elif stat.S_ISDIR(found.st_mode):
             if level == MAX_LEVELS:
-                raise TooLarge
+                raise TooLarge(f"more than {MAX_LEVELS} levels of folders")
             target.mkdir(mode=0o700)
             with _opened(name, source, os.O_DIRECTORY) as inner:
                 self.folder(inner, target, level + 1)
@@ -90,13 +93,16 @@ class _Copying:
         with open(made, "wb") as copy, open(os.dup(source), "rb") as file:
             left = found.st_size
             while left > 0 and (piece := file.read(min(left, _PIECE_BYTES))):  # it may grow meanwhile
+                self._take(0)
                 copy.write(piece)
                 left -= len(piece)
 
     def _take(self, num_bytes: int) -> None:
         self._left -= num_bytes
         if self._left < 0:
-            raise TooLarge
+            raise TooLarge(f"more than {MAX_KEPT_BYTES} bytes")
+        if time.monotonic() > self._until:
+            raise TooLarge(f"not copied within {MAX_COPYING_S:g} s")
 
 
 @contextlib.contextmanager
@@ -121,15 +127,15 @@ def _opened(name: str, folder: int | None, flags: int) -> Iterator[int]:
 def bound(folder: Path) -> None:
     """Delete a kept directory that is too large."""
     if size_of(folder) > MAX_KEPT_BYTES:
-        delete(folder)
+        delete(folder, f"more than {MAX_KEPT_BYTES} bytes")
 
 
 def size_of(folder: Path) -> int:
     return sum(file.lstat().st_size for file in folder.rglob("*") if file.is_file())
 
 
-def delete(folder: Path, but: Collection[str] = ()) -> None:
-    log.warning("agent's directory deleted: %s has more than %d bytes", folder, MAX_KEPT_BYTES)
+def delete(folder: Path, why: str, but: Collection[str] = ()) -> None:
+    log.warning("agent's directory is not kept: %s: %s", folder, why)
     if not but:
         shutil.rmtree(folder, ignore_errors=True)
         return

@@ -4,7 +4,7 @@ import asyncio
 import os
 import pwd
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -15,6 +15,7 @@ from sampler.tools.server_process import end_process, start_process
 from sampler.tools.servers import ToolServer
 from shared.processes.temporary import TemporaryFolder, remove_left
 
+Uncounted = Callable[[], AbstractAsyncContextManager[None]]  # what the block takes is not the command's time
 _PREFIX = "tandem-command-"  # those of earlier versions, tandem-agent-, have no locks
 
 

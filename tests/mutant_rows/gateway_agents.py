@@ -137,6 +137,20 @@ MUTANTS = (
         f"{LEFT}::test_a_directory_that_is_too_large_is_not_kept",
     ),
     Mutant(
+        "copying what an agent left has a bound of its own",
+        "sampler/gateway/kept_files.py",
+        "if time.monotonic() > self._until:",
+        "if False:",
+        f"{LEFT}::test_a_directory_that_is_too_large_is_not_kept",
+    ),
+    Mutant(
+        "copying what an agent left is not its time",
+        "sampler/gateway/agent_sandbox.py",
+        "            async with uncounted():\n",
+        "            if True:\n",
+        f"{ISOLATION}::test_copying_files_out_is_not_the_agents_time",
+    ),
+    Mutant(
         "a fork outside of the sandbox is refused",
         "sampler/gateway/config.py",
         "        if self.agent_preload:\n",

@@ -13,8 +13,10 @@ import pytest
 from pydantic import ValidationError
 
 from sampler.episode import play
+from sampler.gateway import agent_sandbox
 from sampler.gateway.agent_sandbox import AgentSandbox, files_named_in
 from sampler.gateway.child import run_command
+from sampler.gateway.kept_files import copy_out
 from sampler.gateway.server import OpenAttempt
 from sampler.mcp_docker.sandbox import (
     IsolationLevel,
@@ -98,6 +100,28 @@ async def test_a_command_plays_as_without_a_sandbox(store: Store, tmp_path: Path
     assert (kept / "stderr.txt").read_text() == "and errors\n"
     assert sorted(os.listdir(kept)) == ["made", "stderr.txt", "stdout.txt", "task.json"]
     assert {file.stat().st_uid for file in (kept, *kept.iterdir())} == {os.getuid()}
+
+
+async def test_copying_files_out_is_not_the_agents_time(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """50,000 small files take seconds, in which the episode's time-out is not due."""
+    needs(IsolationLevel.PROCESS)
+    due: list[float | None] = []
+
+    def observed(folder: Path, kept: Path) -> None:
+        assert sampler._clock._timeout is not None
+        due.append(sampler._clock._timeout.when())
+        copy_out(folder, kept)
+
+    monkeypatch.setattr(agent_sandbox, "copy_out", observed)
+    options = {"agent_folder": tmp_path / "kept"}
+    async with isolated(store, IsolationLevel.PROCESS, script_of(tmp_path, AGENT), **options) as sampler:
+        await play(sampler)
+        record, _, _ = await ended(store, sampler)
+    assert due == [None]
+    assert (record.error, record.score) == (None, 1.0)
+    assert (tmp_path / "kept" / record.id / "made").exists()
 
 
 REACHED = """

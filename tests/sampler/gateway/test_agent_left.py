@@ -158,11 +158,13 @@ def test_output_is_kept_where_a_directory_is_too_large(
     assert os.listdir(kept) == ["stdout.txt"]
 
 
-@pytest.mark.parametrize("how", ["bytes", "holes", "entries", "levels"])
+@pytest.mark.parametrize("how", ["bytes", "holes", "entries", "levels", "time"])
 def test_a_directory_that_is_too_large_is_not_kept(
     left: Path, tmp_path: Path, how: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(kept_files, "MAX_KEPT_BYTES", 1 << 20)
+    if how == "time":
+        monkeypatch.setattr(kept_files, "MAX_COPYING_S", 0.0)
     if how == "levels":
         deep = left.joinpath(*["d"] * 150)
         deep.mkdir(parents=True)
