@@ -62,12 +62,12 @@ def export(config: ExportConfig) -> WrittenWeights:
     """Export. Raises DataError for an unreadable checkpoint, ConfigError if the output exists or the model is missing."""
     if config.output_dir.exists():
         raise ConfigError(f"{config.output_dir} exists; expected a new directory: a written model is never changed")
-    source = config.model_name_or_path or _source(config.checkpoint)
+    source = config.model_name_or_path or source_of(config.checkpoint)
     with parallel_session("cpu") as parallel:
-        trainable = _trainable(config.checkpoint)
+        trainable = trainable_of(config.checkpoint)
         if config.adapter and trainable.lora is None:
             raise ConfigError(f"{config.checkpoint} was trained without adapters; leave --adapter out")
-        lm = TreeLM(load_model(source, dtype=_stored_dtype(config.checkpoint), trainable=trainable))
+        lm = TreeLM(load_model(source, dtype=stored_dtype(config.checkpoint), trainable=trainable))
         wanted = {"model": without_frozen(lm, get_model_state_dict(lm, options=TRAINED))}
         load_tensors(config.checkpoint, wanted)
         set_model_state_dict(lm, wanted["model"], options=TRAINED)
@@ -90,7 +90,8 @@ def _write_adapter(
     return WrittenWeights(target, manifest, sum(e["bytes"] for e in manifest.values()), time.monotonic() - started)
 
 
-def _source(checkpoint: Path) -> Path:
+def source_of(checkpoint: Path) -> Path:
+    """The model that the run started from: configuration, tokenizer, frozen parameters."""
     try:
         state = json.loads((checkpoint / STATE_FILE).read_text(encoding="utf-8"))
         source = Path(state["accounting"]["model_name_or_path"])
@@ -104,12 +105,12 @@ def _source(checkpoint: Path) -> Path:
     return source
 
 
-def _trainable(checkpoint: Path) -> Trainable:
+def trainable_of(checkpoint: Path) -> Trainable:
     state = json.loads((checkpoint / STATE_FILE).read_text(encoding="utf-8"))
     return Trainable.model_validate(state["accounting"].get("trainable", {}))
 
 
-def _stored_dtype(checkpoint: Path) -> str:
+def stored_dtype(checkpoint: Path) -> str:
     """The saved parameters' dtype, so that the written bits equal theirs."""
     dtypes = {str(found.properties.dtype).removeprefix("torch.") for found in stored_tensors(checkpoint).values()}
     floating = sorted(dtypes & {"float32", "bfloat16", "float64"})

@@ -20,11 +20,12 @@ T = TypeVar("T")
 class StoreBridge:
     """`bridge(store.tasks.get(...))` runs a coroutine of the store and returns its result."""
 
-    def __init__(self, connection_string: str, run: str, *, must_exist: bool = False) -> None:
-        """`must_exist`: entering raises ConfigError where there is no such run, and makes none."""
+    def __init__(self, connection_string: str, run: str, *, must_exist: bool = False, read_only: bool = False) -> None:
+        """`must_exist`: entering raises ConfigError where there is no such run, and makes none. `read_only`: likewise, without
+        indexes."""
         self._connection_string = connection_string
         self._run = run
-        self._must_exist = must_exist
+        self._must_exist, self._read_only = must_exist, read_only
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="store", daemon=True)
         self._stack = AsyncExitStack()
@@ -32,7 +33,7 @@ class StoreBridge:
 
     def __enter__(self) -> Self:
         self._thread.start()
-        opened = Store.open(self._connection_string, self._run, must_exist=self._must_exist)
+        opened = Store.open(self._connection_string, self._run, must_exist=self._must_exist, read_only=self._read_only)
         self.store = self(self._stack.enter_async_context(opened))
         return self
 

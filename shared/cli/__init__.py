@@ -1,4 +1,4 @@
-"""`tandem`: import tasks; watch, pause and read a run; give feedback; evaluate, audit, trace and export; start a MongoDB.
+"""`tandem`: import tasks; watch, pause and read a run; give feedback; evaluate, audit, trace, ask what-if; start a MongoDB.
 
 Exit codes: 0 success, 1 a problem was found or the database does not answer, 2 wrong usage or input, 130 Ctrl-C.
 """
@@ -22,6 +22,7 @@ from shared.cli import (
     tasks,
     trace,
     view,
+    what_if,
 )
 
 app = typer.Typer(
@@ -45,6 +46,8 @@ app.command("eval", epilog=evaluation.EXAMPLES)(evaluation.evaluation)
 app.command("league", epilog=league.EXAMPLES)(league.league)
 app.command("audit", epilog=audit.EXAMPLES)(audit.audit_run)
 app.command("trace", epilog=trace.EXAMPLES)(trace.trace)
+app.command("replay", epilog=what_if.REPLAY_EXAMPLES)(what_if.replay)
+app.command("bisect", epilog=what_if.BISECT_EXAMPLES)(what_if.bisect)
 app.command("export-model", epilog=export.EXAMPLES)(export.export_model)
 app.command("health", epilog=health.EXAMPLE)(health.health)
 app.command("metrics", epilog=metrics.EXAMPLES)(metrics.metrics)

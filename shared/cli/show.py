@@ -2,8 +2,6 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from importlib.util import find_spec
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -22,6 +20,7 @@ from shared.documents.tool_schemas import ToolSchemas
 from shared.episodes.state import EpisodeState, ThreadState, TurnState
 from shared.errors import ConfigError
 from shared.store import Store
+from shared.what_if.sampled import Spell, speller
 
 EXAMPLES = """Examples:
 
@@ -68,7 +67,7 @@ def show(
         if what is None:
             await _list_recent(store, limit)
         elif (record := await store.records.get(what)) is not None:
-            spell = await _speller(store, record.policy) if tokens else None
+            spell = await speller(store, record.policy) if tokens else None
             _print_episode(await _episode(store, record), spell, whole_tools=tools)
         else:
             await _show_tasks(store, what)
@@ -137,19 +136,7 @@ async def _episode(store: Store, record: Record) -> StoredEpisode:
     return StoredEpisode(record, await store.tasks.get(record.task), state, data, settings, tools)
 
 
-async def _speller(store: Store, policy: str) -> Callable[[int], str]:
-    """Map a token id to its text, if this machine has the files of version 0 and the tokenizers package."""
-    versions = await store.versions.all(policy)
-    path = Path(versions[0].path) / "tokenizer.json" if versions else Path("tokenizer.json")
-    if not (versions and path.is_file() and find_spec("tokenizers")):
-        return lambda token: ""
-    from tokenizers import Tokenizer
-
-    tokenizer = Tokenizer.from_file(str(path))
-    return lambda token: tokenizer.decode([token], skip_special_tokens=False)
-
-
-def _print_episode(episode: StoredEpisode, spell: Callable[[int], str] | None, *, whole_tools: bool) -> None:
+def _print_episode(episode: StoredEpisode, spell: Spell | None, *, whole_tools: bool) -> None:
     out = console()
     record = episode.record
     if episode.task is not None:
@@ -308,7 +295,7 @@ def _print_turn(out: Console, turn: TurnState, owner: str) -> None:
     _field(out, "error", d.error, style="red")
 
 
-def _print_tokens(out: Console, d: DispatchedSamplingTask, spell: Callable[[int], str]) -> None:
+def _print_tokens(out: Console, d: DispatchedSamplingTask, spell: Spell) -> None:
     if d.response is None:
         return
     rows = table("#", "token #", "text", "log-prob #", "version #")
@@ -316,7 +303,7 @@ def _print_tokens(out: Console, d: DispatchedSamplingTask, spell: Callable[[int]
     ids, logprobs = unpack_ints(d.response.output_ids), unpack_floats(d.response.output_logprobs)
     for k, (token, logprob) in enumerate(zip(ids.tolist(), logprobs.tolist(), strict=False)):
         version = str(versions[k]) if k < len(versions) else "?"
-        rows.add_row(str(k), str(token), escape(repr(spell(token))[1:-1]), f"{logprob:.4f}", version)
+        rows.add_row(str(k), str(token), escape(repr(spell([token]))[1:-1]), f"{logprob:.4f}", version)
     out.print(rows)
 
 

@@ -17,6 +17,7 @@ from tests.mutant_rows import (
     store,
     trainer,
     viewer,
+    what_if,
 )
 from tests.mutant_rows.mutant import Mutant
 
@@ -37,4 +38,5 @@ MUTANTS: tuple[Mutant, ...] = (
     *store.MUTANTS,
     *trainer.MUTANTS,
     *viewer.MUTANTS,
+    *what_if.MUTANTS,
 )

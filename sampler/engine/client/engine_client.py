@@ -21,6 +21,7 @@ import httpx
 
 from sampler.engine.client.fields import shown
 from sampler.engine.client.generation import Generation, RequestBounds, read_generation
+from sampler.engine.client.prompt_scores import PromptScores, read_prompt_scores
 from sampler.engine.client.refusals import error_text, refusal
 from sampler.engine.client.reports import (
     EngineLoad,
@@ -114,6 +115,20 @@ class EngineClient:
         if on_ids is not None:
             self._tokens_per_s[url] = len(found.output_ids) / max(1e-3, time.monotonic() - began)
         return found
+
+    async def score_prompt(self, url: str, input_ids: Sequence[int], start: int, rid: str) -> PromptScores:
+        """Log-probs, at temperature 1, of the tokens after position `start`; nothing of them is sampled."""
+        if not 0 <= start < len(input_ids):
+            raise EngineRefused(f"{url}: request {rid} starts at {start} of {len(input_ids)} input ids")
+        body: dict[str, Any] = {
+            "rid": rid,
+            "input_ids": list(input_ids),
+            "sampling_params": {"max_new_tokens": 1, "temperature": 1.0},
+            "return_logprob": True,
+            "logprob_start_len": start,
+        }
+        answer = await self._json(url, "POST", "/generate", self.timeouts.generate_s, body)
+        return read_prompt_scores(url, rid, answer, input_ids, start)
 
     async def abort(self, url: str, rid: str) -> None:
         """End request `rid`, and those whose id begins with it; an unknown id is not an error."""

@@ -42,7 +42,7 @@ def generation_json(g: RunningSequence, decode: Decode, count: int | None = None
         "num_retractions": g.retractions,
     }
     if g.return_logprob:
-        meta["input_token_logprobs"] = []
+        meta["input_token_logprobs"] = _of_prompt(g)
         meta["output_token_logprobs"] = [[lp, token, None] for lp, token in zip(log_probs, output, strict=True)]
         meta["output_token_logprobs_length"] = len(output)
     meta |= {"reasoning_tokens": 0, "completion_tokens": len(output), "cached_tokens": g.cached_tokens or 0}
@@ -58,6 +58,14 @@ def generation_json(g: RunningSequence, decode: Decode, count: int | None = None
         "output_ids": output,
         "meta_info": meta,
     }
+
+
+def _of_prompt(g: RunningSequence) -> list[list[Any]]:
+    """From `logprob_start` on; the first has none, as in SGLang."""
+    if g.logprob_start is None:
+        return []
+    found = [None, *g.prompt_logprobs]
+    return [[lp, token, None] for lp, token in zip(found, g.prompt[g.logprob_start :], strict=False)]
 
 
 def _text(g: RunningSequence, output: list[int], decode: Decode) -> str:

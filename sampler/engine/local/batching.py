@@ -85,25 +85,30 @@ class Batching:
 
     def _prefill(self) -> None:
         pieces, chunks, ended, rows, size = [], [], [], [], 0
+        scored: list[tuple[RunningSequence, list[int]]] = []  # with the rows of the logits of its prompt's tokens
         for g in self.prefilling:
             take = min(len(g.context) - g.computed, MAX_PREFILL_TOKENS - size)
             if take == 0:
                 break
             pieces.append(Piece(size, size + take, g.slot, g.computed))
             chunks.append(g.context[g.computed : g.computed + take])
+            if places := g.scored_by(take):
+                scored.append((g, [size + place - g.computed for place in places]))
             size += take
             g.computed += take
             if g.computed == len(g.context):
                 ended.append(g)
                 rows.append(size - 1)
         tokens = torch.from_numpy(np.concatenate(chunks)).long()
-        logits = self._forward.logits(prefill_plan(self.kv, pieces, tokens, rows))
+        of_prompts = [row for _, places in scored for row in places]
+        logits = self._forward.logits(prefill_plan(self.kv, pieces, tokens, of_prompts + rows))
+        _score_prompts(scored, logits)
         for g in self.prefilling[: len(pieces)]:
             self.kv.extend(g)
         if not ended:
             return
         self.prefilling = self.prefilling[len(ended) :]
-        ids, log_probs = sample(logits, SamplingBatch.of(ended))
+        ids, log_probs = sample(logits[len(of_prompts) :], SamplingBatch.of(ended))
         for g in ended:
             self.kv.swap(g.slot, len(self.running))  # by its length before the first token is sampled
             g.decoding = True
@@ -181,6 +186,8 @@ class Batching:
             g.context = g.tokens()
             g.computed, g.decoding, g.kv_stale = 0, False, False
             g.retractions += 1
+            if len(g.prompt_logprobs) < len(g.prompt) - 1 - (g.logprob_start or 0):
+                g.prompt_logprobs = []  # all of one version
         self.waiting.extendleft(reversed(retracted))
 
     def enter_version(self, version: str) -> None:
@@ -188,6 +195,17 @@ class Batching:
         self.weight_version = version
         for g in (*self.running, *self.prefilling):
             g.enter_version(version)
+
+
+def _score_prompts(scored: Sequence[tuple[RunningSequence, list[int]]], logits: torch.Tensor) -> None:
+    """Log-probs of prompt tokens, at temperature 1 as in SGLang, from the first rows of `logits`."""
+    at = 0
+    for g, places in scored:
+        done = (g.logprob_start or 0) + len(g.prompt_logprobs) + 1
+        targets = torch.tensor(g.prompt[done : done + len(places)])
+        found = torch.log_softmax(logits[at : at + len(places)], -1).gather(1, targets[:, None])[:, 0]
+        g.prompt_logprobs += found.tolist()
+        at += len(places)
 
 
 def _common(a: NDArray[np.int32], b: NDArray[np.int32]) -> int:

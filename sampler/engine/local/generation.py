@@ -65,10 +65,12 @@ class RunningSequence:
     stop_ids: frozenset[int]
     return_logprob: bool = False
     stream: bool = False
+    logprob_start: int | None = None  # log-probs of the prompt are wanted from this position on; None: of no token
     notify: Callable[[], None] | None = None  # called on the event loop, when finished or (stream) at an event
 
     output: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
+    prompt_logprobs: list[float] = field(default_factory=list)  # of `prompt[logprob_start + 1 :]`, at temperature 1
     finish: dict[str, Any] | None = None
     cached_tokens: int | None = None  # None until first admitted
     retractions: int = 0
@@ -92,6 +94,19 @@ class RunningSequence:
     def kv_length(self) -> int:
         """Tokens whose KV is in the slot; the last sampled token's is written by the next step."""
         return len(self.prompt) + len(self.output) - 1 if self.decoding else self.computed
+
+    @property
+    def shareable(self) -> int:
+        """Leading tokens of `context` whose KV another sequence may have computed: the logits of the others are needed."""
+        most = len(self.context) - 1
+        return most if self.logprob_start is None else min(most, self.logprob_start)
+
+    def scored_by(self, take: int) -> range:
+        """Of the next `take` tokens of `context`, the positions whose logits say a log-prob of the prompt that is wanted."""
+        if self.logprob_start is None:
+            return range(0)
+        first = self.logprob_start + len(self.prompt_logprobs)
+        return range(max(first, self.computed), min(self.computed + take, len(self.prompt) - 1))
 
     def tokens(self) -> NDArray[np.int32]:
         return np.asarray(self.prompt + self.output, dtype=np.int32)

@@ -60,12 +60,12 @@ class KvSlots:
     def take(self, generation: RunningSequence) -> bool:
         """Assign an idle slot to `generation`, with the longest prefix of its context that any slot holds. False: all are busy.
 
-        At least one token remains to be computed, for the logits of the last one.
+        At least one token remains to be computed, for the logits of the last one; more where the prompt's log-probs are wanted.
         """
         idle = [slot for slot, owner in enumerate(self.owner) if owner is None]
         if not idle:
             return False
-        shared = np.minimum(self.common_prefix(generation.context), len(generation.context) - 1)
+        shared = np.minimum(self.common_prefix(generation.context), generation.shareable)
         oldest = min(idle, key=lambda slot: self._used[slot])
         best_idle = max(idle, key=lambda slot: int(shared[slot]))
         source = best_idle if shared[best_idle] == shared.max() else int(shared.argmax())

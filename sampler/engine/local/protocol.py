@@ -1,7 +1,7 @@
 """Parses a /generate body into validated `RunningSequence`s, or a 400 (`errors`).
 
 If SGLang would crash (a token id outside the vocabulary), or supports a feature that this engine lacks (penalties, grammars,
-LoRA, prompt log-probs), the response is a 400 with the reason: never silently something else.
+LoRA), the response is a 400 with the reason: never silently something else.
 """
 
 from __future__ import annotations
@@ -43,16 +43,17 @@ def parse_generate(body: dict[str, Any], limits: Limits) -> tuple[list[RunningSe
     raws = _per_prompt(sampling, count, "sampling_params")
     parsed = [parse_sampling(raw) for raw in raws]
     flags = [bool(flag) for flag in _per_prompt(body.get("return_logprob", False), count, "return_logprob")]
-    _refuse_prompt_logprobs(body, prompts, flags)
+    starts = _prompt_logprobs(body, prompts, flags)
     rids = _rids(body.get("rid"), count)
     generations = []
-    for prompt, raw, (params, n), flag, rid in zip(prompts, raws, parsed, flags, rids, strict=True):
+    for prompt, raw, (params, n), flag, start, rid in zip(prompts, raws, parsed, flags, starts, rids, strict=True):
         explicit = isinstance(raw, dict) and raw.get("max_new_tokens") is not None
         limit = _limit(prompt, params, limits, explicit=explicit)
         stop_ids = frozenset() if params.ignore_eos else params.stop_token_ids | limits.eos_ids
         for copy in range(n):
             name = rid if rid and copy == 0 else uuid.uuid4().hex
-            generations.append(RunningSequence(name, prompt, params, limit, stop_ids, flag, bool(body.get("stream"))))
+            stream = bool(body.get("stream"))
+            generations.append(RunningSequence(name, prompt, params, limit, stop_ids, flag, stream, start))
     answer_is_list = batched or len(generations) > 1
     if answer_is_list and body.get("stream"):
         raise bad_value("stream with several prompts or n > 1 is not supported by the local engine.")
@@ -122,22 +123,26 @@ def _rids(rid: Any, count: int) -> list[str | None]:
     return rids
 
 
-def _refuse_prompt_logprobs(body: dict[str, Any], prompts: list[list[int]], flags: list[bool]) -> None:
-    starts = _per_prompt(body.get("logprob_start_len"), len(prompts), "logprob_start_len")
+def _prompt_logprobs(body: dict[str, Any], prompts: list[list[int]], flags: list[bool]) -> list[int | None]:
+    """For each prompt the position from which its tokens' log-probs are wanted; None: of no token."""
+    starts, found = _per_prompt(body.get("logprob_start_len"), len(prompts), "logprob_start_len"), list[int | None]()
     for prompt, flag, start in zip(prompts, flags, starts, strict=True):
-        if not flag or start is None or start == -1:
+        if not flag or start is None or start == -1 or start == len(prompt):
+            found.append(None)
             continue
-        if not isinstance(start, int) or start > len(prompt):
+        if type(start) is not int or not 0 <= start <= len(prompt):
             raise bad_value(
                 f"req.logprob_start_len={start} is higher than the number of input tokens "
                 f"len(req.origin_input_ids)={len(prompt)}. Please use a smaller logprob_start_len."
             )
-        if start < len(prompt):
-            raise bad_value("logprob_start_len: log-probs of prompt tokens are not supported by the local engine.")
+        if body.get("stream"):
+            raise bad_value("stream with log-probs of prompt tokens is not supported by the local engine.")
+        found.append(start)
     if any(_per_prompt(body.get("top_logprobs_num"), len(prompts), "top_logprobs_num")) or body.get(
         "token_ids_logprob"
     ):
         raise bad_value("top_logprobs_num and token_ids_logprob are not supported by the local engine.")
+    return found
 
 
 def _limit(prompt: list[int], params: SamplingParams, limits: Limits, *, explicit: bool) -> int:

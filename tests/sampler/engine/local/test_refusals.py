@@ -171,7 +171,7 @@ def test_an_over_long_stream_is_an_error_event_with_status_200(server: Server) -
         {"sampling_params": {"no_stop_trim": True}},
         {"sampling_params": {"logit_bias": {"2": 100}}},
         {"lora_path": "x"},
-        {"return_logprob": True, "logprob_start_len": 0},
+        {"return_logprob": True, "logprob_start_len": 0, "stream": True},
         {"return_logprob": True, "top_logprobs_num": 3},
     ],
 )

@@ -1,0 +1,1 @@
+"""What-if questions that need an engine or scorers: `tandem replay --engine`, `tandem resettle`."""

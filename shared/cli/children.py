@@ -1,0 +1,47 @@
+"""Runs a service's program for a command of `tandem` that needs more than the base installs: an engine's client, or torch.
+
+`shared` imports neither service. The child shares the terminal; its exit status is the command's. The connection string is passed
+in the environment, since every user of the machine reads a command line.
+"""
+
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from importlib.util import find_spec
+from typing import NoReturn
+
+import typer
+
+from shared.cli.connect import USAGE, complain, connection_string
+from shared.configuration.secrets import DATABASE_VARIABLE, FILE_SUFFIX
+from shared.errors import ConfigError
+
+NEEDED = {"trainer": "torch", "sampler": "httpx"}  # by package: what its extra installs
+
+
+def run_program(module: str, arguments: Sequence[str], *, run: str, connection: str | None) -> NoReturn:
+    """Run `python -m MODULE`, and exit as it does."""
+    extra = module.partition(".")[0]
+    if find_spec(NEEDED[extra]) is None:
+        complain(f"this needs the packages of the {extra}: pip install 'tandem-rl[{extra}]'")
+        raise typer.Exit(USAGE)
+    try:
+        uri = connection_string(connection, run)
+    except ConfigError as exc:
+        complain(str(exc))
+        raise typer.Exit(USAGE) from exc
+    environment = {name: value for name, value in os.environ.items() if name != DATABASE_VARIABLE + FILE_SUFFIX}
+    command = [sys.executable, "-m", module, *arguments]
+    with subprocess.Popen(command, stdin=subprocess.DEVNULL, env=environment | {DATABASE_VARIABLE: uri}) as child:
+        while (status := _waited(child)) is None:
+            pass
+    raise typer.Exit(status if status >= 0 else 128 - status)
+
+
+def _waited(child: subprocess.Popen[bytes]) -> int | None:
+    """None after Ctrl-C: the child has heard it too, ends cleanly, and has the last word."""
+    try:
+        return child.wait()
+    except KeyboardInterrupt:
+        return None

@@ -1,0 +1,113 @@
+"""The sampled tokens of a stored episode, turn by turn, as an engine or the trainer has to see them again.
+
+record, dispatches ─▶ EpisodeState ─▶ one SampledTurn for each reply of the policy, with the exact ids before it
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from shared.documents import DispatchedSamplingTask, Record
+from shared.documents.packed import unpack_floats, unpack_ints
+from shared.episodes.state import EpisodeState, TurnState
+from shared.errors import ConfigError, DataError
+from shared.store import Store
+
+Spell = Callable[[Sequence[int]], str]
+
+
+@dataclass(frozen=True, slots=True)
+class SampledTurn:
+    """One reply. `ids`, `logprobs` and `versions` have one entry for each sampled token."""
+
+    number: int
+    temperature: float
+    prompt: list[int]
+    ids: list[int]
+    logprobs: npt.NDArray[np.float32]
+    versions: npt.NDArray[np.int32]
+    dispatch: DispatchedSamplingTask
+
+
+@dataclass(frozen=True, slots=True)
+class SampledEpisode:
+    """`turns`: those of the record's own policy. `left_out`: the other replies, each with the reason."""
+
+    record: Record
+    turns: Sequence[SampledTurn]
+    left_out: Sequence[str]
+
+    def turn(self, number: int) -> SampledTurn:
+        """Raises ConfigError."""
+        found = next((turn for turn in self.turns if turn.number == number), None)
+        if found is None:
+            has = ", ".join(str(turn.number) for turn in self.turns) or "none"
+            raise ConfigError(f"record {self.record.id}: no sampled turn {number}; its sampled turns are: {has}")
+        return found
+
+
+async def read_episode(store: Store, record_id: str) -> SampledEpisode:
+    """Raises ConfigError for a record that does not exist, DataError for one without sampled tokens."""
+    record = await store.records.get(record_id)
+    if record is None:
+        raise ConfigError(f"run {store.run}: no record {record_id!r}; `tandem show {store.run}` lists the latest ones")
+    state = EpisodeState(record, (await store.records.dispatches_of([record.id]))[record.id])
+    if state.problems:
+        raise DataError(f"record {record.id}: its documents contradict each other: {state.problems[0]}")
+    turns, left_out = [], []
+    for turn in state.turns:
+        if (reason := _left_out(turn, record)) is not None:
+            left_out.append(f"turn {turn.number}: {reason}")
+        else:
+            turns.append(_sampled(state, turn))
+    if not turns:
+        told = f": {left_out[0]}" if left_out else ""
+        raise DataError(f"record {record.id} has no tokens that policy {record.policy} sampled{told}")
+    return SampledEpisode(record, turns, left_out)
+
+
+def _left_out(turn: TurnState, record: Record) -> str | None:
+    if turn.dispatch.played_by is not None:
+        return "an API model took it; it has no token ids"
+    if not turn.output_ids:
+        return "no reply"
+    if turn.policy != record.policy:
+        return f"of policy {turn.policy}"
+    if turn.dispatch.sampled_by is not None:
+        return f"sampled by policy {turn.dispatch.sampled_by}"
+    return None
+
+
+def _sampled(state: EpisodeState, turn: TurnState) -> SampledTurn:
+    dispatch = turn.dispatch
+    assert dispatch.response is not None, "it has sampled ids"
+    logprobs = unpack_floats(dispatch.response.output_logprobs)
+    versions = np.repeat(
+        np.array([version for version, _ in dispatch.weight_versions], dtype=np.int32),
+        np.array([count for _, count in dispatch.weight_versions], dtype=np.int64),
+    )
+    ids = unpack_ints(dispatch.response.output_ids).tolist()
+    if not len(ids) == len(logprobs) == len(versions):
+        raise DataError(
+            f"dispatch {dispatch.id}: {len(logprobs)} log-probs and {len(versions)} versions of {len(ids)} tokens"
+        )
+    temperature = (
+        float(dispatch.sampling_params.get("temperature", 1.0)) or 1.0
+    )  # of greedy replies engines tell it at 1
+    return SampledTurn(turn.number, temperature, state.prompt_of(turn.number), ids, logprobs, versions, dispatch)
+
+
+async def speller(store: Store, policy: str) -> Spell:
+    """Ids as text, if this machine has the files of version 0 and the tokenizers package; else as nothing."""
+    versions = await store.versions.all(policy)
+    path = Path(versions[0].path) / "tokenizer.json" if versions else Path("tokenizer.json")
+    if not (versions and path.is_file() and find_spec("tokenizers")):
+        return lambda ids: ""
+    from tokenizers import Tokenizer
+
+    tokenizer = Tokenizer.from_file(str(path))
+    return lambda ids: str(tokenizer.decode(list(ids), skip_special_tokens=False))

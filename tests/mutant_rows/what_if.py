@@ -1,0 +1,44 @@
+"""Protections of what-if questions: nothing is compared with other weights, and nothing is asked of the wrong step."""
+
+from tests.mutant_rows.mutant import Mutant
+
+TRAINED = "tests/trainer/test_what_if.py"
+SCORES = "tests/sampler/engine/local/test_prompt_scores.py"
+
+MUTANTS = (
+    Mutant(
+        "replay: tokens of other weights than the engine serves are left out",
+        "sampler/what_if/replay.py",
+        "    found[turn.versions != version] = np.nan\n",
+        "",
+        f"{TRAINED}::test_tokens_of_other_weights_than_the_engine_serves_are_not_compared_unless_asked_for",
+    ),
+    Mutant(
+        "replay: nothing compared is no agreement",
+        "shared/what_if/replayed.py",
+        "return self.compared > 0 and self.largest <= tolerance",
+        "return self.largest <= tolerance",
+        "tests/shared/test_what_if.py::test_nothing_compared_is_no_agreement",
+    ),
+    Mutant(
+        "bisect: momentum is taken out of the changes",
+        "trainer/what_if/bisected.py",
+        "        u = (moved - carried) /",
+        "        u = moved /",
+        f"{TRAINED}::test_the_step_and_the_group_with_wrong_rewards_are_found",
+    ),
+    Mutant(
+        "prompt log-probs: each belongs to the token that was sent",
+        "sampler/engine/client/prompt_scores.py",
+        "if type(pair[1]) is not int or pair[1] != token:",
+        "if False:",
+        f"{SCORES}::test_an_answer_without_a_log_prob_of_each_token_is_never_read_as_one",
+    ),
+    Mutant(
+        "prompt log-probs: their logits are computed, not taken from the cache",
+        "sampler/engine/local/generation.py",
+        "return most if self.logprob_start is None else min(most, self.logprob_start)",
+        "return most",
+        f"{SCORES}::test_prompt_log_probs_equal_a_plain_forward_also_after_the_cache_has_the_prompt",
+    ),
+)

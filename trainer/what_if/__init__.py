@@ -1,0 +1,1 @@
+"""What-if questions that need the trainer's forward: `tandem replay` on kept weights, `tandem bisect`."""
