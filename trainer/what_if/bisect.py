@@ -65,7 +65,7 @@ class BisectConfig(ServiceConfig):
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class BisectedTurn:
     """What was read of the database. `trained`: the steps of the surviving history. `momentum`: AdamW's beta1;
     `rates`: its learning rate by step, as far as the trainer logged it."""
 
@@ -79,7 +79,7 @@ class Asked:
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class StepGroup:
     """What one step trained of one task."""
 
     step: int
@@ -87,7 +87,7 @@ class Group:
     trees: Sequence[RecordTree]
 
 
-async def read(store: Store, config: BisectConfig) -> Asked:
+async def read(store: Store, config: BisectConfig) -> BisectedTurn:
     """Raises ConfigError and DataError for what cannot be asked."""
     episode = await read_episode(store, config.record)
     turn = episode.turn(config.turn)
@@ -104,10 +104,10 @@ async def read(store: Store, config: BisectConfig) -> Asked:
     starts = run.starts.get(policy, [])
     logged = {step: (await store.steps.metrics_of(policy, step, starts)).get(RATE) for step in trained}
     rates = {step: rate for step, rate in logged.items() if rate}
-    return Asked(episode, turn, published, trained, momentum, rates, await speller(store, policy))
+    return BisectedTurn(episode, turn, published, trained, momentum, rates, await speller(store, policy))
 
 
-def moments(asked: Asked, weights: KeptWeights, device: str, progress: Progress) -> list[Moment]:
+def moments(asked: BisectedTurn, weights: KeptWeights, device: str, progress: Progress) -> list[Moment]:
     """The reply under all kept weights. Raises DataError where there are fewer than two."""
     if len(weights.all) < 2:
         has = ", ".join(f"step {kept.step}" for kept in weights.all) or "none"
@@ -135,20 +135,20 @@ def interval(found: Sequence[Moment], asked_for: Sequence[float], at_step: int |
     return after
 
 
-async def read_groups(store: Store, asked: Asked, steps: Sequence[int]) -> list[Group]:
+async def read_groups(store: Store, asked: BisectedTurn, steps: Sequence[int]) -> list[StepGroup]:
     """In order of the steps."""
-    groups: list[Group] = []
+    groups: list[StepGroup] = []
     for step in steps:
         data = await store.data.find({"policy": asked.episode.record.policy, "trained_steps": step})
         stored = await store.records.tokens_of([one.record for one in data])
         for task in dict.fromkeys(one.task for one in data):
             own = [one for one in data if one.task == task]
-            groups.append(Group(step, own, [tree_of(one, stored[one.record]) for one in own]))
+            groups.append(StepGroup(step, own, [tree_of(one, stored[one.record]) for one in own]))
     return groups
 
 
 def pushes(
-    lm: TreeLM, asked: Asked, token: int | None, groups: Sequence[Group], device: str, progress: Progress
+    lm: TreeLM, asked: BisectedTurn, token: int | None, groups: Sequence[StepGroup], device: str, progress: Progress
 ) -> list[float]:
     """For each group ⟨g, v / (√s + ε)⟩ · beta1^age: g its gradient of Σ A·log π, v that of the reply's log-prob, s the mean over
     the steps of their squared gradients, age the steps since.
