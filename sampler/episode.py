@@ -39,6 +39,7 @@ from sampler.retry_delay import retry_delay_s
 from sampler.sampler import AsyncSampler
 from sampler.scorers import Score
 from sampler.scoring import needs_no_scorer, require_scorers
+from shared.documents.actors import model_of, trains
 from shared.documents.states import DispatchStatus, RecordStatus, Termination
 from shared.errors import ConfigError, DoesNotFit, IllegalMove, LeaseLost
 from shared.outside_text import clipped, error_text
@@ -150,9 +151,20 @@ async def _wait(sampler: AsyncSampler, termination: Termination, awaited: Awaite
 def _values(sampler: AsyncSampler, score: Score) -> dict[str, Any]:
     return {
         "score": float(score.value),
-        "policy_scores": {policy: float(value) for policy, value in score.others.items()},
+        "policy_scores": _scores_of_others(sampler, score),
         "reward_details": _details(sampler, score),
     }
+
+
+def _scores_of_others(sampler: AsyncSampler, score: Score) -> dict[str, float]:
+    """By policy. Weights that only sit here, such as main@40, have the mean of their seats, not the episode's score."""
+    earned: dict[str, list[float]] = {}
+    for name, value in score.actors.items():
+        label = sampler.episode.actors[name].policy
+        if not trains(label) and model_of(label) is None:
+            earned.setdefault(label, []).append(float(value))
+    seated = {label: sum(values) / len(values) for label, values in earned.items()}
+    return seated | {policy: float(value) for policy, value in score.others.items()}
 
 
 def _details(sampler: AsyncSampler, score: Score) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from shared.user_code.loading import load_class
 BUNDLED = {
     "agent": "sampler.gateway.agent_sampler:AgentSampler",
     "environment": "sampler.environments.sampler:EnvironmentSampler",
+    "game": "sampler.environments.game_sampler:GameSampler",
     "mcp": "sampler.mcp_sampler:MCPSampler",
     "parallel": "sampler.actors.parallel_sampler:ParallelSampler",
     "rounds": "sampler.actors.rounds_sampler:RoundsSampler",

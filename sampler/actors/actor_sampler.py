@@ -11,7 +11,7 @@ model), and records the reply. Promise: only turns of an actor without `at` beco
 not answer, and a pinned version that no engine serves, are never the episode's fault.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from functools import cached_property
@@ -63,12 +63,16 @@ class ActorSampler(AsyncSampler):
         """The seats that speak, by the task's `rounds` or the setting's. Raises ConfigError, also for an actor among them whose
         policy or model is not configured."""
         order = order_of(self.config, self.claim, list(self.seats))
-        for label in {self.seats[seat].label for seat in order}:
+        self.require_actors(order)
+        return order
+
+    def require_actors(self, seats: Iterable[str]) -> None:
+        """Raises ConfigError for an actor among them whose policy or model is not configured."""
+        for label in {self.seats[seat].label for seat in seats}:
             if (model := model_of(label)) is not None:
                 self.resources.agents.player(model)
             else:
                 self.resources.policy_client(label)
-        return order
 
     def opening_of(self, seat: str) -> list[Message]:
         """What a seat reads first: its system prompt, and the task's query. Who is scored also reads the answer's form."""
@@ -96,14 +100,15 @@ class ActorSampler(AsyncSampler):
             raise ConfigError(f"seat {seat!r} is not in this slot; expected one of {', '.join(self.seats)}")
         name = seat if thread is None else thread
         count = len(self.said) if until is None else until
-        messages = self._told(seat, name, count, note)
-        turn = await self._reply_of(self.seats[seat].label, name, messages)
-        if turn is not None:
-            self._heard[name] = count
-            text = turn.parsed.content.strip()
-            self.said.append(Said(seat, name, text, turn))
-            self.episode.said.append({"seat": seat, "actor": self.seats[seat].actor, "content": text})
-        return turn
+        return await self._spoken(seat, name, self._told(seat, name, count, note), count)
+
+    async def answer(self, seat: str, messages: Sequence[Message]) -> Turn | None:
+        """The seat's next turn, after `messages` alone: what a world tells it. It hears no one else.
+
+        Returns None, and raises, as `speak`.
+        """
+        system = self._system_of(seat) if seat not in self._heard else []
+        return await self._spoken(seat, seat, [*system, *(dict(message) for message in messages)], len(self.said))
 
     async def require_engines(self) -> None:
         """Raises VersionAway, before the episode begins, if no engine serves the version of a pinned actor."""
@@ -116,6 +121,20 @@ class ActorSampler(AsyncSampler):
             return  # the episode itself says so, in its record
 
     # ------------------------------------------------------------------ inside
+
+    def _system_of(self, seat: str) -> list[Message]:
+        """The actor's system prompt, else the task's, else the setting's, as in other worlds."""
+        prompts = (self.seats[seat].takes.system, self.task.payload.system, self.config.system_prompt)
+        return [{"role": "system", "content": prompt} for prompt in prompts if prompt is not None][:1]
+
+    async def _spoken(self, seat: str, name: str, messages: list[Message], count: int) -> Turn | None:
+        turn = await self._reply_of(self.seats[seat].label, name, messages)
+        if turn is not None:
+            self._heard[name] = count
+            text = turn.parsed.content.strip()
+            self.said.append(Said(seat, name, text, turn))
+            self.episode.said.append({"seat": seat, "actor": self.seats[seat].actor, "content": text})
+        return turn
 
     async def _require_engine(self, seat: Seat, policy: str, version: int) -> None:
         if await self.resources.every_version[policy].is_up(version):

@@ -28,6 +28,7 @@ from shared.names import ROLES, shortened
 from shared.outside_text import clipped, storable
 
 MAX_TOLD_CHARS = 500
+MAX_SEATS = 1000
 SCORE = "score"
 
 ENDS = MappingProxyType(
@@ -43,7 +44,8 @@ ENDS = MappingProxyType(
 
 @dataclass(frozen=True, slots=True)
 class StepSeen:
-    """What the environment answered, checked. `tools`: None: as before. `score`: the episode's, so far."""
+    """What the environment answered, checked. `tools`: None: as before. `score`: the episode's, so far. Of several players:
+    `seat`, whose turn it is, and at the end `rewards` by seat."""
 
     messages: Sequence[dict[str, Any]]
     tools: Sequence[dict[str, Any]] | None
@@ -52,6 +54,8 @@ class StepSeen:
     reward: float | None
     metrics: Mapping[str, float] = field(default_factory=dict)
     result: Any = None
+    seat: int | None = None
+    rewards: Mapping[int, float] = field(default_factory=dict)
 
     @property
     def score(self) -> float | None:
@@ -114,6 +118,8 @@ class _Answer(BaseModel):
     finish: bool | None = None
     metrics: dict[str, Any] | None = None
     metric: dict[str, Any] | None = None
+    seat: Annotated[int, Field(ge=0, lt=MAX_SEATS, strict=True)] | None = None
+    rewards: dict[Annotated[int, Field(ge=0, lt=MAX_SEATS)], Any] | None = None
 
 
 def step_of(found: Any, url: str) -> StepSeen:
@@ -148,6 +154,8 @@ def _read(found: Any) -> StepSeen:
         reward=_number("the reward", found.get("reward")),
         metrics=_metrics(answer.metrics or answer.metric or {}),
         result=found.get("result"),
+        seat=answer.seat,
+        rewards={seat: _earned(seat, reward) for seat, reward in (answer.rewards or {}).items()},
     )
 
 
@@ -181,6 +189,13 @@ def _number(name: str, value: Any) -> float | None:
     if not is_finite_number(value):
         raise ValueError(f"{name} is {shortened(value)}; expected a finite number")
     return float(value)
+
+
+def _earned(seat: int, reward: Any) -> float:
+    """Raises ValueError, also for None: a seat without a reward is left out."""
+    if (found := _number(f"the reward of seat {seat}", reward)) is None:
+        raise ValueError(f"the reward of seat {seat} is null; expected a finite number, or no entry for the seat")
+    return found
 
 
 def _metrics(metrics: Mapping[str, Any]) -> dict[str, float]:

@@ -51,7 +51,8 @@ class NoRoom(Exception):
 @dataclass(slots=True)
 class Step:
     """What follows from a start or a reply. `messages`: those that are new; with a `system` message, the whole history.
-    `tools`: None: as before. `reward`: what this step earned; None: nothing is known. `metrics["score"]`: the episode's."""
+    `tools`: None: as before. `reward`: what this step earned; None: nothing is known. `metrics["score"]`: the episode's.
+    A world of several players says whose turn it is, `seat`, whom the messages are for; at its end, `rewards` of each seat."""
 
     messages: Sequence[Message] = ()
     tools: Sequence[Mapping[str, Any]] | None = None
@@ -59,9 +60,11 @@ class Step:
     reward: float | None = None
     metrics: Mapping[str, Any] = field(default_factory=dict)
     result: Any = None
+    seat: int | None = None
+    rewards: Mapping[int, float] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
-        return {
+        told: dict[str, Any] = {
             "messages": list(self.messages),
             "tools": None if self.tools is None else list(self.tools),
             "status": self.status,
@@ -70,6 +73,11 @@ class Step:
             "metrics": dict(self.metrics),
             "result": self.result,
         }
+        if self.seat is not None:
+            told["seat"] = self.seat
+        if self.rewards:
+            told["rewards"] = {str(seat): reward for seat, reward in self.rewards.items()}
+        return told
 
 
 class Environment:

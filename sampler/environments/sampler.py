@@ -26,6 +26,7 @@ from sampler.scorers import Score
 from sampler.turn import Turn
 from shared.documents import ToolCallResult
 from shared.documents.states import Termination
+from shared.errors import ConfigError
 from shared.outside_text import clipped
 
 MAX_RESULT_CHARS = 2_000  # stored of what the world says at its end
@@ -53,6 +54,10 @@ class EnvironmentSampler(AsyncSampler):
         if step.finish:
             raise EnvironmentFailed(
                 f"the environment ended before the model's first reply, with status {step.status!r}"
+            )
+        if step.seat is not None:
+            raise ConfigError(
+                f'environment {self.world.kind} asks several players; expected "sampler": "game" in the task'
             )
         talk = Talk(self, step)
         for _ in range(self.task.payload.max_turns or self.config.max_turns):
@@ -93,13 +98,18 @@ class EnvironmentSampler(AsyncSampler):
             self.world.rewards.append(step.reward)
             self.score_turn(turn, step.reward)
         self.world.last(step)
-        for name, value in step.metrics.items():
-            known = self.episode.metrics
-            fits = len(name) <= MAX_METRIC_CHARS and (name in known or len(known) < MAX_METRICS)
-            if name != SCORE and fits and METRIC_NAME.fullmatch(name):
-                self.add_metric(name, value)
+        add_metrics(self, step)
         if turn.parsed.tool_calls:
             self.add_tool_calls(_results(turn, step, duration_s), turn=turn)
+
+
+def add_metrics(sampler: AsyncSampler, step: StepSeen) -> None:
+    """The world's, as far as they fit."""
+    for name, value in step.metrics.items():
+        known = sampler.episode.metrics
+        fits = len(name) <= MAX_METRIC_CHARS and (name in known or len(known) < MAX_METRICS)
+        if name != SCORE and fits and METRIC_NAME.fullmatch(name):
+            sampler.add_metric(name, value)
 
 
 class World:

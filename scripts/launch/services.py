@@ -54,6 +54,10 @@ def start_keepers(policies: Sequence[LaunchConfig], children: Starter, database:
             if place is not None:
                 environment |= commands.on_gpus(config, place.gpus)
             children.start(Program(_spoken(part), "keeper", command, config.log_path(part), environment))
+        for version in config.serve_versions * config.starts_engine:
+            part, environment = config.part("engine", f"at_{version}"), commands.with_database("keeper", database)
+            command = [*commands.keeper(config, None), "--serve_version", str(version)]
+            children.start(Program(_spoken(part), "keeper", command, config.log_path(part), environment))
 
 
 def _engines(config: LaunchConfig) -> list[tuple[str, str | None, EnginePlace | None]]:

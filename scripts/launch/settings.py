@@ -82,6 +82,12 @@ class LaunchConfig(ServiceConfig, NodeSettings, PlacedSettings):
         "own on GPUs, else on a CPU (scripts/sglang_cpu.sh installs it once, 2.8 GB); none: other machines have the engines.",
     )
 
+    serve_versions: list[Annotated[int, Field(ge=0)]] = Field(
+        [],
+        description="Versions of the policy that actors are pinned to (docs/actors.md): an engine more is started here for each, "
+        "which serves that version alone as soon as it is published. Not on GPUs.",
+    )
+
     # model, tasks and method
     method: Literal["minirl", "grpo", "eval"] | None = Field(
         None,

@@ -19,6 +19,7 @@ BUNDLED = {
     "agent": SamplerTraits(scores_itself=True, uses_tools=False),
     "environment": SamplerTraits(scores_itself=True, uses_tools=False),
     EXTERNAL: SamplerTraits(scores_itself=True, uses_tools=False),
+    "game": SamplerTraits(scores_itself=True, uses_tools=False),
     "mcp": SamplerTraits(scores_itself=False, uses_tools=True),
     "parallel": SamplerTraits(scores_itself=False, uses_tools=False),
     "rounds": SamplerTraits(scores_itself=False, uses_tools=False),

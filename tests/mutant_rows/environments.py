@@ -7,6 +7,7 @@ ENDS = "tests/sampler/environments/test_ends.py"
 CLIENT = "tests/sampler/environments/test_client.py"
 PLAYED = "tests/sampler/environments/test_sampler.py"
 BUSY = "tests/sampler/environments/test_busy.py"
+GAME = "tests/sampler/environments/test_game.py"
 
 MUTANTS = (
     Mutant(
@@ -92,6 +93,27 @@ MUTANTS = (
         "        if self.status in ENDS:\n            return ENDS[self.status]\n",
         "        return ENDS.get(self.status, Termination.ANSWERED)\n",
         f"{CLIENT}::test_a_failed_world_is_no_termination_though_agentrl_sends_the_reward_0_with_it",
+    ),
+    Mutant(
+        "environments: a seat that is not there is a failure",
+        "sampler/environments/game_sampler.py",
+        " or step.seat is None or step.seat >= len(seats):",
+        ":",
+        f"{GAME}::test_a_seat_that_is_not_there_and_an_end_without_all_rewards_are_failures",
+    ),
+    Mutant(
+        "environments: an end without a seat's reward is a failure",
+        "sampler/environments/game_sampler.py",
+        "[name for number, name in enumerate(self.seats) if number not in step.rewards]",
+        "[]",
+        f"{GAME}::test_a_seat_that_is_not_there_and_an_end_without_all_rewards_are_failures",
+    ),
+    Mutant(
+        "environments: a game is not played as a conversation of one",
+        "sampler/environments/sampler.py",
+        "        if step.seat is not None:\n",
+        "        if False:\n",
+        f"{GAME}::test_a_game_is_not_played_as_a_conversation_of_one",
     ),
     Mutant(
         "environments: a full one is no failure",

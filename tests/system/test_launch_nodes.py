@@ -199,3 +199,10 @@ def test_an_engine_command_that_ignores_its_host_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"lacks the placeholder \{host\}"):
         KeeperConfig.load([*given, f"--engine_command={command}", "--engine_host=10.0.0.1"])
     assert KeeperConfig.load([*given, f"--engine_command={command} {{host}}", "--engine_host=10.0.0.1"])
+
+
+def test_each_version_that_actors_are_pinned_to_gets_an_engine_of_its_own(clean: pytest.MonkeyPatch) -> None:
+    plan = planned("--serve_versions", "[0, 30]")
+    assert {"engine 0", "engine at 0", "engine at 30"} <= set(started_in(plan))
+    assert [line.rpartition(" ")[2] for line in plan.splitlines() if "--serve_version" in line] == ["0", "30"]
+    assert "--serve_version" not in planned("--serve_versions", "[30]", "--engine", "none"), "other machines have them"

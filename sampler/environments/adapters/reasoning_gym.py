@@ -30,6 +30,7 @@ class ReasoningGymEnvironment(Environment):
     def start(self, index: Index, task: Mapping[str, Any]) -> Step:
         self._family = self._made(seed_of(index), task.get("level"), dict(task.get("config") or {}))
         self._entry = self._family[0]
+        self.answer = str(self._entry["answer"])
         return Step([{"role": "system", "content": FORM}, {"role": "user", "content": str(self._entry["question"])}])
 
     def interact(self, replies: Sequence[Message]) -> Step:

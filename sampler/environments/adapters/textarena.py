@@ -1,8 +1,13 @@
-"""TextArena's games: `textarena:TowerOfHanoi-v0`, alone, or against opponents that draw from given moves.
+"""TextArena's games: `textarena:TowerOfHanoi-v0`, alone, with every seat played by an actor, or against opponents that draw
+from given moves.
 
     index         the seed of the game
-    custom_task   {"seat": 0, "players": 2, "opponent": ["[0]", "[1]", …]}
+    custom_task   {"players": 2, "seat": 0, "opponent": ["[0]", "[1]", …], "options": {"piles": [2, 3]},
+                   "instruction": "Take the last one.", "show": ["GAME_BOARD", "GAME_ADMIN"]}
 
+With several players and no `opponent`, each step names the seat that it asks (`"sampler": "game"`), and the last one has the
+rewards of all. `instruction` takes the place of the game's own prompt, and `show` lists the kinds of its observations that are
+told, for models that its long texts are too much for. Of several boards in one observation only the last is told.
 An opponent's move is drawn by the seed among those of its list that are legal then. Each session has random numbers of its
 own: games draw from Python's global generator, which its worker swaps at every step.
 """
@@ -25,6 +30,7 @@ from sampler.environments.environment import (
     user_says,
 )
 
+KINDS = ("PROMPT", "PLAYER_ACTION", "GAME_ACTION_DESCRIPTION", "GAME_MESSAGE", "GAME_BOARD", "GAME_ADMIN")
 RAW = "-raw"  # without the wrappers that repeat the whole conversation in every observation
 
 
@@ -36,13 +42,16 @@ class TextArenaEnvironment(Environment):
         self._seat = int(task.get("seat", 0))
         self._moves = [str(move) for move in task.get("opponent") or ()]
         players = int(task.get("players", 2 if self._moves else 1))
-        if not 0 <= self._seat < players or (players > 1 and not self._moves):
+        self._all_seats = players > 1 and not self._moves
+        if not 0 <= self._seat < players or (self._all_seats and "seat" in task):
             raise TaskRefused(
                 f"seat is {self._seat} of {players} players, with {len(self._moves)} moves for opponents; expected a seat "
                 "from 0 on, and moves where others play: opponent"
             )
+        self._instruction = task.get("instruction")
+        self._shown = _kinds(task.get("show"))
         with self._own_random():
-            self._game = self._made()
+            self._game = self._made(dict(task.get("options") or {}))
             try:
                 self._game.reset(num_players=players, seed=self._seed)
             except (AssertionError, ValueError, TypeError) as exc:
@@ -52,40 +61,47 @@ class TextArenaEnvironment(Environment):
             over = self._others_play()
         if over:
             raise RuntimeError(f"{self.name} ended before the model's first move")
-        return Step(user_says(self._told()))
+        self._instructed: set[int] = set()
+        return self._asking()
 
     def interact(self, replies: Sequence[Message]) -> Step:
         with self._own_random():
             self._turns += 1
+            mover = self._seat
             over, _ = self._game.step(reply_text(replies))
-            if not over and self._game.state.current_player_id == self._seat and self._plays_with_others:
-                self._invalid += 1  # the game asks for another move
             over = over or self._others_play()
             if over:
                 return self._end()
-        return Step(user_says(self._told()), reward=0.0, metrics=self._metrics())
+            self._invalid += self._seat == mover and self._was_refused
+        return self._asking(reward=0.0, metrics=self._metrics())
 
-    @property
-    def _plays_with_others(self) -> bool:
-        return bool(self._moves)
+    def _asking(self, **values: Any) -> Step:
+        return Step(user_says(self._told()), seat=self._seat if self._all_seats else None, **values)
 
     def _end(self) -> Step:
         rewards, info = self._game.close()
-        reward = float((rewards or {}).get(self._seat, 0.0))
+        earned = {int(seat): float(value) for seat, value in (rewards or {}).items()}
         mine = dict((info or {}).get(self._seat) or {})
-        metrics = {**self._metrics(), "lost_by_invalid_move": float(bool(mine.get("invalid_move")))}
+        invalid = [bool(of.get("invalid_move")) for of in (info or {}).values()] if self._all_seats else []
+        metrics = {**self._metrics(), "lost_by_invalid_move": float(any(invalid) or bool(mine.get("invalid_move")))}
         result = {
             "rewards": {str(seat): value for seat, value in (rewards or {}).items()},
             "reason": mine.get("reason"),
         }
-        return Step(status=COMPLETED, reward=reward, metrics=metrics, result=result)
+        if self._all_seats:
+            return Step(status=COMPLETED, rewards=earned, metrics=metrics, result=result)
+        return Step(status=COMPLETED, reward=earned.get(self._seat, 0.0), metrics=metrics, result=result)
 
     def _others_play(self) -> bool:
-        """The opponents' moves until it is the model's turn; True: the game is over."""
+        """The opponents' moves until it is a model's turn; True: the game is over."""
         while True:
             seat, observation = self._game.get_observation()
-            if seat == self._seat:
-                self._heard = [str(part[1]) for part in observation if not _is_own(part, self._seat)]
+            if self._all_seats or seat == self._seat:
+                self._seat = seat
+                self._was_refused = any(_kind(part) == "GAME_ADMIN" for part in observation)  # it asks for another move
+                last = max((k for k, part in enumerate(observation) if _kind(part) == "GAME_BOARD"), default=-1)
+                kept = [part for k, part in enumerate(observation) if _kind(part) != "GAME_BOARD" or k == last]
+                self._heard = [str(part[1]) for part in kept if self._tells(part)]
                 return False
             if self._game.step(self._legal_move(seat))[0]:
                 return True
@@ -100,19 +116,33 @@ class TextArenaEnvironment(Environment):
                 return move
         return moves[0]
 
+    def _tells(self, part: Any) -> bool:
+        kind = _kind(part)
+        if (kind == "PROMPT" and self._instruction is not None) or (self._shown and kind not in self._shown):
+            return False
+        return not (
+            kind == "PLAYER_ACTION" and part[0] in (self._seat, -1)
+        )  # the conversation has the model's own move
+
     def _told(self) -> str:
-        return "\n\n".join(part.strip() for part in self._heard if part.strip()) or "It is your turn."
+        parts = [part.strip() for part in self._heard if part.strip()]
+        if self._instruction is not None and self._seat not in self._instructed:
+            parts.insert(0, str(self._instruction))
+        self._instructed.add(self._seat)
+        return "\n\n".join(parts) or "It is your turn."
 
     def _metrics(self) -> dict[str, Any]:
         return {"game_turns": self._turns, "invalid_moves": self._invalid}
 
-    def _made(self) -> Any:
+    def _made(self, options: dict[str, Any]) -> Any:
         import textarena
 
         try:
-            return textarena.make(f"{self.name}{RAW}")
+            return textarena.make(f"{self.name}{RAW}", **options)
         except ValueError as exc:
             raise TaskRefused(f"textarena has no {self.name!r}; expected an id such as TowerOfHanoi-v0") from exc
+        except TypeError as exc:
+            raise TaskRefused(f"{self.name} takes no options {options}: {exc}") from exc
 
     @contextmanager
     def _own_random(self) -> Iterator[None]:
@@ -133,6 +163,13 @@ class TextArenaEnvironment(Environment):
         return range(1000)
 
 
-def _is_own(part: Any, seat: int) -> bool:
-    """Whether it repeats the model's own move, which the conversation has."""
-    return len(part) > 2 and getattr(part[2], "name", "") == "PLAYER_ACTION" and part[0] in (seat, -1)
+def _kind(part: Any) -> str:
+    return getattr(part[2], "name", "") if len(part) > 2 else ""
+
+
+def _kinds(show: Any) -> tuple[str, ...]:
+    """Kinds of observations; (): all. Raises TaskRefused."""
+    kinds = tuple(str(kind).upper() for kind in show or ())
+    if unknown := [kind for kind in kinds if kind not in KINDS]:
+        raise TaskRefused(f"show lists {unknown[0]!r}; expected some of {', '.join(KINDS)}")
+    return kinds

@@ -45,7 +45,7 @@ def reasoning() -> Iterator[Service]:
 
 @pytest.fixture(scope="module")
 def textarena() -> Iterator[Service]:
-    with adapters("textarena", "TowerOfHanoi-v0", "TicTacToe-v0", "Mastermind-v0") as found:
+    with adapters("textarena", "TowerOfHanoi-v0", "TicTacToe-v0", "Mastermind-v0", "Nim-v0") as found:
         yield found
 
 
@@ -147,9 +147,40 @@ def test_an_opponent_draws_legal_moves_by_the_seed(textarena: Service) -> None:
     assert ends[0][-1]["reward"] in (1.0, 0.0, -1.0)
     assert ends[0][-1]["metrics"]["lost_by_invalid_move"] == 0.0
     refused = textarena.http.post(
-        "/start_sample", json={"name": "TicTacToe-v0", "index": 1, "custom_task": {"players": 2}}
+        "/start_sample", json={"name": "TicTacToe-v0", "index": 1, "custom_task": {"players": 2, "seat": 1}}
     )
     assert (refused.status_code, "moves where others play" in refused.text) == (422, True)
+
+
+def test_every_seat_of_a_game_may_be_asked_and_the_end_has_the_rewards_of_all(textarena: Service) -> None:
+    own = {"players": 2, "options": {"piles": [1, 2]}, "instruction": "Nim.", "show": ["GAME_BOARD", "GAME_ADMIN"]}
+    session, step = textarena.start("Nim-v0", 3, **own)
+    told = [(step["seat"], step["messages"][0]["content"])]
+    for move in ("[1 1]", "[7 1]", "[0 1]", "[1 1]"):
+        step = textarena.say(session, move).json()
+        told += [(step["seat"], message["content"]) for message in step["messages"]]
+    board = "Current Pile:\n  pile 0: {}\n  pile 1: {}"
+    assert told[0] == (0, "Nim.\n\n" + board.format(1, 2))
+    assert told[1] == (1, "Nim.\n\n" + board.format(1, 1)), "its own prompt, and the last board alone"
+    assert (told[2][0], "invalid move" in told[2][1]) == (1, True), "the seat is asked again"
+    assert told[3] == (0, board.format(0, 1))
+    assert (step["status"], step["reward"], step["rewards"]) == ("completed", None, {"0": 1.0, "1": -1.0})
+    assert step["metrics"] == {"game_turns": 4, "invalid_moves": 1, "lost_by_invalid_move": 0.0}
+
+
+@pytest.mark.parametrize(
+    ("custom", "wrong"),
+    [
+        ({"show": ["BOARD"]}, "show lists 'BOARD'; expected some of PROMPT"),
+        ({"options": {"towers": 3}}, "takes no options {'towers': 3}"),
+    ],
+)
+def test_options_that_a_game_does_not_have_are_refused(
+    textarena: Service, custom: dict[str, object], wrong: str
+) -> None:
+    task = {"name": "Nim-v0", "index": 1, "custom_task": {"players": 2, **custom}}
+    refused = textarena.http.post("/start_sample", json=task)
+    assert (refused.status_code, wrong in refused.json()["detail"]) == (422, True)
 
 
 def test_games_side_by_side_in_one_worker_draw_the_numbers_of_their_own_seed(textarena: Service) -> None:

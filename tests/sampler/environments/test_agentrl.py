@@ -25,7 +25,8 @@ CALL = '<tool_call>\n{"name": "add", "arguments": {"a": 4, "b": 1}}\n</tool_call
 @pytest.fixture(scope="module")
 def controller() -> Iterator[dict[str, str]]:
     """The setting `environment_controllers` for a real worker."""
-    process = subprocess.Popen([PYTHON, HERE / "agentrl_controller.py"], stdout=subprocess.PIPE, text=True)
+    command = [PYTHON, "-m", "tests.sampler.environments.agentrl_controller"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=HERE.parents[2])
     assert process.stdout is not None
     port = process.stdout.readline().strip()
     yield {"calculator": f"http://127.0.0.1:{port}/api"}

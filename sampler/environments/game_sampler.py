@@ -1,0 +1,81 @@
+"""Plays a world of several players, each seat by an actor: `GameSampler`, the sampler `game` (docs/environments.md).
+
+    start ─▶ [ the seat that the world asks ─▶ its actor's reply ─▶ interact ]* ─▶ the rewards of all seats, or the turns' limit
+
+Seat k of the world is the k-th seat of the lineup (docs/actors.md): the newest weights, an older version, or an API model. Each
+reads what the world tells it, and nothing else. A world that fails, or asks a seat that is not there, is no reward.
+"""
+
+from sampler.actors.actor_sampler import ActorSampler
+from sampler.environments.answers import StepSeen
+from sampler.environments.sampler import EnvironmentTask, World, add_metrics
+from sampler.environments.session import EnvironmentSession
+from sampler.errors import EnvironmentFailed
+from sampler.messages.reply_message import Message
+from sampler.scorers import Score
+from sampler.turn import Turn
+from shared.documents.states import Termination
+
+PLAYERS = "players"  # of custom_task: as many as the lineup has seats
+
+
+class GameSampler(ActorSampler):
+    """`rewards`: of each seat by its name; 0 until the world has said them."""
+
+    async def run(self) -> Termination:
+        task = self.own_payload(EnvironmentTask)
+        self.world, self.rewards = World(task.environment), dict.fromkeys(self.order(), 0.0)
+        custom = {PLAYERS: len(self.seats), **task.custom_task}
+        async with self.resources.environments.session(task.environment, task.index, custom) as session:
+            return await self._play(session)
+
+    def order(self) -> list[str]:
+        """Every seat once: the world says who moves when. `rounds` are not read."""
+        self.require_actors(self.seats)
+        return list(self.seats)
+
+    async def _play(self, session: EnvironmentSession) -> Termination:
+        step = session.opening
+        for _ in range(self.task.payload.max_turns or self.config.max_turns):
+            seat = self._asked(step)
+            turn = await self.answer(seat, step.messages)
+            if turn is None:
+                return Termination.LENGTH_LIMIT
+            step = await session.interact([_move(turn)])
+            self.world.last(step)
+            add_metrics(self, step)
+            if step.finish:
+                self.rewards = self._earned(step)
+                return step.termination
+        return Termination.TURNS_LIMIT
+
+    def _asked(self, step: StepSeen) -> str:
+        """Raises EnvironmentFailed."""
+        seats = list(self.seats)
+        if step.finish or step.seat is None or step.seat >= len(seats):
+            told = f"status {step.status!r}" if step.finish else f"seat {step.seat}"
+            raise EnvironmentFailed(
+                f"environment {self.world.kind} answered with {told}; expected one of {len(seats)} seats, whose turn it is"
+            )
+        return seats[step.seat]
+
+    def _earned(self, step: StepSeen) -> dict[str, float]:
+        """Raises EnvironmentFailed where the end says nothing of a seat."""
+        step.termination  # noqa: B018 - raises for an end that is none of the world
+        if missing := [name for number, name in enumerate(self.seats) if number not in step.rewards]:
+            raise EnvironmentFailed(f"environment {self.world.kind} ended without a reward of seat {missing[0]}")
+        return {name: step.rewards[number] for number, name in enumerate(self.seats)}
+
+    async def evaluate_record(self) -> Score:
+        """Each seat's own reward. The episode's score: the mean of the seats that the task's own policy is trained in, and
+        where there is none the first seat's. A game that the turns' limit cut is worth 0 to all."""
+        own = [self.rewards[name] for name, seat in self.seats.items() if seat.label == self.task.policy]
+        earned = own or [next(iter(self.rewards.values()))]
+        details = self.world.details("mean of the trained seats")
+        details["rewards"] = self.rewards
+        return Score(sum(earned) / len(earned), details, actors=self.rewards)
+
+
+def _move(turn: Turn) -> Message:
+    """The reply as the protocol has it. One that was cut is sent as it is: what it is worth is the world's to say."""
+    return {"role": "assistant", "content": turn.parsed.content or turn.text or " "}
