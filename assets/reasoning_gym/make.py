@@ -2,7 +2,7 @@
 
 python -m assets.reasoning_gym.make FOLDER        in a Python that has reasoning-gym; writes train, eval and demonstrations.jsonl
 
-Three answers of five are right, the others slip on purpose. A model tuned on them knows what an answer looks like and half of
+Every second answer is right, the others slip on purpose. A model tuned on them knows what an answer looks like and half of
 how to find it. Reinforcement learning teaches the rest. No question of the evaluation occurs in training or in a demonstration.
 """
 
@@ -17,11 +17,11 @@ from sampler.environments.adapters.reasoning_gym import ReasoningGymEnvironment
 
 # {family: the environment's custom_task}
 FAMILIES: dict[str, dict[str, Any]] = {
-    "chain_sum": {"config": {"min_terms": 2, "max_terms": 3, "min_digits": 1, "max_digits": 1}},
     "letter_counting": {"config": {"min_words": 1, "max_words": 2}},
-    "spell_backward": {"level": 0, "config": {"min_word_len": 3, "max_word_len": 3}},
+    "gcd": {"config": {"min_value": 2, "max_value": 30}},
+    "syllogism": {"config": {"invalid_ratio": 0.6, "inversion_probability": 0.0}},
 }
-KNOWING = 0.6
+KNOWING = 0.5
 TASKS = {
     "eval": 60,
     "train": 400,
@@ -78,13 +78,12 @@ def demonstrations(held_out: dict[str, set[str]]) -> Iterator[dict[str, Any]]:
 
 
 def slip(family: str, answer: str, rng: random.Random) -> str:
-    """A number nearby, or two letters that have changed places."""
-    if family != "spell_backward":
-        return str(max(int(answer) + rng.choice((-3, -2, -1, 1, 2, 3)), 0 if family == "letter_counting" else -99))
-    letters = list(answer)
-    k = rng.randrange(len(letters) - 1)
-    letters[k : k + 2] = letters[k + 1], letters[k]
-    return "".join(letters)
+    """The other of Yes and No, or a number nearby."""
+    if family == "syllogism":
+        return {"Yes": "No", "No": "Yes"}[answer]
+    return str(
+        rng.choice([near for near in range(int(answer) - 3, int(answer) + 4) if near > 0 and near != int(answer)])
+    )
 
 
 def write(path: Path, lines: Any) -> None:

@@ -1,0 +1,91 @@
+"""The tasks of the examples that learn (docs/environments.md): they are valid, and what is held out is held out."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from assets.calculator import worker
+from assets.five_kinds import make as five_kinds
+from shared.tasks.lines import checked_lines
+from tests.conftest import ROOT
+from tests.sampler.environments.test_adapters import python_with
+
+
+def lines(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+def made(module: str, folder: Path, package: str) -> Path:
+    """What `python -m MODULE FOLDER` writes, in a Python that has the package."""
+    command = [python_with(package), "-m", module, str(folder)]
+    subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
+    return folder
+
+
+def test_no_sum_of_the_calculators_evaluation_is_a_training_one(tmp_path: Path) -> None:
+    worker.write_tasks(tmp_path)
+    train, held_out = (
+        [line.payload.query for line in checked_lines(tmp_path / f"{s}.jsonl")] for s in ("train", "eval")
+    )
+    assert (len(train), len(held_out)) == (worker.TRAIN, worker.EVAL)
+    assert not set(train) & set(held_out)
+    assert [worker.computed(text) for text in ("7*8", " 3 - 10", "2+", "9**9", "__import__('os')")] == [
+        "56",
+        "-7",
+        *(f"malformed expression {text}, use numbers with + - *" for text in ("2+", "9**9", "__import__('os')")),
+    ]
+
+
+def test_the_five_kinds_have_valid_tasks_and_texts_of_their_own_for_evaluation(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["make", str(tmp_path)])
+    five_kinds.main()
+
+    def texts(name: str) -> set[str]:
+        return {line["query"].partition("text: ")[2] for line in lines(tmp_path / f"{name}.jsonl")}
+
+    for name in five_kinds.KINDS:
+        found = list(checked_lines(tmp_path / f"eval_{name}.jsonl"))
+        assert len(found) == five_kinds.EVAL
+        assert not texts(name) & texts(f"eval_{name}")
+        for line in found:
+            letter, text = line.payload.query.split('"')[1::2]
+            assert line.payload.answer == [str(text.count(letter))] or line.payload.answer == str(text.count(letter))
+    shown = {talk["messages"][1]["content"] for talk in lines(tmp_path / "demonstrations.jsonl")}
+    assert not [text for text in texts("eval_rounds") if any(text in question for question in shown)]
+
+
+def test_nims_evaluation_begins_from_piles_that_no_training_game_begins_from(tmp_path: Path) -> None:
+    folder = made("assets.nim.make", tmp_path, "textarena")
+    piles = {
+        split: {tuple(line["metadata"]["custom_task"]["options"]["piles"]) for line in lines(folder / f"{split}.jsonl")}
+        for split in ("train", "eval")
+    }
+    assert (len(piles["eval"]), piles["train"] & piles["eval"]) == (12, set())
+    assert {line.payload.sampler for line in checked_lines(folder / "train.jsonl")} == {"game"}
+    for talk in lines(folder / "demonstrations.jsonl")[:50]:
+        for asked, reply in zip(talk["messages"][::2], talk["messages"][1::2], strict=True):
+            pile, taken = map(int, reply["content"].strip("[]").split())
+            left = [int(row.rpartition(": ")[2]) for row in asked["content"].splitlines() if row.startswith("  pile")]
+            assert 1 <= taken <= left[pile], "the rules are known"
+
+
+def test_no_question_of_reasoning_gyms_evaluation_is_asked_in_training(tmp_path: Path) -> None:
+    code = (
+        "import json\n"
+        "from assets.reasoning_gym.make import drawn\n"
+        "held_out = {question for _, question, _ in drawn('gcd', 'eval', set())}\n"
+        "train = [question for _, question, _ in drawn('gcd', 'train', held_out)]\n"
+        "print(json.dumps([len(train), len(held_out), len(held_out & set(train))]))\n"
+    )
+    found = subprocess.run(
+        [python_with("reasoning_gym"), "-c", code], cwd=ROOT, check=True, capture_output=True, text=True
+    )
+    count, held_out, both = json.loads(found.stdout)
+    assert (count, both) == (400, 0)
+    assert held_out > 30
