@@ -21,6 +21,7 @@ from shared.cli import (
     status,
     tasks,
     trace,
+    trace_export,
     view,
     what_if,
 )
@@ -45,7 +46,6 @@ app.command("show", epilog=show.EXAMPLES)(show.show)
 app.command("eval", epilog=evaluation.EXAMPLES)(evaluation.evaluation)
 app.command("league", epilog=league.EXAMPLES)(league.league)
 app.command("audit", epilog=audit.EXAMPLES)(audit.audit_run)
-app.command("trace", epilog=trace.EXAMPLES)(trace.trace)
 app.command("replay", epilog=what_if.REPLAY_EXAMPLES)(what_if.replay)
 app.command("bisect", epilog=what_if.BISECT_EXAMPLES)(what_if.bisect)
 app.command("export-model", epilog=export.EXAMPLES)(export.export_model)
@@ -53,6 +53,12 @@ app.command("health", epilog=health.EXAMPLE)(health.health)
 app.command("metrics", epilog=metrics.EXAMPLES)(metrics.metrics)
 app.command("view", epilog=view.EXAMPLES)(view.view)
 app.command("mongod", epilog=server.EXAMPLES)(server.mongod)
+traces = typer.Typer(
+    cls=trace.TraceGroup, rich_markup_mode="markdown", help="Trace a step or a record, or export traces."
+)
+traces.command(trace.CHAIN, epilog=trace.EXAMPLES)(trace.trace)
+traces.command(trace.EXPORT, epilog=trace_export.EXAMPLES)(trace_export.export)
+app.add_typer(traces, name="trace")
 
 
 def main() -> None:

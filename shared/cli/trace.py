@@ -5,6 +5,7 @@ from typing import Annotated, Any
 
 import typer
 from rich.markup import escape
+from typer.core import TyperGroup
 
 from shared.cli.connect import (
     PROBLEM,
@@ -27,11 +28,26 @@ Document = dict[str, Any]
 Metrics = dict[str, dict[str, float | None]]  # by policy
 HEADLINE = ("reward/mean", "loss/loss", "learner/grad_norm", "data/staleness_mean", "loss/mismatch_mean_nats")
 
+CHAIN, EXPORT = "chain", "export"
+
+
+class TraceGroup(TyperGroup):
+    """`tandem trace RUN …` is `tandem trace chain RUN …`; only `export` has its own name."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        own = args[:1] and args[0] in (CHAIN, EXPORT)
+        return super().parse_args(ctx, args if own else [CHAIN, *args])
+
+
 EXAMPLES = """Examples:
 
 `tandem trace demo --step 12`  the training data of the 12th optimizer step
 
 `tandem trace demo --record main:eval:0:arith-00017:3:1`  the steps that one episode was used in
+
+`tandem trace export demo --otlp http://localhost:5000`  episodes as OpenTelemetry spans; `tandem trace export --help`
+
+`tandem trace chain export --step 12`  of a run that is called "export"
 """
 
 

@@ -67,6 +67,7 @@ class TaskVerbs:
         await self._tasks.create_index(
             [("policy", 1), ("free_at", 1)], name="settle", partialFilterExpression=completed
         )
+        await self._tasks.create_index([("settled_at", 1), ("_id", 1)], name="settled")
         await self._tasks.create_index([("slots.failures", 1)], name="failures", partialFilterExpression=HAS_FAILURES)
 
     # ------------------------------------------------------------------ import

@@ -1,0 +1,66 @@
+"""Reads groups in the order in which they were settled, and a step's records, in pages of bounded size: for exports."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from shared.documents import Record, Task
+from shared.documents.states import TaskStatus
+from shared.store import Store
+from shared.store.malformed import readable
+from shared.store.pipelines import EPOCH
+
+Document = dict[str, Any]
+ENDED = [TaskStatus.SETTLED.value, TaskStatus.ABANDONED.value]
+MAX_TIME_MS = 30_000
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """After which settled group to go on. Groups that were settled at the same time are in the order of their ids."""
+
+    settled_at: datetime = EPOCH
+    task: str = ""
+
+
+async def settled_after(store: Store, place: Place, limit: int) -> list[Task]:
+    """The next groups, oldest first."""
+    later: list[Document] = [
+        {"settled_at": {"$gt": place.settled_at}},
+        {"settled_at": place.settled_at, "_id": {"$gt": place.task}},
+    ]
+    found = store.database["tasks"].find({"$or": later, "status": {"$in": ENDED}}, max_time_ms=MAX_TIME_MS)
+    return await readable(Task, found.sort([("settled_at", 1), ("_id", 1)]).limit(limit))
+
+
+async def attempts_at(store: Store, tasks: Sequence[str]) -> list[Record]:
+    """Every attempt at every slot of the tasks, by task and slot."""
+    found = store.database["records"].find({"task": {"$in": list(tasks)}}, max_time_ms=MAX_TIME_MS)
+    return await readable(Record, found.sort([("task", 1), ("traj_id", 1), ("attempt", 1)]))
+
+
+async def records_of_step(store: Store, step: int) -> list[str]:
+    """Ids of the records that a step trained, of all policies."""
+    found = store.database["record_data"].find({"trained_steps": step}, {"record": 1}, max_time_ms=MAX_TIME_MS)
+    return sorted({document["record"] async for document in found})
+
+
+async def trained_steps(store: Store, records: Sequence[str]) -> dict[str, list[int]]:
+    """{record: the steps that trained its data}, of all policies."""
+    fields = {"record": 1, "trained_steps": 1}
+    steps: dict[str, list[int]] = {}
+    found = store.database["record_data"].find({"record": {"$in": list(records)}}, fields, max_time_ms=MAX_TIME_MS)
+    async for document in found:
+        steps[document["record"]] = sorted({*steps.get(document["record"], []), *document.get("trained_steps", [])})
+    return steps
+
+
+async def last_step(store: Store) -> int:
+    """The highest step that a trainer took; 0: none."""
+    steps = [0]
+    for policy in (await store.runs.read()).trainer_generations:
+        newest = {"filter": {"policy": policy}, "projection": {"step": 1}, "sort": [("step", -1)]}
+        found = await store.database["trained_steps"].find_one(**newest, max_time_ms=MAX_TIME_MS)
+        steps.append(0 if found is None else int(found["step"]))
+    return max(steps)

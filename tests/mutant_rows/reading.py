@@ -1,0 +1,44 @@
+"""Protections of what reads a run: exports, conditions, the terminal."""
+
+from tests.mutant_rows.mutant import Mutant
+
+EXPORT = "tests/shared/traces/test_export.py"
+CONDITION = "tests/shared/test_condition.py"
+
+MUTANTS = (
+    Mutant(
+        "an export follows no redirect",
+        "shared/traces/otlp.py",
+        "urllib.request.build_opener(_NoRedirect())",
+        "urllib.request.build_opener()",
+        f"{EXPORT}::test_a_receiver_that_is_busy_is_asked_again_and_one_that_refuses_is_not",
+    ),
+    Mutant(
+        "a request of spans is bounded in bytes",
+        "shared/traces/otlp.py",
+        "or size + length > MAX_REQUEST_BYTES",
+        "",
+        f"{EXPORT}::test_requests_are_bounded_in_spans_and_bytes",
+    ),
+    Mutant(
+        "a text of a span is bounded",
+        "shared/traces/messages.py",
+        'return clipped(text if isinstance(text, str) else as_json(text), max_chars).replace("\\x00", "\\ufffd")',
+        'return (text if isinstance(text, str) else as_json(text)).replace("\\x00", "\\ufffd")',
+        f"{EXPORT}::test_megabytes_nul_and_what_is_no_number_are_told_in_bounds",
+    ),
+    Mutant(
+        "the error that ended a process is told without secrets",
+        "shared/processes/failure.py",
+        'redacted("; ".join(lines[:MOST_ERRORS]))',
+        '"; ".join(lines[:MOST_ERRORS])',
+        f"{CONDITION}::test_the_error_that_ends_a_process_is_told_without_secrets_and_once",
+    ),
+    Mutant(
+        "a failed process is not alive",
+        "shared/store/runs.py",
+        'LEFT = rf"^({STOPPED}$|{FAILED})"',
+        'LEFT = rf"^({STOPPED}$)"',
+        f"{CONDITION}::test_a_failed_process_is_not_alive_though_its_heartbeat_is_fresh",
+    ),
+)

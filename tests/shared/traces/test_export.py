@@ -1,0 +1,189 @@
+"""`tandem trace export` sends what the documents have, once however often it is sent, and tells what was not taken."""
+
+import asyncio
+import json
+import math
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from shared.cli import app
+from shared.documents import Record, TaskPayload
+from shared.errors import ConfigError
+from shared.processes.mongod import Mongod
+from shared.store import Store
+from shared.traces import otlp
+from shared.traces.messages import MAX_TEXT_CHARS
+from shared.traces.otlp import Exporter, NotReceived, endpoint
+from shared.traces.spans import Episode, spans_of
+from tests.shared.builders import make_task
+from tests.shared.episodes import make_dispatches, whole_run
+from tests.shared.traces.receiver import Receiver, attributes, receiver
+
+RECORD = "main:train:0:t0:0:1"
+
+
+@pytest.fixture
+def received() -> Iterator[Receiver]:
+    with receiver() as found:
+        yield found
+
+
+@pytest.fixture
+def export(mongod: Mongod, store: Store, received: Receiver, monkeypatch: pytest.MonkeyPatch, tmp_path: Path):  # type: ignore[no-untyped-def]  # a fixture's closure
+    monkeypatch.setenv("DB_CONNECTION_STRING", mongod.connection_string)
+    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.chdir(tmp_path)
+
+    async def run(*arguments: str) -> Result:
+        given = ["trace", "export", store.run, "--otlp", received.url, *arguments]
+        return await asyncio.to_thread(CliRunner().invoke, app, given)
+
+    return run
+
+
+def an_episode(**values: object) -> Episode:
+    task = make_task(0)
+    record = Record(
+        id=RECORD, task=task.id, traj_id=0, attempt=1, tid="t0", split="train", policy="main", source="s", worker="w"
+    ).model_copy(update=values)
+    return Episode(record, task, make_dispatches(RECORD), [1], {})
+
+
+async def test_each_attempt_is_a_trace_of_its_requests_and_tool_calls(export, store, received) -> None:  # type: ignore[no-untyped-def]  # fixtures
+    records = await whole_run(store)
+    result = await export()
+    assert result.exit_code == 0, result.output
+    assert "4 episodes, 20 spans in 1 requests" in result.output
+    assert set(received.paths) == {"/v1/traces"}
+    roots = [span for span in received.spans if not span.parent_span_id]
+    assert sorted(attributes(span)["tandem.record"] for span in roots) == sorted(records)
+    root = next(span for span in roots if attributes(span)["tandem.record"] == RECORD)
+    told = attributes(root)
+    assert (root.name, told["gen_ai.operation.name"]) == ("invoke_agent main", "invoke_agent")
+    assert (told["tandem.reward"], told["tandem.advantage"], told["tandem.trained_steps"]) == (0.0, 1.0, [1])
+    assert told["tandem.weight_versions"] == [3, 4]
+    assert (told["gen_ai.usage.input_tokens"], told["gen_ai.usage.output_tokens"]) == (3 + 8 + 6, 6)
+    assert json.loads(told["gen_ai.tool.definitions"])[0]["function"]["name"] == "calculator"
+    below = [span for span in received.spans if span.parent_span_id == root.span_id]
+    assert {span.trace_id for span in below} == {root.trace_id}
+    assert [span.name for span in below] == ["chat main", "execute_tool calculator", "chat main", "chat main"]
+    chat, call = attributes(below[0]), attributes(below[1])
+    assert chat["gen_ai.response.id"] == f"{RECORD}:0"
+    assert chat["tandem.logprob_mean"] == pytest.approx(-0.5)
+    assert json.loads(chat["gen_ai.output.messages"])[0]["parts"] == [{"type": "text", "content": "reply 0"}]
+    assert (call["gen_ai.tool.call.arguments"], call["gen_ai.tool.call.result"]) == ('{"e": "2+2"}', "[4]")
+    assert below[1].end_time_unix_nano - below[1].start_time_unix_nano == 250_000_000
+    assert all(span.start_time_unix_nano <= span.end_time_unix_nano for span in received.spans)
+
+
+async def test_a_second_export_is_the_same_spans(export, store, received) -> None:  # type: ignore[no-untyped-def]  # fixtures
+    await whole_run(store)
+    await export()
+    first = {span.span_id: span for span in received.spans}
+    received.requests.clear()
+    await export()
+    assert {span.span_id: span for span in received.spans} == first
+    assert len(first) == len(received.spans) == 20, "each span has an id of its own"
+
+
+async def test_a_steps_export_is_what_it_trained(export, store, received) -> None:  # type: ignore[no-untyped-def]  # fixtures
+    await whole_run(store)
+    result = await export("--step", "1")
+    assert result.exit_code == 0, result.output
+    exported = {attributes(span)["tandem.record"] for span in received.spans if not span.parent_span_id}
+    assert exported == {"main:train:0:t0:0:1", "main:train:0:t0:1:1"}
+    missing = await export("--step", "7")
+    assert (missing.exit_code, "step 7 used no record" in missing.output) == (2, True)
+
+
+async def test_an_export_goes_on_at_the_time_that_the_last_one_told(export, store, received) -> None:  # type: ignore[no-untyped-def]  # fixtures
+    await whole_run(store)
+    earlier = [{"$set": {"settled_at": {"$subtract": ["$settled_at", 60_000]}}}]
+    await store.database["tasks"].update_one({"tid": "t1"}, earlier)
+    result = await export()
+    told = result.output.split("settled at ")[1].split(";")[0]
+    received.requests.clear()
+    assert "2 episodes, 10 spans" in (await export("--since", told)).output, "of that moment others may come"
+    assert {attributes(span)["tandem.record"].split(":")[3] for span in received.spans if not span.parent_span_id} == {
+        "t0"
+    }
+
+
+async def test_a_receiver_that_is_busy_is_asked_again_and_one_that_refuses_is_not(export, store, received) -> None:  # type: ignore[no-untyped-def]  # fixtures
+    await whole_run(store)
+    received.answers = [(503, {"Retry-After": "0"}), (429, {"Retry-After": "0"})]
+    result = await export("--header", "x-mlflow-experiment-id=7")
+    assert (result.exit_code, len(received.spans)) == (0, 20), result.output
+    assert received.headers[0]["x-mlflow-experiment-id"] == "7"
+    for status, headers in ((400, {}), (307, {"Location": f"{received.url}/elsewhere"})):
+        received.requests.clear()
+        received.answers = [(status, headers)]
+        result = await export()
+        assert (result.exit_code, received.requests) == (1, [])
+        assert f"refused 20 spans: HTTP {status}: not now" in result.output
+
+
+async def test_spans_that_a_receiver_did_not_take_are_told(export, store, received) -> None:  # type: ignore[no-untyped-def]  # fixtures
+    await whole_run(store)
+    received.rejected = 3
+    result = await export()
+    assert result.exit_code == 1
+    assert "17 spans in 1 requests" in result.output
+    assert "the receiver rejected 3 spans: too old" in result.output
+
+
+def test_a_receiver_that_stays_away_ends_the_export_with_a_message(monkeypatch: pytest.MonkeyPatch) -> None:
+    exporter = Exporter("http://127.0.0.1:9", {})
+    exporter.stop()  # as Ctrl-C: no more waiting
+    with pytest.raises(NotReceived, match="did not take 5 spans in 1 attempts"):
+        exporter.send("r", spans_of("r", an_episode()))
+
+
+def test_requests_are_bounded_in_spans_and_bytes(received: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
+    many = [span for _ in range(130) for span in spans_of("r", an_episode())]
+    Exporter(received.url, {}).send("r", many)
+    assert [len(one.resource_spans[0].scope_spans[0].spans) for one in received.requests] == [512, 138]
+    received.requests.clear()
+    monkeypatch.setattr(otlp, "MAX_REQUEST_BYTES", 5_000)
+    Exporter(received.url, {}).send("r", many[:20])
+    assert len(received.spans) == 20
+    assert max(one.ByteSize() for one in received.requests) < 6_000
+
+
+def test_megabytes_nul_and_what_is_no_number_are_told_in_bounds(received: Receiver) -> None:
+    big = "a" * 5_000_000
+    dispatches = make_dispatches(RECORD)
+    messages = [{"role": "tool", "content": f"\x00{big}", "tool_call_id": "c"}] * 200
+    call = dispatches[0].tool_calls[0].model_copy(update={"result": big, "is_error": True, "duration_s": math.nan})
+    dispatches[0] = dispatches[0].model_copy(update={"messages": messages, "tool_calls": [call]})
+    whole = an_episode(score=math.nan, reward_details={"reason": big, "of": {1: math.inf}}, answer=big)
+    task = make_task(0).model_copy(update={"payload": TaskPayload(query=big)})
+    Exporter(received.url, {}).send("r", spans_of("r", Episode(whole.record, task, dispatches, list(range(9_000)), {})))
+    assert sum(one.ByteSize() for one in received.requests) < 60 * MAX_TEXT_CHARS
+    root, chat, tool = received.spans[0], received.spans[1], received.spans[2]
+    assert "tandem.reward" not in attributes(root)
+    assert attributes(root)["tandem.trained_steps"] == list(range(8_900, 9_000))
+    parts = json.loads(attributes(chat)["gen_ai.input.messages"])
+    assert "\x00" not in str(parts)
+    assert (tool.status.code, tool.end_time_unix_nano) == (2, tool.start_time_unix_nano)
+
+
+@pytest.mark.parametrize(
+    ("given", "used"),
+    [
+        ("http://h:4318", "http://h:4318/v1/traces"),
+        ("https://h/", "https://h/v1/traces"),
+        ("http://h/api/otlp?x=1", "http://h/api/otlp?x=1"),
+    ],
+)
+def test_a_url_without_a_path_gets_otlps_own(given: str, used: str) -> None:
+    assert endpoint(given) == used
+
+
+@pytest.mark.parametrize("given", ["h:4318", "ftp://h", "file:///etc/passwd", "http://"])
+def test_what_is_no_receivers_url_is_refused(given: str) -> None:
+    with pytest.raises(ConfigError, match="expected http"):
+        endpoint(given)
